@@ -1,0 +1,2 @@
+//! Stub.
+pub fn include_cuda() {}
