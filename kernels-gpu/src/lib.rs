@@ -1,1 +1,21 @@
-//! Stub.
+//! Flash attention kernels in Rust: the table of kernels, their geometry, and the device code itself.
+//!
+//! Built for `nvptx64-nvidia-cuda` this crate is the kernels. Built for the host it is what the host and the
+//! tests share with them: the table, the geometry, the parameter block, the lane maps and the swizzle.
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx, asm_experimental_arch))]
+
+#[cfg(feature = "manifest")]
+extern crate alloc;
+
+pub mod fragment;
+pub mod geometry;
+#[cfg(feature = "manifest")]
+pub mod manifest;
+pub mod params;
+pub mod row;
+pub mod swizzle;
+pub mod table;
+
+#[cfg(target_arch = "nvptx64")]
+mod device;

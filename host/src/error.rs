@@ -1,0 +1,217 @@
+//! The one error type of the library: each variant carries what it found and says what to do.
+
+use std::path::PathBuf;
+
+/// What went wrong, with the values that show it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor's shape does not fit the others.
+    #[error("{tensor} has shape {got:?}, expected {expected}: give Q, K and V of one problem")]
+    ShapeMismatch {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// The shape that would fit, in words.
+        expected: String,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A dimension is zero.
+    #[error("{tensor} has a zero-sized dimension {dimension}: every dimension must be at least 1")]
+    ZeroSized {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// The dimension's name.
+        dimension: &'static str,
+    },
+    /// A size or a product of sizes is more than can be addressed.
+    #[error("{what} is too large: {value} (limit {limit})")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its value, in words, as it may not fit any integer.
+        value: String,
+        /// The largest value allowed.
+        limit: u64,
+    },
+    /// The number of query heads is no multiple of the number of KV heads.
+    #[error("heads_q {heads_q} is not a multiple of heads_kv {heads_kv}")]
+    HeadsNotDivisible {
+        /// Query heads.
+        heads_q: u32,
+        /// KV heads.
+        heads_kv: u32,
+    },
+    /// No kernel has this head dimension.
+    #[error("head_dim {head_dim} has no kernel: supported are {supported:?}")]
+    UnsupportedHeadDim {
+        /// The head dimension asked for.
+        head_dim: u32,
+        /// Those that have kernels.
+        supported: Vec<u32>,
+    },
+    /// The scale cannot be used.
+    #[error("scale {scale} cannot be used: it must be positive and finite")]
+    InvalidScale {
+        /// The scale asked for.
+        scale: f32,
+    },
+    /// An address or a stride is not aligned.
+    #[error("{tensor} is misaligned: {what} {value} is not a multiple of {required} bytes")]
+    Misaligned {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// What is misaligned: "address" or "stride of dimension rows".
+        what: &'static str,
+        /// Its value in bytes.
+        value: i128,
+        /// The multiple it must be of, in bytes.
+        required: u64,
+    },
+    /// The last dimension is not contiguous.
+    #[error("{tensor} is not contiguous in head_dim: stride {stride} elements, must be 1")]
+    NotContiguous {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// Its stride in elements.
+        stride: i64,
+    },
+    /// A slice is shorter or longer than its shape says.
+    #[error("{tensor} holds {got} elements, its shape needs {expected}")]
+    WrongLength {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// Elements the shape needs.
+        expected: usize,
+        /// Elements found.
+        got: usize,
+    },
+    /// No CUDA driver could be opened, or there is no device behind it.
+    #[error("no CUDA driver: {reason} (searched {searched}); use --device cpu, or see `ferroflash doctor`")]
+    NoDriver {
+        /// Where the driver was looked for.
+        searched: String,
+        /// Why it could not be used.
+        reason: String,
+    },
+    /// The device is older than any kernel.
+    #[error("device {name} is sm_{sm}: the kernels need sm_80 (Ampere) or newer; use --device cpu")]
+    UnsupportedDevice {
+        /// The device's name.
+        name: String,
+        /// Its compute capability, 75 for 7.5.
+        sm: u32,
+    },
+    /// The driver is too old for the PTX.
+    #[error("the driver supports CUDA {driver}, the PTX of {entry} needs a newer one: update the driver, or build cubins with `cargo xtask build-ptx --cubin`")]
+    DriverTooOld {
+        /// The CUDA version the driver supports.
+        driver: String,
+        /// The kernel.
+        entry: String,
+    },
+    /// The driver's compiler refused a kernel.
+    #[error("the driver refused the PTX of {entry}: {log}")]
+    PtxRejected {
+        /// The kernel.
+        entry: String,
+        /// The driver's log, in one line.
+        log: String,
+    },
+    /// Device memory ran out.
+    #[error("out of device memory: {requested} bytes requested, {free} free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes free at that moment.
+        free: u64,
+    },
+    /// Any other call to the driver that failed.
+    #[error("CUDA: {call} failed: {reason}")]
+    Cuda {
+        /// The driver call.
+        call: &'static str,
+        /// The driver's name for the error.
+        reason: String,
+    },
+    /// No compiled kernels were found.
+    #[error("no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx")]
+    NoKernels {
+        /// Folders searched.
+        searched: String,
+    },
+    /// The folder of compiled kernels cannot be used.
+    #[error("{path}: {reason}; run `cargo xtask build-ptx` again")]
+    BadKernels {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No kernel fits the problem, or none has the name asked for.
+    #[error("no kernel {wanted}: {available}")]
+    NoSuchKernel {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        available: String,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The output exists and may not be overwritten.
+    #[error("{path} exists: give --force to replace it")]
+    OutputExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A tensor file is damaged or of another kind.
+    #[error("{path}: not a readable {format} file: {reason}")]
+    BadTensorFile {
+        /// The file.
+        path: PathBuf,
+        /// The format it was read as.
+        format: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor is missing from its file.
+    #[error("{path}: no tensor {tensor:?}, found {found:?}")]
+    MissingTensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor looked for.
+        tensor: String,
+        /// The tensors in the file.
+        found: Vec<String>,
+    },
+    /// A tensor has an element type that cannot be used.
+    #[error("{path}: tensor {tensor} has dtype {got}, supported are {supported}")]
+    UnsupportedDtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Its element type.
+        got: String,
+        /// The types that can be used.
+        supported: &'static str,
+    },
+    /// A tensor has the wrong number of dimensions.
+    #[error("{path}: tensor {tensor} has shape {shape:?}, expected 4 dimensions {layout}")]
+    WrongRank {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The dimensions by name.
+        layout: &'static str,
+    },
+}

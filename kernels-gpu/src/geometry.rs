@@ -1,0 +1,161 @@
+//! What follows from a row by arithmetic: threads, warps' shares, grid, shared memory, registers, FLOPs.
+
+use crate::row::{Accumulation, REGISTERS_MAX, Row};
+
+/// Registers of an SM, of which each CTA takes its threads' share.
+const REGISTERS_PER_SM: u32 = 65536;
+/// Registers a kernel needs beside its fragments: addresses, loop state, softmax state and operands in flight.
+const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
+/// Registers of fragments up to which Q stays in registers for the whole main loop.
+const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
+
+/// Threads of a CTA.
+pub const fn threads(row: &Row) -> u32 {
+    row.warps * 32
+}
+
+/// Warps along the query rows of a block. Each takes a multiple of 16 rows, the height of an mma.
+pub const fn warps_m(row: &Row) -> u32 {
+    let m16_tiles = row.block_m / 16;
+    if row.warps < m16_tiles { row.warps } else { m16_tiles }
+}
+
+/// Warps along the keys of a block: the warps left over where `block_m` has too few rows for all.
+/// Each keeps its own row_max, row_sum and O, merged after the main loop.
+pub const fn warps_n(row: &Row) -> u32 {
+    row.warps / warps_m(row)
+}
+
+/// m16 tiles of query rows a warp holds.
+pub const fn m_tiles(row: &Row) -> u32 {
+    row.block_m / (16 * warps_m(row))
+}
+
+/// Keys of a block that fall to one warp.
+pub const fn keys_per_warp(row: &Row) -> u32 {
+    row.block_n / warps_n(row)
+}
+
+/// n8 tiles of S a warp holds.
+pub const fn n_tiles(row: &Row) -> u32 {
+    keys_per_warp(row) / 8
+}
+
+/// Registers of the S fragment, as P in 16 bits overlays it.
+const fn s_registers(row: &Row) -> u32 {
+    m_tiles(row) * n_tiles(row) * 4
+}
+
+const fn o_registers(row: &Row) -> u32 {
+    m_tiles(row) * (row.head_dim / 8) * 4
+}
+
+const fn q_registers(row: &Row) -> u32 {
+    m_tiles(row) * (row.head_dim / 16) * 4
+}
+
+/// Whether Q stays in registers; where it does not fit, each step reads it from shared memory again.
+pub const fn q_in_registers(row: &Row) -> bool {
+    q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q
+}
+
+/// Registers a thread needs, estimated from the fragments it holds.
+pub const fn registers_estimate(row: &Row) -> u32 {
+    let q = if q_in_registers(row) { q_registers(row) } else { 4 * m_tiles(row) };
+    let acc_s = match row.acc {
+        Accumulation::F32 => 0,
+        // The float16 accumulators live until they are widened.
+        Accumulation::F16 => s_registers(row) / 2,
+    };
+    let beside = if acc_s > q { acc_s } else { q };
+    s_registers(row) + o_registers(row) + beside + REGISTERS_BESIDE_FRAGMENTS
+}
+
+/// Registers a thread may have: the architecture's maximum, or what `min_ctas` leaves it.
+pub const fn registers_limit(row: &Row) -> u32 {
+    let share = REGISTERS_PER_SM / (threads(row) * row.min_ctas) / 8 * 8;
+    if share < REGISTERS_MAX { share } else { REGISTERS_MAX }
+}
+
+/// Bytes of a tile of `rows` × head_dim in shared memory.
+pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
+    rows * row.head_dim * row.dtype.bytes()
+}
+
+/// Bytes of the buffer through which warps along the keys merge: O, row_max and row_sum of a block in float32.
+pub const fn merge_bytes(row: &Row) -> u32 {
+    if warps_n(row) == 1 { 0 } else { row.block_m * (row.head_dim + 2) * 4 }
+}
+
+/// Bytes of dynamic shared memory a CTA needs: Q, then `stages` × (K, V). The merge buffer overlays them.
+pub const fn smem_bytes(row: &Row) -> u32 {
+    let pipeline = tile_bytes(row, row.block_m) + 2 * row.stages * tile_bytes(row, row.block_n);
+    let merge = merge_bytes(row);
+    if pipeline > merge { pipeline } else { merge }
+}
+
+/// Query blocks of one head.
+pub const fn query_blocks(row: &Row, seqlen_q: u32) -> u32 {
+    seqlen_q.div_ceil(row.block_m)
+}
+
+/// CTAs of a launch, one a query block of one head of one batch entry.
+pub const fn ctas(row: &Row, batch: u32, heads_q: u32, seqlen_q: u32) -> u64 {
+    batch as u64 * heads_q as u64 * query_blocks(row, seqlen_q) as u64
+}
+
+/// Floating-point operations of the two matrix products, as the field counts them: 4·B·H·Sq·Sk·D, and for a
+/// causal mask the share of it that is visible, exactly.
+pub const fn flops(batch: u64, heads_q: u64, seqlen_q: u64, seqlen_k: u64, head_dim: u64, causal: bool) -> f64 {
+    let visible = if causal { causal_pairs(seqlen_q, seqlen_k) } else { seqlen_q as f64 * seqlen_k as f64 };
+    4.0 * (batch * heads_q) as f64 * head_dim as f64 * visible
+}
+
+/// Query-key pairs a bottom-right aligned causal mask leaves visible.
+const fn causal_pairs(seqlen_q: u64, seqlen_k: u64) -> f64 {
+    let (q, k) = (seqlen_q as f64, seqlen_k as f64);
+    if seqlen_q <= seqlen_k { q * (k - q) + q * (q + 1.0) / 2.0 } else { k * (k + 1.0) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Dtype;
+
+    const ROW: Row = Row {
+        dtype: Dtype::F16,
+        head_dim: 64,
+        block_m: 64,
+        block_n: 64,
+        warps: 4,
+        stages: 2,
+        acc: Accumulation::F32,
+        min_ctas: 1,
+    };
+
+    #[test]
+    fn warps_share_rows_first_and_keys_with_what_is_left() {
+        assert_eq!((warps_m(&ROW), warps_n(&ROW), m_tiles(&ROW), n_tiles(&ROW)), (4, 1, 1, 8));
+        let tall = Row { block_m: 128, ..ROW };
+        assert_eq!((warps_m(&tall), warps_n(&tall), m_tiles(&tall), n_tiles(&tall)), (4, 1, 2, 8));
+        let low = Row { block_m: 32, warps: 8, ..ROW };
+        assert_eq!((warps_m(&low), warps_n(&low), m_tiles(&low), n_tiles(&low)), (2, 4, 1, 2));
+    }
+
+    #[test]
+    fn shared_memory_is_q_and_the_stages_or_the_merge_buffer() {
+        assert_eq!(smem_bytes(&ROW), 8192 + 2 * 2 * 8192);
+        let low = Row { head_dim: 32, block_m: 32, block_n: 64, warps: 8, stages: 1, ..ROW };
+        assert_eq!(merge_bytes(&low), 32 * 34 * 4);
+        assert_eq!(smem_bytes(&low), 2048 + 2 * 4096);
+    }
+
+    #[test]
+    fn causal_flops_count_exactly_the_visible_pairs() {
+        for (q, k) in [(1u64, 1u64), (1, 9), (9, 1), (5, 7), (7, 5), (64, 64)] {
+            let pairs = (0..q).flat_map(|i| (0..k).map(move |j| (i, j))).filter(|(i, j)| j + q <= i + k).count();
+            assert_eq!(flops(2, 3, q, k, 64, true), 4.0 * 6.0 * 64.0 * pairs as f64, "{q} {k}");
+        }
+        assert_eq!(flops(1, 1, 4, 4, 32, false), 4.0 * 16.0 * 32.0);
+    }
+}

@@ -1,0 +1,72 @@
+//! `manifest.json`, written beside the PTX by `cargo xtask build-ptx` and read by the host.
+
+use crate::row::Row;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format that this crate reads and writes.
+pub const FORMAT: u32 = 1;
+
+/// Everything a PTX folder holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What compiled the kernels, as it names itself.
+    pub device_compiler: String,
+    /// One PTX file an architecture family.
+    pub families: Vec<Family>,
+    /// One record a kernel.
+    pub kernels: Vec<Kernel>,
+}
+
+/// One PTX file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Family {
+    /// The least architecture that runs it, `sm_80`.
+    pub arch: String,
+    /// The file, relative to the manifest.
+    pub ptx: String,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+}
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// The entry's name in the PTX.
+    pub entry: String,
+    /// The [`Family::arch`] whose PTX holds it.
+    pub family: String,
+    /// The row it was compiled from.
+    pub row: Row,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Dynamic shared memory of a CTA, in bytes.
+    pub smem_bytes: u32,
+    /// SHA-256 of the entry's own PTX text, in hexadecimal: equal kernels are equal here.
+    pub sha256: String,
+    /// What ptxas reports, by architecture; empty where no ptxas was at hand.
+    #[serde(default)]
+    pub resources: BTreeMap<String, Resources>,
+    /// Machine code by architecture: files relative to the manifest.
+    #[serde(default)]
+    pub cubins: BTreeMap<String, String>,
+}
+
+/// What ptxas reports of one kernel on one architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Registers a thread.
+    pub registers: u32,
+    /// Bytes of spill stores a thread.
+    pub spill_stores: u32,
+    /// Bytes of spill loads a thread.
+    pub spill_loads: u32,
+    /// Bytes of stack frame a thread.
+    pub stack: u32,
+    /// Bytes of static shared memory.
+    pub static_smem: u32,
+}

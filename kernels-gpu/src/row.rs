@@ -1,0 +1,240 @@
+//! One row of the table: everything that tells one kernel from another.
+
+use crate::geometry;
+
+/// Shared memory a CTA gets without asking for more, in bytes.
+pub const SMEM_DEFAULT_BYTES: u32 = 48 * 1024;
+/// Shared memory a CTA can opt in to on sm_86 and sm_89, the least of the family, in bytes.
+pub const SMEM_OPT_IN_BYTES: u32 = 99 * 1024;
+/// Registers a thread can address.
+pub const REGISTERS_MAX: u32 = 255;
+/// The head dimensions that have kernels.
+pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
+
+/// Element type of Q, K, V and O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Dtype {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Dtype {
+    /// The name in entry names, options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+        }
+    }
+
+    /// Bytes an element takes.
+    pub const fn bytes(self) -> u32 {
+        2
+    }
+}
+
+/// Accumulation type of S = Q·Kᵀ. P·V always accumulates in float32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Accumulation {
+    /// float32.
+    F32,
+    /// float16: half the registers, and scores over 65504 overflow. Only with [`Dtype::F16`].
+    F16,
+}
+
+/// One kernel of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Row {
+    /// Element type of Q, K, V and O.
+    pub dtype: Dtype,
+    /// Elements of a query, key and value vector: one of [`HEAD_DIMS`].
+    pub head_dim: u32,
+    /// Query rows of a CTA: 32, 64 or 128.
+    pub block_m: u32,
+    /// Keys of a main-loop step: 32, 64 or 128.
+    pub block_n: u32,
+    /// Warps of a CTA: 4 or 8.
+    pub warps: u32,
+    /// Buffers for K and V in shared memory: 1, 2 or 3.
+    pub stages: u32,
+    /// Accumulation type of Q·Kᵀ.
+    pub acc: Accumulation,
+    /// CTAs an SM must be able to hold: caps the registers (`.minnctapersm`). 1 caps nothing.
+    pub min_ctas: u32,
+}
+
+/// Why a row is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowError {
+    /// `head_dim` is not one of [`HEAD_DIMS`].
+    HeadDim,
+    /// `block_m` is not 32, 64 or 128.
+    BlockM,
+    /// `block_n` is not 32, 64 or 128.
+    BlockN,
+    /// `warps` is not 4 or 8.
+    Warps,
+    /// `stages` is not 1, 2 or 3.
+    Stages,
+    /// float16 accumulation of bfloat16 products does not exist.
+    Accumulation,
+    /// `min_ctas` is 0 or over 8.
+    MinCtas,
+    /// A warp gets fewer than 16 keys of a block: the block is too narrow for so many warps.
+    KeysPerWarp,
+    /// Shared memory over [`SMEM_OPT_IN_BYTES`].
+    SharedMemory {
+        /// Bytes the row needs.
+        bytes: u32,
+    },
+    /// The fragments alone leave too few registers for anything else.
+    Registers {
+        /// Registers the row needs, estimated.
+        registers: u32,
+        /// Registers a thread may have with this many threads and `min_ctas`.
+        limit: u32,
+    },
+}
+
+impl RowError {
+    /// What is wrong and what to do, without the numbers (for compile-time messages).
+    pub const fn reason(self) -> &'static str {
+        match self {
+            RowError::HeadDim => "head_dim must be 32, 64, 96, 128 or 256",
+            RowError::BlockM => "block_m must be 32, 64 or 128",
+            RowError::BlockN => "block_n must be 32, 64 or 128",
+            RowError::Warps => "warps must be 4 or 8",
+            RowError::Stages => "stages must be 1, 2 or 3",
+            RowError::Accumulation => "acc F16 needs dtype F16: there is no such bf16 mma",
+            RowError::MinCtas => "min_ctas must be 1 to 8",
+            RowError::KeysPerWarp => "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps",
+            RowError::SharedMemory { .. } => {
+                "shared memory over 99 KB (101376 bytes): lower block_m, block_n or stages"
+            }
+            RowError::Registers { .. } => "registers over the limit: lower block_m or block_n, or raise warps",
+        }
+    }
+}
+
+impl core::fmt::Display for RowError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.reason())?;
+        match self {
+            RowError::SharedMemory { bytes } => {
+                write!(f, " (needs {bytes} bytes, {} too many)", bytes - SMEM_OPT_IN_BYTES)
+            }
+            RowError::Registers { registers, limit } => {
+                write!(f, " (needs about {registers}, limit {limit})")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for RowError {}
+
+const fn is_tile(n: u32) -> bool {
+    matches!(n, 32 | 64 | 128)
+}
+
+impl Row {
+    /// Whether a kernel can be made of this row.
+    ///
+    /// # Errors
+    /// The first reason why not.
+    pub const fn check(&self) -> Result<(), RowError> {
+        if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
+            return Err(RowError::HeadDim);
+        }
+        if !is_tile(self.block_m) {
+            return Err(RowError::BlockM);
+        }
+        if !is_tile(self.block_n) {
+            return Err(RowError::BlockN);
+        }
+        if !matches!(self.warps, 4 | 8) {
+            return Err(RowError::Warps);
+        }
+        if !matches!(self.stages, 1..=3) {
+            return Err(RowError::Stages);
+        }
+        if matches!((self.acc, self.dtype), (Accumulation::F16, Dtype::Bf16)) {
+            return Err(RowError::Accumulation);
+        }
+        if !matches!(self.min_ctas, 1..=8) {
+            return Err(RowError::MinCtas);
+        }
+        if geometry::keys_per_warp(self) < 16 {
+            return Err(RowError::KeysPerWarp);
+        }
+        let bytes = geometry::smem_bytes(self);
+        if bytes > SMEM_OPT_IN_BYTES {
+            return Err(RowError::SharedMemory { bytes });
+        }
+        let registers = geometry::registers_estimate(self);
+        let limit = geometry::registers_limit(self);
+        if registers > limit {
+            return Err(RowError::Registers { registers, limit });
+        }
+        Ok(())
+    }
+
+    /// Bytes of shared memory this row may use: 48 KB where that is enough, else the opt-in limit.
+    pub const fn smem_limit(&self) -> u32 {
+        if geometry::smem_bytes(self) <= SMEM_DEFAULT_BYTES { SMEM_DEFAULT_BYTES } else { SMEM_OPT_IN_BYTES }
+    }
+
+    /// The entry's name in the PTX: every column is in it.
+    #[cfg(feature = "manifest")]
+    pub fn entry_name(&self) -> alloc::string::String {
+        let Row { head_dim, block_m, block_n, warps, stages, min_ctas, .. } = self;
+        let acc = match self.acc {
+            Accumulation::F32 => "",
+            Accumulation::F16 => "_accf16",
+        };
+        alloc::format!(
+            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}c{min_ctas}{acc}",
+            self.dtype.name()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Row = Row {
+        dtype: Dtype::F16,
+        head_dim: 64,
+        block_m: 64,
+        block_n: 64,
+        warps: 4,
+        stages: 2,
+        acc: Accumulation::F32,
+        min_ctas: 1,
+    };
+
+    #[test]
+    fn each_impossible_column_is_refused_with_its_reason() {
+        assert_eq!(GOOD.check(), Ok(()));
+        let refused = |row: Row| row.check().expect_err("refused");
+        assert_eq!(refused(Row { head_dim: 80, ..GOOD }), RowError::HeadDim);
+        assert_eq!(refused(Row { block_m: 16, ..GOOD }), RowError::BlockM);
+        assert_eq!(refused(Row { block_n: 48, ..GOOD }), RowError::BlockN);
+        assert_eq!(refused(Row { warps: 2, ..GOOD }), RowError::Warps);
+        assert_eq!(refused(Row { stages: 4, ..GOOD }), RowError::Stages);
+        assert_eq!(refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }), RowError::Accumulation);
+        assert_eq!(refused(Row { min_ctas: 0, ..GOOD }), RowError::MinCtas);
+        assert_eq!(refused(Row { block_m: 32, block_n: 32, warps: 8, ..GOOD }), RowError::KeysPerWarp);
+        let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, ..GOOD };
+        assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 2 * 64 * 1024 });
+        assert!(refused(overflow).to_string().contains("needs 196608 bytes, 95232 too many"));
+        let wide = Row { head_dim: 128, block_m: 128, block_n: 128, stages: 1, ..GOOD };
+        assert!(matches!(refused(wide), RowError::Registers { .. }));
+    }
+}

@@ -1,0 +1,120 @@
+//! The table: one line a kernel. Entry points, the host's variants, tests and benchmarks all come from it.
+
+use crate::row::{Accumulation, Dtype, Row};
+
+/// Calls `$callback!` back with every row of the table.
+#[cfg(not(ferroflash_rows))]
+#[macro_export]
+macro_rules! for_each_forward_kernel {
+    ($callback:ident) => {
+        $callback! {
+            // entry = its name in the PTX   dtype head_dim block_m block_n warps stages acc  min_ctas
+            fwd_f16_d32_m64n64_w4s2c1    => { F16,   32,  64,  64, 4, 2, F32, 1 };
+            fwd_f16_d64_m64n64_w4s2c1    => { F16,   64,  64,  64, 4, 2, F32, 1 };
+            fwd_f16_d96_m64n64_w4s2c1    => { F16,   96,  64,  64, 4, 2, F32, 1 };
+            fwd_f16_d128_m64n64_w4s2c1   => { F16,  128,  64,  64, 4, 2, F32, 1 };
+            fwd_f16_d256_m64n64_w4s1c1   => { F16,  256,  64,  64, 4, 1, F32, 1 };
+            fwd_bf16_d32_m64n64_w4s2c1   => { Bf16,  32,  64,  64, 4, 2, F32, 1 };
+            fwd_bf16_d64_m64n64_w4s2c1   => { Bf16,  64,  64,  64, 4, 2, F32, 1 };
+            fwd_bf16_d96_m64n64_w4s2c1   => { Bf16,  96,  64,  64, 4, 2, F32, 1 };
+            fwd_bf16_d128_m64n64_w4s2c1  => { Bf16, 128,  64,  64, 4, 2, F32, 1 };
+            fwd_bf16_d256_m64n64_w4s1c1  => { Bf16, 256,  64,  64, 4, 1, F32, 1 };
+        }
+    };
+}
+
+// `cargo xtask build-ptx --rows` compiles other rows through the same macro.
+#[cfg(ferroflash_rows)]
+include!(env!("FERROFLASH_ROWS_FILE"));
+
+/// A kernel: its entry's name and its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The entry's name in the PTX.
+    pub entry: &'static str,
+    /// The row.
+    pub row: Row,
+}
+
+macro_rules! variants {
+    ($($entry:ident => {
+        $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
+        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal
+    };)*) => {
+        /// Every kernel of the table.
+        pub const VARIANTS: &[Variant] = &[$(Variant {
+            entry: stringify!($entry),
+            row: Row {
+                dtype: Dtype::$dtype,
+                head_dim: $head_dim,
+                block_m: $block_m,
+                block_n: $block_n,
+                warps: $warps,
+                stages: $stages,
+                acc: Accumulation::$acc,
+                min_ctas: $min_ctas,
+            },
+        }),*];
+    };
+}
+for_each_forward_kernel!(variants);
+
+/// Fails the build at the first impossible row, naming it and the reason.
+macro_rules! check_rows {
+    ($($entry:ident => { $dtype:ident, $($column:tt),* };)*) => {
+        /// A constant a row, so that the compiler's message names the row.
+        #[allow(non_upper_case_globals)]
+        mod checks {
+            $(const $entry: () = match super::row_of(stringify!($entry)).check() {
+                Ok(()) => {}
+                Err(error) => panic!("{}", error.reason()),
+            };)*
+        }
+    };
+}
+
+const fn row_of(entry: &str) -> Row {
+    let mut i = 0;
+    while i < VARIANTS.len() {
+        if same(VARIANTS[i].entry.as_bytes(), entry.as_bytes()) {
+            return VARIANTS[i].row;
+        }
+        i += 1;
+    }
+    panic!("not in the table")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+for_each_forward_kernel!(check_rows);
+
+#[cfg(all(test, feature = "manifest"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_names_say_their_rows() {
+        for variant in VARIANTS {
+            assert_eq!(variant.entry, variant.row.entry_name());
+        }
+    }
+
+    #[test]
+    fn no_row_stands_twice() {
+        let mut rows: Vec<Row> = VARIANTS.iter().map(|variant| variant.row).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), VARIANTS.len());
+    }
+}
