@@ -3,7 +3,7 @@
 //! Built for `nvptx64-nvidia-cuda` this crate is the kernels. Built for the host it is what the host and the
 //! tests share with them: the table, the geometry, the parameter block, the lane maps and the swizzle.
 #![cfg_attr(not(test), no_std)]
-#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, stdarch_nvptx, asm_experimental_arch))]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
 #[cfg(feature = "manifest")]
 extern crate alloc;
@@ -14,8 +14,27 @@ pub mod geometry;
 pub mod manifest;
 pub mod params;
 pub mod row;
+pub mod scheduler;
 pub mod swizzle;
 pub mod table;
 
 #[cfg(target_arch = "nvptx64")]
-mod device;
+pub mod copy;
+#[cfg(target_arch = "nvptx64")]
+pub mod element;
+#[cfg(target_arch = "nvptx64")]
+pub mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod epilogue;
+#[cfg(target_arch = "nvptx64")]
+pub mod forward;
+#[cfg(target_arch = "nvptx64")]
+pub mod gemm;
+#[cfg(target_arch = "nvptx64")]
+pub mod mask;
+#[cfg(target_arch = "nvptx64")]
+pub mod ptx;
+#[cfg(target_arch = "nvptx64")]
+pub mod softmax;
+#[cfg(target_arch = "nvptx64")]
+pub mod tile;

@@ -36,6 +36,13 @@ impl Swizzle {
     pub const fn offset(self, row: u32, chunk: u32) -> u32 {
         (row * self.chunks_per_row + (chunk ^ self.mask(row))) * Self::CHUNK_BYTES
     }
+
+    /// Moves an offset by a number of chunks within its row, for unrolled loops: each step is a constant. The
+    /// offset must be that of chunk 0, or of chunk 1 if `chunks` is even: then no bit carries.
+    pub const fn advance(self, offset: u32, chunks: u32) -> u32 {
+        let (within, beyond) = (chunks % self.span(), chunks / self.span() * self.span());
+        (offset ^ (within * Self::CHUNK_BYTES)) + beyond * Self::CHUNK_BYTES
+    }
 }
 
 /// Shared-memory passes that eight simultaneous 16-byte accesses need: 1 is conflict-free.
@@ -98,6 +105,20 @@ mod tests {
                         swizzle.offset(thread / span, thread % span + group * span)
                     });
                     assert_eq!(passes(offsets), 1, "head_dim {head_dim} thread {first_thread}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn advancing_an_offset_is_the_offset_of_the_later_chunk() {
+        for head_dim in HEAD_DIMS {
+            let swizzle = Swizzle::new(head_dim);
+            for row in 0..32 {
+                for chunk in 0..head_dim / 8 {
+                    let want = swizzle.offset(row, chunk);
+                    assert_eq!(swizzle.advance(swizzle.offset(row, 0), chunk), want);
+                    assert_eq!(swizzle.advance(swizzle.offset(row, chunk % 2), chunk / 2 * 2), want);
                 }
             }
         }

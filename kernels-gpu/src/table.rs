@@ -63,7 +63,7 @@ for_each_forward_kernel!(variants);
 macro_rules! check_rows {
     ($($entry:ident => { $dtype:ident, $($column:tt),* };)*) => {
         /// A constant a row, so that the compiler's message names the row.
-        #[allow(non_upper_case_globals)]
+        #[allow(non_upper_case_globals, dead_code)]
         mod checks {
             $(const $entry: () = match super::row_of(stringify!($entry)).check() {
                 Ok(()) => {}
@@ -73,7 +73,11 @@ macro_rules! check_rows {
     };
 }
 
-const fn row_of(entry: &str) -> Row {
+/// The row of an entry, at compile time.
+///
+/// # Panics
+/// If no row has that name: a build error.
+pub const fn row_of(entry: &str) -> Row {
     let mut i = 0;
     while i < VARIANTS.len() {
         if same(VARIANTS[i].entry.as_bytes(), entry.as_bytes()) {

@@ -1,0 +1,96 @@
+//! Copies of tiles from global to shared memory, 16 bytes a thread and step, swizzled.
+
+use crate::forward::Config;
+use crate::geometry;
+use crate::params::Strides;
+use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
+use crate::swizzle::Swizzle;
+
+/// One thread's part in copying tiles of one tensor.
+///
+/// `span` neighbouring threads copy neighbouring chunks of a row, so that global reads are whole 128-byte (or
+/// 64-byte) segments. A step moves all threads down by a multiple of 8 rows, which the swizzle does not see.
+#[derive(Clone, Copy)]
+pub struct TileCopy {
+    /// The global address of this thread's first chunk in the tile that is copied next.
+    source: u64,
+    row_stride: i64,
+    /// This thread's first row in the tile.
+    row: u32,
+    /// The offset of this thread's first chunk in the tile in shared memory.
+    smem_offset: u32,
+}
+
+impl TileCopy {
+    /// For tiles of the tensor at `base` with `strides`, the first one at row `first_row` of `head` of `batch`.
+    #[inline(always)]
+    pub fn new<C: Config>(
+        base: u64,
+        strides: &Strides,
+        (batch, head, first_row): (u32, u32, u32),
+        thread: u32,
+    ) -> Self {
+        let swizzle = Swizzle::new(C::ROW.head_dim);
+        let (row, chunk) = (thread / swizzle.span(), thread % swizzle.span());
+        let offset = i64::from(batch) * strides.batch
+            + i64::from(head) * strides.head
+            + i64::from(first_row + row) * strides.row
+            + i64::from(chunk * Swizzle::CHUNK_BYTES);
+        Self {
+            source: base.wrapping_add_signed(offset),
+            row_stride: strides.row,
+            row,
+            smem_offset: swizzle.offset(row, chunk),
+        }
+    }
+
+    /// Starts copying the tile of `rows` rows to `tile`. All its rows exist.
+    ///
+    /// # Safety
+    /// All threads of the CTA take part, nobody reads the tile, and the rows lie in the tensor.
+    #[inline(always)]
+    pub unsafe fn copy<C: Config>(&self, tile: u32, rows: u32) {
+        self.each_chunk::<C>(rows, |_, smem_offset, source| {
+            // SAFETY: the caller's; swizzled offsets and strides are multiples of 16.
+            unsafe { cp_async_16(tile + smem_offset, source) }
+        });
+    }
+
+    /// As [`Self::copy`], with zeros for rows from `valid_rows` on, which may lie outside of the tensor.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`], for the rows below `valid_rows`.
+    #[inline(always)]
+    pub unsafe fn copy_bounded<C: Config>(&self, tile: u32, rows: u32, valid_rows: u32) {
+        self.each_chunk::<C>(rows, |row, smem_offset, source| {
+            let source_bytes = if row < valid_rows { Swizzle::CHUNK_BYTES } else { 0 };
+            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            unsafe { cp_async_16_or_zero(tile + smem_offset, source, source_bytes) }
+        });
+    }
+
+    /// Moves to the tile `rows` rows before this one.
+    #[inline(always)]
+    pub fn step_back(&mut self, rows: u32) {
+        self.source = self.source.wrapping_add_signed(-i64::from(rows) * self.row_stride);
+    }
+
+    #[inline(always)]
+    fn each_chunk<C: Config>(&self, rows: u32, mut copy: impl FnMut(u32, u32, u64)) {
+        let swizzle = Swizzle::new(C::ROW.head_dim);
+        let (row_bytes, span) = (C::ROW.head_dim * C::ROW.dtype.bytes(), swizzle.span());
+        let rows_a_step = geometry::threads(&C::ROW) / span;
+        let mut source = self.source;
+        for step in 0..rows.div_ceil(rows_a_step) {
+            // More threads than chunks: those past the tile have nothing to copy.
+            if rows >= rows_a_step || self.row < rows {
+                let smem_offset = self.smem_offset + step * rows_a_step * row_bytes;
+                for group in 0..row_bytes / (span * Swizzle::CHUNK_BYTES) {
+                    let along = group * span * Swizzle::CHUNK_BYTES;
+                    copy(self.row + step * rows_a_step, smem_offset + along, source + u64::from(along));
+                }
+            }
+            source = source.wrapping_add_signed(i64::from(rows_a_step) * self.row_stride);
+        }
+    }
+}

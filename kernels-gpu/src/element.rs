@@ -1,0 +1,103 @@
+//! Element types and accumulation types, as types: what differs between float16 and bfloat16 kernels.
+
+use crate::ptx::{math, mma};
+
+/// The element type of Q, K, V and O.
+pub trait Element {
+    /// Rounds two float32 and packs them, `low` in the lower half.
+    fn pack(low: f32, high: f32) -> u32;
+
+    /// D += A·B, m16n8k16, float32 accumulators.
+    ///
+    /// # Safety
+    /// All 32 lanes take part.
+    unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32);
+}
+
+/// float16.
+pub enum F16 {}
+
+impl Element for F16 {
+    #[inline(always)]
+    fn pack(low: f32, high: f32) -> u32 {
+        math::pack_f16(low, high)
+    }
+
+    #[inline(always)]
+    unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_f32_f16(d, a, b0, b1) }
+    }
+}
+
+/// bfloat16.
+pub enum Bf16 {}
+
+impl Element for Bf16 {
+    #[inline(always)]
+    fn pack(low: f32, high: f32) -> u32 {
+        math::pack_bf16(low, high)
+    }
+
+    #[inline(always)]
+    unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_f32_bf16(d, a, b0, b1) }
+    }
+}
+
+/// How S = Q·Kᵀ accumulates.
+pub trait ScoreAccumulation<E> {
+    /// A lane's four elements of a 16×8 tile of S.
+    type Tile: Copy;
+    /// A tile of zeros.
+    const ZERO: Self::Tile;
+
+    /// D += A·B, m16n8k16.
+    ///
+    /// # Safety
+    /// All 32 lanes take part.
+    unsafe fn mma(d: &mut Self::Tile, a: [u32; 4], b0: u32, b1: u32);
+
+    /// The tile in float32.
+    fn widen(tile: Self::Tile) -> [f32; 4];
+}
+
+/// float32 accumulation.
+pub enum F32Accumulation {}
+
+impl<E: Element> ScoreAccumulation<E> for F32Accumulation {
+    type Tile = [f32; 4];
+    const ZERO: Self::Tile = [0.0; 4];
+
+    #[inline(always)]
+    unsafe fn mma(d: &mut Self::Tile, a: [u32; 4], b0: u32, b1: u32) {
+        // SAFETY: the caller's.
+        unsafe { E::mma(d, a, b0, b1) }
+    }
+
+    #[inline(always)]
+    fn widen(tile: Self::Tile) -> [f32; 4] {
+        tile
+    }
+}
+
+/// float16 accumulation, of float16 elements only.
+pub enum F16Accumulation {}
+
+impl ScoreAccumulation<F16> for F16Accumulation {
+    type Tile = [u32; 2];
+    const ZERO: Self::Tile = [0; 2];
+
+    #[inline(always)]
+    unsafe fn mma(d: &mut Self::Tile, a: [u32; 4], b0: u32, b1: u32) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_f16_f16(d, a, b0, b1) }
+    }
+
+    #[inline(always)]
+    fn widen(tile: Self::Tile) -> [f32; 4] {
+        let [low, high] = [math::unpack_f16(tile[0]), math::unpack_f16(tile[1])];
+        [low[0], low[1], high[0], high[1]]
+    }
+}

@@ -1,0 +1,171 @@
+//! From accumulators to global memory: the merge of warps that saw different keys, O, and LSE.
+
+use crate::element::Element;
+use crate::forward::Config;
+use crate::geometry;
+use crate::params::ForwardParams;
+use crate::ptx::memory::{
+    ld_shared_v2_f32, ld_shared_v4, st_global_f32, st_global_v4, st_shared, st_shared_v2_f32, to_global,
+};
+use crate::ptx::warp::sync_warp;
+use crate::scheduler::Work;
+use crate::softmax::{OnlineSoftmax, scale_rows};
+use crate::swizzle::Swizzle;
+use crate::tile::OutputFragment;
+use cuda_std::thread::sync_threads;
+
+/// Where a warp and a lane stand in the CTA's block.
+#[derive(Clone, Copy)]
+pub struct Position {
+    /// The warp's first query row in the block.
+    pub warp_row: u32,
+    /// Which part of the keys of each block the warp takes.
+    pub warp_n: u32,
+    /// Lane of the warp.
+    pub lane: u32,
+}
+
+/// Merges O, row_max and row_sum of the warps along the keys into the warp with `warp_n` 0, one after another and
+/// always in the same order, through shared memory from `smem` on.
+///
+/// # Safety
+/// All threads of the CTA take part; shared memory holds [`geometry::merge_bytes`] and nothing that is needed.
+#[inline(always)]
+pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
+    softmax: &mut OnlineSoftmax<M>,
+    acc_o: &mut OutputFragment<M, D>,
+    smem: u32,
+    position: Position,
+    scale_log2: f32,
+) {
+    let Position { warp_row, warp_n, lane } = position;
+    let o_row_bytes = C::ROW.head_dim * 4;
+    let state = smem + C::ROW.block_m * o_row_bytes;
+    let row = |m: usize, half: usize| warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4;
+    let o_at = |m, half, n: usize| smem + row(m, half) * o_row_bytes + n as u32 * 32 + lane % 4 * 8;
+    for from in 1..geometry::warps_n(&C::ROW) {
+        // The buffer is free: the main loop, or the warp before, is done with it.
+        sync_threads();
+        if warp_n == from {
+            for m in 0..M {
+                for half in 0..2 {
+                    // SAFETY: 8-byte aligned places of this lane in the merge buffer.
+                    unsafe {
+                        for n in 0..D {
+                            let o = [acc_o[m][n][2 * half], acc_o[m][n][2 * half + 1]];
+                            st_shared_v2_f32(o_at(m, half, n), o);
+                        }
+                        let (max, sum) = (softmax.row_max[m][half], softmax.row_sum[m][half]);
+                        if lane % 4 == 0 {
+                            st_shared_v2_f32(state + row(m, half) * 8, [max, sum]);
+                        }
+                    }
+                }
+            }
+        }
+        // The buffer is full.
+        sync_threads();
+        if warp_n == 0 {
+            for m in 0..M {
+                // SAFETY: places that the other warp's lane of the same number has written.
+                let state = core::array::from_fn::<_, 2, _>(|half| unsafe {
+                    ld_shared_v2_f32(state + row(m, half) * 8)
+                });
+                let other_o = |n| {
+                    // SAFETY: as above.
+                    let [low, high] = [0, 1].map(|half| unsafe { ld_shared_v2_f32(o_at(m, half, n)) });
+                    [low[0], low[1], high[0], high[1]]
+                };
+                let other = ([state[0][0], state[1][0]], [state[0][1], state[1][1]]);
+                softmax.merge(m, &mut acc_o[m], other, other_o, scale_log2);
+            }
+        }
+    }
+    if geometry::warps_n(&C::ROW) > 1 {
+        // O goes out through the same memory.
+        sync_threads();
+    }
+}
+
+/// Writes a warp's rows of O, through its own rows of the tile at `tile` so that each store takes 128 bits of a row.
+///
+/// # Safety
+/// All 32 lanes take part and nobody else uses the warp's rows of the tile. O's rows below seqlen_q are writable.
+#[inline(always)]
+pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
+    params: &ForwardParams,
+    work: &Work,
+    softmax: &OnlineSoftmax<M>,
+    mut acc_o: OutputFragment<M, D>,
+    tile: u32,
+    position: Position,
+) {
+    let Position { warp_row, lane, .. } = position;
+    let swizzle = Swizzle::new(C::ROW.head_dim);
+    let row_bytes = C::ROW.head_dim * C::ROW.dtype.bytes();
+    // All lanes have read what the tile held.
+    sync_warp();
+    for m in 0..M {
+        scale_rows(&mut acc_o[m], softmax.normalizer(m));
+        let lane_offset = swizzle.offset(warp_row + m as u32 * 16 + lane / 4, 0);
+        for (n, o) in acc_o[m].iter().enumerate() {
+            let at = tile + swizzle.advance(lane_offset, n as u32) + lane % 4 * 4;
+            // SAFETY: a 4-byte aligned place of this lane. Rows 8 apart swizzle alike.
+            unsafe {
+                st_shared(at, C::Element::pack(o[0], o[1]));
+                st_shared(at + 8 * row_bytes, C::Element::pack(o[2], o[3]));
+            }
+        }
+    }
+    // The rows are complete.
+    sync_warp();
+    let (lane_row, lane_chunk) = (lane / swizzle.span(), lane % swizzle.span());
+    let strides = &params.o_strides;
+    let head = i64::from(work.batch) * strides.batch + i64::from(work.head_q) * strides.head;
+    let base = to_global(params.o).wrapping_add_signed(head);
+    let rows_a_step = 32 / swizzle.span();
+    for step in 0..M as u32 * 16 / rows_a_step {
+        let row = warp_row + step * rows_a_step + lane_row;
+        let global_row = work.first_row + row;
+        if global_row < params.seqlen_q {
+            let at = base.wrapping_add_signed(i64::from(global_row) * strides.row);
+            for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
+                let chunk = lane_chunk + group * swizzle.span();
+                // SAFETY: a chunk that this warp has written, and its place in a row of O.
+                unsafe {
+                    let value = ld_shared_v4(tile + swizzle.offset(row, chunk));
+                    st_global_v4(at + u64::from(chunk * Swizzle::CHUNK_BYTES), value);
+                }
+            }
+        }
+    }
+}
+
+/// Writes a warp's rows of LSE, if it is wanted.
+///
+/// # Safety
+/// LSE, if given, holds batch · heads_q · seqlen_q writable float32.
+#[inline(always)]
+pub unsafe fn store_lse<const M: usize>(
+    params: &ForwardParams,
+    work: &Work,
+    softmax: &OnlineSoftmax<M>,
+    position: Position,
+) {
+    if params.lse == 0 {
+        return;
+    }
+    let head = u64::from(work.batch) * u64::from(params.heads_q) + u64::from(work.head_q);
+    let base = to_global(params.lse) + head * u64::from(params.seqlen_q) * 4;
+    for m in 0..M {
+        let lse = softmax.lse(m, params.scale_log2);
+        for (half, lse) in lse.into_iter().enumerate() {
+            let row = work.first_row + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
+            // Four lanes share the row.
+            if position.lane % 4 == 0 && row < params.seqlen_q {
+                // SAFETY: an element of LSE.
+                unsafe { st_global_f32(base + u64::from(row) * 4, lse) }
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Plain loads and stores with their state space, and the address of dynamic shared memory.
+
+use core::arch::{asm, global_asm};
+
+// 1024 bytes: a whole swizzle pattern, so that tiles that follow each other stay aligned to theirs.
+global_asm!(".extern .shared .align 1024 .b8 dynamic_smem[];");
+
+/// The start of the CTA's dynamic shared memory, a multiple of 1024.
+#[inline(always)]
+pub fn dynamic_smem() -> u32 {
+    let r;
+    // SAFETY: the address of a symbol.
+    unsafe { asm!("mov.u32 {r}, dynamic_smem;", r = out(reg32) r, options(pure, nomem, nostack)) }
+    r
+}
+
+/// `cvta.to.global`: a generic address of global memory as an address in the global window.
+#[inline(always)]
+pub fn to_global(generic: u64) -> u64 {
+    let r;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvta.to.global.u64 {r}, {g};", r = out(reg64) r, g = in(reg64) generic,
+            options(pure, nomem, nostack));
+    }
+    r
+}
+
+/// `ld.shared.v4.b32`.
+///
+/// # Safety
+/// `smem` is a multiple of 16 with 16 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_shared_v4(smem: u32) -> [u32; 4] {
+    let (r0, r1, r2, r3);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.shared.v4.b32 {{{r0}, {r1}, {r2}, {r3}}}, [{s}];",
+            r0 = out(reg32) r0, r1 = out(reg32) r1, r2 = out(reg32) r2, r3 = out(reg32) r3,
+            s = in(reg32) smem, options(nostack, readonly));
+    }
+    [r0, r1, r2, r3]
+}
+
+/// `ld.shared.v2.f32`.
+///
+/// # Safety
+/// `smem` is a multiple of 8 with 8 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_shared_v2_f32(smem: u32) -> [f32; 2] {
+    let (r0, r1);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.shared.v2.f32 {{{r0}, {r1}}}, [{s}];", r0 = out(reg32) r0, r1 = out(reg32) r1,
+            s = in(reg32) smem, options(nostack, readonly));
+    }
+    [r0, r1]
+}
+
+/// `st.shared.v2.f32`.
+///
+/// # Safety
+/// `smem` is a multiple of 8 with 8 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_shared_v2_f32(smem: u32, value: [f32; 2]) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("st.shared.v2.f32 [{s}], {{{a}, {b}}};", s = in(reg32) smem, a = in(reg32) value[0],
+            b = in(reg32) value[1], options(nostack));
+    }
+}
+
+/// `st.shared.b32`.
+///
+/// # Safety
+/// `smem` is a multiple of 4 with 4 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_shared(smem: u32, value: u32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.shared.b32 [{s}], {v};", s = in(reg32) smem, v = in(reg32) value, options(nostack)) }
+}
+
+/// `st.global.v4.b32`: 128 bits.
+///
+/// # Safety
+/// `global` is a multiple of 16 with 16 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_global_v4(global: u64, value: [u32; 4]) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("st.global.v4.b32 [{g}], {{{a}, {b}, {c}, {d}}};", g = in(reg64) global, a = in(reg32) value[0],
+            b = in(reg32) value[1], c = in(reg32) value[2], d = in(reg32) value[3], options(nostack));
+    }
+}
+
+/// `st.global.f32`.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_global_f32(global: u64, value: f32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.global.f32 [{g}], {v};", g = in(reg64) global, v = in(reg32) value, options(nostack)) }
+}

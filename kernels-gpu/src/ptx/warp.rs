@@ -1,0 +1,34 @@
+//! Exchange and agreement within a warp. All 32 lanes take part in each call.
+
+use core::arch::asm;
+
+/// `shfl.sync.bfly.b32`: the value of the lane whose number differs in the bits of `LANE_MASK`.
+#[inline(always)]
+pub fn shfl_bfly<const LANE_MASK: u32>(value: f32) -> f32 {
+    let r;
+    // SAFETY: reads registers of other lanes only.
+    unsafe {
+        asm!("shfl.sync.bfly.b32 {r}, {v}, {m}, 31, -1;", r = out(reg32) r, v = in(reg32) value,
+            m = const LANE_MASK, options(nomem, nostack));
+    }
+    r
+}
+
+/// `vote.sync.any.pred`: whether the condition holds in any lane.
+#[inline(always)]
+pub fn vote_any(condition: bool) -> bool {
+    let r: u32;
+    // SAFETY: reads registers of other lanes only.
+    unsafe {
+        asm!("{{ .reg .pred p, q; setp.ne.u32 p, {c}, 0; vote.sync.any.pred q, p, -1; selp.u32 {r}, 1, 0, q; }}",
+            r = out(reg32) r, c = in(reg32) condition as u32, options(nomem, nostack));
+    }
+    r != 0
+}
+
+/// `bar.warp.sync`: waits for all lanes of the warp and makes their shared-memory writes visible to each other.
+#[inline(always)]
+pub fn sync_warp() {
+    // SAFETY: no precondition beside the participation of all lanes.
+    unsafe { asm!("bar.warp.sync -1;", options(nostack)) }
+}
