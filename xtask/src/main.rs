@@ -1,1 +1,60 @@
-fn main() {}
+//! `cargo xtask`: builds and checks the kernels' PTX, tests the repository, runs the demonstration and the benchmarks.
+
+mod bench;
+mod build_ptx;
+mod check_ptx;
+mod demo;
+mod device_compiler;
+mod manifest_file;
+mod process;
+mod ptx_text;
+mod ptxas;
+mod ptxas_log;
+mod rows;
+mod test;
+mod tidy;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+/// Build, check and test commands of Ferroflash.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compile the kernels to PTX, and write the manifest beside it
+    BuildPtx(build_ptx::Options),
+    /// Compile the PTX with ptxas for every architecture, and fail on spills, stack frames and warnings
+    CheckPtx(check_ptx::Options),
+    /// Set up what is lacking and run every check and test
+    Test(test::Options),
+    /// Build what is lacking and run attention on a real layer's tensors
+    Demo(demo::Options),
+    /// Run the benchmarks
+    Bench(bench::Options),
+    /// Check the repository's rules
+    Tidy,
+}
+
+fn main() -> std::process::ExitCode {
+    let result = match Cli::parse().command {
+        Command::BuildPtx(options) => build_ptx::run(&options),
+        Command::CheckPtx(options) => check_ptx::run(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Demo(options) => demo::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Tidy => tidy::run(),
+    };
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

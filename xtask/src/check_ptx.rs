@@ -1,0 +1,196 @@
+//! `cargo xtask check-ptx`: the PTX has the table's entries, and each compiles for every architecture without spills, stack
+//! frames, warnings that matter, or more shared memory than its row may use.
+
+use crate::build_ptx::same_names;
+use crate::manifest_file;
+use crate::ptx_text::Module;
+use crate::ptxas::{self, Ptxas};
+use crate::ptxas_log;
+use crate::{rows, workspace};
+use anyhow::{Context, bail};
+use kernels_gpu::manifest::{Kernel, Manifest, Resources};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Every architecture that the sm_80 family is checked for.
+const ARCHS: [&str; 4] = ["sm_80", "sm_86", "sm_89", "sm_90"];
+
+/// What to check.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Check for this architecture; may be repeated [default: sm_80, sm_86, sm_89 and sm_90]
+    #[arg(long, value_name = "SM")]
+    pub(crate) arch: Vec<String>,
+    /// The folder of the PTX and its manifest [default: target/ptx]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ptx_dir: Option<PathBuf>,
+    /// The PTX was built from these rows, not from the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) ptxas: ptxas::Options,
+    /// Keep the machine code beside the PTX
+    #[arg(long)]
+    pub(crate) cubin: bool,
+    /// Fail where there is no ptxas
+    #[arg(long)]
+    pub(crate) require_ptxas: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let folder = options.ptx_dir.clone().unwrap_or_else(workspace::ptx_dir);
+    let mut manifest = manifest_file::read(&folder)?;
+    let rows = match &options.rows {
+        Some(file) => rows::of_file(file)?,
+        None => rows::of_table(),
+    };
+    let text = check_names(&folder, &manifest, &rows)?;
+    eprintln!("{}: the {} entries of the table, no more and no less", workspace::shown(&folder), rows.len());
+
+    let Some(ptxas) = ptxas::resolve(&options.ptxas)? else {
+        let unchecked = "registers, spills, stack frames and warnings";
+        if options.require_ptxas || options.cubin {
+            bail!("no ptxas on the PATH, in CUDA_HOME or in target/: add --ptxas to fetch it");
+        }
+        eprintln!("not checked, as there is no ptxas: {unchecked} (`--ptxas` fetches it)");
+        return Ok(());
+    };
+    eprintln!("ptxas {} ({})", ptxas.version, ptxas.shown_path());
+    let archs =
+        if options.arch.is_empty() { ARCHS.map(str::to_owned).to_vec() } else { options.arch.clone() };
+    let failures = check_all(&folder, &mut manifest, &text, &ptxas, &archs, options.cubin)?;
+    manifest_file::write(&folder, &manifest)?;
+    if failures.is_empty() {
+        return Ok(());
+    }
+    for failure in &failures {
+        eprintln!("{failure}");
+    }
+    bail!("{} of {} compilations are refused", failures.len(), archs.len() * manifest.kernels.len())
+}
+
+/// The PTX's text, once its entries, the manifest's kernels and the rows are the same.
+fn check_names(folder: &Path, manifest: &Manifest, rows: &rows::Rows) -> anyhow::Result<String> {
+    let Some(family) = manifest.families.first() else { bail!("the manifest names no PTX") };
+    let text = manifest_file::read_ptx(folder, family)?;
+    let module = Module::parse(&text).with_context(|| family.ptx.clone())?;
+    same_names(&module.entry_names(), rows)?;
+    let kernels: rows::Rows =
+        manifest.kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
+    if kernels != *rows {
+        bail!("the manifest's rows are not the table's: run `cargo xtask build-ptx`");
+    }
+    Ok(text)
+}
+
+/// Compiles every kernel for every architecture and notes the resources in the manifest; returns a line for each refusal.
+fn check_all(
+    folder: &Path,
+    manifest: &mut Manifest,
+    text: &str,
+    ptxas: &Ptxas,
+    archs: &[String],
+    keep_cubins: bool,
+) -> anyhow::Result<Vec<String>> {
+    let module = Module::parse(text)?;
+    let scratch = tempfile::tempdir().context("no temporary folder")?;
+    let mut failures = Vec::new();
+    for kernel in &manifest.kernels {
+        let path = scratch.path().join(format!("{}.ptx", kernel.entry));
+        std::fs::write(&path, module.only(&kernel.entry)?).with_context(|| path.display().to_string())?;
+    }
+    for arch in archs {
+        let results = in_parallel(&manifest.kernels, |kernel| check_one(scratch.path(), kernel, ptxas, arch));
+        for (kernel, result) in manifest.kernels.iter_mut().zip(results) {
+            kernel.resources.remove(arch);
+            kernel.cubins.remove(arch);
+            match result {
+                Ok((resources, refusals)) => {
+                    kernel.resources.insert(arch.clone(), resources);
+                    failures.extend(
+                        refusals.iter().map(|refusal| format!("{} on {arch}: {refusal}", kernel.entry)),
+                    );
+                    if keep_cubins && refusals.is_empty() {
+                        let file = format!("cubin/{arch}/{}.cubin", kernel.entry);
+                        let code = std::fs::read(cubin_path(scratch.path(), kernel))?;
+                        manifest_file::write_whole(&folder.join(&file), &code)?;
+                        kernel.cubins.insert(arch.clone(), file);
+                    }
+                }
+                Err(reason) => failures.push(format!("{} on {arch}: {reason}", kernel.entry)),
+            }
+        }
+        eprintln!("{}", summary(&manifest.kernels, arch));
+    }
+    Ok(failures)
+}
+
+fn cubin_path(scratch: &Path, kernel: &Kernel) -> PathBuf {
+    scratch.join(format!("{}.cubin", kernel.entry))
+}
+
+/// One kernel through ptxas; the error is the reason why there is no machine code.
+fn check_one(
+    scratch: &Path,
+    kernel: &Kernel,
+    ptxas: &Ptxas,
+    arch: &str,
+) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
+    let ptx = scratch.join(format!("{}.ptx", kernel.entry));
+    let log = ptxas.compile(&ptx, arch, &cubin_path(scratch, kernel)).map_err(|error| error.to_string())?;
+    let resources = ptxas_log::resources(&log).map_err(|refusal| refusal.to_string())?;
+    let refusals = ptxas_log::refusals(&log, &resources, kernel.smem_bytes, kernel.row.smem_limit());
+    Ok((resources, refusals))
+}
+
+/// Maps on all cores, in the order of the input.
+fn in_parallel<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(items.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(items.len()) {
+            scope.spawn(|| {
+                while let Some((index, item)) = {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    items.get(index).map(|item| (index, item))
+                } {
+                    let result = map(item);
+                    results.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// One line on an architecture: how many compiled, and their range of registers.
+fn summary(kernels: &[Kernel], arch: &str) -> String {
+    let registers: Vec<u32> =
+        kernels.iter().filter_map(|kernel| kernel.resources.get(arch)).map(|found| found.registers).collect();
+    match (registers.iter().min(), registers.iter().max()) {
+        (Some(least), Some(most)) => {
+            format!("{arch}: {} kernels, {least} to {most} registers", registers.len())
+        }
+        _ => format!("{arch}: no kernel compiled"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parallel_results_keep_their_order() {
+        let items: Vec<usize> = (0..100).collect();
+        assert_eq!(
+            in_parallel(&items, |item| item * 2),
+            items.iter().map(|item| item * 2).collect::<Vec<_>>()
+        );
+        assert!(in_parallel(&[] as &[u32], |item| *item).is_empty());
+    }
+}

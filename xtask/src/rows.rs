@@ -1,0 +1,136 @@
+//! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
+
+use kernels_gpu::row::{Accumulation, Dtype, Row, RowError};
+use kernels_gpu::table::VARIANTS;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Why a file of rows is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RowsError {
+    #[error("{}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source} (expected a JSON array of rows like {EXAMPLE})", path.display())]
+    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{} has no rows", .0.display())]
+    Empty(PathBuf),
+    #[error("row {number}, {entry}: {source}")]
+    Impossible { number: usize, entry: String, source: RowError },
+    #[error("row {number}, {entry}, stands in the file already")]
+    Twice { number: usize, entry: String },
+}
+
+const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1}]"#;
+
+/// Rows by the name of their entry.
+pub(crate) type Rows = BTreeMap<String, Row>;
+
+/// The rows of the table.
+pub(crate) fn of_table() -> Rows {
+    VARIANTS.iter().map(|variant| (variant.entry.to_owned(), variant.row)).collect()
+}
+
+/// The rows of a file, each of which can be compiled.
+///
+/// # Errors
+/// [`RowsError`], for the first row that cannot: with its number, its name and the numbers that forbid it.
+pub(crate) fn of_file(path: &Path) -> Result<Rows, RowsError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RowsError::Read { path: path.to_owned(), source })?;
+    let list: Vec<Row> =
+        serde_json::from_str(&text).map_err(|source| RowsError::Parse { path: path.to_owned(), source })?;
+    if list.is_empty() {
+        return Err(RowsError::Empty(path.to_owned()));
+    }
+    let mut rows = Rows::new();
+    for (index, row) in list.into_iter().enumerate() {
+        let (number, entry) = (index + 1, row.entry_name());
+        if let Err(source) = row.check() {
+            return Err(RowsError::Impossible { number, entry, source });
+        }
+        if rows.insert(entry.clone(), row).is_some() {
+            return Err(RowsError::Twice { number, entry });
+        }
+    }
+    Ok(rows)
+}
+
+/// Rust source that defines `for_each_forward_kernel!` with these rows.
+pub(crate) fn macro_source(rows: &Rows) -> String {
+    let mut lines = String::new();
+    for (entry, row) in rows {
+        let dtype = match row.dtype {
+            Dtype::F16 => "F16",
+            Dtype::Bf16 => "Bf16",
+        };
+        let acc = match row.acc {
+            Accumulation::F32 => "F32",
+            Accumulation::F16 => "F16",
+        };
+        let Row { head_dim, block_m, block_n, warps, stages, min_ctas, .. } = row;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            lines,
+            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas} }};"
+        );
+    }
+    format!(
+        "/// Calls `$callback!` back with the rows of a file.\n#[macro_export]\n\
+         macro_rules! for_each_forward_kernel {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1}"#;
+
+    fn from(text: &str) -> Result<Rows, RowsError> {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("rows.json");
+        std::fs::write(&path, text).expect("writable");
+        of_file(&path)
+    }
+
+    #[test]
+    fn the_generated_macro_has_the_tables_form() {
+        let rows = from(&format!("[{ROW}]")).expect("a possible row");
+        let source = macro_source(&rows);
+        assert!(
+            source.contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1 };"),
+            "{source}"
+        );
+        assert!(source.contains("macro_rules! for_each_forward_kernel"));
+    }
+
+    #[test]
+    fn an_impossible_row_is_refused_with_its_name_and_numbers() {
+        let wide = ROW.replace(
+            "\"head_dim\":128,\"block_m\":128,\"block_n\":32",
+            "\"head_dim\":256,\"block_m\":128,\"block_n\":64",
+        );
+        let text = from(&format!("[{ROW},{wide}]")).expect_err("too much shared memory").to_string();
+        assert!(text.starts_with("row 2, fwd_bf16_d256_m128n64_w8s3c1: shared memory over 99 KB"), "{text}");
+        assert!(text.contains("262144 bytes"), "{text}");
+    }
+
+    #[test]
+    fn files_that_are_no_rows_are_refused() {
+        assert!(matches!(from("["), Err(RowsError::Parse { .. })));
+        assert!(matches!(from("[]"), Err(RowsError::Empty(_))));
+        assert!(matches!(from(&format!("[{ROW},{ROW}]")), Err(RowsError::Twice { number: 2, .. })));
+        let unknown = ROW.replace("\"min_ctas\"", "\"ctas\"");
+        assert!(from(&format!("[{unknown}]")).expect_err("unknown column").to_string().contains("ctas"));
+        assert!(matches!(of_file(Path::new("/nonexistent/rows.json")), Err(RowsError::Read { .. })));
+    }
+
+    #[test]
+    fn every_row_of_the_table_survives_the_file() {
+        let rows = of_table();
+        let list: Vec<&Row> = rows.values().collect();
+        let text = serde_json::to_string(&list).expect("rows serialize");
+        assert_eq!(from(&text).expect("the table's rows are possible"), rows);
+    }
+}

@@ -1,0 +1,160 @@
+//! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
+
+use crate::{build_ptx, check_ptx, process, ptxas, tidy, workspace};
+use anyhow::Context;
+use clap::ValueEnum;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Which parts to run.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run this step only; may be repeated
+    #[arg(long, value_enum, value_name = "STEP")]
+    only: Vec<Step>,
+}
+
+/// The steps, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// Compile the kernels to PTX
+    BuildPtx,
+    /// The table and the PTX have the same entries; ptxas finds no spill
+    CheckPtx,
+    /// cargo fmt --check
+    Fmt,
+    /// cargo clippy, warnings denied
+    Clippy,
+    /// cargo doc, warnings denied
+    Doc,
+    /// Licences and bans of the dependencies, where cargo-deny is installed
+    Deny,
+    /// The repository's rules
+    Tidy,
+    /// cargo test
+    Tests,
+}
+
+/// How a step ended, where it did not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    /// It ran, apart from this.
+    Partly(String),
+    Skipped(String),
+}
+
+/// Runs the command.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut summary = Vec::new();
+    let mut failure = None;
+    for step in Step::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(step) {
+            continue;
+        }
+        eprintln!("\n== {}", step.name());
+        let start = Instant::now();
+        let result = step.run();
+        summary.push(summary_line(*step, &result, start.elapsed()));
+        if let Err(error) = result {
+            failure = Some(error.context(format!("the step {} failed", step.name())));
+            break;
+        }
+    }
+    eprintln!("\n== summary\n{}", summary.join("\n"));
+    failure.map_or(Ok(()), Err)
+}
+
+fn summary_line(step: Step, result: &anyhow::Result<Outcome>, time: Duration) -> String {
+    let (word, remark) = match result {
+        Ok(Outcome::Passed) => ("passed", ""),
+        Ok(Outcome::Partly(remark)) => ("passed", remark.as_str()),
+        Ok(Outcome::Skipped(reason)) => ("skipped", reason.as_str()),
+        Err(_) => ("FAILED", ""),
+    };
+    format!("{:<10} {word:<8} {:>5.1} s  {remark}", step.name(), time.as_secs_f32()).trim_end().to_owned()
+}
+
+impl Step {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Step::BuildPtx => build_ptx::run(&build_ptx::Options::default()).map(|()| Outcome::Passed),
+            Step::CheckPtx => check(),
+            Step::Fmt => with_component("fmt", "rustfmt", &["fmt", "--all", "--check"]),
+            Step::Clippy => with_component(
+                "clippy",
+                "clippy",
+                &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"],
+            ),
+            Step::Doc => {
+                let mut doc = workspace::cargo();
+                doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings");
+                passed(&mut doc)
+            }
+            Step::Deny => {
+                if !cargo_has("deny") {
+                    return Ok(Outcome::Skipped("cargo-deny is not installed".to_owned()));
+                }
+                passed(workspace::cargo().args(["deny", "check", "licenses", "bans"]))
+            }
+            Step::Tidy => tidy::run().map(|()| Outcome::Passed),
+            Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
+        }
+    }
+}
+
+fn passed(command: &mut Command) -> anyhow::Result<Outcome> {
+    process::run(command)?;
+    Ok(Outcome::Passed)
+}
+
+/// The check with ptxas where there is one or the wheel can be fetched, and without it otherwise.
+fn check() -> anyhow::Result<Outcome> {
+    let has_ptxas = ptxas::resolve_or_fetch().is_some();
+    check_ptx::run(&check_ptx::Options::default()).context("the PTX is not as the table says")?;
+    if has_ptxas {
+        return Ok(Outcome::Passed);
+    }
+    Ok(Outcome::Partly("entry names only: no ptxas to compile them with".to_owned()))
+}
+
+fn cargo_has(subcommand: &str) -> bool {
+    process::answer(workspace::cargo().args([subcommand, "--version"])).is_some()
+}
+
+/// Runs a component of the toolchain; installs it where it is lacking and that is allowed.
+fn with_component(subcommand: &str, component: &str, arguments: &[&str]) -> anyhow::Result<Outcome> {
+    let forbidden = std::env::var_os("RUSTUP_AUTO_INSTALL").is_some_and(|value| value == "0");
+    if !cargo_has(subcommand) && !forbidden {
+        let mut add = Command::new("rustup");
+        add.args(["component", "add", component]).current_dir(workspace::root());
+        if let Err(error) = process::run_within(&mut add, Duration::from_secs(180)) {
+            eprintln!("{component}: {error}");
+        }
+    }
+    if !cargo_has(subcommand) {
+        return Ok(Outcome::Skipped(format!(
+            "{component} is not installed (rustup component add {component})"
+        )));
+    }
+    passed(workspace::cargo().args(arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_says_what_was_not_done_and_why() {
+        let time = Duration::from_millis(1500);
+        let line = |result| summary_line(Step::CheckPtx, &result, time);
+        assert_eq!(line(Ok(Outcome::Passed)), "check-ptx  passed     1.5 s");
+        assert_eq!(line(Ok(Outcome::Partly("names only".into()))), "check-ptx  passed     1.5 s  names only");
+        assert_eq!(line(Ok(Outcome::Skipped("not there".into()))), "check-ptx  skipped    1.5 s  not there");
+        assert_eq!(line(Err(anyhow::anyhow!("bad"))), "check-ptx  FAILED     1.5 s");
+    }
+}
