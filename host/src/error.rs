@@ -76,6 +76,18 @@ pub enum Error {
         /// Its stride in elements.
         stride: i64,
     },
+    /// A stride cannot be used.
+    #[error("{tensor}: {what} {stride} cannot be used: {reason}")]
+    InvalidStride {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// Which stride: "stride of dimension rows".
+        what: &'static str,
+        /// Its value in elements.
+        stride: i64,
+        /// Why it cannot be used.
+        reason: &'static str,
+    },
     /// A slice is shorter or longer than its shape says.
     #[error("{tensor} holds {got} elements, its shape needs {expected}")]
     WrongLength {
@@ -103,7 +115,9 @@ pub enum Error {
         sm: u32,
     },
     /// The driver is too old for the PTX.
-    #[error("the driver supports CUDA {driver}, the PTX of {entry} needs a newer one: update the driver, or build cubins with `cargo xtask build-ptx --cubin`")]
+    #[error(
+        "the driver supports CUDA {driver}, the PTX of {entry} needs a newer one: update the driver, or build cubins with `cargo xtask build-ptx --cubin`"
+    )]
     DriverTooOld {
         /// The CUDA version the driver supports.
         driver: String,
@@ -135,7 +149,9 @@ pub enum Error {
         reason: String,
     },
     /// No compiled kernels were found.
-    #[error("no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx")]
+    #[error(
+        "no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx"
+    )]
     NoKernels {
         /// Folders searched.
         searched: String,
