@@ -7,8 +7,14 @@ pub mod device;
 pub mod error;
 pub mod measure;
 pub mod module;
+pub mod output_file;
 pub mod plan;
 pub mod problem;
+pub mod random_input;
+pub mod reference;
+pub mod tensor_file;
+pub mod tolerance;
+pub mod verification;
 
 pub use attention::{Attention, CudaOptions, DeviceTensors, Output};
 pub use device::StreamHandle;
