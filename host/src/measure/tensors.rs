@@ -5,17 +5,18 @@ use crate::device::cuda::CudaDevice;
 use crate::device::{Buffer, StreamHandle};
 use crate::error::Error;
 use crate::plan::Plan;
-use crate::problem::{Problem, TensorRole};
-use half::{bf16, f16};
+use crate::problem::{Problem, Sizes, TensorRole};
+use crate::random_input::{self, InputKind};
+use crate::reference::{row_start, visible_keys, widen};
 use kernels_gpu::row::Dtype;
 use std::sync::Arc;
 
-/// Elements after which the inputs repeat: a prime, so that no row or head repeats another of its tensor at the same place.
+/// Elements after which the inputs repeat: a prime under 2²⁰, so that no row or head repeats another at the same place.
 const PATTERN_LEN: usize = 1_048_573;
 /// The most sets, so that a graph that uses each stays small.
 const SETS_MAX: u64 = 2048;
 /// Rows of O that are computed again.
-const ROWS_CHECKED: u64 = 6;
+const ROWS_CHECKED: usize = 6;
 /// The largest error of an element of O that passes. Loose, as `ferroflash verify` is what judges precision: this tells a kernel
 /// that computes attention from one that computes something else.
 pub const ERROR_MAX: f64 = 0.05;
@@ -53,7 +54,7 @@ impl TensorSets {
         let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
         let set_bytes = 2 * steps.iter().sum::<usize>() as u64;
         let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
-        let inputs = Inputs::new(problem.dtype());
+        let inputs = Inputs::new(problem.dtype())?;
         let buffer = |role: TensorRole| {
             let elements = steps[role as usize] * sets;
             let buffer = Buffer::new(device, elements as u64 * 2)?;
@@ -103,10 +104,12 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(dtype: Dtype) -> Inputs {
-        let mut state = 1;
-        let pattern = (0..PATTERN_LEN).map(|_| narrow(dtype, normal(&mut state))).collect();
-        Inputs { dtype, pattern }
+    fn new(dtype: Dtype) -> Result<Inputs, Error> {
+        // One head of 2²⁰ elements.
+        let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1 << 14, seqlen_k: 1, head_dim: 64 };
+        let [mut pattern, _, _] = random_input::qkv(&Problem::new(sizes, dtype)?, InputKind::Random, 1);
+        pattern.truncate(PATTERN_LEN);
+        Ok(Inputs { dtype, pattern })
     }
 
     /// Where in the pattern element `index` of a tensor lies.
@@ -131,18 +134,18 @@ impl Inputs {
 
     /// The largest error of a few rows of O, the first and the last among them.
     fn max_error(&self, problem: &Problem, o: &[u16]) -> f64 {
-        let sizes = problem.sizes();
-        let rows = u64::from(sizes.batch) * u64::from(sizes.heads_q) * u64::from(sizes.seqlen_q);
-        let strides = problem.strides(TensorRole::O);
+        let [batch, heads, seqlen] = {
+            let sizes = problem.sizes();
+            [sizes.batch, sizes.heads_q, sizes.seqlen_q].map(|n| n as usize)
+        };
+        let last = batch * heads * seqlen - 1;
         let mut largest = 0.0f64;
         for sample in 0..ROWS_CHECKED {
-            let row = (rows - 1) * sample / (ROWS_CHECKED - 1);
-            let i = row % u64::from(sizes.seqlen_q);
-            let head = row / u64::from(sizes.seqlen_q) % u64::from(sizes.heads_q);
-            let batch = row / u64::from(sizes.seqlen_q) / u64::from(sizes.heads_q);
-            let start = batch as i64 * strides.batch + head as i64 * strides.head + i as i64 * strides.row;
-            for (d, expected) in self.row(problem, batch, head, i).into_iter().enumerate() {
-                let error = (widen(self.dtype, o[start as usize + d]) - expected).abs();
+            let row = (last as f64 * sample as f64 / (ROWS_CHECKED - 1) as f64) as usize;
+            let at = [row / seqlen / heads, row / seqlen % heads, row % seqlen];
+            let start = row_start(problem, TensorRole::O, at);
+            for (d, expected) in self.row(problem, at).into_iter().enumerate() {
+                let error = (widen(self.dtype, o[start + d]) - expected).abs();
                 // A NaN must not pass as no error.
                 largest = if error.is_nan() { f64::INFINITY } else { largest.max(error) };
             }
@@ -150,25 +153,17 @@ impl Inputs {
         largest
     }
 
-    /// One row of O in float64.
-    fn row(&self, problem: &Problem, batch: u64, head: u64, i: u64) -> Vec<f64> {
-        let sizes = problem.sizes();
-        let head_dim = sizes.head_dim as usize;
-        let start = |role: TensorRole, head: u64, row: u64| {
-            let strides = problem.strides(role);
-            (batch as i64 * strides.batch + head as i64 * strides.head + row as i64 * strides.row) as usize
-        };
-        let head_kv = head / u64::from(problem.group());
-        let visible =
-            |j: u64| !problem.causal() || j + u64::from(sizes.seqlen_q) <= i + u64::from(sizes.seqlen_k);
-        let q = start(TensorRole::Q, head, i);
+    /// Row `[batch, head, row]` of O in float64.
+    fn row(&self, problem: &Problem, [batch, head, row]: [usize; 3]) -> Vec<f64> {
+        let head_dim = problem.sizes().head_dim as usize;
+        let head_kv = head / problem.group() as usize;
+        let q = row_start(problem, TensorRole::Q, [batch, head, row]);
         let (mut row_max, mut row_sum, mut o) = (f64::NEG_INFINITY, 0.0, vec![0.0; head_dim]);
-        for j in (0..u64::from(sizes.seqlen_k)).filter(|&j| visible(j)) {
-            let (k, v) = (start(TensorRole::K, head_kv, j), start(TensorRole::V, head_kv, j));
-            let dot: f64 = (0..head_dim)
-                .map(|d| self.value(TensorRole::Q, q + d) * self.value(TensorRole::K, k + d))
-                .sum();
-            let s = f64::from(problem.scale()) * dot;
+        for j in 0..visible_keys(problem, row) {
+            let k = row_start(problem, TensorRole::K, [batch, head_kv, j]);
+            let v = row_start(problem, TensorRole::V, [batch, head_kv, j]);
+            let product = |d| self.value(TensorRole::Q, q + d) * self.value(TensorRole::K, k + d);
+            let s = f64::from(problem.scale()) * (0..head_dim).map(product).sum::<f64>();
             let new_max = s.max(row_max);
             let (rescale, p) = ((row_max - new_max).exp(), (s - new_max).exp());
             for (d, o) in o.iter_mut().enumerate() {
@@ -181,76 +176,26 @@ impl Inputs {
     }
 }
 
-fn widen(dtype: Dtype, bits: u16) -> f64 {
-    match dtype {
-        Dtype::F16 => f16::from_bits(bits).to_f64(),
-        Dtype::Bf16 => bf16::from_bits(bits).to_f64(),
-    }
-}
-
-fn narrow(dtype: Dtype, value: f64) -> u16 {
-    match dtype {
-        Dtype::F16 => f16::from_f64(value).to_bits(),
-        Dtype::Bf16 => bf16::from_f64(value).to_bits(),
-    }
-}
-
-/// Twelve uniform numbers added up, less 6: as good as normal here.
-fn normal(state: &mut u64) -> f64 {
-    let uniform = |state: &mut u64| {
-        // SplitMix64 (Steele, Lea and Flood 2014).
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    (0..12).map(|_| uniform(state)).sum::<f64>() - 6.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::{Layout, Sizes};
+    use crate::problem::Layout;
+    use crate::reference::{narrow, reference};
 
     fn problem(dtype: Dtype) -> Problem {
         let sizes = Sizes { batch: 2, heads_q: 4, heads_kv: 2, seqlen_q: 5, seqlen_k: 3, head_dim: 32 };
         Problem::new(sizes, dtype).expect("valid").with_layout(Layout::Bshd).with_causal(true)
     }
 
-    /// O computed without streaming, each row at once.
-    fn plain(inputs: &Inputs, problem: &Problem) -> Vec<u16> {
-        let sizes = problem.sizes();
-        let mut o = vec![0xffff; problem.o_len()];
-        for (batch, head, i) in (0..2).flat_map(|b| (0..4).flat_map(move |h| (0..5).map(move |i| (b, h, i))))
-        {
-            let q_at = ((batch * 5 + i) * 4 + head) * 32;
-            let kv_at = |j: usize| ((batch * 3 + j) * 2 + head / 2) * 32;
-            let keys: Vec<usize> = (0..3).filter(|j| j + 5 <= i + 3).collect();
-            let exp: Vec<f64> = keys
-                .iter()
-                .map(|&j| {
-                    let product =
-                        |d| inputs.value(TensorRole::Q, q_at + d) * inputs.value(TensorRole::K, kv_at(j) + d);
-                    ((0..32).map(product).sum::<f64>() / f64::from(sizes.head_dim).sqrt()).exp()
-                })
-                .collect();
-            let sum: f64 = exp.iter().sum();
-            for d in 0..32 {
-                let weighted =
-                    keys.iter().zip(&exp).map(|(&j, p)| p * inputs.value(TensorRole::V, kv_at(j) + d));
-                let value = if keys.is_empty() { 0.0 } else { weighted.sum::<f64>() / sum };
-                o[q_at + d] = narrow(inputs.dtype, value);
-            }
-        }
-        o
-    }
-
     #[test]
     fn a_right_output_passes_and_a_wrong_or_nan_one_does_not() {
         for dtype in [Dtype::F16, Dtype::Bf16] {
-            let (inputs, problem) = (Inputs::new(dtype), problem(dtype));
-            let mut o = plain(&inputs, &problem);
+            let (inputs, problem) = (Inputs::new(dtype).expect("valid"), problem(dtype));
+            let [q, k, v, _] = TensorRole::ALL.map(|role| {
+                (0..problem.len(role)).map(|i| inputs.pattern[Inputs::at(role, i)]).collect::<Vec<u16>>()
+            });
+            let right = reference(&problem, &q, &k, &v, &|_, _| {}).o;
+            let mut o: Vec<u16> = right.into_iter().map(|o| narrow(dtype, o)).collect();
             let error = inputs.max_error(&problem, &o);
             assert!(error < 0.01, "{error}");
             let last = o.len() - 1;
@@ -263,7 +208,7 @@ mod tests {
 
     #[test]
     fn inputs_are_standard_normal_and_differ_between_tensors() {
-        let inputs = Inputs::new(Dtype::F16);
+        let inputs = Inputs::new(Dtype::F16).expect("valid");
         let values: Vec<f64> = (0..PATTERN_LEN).map(|i| inputs.value(TensorRole::Q, i)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let variance = values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64;
