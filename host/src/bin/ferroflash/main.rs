@@ -1,6 +1,7 @@
 //! The command `ferroflash`.
 
 mod bench;
+mod bench_report;
 mod device;
 mod doctor;
 mod failure;
