@@ -110,13 +110,10 @@ pub fn remove_unfinished_and_exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
-fn io_error(path: &Path, mut source: io::Error) -> Error {
-    // tempfile's errors name the temporary file; the system's reason is enough beside the path asked for.
-    if let Some(code) = source.get_ref().and_then(|_| source.raw_os_error()) {
-        source = io::Error::from_raw_os_error(code);
-    }
-    if source.raw_os_error().is_none() {
-        source = io::Error::from(source.kind());
-    }
+/// tempfile's errors name the temporary file; the system's reason is enough beside the path asked for.
+fn io_error(path: &Path, error: io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.source()?.downcast_ref::<io::Error>());
+    let code = error.raw_os_error().or_else(|| inner?.raw_os_error());
+    let source = code.map_or(error, io::Error::from_raw_os_error);
     Error::Io { path: path.to_owned(), source }
 }

@@ -9,8 +9,8 @@ use kernels_gpu::row::Dtype;
 pub enum InputKind {
     /// Standard normal.
     Random,
-    /// As trained models have them: one channel in sixteen of Q and K is 8 times the rest, one token in 32 another
-    /// 3 times, so that single keys dominate the softmax.
+    /// As trained models have them: one channel in sixteen of Q and K is 4 times the rest, one token in 32 another
+    /// 2 times, so that single keys dominate the softmax.
     Outliers,
     /// Standard normal, but the last key of the first KV head, and the first query row of the last head, hold NaN.
     NotANumber,
@@ -53,8 +53,8 @@ fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Ran
                 for (channel, element) in data[start..][..sizes.head_dim as usize].iter_mut().enumerate() {
                     let mut value = random.normal();
                     if kind == InputKind::Outliers && matches!(role, TensorRole::Q | TensorRole::K) {
-                        value *= if channel % 16 == 3 { 8.0 } else { 1.0 };
-                        value *= if large_token { 3.0 } else { 1.0 };
+                        value *= if channel % 16 == 3 { 4.0 } else { 1.0 };
+                        value *= if large_token { 2.0 } else { 1.0 };
                     }
                     *element = narrow(problem.dtype(), value);
                     if kind == InputKind::NotANumber && poisoned && channel == 1 {

@@ -95,7 +95,7 @@ struct Contents {
 /// [`Error::DtypeMismatch`], [`Error::DtypeOverflow`], [`Error::WrongRank`], and those of [`Problem::from_shapes`].
 pub fn read(source: &Source, options: &Options) -> Result<Inputs, Error> {
     let Contents { qkv, o, lse, options: stored } = match source {
-        Source::Safetensors(path) => safetensors::read(path)?,
+        Source::Safetensors(path) => safetensors::read(path, options)?,
         Source::Npy { q, k, v } => {
             let qkv = [npy::read(q, "q")?, npy::read(k, "k")?, npy::read(v, "v")?];
             Contents { qkv, o: None, lse: None, options: Options::default() }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Reads `q`, `k` and `v`, and `o` and `lse` where they are there.
-pub(super) fn read(path: &Path) -> Result<Contents, Error> {
+/// Reads `q`, `k` and `v`, and `o` and `lse` where they are there. What is `given` is not looked up in the metadata.
+pub(super) fn read(path: &Path, given: &Options) -> Result<Contents, Error> {
     let bytes = read_bytes(path)?;
     let bad = |error: SafeTensorError| bad_file(path, &reason(&error));
     let file = SafeTensors::deserialize(&bytes).map_err(bad)?;
@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, Error> {
         options: header
             .metadata()
             .as_ref()
-            .map_or(Ok(Options::default()), |metadata| options(path, metadata))?,
+            .map_or(Ok(Options::default()), |metadata| options(path, metadata, given))?,
     })
 }
 
@@ -78,29 +78,30 @@ fn optional(file: &SafeTensors<'_>, path: &Path, name: &'static str) -> Result<O
 }
 
 /// What the metadata says of the problem. Keys of other programs are left alone.
-fn options(path: &Path, metadata: &HashMap<String, String>) -> Result<Options, Error> {
+fn options(path: &Path, metadata: &HashMap<String, String>, given: &Options) -> Result<Options, Error> {
     let bad = |key: &str, value: &str, known: &str| {
+        let option = if key == "mask" { "causal" } else { key };
         bad_file(
             path,
-            &format!("its metadata says {key} {value:?}, known are {known}; give --{key} to override it"),
+            &format!("its metadata says {key} {value:?}, known are {known}; give --{option} to override it"),
         )
     };
     let mut options = Options::default();
-    if let Some(layout) = metadata.get("layout") {
+    if let (None, Some(layout)) = (given.layout, metadata.get("layout")) {
         options.layout = match layout.as_str() {
             "bhsd" | "batch,heads,seq,head_dim" => Some(Layout::Bhsd),
             "bshd" | "batch,seq,heads,head_dim" => Some(Layout::Bshd),
             other => return Err(bad("layout", other, "bhsd and bshd")),
         };
     }
-    if let Some(mask) = metadata.get("mask") {
+    if let (None, Some(mask)) = (given.causal, metadata.get("mask")) {
         options.causal = match mask.as_str() {
             "none" | "full" => Some(false),
             "causal" => Some(true),
             other => return Err(bad("mask", other, "none and causal")),
         };
     }
-    if let Some(scale) = metadata.get("scale") {
+    if let (None, Some(scale)) = (given.scale, metadata.get("scale")) {
         options.scale =
             Some(parse_scale(scale).ok_or_else(|| bad("scale", scale, "a number and 1/sqrt(number)"))?);
     }

@@ -52,9 +52,11 @@ impl DeviceArgs {
             Choice::Cpu => (Engine::Reference, String::new()),
             Choice::Auto => match cuda() {
                 Ok(engine) => (engine, String::new()),
-                Err(error @ (Error::NoDriver { .. } | Error::UnsupportedDevice { .. })) => {
-                    (Engine::Reference, format!(", as no GPU can be used: {error}"))
-                }
+                Err(Error::NoDriver { searched, reason }) => (
+                    Engine::Reference,
+                    format!(", as there is no CUDA driver: {reason} (searched {searched})"),
+                ),
+                Err(error @ Error::UnsupportedDevice { .. }) => (Engine::Reference, format!(": {error}")),
                 Err(error) => return Err(error),
             },
         };
