@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["ptxas", "cubin"])]
     pub(crate) line_tables: bool,
     #[command(flatten)]
-    pub(crate) ptxas: ptxas::Options,
+    pub(crate) ptxas: ptxas::PtxasOptions,
     /// Keep the machine code of every architecture, which the host prefers over PTX
     #[arg(long)]
     pub(crate) cubin: bool,

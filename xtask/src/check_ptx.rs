@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) ptxas: ptxas::Options,
+    pub(crate) ptxas: ptxas::PtxasOptions,
     /// Keep the machine code beside the PTX
     #[arg(long)]
     pub(crate) cubin: bool,

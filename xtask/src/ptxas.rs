@@ -14,7 +14,7 @@ const FETCH_LIMIT: Duration = Duration::from_secs(300);
 
 /// How to get ptxas.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct PtxasOptions {
     /// Use this ptxas; without a PATH, fetch the wheel nvidia-cuda-nvcc into target/ and use that
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = FETCH)]
     pub(crate) ptxas: Option<PathBuf>,
@@ -37,8 +37,8 @@ pub(crate) enum PtxasError {
     Unpack(std::io::Error),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("ptxas rejects it:\n{log}")]
-    Rejected { log: String },
+    #[error("ptxas rejects it: {reason}")]
+    Rejected { reason: String },
 }
 
 /// A ptxas that runs.
@@ -76,8 +76,18 @@ impl Ptxas {
         if output.status.success() {
             Ok(log.into_owned())
         } else {
-            Err(PtxasError::Rejected { log: log.into_owned() })
+            Err(PtxasError::Rejected { reason: rejection(&log) })
         }
+    }
+}
+
+/// The first error of a log, and how many more there are: one cause is often repeated for each instruction.
+fn rejection(log: &str) -> String {
+    let mut errors = log.lines().filter(|line| line.contains("error ") || line.contains("fatal "));
+    let Some(first) = errors.next() else { return log.trim().to_owned() };
+    match errors.count() {
+        0 => first.to_owned(),
+        more => format!("{first} (and {more} more errors)"),
     }
 }
 
@@ -85,7 +95,7 @@ impl Ptxas {
 ///
 /// # Errors
 /// Where the named one does not run, or the wheel was asked for and cannot be fetched.
-pub(crate) fn resolve(options: &Options) -> Result<Option<Ptxas>, PtxasError> {
+pub(crate) fn resolve(options: &PtxasOptions) -> Result<Option<Ptxas>, PtxasError> {
     match options.ptxas.as_deref() {
         Some(path) if path == Path::new(FETCH) => {
             let unpacked = wheel_folder().join(IN_WHEEL);
@@ -98,8 +108,8 @@ pub(crate) fn resolve(options: &Options) -> Result<Option<Ptxas>, PtxasError> {
 
 /// As [`resolve`]; where none is there, tries to fetch the wheel and says why that failed.
 pub(crate) fn resolve_or_fetch() -> Option<Ptxas> {
-    let present = resolve(&Options::default()).ok().flatten();
-    present.or_else(|| match resolve(&Options { ptxas: Some(FETCH.into()) }) {
+    let present = resolve(&PtxasOptions::default()).ok().flatten();
+    present.or_else(|| match resolve(&PtxasOptions { ptxas: Some(FETCH.into()) }) {
         Ok(ptxas) => ptxas,
         Err(error) => {
             eprintln!("ptxas: {error}");
@@ -179,9 +189,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rejection_is_one_line() {
+        let log = "ptxas a.ptx, line 8; error   : bad\nptxas a.ptx, line 9; error   : bad\nptxas fatal   : aborted\n";
+        assert_eq!(rejection(log), "ptxas a.ptx, line 8; error   : bad (and 2 more errors)");
+        assert_eq!(rejection("killed\n"), "killed");
+    }
+
+    #[test]
     fn a_named_program_that_is_no_ptxas_is_an_error() {
         for name in ["/nonexistent/ptxas", "true"] {
-            let result = resolve(&Options { ptxas: Some(name.into()) });
+            let result = resolve(&PtxasOptions { ptxas: Some(name.into()) });
             assert!(matches!(result, Err(PtxasError::NotPtxas(path)) if path == Path::new(name)));
         }
     }

@@ -65,6 +65,15 @@ impl NvvmArch {
             NvvmArch::Compute90a => "sm_90a",
         }
     }
+
+    /// The least PTX version that kernels need: 7.4 has the L2 prefetch sizes of cp.async (CUDA 11.4, driver 470), 8.0 has
+    /// wgmma (CUDA 12.0, driver 525).
+    pub const fn ptx_version(self) -> (u32, u32) {
+        match self {
+            NvvmArch::Compute80 => (7, 4),
+            NvvmArch::Compute90a => (8, 0),
+        }
+    }
 }
 
 /// What debug information the PTX carries.
