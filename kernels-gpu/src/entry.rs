@@ -1,7 +1,6 @@
 //! The entry points: one for each row of the table.
 
 use crate::element;
-use crate::for_each_forward_kernel;
 use crate::forward::{Config, forward};
 use crate::geometry::{m_tiles, n_tiles};
 use crate::params::ForwardParams;

@@ -5,7 +5,7 @@ use crate::row::{Accumulation, REGISTERS_MAX, Row};
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
 /// Registers a kernel needs beside its fragments: addresses, loop state, softmax state and operands in flight.
-const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
+const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 

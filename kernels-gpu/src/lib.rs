@@ -8,6 +8,10 @@
 #[cfg(feature = "manifest")]
 extern crate alloc;
 
+// First: its macro is in scope from here on.
+#[macro_use]
+pub mod table;
+
 pub mod fragment;
 pub mod geometry;
 #[cfg(feature = "manifest")]
@@ -16,7 +20,6 @@ pub mod params;
 pub mod row;
 pub mod scheduler;
 pub mod swizzle;
-pub mod table;
 
 #[cfg(target_arch = "nvptx64")]
 pub mod copy;
