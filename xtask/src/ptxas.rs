@@ -31,12 +31,12 @@ pub(crate) enum PtxasError {
         "the wheel {WHEEL} cannot be fetched: python3 has no pip; install pip (python3-pip), or name a ptxas with --ptxas PATH"
     )]
     NoPip,
-    #[error("the wheel {WHEEL} cannot be fetched: {0}; name a ptxas with --ptxas PATH")]
-    Fetch(#[from] ProcessError),
-    #[error("the wheel {WHEEL} cannot be unpacked: {0}")]
-    Unpack(std::io::Error),
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
+    #[error("the wheel {WHEEL} cannot be fetched: {reason}; name a ptxas with --ptxas PATH")]
+    Fetch { reason: ProcessError },
+    #[error("the wheel {WHEEL} cannot be unpacked: {reason}")]
+    Unpack { reason: std::io::Error },
+    #[error("{}: {reason}", path.display())]
+    Io { path: PathBuf, reason: std::io::Error },
     #[error("ptxas rejects it: {reason}")]
     Rejected { reason: String },
 }
@@ -71,7 +71,7 @@ impl Ptxas {
     pub(crate) fn compile(&self, ptx: &Path, arch: &str, cubin: &Path) -> Result<String, PtxasError> {
         let mut command = Command::new(&self.path);
         command.arg(format!("-arch={arch}")).arg("-v").arg(ptx).arg("-o").arg(cubin);
-        let output = command.output().map_err(|source| PtxasError::Io { path: self.path.clone(), source })?;
+        let output = command.output().map_err(|reason| PtxasError::Io { path: self.path.clone(), reason })?;
         let log = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             Ok(log.into_owned())
@@ -141,16 +141,18 @@ fn fetch() -> Result<PathBuf, PtxasError> {
         return Err(PtxasError::NoPip);
     }
     eprintln!("ptxas: fetching the wheel {WHEEL}");
-    std::fs::create_dir_all(workspace::target()).map_err(PtxasError::Unpack)?;
-    let staging = tempfile::Builder::new()
-        .prefix("ptxas-")
-        .tempdir_in(workspace::target())
-        .map_err(PtxasError::Unpack)?;
+    std::fs::create_dir_all(workspace::target()).map_err(unpack_error)?;
+    let staging =
+        tempfile::Builder::new().prefix("ptxas-").tempdir_in(workspace::target()).map_err(unpack_error)?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]);
     pip.args(["--only-binary=:all:", "--dest"]).arg(staging.path()).arg(WHEEL);
-    process::run_within(&mut pip, FETCH_LIMIT)?;
-    unpack(staging).map_err(PtxasError::Unpack)
+    process::run_within(&mut pip, FETCH_LIMIT).map_err(|reason| PtxasError::Fetch { reason })?;
+    unpack(staging).map_err(unpack_error)
+}
+
+fn unpack_error(reason: std::io::Error) -> PtxasError {
+    PtxasError::Unpack { reason }
 }
 
 fn unpack(staging: tempfile::TempDir) -> std::io::Result<PathBuf> {

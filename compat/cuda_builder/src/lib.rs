@@ -24,7 +24,7 @@ pub enum CudaBuilderError {
     #[error("{} names no package", .0.display())]
     NoPackageName(PathBuf),
     /// cargo could not be started.
-    #[error("{} could not be started: {source}", program.display())]
+    #[error("{} could not be started", program.display())]
     CargoMissing {
         /// What was started.
         program: PathBuf,
@@ -38,7 +38,7 @@ pub enum CudaBuilderError {
     #[error("the device build left no {}", .0.display())]
     NoPtx(PathBuf),
     /// The PTX could not be copied to where it was asked for.
-    #[error("failed to copy the PTX file to {}: {source}", path.display())]
+    #[error("failed to copy the PTX file to {}", path.display())]
     FailedToCopyPtxFile {
         /// Where to.
         path: PathBuf,
