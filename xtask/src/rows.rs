@@ -1,5 +1,6 @@
 //! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
 
+use crate::workspace;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, RowError};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
@@ -26,13 +27,50 @@ const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
 
+/// Which rows to compile or check.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct RowsOptions {
+    /// These rows instead of the table: a JSON array of rows as in the manifest
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
+    /// Every row that can be compiled instead of the table
+    #[arg(long, conflicts_with = "rows")]
+    pub(crate) every_row: bool,
+}
+
+impl RowsOptions {
+    /// The chosen rows.
+    pub(crate) fn chosen(&self) -> Result<Rows, RowsError> {
+        match &self.rows {
+            Some(file) => of_file(file),
+            None if self.every_row => Ok(feasible()),
+            None => Ok(of_table()),
+        }
+    }
+
+    /// Whether they are the table's, which the device crate knows by itself.
+    pub(crate) fn is_table(&self) -> bool {
+        self.rows.is_none() && !self.every_row
+    }
+
+    /// Where their PTX goes by default: rows that are not the table's never replace what the host loads.
+    pub(crate) fn default_folder(&self) -> PathBuf {
+        let name = match (&self.rows, self.every_row) {
+            (Some(_), _) => "ptx-rows",
+            (None, true) => "ptx-every-row",
+            (None, false) => "ptx",
+        };
+        workspace::target().join(name)
+    }
+}
+
 /// The rows of the table.
 pub(crate) fn of_table() -> Rows {
     VARIANTS.iter().map(|variant| (variant.entry.to_owned(), variant.row)).collect()
 }
 
 /// Every row that can be compiled, with no cap on registers.
-pub(crate) fn feasible() -> Rows {
+fn feasible() -> Rows {
     let mut rows = Rows::new();
     for head_dim in HEAD_DIMS {
         for (block_m, block_n) in [32, 64, 128].iter().flat_map(|m| [32, 64, 128].map(|n| (*m, n))) {
@@ -57,7 +95,7 @@ pub(crate) fn feasible() -> Rows {
 ///
 /// # Errors
 /// [`RowsError`], for the first row that cannot: with its number, its name and the numbers that forbid it.
-pub(crate) fn of_file(path: &Path) -> Result<Rows, RowsError> {
+fn of_file(path: &Path) -> Result<Rows, RowsError> {
     let text =
         std::fs::read_to_string(path).map_err(|reason| RowsError::Read { path: path.to_owned(), reason })?;
     let list: Vec<Row> =
