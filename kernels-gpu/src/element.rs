@@ -4,6 +4,9 @@ use crate::ptx::{math, mma};
 
 /// The element type of Q, K, V and O.
 pub trait Element {
+    /// The exponent's bits: all set in NaN and the infinities.
+    const EXPONENT: u16;
+
     /// Rounds two float32 and packs them, `low` in the lower half.
     fn pack(low: f32, high: f32) -> u32;
 
@@ -18,6 +21,8 @@ pub trait Element {
 pub enum F16 {}
 
 impl Element for F16 {
+    const EXPONENT: u16 = 0x7c00;
+
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
         math::pack_f16(low, high)
@@ -34,6 +39,8 @@ impl Element for F16 {
 pub enum Bf16 {}
 
 impl Element for Bf16 {
+    const EXPONENT: u16 = 0x7f80;
+
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
         math::pack_bf16(low, high)

@@ -120,15 +120,12 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
     // The rows are complete.
     sync_warp();
     let (lane_row, lane_chunk) = (lane / swizzle.span(), lane % swizzle.span());
-    let strides = &params.o_strides;
-    let head = i64::from(work.batch) * strides.batch + i64::from(work.head_q) * strides.head;
-    let base = to_global(params.o).wrapping_add_signed(head);
     let rows_a_step = 32 / swizzle.span();
     for step in 0..M as u32 * 16 / rows_a_step {
         let row = warp_row + step * rows_a_step + lane_row;
         let global_row = work.first_row + row;
         if global_row < params.seqlen_q {
-            let at = base.wrapping_add_signed(i64::from(global_row) * strides.row);
+            let at = output_row(params, work, global_row);
             for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
                 let chunk = lane_chunk + group * swizzle.span();
                 // SAFETY: a chunk that this warp has written, and its place in a row of O.
@@ -139,6 +136,16 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
             }
         }
     }
+}
+
+/// The global address of query row `row` of O.
+#[inline(always)]
+pub fn output_row(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+    let strides = &params.o_strides;
+    let offset = i64::from(work.batch) * strides.batch
+        + i64::from(work.head_q) * strides.head
+        + i64::from(row) * strides.row;
+    to_global(params.o).wrapping_add_signed(offset)
 }
 
 /// Writes a warp's rows of LSE, if it is wanted.

@@ -9,9 +9,11 @@ use crate::epilogue::{Position, merge_warps, store_lse, store_output};
 use crate::gemm::{Queries, p_v, q_kt};
 use crate::geometry;
 use crate::mask::RowLimits;
+use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{dynamic_smem, to_global};
+use crate::ptx::warp::sync_threads_or;
 use crate::row::Row;
 use crate::scheduler::{KeyBlocks, Work};
 use crate::softmax::OnlineSoftmax;
@@ -105,6 +107,8 @@ struct MainLoop<'a, const M: usize, const D: usize, const K: usize> {
     v_view: LaneView,
     softmax: OnlineSoftmax<M>,
     acc_o: OutputFragment<M, D>,
+    /// Whether this thread has replaced non-finite elements of V.
+    scrubbed: bool,
 }
 
 impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
@@ -127,6 +131,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
             } else {
                 // The block's stage has landed for all, and all are done with the one that is written next.
                 if C::ROW.stages == 2 { cp_async_wait_group::<0>() } else { cp_async_wait_group::<1>() }
+                self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
                 if block >= C::ROW.stages - 1 {
                     self.pipeline.copy_stage::<C, false>(0);
@@ -138,6 +143,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
             if C::ROW.stages == 1 {
                 // V has landed for all, and all are done with K.
                 cp_async_wait_group::<0>();
+                self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
                 if block > 0 {
                     self.pipeline.copy_k::<C, false>(0);
@@ -150,6 +156,18 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
             }
             self.softmax.step(&mut s, &mut self.acc_o, self.params.scale_log2);
             p_v::<C, M, N, D>(&mut self.acc_o, &s, v_tile, self.v_view);
+        }
+    }
+
+    /// Keeps what V holds at keys that only some rows see from reaching the others: see [`nonfinite`].
+    ///
+    /// # Safety
+    /// As for [`TileCopy::scrub`].
+    #[inline(always)]
+    unsafe fn scrub_v<C: Config, const MASKED: bool>(&mut self, v_tile: u32) {
+        if MASKED && self.params.causal != 0 {
+            // SAFETY: the caller's.
+            self.scrubbed |= unsafe { self.pipeline.v.scrub::<C>(v_tile, C::ROW.block_n) };
         }
     }
 }
@@ -180,6 +198,7 @@ pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize,
 
     let mut softmax = OnlineSoftmax::EMPTY;
     let mut acc_o = [[[0.0; 4]; D]; M];
+    let mut scrubbed = false;
     // SAFETY: the caller's; blocks.end is the same for all threads, so all take part in each call.
     unsafe {
         if blocks.end > 0 {
@@ -224,6 +243,7 @@ pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize,
                 v_view: LaneView::a_operand::<C>(warp_key, lane),
                 softmax,
                 acc_o,
+                scrubbed: false,
             };
             let mut block = blocks.end;
             while block > blocks.full {
@@ -234,13 +254,16 @@ pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize,
                 block -= 1;
                 main_loop.step::<C, N, false>(block, &limits);
             }
-            (softmax, acc_o) = (main_loop.softmax, main_loop.acc_o);
+            (softmax, acc_o, scrubbed) = (main_loop.softmax, main_loop.acc_o, main_loop.scrubbed);
         }
         softmax.reduce_sum();
         merge_warps::<C, M, D>(&mut softmax, &mut acc_o, q_tile, position, params.scale_log2);
         if position.warp_n == 0 {
             store_lse(params, &work, &softmax, position);
             store_output::<C, M, D>(params, &work, &softmax, acc_o, q_tile, position);
+        }
+        if params.causal != 0 && sync_threads_or(scrubbed) {
+            nonfinite::restore::<C>(params, &work, blocks, thread);
         }
     }
 }

@@ -36,6 +36,8 @@ pub mod gemm;
 #[cfg(target_arch = "nvptx64")]
 pub mod mask;
 #[cfg(target_arch = "nvptx64")]
+pub mod nonfinite;
+#[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 #[cfg(target_arch = "nvptx64")]
 pub mod softmax;

@@ -102,3 +102,27 @@ pub unsafe fn st_global_f32(global: u64, value: f32) {
     // SAFETY: the caller's.
     unsafe { asm!("st.global.f32 [{g}], {v};", g = in(reg64) global, v = in(reg32) value, options(nostack)) }
 }
+
+/// `ld.global.b16`.
+///
+/// # Safety
+/// `global` is a multiple of 2 with 2 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_b16(global: u64) -> u16 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.b16 {r}, [{g}];", r = out(reg16) r, g = in(reg64) global, options(nostack, readonly));
+    }
+    r
+}
+
+/// `st.global.b16`.
+///
+/// # Safety
+/// `global` is a multiple of 2 with 2 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_global_b16(global: u64, value: u16) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.global.b16 [{g}], {v};", g = in(reg64) global, v = in(reg16) value, options(nostack)) }
+}

@@ -8,3 +8,14 @@ pub mod math;
 pub mod memory;
 pub mod mma;
 pub mod warp;
+
+/// The same value, unknown to the compiler: a loop up to it is not unrolled.
+#[inline(always)]
+pub fn opaque(value: u32) -> u32 {
+    let r;
+    // SAFETY: a move between registers.
+    unsafe {
+        core::arch::asm!("mov.u32 {r}, {v};", r = out(reg32) r, v = in(reg32) value, options(pure, nomem, nostack));
+    }
+    r
+}

@@ -1,4 +1,4 @@
-//! Exchange and agreement within a warp. All 32 lanes take part in each call.
+//! Exchange and agreement within a warp and within a CTA. All lanes, or all threads, take part in each call.
 
 use core::arch::asm;
 
@@ -31,4 +31,17 @@ pub fn vote_any(condition: bool) -> bool {
 pub fn sync_warp() {
     // SAFETY: no precondition beside the participation of all lanes.
     unsafe { asm!("bar.warp.sync -1;", options(nostack)) }
+}
+
+/// `bar.red.or.pred`: waits for all threads of the CTA, as a barrier does, and says whether the condition holds in
+/// any of them.
+#[inline(always)]
+pub fn sync_threads_or(condition: bool) -> bool {
+    let r: u32;
+    // SAFETY: no precondition beside the participation of all threads.
+    unsafe {
+        asm!("{{ .reg .pred p, q; setp.ne.u32 p, {c}, 0; bar.red.or.pred q, 0, p; selp.u32 {r}, 1, 0, q; }}",
+            r = out(reg32) r, c = in(reg32) condition as u32, options(nostack));
+    }
+    r != 0
 }
