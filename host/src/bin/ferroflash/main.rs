@@ -4,6 +4,7 @@ mod bench;
 mod bench_report;
 mod device;
 mod doctor;
+mod doctor_tools;
 mod failure;
 mod input;
 mod output;
@@ -13,7 +14,6 @@ mod verify;
 mod verify_grid;
 
 use clap::{Parser, Subcommand};
-use failure::Failure;
 use std::process::ExitCode;
 
 /// What a shell reports of a program that Ctrl-C ended.
@@ -60,8 +60,8 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
-        Command::Bench(args) => bench::run(args).map_err(Failure::from),
-        Command::Doctor(args) => doctor::run(args).map_err(Failure::from),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
