@@ -76,6 +76,18 @@ pub enum Error {
         /// Its stride in elements.
         stride: i64,
     },
+    /// A stride cannot be used.
+    #[error("{tensor}: {what} {stride} cannot be used: {reason}")]
+    InvalidStride {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// Which stride: "stride of dimension rows".
+        what: &'static str,
+        /// Its value in elements.
+        stride: i64,
+        /// Why it cannot be used.
+        reason: &'static str,
+    },
     /// A slice is shorter or longer than its shape says.
     #[error("{tensor} holds {got} elements, its shape needs {expected}")]
     WrongLength {
@@ -103,7 +115,9 @@ pub enum Error {
         sm: u32,
     },
     /// The driver is too old for the PTX.
-    #[error("the driver supports CUDA {driver}, the PTX of {entry} needs a newer one: update the driver, or build cubins with `cargo xtask build-ptx --cubin`")]
+    #[error(
+        "the driver supports CUDA {driver}, the PTX of {entry} needs a newer one: update the driver, or build cubins with `cargo xtask build-ptx --cubin`"
+    )]
     DriverTooOld {
         /// The CUDA version the driver supports.
         driver: String,
@@ -134,8 +148,22 @@ pub enum Error {
         /// The driver's name for the error.
         reason: String,
     },
+    /// A kernel wrote outside its output.
+    #[error("{entry} wrote outside {tensor}, {distance} bytes {side} it")]
+    GuardBand {
+        /// The kernel.
+        entry: String,
+        /// The output.
+        tensor: &'static str,
+        /// How far outside, in bytes.
+        distance: u64,
+        /// "before" or "after".
+        side: &'static str,
+    },
     /// No compiled kernels were found.
-    #[error("no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx")]
+    #[error(
+        "no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx"
+    )]
     NoKernels {
         /// Folders searched.
         searched: String,
@@ -201,6 +229,40 @@ pub enum Error {
         got: String,
         /// The types that can be used.
         supported: &'static str,
+    },
+    /// A tensor has another element type than the others.
+    #[error("{path}: tensor {tensor} has dtype {got}, the others {expected}: give --dtype to convert all")]
+    DtypeMismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Its element type.
+        got: &'static str,
+        /// The element type of the others.
+        expected: &'static str,
+    },
+    /// An element is too large for the type it is to be rounded to.
+    #[error(
+        "{path}: tensor {tensor} holds {value}, which {dtype} cannot: give --dtype bf16, or scale the tensor"
+    )]
+    DtypeOverflow {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The element.
+        value: f64,
+        /// The type it does not fit.
+        dtype: &'static str,
+    },
+    /// An output cannot be written under this name.
+    #[error("{path} cannot be written: {reason}")]
+    OutputFormat {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
     },
     /// A tensor has the wrong number of dimensions.
     #[error("{path}: tensor {tensor} has shape {shape:?}, expected 4 dimensions {layout}")]

@@ -1,0 +1,377 @@
+//! The public call: attention on a device, from host tensors or device pointers.
+
+use crate::device::cuda::CudaDevice;
+use crate::device::{Buffer, Device, LoadedKernel, StreamHandle};
+use crate::error::Error;
+use crate::module::{Code, Library, Source};
+use crate::plan::{Addresses, Plan, RowSelection};
+use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use kernels_gpu::manifest::Kernel;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The oldest compute capability that the kernels run on.
+const SM_MIN: u32 = 80;
+
+/// How to open a CUDA device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// The folder of compiled kernels; searched for where it is `None`, as [`Library::find`] says.
+    pub ptx: Option<PathBuf>,
+    /// The device's number, counted from 0.
+    pub ordinal: u32,
+}
+
+/// What attention computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// O as bit patterns of the problem's dtype, `[batch, heads_q, seqlen_q, head_dim]` in the problem's strides; gaps between
+    /// strided rows are 0.
+    pub o: Vec<u16>,
+    /// LSE, natural logarithm, `[batch, heads_q, seqlen_q]`, where it was asked for.
+    pub lse: Option<Vec<f32>>,
+}
+
+/// Tensors on the device, by the address of their first element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTensors {
+    /// Q, 16-byte aligned, [`Problem::q_len`] elements.
+    pub q: u64,
+    /// K, 16-byte aligned, [`Problem::k_len`] elements.
+    pub k: u64,
+    /// V, 16-byte aligned, [`Problem::v_len`] elements.
+    pub v: u64,
+    /// O, 16-byte aligned, [`Problem::o_len`] elements.
+    pub o: u64,
+    /// LSE in float32, 4-byte aligned, [`Problem::lse_len`] elements, where it is wanted.
+    pub lse: Option<u64>,
+}
+
+/// A device with its kernels, each loaded when it is first needed. Any number of threads may share one.
+pub struct Attention {
+    device: Arc<dyn Device>,
+    library: Arc<Library>,
+    /// Kernels loaded so far, by entry, with what they were loaded from.
+    loaded: RwLock<HashMap<String, (LoadedKernel, Source)>>,
+}
+
+impl Attention {
+    /// Opens a CUDA device and the folder of compiled kernels.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`].
+    pub fn cuda(options: &CudaOptions) -> Result<Attention, Error> {
+        let device = CudaDevice::open(options.ordinal)?;
+        let library = Library::find(options.ptx.as_deref())?;
+        Attention::new(Arc::new(device), Arc::new(library))
+    }
+
+    /// Attention on any device with kernels from any folder.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDevice`].
+    pub fn new(device: Arc<dyn Device>, library: Arc<Library>) -> Result<Attention, Error> {
+        let info = device.info();
+        if info.sm < SM_MIN {
+            return Err(Error::UnsupportedDevice { name: info.name.clone(), sm: info.sm });
+        }
+        Ok(Attention { device, library, loaded: RwLock::default() })
+    }
+
+    /// Computes one problem from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
+    /// `want_lse`. Copies to the device and back, and waits.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`], [`Error::OutOfMemory`], [`Error::NoSuchKernel`], and what loading and launching report.
+    pub fn forward(
+        &self,
+        problem: &Problem,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+        want_lse: bool,
+    ) -> Result<Output, Error> {
+        self.forward_with(&self.plan(problem)?, q, k, v, want_lse)
+    }
+
+    /// As [`Attention::forward`], for the plan's problem and with the plan's kernel.
+    ///
+    /// # Errors
+    /// Those of [`Attention::forward`].
+    pub fn forward_with(
+        &self,
+        plan: &Plan,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+        want_lse: bool,
+    ) -> Result<Output, Error> {
+        let problem = plan.problem();
+        for (role, tensor) in [(TensorRole::Q, q), (TensorRole::K, k), (TensorRole::V, v)] {
+            let (expected, got) = (problem.len(role), tensor.len());
+            if got != expected {
+                return Err(Error::WrongLength { tensor: role.name(), expected, got });
+            }
+        }
+        let q = Buffer::from_elements(&self.device, q)?;
+        let k = Buffer::from_elements(&self.device, k)?;
+        let v = Buffer::from_elements(&self.device, v)?;
+        let o = Buffer::new(&self.device, problem.o_len() as u64 * u64::from(problem.dtype().bytes()))?;
+        if problem.o_len() != problem.elements(TensorRole::O) {
+            o.fill(0)?;
+        }
+        let lse = want_lse.then(|| Buffer::new(&self.device, problem.lse_len() as u64 * 4)).transpose()?;
+        let lse_address = lse.as_ref().map(Buffer::address);
+        let tensors = DeviceTensors {
+            q: q.address(),
+            k: k.address(),
+            v: v.address(),
+            o: o.address(),
+            lse: lse_address,
+        };
+        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launch.
+        unsafe { self.launch(plan, &tensors, StreamHandle::DEFAULT)? };
+        let mut output = Output { o: vec![0; problem.o_len()], lse: None };
+        o.read(0, &mut output.o)?;
+        if let Some(lse) = lse {
+            let mut values = vec![0f32; problem.lse_len()];
+            lse.read(0, &mut values)?;
+            output.lse = Some(values);
+        }
+        Ok(output)
+    }
+
+    /// Starts one problem on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing
+    /// and allocates nothing, but for the first use of a kernel, which loads it ([`Attention::preload`] does that before).
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::NoSuchKernel`], and what loading and launching report.
+    ///
+    /// # Safety
+    /// Each address is on this device and allocated for as many elements as the problem says until the launch ends, nothing
+    /// writes the inputs or touches the outputs meanwhile, the outputs overlap nothing, and `stream` lives on this device.
+    pub unsafe fn forward_device(
+        &self,
+        problem: &Problem,
+        tensors: &DeviceTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let plan = self.plan(problem)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(&plan, tensors, stream) }
+    }
+
+    /// As [`Attention::forward_device`], for the plan's problem and with the plan's kernel.
+    ///
+    /// # Errors
+    /// Those of [`Attention::forward_device`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`].
+    pub unsafe fn launch(
+        &self,
+        plan: &Plan,
+        tensors: &DeviceTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let lse = tensors.lse.unwrap_or(0);
+        let aligned = [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)];
+        for (tensor, address) in aligned {
+            check_address(tensor, address, ALIGNMENT_BYTES)?;
+        }
+        if tensors.lse.is_some() {
+            check_address("LSE", lse, size_of::<f32>() as u64)?;
+        }
+        let kernel = self.preload(plan)?;
+        let addresses = Addresses { q: tensors.q, k: tensors.k, v: tensors.v, o: tensors.o, lse };
+        let params = plan.params(&addresses).to_bytes();
+        // SAFETY: the kernel was loaded on this device and takes this one parameter; the addresses are the caller's promise.
+        unsafe { self.device.launch(&kernel, plan.grid(), &params, stream) }
+    }
+
+    /// The plan that the measured table prefers for a problem on this device.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    pub fn plan(&self, problem: &Problem) -> Result<Plan, Error> {
+        Plan::best(problem, &self.library, self.device.info())
+    }
+
+    /// The plans of the rows selected; never an empty list.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    pub fn plans(&self, problem: &Problem, rows: &RowSelection) -> Result<Vec<Plan>, Error> {
+        Plan::select(problem, &self.library, self.device.info(), rows)
+    }
+
+    /// Loads a plan's kernel unless it is loaded, and returns it.
+    ///
+    /// # Errors
+    /// [`Error::PtxRejected`], [`Error::DriverTooOld`], [`Error::BadKernels`], [`Error::Io`].
+    pub fn preload(&self, plan: &Plan) -> Result<LoadedKernel, Error> {
+        self.load(plan.kernel(), |loaded| loaded.0)
+    }
+
+    /// What a plan's kernel is loaded from: "cubin sm_90" or "PTX sm_80". Loads it unless it is loaded, as a cubin that the
+    /// driver refuses gives way to PTX.
+    ///
+    /// # Errors
+    /// Those of [`Attention::preload`].
+    pub fn kernel_source(&self, plan: &Plan) -> Result<String, Error> {
+        self.source_of(plan.kernel())
+    }
+
+    /// As [`Attention::kernel_source`], for any kernel of the library.
+    ///
+    /// # Errors
+    /// Those of [`Attention::preload`], [`Error::NoSuchKernel`] where the kernel is for other devices.
+    pub fn source_of(&self, kernel: &Kernel) -> Result<String, Error> {
+        self.load(kernel, |loaded| loaded.1.to_string())
+    }
+
+    /// The device's name.
+    pub fn device_name(&self) -> &str {
+        &self.device.info().name
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The folder of compiled kernels.
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+
+    fn load<R>(&self, kernel: &Kernel, take: impl Fn(&(LoadedKernel, Source)) -> R) -> Result<R, Error> {
+        // A thread that panicked while holding the lock left a complete map.
+        if let Some(loaded) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&kernel.entry) {
+            return Ok(take(loaded));
+        }
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have loaded it between the locks.
+        if let Some(loaded) = loaded.get(&kernel.entry) {
+            return Ok(take(loaded));
+        }
+        let sm = self.device.info().sm;
+        let Some(source) = self.library.source(kernel, sm) else {
+            let available = format!("it is compiled for {}, the device is sm_{sm}", kernel.family);
+            return Err(Error::NoSuchKernel { wanted: kernel.entry.clone(), available });
+        };
+        let fresh = self.load_from(kernel, source)?;
+        let taken = take(&fresh);
+        loaded.insert(kernel.entry.clone(), fresh);
+        Ok(taken)
+    }
+
+    fn load_from(&self, kernel: &Kernel, source: Source) -> Result<(LoadedKernel, Source), Error> {
+        let image = self.library.image(kernel, &source)?;
+        match self.device.load(&image) {
+            Ok(loaded) => Ok((loaded, source)),
+            // A driver that cannot read the machine code may still compile the PTX.
+            Err(_) if matches!(image.code, Code::Cubin(_)) => {
+                let source = Source::Ptx { family: kernel.family.clone() };
+                let image = self.library.image(kernel, &source)?;
+                Ok((self.device.load(&image)?, source))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
+    if !address.is_multiple_of(required) {
+        return Err(Error::Misaligned { tensor, what: "address", value: address.into(), required });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::tests::Recorder;
+    use crate::module::tests::library;
+    use crate::problem::{ElementStrides, Sizes};
+    use kernels_gpu::params::ForwardParams;
+    use kernels_gpu::row::Dtype;
+    use kernels_gpu::table::VARIANTS;
+    use std::mem::offset_of;
+
+    const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 9, head_dim: 64 };
+
+    fn setup() -> (Arc<Recorder>, Attention, Problem) {
+        let device = Recorder::new(89, 58);
+        let rows: Vec<_> = VARIANTS.iter().map(|variant| variant.row).collect();
+        let attention = Attention::new(device.clone(), library(&rows)).expect("new enough");
+        (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
+    }
+
+    fn u64_at(bytes: &[u8], at: usize) -> u64 {
+        u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    #[test]
+    fn forward_launches_once_with_its_buffers_and_frees_them() {
+        let (device, attention, problem) = setup();
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        for want_lse in [true, false] {
+            let output = attention.forward(&problem, &q, &kv, &kv, want_lse).expect("computed");
+            assert_eq!(output.o.len(), problem.o_len());
+            assert_eq!(output.lse.map(|lse| lse.len()), want_lse.then_some(problem.lse_len()));
+        }
+        assert_eq!(device.allocated(), 0);
+        assert_eq!(*device.loads.lock().expect("unpoisoned"), ["fwd_f16_d64_m64n64_w4s2c1"], "loaded once");
+        let launches = device.launches.lock().expect("unpoisoned");
+        let [(grid, with_lse), (_, without)] = launches.as_slice() else {
+            panic!("{} launches", launches.len())
+        };
+        assert_eq!(*grid, 4 * 2);
+        assert_ne!(u64_at(with_lse, offset_of!(ForwardParams, lse)), 0);
+        assert_eq!(u64_at(without, offset_of!(ForwardParams, lse)), 0);
+        let pointers: Vec<u64> = (0..4).map(|i| u64_at(with_lse, 8 * i)).collect();
+        assert!(pointers.windows(2).all(|pair| pair[0] < pair[1]), "Q, K, V, O in this order: {pointers:?}");
+    }
+
+    #[test]
+    fn gaps_of_a_strided_output_are_zero() {
+        let (_, attention, problem) = setup();
+        let strides = ElementStrides { batch: 4 * 65 * 72, head: 65 * 72, row: 72, dim: 1 };
+        let problem = problem.with_strides(TensorRole::O, strides).expect("valid");
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let output = attention.forward(&problem, &q, &kv, &kv, false).expect("computed");
+        assert_eq!(output.o[64..72], [0; 8]);
+    }
+
+    #[test]
+    fn wrong_lengths_and_misaligned_addresses_launch_nothing() {
+        let (device, attention, problem) = setup();
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let error = attention.forward(&problem, &q, &kv[1..], &kv, false).expect_err("K is short");
+        assert!(matches!(error, Error::WrongLength { tensor: "K", .. }), "{error}");
+        let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048) };
+        let bad = [
+            ("Q", DeviceTensors { q: 258, ..good }),
+            ("O", DeviceTensors { o: 1032, ..good }),
+            ("LSE", DeviceTensors { lse: Some(2), ..good }),
+        ];
+        for (name, tensors) in bad {
+            // SAFETY: the recorder runs nothing.
+            let error = unsafe { attention.forward_device(&problem, &tensors, StreamHandle::DEFAULT) };
+            assert!(matches!(error, Err(Error::Misaligned { tensor, .. }) if tensor == name), "{name}");
+        }
+        assert!(device.launches.lock().expect("unpoisoned").is_empty());
+        // SAFETY: the recorder runs nothing.
+        unsafe { attention.forward_device(&problem, &good, StreamHandle::DEFAULT) }.expect("launched");
+        assert_eq!(device.launches.lock().expect("unpoisoned").len(), 1);
+    }
+
+    #[test]
+    fn a_device_older_than_the_kernels_is_refused() {
+        let error =
+            Attention::new(Recorder::new(75, 40), library(&[VARIANTS[0].row])).err().expect("refused");
+        assert!(matches!(error, Error::UnsupportedDevice { sm: 75, .. }), "{error}");
+    }
+}

@@ -1,0 +1,232 @@
+//! `ferroflash bench`: device time of kernels, side by side.
+
+use crate::bench_report::{self, Measurement, Report};
+use crate::failure::Failure;
+use crate::output::{self, Progress};
+use crate::shape;
+use clap::ValueEnum;
+use ferroflash::measure::{Bench, MeasureOptions};
+use ferroflash::output_file::OutputFile;
+use ferroflash::{CudaOptions, Dtype, Error, Plan, Problem, RowSelection, Sizes};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "Examples:
+  # the best kernel on a few usual shapes
+  ferroflash bench
+
+  # every kernel for one shape, with and without the causal mask, into a file
+  ferroflash bench --shape 4,32,32,4096,4096,64 --mask both --rows all --json bench.json
+
+  # two kernels against each other, each launch with cold caches
+  ferroflash bench --shape 8,32,8,1,8192,128 --rows fwd_f16_d128_m64n64_w4s2c1,fwd_f16_d128_m32n64_w4s2c1 --cold
+
+Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
+of a causal mask the visible share. GB/s counts Q, K, V and O once. Every kernel's output is checked before.";
+
+/// Shapes measured where none is given: short, long, wide heads, very long.
+const USUAL_SHAPES: [[u32; 6]; 5] = [
+    [1, 8, 8, 512, 512, 64],
+    [2, 8, 8, 512, 512, 64],
+    [4, 32, 32, 4096, 4096, 64],
+    [4, 16, 16, 4096, 4096, 128],
+    [1, 16, 16, 16384, 16384, 128],
+];
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Batch, query heads, KV heads, queries, keys, head_dim; may be given several times [default: a few usual ones]
+    #[arg(long, value_name = "B,HQ,HKV,SQ,SKV,D", value_parser = shape::parse, num_args = 1..)]
+    shape: Vec<Sizes>,
+
+    /// The same as --mask causal
+    #[arg(long, conflicts_with = "mask")]
+    causal: bool,
+
+    /// Which masks to measure with
+    #[arg(long, value_enum, default_value_t = MaskName::Full)]
+    mask: MaskName,
+
+    /// Element types, joined by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "f16")]
+    dtype: Vec<DtypeName>,
+
+    /// Kernels: best, all, or names joined by commas
+    #[arg(long, value_delimiter = ',', default_value = "best")]
+    rows: Vec<RowSelection>,
+
+    /// Timed replays of each kernel
+    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..))]
+    reps: u32,
+
+    /// Rotate tensors through more than twice the L2 cache, so that every launch finds it cold
+    #[arg(long)]
+    cold: bool,
+
+    /// Write device, method and results to a file too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Replace that file where it exists
+    #[arg(long)]
+    force: bool,
+
+    /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
+    #[arg(long, value_name = "FOLDER")]
+    ptx: Option<PathBuf>,
+
+    /// Number of the GPU, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ordinal: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MaskName {
+    Full,
+    Causal,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DtypeName {
+    F16,
+    Bf16,
+}
+
+/// Measures, prints a table a problem, and writes the file. A problem that cannot be measured is reported and the others go on;
+/// the command then fails.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let problems = problems(args)?;
+    let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
+    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
+    let options = MeasureOptions { reps: args.reps, cold: args.cold, ..MeasureOptions::default() };
+    let mut report = Report::new(&bench, &options);
+    output::print(&bench_report::heading(&report));
+
+    let (mut failed, mut total) = (0, 0);
+    let mut first_error = None;
+    for problem in &problems {
+        let measurement = match measure(&bench, problem, &args.rows, &options) {
+            Ok(rows) => Measurement::new(problem, rows),
+            Err(error) => {
+                output::say_error(&format!("{}: {error}", bench_report::title(problem)));
+                let measurement = Measurement::failed(problem, &error);
+                first_error.get_or_insert(error);
+                measurement
+            }
+        };
+        total += measurement.rows.len();
+        failed += measurement.rows.iter().filter(|row| !row.measured.check.passed()).count();
+        bench_report::table(&measurement).iter().for_each(|line| output::print(line));
+        report.results.push(measurement);
+    }
+    if let Some(mut file) = file {
+        file.write(report.to_json().as_bytes())?;
+        file.commit()?;
+    }
+    match first_error {
+        Some(error) => Err(error.into()),
+        None if failed > 0 => Err(Failure::Wrong { failed, total }),
+        None => Ok(()),
+    }
+}
+
+/// Every shape with every dtype and mask asked for, in this order; refuses what no kernel could compute before anything runs.
+fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
+    let usual = USUAL_SHAPES.map(|[batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]| Sizes {
+        batch,
+        heads_q,
+        heads_kv,
+        seqlen_q,
+        seqlen_k,
+        head_dim,
+    });
+    let shapes = if args.shape.is_empty() { &usual[..] } else { &args.shape };
+    let masks: &[bool] = match args.mask {
+        MaskName::Full if !args.causal => &[false],
+        MaskName::Full | MaskName::Causal => &[true],
+        MaskName::Both => &[false, true],
+    };
+    let mut problems = Vec::new();
+    for sizes in shapes {
+        for dtype in &args.dtype {
+            let dtype = match dtype {
+                DtypeName::F16 => Dtype::F16,
+                DtypeName::Bf16 => Dtype::Bf16,
+            };
+            let problem = Problem::new(*sizes, dtype)
+                .map_err(|source| Failure::Argument { option: "--shape", source })?;
+            problems.extend(masks.iter().map(|&causal| problem.with_causal(causal)));
+        }
+    }
+    Ok(problems)
+}
+
+fn measure(
+    bench: &Bench,
+    problem: &Problem,
+    rows: &[RowSelection],
+    options: &MeasureOptions,
+) -> Result<Vec<ferroflash::measure::Measured>, Error> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for selection in rows {
+        plans.extend(bench.attention().plans(problem, selection)?);
+    }
+    // `best` may name a row that is listed too.
+    let mut seen = BTreeSet::new();
+    plans.retain(|plan| seen.insert(plan.kernel().entry.clone()));
+    let progress = Progress::new("measuring");
+    bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> Args {
+        let words = std::iter::once("bench").chain(words.iter().copied());
+        Command::try_parse_from(words).map(|command| command.args).expect("parses")
+    }
+
+    #[test]
+    fn shapes_dtypes_and_masks_multiply() {
+        let args =
+            parsed(&["--shape", "1,2,1,3,4,64", "5,2,2,6,7,32", "--dtype", "f16,bf16", "--mask", "both"]);
+        let problems = problems(&args).expect("valid");
+        assert_eq!(problems.len(), 2 * 2 * 2);
+        assert_eq!(
+            (problems[0].causal(), problems[1].causal(), problems[2].dtype()),
+            (false, true, Dtype::Bf16)
+        );
+        assert_eq!(problems[4].sizes().batch, 5);
+    }
+
+    #[test]
+    fn causal_is_a_mask_and_the_usual_shapes_are_valid() {
+        let problems = problems(&parsed(&["--causal"])).expect("valid");
+        assert_eq!(problems.len(), USUAL_SHAPES.len());
+        assert!(problems.iter().all(Problem::causal));
+        assert!(!super::problems(&parsed(&[])).expect("valid")[0].causal());
+    }
+
+    #[test]
+    fn a_shape_that_no_kernel_computes_is_misuse() {
+        let failure = problems(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
+        assert_eq!(failure.to_string(), "--shape: heads_q 3 is not a multiple of heads_kv 2");
+        assert_eq!(failure.exit_code(), crate::failure::EXIT_MISUSE);
+    }
+
+    #[test]
+    fn rows_are_a_list() {
+        let rows = parsed(&["--rows", "best,fwd_x"]).rows;
+        assert_eq!(rows, [RowSelection::Best, RowSelection::Named("fwd_x".to_owned())]);
+    }
+}

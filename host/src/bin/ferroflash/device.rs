@@ -1,0 +1,98 @@
+//! `--device`: what computes.
+
+use crate::output::{self, Progress};
+use clap::ValueEnum;
+use ferroflash::reference::{narrow, reference};
+use ferroflash::{Attention, CudaOptions, Error, Output, Problem};
+use std::path::PathBuf;
+
+/// Where to compute.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct DeviceArgs {
+    /// What computes: auto takes the GPU where there is one, and says what it took
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    device: Choice,
+
+    /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
+    #[arg(long, value_name = "FOLDER")]
+    ptx: Option<PathBuf>,
+
+    /// Number of the GPU, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ordinal: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Choice {
+    /// The GPU where there is one, else the CPU
+    Auto,
+    /// The GPU, or an error
+    Cuda,
+    /// The float64 reference, rounded to the dtype
+    Cpu,
+}
+
+/// What was opened.
+pub(crate) enum Engine {
+    /// Kernels on a device.
+    Kernels(Box<Attention>),
+    /// The float64 reference.
+    Reference,
+}
+
+impl DeviceArgs {
+    /// Opens the device and says on stderr which it is.
+    pub(crate) fn open(&self) -> Result<Engine, Error> {
+        let cuda = || {
+            let options = CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal };
+            Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
+        };
+        let (engine, because) = match self.device {
+            Choice::Cuda => (cuda()?, String::new()),
+            Choice::Cpu => (Engine::Reference, String::new()),
+            Choice::Auto => match cuda() {
+                Ok(engine) => (engine, String::new()),
+                Err(Error::NoDriver { searched, reason }) => (
+                    Engine::Reference,
+                    format!(", as there is no CUDA driver: {reason} (searched {searched})"),
+                ),
+                Err(error @ Error::UnsupportedDevice { .. }) => (Engine::Reference, format!(": {error}")),
+                Err(error) => return Err(error),
+            },
+        };
+        output::say(&format!("device: {}{because}", engine.name()));
+        Ok(engine)
+    }
+}
+
+impl Engine {
+    /// What computes, in words.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Engine::Kernels(attention) => attention.device_name().to_owned(),
+            Engine::Reference => "CPU (float64 reference)".to_owned(),
+        }
+    }
+
+    /// O and LSE of one problem.
+    pub(crate) fn forward(
+        &self,
+        problem: &Problem,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+        want_lse: bool,
+    ) -> Result<Output, Error> {
+        match self {
+            Engine::Kernels(attention) => attention.forward(problem, q, k, v, want_lse),
+            Engine::Reference => {
+                let progress = Progress::new("attention on the CPU");
+                let reference = reference(problem, q, k, v, &|done, total| progress.set(done, total));
+                Ok(Output {
+                    o: reference.o.iter().map(|&o| narrow(problem.dtype(), o)).collect(),
+                    lse: want_lse.then(|| reference.lse.iter().map(|&lse| lse as f32).collect()),
+                })
+            }
+        }
+    }
+}

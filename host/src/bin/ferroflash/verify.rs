@@ -1,0 +1,226 @@
+//! `ferroflash verify`: kernels against the float64 reference.
+
+use crate::device::{DeviceArgs, Engine};
+use crate::failure::Failure;
+use crate::input::{ProblemArgs, describe, to_json};
+use crate::output::{self, Progress};
+use crate::shape;
+use crate::verify_grid;
+use clap::ValueEnum;
+use ferroflash::random_input::{self, InputKind};
+use ferroflash::tensor_file::Inputs;
+use ferroflash::tolerance::Verdict;
+use ferroflash::verification::{Oracle, RunKernel, first_difference};
+use ferroflash::{Attention, Dtype, Error, Problem, RowSelection, Sizes};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Accumulation;
+use serde_json::json;
+use std::sync::Arc;
+
+const EXAMPLES: &str = "Examples:
+  # real tensors; where the file holds o and lse, these are compared too
+  ferroflash verify --input tests/data/minilm_layer2.safetensors
+
+  # every kernel that fits one shape, on random tensors with outliers
+  ferroflash verify --shape 1,8,2,199,513,128 --causal --rows all --input-kind outliers
+
+  # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
+  ferroflash verify --grid odd --rows all --repeats 250
+
+Correct means: the largest error of O is at most twice that of plain attention in the same dtype on the same
+input, and LSE is within float32's rounding. Exit code 1 where anything is not.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["input", "shape", "grid"])))]
+pub(crate) struct Args {
+    /// A .safetensors file with q, k and v (and o and lse to compare with), or three .npy files joined by commas
+    #[arg(long, value_delimiter = ',', value_name = "FILES")]
+    input: Vec<String>,
+
+    /// Generated tensors: batch, query heads, KV heads, queries, keys, head_dim
+    #[arg(long, value_parser = shape::parse, value_name = "B,HQ,HKV,SQ,SKV,D")]
+    shape: Option<Sizes>,
+
+    /// A set of generated problems for every kernel
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "scale", "layout", "dtype", "input_kind"])]
+    grid: Option<GridName>,
+
+    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
+    #[arg(long, value_name = "best|all|NAME")]
+    rows: Option<RowSelection>,
+
+    /// Seed of generated tensors
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Distribution of generated tensors
+    #[arg(long, value_enum, default_value_t = KindName::Random, conflicts_with = "input")]
+    input_kind: KindName,
+
+    /// Run each kernel so many times more: every output must be equal to the first in every bit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) repeats: usize,
+
+    /// Results as one line of JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    problem: ProblemArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum GridName {
+    /// A few small problems that reach every branch
+    Quick,
+    /// Every pair of the lengths 1, 17, 63, 65, 127, 199, 513, 1023, with GQA ratios, masks and layouts
+    Odd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindName {
+    /// Standard normal
+    Random,
+    /// A few channels and tokens much larger than the rest, as trained models have them
+    Outliers,
+    /// A key and a query with NaN, which must stay in the rows that see them
+    Nan,
+}
+
+/// One output and what is thought of it.
+struct Judged {
+    name: String,
+    verdict: Verdict,
+    /// The first repeated run that differed, where one did.
+    differs_at: Option<usize>,
+}
+
+impl Judged {
+    fn passed(&self) -> bool {
+        self.verdict.passed && self.differs_at.is_none()
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(grid) = args.grid {
+        let engine = args.device.open()?;
+        return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
+    }
+    let inputs = match args.shape {
+        Some(sizes) => args.generate(sizes)?,
+        None => args.problem.read(&args.input)?,
+    };
+    let engine = args.device.open()?;
+    let judged = match &engine {
+        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs)?,
+        Engine::Reference => args.judge_reference(&engine, &inputs)?,
+    };
+    args.report(&engine, &inputs.problem, &judged);
+    let failed = judged.iter().filter(|judged| !judged.passed()).count();
+    if failed > 0 { Err(Failure::Wrong { failed, total: judged.len() }) } else { Ok(()) }
+}
+
+impl Args {
+    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+        let layout = self.problem.layout().unwrap_or_default();
+        let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
+        let problem = Problem::new(sizes, dtype)
+            .map_err(|source| Failure::Argument { option: "--shape", source })?
+            .with_layout(layout)
+            .with_causal(self.problem.causal.unwrap_or(false));
+        let problem = self.problem.scaled(problem)?;
+        let kind = match self.input_kind {
+            KindName::Random => InputKind::Random,
+            KindName::Outliers => InputKind::Outliers,
+            KindName::Nan => InputKind::NotANumber,
+        };
+        let [q, k, v] = random_input::qkv(&problem, kind, self.seed);
+        Ok(Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None })
+    }
+
+    fn judge_kernels(&self, attention: &Attention, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+        let problem = &inputs.problem;
+        let plans = attention.plans(problem, self.rows.as_ref().unwrap_or(&RowSelection::Best))?;
+        let kernels: Vec<Arc<Kernel>> = plans.iter().map(|plan| Arc::new(plan.kernel().clone())).collect();
+        let mut accumulations: Vec<Accumulation> = kernels.iter().map(|kernel| kernel.row.acc).collect();
+        accumulations.push(Accumulation::F32);
+        accumulations.sort_unstable();
+        accumulations.dedup();
+        let oracle = oracle(inputs, &accumulations);
+        let mut judged = stored(inputs, &oracle)?;
+        for kernel in &kernels {
+            let run = || attention.run(kernel, problem, &inputs.q, &inputs.k, &inputs.v);
+            judged.push(Judged {
+                name: kernel.entry.clone(),
+                verdict: oracle.judge(kernel.row.acc, &run()?)?,
+                differs_at: if self.repeats > 0 { first_difference(self.repeats, run)? } else { None },
+            });
+        }
+        Ok(judged)
+    }
+
+    fn judge_reference(&self, engine: &Engine, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+        if !matches!(self.rows, None | Some(RowSelection::Best)) {
+            return Err(Failure::NoRows { option: "rows", device: engine.name() });
+        }
+        if inputs.stored_o.is_none() {
+            output::say(
+                "the CPU computes the reference itself: this compares only its rounding to the dtype",
+            );
+        }
+        let oracle = oracle(inputs, &[Accumulation::F32]);
+        let mut judged = stored(inputs, &oracle)?;
+        let result = engine.forward(&inputs.problem, &inputs.q, &inputs.k, &inputs.v, true)?;
+        let verdict = oracle.judge(Accumulation::F32, &result)?;
+        judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None });
+        Ok(judged)
+    }
+
+    fn report(&self, engine: &Engine, problem: &Problem, judged: &[Judged]) {
+        if self.json {
+            let results = judged.iter().map(|judged| {
+                json!({
+                    "name": judged.name,
+                    "passed": judged.passed(),
+                    "verdict": judged.verdict,
+                    "repeats": self.repeats,
+                    "differs_at": judged.differs_at,
+                })
+            });
+            output::print_json(&json!({
+                "device": engine.name(),
+                "problem": to_json(problem),
+                "passed": judged.iter().all(Judged::passed),
+                "results": results.collect::<Vec<_>>(),
+            }));
+            return;
+        }
+        output::print(&describe(problem));
+        for judged in judged {
+            let repeats = match judged.differs_at {
+                Some(at) => format!("; run {at} differs from the first"),
+                None if self.repeats > 0 => format!("; {} runs bitwise equal", self.repeats),
+                None => String::new(),
+            };
+            let passed = output::passed(judged.passed());
+            output::print(&format!("{passed} {}: {}{repeats}", judged.name, judged.verdict));
+        }
+    }
+}
+
+fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
+    let progress = Progress::new("float64 reference");
+    let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
+    Oracle::new(&inputs.problem, qkv, accumulations, &|done, total| progress.set(done, total))
+}
+
+/// What the file itself says of O and LSE, judged as if a kernel had computed it.
+fn stored(inputs: &Inputs, oracle: &Oracle) -> Result<Vec<Judged>, Error> {
+    let Some(o) = &inputs.stored_o else { return Ok(Vec::new()) };
+    let verdict = oracle.judge_stored(o, inputs.stored_lse.as_deref())?;
+    Ok(vec![Judged { name: "stored o".to_owned(), verdict, differs_at: None }])
+}

@@ -1,0 +1,406 @@
+//! A CUDA GPU behind [`Device`], through `cust` and the driver calls that `cust` does not wrap.
+
+use super::{Device, DeviceInfo, LoadedKernel, StreamHandle};
+use crate::error::Error;
+use crate::module::{Code, Image};
+use cust::context::Context;
+use cust::sys::{self, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+// Defines the driver's calls: it opens the driver at the first of them.
+use find_cuda_helper as _;
+
+/// Shared memory that a CTA gets without asking, in bytes.
+const SMEM_DEFAULT_BYTES: u32 = kernels_gpu::row::SMEM_DEFAULT_BYTES;
+/// Room for what the driver's compiler says of one kernel, in bytes.
+const LOG_BYTES: usize = 8192;
+
+/// A CUDA GPU, used through its primary context, so that memory of other libraries (candle, cudarc, the CUDA runtime) can be
+/// passed in. Each call leaves the calling thread's current context as it was.
+pub struct CudaDevice {
+    info: DeviceInfo,
+    ordinal: u32,
+    pci_bus_id: String,
+    /// Loaded modules as addresses, unloaded with the device.
+    modules: Mutex<Vec<usize>>,
+    context: Context,
+}
+
+/// The driver that was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Driver {
+    /// The file it was loaded from.
+    pub path: String,
+    /// The CUDA version it supports, (13, 0).
+    pub cuda_version: (u32, u32),
+    /// Devices behind it.
+    pub device_count: u32,
+}
+
+/// Opens and initialises the driver, which happens once in a process.
+///
+/// # Errors
+/// [`Error::NoDriver`] with what was searched and why it cannot be used.
+pub fn driver() -> Result<Driver, Error> {
+    let path = driver_path()?;
+    let unusable = |error: Error| {
+        let reason = match error {
+            Error::Cuda { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        Error::NoDriver { searched: path.to_owned(), reason }
+    };
+    // SAFETY: takes no pointers.
+    check("cuInit", unsafe { sys::cuInit(0) }).map_err(unusable)?;
+    let (mut version, mut count): (c_int, c_int) = (0, 0);
+    // SAFETY: both write one int where they are told to.
+    unsafe {
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version)).map_err(unusable)?;
+        check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count)).map_err(unusable)?;
+    }
+    if count == 0 {
+        return Err(Error::NoDriver {
+            searched: path.to_owned(),
+            reason: "there is no CUDA device".to_owned(),
+        });
+    }
+    let cuda_version = ((version / 1000) as u32, (version % 1000 / 10) as u32);
+    Ok(Driver { path: path.to_owned(), cuda_version, device_count: count as u32 })
+}
+
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn driver_path() -> Result<&'static str, Error> {
+    find_cuda_helper::driver_path().map_err(|missing| {
+        let libraries: Vec<&str> = missing.attempts.iter().map(|attempt| attempt.library.as_str()).collect();
+        let reason = missing.attempts.first().map_or("nothing was found", |attempt| attempt.reason.as_str());
+        Error::NoDriver { searched: libraries.join(", "), reason: reason.to_owned() }
+    })
+}
+
+/// Elsewhere the system's loader opened the driver when the program started.
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn driver_path() -> Result<&'static str, Error> {
+    Ok("the system's CUDA driver")
+}
+
+impl CudaDevice {
+    /// Opens the device of this number, counted from 0 as `CUDA_VISIBLE_DEVICES` leaves them.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::Cuda`].
+    pub fn open(ordinal: u32) -> Result<CudaDevice, Error> {
+        let driver = driver()?;
+        if ordinal >= driver.device_count {
+            let reason = format!("there is no device {ordinal}, it has {}", driver.device_count);
+            return Err(Error::NoDriver { searched: driver.path, reason });
+        }
+        let device = cust::device::Device::get_device(ordinal).map_err(cust_error("cuDeviceGet"))?;
+        let info = device_info(&device)?;
+        let mut bus_id = [0 as c_char; 32];
+        // SAFETY: the buffer is as long as the call is told; what it writes ends in NUL.
+        let pci_bus_id = unsafe {
+            check("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), 32, device.as_raw()))?;
+            CStr::from_ptr(bus_id.as_ptr()).to_string_lossy().into_owned()
+        };
+        // Context::new makes the context current, so the caller's is put back.
+        let mut callers = std::ptr::null_mut();
+        // SAFETY: writes one context where it is told to.
+        check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut callers) })?;
+        let context = Context::new(device).map_err(cust_error("cuDevicePrimaryCtxRetain"))?;
+        // SAFETY: the context was current a moment ago; null stands for none.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(callers) })?;
+        Ok(CudaDevice { info, ordinal, pci_bus_id, modules: Mutex::default(), context })
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Where it sits, `0000:65:00.0`.
+    pub fn pci_bus_id(&self) -> &str {
+        &self.pci_bus_id
+    }
+
+    /// CTAs of a loaded kernel that one SM holds at a time.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn resident_ctas(&self, kernel: &LoadedKernel) -> Result<u32, Error> {
+        let _current = self.make_current()?;
+        let mut ctas: c_int = 0;
+        // SAFETY: the handle came from load and its module stays loaded.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut ctas,
+                kernel.handle as sys::CUfunction,
+                kernel.threads as c_int,
+                kernel.smem_bytes as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", result)?;
+        Ok(ctas as u32)
+    }
+
+    /// Makes the device's context current on this thread until the result is dropped.
+    pub(super) fn make_current(&self) -> Result<Current, Error> {
+        // SAFETY: the context lives as long as self.
+        check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context.as_raw()) })?;
+        Ok(Current)
+    }
+
+    /// Loads a module and returns it, or the driver's error and log.
+    fn load_module(&self, code: &Code) -> Result<sys::CUmodule, (CUresult, String)> {
+        let text;
+        let image = match code {
+            Code::Ptx(ptx) => {
+                text = CString::new(ptx.as_str())
+                    .map_err(|_| (CUresult::CUDA_ERROR_INVALID_PTX, "it holds a NUL byte".to_owned()))?;
+                text.as_ptr().cast::<c_void>()
+            }
+            Code::Cubin(bytes) => bytes.as_ptr().cast(),
+        };
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut options =
+            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // Values that fit a pointer are passed in its place.
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is PTX that ends in NUL or a whole ELF file; the log is as long as its option says; a context is
+        // current.
+        let result = unsafe {
+            sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_mut_ptr(), values.as_mut_ptr())
+        };
+        match result {
+            CUresult::CUDA_SUCCESS => Ok(module),
+            error => {
+                let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+                Err((error, one_line(&String::from_utf8_lossy(&log[..end]))))
+            }
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory_free(&self) -> Result<u64, Error> {
+        let _current = self.make_current()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two sizes where it is told to.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(free as u64)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, Error> {
+        let current = self.make_current()?;
+        let mut address = 0;
+        // SAFETY: writes one address where it is told to.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) };
+        drop(current);
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(Error::OutOfMemory { requested: bytes, free: self.memory_free()? });
+        }
+        check("cuMemAlloc", result)?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) {
+        // A drop cannot report an error; the driver reports the same one at the next call.
+        let Ok(_current) = self.make_current() else { return };
+        // SAFETY: the caller's promise.
+        let _ = unsafe { sys::cuMemFree_v2(address) };
+    }
+
+    unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        let _current = self.make_current()?;
+        // SAFETY: the source is the slice; the destination is the caller's promise.
+        let result = unsafe { sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) };
+        check("cuMemcpyHtoD", result)
+    }
+
+    unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let _current = self.make_current()?;
+        // SAFETY: the destination is the slice; the source is the caller's promise.
+        let result = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len()) };
+        check("cuMemcpyDtoH", result)
+    }
+
+    unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), Error> {
+        let _current = self.make_current()?;
+        // SAFETY: the caller's promise.
+        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, value, bytes as usize) })
+    }
+
+    fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
+        let _current = self.make_current()?;
+        let entry = &image.entry;
+        let module = self.load_module(&image.code).map_err(|(error, log)| refused(entry, error, &log))?;
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).push(module as usize);
+        let reject = |log: &str| Error::PtxRejected { entry: entry.clone(), log: log.to_owned() };
+        let name = CString::new(entry.as_str()).map_err(|_| reject("its name holds a NUL byte"))?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded and the name ends in NUL.
+        let result = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+        if result == CUresult::CUDA_ERROR_NOT_FOUND {
+            return Err(reject("the module has no entry of that name"));
+        }
+        check("cuModuleGetFunction", result)?;
+        if image.smem_bytes > SMEM_DEFAULT_BYTES {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            let result = unsafe { sys::cuFuncSetAttribute(function, attribute, image.smem_bytes as c_int) };
+            check("cuFuncSetAttribute", result)?;
+        }
+        Ok(LoadedKernel { handle: function as u64, threads: image.threads, smem_bytes: image.smem_bytes })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &LoadedKernel,
+        grid: u32,
+        params: &[u8],
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let _current = self.make_current()?;
+        let mut arguments = [params.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the driver copies the one parameter before it returns; kernel, parameters and stream are the caller's promise.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                kernel.handle as sys::CUfunction,
+                grid,
+                1,
+                1,
+                kernel.threads,
+                1,
+                1,
+                kernel.smem_bytes,
+                stream.as_raw().cast(),
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", result)
+    }
+
+    unsafe fn synchronize(&self, stream: StreamHandle) -> Result<(), Error> {
+        let _current = self.make_current()?;
+        // SAFETY: the caller's promise.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.as_raw().cast()) })
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let Ok(_current) = self.make_current() else { return };
+        for module in self.modules.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // SAFETY: the module was loaded in this context, once, and nothing can launch from it any more.
+            let _ = unsafe { sys::cuModuleUnload(module as sys::CUmodule) };
+        }
+    }
+}
+
+/// A context that is current on this thread until this is dropped.
+pub(super) struct Current;
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes one context where it is told to; make_current pushed what this pops.
+        let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut context) };
+    }
+}
+
+fn device_info(device: &cust::device::Device) -> Result<DeviceInfo, Error> {
+    let attribute = |attribute: CUdevice_attribute| {
+        let mut value: c_int = 0;
+        // SAFETY: writes one int where it is told to.
+        check("cuDeviceGetAttribute", unsafe {
+            sys::cuDeviceGetAttribute(&mut value, attribute, device.as_raw())
+        })?;
+        Ok::<u32, Error>(value as u32)
+    };
+    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(DeviceInfo {
+        name: device.name().map_err(cust_error("cuDeviceGetName"))?,
+        sm: major * 10 + minor,
+        sm_count: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        l2_bytes: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        smem_opt_in_bytes: attribute(
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
+        memory_bytes: device.total_memory().map_err(cust_error("cuDeviceTotalMem"))? as u64,
+    })
+}
+
+/// What a refused module means.
+fn refused(entry: &str, error: CUresult, log: &str) -> Error {
+    let entry = entry.to_owned();
+    match error {
+        CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION | CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
+            let version = driver().map(|driver| driver.cuda_version);
+            let driver =
+                version.map_or("an unknown version".to_owned(), |(major, minor)| format!("{major}.{minor}"));
+            Error::DriverTooOld { driver, entry }
+        }
+        error => {
+            let name = describe(error);
+            let log = if log.is_empty() { name } else { format!("{name}: {log}") };
+            Error::PtxRejected { entry, log }
+        }
+    }
+}
+
+/// The driver's log as one line.
+fn one_line(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ")
+}
+
+pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), Error> {
+    match result {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        error => Err(Error::Cuda { call, reason: describe(error) }),
+    }
+}
+
+pub(super) fn cust_error(call: &'static str) -> impl Fn(cust::error::CudaError) -> Error {
+    move |error| Error::Cuda { call, reason: format!("{error:?}") }
+}
+
+/// The driver's name and words for an error, `CUDA_ERROR_INVALID_VALUE (invalid argument)`.
+fn describe(error: CUresult) -> String {
+    let text = |call: unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult| {
+        let mut text = std::ptr::null();
+        // SAFETY: where it succeeds, the call writes a string that lives as long as the driver.
+        unsafe {
+            let known = call(error, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
+            known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    };
+    match (text(sys::cuGetErrorName), text(sys::cuGetErrorString)) {
+        (Some(name), Some(words)) if name != words => format!("{name} ({words})"),
+        (Some(name), _) => name,
+        _ => format!("error {}", error as u32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_becomes_one_line() {
+        assert_eq!(one_line("ptxas a, line 3; error\n\n  fatal : b\n"), "ptxas a, line 3; error; fatal : b");
+    }
+
+    #[test]
+    fn a_device_that_does_not_exist_is_an_error_with_or_without_a_driver() {
+        let error = CudaDevice::open(4096).err().expect("no machine has so many devices");
+        assert!(matches!(&error, Error::NoDriver { searched, .. } if searched.contains("cuda")), "{error}");
+    }
+}

@@ -1,0 +1,372 @@
+//! What a device does for attention: memory by address, kernels, launches. Nothing here is particular to CUDA.
+
+pub mod cuda;
+pub mod graph;
+pub mod nvml;
+
+use crate::error::Error;
+use crate::module::Image;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceInfo {
+    /// Its name, `NVIDIA L4`.
+    pub name: String,
+    /// Compute capability, 89 for 8.9.
+    pub sm: u32,
+    /// Streaming multiprocessors.
+    pub sm_count: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// Bytes of shared memory that a CTA can opt in to.
+    pub smem_opt_in_bytes: u32,
+    /// Bytes of device memory in all.
+    pub memory_bytes: u64,
+}
+
+/// A kernel that a device has loaded: what that device's [`Device::load`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedKernel {
+    /// The device's own handle.
+    pub handle: u64,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Dynamic shared memory of a CTA, in bytes.
+    pub smem_bytes: u32,
+}
+
+/// A stream of work on a device: for CUDA, a raw `CUstream`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamHandle(u64);
+
+impl StreamHandle {
+    /// The device's default stream.
+    pub const DEFAULT: StreamHandle = StreamHandle(0);
+
+    /// The stream behind a raw `CUstream` (or `cudaStream_t`).
+    pub fn from_raw(stream: *mut c_void) -> StreamHandle {
+        StreamHandle(stream as u64)
+    }
+
+    /// The raw `CUstream`.
+    pub fn as_raw(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+/// A device that runs kernels: a GPU or a simulator of one.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Bytes of memory free now.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn memory_free(&self) -> Result<u64, Error>;
+
+    /// The address of `bytes` (at least 1) of fresh memory, aligned to 256 bytes. [`Buffer`] frees it by itself.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn alloc(&self, bytes: u64) -> Result<u64, Error>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `address` came from [`Device::alloc`], was not freed, and no launch that is still running uses it.
+    unsafe fn free(&self, address: u64);
+
+    /// Copies from the host, after all work on the default stream; done when it returns.
+    ///
+    /// # Errors
+    /// What the driver reports, also of earlier launches.
+    ///
+    /// # Safety
+    /// `bytes.len()` bytes from `address` on are allocated on this device.
+    unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Copies to the host, after all work on the default stream; done when it returns.
+    ///
+    /// # Errors
+    /// What the driver reports, also of earlier launches.
+    ///
+    /// # Safety
+    /// `bytes.len()` bytes from `address` on are allocated on this device.
+    unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Sets `bytes` bytes to `value`, in the order of the default stream.
+    ///
+    /// # Errors
+    /// What the driver reports, also of earlier launches.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `address` on are allocated on this device.
+    unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), Error>;
+
+    /// Loads one kernel and lets it have the shared memory it needs. The kernel stays loaded as long as the device lives.
+    ///
+    /// # Errors
+    /// [`Error::PtxRejected`], [`Error::DriverTooOld`].
+    fn load(&self, image: &Image) -> Result<LoadedKernel, Error>;
+
+    /// Starts a kernel on a one-dimensional grid of `grid` CTAs and returns; allocates nothing.
+    ///
+    /// # Errors
+    /// What the driver reports, also of earlier launches.
+    ///
+    /// # Safety
+    /// `kernel` came from this device, `params` are the bytes of its one parameter, every address in them is allocated for what
+    /// the kernel reads and writes there until the launch ends, and `stream` lives on this device.
+    unsafe fn launch(
+        &self,
+        kernel: &LoadedKernel,
+        grid: u32,
+        params: &[u8],
+        stream: StreamHandle,
+    ) -> Result<(), Error>;
+
+    /// Waits for all work of one stream.
+    ///
+    /// # Errors
+    /// What the driver reports, also of earlier launches.
+    ///
+    /// # Safety
+    /// `stream` lives on this device.
+    unsafe fn synchronize(&self, stream: StreamHandle) -> Result<(), Error>;
+}
+
+/// Device memory that is freed with its owner.
+pub struct Buffer<D: Device + ?Sized> {
+    device: Arc<D>,
+    address: u64,
+    bytes: u64,
+}
+
+impl<D: Device + ?Sized> Buffer<D> {
+    /// Fresh memory for `bytes` bytes, contents undefined.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, bytes: u64) -> Result<Buffer<D>, Error> {
+        let address = device.alloc(bytes.max(1))?;
+        Ok(Buffer { device: device.clone(), address, bytes })
+    }
+
+    /// Fresh memory that holds a copy of `elements`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn from_elements<T: Element>(device: &Arc<D>, elements: &[T]) -> Result<Buffer<D>, Error> {
+        let buffer = Buffer::new(device, size_of_val(elements) as u64)?;
+        buffer.write(0, elements)?;
+        Ok(buffer)
+    }
+
+    /// The address of its first byte, aligned to 256 bytes.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies `elements` to where element `at` lies.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] where they reach past the end; what the driver reports.
+    pub fn write<T: Element>(&self, at: usize, elements: &[T]) -> Result<(), Error> {
+        let address = self.address_of::<T>(at, elements.len())?;
+        // SAFETY: address_of checked that the bytes lie in this buffer.
+        unsafe { self.device.write(address, as_bytes(elements)) }
+    }
+
+    /// Copies from where element `at` lies to `elements`.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] where they reach past the end; what the driver reports.
+    pub fn read<T: Element>(&self, at: usize, elements: &mut [T]) -> Result<(), Error> {
+        let address = self.address_of::<T>(at, elements.len())?;
+        // SAFETY: address_of checked that the bytes lie in this buffer.
+        unsafe { self.device.read(address, as_bytes_mut(elements)) }
+    }
+
+    /// Sets every byte to `value`.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn fill(&self, value: u8) -> Result<(), Error> {
+        // SAFETY: these are this buffer's bytes.
+        unsafe { self.device.fill(self.address, value, self.bytes) }
+    }
+
+    fn address_of<T>(&self, at: usize, count: usize) -> Result<u64, Error> {
+        let size = size_of::<T>() as u64;
+        let end = (at as u64).checked_add(count as u64).and_then(|end| end.checked_mul(size));
+        match end {
+            Some(end) if end <= self.bytes => Ok(self.address + at as u64 * size),
+            _ => Err(Error::WrongLength {
+                tensor: "a device buffer",
+                expected: (self.bytes / size) as usize,
+                got: at.saturating_add(count),
+            }),
+        }
+    }
+}
+
+impl<D: Device + ?Sized> Drop for Buffer<D> {
+    fn drop(&mut self) {
+        // SAFETY: the address came from this device's alloc and is freed once. Drivers wait for running work first.
+        unsafe { self.device.free(self.address) }
+    }
+}
+
+/// Plain numbers whose every bit pattern is a value.
+pub trait Element: Copy + sealed::Sealed {}
+impl Element for u8 {}
+impl Element for u16 {}
+impl Element for f32 {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u8 {}
+    impl Sealed for u16 {}
+    impl Sealed for f32 {}
+}
+
+fn as_bytes<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: an Element has no padding, and a byte needs no alignment.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+fn as_bytes_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and every bit pattern is a valid Element.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// A device of the host's memory that records launches instead of running them.
+    pub(crate) struct Recorder {
+        pub(crate) info: DeviceInfo,
+        pub(crate) launches: Mutex<Vec<(u32, Vec<u8>)>>,
+        pub(crate) loads: Mutex<Vec<String>>,
+        /// One address space: allocation i starts at (i + 1) << 32.
+        memory: Mutex<Vec<Option<Vec<u8>>>>,
+    }
+
+    impl Recorder {
+        pub(crate) fn new(sm: u32, sm_count: u32) -> Arc<Recorder> {
+            let info = DeviceInfo {
+                name: "recorder".to_owned(),
+                sm,
+                sm_count,
+                l2_bytes: 1 << 20,
+                smem_opt_in_bytes: 99 * 1024,
+                memory_bytes: 1 << 30,
+            };
+            let (launches, loads, memory) = (Mutex::default(), Mutex::default(), Mutex::default());
+            Arc::new(Recorder { info, launches, loads, memory })
+        }
+
+        pub(crate) fn allocated(&self) -> usize {
+            self.memory.lock().expect("unpoisoned").iter().flatten().count()
+        }
+
+        fn with<R>(&self, address: u64, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+            let mut memory = self.memory.lock().expect("unpoisoned");
+            let block = memory[(address >> 32) as usize - 1].as_mut().expect("allocated");
+            let at = (address & 0xffff_ffff) as usize;
+            f(&mut block[at..at + bytes])
+        }
+    }
+
+    impl Device for Recorder {
+        fn info(&self) -> &DeviceInfo {
+            &self.info
+        }
+
+        fn memory_free(&self) -> Result<u64, Error> {
+            Ok(self.info.memory_bytes)
+        }
+
+        fn alloc(&self, bytes: u64) -> Result<u64, Error> {
+            if bytes > self.info.memory_bytes {
+                return Err(Error::OutOfMemory { requested: bytes, free: self.info.memory_bytes });
+            }
+            let mut memory = self.memory.lock().expect("unpoisoned");
+            memory.push(Some(vec![0xee; bytes as usize]));
+            Ok((memory.len() as u64) << 32)
+        }
+
+        unsafe fn free(&self, address: u64) {
+            let mut memory = self.memory.lock().expect("unpoisoned");
+            assert!(memory[(address >> 32) as usize - 1].take().is_some(), "freed twice");
+        }
+
+        unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+            self.with(address, bytes.len(), |block| block.copy_from_slice(bytes));
+            Ok(())
+        }
+
+        unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+            self.with(address, bytes.len(), |block| bytes.copy_from_slice(block));
+            Ok(())
+        }
+
+        unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), Error> {
+            self.with(address, bytes as usize, |block| block.fill(value));
+            Ok(())
+        }
+
+        fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
+            let mut loads = self.loads.lock().expect("unpoisoned");
+            loads.push(image.entry.clone());
+            let handle = loads.len() as u64;
+            Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+        }
+
+        unsafe fn launch(
+            &self,
+            _: &LoadedKernel,
+            grid: u32,
+            params: &[u8],
+            _: StreamHandle,
+        ) -> Result<(), Error> {
+            self.launches.lock().expect("unpoisoned").push((grid, params.to_vec()));
+            Ok(())
+        }
+
+        unsafe fn synchronize(&self, _: StreamHandle) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_buffer_keeps_what_is_written_and_refuses_what_reaches_past_its_end() {
+        let device = Recorder::new(80, 1);
+        let buffer = Buffer::from_elements(&device, &[1u16, 2, 3]).expect("memory");
+        let mut read = [0u16; 2];
+        buffer.read(1, &mut read).expect("within");
+        assert_eq!(read, [2, 3]);
+        assert!(matches!(buffer.read(2, &mut read), Err(Error::WrongLength { expected: 3, got: 4, .. })));
+        assert!(buffer.write(usize::MAX, &read).is_err());
+        buffer.fill(0xff).expect("filled");
+        buffer.read(0, &mut read).expect("within");
+        assert_eq!(read, [0xffff; 2]);
+        assert_eq!(device.allocated(), 1);
+        drop(buffer);
+        assert_eq!(device.allocated(), 0);
+        assert!(matches!(
+            Buffer::new(&device, 1 << 40),
+            Err(Error::OutOfMemory { requested: 0x100_0000_0000, .. })
+        ));
+    }
+}

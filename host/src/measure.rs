@@ -1,0 +1,340 @@
+//! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
+
+mod tensors;
+
+use crate::attention::{Attention, CudaOptions};
+use crate::device::Device;
+use crate::device::cuda::CudaDevice;
+use crate::device::graph::{Graph, Mark, Timeline};
+use crate::device::nvml::{Nvml, Reading};
+use crate::error::Error;
+use crate::module::Library;
+use crate::plan::Plan;
+use crate::problem::{Problem, TensorRole};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tensors::TensorSets;
+pub use tensors::{Check, ERROR_MAX};
+
+/// The most launches in one graph.
+const LAUNCHES_MAX: usize = 4096;
+/// Launches of the replay from which the time of one is estimated.
+const LAUNCHES_TO_CALIBRATE: usize = 5;
+
+/// How to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasureOptions {
+    /// Timed replays of each candidate.
+    pub reps: u32,
+    /// Whether inputs and outputs are rotated through more than twice the L2 cache, so that each launch finds it cold. Without,
+    /// every launch works on the same tensors, as the usual benchmarks do.
+    pub cold: bool,
+    /// The least time that one replay takes, in microseconds: launches are added until it does.
+    pub replay_us: f64,
+    /// Time spent on untimed replays before, so that the clocks are up.
+    pub warm_up: Duration,
+}
+
+impl Default for MeasureOptions {
+    fn default() -> MeasureOptions {
+        MeasureOptions { reps: 31, cold: false, replay_us: 300.0, warm_up: Duration::from_millis(200) }
+    }
+}
+
+/// Device time of one launch, in microseconds, over the replays.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Timing {
+    /// The median.
+    pub median_us: f64,
+    /// The 10th percentile.
+    pub p10_us: f64,
+    /// The 90th percentile.
+    pub p90_us: f64,
+    /// (p90 − p10) / median.
+    pub spread: f64,
+}
+
+/// What became of one candidate.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Measured {
+    /// The kernel's name.
+    pub entry: String,
+    /// What it was loaded from, "cubin sm_90" or "PTX sm_80".
+    pub source: String,
+    /// CTAs of a launch.
+    pub ctas: u32,
+    /// CTAs an SM gets, on average.
+    pub ctas_per_sm: f64,
+    /// CTAs that an SM holds at a time.
+    pub resident_ctas_per_sm: u32,
+    /// Launches in one replay.
+    pub launches_per_replay: usize,
+    /// Timed replays.
+    pub reps: u32,
+    /// Whether the output of one launch was right, checked before.
+    pub check: Check,
+    /// Device time; `None` where the check failed.
+    pub timing: Option<Timing>,
+    /// SM clock under this load, in MHz, where NVML tells.
+    pub sm_clock_mhz: Option<u32>,
+}
+
+/// A CUDA device to measure on.
+pub struct Bench {
+    device: Arc<CudaDevice>,
+    attention: Attention,
+    nvml: Option<Nvml>,
+}
+
+/// A plan ready to replay. The marks lie around each timed replay.
+struct Candidate<'a> {
+    plan: &'a Plan,
+    graph: Graph,
+    launches: usize,
+    marks: (Mark, Mark),
+    times_us: Vec<f64>,
+    sm_clock_mhz: Option<u32>,
+}
+
+impl Bench {
+    /// Opens the device and the folder of compiled kernels.
+    ///
+    /// # Errors
+    /// Those of [`Attention::cuda`].
+    pub fn open(options: &CudaOptions) -> Result<Bench, Error> {
+        let device = Arc::new(CudaDevice::open(options.ordinal)?);
+        let library = Arc::new(Library::find(options.ptx.as_deref())?);
+        let attention = Attention::new(device.clone(), library)?;
+        let nvml = Nvml::open(device.pci_bus_id());
+        Ok(Bench { device, attention, nvml })
+    }
+
+    /// Attention on the device.
+    pub fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    /// The device.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Clocks, power and the driver's version now, where NVML tells.
+    pub fn reading(&self) -> Reading {
+        self.nvml.as_ref().map(Nvml::read).unwrap_or_default()
+    }
+
+    /// Measures plans of one problem against each other: checks each one's output, then replays them in turns, so that whatever
+    /// changes meanwhile (clocks, temperature, neighbours) changes for all. `progress` is told replays done and in all.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::WrongLength`] where the plans are of problems of other sizes, and what loading and
+    /// launching report. A wrong output is no error: it is in [`Measured::check`].
+    pub fn measure(
+        &self,
+        plans: &[Plan],
+        options: &MeasureOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<Measured>, Error> {
+        let Some(first) = plans.first() else { return Ok(Vec::new()) };
+        check_sizes(plans)?;
+        let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
+        let tensors = TensorSets::new(&self.device, first.problem(), cold_bytes)?;
+        let timeline = Timeline::new(&self.device)?;
+        let mut checks = Vec::new();
+        let mut candidates = Vec::new();
+        for plan in plans {
+            let check = tensors.check(&self.attention, plan)?;
+            if check.passed() {
+                candidates.push(self.candidate(plan, &tensors, &timeline, options)?);
+            }
+            checks.push(check);
+        }
+        self.replay_in_turns(&timeline, &mut candidates, options, progress)?;
+        let mut timed = candidates.into_iter();
+        let results = plans.iter().zip(checks).map(|(plan, check)| {
+            let candidate = if check.passed() { timed.next() } else { None };
+            self.result(plan, check, candidate.as_ref(), options)
+        });
+        results.collect()
+    }
+
+    /// Captures as many launches as fill a replay, each set of tensors equally often.
+    fn candidate<'a>(
+        &self,
+        plan: &'a Plan,
+        tensors: &TensorSets,
+        timeline: &Timeline,
+        options: &MeasureOptions,
+    ) -> Result<Candidate<'a>, Error> {
+        let capture = |launches: usize| {
+            timeline.capture(|stream| {
+                for i in 0..launches {
+                    // SAFETY: the tensors are as long as the problem says and outlive every replay: both end in measure.
+                    unsafe { self.attention.launch(plan, &tensors.set(i), stream)? };
+                }
+                Ok(())
+            })
+        };
+        let marks = (timeline.mark()?, timeline.mark()?);
+        let few = capture(LAUNCHES_TO_CALIBRATE)?;
+        // The first replay pays for what is lazy; the second is taken.
+        for _ in 0..2 {
+            replay_between(timeline, &few, &marks)?;
+            timeline.finish()?;
+        }
+        let launch_us = marks.1.since_us(&marks.0)? / LAUNCHES_TO_CALIBRATE as f64;
+        let launches = launches_to_fill(launch_us, options.replay_us, tensors.sets());
+        let (times_us, sm_clock_mhz) = (Vec::new(), None);
+        Ok(Candidate { plan, graph: capture(launches)?, launches, marks, times_us, sm_clock_mhz })
+    }
+
+    fn replay_in_turns(
+        &self,
+        timeline: &Timeline,
+        candidates: &mut [Candidate<'_>],
+        options: &MeasureOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<(), Error> {
+        let Some(last) = candidates.len().checked_sub(1) else { return Ok(()) };
+        let start = Instant::now();
+        while start.elapsed() < options.warm_up {
+            for candidate in candidates.iter() {
+                replay_between(timeline, &candidate.graph, &candidate.marks)?;
+            }
+            timeline.finish()?;
+        }
+        for rep in 0..options.reps {
+            // An untimed replay keeps the device busy until the timed ones are enqueued behind it.
+            let lead_in = &candidates[last];
+            replay_between(timeline, &lead_in.graph, &lead_in.marks)?;
+            for candidate in candidates.iter() {
+                replay_between(timeline, &candidate.graph, &candidate.marks)?;
+            }
+            timeline.finish()?;
+            for candidate in candidates.iter_mut() {
+                let replay_us = candidate.marks.1.since_us(&candidate.marks.0)?;
+                candidate.times_us.push(replay_us / candidate.launches as f64);
+            }
+            progress(rep + 1, options.reps);
+        }
+        if self.nvml.is_some() {
+            self.read_clocks(timeline, candidates)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the SM clock while each candidate runs, after the timed replays, as NVML may disturb them.
+    fn read_clocks(&self, timeline: &Timeline, candidates: &mut [Candidate<'_>]) -> Result<(), Error> {
+        const LOAD: Duration = Duration::from_millis(20);
+        for candidate in candidates {
+            let start = Instant::now();
+            while start.elapsed() < LOAD {
+                for _ in 0..4 {
+                    replay_between(timeline, &candidate.graph, &candidate.marks)?;
+                }
+                candidate.sm_clock_mhz = self.reading().sm_clock_mhz;
+                timeline.finish()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn result(
+        &self,
+        plan: &Plan,
+        check: Check,
+        candidate: Option<&Candidate<'_>>,
+        options: &MeasureOptions,
+    ) -> Result<Measured, Error> {
+        debug_assert!(candidate.is_none_or(|candidate| std::ptr::eq(candidate.plan, plan)));
+        let loaded = self.attention.preload(plan)?;
+        Ok(Measured {
+            entry: plan.kernel().entry.clone(),
+            source: self.attention.kernel_source(plan)?,
+            ctas: plan.grid(),
+            ctas_per_sm: f64::from(plan.grid()) / f64::from(self.device.info().sm_count),
+            resident_ctas_per_sm: self.device.resident_ctas(&loaded)?,
+            launches_per_replay: candidate.map_or(0, |candidate| candidate.launches),
+            reps: options.reps,
+            check,
+            timing: candidate.and_then(|candidate| statistics(&candidate.times_us)),
+            sm_clock_mhz: candidate.and_then(|candidate| candidate.sm_clock_mhz),
+        })
+    }
+}
+
+/// Bytes that a problem must read and write at least: Q, K, V and O once.
+pub fn bytes_moved(problem: &Problem) -> u64 {
+    let elements: usize = TensorRole::ALL.into_iter().map(|role| problem.elements(role)).sum();
+    elements as u64 * u64::from(problem.dtype().bytes())
+}
+
+fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> Result<(), Error> {
+    timeline.set(&marks.0)?;
+    // SAFETY: measure, which owns the tensors of every captured launch, finishes the timeline before it drops them.
+    unsafe { timeline.replay(graph)? };
+    timeline.set(&marks.1)
+}
+
+/// All plans work on the same tensors, so these must have one size.
+fn check_sizes(plans: &[Plan]) -> Result<(), Error> {
+    for plan in plans {
+        for role in TensorRole::ALL {
+            let (expected, got) = (plans[0].problem().len(role), plan.problem().len(role));
+            if expected != got {
+                return Err(Error::WrongLength { tensor: role.name(), expected, got });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Launches that take `replay_us` together, a multiple of the sets of tensors so that each is used equally often.
+fn launches_to_fill(launch_us: f64, replay_us: f64, sets: usize) -> usize {
+    let least = (replay_us / launch_us.max(1e-3)).ceil() as usize;
+    least.clamp(1, LAUNCHES_MAX).next_multiple_of(sets)
+}
+
+/// `None` where there are no times.
+fn statistics(times_us: &[f64]) -> Option<Timing> {
+    let mut sorted = times_us.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    let at = |share: f64| sorted[(share * last as f64).round() as usize];
+    let (median_us, p10_us, p90_us) = (at(0.5), at(0.1), at(0.9));
+    Some(Timing { median_us, p10_us, p90_us, spread: (p90_us - p10_us) / median_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Sizes;
+    use kernels_gpu::row::Dtype;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_times() {
+        let times: Vec<f64> = (0..=10).rev().map(|i| 100.0 + f64::from(i)).collect();
+        let timing = statistics(&times).expect("times");
+        assert_eq!((timing.median_us, timing.p10_us, timing.p90_us), (105.0, 101.0, 109.0));
+        assert_eq!(timing.spread, 8.0 / 105.0);
+        assert_eq!(statistics(&[]), None);
+        assert_eq!(statistics(&[3.0]).map(|timing| timing.spread), Some(0.0));
+    }
+
+    #[test]
+    fn a_replay_is_filled_and_uses_each_set_equally_often() {
+        assert_eq!(launches_to_fill(7.0, 300.0, 1), 43);
+        assert_eq!(launches_to_fill(7.0, 300.0, 20), 60);
+        assert_eq!(launches_to_fill(5000.0, 300.0, 1), 1);
+        assert_eq!(launches_to_fill(5000.0, 300.0, 3), 3);
+        assert_eq!(launches_to_fill(0.0, 300.0, 1), LAUNCHES_MAX);
+    }
+
+    #[test]
+    fn bytes_moved_count_each_tensor_once_and_shared_heads_once() {
+        let sizes = Sizes { batch: 2, heads_q: 8, heads_kv: 2, seqlen_q: 1, seqlen_k: 100, head_dim: 64 };
+        let problem = Problem::new(sizes, Dtype::Bf16).expect("valid");
+        assert_eq!(bytes_moved(&problem), 2 * 2 * 64 * (8 + 2 * 100 + 2 * 100 + 8));
+    }
+}

@@ -1,0 +1,219 @@
+//! The tensors that are measured on, in one or several sets, and the check that a kernel computes something with them.
+
+use crate::attention::{Attention, DeviceTensors};
+use crate::device::cuda::CudaDevice;
+use crate::device::{Buffer, StreamHandle};
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::problem::{Problem, Sizes, TensorRole};
+use crate::random_input::{self, InputKind};
+use crate::reference::{row_start, visible_keys, widen};
+use kernels_gpu::row::Dtype;
+use std::sync::Arc;
+
+/// Elements after which the inputs repeat: a prime under 2²⁰, so that no row or head repeats another at the same place.
+const PATTERN_LEN: usize = 1_048_573;
+/// The most sets, so that a graph that uses each stays small.
+const SETS_MAX: u64 = 2048;
+/// Rows of O that are computed again.
+const ROWS_CHECKED: usize = 6;
+/// The largest error of an element of O that passes. Loose, as `ferroflash verify` is what judges precision: this tells a kernel
+/// that computes attention from one that computes something else.
+pub const ERROR_MAX: f64 = 0.05;
+
+/// Whether a launch wrote all of O, and a sample of it right.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Check {
+    /// Elements of O that are NaN after a launch on an O of NaN.
+    pub nan: usize,
+    /// The largest error of the rows that were computed again in float64.
+    pub max_error: f64,
+}
+
+impl Check {
+    /// Whether nothing is NaN and the error is under [`ERROR_MAX`].
+    pub fn passed(&self) -> bool {
+        self.nan == 0 && self.max_error < ERROR_MAX
+    }
+}
+
+/// Q, K, V and O on the device, in as many sets as the cache calls for.
+pub(super) struct TensorSets {
+    /// In the order of the roles; one set behind the other in each.
+    buffers: [Buffer<CudaDevice>; 4],
+    /// Elements from one set to the next in each buffer.
+    steps: [usize; 4],
+    sets: usize,
+    inputs: Inputs,
+}
+
+impl TensorSets {
+    /// Enough sets that all together are more than `bytes`; at least one.
+    pub(super) fn new(device: &Arc<CudaDevice>, problem: &Problem, bytes: u64) -> Result<TensorSets, Error> {
+        // Each set begins on a multiple of 256 bytes, as an allocation does.
+        let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
+        let set_bytes = 2 * steps.iter().sum::<usize>() as u64;
+        let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
+        let inputs = Inputs::new(problem.dtype())?;
+        let buffer = |role: TensorRole| {
+            let elements = steps[role as usize] * sets;
+            let buffer = Buffer::new(device, elements as u64 * 2)?;
+            if role != TensorRole::O {
+                inputs.write(role, &buffer, elements)?;
+            }
+            Ok::<_, Error>(buffer)
+        };
+        let [q, k, v, o] = TensorRole::ALL;
+        let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
+        Ok(TensorSets { buffers, steps, sets, inputs })
+    }
+
+    pub(super) fn sets(&self) -> usize {
+        self.sets
+    }
+
+    /// The tensors of launch `i`: the sets in turns.
+    pub(super) fn set(&self, i: usize) -> DeviceTensors {
+        let [q, k, v, o] = TensorRole::ALL.map(|role| {
+            let elements = (i % self.sets) * self.steps[role as usize];
+            self.buffers[role as usize].address() + elements as u64 * 2
+        });
+        DeviceTensors { q, k, v, o, lse: None }
+    }
+
+    /// Runs a plan once on the first set, with O full of NaN before, and looks at what it wrote.
+    pub(super) fn check(&self, attention: &Attention, plan: &Plan) -> Result<Check, Error> {
+        let problem = plan.problem();
+        let output = &self.buffers[TensorRole::O as usize];
+        output.fill(0xff)?;
+        // SAFETY: the tensors are as long as the problem says and live until the read, which waits for the launch.
+        unsafe { attention.launch(plan, &self.set(0), StreamHandle::DEFAULT)? };
+        let mut o = vec![0u16; problem.o_len()];
+        output.read(0, &mut o)?;
+        let gaps = problem.o_len() - problem.elements(TensorRole::O);
+        let nan = o.iter().filter(|&&bits| widen(problem.dtype(), bits).is_nan()).count();
+        let max_error = self.inputs.max_error(problem, &o);
+        Ok(Check { nan: nan.saturating_sub(gaps), max_error })
+    }
+}
+
+/// Standard normal inputs, the same on every machine, made of one pattern that starts elsewhere for each tensor.
+struct Inputs {
+    dtype: Dtype,
+    pattern: Vec<u16>,
+}
+
+impl Inputs {
+    fn new(dtype: Dtype) -> Result<Inputs, Error> {
+        // One head of 2²⁰ elements.
+        let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1 << 14, seqlen_k: 1, head_dim: 64 };
+        let [mut pattern, _, _] = random_input::qkv(&Problem::new(sizes, dtype)?, InputKind::Random, 1);
+        pattern.truncate(PATTERN_LEN);
+        Ok(Inputs { dtype, pattern })
+    }
+
+    /// Where in the pattern element `index` of a tensor lies.
+    fn at(role: TensorRole, index: usize) -> usize {
+        (index + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
+    }
+
+    fn value(&self, role: TensorRole, index: usize) -> f64 {
+        widen(self.dtype, self.pattern[Inputs::at(role, index)])
+    }
+
+    fn write(&self, role: TensorRole, buffer: &Buffer<CudaDevice>, elements: usize) -> Result<(), Error> {
+        let mut index = 0;
+        while index < elements {
+            let start = Inputs::at(role, index);
+            let count = (PATTERN_LEN - start).min(elements - index);
+            buffer.write(index, &self.pattern[start..start + count])?;
+            index += count;
+        }
+        Ok(())
+    }
+
+    /// The largest error of a few rows of O, the first and the last among them.
+    fn max_error(&self, problem: &Problem, o: &[u16]) -> f64 {
+        let [batch, heads, seqlen] = {
+            let sizes = problem.sizes();
+            [sizes.batch, sizes.heads_q, sizes.seqlen_q].map(|n| n as usize)
+        };
+        let last = batch * heads * seqlen - 1;
+        let mut largest = 0.0f64;
+        for sample in 0..ROWS_CHECKED {
+            let row = (last as f64 * sample as f64 / (ROWS_CHECKED - 1) as f64) as usize;
+            let at = [row / seqlen / heads, row / seqlen % heads, row % seqlen];
+            let start = row_start(problem, TensorRole::O, at);
+            for (d, expected) in self.row(problem, at).into_iter().enumerate() {
+                let error = (widen(self.dtype, o[start + d]) - expected).abs();
+                // A NaN must not pass as no error.
+                largest = if error.is_nan() { f64::INFINITY } else { largest.max(error) };
+            }
+        }
+        largest
+    }
+
+    /// Row `[batch, head, row]` of O in float64.
+    fn row(&self, problem: &Problem, [batch, head, row]: [usize; 3]) -> Vec<f64> {
+        let head_dim = problem.sizes().head_dim as usize;
+        let head_kv = head / problem.group() as usize;
+        let q = row_start(problem, TensorRole::Q, [batch, head, row]);
+        let (mut row_max, mut row_sum, mut o) = (f64::NEG_INFINITY, 0.0, vec![0.0; head_dim]);
+        for j in 0..visible_keys(problem, row) {
+            let k = row_start(problem, TensorRole::K, [batch, head_kv, j]);
+            let v = row_start(problem, TensorRole::V, [batch, head_kv, j]);
+            let product = |d| self.value(TensorRole::Q, q + d) * self.value(TensorRole::K, k + d);
+            let s = f64::from(problem.scale()) * (0..head_dim).map(product).sum::<f64>();
+            let new_max = s.max(row_max);
+            let (rescale, p) = ((row_max - new_max).exp(), (s - new_max).exp());
+            for (d, o) in o.iter_mut().enumerate() {
+                *o = *o * rescale + p * self.value(TensorRole::V, v + d);
+            }
+            (row_max, row_sum) = (new_max, row_sum * rescale + p);
+        }
+        // A row that sees no key is 0.
+        o.iter().map(|&o| if row_sum > 0.0 { o / row_sum } else { 0.0 }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Layout;
+    use crate::reference::{narrow, reference};
+
+    fn problem(dtype: Dtype) -> Problem {
+        let sizes = Sizes { batch: 2, heads_q: 4, heads_kv: 2, seqlen_q: 5, seqlen_k: 3, head_dim: 32 };
+        Problem::new(sizes, dtype).expect("valid").with_layout(Layout::Bshd).with_causal(true)
+    }
+
+    #[test]
+    fn a_right_output_passes_and_a_wrong_or_nan_one_does_not() {
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            let (inputs, problem) = (Inputs::new(dtype).expect("valid"), problem(dtype));
+            let [q, k, v, _] = TensorRole::ALL.map(|role| {
+                (0..problem.len(role)).map(|i| inputs.pattern[Inputs::at(role, i)]).collect::<Vec<u16>>()
+            });
+            let right = reference(&problem, &q, &k, &v, &|_, _| {}).o;
+            let mut o: Vec<u16> = right.into_iter().map(|o| narrow(dtype, o)).collect();
+            let error = inputs.max_error(&problem, &o);
+            assert!(error < 0.01, "{error}");
+            let last = o.len() - 1;
+            o[last] = narrow(dtype, widen(dtype, o[last]) + 0.1);
+            assert!(inputs.max_error(&problem, &o) > ERROR_MAX);
+            o[last] = 0xffff;
+            assert_eq!(inputs.max_error(&problem, &o), f64::INFINITY);
+        }
+    }
+
+    #[test]
+    fn inputs_are_standard_normal_and_differ_between_tensors() {
+        let inputs = Inputs::new(Dtype::F16).expect("valid");
+        let values: Vec<f64> = (0..PATTERN_LEN).map(|i| inputs.value(TensorRole::Q, i)).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64;
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.01, "{mean} {variance}");
+        assert_ne!(inputs.value(TensorRole::Q, 0), inputs.value(TensorRole::K, 0));
+        assert_eq!(inputs.value(TensorRole::V, 7), inputs.value(TensorRole::V, 7 + PATTERN_LEN));
+    }
+}

@@ -1,0 +1,534 @@
+//! The folder of compiled kernels: where it is, what its manifest says, and the PTX or cubin of one kernel.
+
+use crate::error::Error;
+use kernels_gpu::geometry;
+use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The environment variable that names the folder of compiled kernels.
+pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";
+/// The file that makes a folder one of compiled kernels.
+pub const MANIFEST_FILE: &str = "manifest.json";
+
+/// A folder of compiled kernels, its manifest read and checked.
+#[derive(Debug)]
+pub struct Library {
+    folder: PathBuf,
+    device_compiler: String,
+    families: Vec<Family>,
+    kernels: Vec<Arc<Kernel>>,
+    /// PTX files read so far, by family.
+    ptx: Mutex<BTreeMap<String, Arc<str>>>,
+}
+
+/// One kernel in a form that a device can load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Image {
+    /// The entry's name.
+    pub entry: String,
+    /// Its code.
+    pub code: Code,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Dynamic shared memory of a CTA, in bytes.
+    pub smem_bytes: u32,
+}
+
+/// The code of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Code {
+    /// PTX text with this one entry.
+    Ptx(String),
+    /// Machine code, an ELF file.
+    Cubin(Vec<u8>),
+}
+
+/// Which code of a kernel a device gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// PTX of a family, which the driver compiles at the first load.
+    Ptx {
+        /// The family, `sm_80`.
+        family: String,
+    },
+    /// Machine code, loaded as it is.
+    Cubin {
+        /// The architecture it was compiled for, `sm_89`.
+        arch: String,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Ptx { family } => write!(f, "PTX {family}"),
+            Source::Cubin { arch } => write!(f, "cubin {arch}"),
+        }
+    }
+}
+
+impl Library {
+    /// Opens the folder given, else the one that `FERROFLASH_PTX` names, else the first that holds a manifest of `ptx` beside
+    /// the executable, `target/ptx` under the current directory and `target/ptx` of the workspace this was built in.
+    ///
+    /// # Errors
+    /// [`Error::NoKernels`] where there is none, [`Error::BadKernels`] or [`Error::Io`] where it cannot be used.
+    pub fn find(folder: Option<&Path>) -> Result<Library, Error> {
+        let named =
+            folder.map(Path::to_owned).or_else(|| std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from));
+        let searched = named.map_or_else(usual_folders, |folder| vec![folder]);
+        match searched.iter().find(|folder| folder.join(MANIFEST_FILE).is_file()) {
+            Some(folder) => Library::open(folder),
+            None => {
+                let names: Vec<String> = searched.iter().map(|folder| folder.display().to_string()).collect();
+                Err(Error::NoKernels { searched: names.join(", ") })
+            }
+        }
+    }
+
+    /// Opens one folder and checks its manifest.
+    ///
+    /// # Errors
+    /// [`Error::BadKernels`] or [`Error::Io`].
+    pub fn open(folder: &Path) -> Result<Library, Error> {
+        let path = folder.join(MANIFEST_FILE);
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let bad = |reason: String| Error::BadKernels { path: path.clone(), reason };
+        let manifest = parse_manifest(&text).map_err(bad)?;
+        Ok(Library {
+            folder: folder.to_owned(),
+            device_compiler: manifest.device_compiler,
+            families: manifest.families,
+            kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
+            ptx: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What compiled the kernels, as it names itself.
+    pub fn device_compiler(&self) -> &str {
+        &self.device_compiler
+    }
+
+    /// The PTX files, one an architecture family.
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// The kernels, in the order of the manifest.
+    pub fn kernels(&self) -> &[Arc<Kernel>] {
+        &self.kernels
+    }
+
+    /// Which code of a kernel a device of compute capability `sm` gets (89 for 8.9): the cubin of the nearest architecture
+    /// that fits it, else PTX. `None` where neither runs there.
+    pub fn source(&self, kernel: &Kernel, sm: u32) -> Option<Source> {
+        let fitting = kernel.cubins.keys().filter_map(|arch| Some((Arch::parse(arch)?, arch)));
+        let nearest =
+            fitting.filter(|(arch, _)| arch.runs_cubin_on(sm)).max_by_key(|(arch, _)| (arch.sm, arch.exact));
+        if let Some((_, arch)) = nearest {
+            return Some(Source::Cubin { arch: arch.clone() });
+        }
+        let family = Arch::parse(&kernel.family)?;
+        family.runs_ptx_on(sm).then(|| Source::Ptx { family: kernel.family.clone() })
+    }
+
+    /// The code of a kernel from the source given, which [`Library::source`] chose.
+    ///
+    /// # Errors
+    /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
+    pub fn image(&self, kernel: &Kernel, source: &Source) -> Result<Image, Error> {
+        let code = match source {
+            Source::Ptx { family } => Code::Ptx(self.entry_ptx(family, &kernel.entry)?),
+            Source::Cubin { arch } => Code::Cubin(self.cubin(kernel, arch)?),
+        };
+        Ok(Image {
+            entry: kernel.entry.clone(),
+            code,
+            threads: kernel.threads,
+            smem_bytes: kernel.smem_bytes,
+        })
+    }
+
+    /// The whole PTX of a family, its hash checked.
+    ///
+    /// # Errors
+    /// [`Error::BadKernels`] where it is not the file that the manifest was written for, [`Error::Io`].
+    pub fn family_ptx(&self, family: &str) -> Result<Arc<str>, Error> {
+        // A thread that panicked while holding the lock left a complete map.
+        let mut read = self.ptx.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ptx) = read.get(family) {
+            return Ok(ptx.clone());
+        }
+        let manifest = self.folder.join(MANIFEST_FILE);
+        let Some(record) = self.families.iter().find(|record| record.arch == family) else {
+            return Err(Error::BadKernels { path: manifest, reason: format!("there is no family {family}") });
+        };
+        let path = self.folder.join(&record.ptx);
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let found = sha256_hex(text.as_bytes());
+        if !found.eq_ignore_ascii_case(&record.sha256) {
+            let reason = format!("its SHA-256 is {found}, the manifest says {}", record.sha256);
+            return Err(Error::BadKernels { path, reason });
+        }
+        let ptx: Arc<str> = text.into();
+        read.insert(family.to_owned(), ptx.clone());
+        Ok(ptx)
+    }
+
+    fn entry_ptx(&self, family: &str, entry: &str) -> Result<String, Error> {
+        let ptx = self.family_ptx(family)?;
+        slice_entry(&ptx, entry).ok_or_else(|| Error::BadKernels {
+            path: self.folder.clone(),
+            reason: format!("the PTX of {family} has no entry {entry}, which the manifest lists"),
+        })
+    }
+
+    fn cubin(&self, kernel: &Kernel, arch: &str) -> Result<Vec<u8>, Error> {
+        let Some(file) = kernel.cubins.get(arch) else {
+            let reason = format!("{} has no cubin for {arch}", kernel.entry);
+            return Err(Error::BadKernels { path: self.folder.join(MANIFEST_FILE), reason });
+        };
+        let path = self.folder.join(file);
+        let bytes = std::fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        if !bytes.starts_with(b"\x7fELF") {
+            return Err(Error::BadKernels { path, reason: "it is no cubin (an ELF file)".to_owned() });
+        }
+        Ok(bytes)
+    }
+}
+
+/// An architecture by the name that ptxas has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arch {
+    /// Compute capability, 89 for 8.9.
+    sm: u32,
+    /// Whether it has features of that one architecture only (`sm_90a`), so that its code runs nowhere else.
+    exact: bool,
+}
+
+impl Arch {
+    fn parse(name: &str) -> Option<Arch> {
+        let digits = name.strip_prefix("sm_")?;
+        let (digits, exact) = digits.strip_suffix('a').map_or((digits, false), |digits| (digits, true));
+        Some(Arch { sm: digits.parse().ok()?, exact })
+    }
+
+    fn runs_ptx_on(self, sm: u32) -> bool {
+        if self.exact { sm == self.sm } else { sm >= self.sm }
+    }
+
+    /// Machine code runs on its own major version, from its minor version on.
+    fn runs_cubin_on(self, sm: u32) -> bool {
+        self.runs_ptx_on(sm) && sm / 10 == self.sm / 10
+    }
+}
+
+/// Where a folder of compiled kernels may lie when none is named, in the order of the search.
+fn usual_folders() -> Vec<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ptx")));
+    let under = std::env::current_dir().ok().map(|directory| directory.join("target/ptx"));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join("target/ptx"));
+    let mut folders: Vec<PathBuf> = [beside, under, workspace].into_iter().flatten().collect();
+    folders.dedup();
+    folders
+}
+
+/// The manifest, or what is wrong with it.
+fn parse_manifest(text: &str) -> Result<Manifest, String> {
+    // The format first: another one may have other fields, which would be a less telling error.
+    #[derive(serde::Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let Format { format } = serde_json::from_str(text).map_err(|error| format!("not a manifest: {error}"))?;
+    if format != FORMAT {
+        return Err(format!("its format is {format}, this program reads {FORMAT}"));
+    }
+    let manifest: Manifest =
+        serde_json::from_str(text).map_err(|error| format!("not a manifest: {error}"))?;
+    for kernel in &manifest.kernels {
+        check_kernel(kernel, &manifest.families)
+            .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
+    }
+    Ok(manifest)
+}
+
+/// What the host computes from a row must be what the kernel was compiled with.
+fn check_kernel(kernel: &Kernel, families: &[Family]) -> Result<(), String> {
+    kernel.row.check().map_err(|error| error.to_string())?;
+    if !families.iter().any(|family| family.arch == kernel.family) {
+        return Err(format!("there is no family {}", kernel.family));
+    }
+    let compiled = (kernel.threads, kernel.smem_bytes);
+    let expected = (geometry::threads(&kernel.row), geometry::smem_bytes(&kernel.row));
+    if compiled != expected {
+        return Err(format!(
+            "compiled for {} threads and {} bytes of shared memory, its row has {} and {}",
+            compiled.0, compiled.1, expected.0, expected.1
+        ));
+    }
+    Ok(())
+}
+
+fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// PTX of one entry: all that lies outside of entries, and that entry. The driver compiles what it is given, at 0.1 to 0.25 s
+/// an entry, so a module gets the one that is needed. `None` where the entry is missing or does not end.
+pub fn slice_entry(ptx: &str, entry: &str) -> Option<String> {
+    let mut sliced = String::new();
+    let mut found = false;
+    // The entry that the line is in: whether it is the one wanted, and its braces.
+    let mut inside: Option<(bool, Braces)> = None;
+    for line in ptx.split_inclusive('\n') {
+        if inside.is_none()
+            && let Some(name) = entry_name(line)
+        {
+            inside = Some((name == entry, Braces::default()));
+        }
+        match &mut inside {
+            None => sliced.push_str(line),
+            Some((wanted, braces)) => {
+                if *wanted {
+                    sliced.push_str(line);
+                }
+                if braces.close_after(line) {
+                    found |= *wanted;
+                    inside = None;
+                }
+            }
+        }
+    }
+    (found && inside.is_none()).then_some(sliced)
+}
+
+/// The name of the entry that a line begins, as in `.visible .entry name(`.
+fn entry_name(line: &str) -> Option<&str> {
+    let mut words =
+        line.split_whitespace().skip_while(|word| matches!(*word, ".visible" | ".weak" | ".extern"));
+    if words.next()? != ".entry" {
+        return None;
+    }
+    words.next()?.split('(').next()
+}
+
+/// Open braces of a PTX body; those in comments and strings do not count.
+#[derive(Default)]
+struct Braces {
+    depth: u32,
+    opened: bool,
+    in_comment: bool,
+}
+
+impl Braces {
+    /// Takes one line in, and says whether the body is closed by its end.
+    fn close_after(&mut self, line: &str) -> bool {
+        let bytes = line.as_bytes();
+        let mut in_string = false;
+        let mut i = 0;
+        while i < bytes.len() {
+            let pair = &bytes[i..bytes.len().min(i + 2)];
+            match bytes[i] {
+                _ if self.in_comment => self.in_comment = pair != b"*/",
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                b'/' if pair == b"//" => break,
+                b'/' if pair == b"/*" => self.in_comment = true,
+                b'{' => {
+                    self.depth += 1;
+                    self.opened = true;
+                }
+                b'}' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            i += 1;
+        }
+        self.opened && self.depth == 0
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use kernels_gpu::row::Row;
+    use kernels_gpu::table::VARIANTS;
+
+    /// A library of these rows, all in a family sm_80 and none on disk.
+    pub(crate) fn library(rows: &[Row]) -> Arc<Library> {
+        let kernels: Vec<Kernel> = rows.iter().map(|row| kernel_of(row.entry_name(), *row)).collect();
+        let entries = kernels.iter().map(|kernel| format!(".visible .entry {}()\n{{\n}}\n", kernel.entry));
+        let ptx: Arc<str> = entries.collect::<String>().into();
+        Arc::new(Library {
+            folder: PathBuf::from("nowhere"),
+            device_compiler: "none".to_owned(),
+            families: Vec::new(),
+            kernels: kernels.into_iter().map(Arc::new).collect(),
+            ptx: Mutex::new(BTreeMap::from([("sm_80".to_owned(), ptx)])),
+        })
+    }
+
+    const PTX: &str = r#".version 7.8
+.target sm_80
+.address_size 64
+.extern .shared .align 128 .b8 dyn_smem[];
+	// .globl	first
+.visible .entry first(
+	.param .align 8 .b8 first_param_0[184]
+)
+.maxntid 128, 1, 1
+{
+	// begin inline asm }
+	{ .reg .b32 t; mov.u32 t, 1; }
+	mma.sync {%f1, %f2}, {%r1}; /* { */
+	ret;
+}
+	// -- End function
+.func helper() { ret; }
+.visible .entry second(.param .u64 p)
+{
+	.loc 1 2 3, "a{b"
+	ret;
+}
+.entry third() { ret; }
+.file 1 "x"
+"#;
+
+    #[test]
+    fn a_slice_is_all_but_the_other_entries() {
+        let first = slice_entry(PTX, "first").expect("there");
+        assert!(first.starts_with(".version 7.8\n.target sm_80"));
+        assert!(first.contains("first_param_0") && first.contains(".maxntid") && first.contains("%f2}"));
+        assert!(
+            first.contains("dyn_smem")
+                && first.contains(".func helper")
+                && first.ends_with(".file 1 \"x\"\n")
+        );
+        assert!(!first.contains("second") && !first.contains("third"));
+        let second = slice_entry(PTX, "second").expect("there");
+        assert!(second.contains("a{b") && !second.contains("maxntid") && !second.contains("third"));
+        assert_eq!(slice_entry(PTX, "third").expect("there").matches("ret;").count(), 2);
+        assert_eq!(slice_entry(PTX, "fir"), None);
+        let cut = &PTX[..PTX.find("%f2}").expect("there")];
+        assert_eq!(slice_entry(cut, "first"), None, "an entry that does not end");
+    }
+
+    fn kernel() -> Kernel {
+        kernel_of(VARIANTS[0].entry.to_owned(), VARIANTS[0].row)
+    }
+
+    fn kernel_of(entry: String, row: Row) -> Kernel {
+        Kernel {
+            entry,
+            family: "sm_80".to_owned(),
+            row,
+            threads: geometry::threads(&row),
+            smem_bytes: geometry::smem_bytes(&row),
+            sha256: String::new(),
+            resources: BTreeMap::new(),
+            cubins: BTreeMap::new(),
+        }
+    }
+
+    /// A folder whose one kernel is `entry`, with PTX that has it.
+    fn folder(entry: &str) -> (tempfile::TempDir, Manifest) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ptx = format!(".version 7.8\n.visible .entry {entry}()\n{{\nret;\n}}\n");
+        std::fs::write(folder.path().join("sm_80.ptx"), &ptx).expect("written");
+        let sha256 = sha256_hex(ptx.as_bytes());
+        let family = Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 };
+        let manifest = Manifest {
+            format: FORMAT,
+            device_compiler: "rustc".to_owned(),
+            families: vec![family],
+            kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
+        };
+        (folder, manifest)
+    }
+
+    fn open(folder: &Path, manifest: &Manifest) -> Result<Library, Error> {
+        std::fs::write(folder.join(MANIFEST_FILE), serde_json::to_string(manifest).expect("text"))
+            .expect("written");
+        Library::find(Some(folder))
+    }
+
+    #[test]
+    fn a_whole_folder_gives_the_entrys_ptx() {
+        let (folder, manifest) = folder("one");
+        let library = open(folder.path(), &manifest).expect("whole");
+        let kernel = &library.kernels()[0];
+        let source = library.source(kernel, 89).expect("runs");
+        assert_eq!(source.to_string(), "PTX sm_80");
+        let image = library.image(kernel, &source).expect("an image");
+        assert!(matches!(&image.code, Code::Ptx(text) if text.contains(".entry one")));
+        assert_eq!((image.threads, image.smem_bytes), (kernel.threads, kernel.smem_bytes));
+        assert_eq!(library.source(kernel, 75), None);
+    }
+
+    #[test]
+    fn a_cubin_is_taken_where_it_fits_and_the_nearest_of_several() {
+        let (folder, mut manifest) = folder("one");
+        for arch in ["sm_80", "sm_86", "sm_90", "sm_90a"] {
+            manifest.kernels[0].cubins.insert(arch.to_owned(), format!("{arch}.cubin"));
+        }
+        std::fs::write(folder.path().join("sm_86.cubin"), b"\x7fELF..").expect("written");
+        std::fs::write(folder.path().join("sm_80.cubin"), b"text").expect("written");
+        let library = open(folder.path(), &manifest).expect("whole");
+        let kernel = &library.kernels()[0];
+        let source = |sm| library.source(kernel, sm).expect("runs").to_string();
+        assert_eq!(
+            (source(80), source(86), source(89)),
+            ("cubin sm_80".into(), "cubin sm_86".into(), "cubin sm_86".into())
+        );
+        assert_eq!((source(90), source(100)), ("cubin sm_90a".into(), "PTX sm_80".into()));
+        let image = library.image(kernel, &Source::Cubin { arch: "sm_86".into() }).expect("an image");
+        assert!(matches!(image.code, Code::Cubin(_)));
+        let error =
+            library.image(kernel, &Source::Cubin { arch: "sm_80".into() }).expect_err("text is no cubin");
+        assert!(matches!(error, Error::BadKernels { .. }), "{error}");
+        let error =
+            library.image(kernel, &Source::Cubin { arch: "sm_90".into() }).expect_err("the file is missing");
+        assert!(error.to_string().contains("sm_90.cubin"), "{error}");
+    }
+
+    #[test]
+    fn a_changed_ptx_file_is_refused_by_its_hash() {
+        let (folder, manifest) = folder("one");
+        let library = open(folder.path(), &manifest).expect("whole");
+        std::fs::write(folder.path().join("sm_80.ptx"), "other").expect("written");
+        let error = library.family_ptx("sm_80").expect_err("changed");
+        assert!(error.to_string().contains("SHA-256"), "{error}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_manifest_is_said() {
+        let (folder, manifest) = folder("one");
+        let refused = |manifest: &Manifest| open(folder.path(), manifest).expect_err("refused").to_string();
+        assert!(refused(&Manifest { format: 99, ..manifest.clone() }).contains("format is 99"));
+        let with = |kernel| Manifest { kernels: vec![kernel], ..manifest.clone() };
+        assert!(refused(&with(Kernel { threads: 64, ..kernel() })).contains("compiled for 64 threads"));
+        assert!(refused(&with(Kernel { family: "sm_70".into(), ..kernel() })).contains("no family sm_70"));
+        let mut impossible = kernel();
+        impossible.row.stages = 9;
+        assert!(refused(&with(impossible)).contains("stages must be"));
+        std::fs::write(folder.path().join(MANIFEST_FILE), "{").expect("written");
+        assert!(Library::find(Some(folder.path())).expect_err("cut").to_string().contains("not a manifest"));
+        let empty = folder.path().join("empty");
+        let error = Library::find(Some(&empty)).expect_err("nothing there");
+        assert!(matches!(&error, Error::NoKernels { searched } if searched.ends_with("empty")), "{error}");
+    }
+}

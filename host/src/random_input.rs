@@ -1,0 +1,98 @@
+//! Reproducible inputs: the same seed gives the same bits on every machine.
+
+use crate::problem::{Problem, TensorRole};
+use crate::reference::{narrow, row_start};
+use kernels_gpu::row::Dtype;
+
+/// How values are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InputKind {
+    /// Standard normal.
+    Random,
+    /// As trained models have them: one channel in sixteen of Q and K is 4 times the rest, one token in 32 another
+    /// 2 times, so that single keys dominate the softmax.
+    Outliers,
+    /// Standard normal, but the last key of the first KV head, and the first query row of the last head, hold NaN.
+    NotANumber,
+}
+
+impl InputKind {
+    /// The name in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            InputKind::Random => "random",
+            InputKind::Outliers => "outliers",
+            InputKind::NotANumber => "nan",
+        }
+    }
+}
+
+/// Q, K and V as bits of the problem's dtype in its layout. Gaps between strided rows are NaN.
+pub fn qkv(problem: &Problem, kind: InputKind, seed: u64) -> [Vec<u16>; 3] {
+    let mut random = Random { state: seed };
+    [TensorRole::Q, TensorRole::K, TensorRole::V].map(|role| tensor(problem, role, kind, &mut random))
+}
+
+fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {
+    let sizes = problem.sizes();
+    let (heads, rows) = match role {
+        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
+        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
+    };
+    let mut data = vec![nan(problem.dtype()); problem.len(role)];
+    for batch in 0..sizes.batch as usize {
+        for head in 0..heads as usize {
+            for row in 0..rows as usize {
+                let large_token = random.next_u64().is_multiple_of(32);
+                let start = row_start(problem, role, [batch, head, row]);
+                let poisoned = match role {
+                    TensorRole::K => head == 0 && row + 1 == rows as usize,
+                    TensorRole::Q => head + 1 == heads as usize && row == 0,
+                    TensorRole::V | TensorRole::O => false,
+                };
+                for (channel, element) in data[start..][..sizes.head_dim as usize].iter_mut().enumerate() {
+                    let mut value = random.normal();
+                    if kind == InputKind::Outliers && matches!(role, TensorRole::Q | TensorRole::K) {
+                        value *= if channel % 16 == 3 { 4.0 } else { 1.0 };
+                        value *= if large_token { 2.0 } else { 1.0 };
+                    }
+                    *element = narrow(problem.dtype(), value);
+                    if kind == InputKind::NotANumber && poisoned && channel == 1 {
+                        *element = nan(problem.dtype());
+                    }
+                }
+            }
+        }
+    }
+    data
+}
+
+fn nan(dtype: Dtype) -> u16 {
+    narrow(dtype, f64::NAN)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Sum of twelve uniform numbers less 6: normal enough, and without functions that differ between machines.
+    fn normal(&mut self) -> f64 {
+        let sum: u64 = (0..3).map(|_| self.next_u64()).map(sixteenths).sum();
+        sum as f64 / 65536.0 - 6.0
+    }
+}
+
+/// The four 16-bit numbers in a word, added up.
+fn sixteenths(word: u64) -> u64 {
+    (0..4).map(|part| word >> (16 * part) & 0xffff).sum()
+}

@@ -1,0 +1,255 @@
+//! Whether kernels are correct: every row of a grid of problems, judged against the float64 reference.
+//!
+//! Generic over what runs a kernel, so that a GPU, a simulator and a test's stand-in go through the same loop.
+
+mod grid;
+mod guarded_run;
+mod oracle;
+
+pub use grid::{Case, Grid};
+pub use oracle::Oracle;
+
+use crate::attention::Output;
+use crate::error::Error;
+use crate::problem::{Layout, Problem, TensorRole};
+use crate::random_input::{self, InputKind};
+use crate::reference::row_start;
+use crate::tolerance::Verdict;
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::{Accumulation, Dtype};
+use rayon::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Cases whose references are computed together, in parallel, before the kernels run on them.
+const BATCH_OF_CASES: usize = 16;
+
+/// Runs one kernel on one problem.
+pub trait RunKernel {
+    /// O and LSE of this very kernel. What it writes to must hold NaN before, and have guard bands around.
+    ///
+    /// # Errors
+    /// [`Error::GuardBand`] where something outside O or LSE was written; whatever else keeps it from running.
+    fn run(
+        &self,
+        kernel: &Arc<Kernel>,
+        problem: &Problem,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+    ) -> Result<Output, Error>;
+}
+
+/// What became of one kernel.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct RowReport {
+    /// The kernel's name.
+    pub entry: String,
+    /// Problems it ran, each layout counted.
+    pub cases: usize,
+    /// Problems whose output was wrong, or that did not run.
+    pub failed: usize,
+    /// The largest share of the allowed error that any output took: 1 is the limit.
+    pub worst_ratio: f64,
+    /// The problem that took it.
+    pub worst_case: String,
+    /// The first failure, in words.
+    pub first_failure: Option<String>,
+    /// Repeated runs of one problem, all bitwise equal to the first.
+    pub repeats: usize,
+    /// Time in kernels, copies and comparisons, in seconds; references are not counted.
+    pub time_s: f64,
+}
+
+/// What [`verify_rows`] tells while it runs.
+pub trait Observer {
+    /// Some cases are done, of all of one group of kernels.
+    fn advanced(&mut self, done: usize, total: usize);
+    /// A kernel is done.
+    fn finished(&mut self, report: &RowReport);
+}
+
+/// Verifies kernels on a grid: every case in both layouts, and one case again `repeats` times, bit by bit.
+///
+/// Kernels of one dtype and head_dim share the references, so that these are computed once.
+///
+/// # Errors
+/// Only where a problem cannot be posed at all; what goes wrong in a kernel is in its report.
+pub fn verify_rows(
+    kernels: &[Arc<Kernel>],
+    grid: Grid,
+    seed: u64,
+    repeats: usize,
+    runner: &dyn RunKernel,
+    observer: &mut dyn Observer,
+) -> Result<Vec<RowReport>, Error> {
+    let groups: BTreeSet<(u32, Dtype)> = kernels.iter().map(|k| (k.row.head_dim, k.row.dtype)).collect();
+    let mut reports = Vec::new();
+    for (head_dim, dtype) in groups {
+        let of_group = |kernel: &&Arc<Kernel>| (kernel.row.head_dim, kernel.row.dtype) == (head_dim, dtype);
+        let mut group: Vec<Progress> = kernels.iter().filter(of_group).map(Progress::new).collect();
+        let accumulations: Vec<Accumulation> = [Accumulation::F32, Accumulation::F16]
+            .into_iter()
+            .filter(|&acc| group.iter().any(|progress| progress.kernel.row.acc == acc))
+            .collect();
+        let cases = grid.cases();
+        let mut done = 0;
+        for cases_now in cases.chunks(BATCH_OF_CASES) {
+            let oracles: Vec<(Case, Oracle)> = cases_now
+                .par_iter()
+                .map(|case| {
+                    let problem = case.problem(dtype, head_dim)?;
+                    let qkv = random_input::qkv(&problem, case.kind, seed);
+                    Ok((*case, Oracle::new(&problem, qkv, &accumulations, &|_, _| ())))
+                })
+                .collect::<Result<_, Error>>()?;
+            for (case, oracle) in &oracles {
+                for layout in [Layout::Bhsd, Layout::Bshd] {
+                    run_case(&mut group, case, oracle, layout, runner);
+                }
+                done += 1;
+                observer.advanced(done, cases.len());
+            }
+        }
+        for progress in &mut group {
+            progress.repeat(repeats, seed, runner)?;
+            observer.finished(&progress.report);
+        }
+        reports.extend(group.into_iter().map(|progress| progress.report));
+    }
+    Ok(reports)
+}
+
+/// A kernel and what is known of it so far.
+struct Progress<'a> {
+    kernel: &'a Arc<Kernel>,
+    report: RowReport,
+}
+
+impl Progress<'_> {
+    fn new(kernel: &Arc<Kernel>) -> Progress<'_> {
+        let report = RowReport {
+            entry: kernel.entry.clone(),
+            cases: 0,
+            failed: 0,
+            worst_ratio: 0.0,
+            worst_case: String::new(),
+            first_failure: None,
+            repeats: 0,
+            time_s: 0.0,
+        };
+        Progress { kernel, report }
+    }
+
+    fn fail(&mut self, case: &str, what: &str) {
+        self.report.failed += 1;
+        self.report.first_failure.get_or_insert_with(|| format!("{case}: {what}"));
+    }
+
+    fn judge(&mut self, case: &str, verdict: Result<Verdict, Error>) {
+        self.report.cases += 1;
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => return self.fail(case, &error.to_string()),
+        };
+        let ratio = verdict.ratio();
+        if ratio > self.report.worst_ratio {
+            self.report.worst_ratio = ratio;
+            case.clone_into(&mut self.report.worst_case);
+        }
+        if !verdict.passed {
+            self.fail(case, &verdict.to_string());
+        }
+    }
+
+    /// Runs one problem again and again: every output must be the first one, bit by bit.
+    fn repeat(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
+        let start = Instant::now();
+        let row = &self.kernel.row;
+        let case =
+            Case { batch: 2, heads: (4, 2), seqlens: (199, 513), causal: true, kind: InputKind::Random };
+        let problem = case.problem(row.dtype, row.head_dim)?;
+        let [q, k, v] = random_input::qkv(&problem, case.kind, seed);
+        let run = || runner.run(self.kernel, &problem, &q, &k, &v);
+        let outcome = if repeats == 0 { Ok(None) } else { first_difference(repeats, run) };
+        match outcome {
+            Ok(None) => self.report.repeats = repeats,
+            Ok(Some(repeat)) => {
+                self.report.repeats = repeat;
+                self.fail(
+                    &case.to_string(),
+                    &format!("run {} of {repeats} differs from the first", repeat + 1),
+                );
+            }
+            Err(error) => self.fail(&case.to_string(), &error.to_string()),
+        }
+        self.report.time_s += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+}
+
+/// Runs `repeats` times and returns the number of the first run that differs from run 0 in any bit.
+///
+/// # Errors
+/// Those of `run`.
+pub fn first_difference(
+    repeats: usize,
+    run: impl Fn() -> Result<Output, Error>,
+) -> Result<Option<usize>, Error> {
+    let bits = |output: &Output| {
+        let lse: Option<Vec<u32>> =
+            output.lse.as_ref().map(|lse| lse.iter().map(|lse| lse.to_bits()).collect());
+        (output.o.clone(), lse)
+    };
+    let first = bits(&run()?);
+    for repeat in 1..repeats {
+        if bits(&run()?) != first {
+            return Ok(Some(repeat));
+        }
+    }
+    Ok(None)
+}
+
+fn run_case(
+    group: &mut [Progress<'_>],
+    case: &Case,
+    oracle: &Oracle,
+    layout: Layout,
+    runner: &dyn RunKernel,
+) {
+    let problem = oracle.problem.with_layout(layout);
+    let [q, k, v] = [TensorRole::Q, TensorRole::K, TensorRole::V]
+        .map(|role| relayout(&oracle.qkv[role as usize], role, &oracle.problem, &problem));
+    let name = format!("{case} {}", if layout == Layout::Bhsd { "bhsd" } else { "bshd" });
+    for progress in group {
+        let start = Instant::now();
+        let verdict = runner.run(progress.kernel, &problem, &q, &k, &v).and_then(|mut output| {
+            output.o = relayout(&output.o, TensorRole::O, &problem, &oracle.problem);
+            oracle.judge(progress.kernel.row.acc, &output)
+        });
+        progress.judge(&name, verdict);
+        progress.report.time_s += start.elapsed().as_secs_f64();
+    }
+}
+
+/// A tensor's rows, moved from where one problem has them to where another has.
+pub fn relayout(data: &[u16], role: TensorRole, from: &Problem, to: &Problem) -> Vec<u16> {
+    let sizes = to.sizes();
+    let (heads, rows) = match role {
+        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
+        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
+    };
+    let head_dim = sizes.head_dim as usize;
+    let mut moved = vec![0; to.len(role)];
+    for batch in 0..sizes.batch as usize {
+        for head in 0..heads as usize {
+            for row in 0..rows as usize {
+                let at = [batch, head, row];
+                let source = &data[row_start(from, role, at)..][..head_dim];
+                moved[row_start(to, role, at)..][..head_dim].copy_from_slice(source);
+            }
+        }
+    }
+    moved
+}

@@ -1,0 +1,41 @@
+//! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
+
+mod cli_errors;
+mod cli_run;
+mod cli_verify;
+mod gpu;
+mod interrupt;
+mod reference;
+mod sample;
+mod support;
+mod tensor_files;
+mod tolerance;
+mod verification;
+
+use libtest_mimic::{Arguments, Conclusion};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let trials = [
+        cli_errors::trials(),
+        cli_run::trials(),
+        cli_verify::trials(),
+        gpu::trials(),
+        interrupt::trials(),
+        reference::trials(),
+        sample::trials(),
+        tensor_files::trials(),
+        tolerance::trials(),
+        verification::trials(),
+    ];
+    let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
+    summarise(&conclusion);
+    conclusion.exit();
+}
+
+/// The counts in one line for whoever greps for what was not run.
+fn summarise(conclusion: &Conclusion) {
+    let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
+    let why = gpu::missing().map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
+    println!("integration: {num_passed} passed, {num_failed} failed, {num_ignored} skipped{why}");
+}

@@ -1,0 +1,122 @@
+//! Tensor files through the library: what is written is what is read.
+
+use crate::support::{self, folder, names, problem, safetensors};
+use ferroflash::output_file::OutputFile;
+use ferroflash::random_input::{self, InputKind};
+use ferroflash::reference::widen;
+use ferroflash::tensor_file::{self, Options, Source};
+use ferroflash::{Dtype, Error, Layout, Problem};
+use std::fs;
+use std::path::Path;
+
+support::trials!(
+    both_dtypes_survive_a_round_trip,
+    float32_is_rounded_to_nearest,
+    options_go_before_metadata,
+    a_dropped_output_leaves_nothing,
+    an_output_that_appears_meanwhile_is_kept,
+    stored_results_of_another_shape_are_refused,
+);
+
+fn bytes(bits: &[u16]) -> Vec<u8> {
+    bits.iter().flat_map(|bits| bits.to_le_bytes()).collect()
+}
+
+fn write_o(path: &Path, problem: &Problem, o: &[u16], lse: Option<&[f32]>) {
+    let file = OutputFile::create(path, false).expect("created");
+    tensor_file::write(file, problem, Layout::Bhsd, o, lse).expect("written");
+}
+
+fn both_dtypes_survive_a_round_trip() {
+    let folder = folder();
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        let problem = problem(dtype, [2, 2, 2, 3, 3, 32]);
+        let [q, ..] = random_input::qkv(&problem, InputKind::Outliers, 1);
+        let lse: Vec<f32> = (0..problem.lse_len()).map(|row| row as f32 / 3.0).collect();
+        let path = folder.path().join(dtype.name()).with_extension("safetensors");
+        write_o(&path, &problem, &q, Some(&lse));
+        // O as Q, K and V of another file, beside itself.
+        let shape: &[usize] = &[2, 2, 3, 32];
+        let name = dtype.name().to_uppercase();
+        let tensors = ["q", "k", "v", "o"].map(|tensor| (tensor, name.as_str(), shape, bytes(&q)));
+        let back = folder.path().join("back.safetensors");
+        fs::write(&back, safetensors(&tensors, &[])).expect("written");
+        let inputs = tensor_file::read(&Source::Safetensors(back), &Options::default()).expect("readable");
+        assert_eq!(inputs.problem, problem);
+        assert_eq!([&inputs.q, &inputs.k, &inputs.v], [&q; 3]);
+        let stored: Vec<f64> = q.iter().map(|&bits| widen(dtype, bits)).collect();
+        assert_eq!(inputs.stored_o, Some(stored));
+        let file = fs::read(&path).expect("written");
+        let lse_bytes: Vec<u8> = lse.iter().flat_map(|lse| lse.to_le_bytes()).collect();
+        assert!(file.ends_with(&[lse_bytes, bytes(&q)].concat()));
+    }
+}
+
+fn float32_is_rounded_to_nearest() {
+    let folder = folder();
+    // Half-way between two float16 numbers, ties to even; and a subnormal.
+    let values = [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 3e-8_f32, -2.5];
+    let data: Vec<u8> = values.iter().cycle().take(32).flat_map(|value| value.to_le_bytes()).collect();
+    let shape: &[usize] = &[1, 1, 1, 32];
+    let path = folder.path().join("qkv.safetensors");
+    fs::write(&path, safetensors(&["q", "k", "v"].map(|name| (name, "F32", shape, data.clone())), &[]))
+        .expect("written");
+    let inputs = tensor_file::read(&Source::Safetensors(path), &Options::default()).expect("readable");
+    assert_eq!(inputs.problem.dtype(), Dtype::F16);
+    assert_eq!(inputs.q[..4], [0x3c00, 0x3c02, 0x0001, 0xc100]);
+}
+
+fn options_go_before_metadata() {
+    let folder = folder();
+    let shape: &[usize] = &[1, 4, 2, 32];
+    let metadata = [("layout", "bshd"), ("mask", "causal"), ("scale", "0.25")];
+    let path = folder.path().join("qkv.safetensors");
+    let tensors = ["q", "k", "v"].map(|name| (name, "BF16", shape, vec![0; 2 * 8 * 32]));
+    fs::write(&path, safetensors(&tensors, &metadata)).expect("written");
+    let source = Source::Safetensors(path);
+    let inputs = tensor_file::read(&source, &Options::default()).expect("readable");
+    assert_eq!((inputs.problem.sizes().heads_q, inputs.problem.sizes().seqlen_q), (2, 4));
+    assert_eq!((inputs.problem.causal(), inputs.problem.scale()), (true, 0.25));
+    let options = Options {
+        layout: Some(Layout::Bhsd),
+        scale: Some(0.5),
+        causal: Some(false),
+        dtype: Some(Dtype::F16),
+    };
+    let inputs = tensor_file::read(&source, &options).expect("readable");
+    assert_eq!((inputs.problem.sizes().heads_q, inputs.problem.sizes().seqlen_q), (4, 2));
+    assert_eq!((inputs.problem.causal(), inputs.problem.scale()), (false, 0.5));
+    assert_eq!(inputs.problem.dtype(), Dtype::F16);
+}
+
+fn a_dropped_output_leaves_nothing() {
+    let folder = folder();
+    let path = folder.path().join("o.npy");
+    let mut file = OutputFile::create(&path, false).expect("created");
+    file.write(b"half of it").expect("written");
+    assert_eq!(names(folder.path()).len(), 1, "the temporary file lies beside its place");
+    drop(file);
+    assert!(names(folder.path()).is_empty());
+}
+
+fn an_output_that_appears_meanwhile_is_kept() {
+    let folder = folder();
+    let path = folder.path().join("o.npy");
+    let mut file = OutputFile::create(&path, false).expect("created");
+    file.write(b"new").expect("written");
+    fs::write(&path, "precious").expect("written");
+    assert!(matches!(file.commit(), Err(Error::OutputExists { .. })));
+    assert_eq!(fs::read(&path).expect("still there"), b"precious");
+    assert_eq!(names(folder.path()), ["o.npy"]);
+}
+
+fn stored_results_of_another_shape_are_refused() {
+    let folder = folder();
+    let shape: &[usize] = &[1, 1, 2, 32];
+    let other: &[usize] = &[1, 2, 1, 32];
+    let path = folder.path().join("qkv.safetensors");
+    let [q, k, v] = ["q", "k", "v"].map(|name| (name, "F16", shape, vec![0; 128]));
+    fs::write(&path, safetensors(&[q, k, v, ("o", "F32", other, vec![0; 256])], &[])).expect("written");
+    let error = tensor_file::read(&Source::Safetensors(path), &Options::default()).expect_err("refused");
+    assert!(matches!(error, Error::ShapeMismatch { tensor: "o", .. }), "{error}");
+}

@@ -1,0 +1,172 @@
+//! The loop over a grid, with stand-ins for kernels: right ones pass, wrong ones are named.
+
+use crate::support;
+use ferroflash::reference::{narrow, reference};
+use ferroflash::verification::{Grid, Observer, RowReport, RunKernel, verify_rows};
+use ferroflash::{Error, Output, Problem};
+use kernels_gpu::geometry;
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::table::VARIANTS;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+support::trials!(
+    right_kernels_pass_in_every_case,
+    each_planted_error_is_reported_with_its_case,
+    a_run_that_differs_is_found,
+    the_odd_grid_has_every_length_ratio_and_mask,
+);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Planted {
+    Nothing,
+    /// The softmax scale is 5 % off.
+    Scale,
+    /// The causal mask is ignored.
+    Mask,
+    /// Heads of one group are mixed up.
+    Group,
+    /// The last row is not written.
+    LastRow,
+    /// Every hundredth run flips a bit.
+    Flicker,
+    /// It does not run at all.
+    Fails,
+}
+
+/// The reference in place of a kernel.
+struct StandIn {
+    planted: Planted,
+    runs: AtomicUsize,
+}
+
+impl RunKernel for StandIn {
+    fn run(
+        &self,
+        kernel: &Arc<Kernel>,
+        problem: &Problem,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+    ) -> Result<Output, Error> {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let posed = match self.planted {
+            Planted::Scale => problem.with_scale(problem.scale() * 1.05)?,
+            Planted::Mask => problem.with_causal(false),
+            Planted::Fails => {
+                let wanted = kernel.entry.clone();
+                return Err(Error::NoSuchKernel { wanted, available: "none".to_owned() });
+            }
+            _ => *problem,
+        };
+        let mut computed = reference(&posed, q, k, v, &|_, _| ());
+        if self.planted == Planted::Group && problem.group() > 1 {
+            computed.o.reverse();
+        }
+        if self.planted == Planted::LastRow {
+            let head_dim = problem.sizes().head_dim as usize;
+            let last = computed.o.len() - head_dim;
+            computed.o[last..].fill(f64::NAN);
+        }
+        let mut o: Vec<u16> = computed.o.iter().map(|&o| narrow(problem.dtype(), o)).collect();
+        if self.planted == Planted::Flicker && run % 100 == 99 {
+            o[0] ^= 1;
+        }
+        Ok(Output { o, lse: Some(computed.lse.iter().map(|&lse| lse as f32).collect()) })
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    finished: Vec<String>,
+    last: (usize, usize),
+}
+
+impl Observer for Seen {
+    fn advanced(&mut self, done: usize, total: usize) {
+        self.last = (done, total);
+    }
+
+    fn finished(&mut self, report: &RowReport) {
+        self.finished.push(report.entry.clone());
+    }
+}
+
+/// The first two kernels of the table with head_dim 32, and one with 64.
+fn kernels() -> Vec<Arc<Kernel>> {
+    let of = |head_dim| VARIANTS.iter().filter(move |variant| variant.row.head_dim == head_dim);
+    of(32)
+        .take(2)
+        .chain(of(64).take(1))
+        .map(|variant| {
+            Arc::new(Kernel {
+                entry: variant.entry.to_owned(),
+                family: "sm_80".to_owned(),
+                row: variant.row,
+                threads: geometry::threads(&variant.row),
+                smem_bytes: geometry::smem_bytes(&variant.row),
+                sha256: String::new(),
+                resources: Default::default(),
+                cubins: Default::default(),
+            })
+        })
+        .collect()
+}
+
+fn verify(planted: Planted, repeats: usize) -> (Vec<RowReport>, Seen) {
+    let stand_in = StandIn { planted, runs: AtomicUsize::new(0) };
+    let mut seen = Seen::default();
+    let reports = verify_rows(&kernels(), Grid::Quick, 5, repeats, &stand_in, &mut seen).expect("posed");
+    (reports, seen)
+}
+
+fn right_kernels_pass_in_every_case() {
+    let (reports, seen) = verify(Planted::Nothing, 3);
+    assert_eq!(reports.len(), kernels().len());
+    for report in &reports {
+        assert_eq!((report.failed, &report.first_failure), (0, &None), "{report:?}");
+        assert_eq!((report.cases, report.repeats), (2 * Grid::Quick.cases().len(), 3));
+        assert!(report.worst_ratio > 0.0 && report.worst_ratio < 1.0, "{report:?}");
+    }
+    assert_eq!(seen.finished.len(), reports.len());
+    assert_eq!(seen.last, (Grid::Quick.cases().len(), Grid::Quick.cases().len()));
+}
+
+fn each_planted_error_is_reported_with_its_case() {
+    for (planted, in_case) in [
+        (Planted::Scale, ""),
+        (Planted::Mask, "causal"),
+        (Planted::Group, "H3/1"),
+        (Planted::LastRow, ""),
+        (Planted::Fails, ""),
+    ] {
+        for report in verify(planted, 0).0 {
+            assert!(report.failed > 0, "{report:?}");
+            let failure = report.first_failure.expect("said");
+            assert!(failure.contains(in_case), "{failure}");
+        }
+    }
+}
+
+fn a_run_that_differs_is_found() {
+    let (reports, _) = verify(Planted::Flicker, 250);
+    assert!(reports.iter().all(|report| report.failed > 0 && report.repeats < 250), "{reports:?}");
+}
+
+fn the_odd_grid_has_every_length_ratio_and_mask() {
+    let lengths = [1, 17, 63, 65, 127, 199, 513, 1023];
+    let cases = Grid::Odd.cases();
+    for seqlen_q in lengths {
+        for seqlen_k in lengths {
+            for causal in [false, true] {
+                let here = |case: &&ferroflash::verification::Case| {
+                    case.seqlens == (seqlen_q, seqlen_k) && case.causal == causal
+                };
+                let ratios: BTreeSet<u32> =
+                    cases.iter().filter(here).map(|case| case.heads.0 / case.heads.1).collect();
+                assert_eq!(ratios, BTreeSet::from([1, 2, 3]), "{seqlen_q} {seqlen_k} {causal}");
+            }
+        }
+    }
+}
