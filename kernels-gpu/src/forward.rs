@@ -19,6 +19,7 @@ use crate::row::Row;
 use crate::scheduler::{KeyBlocks, Work};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::{LaneView, OutputFragment};
+use core::hint::assert_unchecked;
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
 /// What a row of the table says, as types and constants.
@@ -271,24 +272,26 @@ pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize,
 ) {
     // SAFETY: a launch has query rows and heads, so none of the divisors of the schedule is 0.
     unsafe {
-        core::hint::assert_unchecked(params.query_blocks != 0 && params.heads_q != 0 && params.group != 0);
+        assert_unchecked(params.query_blocks != 0);
+        assert_unchecked(params.heads_q != 0);
+        assert_unchecked(params.group != 0);
     }
     let work = Work::new(params, block_idx_x(), C::ROW.block_m);
     let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let mut scrub = false;
     // SAFETY: the caller's; scrub is the same for all threads.
     unsafe {
-        let (position, mut softmax, mut acc_o) = loop {
-            // Opaque, so that nothing derived from it is kept in registers for a second round.
+        // Opaque thread indices, so that nothing derived from them is kept in registers for later.
+        let (mut softmax, mut acc_o) = loop {
             let thread = opaque(thread_idx_x());
-            let position = Position::new::<C>(thread);
             let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, &work, blocks, thread, scrub);
             // Not finite: V may have put NaN into rows that do not see it. Once more, with care.
             if params.causal == 0 || scrub || !sync_threads_or(nonfinite::in_fragment(&acc_o)) {
-                break (position, softmax, acc_o);
+                break (softmax, acc_o);
             }
             scrub = true;
         };
+        let position = Position::new::<C>(opaque(thread_idx_x()));
         softmax.reduce_sum();
         merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, params.scale_log2);
         if position.warp_n == 0 {
@@ -298,7 +301,7 @@ pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize,
         if scrub {
             // O is written.
             sync_threads();
-            nonfinite::restore::<C>(params, &work, blocks, thread_idx_x());
+            nonfinite::restore::<C>(params);
         }
     }
 }

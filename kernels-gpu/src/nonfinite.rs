@@ -12,8 +12,10 @@ use crate::geometry;
 use crate::params::ForwardParams;
 use crate::ptx::math::fma;
 use crate::ptx::memory::{ld_global_b16, ld_shared_v4, st_global_b16, st_shared, to_global};
+use crate::ptx::opaque;
 use crate::scheduler::{KeyBlocks, Work, visible_end};
 use crate::tile::OutputFragment;
+use cuda_std::thread::{block_idx_x, thread_idx_x};
 
 /// Both halves' exponents.
 const fn exponents<E: Element>() -> u32 {
@@ -80,12 +82,15 @@ fn add<E: Element>(o: u16, v: u16) -> u16 {
 /// # Safety
 /// All threads of the CTA take part after a barrier that follows the writes to O; the rest as for the kernel.
 #[inline(always)]
-pub unsafe fn restore<C: Config>(params: &ForwardParams, work: &Work, blocks: KeyBlocks, thread: u32) {
+pub unsafe fn restore<C: Config>(params: &ForwardParams) {
+    // Computed anew, from an opaque index, so that the main loop need not keep registers for what is hardly ever used.
+    let work = &Work::new(params, opaque(block_idx_x()), C::ROW.block_m);
+    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let (head_dim, threads) = (C::ROW.head_dim, geometry::threads(&C::ROW));
     let strides = &params.v_strides;
     let head = i64::from(work.batch) * strides.batch + i64::from(work.head_kv) * strides.head;
     let v_head = to_global(params.v).wrapping_add_signed(head);
-    let mut element = thread;
+    let mut element = thread_idx_x();
     while element < C::ROW.block_m * head_dim {
         let (row, bytes) = (work.first_row + element / head_dim, u64::from(element % head_dim * 2));
         if row < params.seqlen_q {
