@@ -4,6 +4,7 @@ mod cli_errors;
 mod cli_run;
 mod cli_verify;
 mod gpu;
+mod host_device;
 mod interrupt;
 mod reference;
 mod sample;
@@ -21,6 +22,7 @@ fn main() {
         cli_run::trials(),
         cli_verify::trials(),
         gpu::trials(),
+        host_device::trials(),
         interrupt::trials(),
         reference::trials(),
         sample::trials(),

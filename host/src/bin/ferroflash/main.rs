@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
-        Command::Bench(args) => bench::run(args).map_err(Failure::from),
+        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args).map_err(Failure::from),
     };
     match outcome {

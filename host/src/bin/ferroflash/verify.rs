@@ -27,8 +27,9 @@ const EXAMPLES: &str = "Examples:
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
-Correct means: the largest error of O is at most twice that of plain attention in the same dtype on the same
-input, and LSE is within float32's rounding. Exit code 1 where anything is not.";
+Correct means: the largest error of O is at most twice that of plain attention
+in the same dtype on the same input, and LSE is within float32's rounding.
+Exit code 1 where anything is not.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
