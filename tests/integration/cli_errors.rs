@@ -276,6 +276,7 @@ fn bad_shapes_in_arguments_are_misuse() {
         ("1,8,8,20,20", "6 sizes"),
         ("1,8,8,20,20,x", "\"x\" is not a size"),
         ("1,8,8,20,-20,64", "\"-20\" is not a size"),
+        ("100000,1000,1000,100000,100000,64", "the memory in bytes"),
     ] {
         run_args(folder.path(), &["verify", "--device", "cpu", "--shape", shape])
             .refused(2, &["--shape", needle]);

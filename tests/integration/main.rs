@@ -38,6 +38,8 @@ fn main() {
 /// The counts in one line for whoever greps for what was not run.
 fn summarise(conclusion: &Conclusion) {
     let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
-    let why = gpu::missing().map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
+    let skipped = *num_ignored > 0;
+    let why =
+        gpu::missing().filter(|_| skipped).map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
     println!("integration: {num_passed} passed, {num_failed} failed, {num_ignored} skipped{why}");
 }

@@ -6,6 +6,7 @@ mod device;
 mod doctor;
 mod failure;
 mod input;
+mod memory;
 mod output;
 mod run;
 mod shape;

@@ -3,6 +3,7 @@
 use crate::device::{DeviceArgs, Engine};
 use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
+use crate::memory;
 use crate::output::{self, Progress};
 use crate::shape;
 use crate::verify_grid;
@@ -134,6 +135,7 @@ impl Args {
             .with_layout(layout)
             .with_causal(self.problem.causal.unwrap_or(false));
         let problem = self.problem.scaled(problem)?;
+        memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
         let kind = match self.input_kind {
             KindName::Random => InputKind::Random,
             KindName::Outliers => InputKind::Outliers,
