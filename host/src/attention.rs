@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::module::{Code, Library, Source};
 use crate::plan::{Addresses, Plan, RowSelection};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use kernels_gpu::manifest::Kernel;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -210,7 +211,7 @@ impl Attention {
     /// # Errors
     /// [`Error::PtxRejected`], [`Error::DriverTooOld`], [`Error::BadKernels`], [`Error::Io`].
     pub fn preload(&self, plan: &Plan) -> Result<LoadedKernel, Error> {
-        self.load(plan, |loaded| loaded.0)
+        self.load(plan.kernel(), |loaded| loaded.0)
     }
 
     /// What a plan's kernel is loaded from: "cubin sm_90" or "PTX sm_80". Loads it unless it is loaded, as a cubin that the
@@ -219,7 +220,15 @@ impl Attention {
     /// # Errors
     /// Those of [`Attention::preload`].
     pub fn kernel_source(&self, plan: &Plan) -> Result<String, Error> {
-        self.load(plan, |loaded| loaded.1.to_string())
+        self.source_of(plan.kernel())
+    }
+
+    /// As [`Attention::kernel_source`], for any kernel of the library.
+    ///
+    /// # Errors
+    /// Those of [`Attention::preload`], [`Error::NoSuchKernel`] where the kernel is for other devices.
+    pub fn source_of(&self, kernel: &Kernel) -> Result<String, Error> {
+        self.load(kernel, |loaded| loaded.1.to_string())
     }
 
     /// The device's name.
@@ -237,8 +246,7 @@ impl Attention {
         &self.library
     }
 
-    fn load<R>(&self, plan: &Plan, take: impl Fn(&(LoadedKernel, Source)) -> R) -> Result<R, Error> {
-        let kernel = plan.kernel();
+    fn load<R>(&self, kernel: &Kernel, take: impl Fn(&(LoadedKernel, Source)) -> R) -> Result<R, Error> {
         // A thread that panicked while holding the lock left a complete map.
         if let Some(loaded) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&kernel.entry) {
             return Ok(take(loaded));
@@ -253,14 +261,13 @@ impl Attention {
             let available = format!("it is compiled for {}, the device is sm_{sm}", kernel.family);
             return Err(Error::NoSuchKernel { wanted: kernel.entry.clone(), available });
         };
-        let fresh = self.load_from(plan, source)?;
+        let fresh = self.load_from(kernel, source)?;
         let taken = take(&fresh);
         loaded.insert(kernel.entry.clone(), fresh);
         Ok(taken)
     }
 
-    fn load_from(&self, plan: &Plan, source: Source) -> Result<(LoadedKernel, Source), Error> {
-        let kernel = plan.kernel();
+    fn load_from(&self, kernel: &Kernel, source: Source) -> Result<(LoadedKernel, Source), Error> {
         let image = self.library.image(kernel, &source)?;
         match self.device.load(&image) {
             Ok(loaded) => Ok((loaded, source)),

@@ -5,8 +5,6 @@ use crate::geometry;
 use crate::params::Strides;
 use crate::nonfinite;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
-use crate::element::Element;
-use crate::ptx::memory::{ld_shared_v4, st_shared};
 use crate::ptx::opaque;
 use crate::swizzle::Swizzle;
 
@@ -73,30 +71,27 @@ impl TileCopy {
         });
     }
 
-    /// Replaces NaN and infinities by 0 in the chunks that this thread has copied to `tile`, and says whether it
-    /// found any.
+    /// Replaces NaN and infinities by 0 in the chunks that this thread has copied to `tile`.
     ///
     /// # Safety
     /// This thread has waited for its copies, and no other thread reads the tile before the next barrier.
     #[inline(always)]
-    pub unsafe fn scrub<C: Config>(&self, tile: u32, rows: u32) -> bool {
+    pub unsafe fn scrub<C: Config>(&self, tile: u32, rows: u32) {
         let swizzle = Swizzle::new(C::ROW.head_dim);
         let row_bytes = C::ROW.head_dim * C::ROW.dtype.bytes();
         let rows_a_step = geometry::threads(&C::ROW) / swizzle.span();
-        let mut found = false;
         let mut row = self.row;
-        // Loops, not unrolled code: this runs once or twice a CTA, beside fragments that fill the registers.
+        // Loops, not unrolled code: this runs hardly ever, beside fragments that fill the registers.
         while row < opaque(rows) {
             let mut at = tile + self.smem_offset + (row - self.row) * row_bytes;
             let row_end = at + opaque(row_bytes);
             while at < row_end {
                 // SAFETY: the caller's; the chunk is this thread's own.
-                found |= unsafe { scrub_chunk::<C::Element>(at) };
+                unsafe { nonfinite::scrub_chunk::<C::Element>(at) }
                 at += swizzle.span() * Swizzle::CHUNK_BYTES;
             }
             row += rows_a_step;
         }
-        found
     }
 
     /// Moves to the tile `rows` rows before this one.
@@ -123,22 +118,4 @@ impl TileCopy {
             source = source.wrapping_add_signed(i64::from(rows_a_step) * self.row_stride);
         }
     }
-}
-
-/// Replaces NaN and infinities in a chunk by 0 and says whether there were any.
-///
-/// # Safety
-/// `at` is a multiple of 16, and the chunk is this thread's own.
-#[inline(always)]
-unsafe fn scrub_chunk<E: Element>(at: u32) -> bool {
-    // SAFETY: the caller's.
-    let chunk = unsafe { ld_shared_v4(at) };
-    let found = chunk.iter().any(|&pair| nonfinite::in_pair::<E>(pair));
-    if found {
-        for (i, &pair) in (0..).zip(&chunk) {
-            // SAFETY: the caller's.
-            unsafe { st_shared(at + 4 * i, nonfinite::zeroed::<E>(pair)) }
-        }
-    }
-    found
 }

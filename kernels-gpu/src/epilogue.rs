@@ -25,6 +25,16 @@ pub struct Position {
     pub lane: u32,
 }
 
+impl Position {
+    /// The position of a thread.
+    #[inline(always)]
+    pub fn new<C: Config>(thread: u32) -> Self {
+        let (warp, warps_m) = (thread / 32, geometry::warps_m(&C::ROW));
+        let warp_row = warp % warps_m * 16 * geometry::m_tiles(&C::ROW);
+        Self { warp_row, warp_n: warp / warps_m, lane: thread % 32 }
+    }
+}
+
 /// Merges O, row_max and row_sum of the warps along the keys into the warp with `warp_n` 0, one after another and
 /// always in the same order, through shared memory from `smem` on.
 ///

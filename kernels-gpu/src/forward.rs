@@ -13,6 +13,7 @@ use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{dynamic_smem, to_global};
+use crate::ptx::opaque;
 use crate::ptx::warp::sync_threads_or;
 use crate::row::Row;
 use crate::scheduler::{KeyBlocks, Work};
@@ -107,8 +108,8 @@ struct MainLoop<'a, const M: usize, const D: usize, const K: usize> {
     v_view: LaneView,
     softmax: OnlineSoftmax<M>,
     acc_o: OutputFragment<M, D>,
-    /// Whether this thread has replaced non-finite elements of V.
-    scrubbed: bool,
+    /// Whether non-finite elements of V are replaced by 0 in blocks that are seen only in part.
+    scrub: bool,
 }
 
 impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
@@ -165,10 +166,94 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
     /// As for [`TileCopy::scrub`].
     #[inline(always)]
     unsafe fn scrub_v<C: Config, const MASKED: bool>(&mut self, v_tile: u32) {
-        if MASKED && self.params.causal != 0 {
+        if MASKED && self.scrub {
             // SAFETY: the caller's.
-            self.scrubbed |= unsafe { self.pipeline.v.scrub::<C>(v_tile, C::ROW.block_n) };
+            unsafe { self.pipeline.v.scrub::<C>(v_tile, C::ROW.block_n) };
         }
+    }
+}
+
+/// What a warp holds after the main loop.
+type Accumulated<const M: usize, const D: usize> = (OnlineSoftmax<M>, OutputFragment<M, D>);
+
+/// The main loop over all blocks of keys that the CTA's query rows see.
+///
+/// # Safety
+/// As for [`forward`]; nobody uses the CTA's shared memory.
+#[inline(always)]
+unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
+    params: &ForwardParams,
+    work: &Work,
+    blocks: KeyBlocks,
+    thread: u32,
+    scrub: bool,
+) -> Accumulated<M, D> {
+    let (softmax, acc_o) = (OnlineSoftmax::EMPTY, [[[0.0; 4]; D]; M]);
+    if blocks.end == 0 {
+        return (softmax, acc_o);
+    }
+    let (row, position) = (C::ROW, Position::new::<C>(thread));
+    let lane = position.lane;
+    let q_tile = dynamic_smem();
+    let kv_stages = q_tile + geometry::tile_bytes(&row, row.block_m);
+    let last = (blocks.end - 1) * row.block_n;
+    let kv_copy =
+        |base, strides| TileCopy::new::<C>(to_global(base), strides, (work.batch, work.head_kv, last), thread);
+    let mut pipeline = Pipeline {
+        k: kv_copy(params.k, &params.k_strides),
+        v: kv_copy(params.v, &params.v_strides),
+        write: kv_stages,
+        read: kv_stages,
+        first: kv_stages,
+    };
+    // SAFETY: the caller's; blocks is the same for all threads, so all take part in each call.
+    unsafe {
+        let rows = (work.batch, work.head_q, work.first_row);
+        TileCopy::new::<C>(to_global(params.q), &params.q_strides, rows, thread).copy_bounded::<C>(
+            q_tile,
+            row.block_m,
+            params.seqlen_q - work.first_row,
+        );
+        if row.stages == 1 {
+            pipeline.copy_k::<C, true>(params.seqlen_k - last);
+        } else {
+            pipeline.copy_stage::<C, true>(params.seqlen_k - last);
+        }
+        cp_async_commit_group();
+        if row.stages == 3 {
+            if blocks.end > 1 {
+                pipeline.copy_stage::<C, false>(0);
+            }
+            cp_async_commit_group();
+            cp_async_wait_group::<1>();
+        } else {
+            cp_async_wait_group::<0>();
+        }
+        // Q has landed for all.
+        sync_threads();
+        let warp_key = position.warp_n * geometry::keys_per_warp(&row);
+        let limits = RowLimits::new(params, work.first_row + position.warp_row, lane);
+        let mut main_loop = MainLoop {
+            params,
+            position,
+            pipeline,
+            queries: Queries::<M, K>::new::<C>(q_tile, position.warp_row, lane),
+            k_view: LaneView::b_operand::<C>(warp_key, lane),
+            v_view: LaneView::a_operand::<C>(warp_key, lane),
+            softmax,
+            acc_o,
+            scrub,
+        };
+        let mut block = blocks.end;
+        while block > blocks.full {
+            block -= 1;
+            main_loop.step::<C, N, true>(block, &limits);
+        }
+        while block > 0 {
+            block -= 1;
+            main_loop.step::<C, N, false>(block, &limits);
+        }
+        (main_loop.softmax, main_loop.acc_o)
     }
 }
 
@@ -184,86 +269,32 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
 pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
 ) {
-    let row = C::ROW;
-    let thread = thread_idx_x();
-    let (warp, lane) = (thread / 32, thread % 32);
-    let warps_m = geometry::warps_m(&row);
-    let position = Position { warp_row: warp % warps_m * 16 * M as u32, warp_n: warp / warps_m, lane };
-    let warp_key = position.warp_n * geometry::keys_per_warp(&row);
-
-    let work = Work::new(params, block_idx_x(), row.block_m);
-    let blocks = KeyBlocks::new(params, work.first_row, row.block_m, row.block_n);
-    let q_tile = dynamic_smem();
-    let kv_stages = q_tile + geometry::tile_bytes(&row, row.block_m);
-
-    let mut softmax = OnlineSoftmax::EMPTY;
-    let mut acc_o = [[[0.0; 4]; D]; M];
-    let mut scrubbed = false;
-    // SAFETY: the caller's; blocks.end is the same for all threads, so all take part in each call.
+    let work = Work::new(params, block_idx_x(), C::ROW.block_m);
+    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
+    let mut scrub = false;
+    // SAFETY: the caller's; scrub is the same for all threads.
     unsafe {
-        if blocks.end > 0 {
-            let last = (blocks.end - 1) * row.block_n;
-            let kv_copy = |base, strides| {
-                TileCopy::new::<C>(to_global(base), strides, (work.batch, work.head_kv, last), thread)
-            };
-            let mut pipeline = Pipeline {
-                k: kv_copy(params.k, &params.k_strides),
-                v: kv_copy(params.v, &params.v_strides),
-                write: kv_stages,
-                read: kv_stages,
-                first: kv_stages,
-            };
-            let rows = (work.batch, work.head_q, work.first_row);
-            TileCopy::new::<C>(to_global(params.q), &params.q_strides, rows, thread)
-                .copy_bounded::<C>(q_tile, row.block_m, params.seqlen_q - work.first_row);
-            if row.stages == 1 {
-                pipeline.copy_k::<C, true>(params.seqlen_k - last);
-            } else {
-                pipeline.copy_stage::<C, true>(params.seqlen_k - last);
+        let (position, mut softmax, mut acc_o) = loop {
+            // Opaque, so that nothing derived from it is kept in registers for a second round.
+            let thread = opaque(thread_idx_x());
+            let position = Position::new::<C>(thread);
+            let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, &work, blocks, thread, scrub);
+            // Not finite: V may have put NaN into rows that do not see it. Once more, with care.
+            if params.causal == 0 || scrub || !sync_threads_or(nonfinite::in_fragment(&acc_o)) {
+                break (position, softmax, acc_o);
             }
-            cp_async_commit_group();
-            if row.stages == 3 {
-                if blocks.end > 1 {
-                    pipeline.copy_stage::<C, false>(0);
-                }
-                cp_async_commit_group();
-                cp_async_wait_group::<1>();
-            } else {
-                cp_async_wait_group::<0>();
-            }
-            // Q has landed for all.
-            sync_threads();
-            let limits = RowLimits::new(params, work.first_row + position.warp_row, lane);
-            let mut main_loop = MainLoop {
-                params,
-                position,
-                pipeline,
-                queries: Queries::<M, K>::new::<C>(q_tile, position.warp_row, lane),
-                k_view: LaneView::b_operand::<C>(warp_key, lane),
-                v_view: LaneView::a_operand::<C>(warp_key, lane),
-                softmax,
-                acc_o,
-                scrubbed: false,
-            };
-            let mut block = blocks.end;
-            while block > blocks.full {
-                block -= 1;
-                main_loop.step::<C, N, true>(block, &limits);
-            }
-            while block > 0 {
-                block -= 1;
-                main_loop.step::<C, N, false>(block, &limits);
-            }
-            (softmax, acc_o, scrubbed) = (main_loop.softmax, main_loop.acc_o, main_loop.scrubbed);
-        }
+            scrub = true;
+        };
         softmax.reduce_sum();
-        merge_warps::<C, M, D>(&mut softmax, &mut acc_o, q_tile, position, params.scale_log2);
+        merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, params.scale_log2);
         if position.warp_n == 0 {
             store_lse(params, &work, &softmax, position);
-            store_output::<C, M, D>(params, &work, &softmax, acc_o, q_tile, position);
+            store_output::<C, M, D>(params, &work, &softmax, acc_o, dynamic_smem(), position);
         }
-        if params.causal != 0 && sync_threads_or(scrubbed) {
-            nonfinite::restore::<C>(params, &work, blocks, thread);
+        if scrub {
+            // O is written.
+            sync_threads();
+            nonfinite::restore::<C>(params, &work, blocks, thread_idx_x());
         }
     }
 }

@@ -1,25 +1,58 @@
 //! NaN and infinities in V where the causal mask hides them from some rows of a block.
 //!
 //! P is 0 for a hidden key, but 0 · NaN is NaN: the product P·V would carry a NaN of V into rows that do not see
-//! it. In partly visible blocks such elements are replaced by 0 before the product ([`crate::copy`]); where any was
-//! found, which is rare, [`restore`] adds them afterwards to the rows that do see them.
+//! it. That shows in O, which is then not finite in every row of the block. So a causal CTA whose O is not finite starts
+//! again, replacing such elements by 0 in partly visible blocks ([`scrub_chunk`]), and in the end adds them to the rows
+//! that do see them ([`restore`]). Finite inputs pay only for the look at O.
 
 use crate::element::Element;
 use crate::epilogue::output_row;
 use crate::forward::Config;
 use crate::geometry;
 use crate::params::ForwardParams;
-use crate::ptx::memory::{ld_global_b16, st_global_b16, to_global};
+use crate::ptx::math::fma;
+use crate::ptx::memory::{ld_global_b16, ld_shared_v4, st_global_b16, st_shared, to_global};
 use crate::scheduler::{KeyBlocks, Work, visible_end};
+use crate::tile::OutputFragment;
 
 /// Both halves' exponents.
 const fn exponents<E: Element>() -> u32 {
     (E::EXPONENT as u32) << 16 | E::EXPONENT as u32
 }
 
+/// Whether any element of a lane's part of O is NaN or infinite.
+#[inline(always)]
+pub fn in_fragment<const M: usize, const D: usize>(acc_o: &OutputFragment<M, D>) -> bool {
+    // 0 · x is 0 for finite x and NaN otherwise, and NaN stays in a sum.
+    let mut sums = [0.0; 4];
+    for tile in acc_o.as_flattened() {
+        for (sum, &o) in sums.iter_mut().zip(tile) {
+            *sum = fma(o, 0.0, *sum);
+        }
+    }
+    // Equal to itself and to 0, or NaN.
+    sums[0] + sums[1] + sums[2] + sums[3] != 0.0
+}
+
+/// Replaces NaN and infinities by 0 in a 16-byte chunk of shared memory.
+///
+/// # Safety
+/// `at` is a multiple of 16, and no other thread uses the chunk.
+#[inline(always)]
+pub unsafe fn scrub_chunk<E: Element>(at: u32) {
+    // SAFETY: the caller's.
+    let chunk = unsafe { ld_shared_v4(at) };
+    if chunk.iter().any(|&pair| in_pair::<E>(pair)) {
+        for (i, &pair) in (0..).zip(&chunk) {
+            // SAFETY: the caller's.
+            unsafe { st_shared(at + 4 * i, zeroed::<E>(pair)) }
+        }
+    }
+}
+
 /// Whether either half of a packed pair is NaN or infinite.
 #[inline(always)]
-pub fn in_pair<E: Element>(pair: u32) -> bool {
+fn in_pair<E: Element>(pair: u32) -> bool {
     // Adding an exponent's lowest bit to an exponent of ones carries into the cleared sign bit, and no further.
     let lowest = E::EXPONENT & E::EXPONENT.wrapping_neg();
     let carried = (pair & exponents::<E>()) + (u32::from(lowest) << 16 | u32::from(lowest));
@@ -28,7 +61,7 @@ pub fn in_pair<E: Element>(pair: u32) -> bool {
 
 /// A packed pair with NaN and infinities replaced by 0.
 #[inline(always)]
-pub fn zeroed<E: Element>(pair: u32) -> u32 {
+fn zeroed<E: Element>(pair: u32) -> u32 {
     let half = |bits: u16| if bits & E::EXPONENT == E::EXPONENT { 0 } else { u32::from(bits) };
     half((pair >> 16) as u16) << 16 | half(pair as u16)
 }

@@ -3,7 +3,7 @@
 use crate::device_compiler::{self, Compiler};
 use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
-use crate::rows::{self, Rows};
+use crate::rows::{self, Rows, RowsOptions};
 use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
@@ -18,17 +18,16 @@ pub(crate) struct Options {
     /// The compiler for the kernels: a rustc whose sysroot holds the source of its own library
     #[arg(long, value_name = "PATH")]
     pub(crate) device_rustc: Option<PathBuf>,
-    /// Compile these rows instead of the table: a JSON array of rows as in the manifest
-    #[arg(long, value_name = "FILE")]
-    pub(crate) rows: Option<PathBuf>,
-    /// Where PTX and manifest go [default: target/ptx; target/ptx-rows with --rows, target/ptx-lines with --line-tables]
+    #[command(flatten)]
+    pub(crate) rows: RowsOptions,
+    /// Where PTX and manifest go [default: target/ptx; target/ptx-rows, -every-row or -lines with those options]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Keep source lines in the PTX, for the simulator (ptxas rejects such PTX)
     #[arg(long, conflicts_with_all = ["ptxas", "cubin"])]
     pub(crate) line_tables: bool,
     #[command(flatten)]
-    pub(crate) ptxas: ptxas::Options,
+    pub(crate) ptxas: ptxas::PtxasOptions,
     /// Keep the machine code of every architecture, which the host prefers over PTX
     #[arg(long)]
     pub(crate) cubin: bool,
@@ -36,21 +35,15 @@ pub(crate) struct Options {
 
 impl Options {
     fn out(&self) -> PathBuf {
-        let name = match (&self.rows, self.line_tables) {
-            (Some(_), _) => "ptx-rows",
-            (None, true) => "ptx-lines",
-            (None, false) => "ptx",
-        };
-        self.out.clone().unwrap_or_else(|| workspace::target().join(name))
+        let default =
+            if self.line_tables { workspace::target().join("ptx-lines") } else { self.rows.default_folder() };
+        self.out.clone().unwrap_or(default)
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let rows = match &options.rows {
-        Some(file) => rows::of_file(file)?,
-        None => rows::of_table(),
-    };
+    let rows = options.rows.chosen()?;
     let out = options.out();
     let compiler = device_compiler::resolve(options.device_rustc.as_deref())?;
     let Compiler { rustc, version, origin } = &compiler;
@@ -77,11 +70,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// The PTX as rustc writes it.
 fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) -> anyhow::Result<String> {
     // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh.
-    let kind = match (options.rows.is_some(), options.line_tables) {
-        (false, false) => "",
-        (false, true) => "-lines",
-        (true, false) => "-rows",
-        (true, true) => "-rows-lines",
+    let kind = match (options.rows.is_table(), options.line_tables) {
+        (true, false) => "",
+        (true, true) => "-lines",
+        (false, false) => "-rows",
+        (false, true) => "-rows-lines",
     };
     let target_dir = workspace::target().join("device").join(format!("{}{kind}", arch.target_cpu()));
     let mut builder = CudaBuilder::new(workspace::root().join("kernels-gpu"))
@@ -89,7 +82,7 @@ fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) 
         .rustc(&compiler.rustc)
         .target_dir(&target_dir)
         .debug(if options.line_tables { DebugInfo::LineTables } else { DebugInfo::None });
-    if options.rows.is_some() {
+    if !options.rows.is_table() {
         let file = target_dir.join("rows.rs");
         manifest_file::write_whole(&file, rows::macro_source(rows).as_bytes())?;
         builder = builder.cfg("ferroflash_rows").env("FERROFLASH_ROWS_FILE", &file);

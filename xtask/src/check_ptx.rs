@@ -22,14 +22,13 @@ pub(crate) struct Options {
     /// Check for this architecture; may be repeated [default: sm_80, sm_86, sm_89 and sm_90]
     #[arg(long, value_name = "SM")]
     pub(crate) arch: Vec<String>,
-    /// The folder of the PTX and its manifest [default: target/ptx]
+    /// The folder of the PTX and its manifest [default: where build-ptx puts it]
     #[arg(long, value_name = "DIR")]
     pub(crate) ptx_dir: Option<PathBuf>,
-    /// The PTX was built from these rows, not from the table
-    #[arg(long, value_name = "FILE")]
-    pub(crate) rows: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) ptxas: ptxas::Options,
+    pub(crate) rows: rows::RowsOptions,
+    #[command(flatten)]
+    pub(crate) ptxas: ptxas::PtxasOptions,
     /// Keep the machine code beside the PTX
     #[arg(long)]
     pub(crate) cubin: bool,
@@ -40,14 +39,11 @@ pub(crate) struct Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let folder = options.ptx_dir.clone().unwrap_or_else(workspace::ptx_dir);
+    let folder = options.ptx_dir.clone().unwrap_or_else(|| options.rows.default_folder());
     let mut manifest = manifest_file::read(&folder)?;
-    let rows = match &options.rows {
-        Some(file) => rows::of_file(file)?,
-        None => rows::of_table(),
-    };
+    let rows = options.rows.chosen()?;
     let text = check_names(&folder, &manifest, &rows)?;
-    eprintln!("{}: the {} entries of the table, no more and no less", workspace::shown(&folder), rows.len());
+    eprintln!("{}: the entries of the {} rows, no more and no less", workspace::shown(&folder), rows.len());
 
     let Some(ptxas) = ptxas::resolve(&options.ptxas)? else {
         let unchecked = "registers, spills, stack frames and warnings";
@@ -80,7 +76,7 @@ fn check_names(folder: &Path, manifest: &Manifest, rows: &rows::Rows) -> anyhow:
     let kernels: rows::Rows =
         manifest.kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
     if kernels != *rows {
-        bail!("the manifest's rows are not the table's: run `cargo xtask build-ptx`");
+        bail!("the manifest's rows are others: run `cargo xtask build-ptx`");
     }
     Ok(text)
 }

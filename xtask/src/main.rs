@@ -58,3 +58,26 @@ fn main() -> std::process::ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_and_options_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ptxas_takes_a_path_or_means_to_fetch_it() {
+        let parse = |arguments: &[&str]| Cli::try_parse_from([&["xtask", "check-ptx"], arguments].concat());
+        let path = |cli: Cli| match cli.command {
+            Command::CheckPtx(options) => options.ptxas.ptxas,
+            _ => None,
+        };
+        assert_eq!(parse(&[]).map(path).expect("parses"), None);
+        assert_eq!(parse(&["--ptxas", "--cubin"]).map(path).expect("parses"), Some(ptxas::FETCH.into()));
+        assert_eq!(parse(&["--ptxas", "bin/ptxas"]).map(path).expect("parses"), Some("bin/ptxas".into()));
+    }
+}

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 pub(crate) enum ManifestError {
     #[error("{} is not there: run `cargo xtask build-ptx`", .0.display())]
     Missing(PathBuf),
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source}: run `cargo xtask build-ptx`", path.display())]
-    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{}: {reason}", path.display())]
+    Io { path: PathBuf, reason: std::io::Error },
+    #[error("{}: {reason}: run `cargo xtask build-ptx`", path.display())]
+    Parse { path: PathBuf, reason: serde_json::Error },
     #[error("{} has format {found}, this build reads {FORMAT}: run `cargo xtask build-ptx`", path.display())]
     Format { path: PathBuf, found: u32 },
     #[error("{} is not the file that the manifest was written for: run `cargo xtask build-ptx`", .0.display())]
@@ -57,9 +57,9 @@ pub(crate) fn carry_over(kernels: &mut [Kernel], before: &Manifest, folder: &Pat
 /// The manifest of a folder.
 pub(crate) fn read(folder: &Path) -> Result<Manifest, ManifestError> {
     let path = folder.join("manifest.json");
-    let text = std::fs::read_to_string(&path).map_err(|source| missing_or_io(&path, source))?;
+    let text = std::fs::read_to_string(&path).map_err(|reason| missing_or_io(&path, reason))?;
     let manifest: Manifest =
-        serde_json::from_str(&text).map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
+        serde_json::from_str(&text).map_err(|reason| ManifestError::Parse { path: path.clone(), reason })?;
     if manifest.format != FORMAT {
         return Err(ManifestError::Format { path, found: manifest.format });
     }
@@ -69,21 +69,21 @@ pub(crate) fn read(folder: &Path) -> Result<Manifest, ManifestError> {
 /// The text of a family's PTX, if it is the one that the manifest was written for.
 pub(crate) fn read_ptx(folder: &Path, family: &Family) -> Result<String, ManifestError> {
     let path = folder.join(&family.ptx);
-    let text = std::fs::read_to_string(&path).map_err(|source| missing_or_io(&path, source))?;
+    let text = std::fs::read_to_string(&path).map_err(|reason| missing_or_io(&path, reason))?;
     if sha256(text.as_bytes()) == family.sha256 { Ok(text) } else { Err(ManifestError::Changed(path)) }
 }
 
-fn missing_or_io(path: &Path, source: std::io::Error) -> ManifestError {
-    match source.kind() {
+fn missing_or_io(path: &Path, reason: std::io::Error) -> ManifestError {
+    match reason.kind() {
         std::io::ErrorKind::NotFound => ManifestError::Missing(path.to_owned()),
-        _ => ManifestError::Io { path: path.to_owned(), source },
+        _ => ManifestError::Io { path: path.to_owned(), reason },
     }
 }
 
 pub(crate) fn write(folder: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
     let path = folder.join("manifest.json");
     let mut text = serde_json::to_string_pretty(manifest)
-        .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
+        .map_err(|reason| ManifestError::Parse { path: path.clone(), reason })?;
     text.push('\n');
     write_whole(&path, text.as_bytes())
 }
@@ -102,7 +102,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ManifestError
         file.persist(path).map_err(|error| error.error)?;
         Ok(())
     };
-    attempt().map_err(|source| ManifestError::Io { path: path.to_owned(), source })
+    attempt().map_err(|reason| ManifestError::Io { path: path.to_owned(), reason })
 }
 
 /// Temporary files are their owner's alone; these are for everyone who may read the folder.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Why a command did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessError {
-    #[error("`{command}` could not be started: {source}")]
-    Start { command: String, source: std::io::Error },
+    #[error("`{command}` could not be started: {reason}")]
+    Start { command: String, reason: std::io::Error },
     #[error("`{command}` ended with {status}")]
     Failed { command: String, status: ExitStatus },
     #[error("`{command}` was ended after its {} s", limit.as_secs())]
@@ -22,7 +22,7 @@ pub(crate) fn line(command: &Command) -> String {
 
 /// Runs to the end; output goes where this program's goes.
 pub(crate) fn run(command: &mut Command) -> Result<(), ProcessError> {
-    let status = command.status().map_err(|source| ProcessError::Start { command: line(command), source })?;
+    let status = command.status().map_err(|reason| ProcessError::Start { command: line(command), reason })?;
     checked(command, status)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<(), P
     let mut child = command
         .stdin(Stdio::null())
         .spawn()
-        .map_err(|source| ProcessError::Start { command: line(command), source })?;
+        .map_err(|reason| ProcessError::Start { command: line(command), reason })?;
     let end = Instant::now() + limit;
     loop {
         match child.try_wait() {
@@ -43,7 +43,7 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<(), P
                 let _ = child.wait();
                 return Err(ProcessError::TimedOut { command: line(command), limit });
             }
-            Err(source) => return Err(ProcessError::Start { command: line(command), source }),
+            Err(reason) => return Err(ProcessError::Start { command: line(command), reason }),
         }
     }
 }

@@ -197,8 +197,8 @@ fn skip_token(text: &str, at: usize) -> Result<Option<usize>, PtxTextError> {
         length_while(&char::is_whitespace)
     } else if rest.starts_with("//") {
         length_while(&|c| c != '\n')
-    } else if rest.starts_with("/*") {
-        2 + rest[2..].find("*/").ok_or_else(unclosed)? + 2
+    } else if let Some(comment) = rest.strip_prefix("/*") {
+        2 + comment.find("*/").ok_or_else(unclosed)? + 2
     } else if first == '"' {
         // PTX strings (file names of .file and .loc) know no escapes.
         1 + rest[1..].find('"').ok_or_else(unclosed)? + 1

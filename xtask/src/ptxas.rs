@@ -14,7 +14,7 @@ const FETCH_LIMIT: Duration = Duration::from_secs(300);
 
 /// How to get ptxas.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct PtxasOptions {
     /// Use this ptxas; without a PATH, fetch the wheel nvidia-cuda-nvcc into target/ and use that
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = FETCH)]
     pub(crate) ptxas: Option<PathBuf>,
@@ -31,14 +31,14 @@ pub(crate) enum PtxasError {
         "the wheel {WHEEL} cannot be fetched: python3 has no pip; install pip (python3-pip), or name a ptxas with --ptxas PATH"
     )]
     NoPip,
-    #[error("the wheel {WHEEL} cannot be fetched: {0}; name a ptxas with --ptxas PATH")]
-    Fetch(#[from] ProcessError),
-    #[error("the wheel {WHEEL} cannot be unpacked: {0}")]
-    Unpack(std::io::Error),
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
-    #[error("ptxas rejects it:\n{log}")]
-    Rejected { log: String },
+    #[error("the wheel {WHEEL} cannot be fetched: {reason}; name a ptxas with --ptxas PATH")]
+    Fetch { reason: ProcessError },
+    #[error("the wheel {WHEEL} cannot be unpacked: {reason}")]
+    Unpack { reason: std::io::Error },
+    #[error("{}: {reason}", path.display())]
+    Io { path: PathBuf, reason: std::io::Error },
+    #[error("ptxas rejects it: {reason}")]
+    Rejected { reason: String },
 }
 
 /// A ptxas that runs.
@@ -71,13 +71,23 @@ impl Ptxas {
     pub(crate) fn compile(&self, ptx: &Path, arch: &str, cubin: &Path) -> Result<String, PtxasError> {
         let mut command = Command::new(&self.path);
         command.arg(format!("-arch={arch}")).arg("-v").arg(ptx).arg("-o").arg(cubin);
-        let output = command.output().map_err(|source| PtxasError::Io { path: self.path.clone(), source })?;
+        let output = command.output().map_err(|reason| PtxasError::Io { path: self.path.clone(), reason })?;
         let log = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             Ok(log.into_owned())
         } else {
-            Err(PtxasError::Rejected { log: log.into_owned() })
+            Err(PtxasError::Rejected { reason: rejection(&log) })
         }
+    }
+}
+
+/// The first error of a log, and how many more there are: one cause is often repeated for each instruction.
+fn rejection(log: &str) -> String {
+    let mut errors = log.lines().filter(|line| line.contains("error ") || line.contains("fatal "));
+    let Some(first) = errors.next() else { return log.trim().to_owned() };
+    match errors.count() {
+        0 => first.to_owned(),
+        more => format!("{first} (and {more} more errors)"),
     }
 }
 
@@ -85,7 +95,7 @@ impl Ptxas {
 ///
 /// # Errors
 /// Where the named one does not run, or the wheel was asked for and cannot be fetched.
-pub(crate) fn resolve(options: &Options) -> Result<Option<Ptxas>, PtxasError> {
+pub(crate) fn resolve(options: &PtxasOptions) -> Result<Option<Ptxas>, PtxasError> {
     match options.ptxas.as_deref() {
         Some(path) if path == Path::new(FETCH) => {
             let unpacked = wheel_folder().join(IN_WHEEL);
@@ -98,8 +108,8 @@ pub(crate) fn resolve(options: &Options) -> Result<Option<Ptxas>, PtxasError> {
 
 /// As [`resolve`]; where none is there, tries to fetch the wheel and says why that failed.
 pub(crate) fn resolve_or_fetch() -> Option<Ptxas> {
-    let present = resolve(&Options::default()).ok().flatten();
-    present.or_else(|| match resolve(&Options { ptxas: Some(FETCH.into()) }) {
+    let present = resolve(&PtxasOptions::default()).ok().flatten();
+    present.or_else(|| match resolve(&PtxasOptions { ptxas: Some(FETCH.into()) }) {
         Ok(ptxas) => ptxas,
         Err(error) => {
             eprintln!("ptxas: {error}");
@@ -131,16 +141,18 @@ fn fetch() -> Result<PathBuf, PtxasError> {
         return Err(PtxasError::NoPip);
     }
     eprintln!("ptxas: fetching the wheel {WHEEL}");
-    std::fs::create_dir_all(workspace::target()).map_err(PtxasError::Unpack)?;
-    let staging = tempfile::Builder::new()
-        .prefix("ptxas-")
-        .tempdir_in(workspace::target())
-        .map_err(PtxasError::Unpack)?;
+    std::fs::create_dir_all(workspace::target()).map_err(unpack_error)?;
+    let staging =
+        tempfile::Builder::new().prefix("ptxas-").tempdir_in(workspace::target()).map_err(unpack_error)?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]);
     pip.args(["--only-binary=:all:", "--dest"]).arg(staging.path()).arg(WHEEL);
-    process::run_within(&mut pip, FETCH_LIMIT)?;
-    unpack(staging).map_err(PtxasError::Unpack)
+    process::run_within(&mut pip, FETCH_LIMIT).map_err(|reason| PtxasError::Fetch { reason })?;
+    unpack(staging).map_err(unpack_error)
+}
+
+fn unpack_error(reason: std::io::Error) -> PtxasError {
+    PtxasError::Unpack { reason }
 }
 
 fn unpack(staging: tempfile::TempDir) -> std::io::Result<PathBuf> {
@@ -179,9 +191,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rejection_is_one_line() {
+        let log = "ptxas a.ptx, line 8; error   : bad\nptxas a.ptx, line 9; error   : bad\nptxas fatal   : aborted\n";
+        assert_eq!(rejection(log), "ptxas a.ptx, line 8; error   : bad (and 2 more errors)");
+        assert_eq!(rejection("killed\n"), "killed");
+    }
+
+    #[test]
     fn a_named_program_that_is_no_ptxas_is_an_error() {
         for name in ["/nonexistent/ptxas", "true"] {
-            let result = resolve(&Options { ptxas: Some(name.into()) });
+            let result = resolve(&PtxasOptions { ptxas: Some(name.into()) });
             assert!(matches!(result, Err(PtxasError::NotPtxas(path)) if path == Path::new(name)));
         }
     }

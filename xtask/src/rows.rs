@@ -1,6 +1,7 @@
 //! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
 
-use kernels_gpu::row::{Accumulation, Dtype, Row, RowError};
+use crate::workspace;
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, RowError};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,14 +10,14 @@ use std::path::{Path, PathBuf};
 /// Why a file of rows is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RowsError {
-    #[error("{}: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source} (expected a JSON array of rows like {EXAMPLE})", path.display())]
-    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{} cannot be read: {reason}", path.display())]
+    Read { path: PathBuf, reason: std::io::Error },
+    #[error("{}: {reason} (expected a JSON array of rows like {EXAMPLE})", path.display())]
+    Parse { path: PathBuf, reason: serde_json::Error },
     #[error("{} has no rows", .0.display())]
     Empty(PathBuf),
-    #[error("row {number}, {entry}: {source}")]
-    Impossible { number: usize, entry: String, source: RowError },
+    #[error("row {number}, {entry}: {reason}")]
+    Impossible { number: usize, entry: String, reason: RowError },
     #[error("row {number}, {entry}, stands in the file already")]
     Twice { number: usize, entry: String },
 }
@@ -26,28 +27,87 @@ const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
 
+/// Which rows to compile or check.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct RowsOptions {
+    /// These rows instead of the table: a JSON array of rows as in the manifest
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
+    /// Every row that can be compiled instead of the table
+    #[arg(long, conflicts_with = "rows")]
+    pub(crate) every_row: bool,
+}
+
+impl RowsOptions {
+    /// The chosen rows.
+    pub(crate) fn chosen(&self) -> Result<Rows, RowsError> {
+        match &self.rows {
+            Some(file) => of_file(file),
+            None if self.every_row => Ok(feasible()),
+            None => Ok(of_table()),
+        }
+    }
+
+    /// Whether they are the table's, which the device crate knows by itself.
+    pub(crate) fn is_table(&self) -> bool {
+        self.rows.is_none() && !self.every_row
+    }
+
+    /// Where their PTX goes by default: rows that are not the table's never replace what the host loads.
+    pub(crate) fn default_folder(&self) -> PathBuf {
+        let name = match (&self.rows, self.every_row) {
+            (Some(_), _) => "ptx-rows",
+            (None, true) => "ptx-every-row",
+            (None, false) => "ptx",
+        };
+        workspace::target().join(name)
+    }
+}
+
 /// The rows of the table.
 pub(crate) fn of_table() -> Rows {
     VARIANTS.iter().map(|variant| (variant.entry.to_owned(), variant.row)).collect()
+}
+
+/// Every row that can be compiled, with no cap on registers.
+fn feasible() -> Rows {
+    let mut rows = Rows::new();
+    for head_dim in HEAD_DIMS {
+        for (block_m, block_n) in [32, 64, 128].iter().flat_map(|m| [32, 64, 128].map(|n| (*m, n))) {
+            for (warps, stages) in [4, 8].iter().flat_map(|w| [1, 2, 3].map(|s| (*w, s))) {
+                for (dtype, acc) in [
+                    (Dtype::F16, Accumulation::F32),
+                    (Dtype::F16, Accumulation::F16),
+                    (Dtype::Bf16, Accumulation::F32),
+                ] {
+                    let row = Row { dtype, head_dim, block_m, block_n, warps, stages, acc, min_ctas: 1 };
+                    if row.check().is_ok() {
+                        rows.insert(row.entry_name(), row);
+                    }
+                }
+            }
+        }
+    }
+    rows
 }
 
 /// The rows of a file, each of which can be compiled.
 ///
 /// # Errors
 /// [`RowsError`], for the first row that cannot: with its number, its name and the numbers that forbid it.
-pub(crate) fn of_file(path: &Path) -> Result<Rows, RowsError> {
+fn of_file(path: &Path) -> Result<Rows, RowsError> {
     let text =
-        std::fs::read_to_string(path).map_err(|source| RowsError::Read { path: path.to_owned(), source })?;
+        std::fs::read_to_string(path).map_err(|reason| RowsError::Read { path: path.to_owned(), reason })?;
     let list: Vec<Row> =
-        serde_json::from_str(&text).map_err(|source| RowsError::Parse { path: path.to_owned(), source })?;
+        serde_json::from_str(&text).map_err(|reason| RowsError::Parse { path: path.to_owned(), reason })?;
     if list.is_empty() {
         return Err(RowsError::Empty(path.to_owned()));
     }
     let mut rows = Rows::new();
     for (index, row) in list.into_iter().enumerate() {
         let (number, entry) = (index + 1, row.entry_name());
-        if let Err(source) = row.check() {
-            return Err(RowsError::Impossible { number, entry, source });
+        if let Err(reason) = row.check() {
+            return Err(RowsError::Impossible { number, entry, reason });
         }
         if rows.insert(entry.clone(), row).is_some() {
             return Err(RowsError::Twice { number, entry });
@@ -124,6 +184,20 @@ mod tests {
         let unknown = ROW.replace("\"min_ctas\"", "\"ctas\"");
         assert!(from(&format!("[{unknown}]")).expect_err("unknown column").to_string().contains("ctas"));
         assert!(matches!(of_file(Path::new("/nonexistent/rows.json")), Err(RowsError::Read { .. })));
+    }
+
+    #[test]
+    fn feasible_rows_hold_every_head_dim_and_nothing_impossible() {
+        let rows = feasible();
+        for head_dim in HEAD_DIMS {
+            assert!(rows.values().any(|row| row.head_dim == head_dim), "{head_dim}");
+        }
+        assert!(rows.values().all(|row| row.check().is_ok()));
+        assert!(rows.len() > 200, "{}", rows.len());
+        // The table's rows that cap no registers are among them.
+        for (entry, row) in of_table().into_iter().filter(|(_, row)| row.min_ctas == 1) {
+            assert_eq!(rows.get(&entry), Some(&row));
+        }
     }
 
     #[test]

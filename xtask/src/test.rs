@@ -1,5 +1,6 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 
+use crate::rows::RowsOptions;
 use crate::{build_ptx, check_ptx, process, ptxas, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -33,6 +34,8 @@ enum Step {
     Tidy,
     /// cargo test
     Tests,
+    /// Every row that can be compiled, through ptxas; minutes, and only on demand
+    EveryRow,
 }
 
 /// How a step ended, where it did not fail.
@@ -49,7 +52,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut summary = Vec::new();
     let mut failure = None;
     for step in Step::value_variants() {
-        if !options.only.is_empty() && !options.only.contains(step) {
+        let wanted = if options.only.is_empty() { !step.is_on_demand() } else { options.only.contains(step) };
+        if !wanted {
             continue;
         }
         eprintln!("\n== {}", step.name());
@@ -80,6 +84,10 @@ impl Step {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    fn is_on_demand(self) -> bool {
+        self == Step::EveryRow
+    }
+
     fn run(self) -> anyhow::Result<Outcome> {
         match self {
             Step::BuildPtx => build_ptx::run(&build_ptx::Options::default()).map(|()| Outcome::Passed),
@@ -103,6 +111,7 @@ impl Step {
             }
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
             Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
+            Step::EveryRow => every_row().map(|()| Outcome::Passed),
         }
     }
 }
@@ -120,6 +129,14 @@ fn check() -> anyhow::Result<Outcome> {
         return Ok(Outcome::Passed);
     }
     Ok(Outcome::Partly("entry names only: no ptxas to compile them with".to_owned()))
+}
+
+fn every_row() -> anyhow::Result<()> {
+    let rows = RowsOptions { every_row: true, rows: None };
+    build_ptx::run(&build_ptx::Options { rows: rows.clone(), ..build_ptx::Options::default() })?;
+    // Without ptxas there is nothing to learn: the check below fails then, and says so.
+    let _ = ptxas::resolve_or_fetch();
+    check_ptx::run(&check_ptx::Options { rows, require_ptxas: true, ..check_ptx::Options::default() })
 }
 
 fn cargo_has(subcommand: &str) -> bool {

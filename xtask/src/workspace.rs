@@ -16,11 +16,6 @@ pub(crate) fn target() -> PathBuf {
     root().join("target")
 }
 
-/// Where the PTX and its manifest go by default.
-pub(crate) fn ptx_dir() -> PathBuf {
-    target().join("ptx")
-}
-
 /// The cargo that started this program, in the workspace's root.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

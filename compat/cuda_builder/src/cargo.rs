@@ -26,27 +26,25 @@ pub(crate) fn build(builder: &CudaBuilder) -> Result<PathBuf, CudaBuilderError> 
     // Cargo gives a cdylib's files no hash, so builds that differ in anything must not share a folder.
     let target_dir =
         builder.target_dir.clone().unwrap_or_else(|| builder.path_to_crate.join("../target/device"));
-    let ptx = target_dir.join(TARGET).join("release/deps").join(format!("{}.s", package.replace('-', "_")));
+    let file = target_dir.join(TARGET).join("release/deps").join(package.replace('-', "_"));
+    let (assembly, ptx) = (file.with_extension("s"), file.with_extension("ptx"));
 
-    run(command(builder, "rustc", &manifest, package, &target_dir))?;
-    if !ptx.is_file() {
-        // Cargo does not know of this file: where someone removed it alone, the crate still counts as fresh.
-        run(command(builder, "clean", &manifest, package, &target_dir))?;
-        run(command(builder, "rustc", &manifest, package, &target_dir))?;
+    run(command(builder, &manifest, package, &target_dir))?;
+    // Cargo waits for the linker's output, and counts the crate as stale until it is there. Nothing is linked: what rustc
+    // assembled takes its place, and is absent where cargo had nothing to do.
+    if assembly.is_file() {
+        let moved = std::fs::read_to_string(&assembly)
+            .and_then(|text| std::fs::write(&ptx, raise_version(&text, builder.arch.ptx_version())))
+            .and_then(|()| std::fs::remove_file(&assembly));
+        moved.map_err(|source| CudaBuilderError::FailedToCopyPtxFile { path: ptx.clone(), source })?;
     }
     if ptx.is_file() { Ok(ptx) } else { Err(CudaBuilderError::NoPtx(ptx)) }
 }
 
-fn command(
-    builder: &CudaBuilder,
-    subcommand: &str,
-    manifest: &Path,
-    package: &str,
-    target_dir: &Path,
-) -> Command {
+fn command(builder: &CudaBuilder, manifest: &Path, package: &str, target_dir: &Path) -> Command {
     // Inside `cargo run` or a build script this is the very cargo that runs; rustup's proxy otherwise.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([subcommand, "--release", "--target", TARGET, "-p", package]);
+    cargo.args(["rustc", "--release", "--target", TARGET, "-p", package]);
     cargo.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(target_dir);
     // Allows -Z options in cargo and unstable features in the compiler, on released versions of both.
     cargo.env("RUSTC_BOOTSTRAP", "1");
@@ -72,12 +70,10 @@ fn command(
         },
     );
     cargo.envs(builder.envs.iter().map(|(name, value)| (name, value)));
-    if subcommand == "rustc" {
-        cargo.args(["--lib", "--crate-type", "cdylib", "-Zbuild-std=core"]);
-        cargo.args(&builder.build_args);
-        cargo.args(["--", "--emit=asm"]);
-        cargo.args(builder.cfgs.iter().flat_map(|cfg| ["--cfg", cfg]));
-    }
+    cargo.args(["--lib", "--crate-type", "cdylib", "-Zbuild-std=core"]);
+    cargo.args(&builder.build_args);
+    cargo.args(["--", "--emit=asm"]);
+    cargo.args(builder.cfgs.iter().flat_map(|cfg| ["--cfg", cfg]));
     cargo
 }
 
@@ -86,6 +82,21 @@ fn run(mut command: Command) -> Result<(), CudaBuilderError> {
         .status()
         .map_err(|source| CudaBuilderError::CargoMissing { program: command.get_program().into(), source })?;
     if status.success() { Ok(()) } else { Err(CudaBuilderError::BuildFailed(status)) }
+}
+
+/// The PTX with at least this version in its header. rustc writes the least that its own instructions need and knows nothing of
+/// those in inline assembly; its `-Ctarget-feature=+ptx…` says the same with a warning for each crate.
+fn raise_version(text: &str, least: (u32, u32)) -> String {
+    const DIRECTIVE: &str = ".version ";
+    let Some(at) = text.find(DIRECTIVE).map(|at| at + DIRECTIVE.len()) else { return text.to_owned() };
+    let end = at + text[at..].find('\n').unwrap_or(text.len() - at);
+    let found = text[at..end].trim().split_once('.').map(|(major, minor)| (major.parse(), minor.parse()));
+    match found {
+        Some((Ok(major), Ok(minor))) if (major, minor) < least => {
+            format!("{}{}.{}{}", &text[..at], least.0, least.1, &text[end..])
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// `name = "…"` of the `[package]` table.
@@ -122,6 +133,18 @@ mod tests {
     }
 
     #[test]
+    fn the_version_is_raised_and_never_lowered() {
+        let header = |version: &str| format!("// PTX\n.version {version}\n.target sm_80\n");
+        assert_eq!(raise_version(&header("7.0"), (7, 4)), header("7.4"));
+        assert_eq!(raise_version(&header("6.10"), (7, 4)), header("7.4"));
+        for version in ["7.4", "7.10", "8.0", "odd"] {
+            assert_eq!(raise_version(&header(version), (7, 4)), header(version));
+        }
+        assert_eq!(raise_version(".version 7.0", (8, 0)), ".version 8.0");
+        assert_eq!(raise_version("none", (8, 0)), "none");
+    }
+
+    #[test]
     fn options_reach_the_compiler() {
         let builder = CudaBuilder::new("kernels")
             .arch(NvvmArch::Compute90a)
@@ -130,8 +153,7 @@ mod tests {
             .debug(DebugInfo::LineTables)
             .build_args(&["--locked"])
             .env("ROWS", "rows.rs");
-        let command =
-            command(&builder, "rustc", Path::new("kernels/Cargo.toml"), "kernels", Path::new("out"));
+        let command = command(&builder, Path::new("kernels/Cargo.toml"), "kernels", Path::new("out"));
         let args = arguments(&command);
         let after = args.iter().position(|arg| arg == "--").expect("compiler arguments");
         assert_eq!(args[after + 1..], ["--emit=asm", "--cfg", "ferroflash_rows"]);

@@ -24,7 +24,7 @@ pub enum CudaBuilderError {
     #[error("{} names no package", .0.display())]
     NoPackageName(PathBuf),
     /// cargo could not be started.
-    #[error("{} could not be started: {source}", program.display())]
+    #[error("{} could not be started", program.display())]
     CargoMissing {
         /// What was started.
         program: PathBuf,
@@ -38,7 +38,7 @@ pub enum CudaBuilderError {
     #[error("the device build left no {}", .0.display())]
     NoPtx(PathBuf),
     /// The PTX could not be copied to where it was asked for.
-    #[error("failed to copy the PTX file to {}: {source}", path.display())]
+    #[error("failed to copy the PTX file to {}", path.display())]
     FailedToCopyPtxFile {
         /// Where to.
         path: PathBuf,
@@ -63,6 +63,15 @@ impl NvvmArch {
         match self {
             NvvmArch::Compute80 => "sm_80",
             NvvmArch::Compute90a => "sm_90a",
+        }
+    }
+
+    /// The least PTX version that kernels need: 7.4 has the L2 prefetch sizes of cp.async (CUDA 11.4, driver 470), 8.0 has
+    /// wgmma (CUDA 12.0, driver 525).
+    pub const fn ptx_version(self) -> (u32, u32) {
+        match self {
+            NvvmArch::Compute80 => (7, 4),
+            NvvmArch::Compute90a => (8, 0),
         }
     }
 }

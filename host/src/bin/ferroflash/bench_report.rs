@@ -308,9 +308,10 @@ mod tests {
     #[test]
     fn rates_follow_from_the_median() {
         let measurement = Measurement::new(&problem(), vec![measured("one", Some(10.0))]);
+        let seconds = 10.0 * 1e-6;
         let flops = 4.0 * 8.0 * 512.0 * 512.0 * 64.0;
-        assert_eq!(measurement.rows[0].tflops, Some(flops / 1e-5 / 1e12));
-        assert_eq!(measurement.rows[0].gbytes_per_s, Some(4.0 * 8.0 * 512.0 * 64.0 * 2.0 / 1e-5 / 1e9));
+        assert_eq!(measurement.rows[0].tflops, Some(flops / seconds / 1e12));
+        assert_eq!(measurement.rows[0].gbytes_per_s, Some(4.0 * 8.0 * 512.0 * 64.0 * 2.0 / seconds / 1e9));
         let json = serde_json::to_value(&measurement).expect("JSON");
         assert_eq!((&json["shape"][3], &json["rows"][0]["entry"]), (&512.into(), &"one".into()));
         assert_eq!(json["rows"][0]["timing"]["median_us"], 10.0);

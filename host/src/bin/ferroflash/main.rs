@@ -4,6 +4,7 @@ mod bench;
 mod bench_report;
 mod device;
 mod doctor;
+mod doctor_tools;
 mod failure;
 mod input;
 mod memory;
@@ -14,7 +15,6 @@ mod verify;
 mod verify_grid;
 
 use clap::{Parser, Subcommand};
-use failure::Failure;
 use std::process::ExitCode;
 
 /// What a shell reports of a program that Ctrl-C ended.
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Doctor(args) => doctor::run(args).map_err(Failure::from),
+        Command::Doctor(args) => doctor::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
