@@ -296,16 +296,25 @@ mod tests {
     use crate::module::tests::library;
     use crate::problem::{ElementStrides, Sizes};
     use kernels_gpu::params::ForwardParams;
-    use kernels_gpu::row::Dtype;
-    use kernels_gpu::table::VARIANTS;
+    use kernels_gpu::row::{Accumulation, Dtype, Row};
     use std::mem::offset_of;
+
+    const ROW: Row = Row {
+        dtype: Dtype::F16,
+        head_dim: 64,
+        block_m: 64,
+        block_n: 64,
+        warps: 4,
+        stages: 2,
+        acc: Accumulation::F32,
+        min_ctas: 1,
+    };
 
     const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 9, head_dim: 64 };
 
     fn setup() -> (Arc<Recorder>, Attention, Problem) {
         let device = Recorder::new(89, 58);
-        let rows: Vec<_> = VARIANTS.iter().map(|variant| variant.row).collect();
-        let attention = Attention::new(device.clone(), library(&rows)).expect("new enough");
+        let attention = Attention::new(device.clone(), library(&[ROW])).expect("new enough");
         (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
     }
 
@@ -323,7 +332,7 @@ mod tests {
             assert_eq!(output.lse.map(|lse| lse.len()), want_lse.then_some(problem.lse_len()));
         }
         assert_eq!(device.allocated(), 0);
-        assert_eq!(*device.loads.lock().expect("unpoisoned"), ["fwd_f16_d64_m64n64_w4s2c1"], "loaded once");
+        assert_eq!(*device.loads.lock().expect("unpoisoned"), [ROW.entry_name()], "loaded once");
         let launches = device.launches.lock().expect("unpoisoned");
         let [(grid, with_lse), (_, without)] = launches.as_slice() else {
             panic!("{} launches", launches.len())
@@ -370,8 +379,7 @@ mod tests {
 
     #[test]
     fn a_device_older_than_the_kernels_is_refused() {
-        let error =
-            Attention::new(Recorder::new(75, 40), library(&[VARIANTS[0].row])).err().expect("refused");
+        let error = Attention::new(Recorder::new(75, 40), library(&[ROW])).err().expect("refused");
         assert!(matches!(error, Error::UnsupportedDevice { sm: 75, .. }), "{error}");
     }
 }

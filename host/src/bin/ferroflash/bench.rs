@@ -6,6 +6,7 @@ use crate::output::{self, Progress};
 use crate::shape;
 use clap::ValueEnum;
 use ferroflash::measure::{Bench, MeasureOptions};
+use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, Dtype, Error, Plan, Problem, RowSelection, Sizes};
 use std::collections::BTreeSet;
@@ -100,24 +101,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let problems = problems(args)?;
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
+    check_names(&args.rows, bench.attention().library())?;
     let options = MeasureOptions { reps: args.reps, cold: args.cold, ..MeasureOptions::default() };
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));
 
-    let (mut failed, mut total) = (0, 0);
-    let mut first_error = None;
+    let mut errors = Vec::new();
     for problem in &problems {
         let measurement = match measure(&bench, problem, &args.rows, &options) {
             Ok(rows) => Measurement::new(problem, rows),
             Err(error) => {
-                output::say_error(&format!("{}: {error}", bench_report::title(problem)));
                 let measurement = Measurement::failed(problem, &error);
-                first_error.get_or_insert(error);
+                // A single one is what the command ends with.
+                if problems.len() > 1 {
+                    output::say_error(&format!("{}: {error}", bench_report::title(problem)));
+                }
+                errors.push(error);
                 measurement
             }
         };
-        total += measurement.rows.len();
-        failed += measurement.rows.iter().filter(|row| !row.measured.check.passed()).count();
         bench_report::table(&measurement).iter().for_each(|line| output::print(line));
         report.results.push(measurement);
     }
@@ -125,11 +127,36 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         file.write(report.to_json().as_bytes())?;
         file.commit()?;
     }
-    match first_error {
-        Some(error) => Err(error.into()),
-        None if failed > 0 => Err(Failure::Wrong { failed, total }),
-        None => Ok(()),
+    verdict(&report, errors)
+}
+
+fn verdict(report: &Report, mut errors: Vec<Error>) -> Result<(), Failure> {
+    let (failed, total) = (errors.len(), report.results.len());
+    if let (Some(error), 1) = (errors.pop(), total) {
+        return Err(error.into());
     }
+    if failed > 0 {
+        return Err(Failure::Unmeasured { failed, total });
+    }
+    let rows = || report.results.iter().flat_map(|measurement| &measurement.rows);
+    match rows().filter(|row| !row.measured.check.passed()).count() {
+        0 => Ok(()),
+        failed => Err(Failure::Wrong { failed, total: rows().count() }),
+    }
+}
+
+/// Refuses a row that no kernel has before anything runs.
+fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> {
+    for row in rows {
+        let RowSelection::Named(name) = row else { continue };
+        if !library.kernels().iter().any(|kernel| kernel.entry == *name) {
+            let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+            let available = format!("there are {}", names.join(", "));
+            let source = Error::NoSuchKernel { wanted: name.clone(), available };
+            return Err(Failure::Argument { option: "--rows", source });
+        }
+    }
+    Ok(())
 }
 
 /// Every shape with every dtype and mask asked for, in this order; refuses what no kernel could compute before anything runs.

@@ -36,6 +36,14 @@ pub(crate) enum Failure {
         /// The device.
         device: String,
     },
+    /// Some of several problems could not be measured.
+    #[error("{failed} of {total} problems could not be measured: see the lines above")]
+    Unmeasured {
+        /// Problems that failed.
+        failed: usize,
+        /// Problems in all.
+        total: usize,
+    },
     /// Outputs were wrong.
     #[error("{failed} of {total} outputs are wrong: see the lines above")]
     Wrong {
@@ -50,7 +58,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. } | Failure::Input { .. } | Failure::NoRows { .. } => EXIT_MISUSE,
-            Failure::Library(_) | Failure::Wrong { .. } => EXIT_FAILED,
+            Failure::Library(_) | Failure::Unmeasured { .. } | Failure::Wrong { .. } => EXIT_FAILED,
         }
     }
 }
