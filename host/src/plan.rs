@@ -17,9 +17,7 @@ const GRID_MAX: u64 = (1 << 31) - 1;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mask {
     Any,
-    #[allow(dead_code, reason = "for measured lines")]
     Full,
-    #[allow(dead_code, reason = "for measured lines")]
     Causal,
 }
 
@@ -49,11 +47,24 @@ const fn best(
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, [`fallback`] chooses.
 const BEST: &[Best] = &[
     // sm       head_dim mask       CTAs/SM  block_m block_n warps stages min_ctas
-    best((80, 999), 32, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-    best((80, 999), 64, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-    best((80, 999), 96, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-    best((80, 999), 128, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-    best((80, 999), 256, Mask::Any, 0.0, (64, 64, 4, 1, 1)),
+    best((80, 999), 32, Mask::Full, 8.0, (128, 32, 4, 2, 1)),
+    best((80, 999), 32, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
+    best((80, 999), 32, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
+    best((80, 999), 64, Mask::Full, 1.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 64, Mask::Causal, 8.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 64, Mask::Any, 1.5, (64, 64, 4, 3, 1)),
+    best((80, 999), 64, Mask::Any, 0.75, (64, 128, 4, 2, 1)),
+    best((80, 999), 64, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
+    best((80, 999), 96, Mask::Full, 1.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 96, Mask::Causal, 8.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 96, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
+    best((80, 999), 96, Mask::Any, 0.0, (32, 64, 4, 2, 1)),
+    best((80, 999), 128, Mask::Full, 1.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 128, Mask::Causal, 8.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 128, Mask::Any, 0.75, (64, 32, 4, 2, 1)),
+    best((80, 999), 128, Mask::Any, 0.0, (32, 128, 4, 1, 1)),
+    best((80, 999), 256, Mask::Any, 0.75, (64, 64, 4, 1, 1)),
+    best((80, 999), 256, Mask::Any, 0.0, (32, 64, 4, 1, 1)),
 ];
 
 /// How one problem is computed: the kernel, its grid, and its parameters but for the addresses.

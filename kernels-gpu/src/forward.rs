@@ -269,6 +269,10 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
 pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
 ) {
+    // SAFETY: a launch has query rows and heads, so none of the divisors of the schedule is 0.
+    unsafe {
+        core::hint::assert_unchecked(params.query_blocks != 0 && params.heads_q != 0 && params.group != 0);
+    }
     let work = Work::new(params, block_idx_x(), C::ROW.block_m);
     let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let mut scrub = false;

@@ -100,7 +100,10 @@ impl<'a> Module<'a> {
                     if let Some(bounds) = bounds(entry.name) {
                         entry.check_unbound()?;
                         text.push_str(&format!("\n.maxntid {}, 1, 1", bounds.threads));
-                        text.push_str(&format!("\n.minnctapersm {}", bounds.min_ctas));
+                        // Even `.minnctapersm 1` makes ptxas choose other registers than none at all.
+                        if bounds.min_ctas > 1 {
+                            text.push_str(&format!("\n.minnctapersm {}", bounds.min_ctas));
+                        }
                     }
                     text.push_str(entry.between);
                     text.push_str(entry.body);

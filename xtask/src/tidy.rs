@@ -14,6 +14,18 @@ const ASSEMBLY_ROOMS: [&str; 2] = ["kernels-gpu/src/ptx/", "compat/"];
 const SKIPPED: [&str; 3] = [".git", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
+/// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
+const MAY_DEPEND_ON: [(&str, &[&str]); 6] = [
+    ("compat/", &[]),
+    ("kernels-gpu/", &[]),
+    ("ptx-sim/", &[]),
+    ("host/", &["kernels-gpu", "ptx-sim"]),
+    ("lab/", &["ferroflash", "kernels-gpu", "ptx-sim"]),
+    ("xtask/", &["kernels-gpu"]),
+];
+const ROOMS: [&str; 7] = ["benches", "ferroflash", "kernels-gpu", "lab", "ptx-sim", "tests", "xtask"];
+const NO_DEPENDENCY: [&str; 4] = ["benches", "lab", "tests", "xtask"];
+
 // Put together, so that this file keeps its own rules.
 const UNFINISHED: [&str; 3] =
     [concat!("todo", "!("), concat!("unimplemented", "!("), concat!(".unwrap", "()")];
@@ -80,7 +92,27 @@ fn check(name: &str, text: &str) -> Vec<String> {
     if name.ends_with(".rs") {
         check_source(name, text, &mut complaints);
     }
+    if name.ends_with("/Cargo.toml") {
+        check_dependencies(name, text, &mut complaints);
+    }
     complaints
+}
+
+fn check_dependencies(name: &str, text: &str, complaints: &mut Vec<String>) {
+    let allowed = MAY_DEPEND_ON.iter().find(|(room, _)| name.starts_with(room)).map(|(_, allowed)| *allowed);
+    let mut in_dependencies = false;
+    for (number, line) in numbered(text) {
+        if line.starts_with('[') {
+            in_dependencies = line.trim_end_matches(']').ends_with("dependencies");
+        }
+        let key = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        if !in_dependencies || !ROOMS.contains(&key) {
+            continue;
+        }
+        if !allowed.map_or(!NO_DEPENDENCY.contains(&key), |allowed| allowed.contains(&key)) {
+            complaints.push(format!(":{number}: this room may not depend on {key}"));
+        }
+    }
 }
 
 fn check_source(name: &str, text: &str, complaints: &mut Vec<String>) {
@@ -172,6 +204,23 @@ mod tests {
             assert_eq!(check("README.md", &format!("see {path}x\n")).len(), 1, "{path}");
             assert_eq!(check("README.md", &format!("see target{path}x\n")).len(), 0, "{path}");
         }
+    }
+
+    #[test]
+    fn forbidden_dependencies_are_found() {
+        let manifest =
+            |key: &str| format!("[package]\nname = \"x\"\n[dev-dependencies]\n{key}.workspace = true\n");
+        for (file, key) in [
+            ("ptx-sim/Cargo.toml", "kernels-gpu"),
+            ("host/Cargo.toml", "xtask"),
+            ("benches/Cargo.toml", "tests"),
+            ("kernels-gpu/Cargo.toml", "ferroflash"),
+        ] {
+            assert_eq!(check(file, &manifest(key)), [format!(":4: this room may not depend on {key}")]);
+        }
+        assert_eq!(check("host/Cargo.toml", &manifest("ptx-sim")), Vec::<String>::new());
+        assert_eq!(check("tests/Cargo.toml", &manifest("ferroflash")), Vec::<String>::new());
+        assert_eq!(check("ptx-sim/Cargo.toml", &manifest("thiserror")), Vec::<String>::new());
     }
 
     #[test]

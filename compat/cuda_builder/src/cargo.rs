@@ -51,11 +51,12 @@ fn command(builder: &CudaBuilder, manifest: &Path, package: &str, target_dir: &P
     if let Some(rustc) = &builder.rustc {
         cargo.env("RUSTC", rustc);
     }
-    // A user's flags and wrappers are meant for the host compiler.
-    for name in
-        ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"]
-    {
+    // A user's flags and wrappers are meant for the host compiler; an empty wrapper also overrules a configured one.
+    for name in ["RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         cargo.env_remove(name);
+    }
+    for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"] {
+        cargo.env(name, "");
     }
     cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags(builder));
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat");

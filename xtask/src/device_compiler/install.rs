@@ -2,7 +2,7 @@
 
 use super::plan::Installer;
 use super::{Compiler, RELEASE, probe};
-use crate::process;
+use crate::process::{self, ProcessError};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,10 +19,13 @@ pub(super) fn attempt(installer: Installer) -> Result<Compiler, String> {
         }
         Installer::Apt => {
             // Package lists that are there save the longer half; stale or absent ones are fetched after the first failure.
-            if process::run_within(&mut apt_install(), APT_INSTALL_LIMIT).is_err() {
-                process::run_within(&mut apt_get(&["update"]), APT_UPDATE_LIMIT)
+            // What took too long once would do so again.
+            match process::run_within(&mut apt_install(), APT_INSTALL_LIMIT) {
+                Ok(()) => {}
+                Err(error @ ProcessError::TimedOut { .. }) => return Err(error.to_string()),
+                Err(_) => process::run_within(&mut apt_get(&["update"]), APT_UPDATE_LIMIT)
                     .and_then(|()| process::run_within(&mut apt_install(), APT_INSTALL_LIMIT))
-                    .map_err(|error| error.to_string())?;
+                    .map_err(|error| error.to_string())?,
             }
             probe::debian()
         }
