@@ -12,7 +12,8 @@ pub enum InputKind {
     /// As trained models have them: one channel in sixteen of Q and K is 4 times the rest, one token in 32 another
     /// 2 times, so that single keys dominate the softmax.
     Outliers,
-    /// Standard normal, but the last key of the first KV head, and the first query row of the last head, hold NaN.
+    /// Standard normal, but one element each is NaN in the last key of the first KV head, in the value in the middle
+    /// of the last KV head, and in the first query row of the last head.
     NotANumber,
 }
 
@@ -48,7 +49,9 @@ fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Ran
                 let poisoned = match role {
                     TensorRole::K => head == 0 && row + 1 == rows as usize,
                     TensorRole::Q => head + 1 == heads as usize && row == 0,
-                    TensorRole::V | TensorRole::O => false,
+                    // Where the mask hides it, its P is 0, and 0 · NaN must not reach O.
+                    TensorRole::V => head + 1 == heads as usize && row == rows as usize / 2,
+                    TensorRole::O => false,
                 };
                 for (channel, element) in data[start..][..sizes.head_dim as usize].iter_mut().enumerate() {
                     let mut value = random.normal();

@@ -4,7 +4,7 @@
 //! Small outputs can be lucky: with few elements the plain error may be near zero by chance. So one unit in the last
 //! place of the largest output is always allowed, twice what rounding O to the dtype costs a perfect kernel.
 //!
-//! LSE stays in float32 from end to end and has a bound of its own, see [`lse_allowed`].
+//! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
 use crate::error::Error;
 use crate::problem::{Problem, TensorRole};

@@ -50,7 +50,7 @@ pub struct RowReport {
     pub cases: usize,
     /// Problems whose output was wrong, or that did not run.
     pub failed: usize,
-    /// The largest share of the allowed error that any output took: 1 is the limit.
+    /// The largest share of the allowed error that any output took: 1 is the limit, ∞ (null in JSON) a NaN too many.
     pub worst_ratio: f64,
     /// The problem that took it.
     pub worst_case: String,

@@ -34,6 +34,8 @@ support::trials!(
     unknown_and_missing_arguments_are_misuse,
     no_driver_is_one_line,
     rows_without_kernels_are_misuse,
+    bench_without_a_driver_is_one_line,
+    doctor_says_what_to_do_without_a_driver,
 );
 
 const SHAPE: &[usize] = &[1, 2, 3, 32];
@@ -276,6 +278,7 @@ fn bad_shapes_in_arguments_are_misuse() {
         ("1,8,8,20,20", "6 sizes"),
         ("1,8,8,20,20,x", "\"x\" is not a size"),
         ("1,8,8,20,-20,64", "\"-20\" is not a size"),
+        ("100000,1000,1000,100000,100000,64", "the memory in bytes"),
     ] {
         run_args(folder.path(), &["verify", "--device", "cpu", "--shape", shape])
             .refused(2, &["--shape", needle]);
@@ -310,4 +313,22 @@ fn rows_without_kernels_are_misuse() {
     run_args(folder.path(), &args).refused(2, &["--grid needs kernels", "--device cuda"]);
     let args = ["verify", "--device", "cpu", "--shape", "1,1,1,1,1,32", "--rows", "all"];
     run_args(folder.path(), &args).refused(2, &["--rows needs kernels"]);
+}
+
+fn bench_without_a_driver_is_one_line() {
+    let folder = folder();
+    let args = ["bench", "--shape", "1,1,1,64,64,64", "--json", "bench.json"];
+    let bench = ferroflash_with(folder.path(), &args, &[("FERROFLASH_LIBCUDA", "/nonexistent/libcuda.so")]);
+    bench.refused(1, &["no CUDA driver", "/nonexistent/libcuda.so"]);
+    assert!(names(folder.path()).is_empty());
+    run_args(folder.path(), &["bench", "--shape", "1,8,3,20,20,64"]).refused(2, &["not a multiple"]);
+}
+
+fn doctor_says_what_to_do_without_a_driver() {
+    let folder = folder();
+    let doctor =
+        ferroflash_with(folder.path(), &["doctor"], &[("FERROFLASH_LIBCUDA", "/nonexistent/libcuda.so")]);
+    assert!(doctor.stdout.contains("driver"), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("/nonexistent/libcuda.so"), "{}", doctor.stdout);
+    assert!(!doctor.stderr.contains("panicked"), "{}", doctor.stderr);
 }

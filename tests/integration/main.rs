@@ -4,6 +4,7 @@ mod cli_errors;
 mod cli_run;
 mod cli_verify;
 mod gpu;
+mod host_device;
 mod interrupt;
 mod reference;
 mod sample;
@@ -21,6 +22,7 @@ fn main() {
         cli_run::trials(),
         cli_verify::trials(),
         gpu::trials(),
+        host_device::trials(),
         interrupt::trials(),
         reference::trials(),
         sample::trials(),
@@ -36,6 +38,8 @@ fn main() {
 /// The counts in one line for whoever greps for what was not run.
 fn summarise(conclusion: &Conclusion) {
     let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
-    let why = gpu::missing().map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
+    let skipped = *num_ignored > 0;
+    let why =
+        gpu::missing().filter(|_| skipped).map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
     println!("integration: {num_passed} passed, {num_failed} failed, {num_ignored} skipped{why}");
 }

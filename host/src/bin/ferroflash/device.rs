@@ -1,5 +1,6 @@
 //! `--device`: what computes.
 
+use crate::memory;
 use crate::output::{self, Progress};
 use clap::ValueEnum;
 use ferroflash::reference::{narrow, reference};
@@ -86,6 +87,7 @@ impl Engine {
         match self {
             Engine::Kernels(attention) => attention.forward(problem, q, k, v, want_lse),
             Engine::Reference => {
+                memory::check(problem)?;
                 let progress = Progress::new("attention on the CPU");
                 let reference = reference(problem, q, k, v, &|done, total| progress.set(done, total));
                 Ok(Output {

@@ -7,6 +7,7 @@ mod doctor;
 mod doctor_tools;
 mod failure;
 mod input;
+mod memory;
 mod output;
 mod run;
 mod shape;

@@ -17,8 +17,9 @@ const EXAMPLES: &str = "Examples:
   # NumPy arrays of shape [batch, seqlen, heads, head_dim], causal, with the log-sum-exp
   ferroflash run --input q.npy,k.npy,v.npy --layout bshd --causal --lse --output o.safetensors
 
-Tensors are f16, bf16 or f32, of 4 dimensions; heads of Q may be a multiple of those of K and V (GQA).
-head_dim is 32, 64, 96, 128 or 256. The output appears whole or not at all.";
+Tensors are f16, bf16 or f32, of 4 dimensions; heads of Q may be a multiple of
+those of K and V (GQA). head_dim is 32, 64, 96, 128 or 256. The output appears
+whole or not at all.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -3,6 +3,7 @@
 use crate::device::{DeviceArgs, Engine};
 use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
+use crate::memory;
 use crate::output::{self, Progress};
 use crate::shape;
 use crate::verify_grid;
@@ -27,8 +28,9 @@ const EXAMPLES: &str = "Examples:
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
-Correct means: the largest error of O is at most twice that of plain attention in the same dtype on the same
-input, and LSE is within float32's rounding. Exit code 1 where anything is not.";
+Correct means: the largest error of O is at most twice that of plain attention
+in the same dtype on the same input, and LSE is within float32's rounding.
+Exit code 1 where anything is not.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -133,6 +135,7 @@ impl Args {
             .with_layout(layout)
             .with_causal(self.problem.causal.unwrap_or(false));
         let problem = self.problem.scaled(problem)?;
+        memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
         let kind = match self.input_kind {
             KindName::Random => InputKind::Random,
             KindName::Outliers => InputKind::Outliers,
