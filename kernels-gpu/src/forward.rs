@@ -156,8 +156,8 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 let first_key = block * C::ROW.block_n + self.position.warp_n * geometry::keys_per_warp(&C::ROW);
                 limits.apply(&mut s, first_key, self.position.lane);
             }
-            self.softmax.step(&mut s, &mut self.acc_o, self.params.scale_log2);
-            p_v::<C, M, N, D>(&mut self.acc_o, &s, v_tile, self.v_view);
+            let p = self.softmax.step::<C::Element, N, D>(&s, &mut self.acc_o, self.params.scale_log2);
+            p_v::<C, M, N, D>(&mut self.acc_o, &p, v_tile, self.v_view);
         }
     }
 

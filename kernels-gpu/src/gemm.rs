@@ -3,7 +3,7 @@
 use crate::element::{Element, ScoreAccumulation};
 use crate::forward::Config;
 use crate::geometry;
-use crate::tile::{LaneView, OutputFragment, QueryFragment, ScoreFragment};
+use crate::tile::{LaneView, OutputFragment, ProbabilityFragment, QueryFragment, ScoreFragment};
 
 /// A warp's rows of Q: in registers, or in shared memory where they do not fit.
 #[derive(Clone, Copy)]
@@ -83,12 +83,16 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
 #[inline(always)]
 pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
     acc_o: &mut OutputFragment<M, D>,
-    p: &ScoreFragment<M, N>,
+    p: &ProbabilityFragment<M, N>,
     v_tile: u32,
     view: LaneView,
 ) {
     for k in 0..N / 2 {
-        let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| a_operand::<C>(&p[m][2 * k], &p[m][2 * k + 1]));
+        // Two neighbouring 16×8 accumulators are a 16×16 A operand: no lane needs another lane's elements.
+        let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| {
+            let (left, right) = (p[m][2 * k], p[m][2 * k + 1]);
+            [left[0], left[1], right[0], right[1]]
+        });
         for n in 0..D / 2 {
             // SAFETY: the caller's.
             unsafe {
@@ -100,15 +104,4 @@ pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
             }
         }
     }
-}
-
-/// Two neighbouring 16×8 accumulators, rounded, are a 16×16 A operand: no lane needs another lane's elements.
-#[inline(always)]
-fn a_operand<C: Config>(left: &[f32; 4], right: &[f32; 4]) -> [u32; 4] {
-    [
-        C::Element::pack(left[0], left[1]),
-        C::Element::pack(left[2], left[3]),
-        C::Element::pack(right[0], right[1]),
-        C::Element::pack(right[2], right[3]),
-    ]
 }

@@ -5,8 +5,10 @@ use crate::fragment::{ldmatrix_a_source, ldmatrix_b_source};
 use crate::ptx::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use crate::swizzle::Swizzle;
 
-/// A warp's part of S or P: `M` m16 tiles by `N` n8 tiles, four elements a lane in each.
+/// A warp's part of S: `M` m16 tiles by `N` n8 tiles, four elements a lane in each.
 pub type ScoreFragment<const M: usize, const N: usize> = [[[f32; 4]; N]; M];
+/// A warp's part of P, rounded to the element type: as S, two elements a register.
+pub type ProbabilityFragment<const M: usize, const N: usize> = [[[u32; 2]; N]; M];
 /// A warp's part of O: `M` m16 tiles by `D` n8 tiles along head_dim.
 pub type OutputFragment<const M: usize, const D: usize> = [[[f32; 4]; D]; M];
 /// A warp's part of Q: `M` m16 tiles by `K` k16 steps, as A operands.
