@@ -4,6 +4,7 @@ use crate::device::DeviceInfo;
 use crate::error::Error;
 use crate::module::Library;
 use crate::problem::{Problem, TensorRole};
+use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::ForwardParams;
@@ -138,9 +139,9 @@ impl Plan {
             o_strides: problem.byte_strides(TensorRole::O),
             seqlen_q: sizes.seqlen_q,
             seqlen_k: sizes.seqlen_k,
-            heads_q: sizes.heads_q,
-            group: problem.group(),
-            query_blocks: geometry::query_blocks(row, sizes.seqlen_q),
+            heads_q: Divisor::new(sizes.heads_q),
+            group: Divisor::new(problem.group()),
+            query_blocks: Divisor::new(geometry::query_blocks(row, sizes.seqlen_q)),
             causal: problem.causal().into(),
             scale_log2: problem.scale_log2(),
             ..ForwardParams::default()
@@ -340,8 +341,8 @@ mod tests {
         let at = Addresses { q: 16, k: 32, v: 48, o: 64, lse: 80 };
         let params = plan.params(&at);
         assert_eq!((params.q, params.k, params.v, params.o, params.lse), (16, 32, 48, 64, 80));
-        assert_eq!((params.seqlen_q, params.seqlen_k, params.heads_q, params.group), (65, 17, 8, 4));
-        assert_eq!((params.query_blocks, params.causal), (2, 1));
+        assert_eq!((params.seqlen_q, params.seqlen_k, params.heads_q.value, params.group.value), (65, 17, 8, 4));
+        assert_eq!((params.query_blocks.value, params.causal), (2, 1));
         assert_eq!(params.scale_log2, 0.125 * std::f32::consts::LOG2_E);
         assert_eq!((params.q_strides.row, params.q_strides.head), (8 * 128, 128));
         assert_eq!((params.k_strides.batch, params.v_strides.row), (17 * 2 * 128, 2 * 128));

@@ -172,7 +172,7 @@ pub unsafe fn store_lse<const M: usize>(
     if params.lse == 0 {
         return;
     }
-    let head = u64::from(work.batch) * u64::from(params.heads_q) + u64::from(work.head_q);
+    let head = u64::from(work.batch) * u64::from(params.heads_q.value) + u64::from(work.head_q);
     let base = to_global(params.lse) + head * u64::from(params.seqlen_q) * 4;
     for m in 0..M {
         let lse = softmax.lse(m, params.scale_log2);

@@ -13,14 +13,13 @@ use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{dynamic_smem, to_global};
-use crate::ptx::opaque;
+use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::ptx::warp::sync_threads_or;
 use crate::row::Row;
 use crate::scheduler::{KeyBlocks, Work};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::{LaneView, OutputFragment};
-use core::hint::assert_unchecked;
-use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
+use cuda_std::thread::sync_threads;
 
 /// What a row of the table says, as types and constants.
 pub trait Config {
@@ -184,11 +183,12 @@ type Accumulated<const M: usize, const D: usize> = (OnlineSoftmax<M>, OutputFrag
 #[inline(always)]
 unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
-    work: &Work,
-    blocks: KeyBlocks,
+    cta: u32,
     thread: u32,
     scrub: bool,
 ) -> Accumulated<M, D> {
+    let work = Work::new(params, cta, C::ROW.block_m);
+    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let (softmax, acc_o) = (OnlineSoftmax::EMPTY, [[[0.0; 4]; D]; M]);
     if blocks.end == 0 {
         return (softmax, acc_o);
@@ -270,28 +270,21 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
 pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
 ) {
-    // SAFETY: a launch has query rows and heads, so none of the divisors of the schedule is 0.
-    unsafe {
-        assert_unchecked(params.query_blocks != 0);
-        assert_unchecked(params.heads_q != 0);
-        assert_unchecked(params.group != 0);
-    }
-    let work = Work::new(params, block_idx_x(), C::ROW.block_m);
-    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let mut scrub = false;
     // SAFETY: the caller's; scrub is the same for all threads.
     unsafe {
-        // Opaque thread indices, so that nothing derived from them is kept in registers for later.
+        // Indices are read again, so that nothing derived from them is kept in registers for later.
         let (mut softmax, mut acc_o) = loop {
-            let thread = opaque(thread_idx_x());
-            let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, &work, blocks, thread, scrub);
+            let (cta, thread) = (block_idx_x_again(), thread_idx_x_again());
+            let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, cta, thread, scrub);
             // Not finite: V may have put NaN into rows that do not see it. Once more, with care.
             if params.causal == 0 || scrub || !sync_threads_or(nonfinite::in_fragment(&acc_o)) {
                 break (softmax, acc_o);
             }
             scrub = true;
         };
-        let position = Position::new::<C>(opaque(thread_idx_x()));
+        let work = Work::new(params, block_idx_x_again(), C::ROW.block_m);
+        let position = Position::new::<C>(thread_idx_x_again());
         softmax.reduce_sum();
         merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, params.scale_log2);
         if position.warp_n == 0 {

@@ -12,6 +12,7 @@ extern crate alloc;
 #[macro_use]
 pub mod table;
 
+pub mod divisor;
 pub mod fragment;
 pub mod geometry;
 #[cfg(feature = "manifest")]

@@ -12,10 +12,10 @@ use crate::geometry;
 use crate::params::ForwardParams;
 use crate::ptx::math::fma;
 use crate::ptx::memory::{ld_global_b16, ld_shared_v4, st_global_b16, st_shared, to_global};
-use crate::ptx::opaque;
+use crate::ptx::block_idx_x_again;
 use crate::scheduler::{KeyBlocks, Work, visible_end};
 use crate::tile::OutputFragment;
-use cuda_std::thread::{block_idx_x, thread_idx_x};
+use cuda_std::thread::thread_idx_x;
 
 /// Both halves' exponents.
 const fn exponents<E: Element>() -> u32 {
@@ -83,8 +83,8 @@ fn add<E: Element>(o: u16, v: u16) -> u16 {
 /// All threads of the CTA take part after a barrier that follows the writes to O; the rest as for the kernel.
 #[inline(always)]
 pub unsafe fn restore<C: Config>(params: &ForwardParams) {
-    // Computed anew, from an opaque index, so that the main loop need not keep registers for what is hardly ever used.
-    let work = &Work::new(params, opaque(block_idx_x()), C::ROW.block_m);
+    // Computed anew, so that the main loop need not keep registers for what is hardly ever used.
+    let work = &Work::new(params, block_idx_x_again(), C::ROW.block_m);
     let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
     let (head_dim, threads) = (C::ROW.head_dim, geometry::threads(&C::ROW));
     let strides = &params.v_strides;

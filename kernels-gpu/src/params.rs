@@ -1,5 +1,7 @@
 //! The parameter block of the forward kernels, written by the host and read by the device.
 
+use crate::divisor::Divisor;
+
 /// Distance in bytes between neighbours along each dimension of a `[batch, head, row, head_dim]` view.
 /// The last dimension is contiguous; every stride is a multiple of 16 bytes.
 #[repr(C)]
@@ -40,11 +42,11 @@ pub struct ForwardParams {
     /// Keys.
     pub seqlen_k: u32,
     /// Query heads.
-    pub heads_q: u32,
+    pub heads_q: Divisor,
     /// Query heads that share one KV head: heads_q / heads_kv.
-    pub group: u32,
+    pub group: Divisor,
     /// Blocks of query rows of one head: ⌈seqlen_q / block_m⌉.
-    pub query_blocks: u32,
+    pub query_blocks: Divisor,
     /// 1 for the bottom-right aligned causal mask, else 0.
     pub causal: u32,
     /// Softmax scale times log2(e), so that the kernel can use exp2. Positive and finite.
@@ -70,10 +72,12 @@ impl ForwardParams {
                 put(&stride.to_ne_bytes());
             }
         }
-        let sizes = [self.seqlen_q, self.seqlen_k, self.heads_q, self.group, self.query_blocks, self.causal];
-        for size in sizes {
-            put(&size.to_ne_bytes());
+        put(&self.seqlen_q.to_ne_bytes());
+        put(&self.seqlen_k.to_ne_bytes());
+        for word in [self.heads_q, self.group, self.query_blocks].map(Divisor::words).as_flattened() {
+            put(&word.to_ne_bytes());
         }
+        put(&self.causal.to_ne_bytes());
         put(&self.scale_log2.to_ne_bytes());
         put(&self.reserved.to_ne_bytes());
         bytes
@@ -100,9 +104,9 @@ mod tests {
             o_strides: strides(40),
             seqlen_q: 50,
             seqlen_k: 51,
-            heads_q: 52,
-            group: 53,
-            query_blocks: 54,
+            heads_q: Divisor::new(52),
+            group: Divisor::new(53),
+            query_blocks: Divisor::new(54),
             causal: 1,
             scale_log2: 0.25,
             reserved: 0,
@@ -114,6 +118,7 @@ mod tests {
         assert_eq!(u64_at(offset_of!(ForwardParams, v_strides) + offset_of!(Strides, row)), 32);
         assert_eq!(u64_at(offset_of!(ForwardParams, o_strides)), 40);
         assert_eq!(u32_at(offset_of!(ForwardParams, seqlen_q)), 50);
+        assert_eq!(u32_at(offset_of!(ForwardParams, query_blocks)), 54);
         assert_eq!(u32_at(offset_of!(ForwardParams, causal)), 1);
         assert_eq!(f32::from_bits(u32_at(offset_of!(ForwardParams, scale_log2))), 0.25);
         assert_eq!(bytes.len() % 8, 0);

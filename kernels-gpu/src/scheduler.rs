@@ -19,10 +19,10 @@ impl Work {
     /// The work of CTA `index`: query blocks vary fastest, so that neighbours in time share K and V in L2.
     /// Causal blocks are taken from the end, where most keys are visible: the longest work starts first.
     pub fn new(params: &ForwardParams, index: u32, block_m: u32) -> Self {
-        let (head_index, block) = (index / params.query_blocks, index % params.query_blocks);
-        let block = if params.causal != 0 { params.query_blocks - 1 - block } else { block };
-        let (batch, head_q) = (head_index / params.heads_q, head_index % params.heads_q);
-        Self { batch, head_q, head_kv: head_q / params.group, first_row: block * block_m }
+        let (head_index, block) = params.query_blocks.divide(index);
+        let block = if params.causal != 0 { params.query_blocks.value - 1 - block } else { block };
+        let (batch, head_q) = params.heads_q.divide(head_index);
+        Self { batch, head_q, head_kv: params.group.quotient(head_q), first_row: block * block_m }
     }
 }
 
@@ -57,9 +57,11 @@ impl KeyBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::divisor::Divisor;
 
     fn params(seqlen_q: u32, seqlen_k: u32, causal: bool) -> ForwardParams {
-        ForwardParams { seqlen_q, seqlen_k, causal: causal.into(), heads_q: 6, group: 3, ..Default::default() }
+        let (heads_q, group) = (Divisor::new(6), Divisor::new(3));
+        ForwardParams { seqlen_q, seqlen_k, causal: causal.into(), heads_q, group, ..Default::default() }
     }
 
     #[test]
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_block_of_every_head_is_taken_once_and_causal_ones_from_the_end() {
-        let mut params = ForwardParams { query_blocks: 3, ..params(150, 150, false) };
+        let mut params = ForwardParams { query_blocks: Divisor::new(3), ..params(150, 150, false) };
         let work: Vec<Work> = (0..36).map(|index| Work::new(&params, index, 64)).collect();
         for (index, work) in work.iter().enumerate() {
             let index = index as u32;

@@ -20,3 +20,27 @@ pub fn opaque(value: u32) -> u32 {
     }
     r
 }
+
+macro_rules! read_again {
+    ($($(#[$doc:meta])* $name:ident => $register:literal;)*) => { $(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            let r;
+            // SAFETY: reads a special register.
+            unsafe {
+                core::arch::asm!(concat!("mov.u32 {r}, ", $register, ";"), r = out(reg32) r, options(nomem, nostack));
+            }
+            r
+        }
+    )* };
+}
+
+// As cuda_std's functions, but each call reads the special register: what is derived from one call is not kept in
+// registers until the next.
+read_again! {
+    /// `%tid.x`, read again.
+    thread_idx_x_again => "%tid.x";
+    /// `%ctaid.x`, read again.
+    block_idx_x_again => "%ctaid.x";
+}
