@@ -33,6 +33,12 @@ impl<const M: usize, const K: usize> Queries<M, K> {
         queries
     }
 
+    /// See [`LaneView::for_this_step`].
+    #[inline(always)]
+    fn for_this_step(self) -> Self {
+        Self { view: self.view.for_this_step(), ..self }
+    }
+
     /// The A operand of m16 tile `m` and k16 step `k`.
     ///
     /// # Safety
@@ -58,6 +64,7 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
     k_tile: u32,
     view: LaneView,
 ) -> ScoreFragment<M, N> {
+    let (view, q) = (view.for_this_step(), q.for_this_step());
     let mut acc_s = [[C::Scores::ZERO; N]; M];
     for k in 0..K {
         // SAFETY: the caller's.
@@ -87,6 +94,7 @@ pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
     v_tile: u32,
     view: LaneView,
 ) {
+    let view = view.for_this_step();
     for k in 0..N / 2 {
         // Two neighbouring 16×8 accumulators are a 16×16 A operand: no lane needs another lane's elements.
         let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| {

@@ -31,9 +31,9 @@ pub fn visible_end(params: &ForwardParams, row: u32) -> u32 {
     if params.causal == 0 {
         return params.seqlen_k;
     }
-    // Bottom-right alignment: the last query row sees every key.
-    let end = i64::from(row) + 1 + i64::from(params.seqlen_k) - i64::from(params.seqlen_q);
-    end.clamp(0, i64::from(params.seqlen_k)) as u32
+    // Bottom-right alignment: the last query row sees every key. Lengths are below 2^31, so the sum fits; rows past
+    // the last exist in a ragged block.
+    (row + 1 + params.seqlen_k).saturating_sub(params.seqlen_q).min(params.seqlen_k)
 }
 
 /// Blocks of keys that the query rows of a CTA see: `0..full` entirely, `full..end` in part.
