@@ -101,11 +101,9 @@ unsafe fn copy_tile<C: Config, const BOUNDED: bool>(source: &mut TileCopy, tile:
 /// A warp's state through the main loop.
 struct MainLoop<'a, const M: usize, const D: usize, const K: usize> {
     params: &'a ForwardParams,
-    position: Position,
+    thread: u32,
     pipeline: Pipeline,
     queries: Queries<M, K>,
-    k_view: LaneView,
-    v_view: LaneView,
     softmax: OnlineSoftmax<M>,
     acc_o: OutputFragment<M, D>,
     /// Whether non-finite elements of V are replaced by 0 in blocks that are seen only in part.
@@ -119,6 +117,14 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
     /// All threads of the CTA take part, with the blocks in descending order.
     #[inline(always)]
     unsafe fn step<C: Config, const N: usize, const MASKED: bool>(&mut self, block: u32, limits: &RowLimits<M>) {
+        // Where fragments fill the registers, the views are computed anew in each step and take none in between.
+        let spare_registers = geometry::q_in_registers(&C::ROW);
+        let thread = if spare_registers { self.thread } else { thread_idx_x_again() };
+        let position = Position::new::<C>(thread);
+        let warp_key = position.warp_n * geometry::keys_per_warp(&C::ROW);
+        let q_view = LaneView::a_operand::<C>(position.warp_row, position.lane);
+        let k_view = LaneView::b_operand::<C>(warp_key, position.lane);
+        let v_view = LaneView::a_operand::<C>(warp_key, position.lane);
         let k_tile = self.pipeline.read;
         let v_tile = k_tile + Pipeline::tile_bytes::<C>();
         // SAFETY: every thread passes here; the barriers say which hazard they close.
@@ -140,7 +146,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 cp_async_commit_group();
                 self.pipeline.read = self.pipeline.next::<C>(self.pipeline.read);
             }
-            let mut s = q_kt::<C, M, N, K>(&self.queries, k_tile, self.k_view);
+            let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view);
             if C::ROW.stages == 1 {
                 // V has landed for all, and all are done with K.
                 cp_async_wait_group::<0>();
@@ -152,11 +158,10 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 cp_async_commit_group();
             }
             if MASKED {
-                let first_key = block * C::ROW.block_n + self.position.warp_n * geometry::keys_per_warp(&C::ROW);
-                limits.apply(&mut s, first_key, self.position.lane);
+                limits.apply(&mut s, block * C::ROW.block_n + warp_key, position.lane);
             }
-            let p = self.softmax.step::<C::Element, N, D>(&s, &mut self.acc_o, self.params.scale_log2);
-            p_v::<C, M, N, D>(&mut self.acc_o, &p, v_tile, self.v_view);
+            self.softmax.step(&mut s, &mut self.acc_o, self.params.scale_log2);
+            p_v::<C, M, N, D>(&mut self.acc_o, &s, v_tile, v_view);
         }
     }
 
@@ -194,7 +199,6 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
         return (softmax, acc_o);
     }
     let (row, position) = (C::ROW, Position::new::<C>(thread));
-    let lane = position.lane;
     let q_tile = dynamic_smem();
     let kv_stages = q_tile + geometry::tile_bytes(&row, row.block_m);
     let last = (blocks.end - 1) * row.block_n;
@@ -232,15 +236,13 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
         }
         // Q has landed for all.
         sync_threads();
-        let warp_key = position.warp_n * geometry::keys_per_warp(&row);
-        let limits = RowLimits::new(params, work.first_row + position.warp_row, lane);
+        let q_view = LaneView::a_operand::<C>(position.warp_row, position.lane);
+        let limits = RowLimits::new(params, work.first_row + position.warp_row, position.lane);
         let mut main_loop = MainLoop {
             params,
-            position,
+            thread,
             pipeline,
-            queries: Queries::<M, K>::new::<C>(q_tile, position.warp_row, lane),
-            k_view: LaneView::b_operand::<C>(warp_key, lane),
-            v_view: LaneView::a_operand::<C>(warp_key, lane),
+            queries: Queries::<M, K>::new::<C>(q_tile, q_view),
             softmax,
             acc_o,
             scrub,

@@ -3,25 +3,23 @@
 use crate::element::{Element, ScoreAccumulation};
 use crate::forward::Config;
 use crate::geometry;
-use crate::tile::{LaneView, OutputFragment, ProbabilityFragment, QueryFragment, ScoreFragment};
+use crate::tile::{LaneView, OutputFragment, QueryFragment, ScoreFragment};
 
 /// A warp's rows of Q: in registers, or in shared memory where they do not fit.
 #[derive(Clone, Copy)]
 pub struct Queries<const M: usize, const K: usize> {
     fragment: QueryFragment<M, K>,
     tile: u32,
-    view: LaneView,
 }
 
 impl<const M: usize, const K: usize> Queries<M, K> {
-    /// Reads the rows that start at `first_row` of the tile at `tile`.
+    /// Reads the rows that `view` sees of the tile at `tile`.
     ///
     /// # Safety
     /// All 32 lanes take part and the tile has been written. It stays as it is while this is used.
     #[inline(always)]
-    pub unsafe fn new<C: Config>(tile: u32, first_row: u32, lane: u32) -> Self {
-        let view = LaneView::a_operand::<C>(first_row, lane);
-        let mut queries = Self { fragment: [[[0; 4]; K]; M], tile, view };
+    pub unsafe fn new<C: Config>(tile: u32, view: LaneView) -> Self {
+        let mut queries = Self { fragment: [[[0; 4]; K]; M], tile };
         if geometry::q_in_registers(&C::ROW) {
             for m in 0..M {
                 for k in 0..K {
@@ -33,46 +31,40 @@ impl<const M: usize, const K: usize> Queries<M, K> {
         queries
     }
 
-    /// See [`LaneView::for_this_step`].
-    #[inline(always)]
-    fn for_this_step(self) -> Self {
-        Self { view: self.view.for_this_step(), ..self }
-    }
-
     /// The A operand of m16 tile `m` and k16 step `k`.
     ///
     /// # Safety
     /// As for [`Self::new`].
     #[inline(always)]
-    unsafe fn operand<C: Config>(&self, m: usize, k: usize) -> [u32; 4] {
+    unsafe fn operand<C: Config>(&self, view: LaneView, m: usize, k: usize) -> [u32; 4] {
         if geometry::q_in_registers(&C::ROW) {
             self.fragment[m][k]
         } else {
             // SAFETY: the caller's.
-            unsafe { self.view.load::<C>(self.tile, m, k) }
+            unsafe { view.load::<C>(self.tile, m, k) }
         }
     }
 }
 
-/// S = Q·Kᵀ for the keys that `view` sees of the tile at `k_tile`.
+/// S = Q·Kᵀ for the rows that `q_view` sees of Q's tile, and the keys that `k_view` sees of the tile at `k_tile`.
 ///
 /// # Safety
 /// All 32 lanes take part and the tile has been written.
 #[inline(always)]
 pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
     q: &Queries<M, K>,
+    q_view: LaneView,
     k_tile: u32,
-    view: LaneView,
+    k_view: LaneView,
 ) -> ScoreFragment<M, N> {
-    let (view, q) = (view.for_this_step(), q.for_this_step());
     let mut acc_s = [[C::Scores::ZERO; N]; M];
     for k in 0..K {
         // SAFETY: the caller's.
-        let q_frag: [[u32; 4]; M] = core::array::from_fn(|m| unsafe { q.operand::<C>(m, k) });
+        let q_frag: [[u32; 4]; M] = core::array::from_fn(|m| unsafe { q.operand::<C>(q_view, m, k) });
         for n in 0..N / 2 {
             // SAFETY: the caller's.
             unsafe {
-                let k_frag = view.load::<C>(k_tile, n, k);
+                let k_frag = k_view.load::<C>(k_tile, n, k);
                 for m in 0..M {
                     C::Scores::mma(&mut acc_s[m][2 * n], q_frag[m], k_frag[0], k_frag[1]);
                     C::Scores::mma(&mut acc_s[m][2 * n + 1], q_frag[m], k_frag[2], k_frag[3]);
@@ -90,17 +82,12 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
 #[inline(always)]
 pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
     acc_o: &mut OutputFragment<M, D>,
-    p: &ProbabilityFragment<M, N>,
+    p: &ScoreFragment<M, N>,
     v_tile: u32,
     view: LaneView,
 ) {
-    let view = view.for_this_step();
     for k in 0..N / 2 {
-        // Two neighbouring 16×8 accumulators are a 16×16 A operand: no lane needs another lane's elements.
-        let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| {
-            let (left, right) = (p[m][2 * k], p[m][2 * k + 1]);
-            [left[0], left[1], right[0], right[1]]
-        });
+        let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| a_operand::<C>(&p[m][2 * k], &p[m][2 * k + 1]));
         for n in 0..D / 2 {
             // SAFETY: the caller's.
             unsafe {
@@ -112,4 +99,15 @@ pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
             }
         }
     }
+}
+
+/// Two neighbouring 16×8 accumulators, rounded, are a 16×16 A operand: no lane needs another lane's elements.
+#[inline(always)]
+fn a_operand<C: Config>(left: &[f32; 4], right: &[f32; 4]) -> [u32; 4] {
+    [
+        C::Element::pack(left[0], left[1]),
+        C::Element::pack(left[2], left[3]),
+        C::Element::pack(right[0], right[1]),
+        C::Element::pack(right[2], right[3]),
+    ]
 }

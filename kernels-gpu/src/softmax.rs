@@ -2,10 +2,9 @@
 //!
 //! A lane holds two rows of each m16 tile, row g and row g + 8; four lanes share a row.
 
-use crate::element::Element;
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::warp::{shfl_bfly, vote_any};
-use crate::tile::{OutputFragment, ProbabilityFragment, ScoreFragment};
+use crate::tile::{OutputFragment, ScoreFragment};
 
 /// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled. P stays
 /// below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
@@ -25,30 +24,28 @@ impl<const M: usize> OnlineSoftmax<M> {
     /// Before any key has been seen.
     pub const EMPTY: Self = Self { row_max: [[f32::NEG_INFINITY; 2]; M], row_sum: [[0.0; 2]; M] };
 
-    /// P from S; rescales O and row_sum where the maximum grew.
+    /// Turns S into P in place, and rescales O and row_sum where the maximum grew.
     #[inline(always)]
-    pub fn step<E: Element, const N: usize, const D: usize>(
+    pub fn step<const N: usize, const D: usize>(
         &mut self,
-        s: &ScoreFragment<M, N>,
+        s: &mut ScoreFragment<M, N>,
         acc_o: &mut OutputFragment<M, D>,
         scale_log2: f32,
-    ) -> ProbabilityFragment<M, N> {
+    ) {
         self.grow_max(s, acc_o, scale_log2);
-        let mut p = [[[0; 2]; N]; M];
         for m in 0..M {
             for half in 0..2 {
                 let offset = -base(self.row_max[m][half]) * scale_log2;
                 let mut sum = 0.0;
-                for n in 0..N {
-                    let [low, high] = [0, 1].map(|i| ex2(fma(s[m][n][2 * half + i], scale_log2, offset)));
-                    sum += low;
-                    sum += high;
-                    p[m][n][half] = E::pack(low, high);
+                for tile in &mut s[m] {
+                    for p in &mut tile[2 * half..2 * half + 2] {
+                        *p = ex2(fma(*p, scale_log2, offset));
+                        sum += *p;
+                    }
                 }
                 self.row_sum[m][half] += sum;
             }
         }
-        p
     }
 
     #[inline(always)]

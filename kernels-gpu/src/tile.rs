@@ -3,13 +3,10 @@
 use crate::forward::Config;
 use crate::fragment::{ldmatrix_a_source, ldmatrix_b_source};
 use crate::ptx::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
-use crate::ptx::opaque;
 use crate::swizzle::Swizzle;
 
-/// A warp's part of S: `M` m16 tiles by `N` n8 tiles, four elements a lane in each.
+/// A warp's part of S or P: `M` m16 tiles by `N` n8 tiles, four elements a lane in each.
 pub type ScoreFragment<const M: usize, const N: usize> = [[[f32; 4]; N]; M];
-/// A warp's part of P, rounded to the element type: as S, two elements a register.
-pub type ProbabilityFragment<const M: usize, const N: usize> = [[[u32; 2]; N]; M];
 /// A warp's part of O: `M` m16 tiles by `D` n8 tiles along head_dim.
 pub type OutputFragment<const M: usize, const D: usize> = [[[f32; 4]; D]; M];
 /// A warp's part of Q: `M` m16 tiles by `K` k16 steps, as A operands.
@@ -39,13 +36,6 @@ impl LaneView {
     pub fn b_operand<C: Config>(first_row: u32, lane: u32) -> Self {
         let (row, chunk) = ldmatrix_b_source(lane);
         Self { offset: Swizzle::new(C::ROW.head_dim).offset(first_row + row, chunk) }
-    }
-
-    /// The same view, for one step of the main loop: what is derived from it is computed in each step anew, a few
-    /// cheap instructions, instead of staying in registers that the fragments need.
-    #[inline(always)]
-    pub fn for_this_step(self) -> Self {
-        Self { offset: opaque(self.offset) }
     }
 
     /// The 16×16 elements at `row16` · 16 rows and `column16` · 16 elements from the view's start.
