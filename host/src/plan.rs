@@ -48,7 +48,7 @@ const fn best(
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, [`fallback`] chooses.
 const BEST: &[Best] = &[
     // sm       head_dim mask       CTAs/SM  block_m block_n warps stages min_ctas
-    best((80, 999), 32, Mask::Full, 8.0, (128, 32, 4, 2, 1)),
+    best((80, 999), 32, Mask::Any, 8.0, (128, 64, 4, 2, 1)),
     best((80, 999), 32, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
     best((80, 999), 32, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
     best((80, 999), 64, Mask::Full, 1.0, (128, 64, 4, 2, 1)),
@@ -56,8 +56,8 @@ const BEST: &[Best] = &[
     best((80, 999), 64, Mask::Any, 1.5, (64, 64, 4, 3, 1)),
     best((80, 999), 64, Mask::Any, 0.75, (64, 128, 4, 2, 1)),
     best((80, 999), 64, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
-    best((80, 999), 96, Mask::Full, 1.0, (128, 64, 4, 2, 1)),
-    best((80, 999), 96, Mask::Causal, 8.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 96, Mask::Full, 1.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 96, Mask::Causal, 8.0, (128, 64, 4, 1, 1)),
     best((80, 999), 96, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
     best((80, 999), 96, Mask::Any, 0.0, (32, 64, 4, 2, 1)),
     best((80, 999), 128, Mask::Full, 1.0, (128, 64, 4, 1, 1)),
@@ -341,7 +341,10 @@ mod tests {
         let at = Addresses { q: 16, k: 32, v: 48, o: 64, lse: 80 };
         let params = plan.params(&at);
         assert_eq!((params.q, params.k, params.v, params.o, params.lse), (16, 32, 48, 64, 80));
-        assert_eq!((params.seqlen_q, params.seqlen_k, params.heads_q.value, params.group.value), (65, 17, 8, 4));
+        assert_eq!(
+            (params.seqlen_q, params.seqlen_k, params.heads_q.value, params.group.value),
+            (65, 17, 8, 4)
+        );
         assert_eq!((params.query_blocks.value, params.causal), (2, 1));
         assert_eq!(params.scale_log2, 0.125 * std::f32::consts::LOG2_E);
         assert_eq!((params.q_strides.row, params.q_strides.head), (8 * 128, 128));

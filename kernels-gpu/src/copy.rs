@@ -2,8 +2,8 @@
 
 use crate::forward::Config;
 use crate::geometry;
-use crate::params::Strides;
 use crate::nonfinite;
+use crate::params::Strides;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::opaque;
 use crate::swizzle::Swizzle;

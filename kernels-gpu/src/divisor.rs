@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn it_divides_as_division_does() {
-        let edges = |d: u32| [0, 1, d - 1, d, d + 1, 2 * d - 1, 2 * d, (1 << 31) - 1, ((1 << 31) - 1) / d * d];
+        let edges =
+            |d: u32| [0, 1, d - 1, d, d + 1, 2 * d - 1, 2 * d, (1 << 31) - 1, ((1 << 31) - 1) / d * d];
         let divisors = (1..2000).chain([4095, 4096, 4097, 65_537, 1 << 20, (1 << 30) - 1, 1 << 30]);
         for d in divisors {
             let divisor = Divisor::new(d);

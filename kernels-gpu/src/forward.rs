@@ -13,8 +13,8 @@ use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{dynamic_smem, to_global};
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::ptx::warp::sync_threads_or;
+use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::Row;
 use crate::scheduler::{KeyBlocks, Work};
 use crate::softmax::OnlineSoftmax;
@@ -93,7 +93,11 @@ unsafe fn copy_tile<C: Config, const BOUNDED: bool>(source: &mut TileCopy, tile:
     let block_n = C::ROW.block_n;
     // SAFETY: the caller's.
     unsafe {
-        if BOUNDED { source.copy_bounded::<C>(tile, block_n, valid_rows) } else { source.copy::<C>(tile, block_n) }
+        if BOUNDED {
+            source.copy_bounded::<C>(tile, block_n, valid_rows)
+        } else {
+            source.copy::<C>(tile, block_n)
+        }
     }
     source.step_back(block_n);
 }
@@ -116,11 +120,12 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
     /// # Safety
     /// All threads of the CTA take part, with the blocks in descending order.
     #[inline(always)]
-    unsafe fn step<C: Config, const N: usize, const MASKED: bool>(&mut self, block: u32, limits: &RowLimits<M>) {
-        // Where fragments fill the registers, the views are computed anew in each step and take none in between.
-        let spare_registers = geometry::q_in_registers(&C::ROW);
-        let thread = if spare_registers { self.thread } else { thread_idx_x_again() };
-        let position = Position::new::<C>(thread);
+    unsafe fn step<C: Config, const N: usize, const MASKED: bool>(
+        &mut self,
+        block: u32,
+        limits: &RowLimits<M>,
+    ) {
+        let position = Position::new::<C>(self.thread);
         let warp_key = position.warp_n * geometry::keys_per_warp(&C::ROW);
         let q_view = LaneView::a_operand::<C>(position.warp_row, position.lane);
         let k_view = LaneView::b_operand::<C>(warp_key, position.lane);
@@ -137,7 +142,11 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 cp_async_commit_group();
             } else {
                 // The block's stage has landed for all, and all are done with the one that is written next.
-                if C::ROW.stages == 2 { cp_async_wait_group::<0>() } else { cp_async_wait_group::<1>() }
+                if C::ROW.stages == 2 {
+                    cp_async_wait_group::<0>()
+                } else {
+                    cp_async_wait_group::<1>()
+                }
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
                 if block >= C::ROW.stages - 1 {
@@ -202,8 +211,9 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
     let q_tile = dynamic_smem();
     let kv_stages = q_tile + geometry::tile_bytes(&row, row.block_m);
     let last = (blocks.end - 1) * row.block_n;
-    let kv_copy =
-        |base, strides| TileCopy::new::<C>(to_global(base), strides, (work.batch, work.head_kv, last), thread);
+    let kv_copy = |base, strides| {
+        TileCopy::new::<C>(to_global(base), strides, (work.batch, work.head_kv, last), thread)
+    };
     let mut pipeline = Pipeline {
         k: kv_copy(params.k, &params.k_strides),
         v: kv_copy(params.v, &params.v_strides),

@@ -26,18 +26,12 @@ pub const fn accumulator_holder(place: Place) -> (u32, u32) {
 
 /// Where an element of the 16×16 A operand lies: `element` 0..8 of `lane`, two a register.
 pub const fn a_place(lane: u32, element: u32) -> Place {
-    Place {
-        row: lane / 4 + 8 * (element / 2 % 2),
-        column: lane % 4 * 2 + element % 2 + 8 * (element / 4),
-    }
+    Place { row: lane / 4 + 8 * (element / 2 % 2), column: lane % 4 * 2 + element % 2 + 8 * (element / 4) }
 }
 
 /// The lane and element that hold an element of the 16×16 A operand.
 pub const fn a_holder(place: Place) -> (u32, u32) {
-    (
-        place.row % 8 * 4 + place.column % 8 / 2,
-        place.column / 8 * 4 + place.row / 8 * 2 + place.column % 2,
-    )
+    (place.row % 8 * 4 + place.column % 8 / 2, place.column / 8 * 4 + place.row / 8 * 2 + place.column % 2)
 }
 
 /// Where an element of the 16×8 B operand (row = k, column = n) lies: `element` 0..4 of `lane`.

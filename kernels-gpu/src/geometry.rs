@@ -106,7 +106,14 @@ pub const fn ctas(row: &Row, batch: u32, heads_q: u32, seqlen_q: u32) -> u64 {
 
 /// Floating-point operations of the two matrix products, as the field counts them: 4·B·H·Sq·Sk·D, and for a
 /// causal mask the share of it that is visible, exactly.
-pub const fn flops(batch: u64, heads_q: u64, seqlen_q: u64, seqlen_k: u64, head_dim: u64, causal: bool) -> f64 {
+pub const fn flops(
+    batch: u64,
+    heads_q: u64,
+    seqlen_q: u64,
+    seqlen_k: u64,
+    head_dim: u64,
+    causal: bool,
+) -> f64 {
     let visible = if causal { causal_pairs(seqlen_q, seqlen_k) } else { seqlen_q as f64 * seqlen_k as f64 };
     4.0 * (batch * heads_q) as f64 * head_dim as f64 * visible
 }
@@ -153,7 +160,8 @@ mod tests {
     #[test]
     fn causal_flops_count_exactly_the_visible_pairs() {
         for (q, k) in [(1u64, 1u64), (1, 9), (9, 1), (5, 7), (7, 5), (64, 64)] {
-            let pairs = (0..q).flat_map(|i| (0..k).map(move |j| (i, j))).filter(|(i, j)| j + q <= i + k).count();
+            let pairs =
+                (0..q).flat_map(|i| (0..k).map(move |j| (i, j))).filter(|(i, j)| j + q <= i + k).count();
             assert_eq!(flops(2, 3, q, k, 64, true), 4.0 * 6.0 * 64.0 * pairs as f64, "{q} {k}");
         }
         assert_eq!(flops(1, 1, 4, 4, 32, false), 4.0 * 16.0 * 32.0);

@@ -13,7 +13,11 @@ pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
 /// Element type of Q, K, V and O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Dtype {
     /// IEEE half precision.
     F16,
@@ -38,7 +42,11 @@ impl Dtype {
 
 /// Accumulation type of S = Q·Kᵀ. P·V always accumulates in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Accumulation {
     /// float32.
     F32,
@@ -112,11 +120,15 @@ impl RowError {
             RowError::Stages => "stages must be 1, 2 or 3",
             RowError::Accumulation => "acc F16 needs dtype F16: there is no such bf16 mma",
             RowError::MinCtas => "min_ctas must be 1 to 8",
-            RowError::KeysPerWarp => "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps",
+            RowError::KeysPerWarp => {
+                "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps"
+            }
             RowError::SharedMemory { .. } => {
                 "shared memory over 99 KB (101376 bytes): lower block_m, block_n or stages"
             }
-            RowError::Registers { .. } => "registers over the limit: lower block_m or block_n, or raise warps",
+            RowError::Registers { .. } => {
+                "registers over the limit: lower block_m or block_n, or raise warps"
+            }
         }
     }
 }
@@ -228,7 +240,10 @@ mod tests {
         assert_eq!(refused(Row { block_n: 48, ..GOOD }), RowError::BlockN);
         assert_eq!(refused(Row { warps: 2, ..GOOD }), RowError::Warps);
         assert_eq!(refused(Row { stages: 4, ..GOOD }), RowError::Stages);
-        assert_eq!(refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }), RowError::Accumulation);
+        assert_eq!(
+            refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }),
+            RowError::Accumulation
+        );
         assert_eq!(refused(Row { min_ctas: 0, ..GOOD }), RowError::MinCtas);
         assert_eq!(refused(Row { block_m: 32, block_n: 32, warps: 8, ..GOOD }), RowError::KeysPerWarp);
         let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, ..GOOD };

@@ -48,7 +48,8 @@ pub struct KeyBlocks {
 impl KeyBlocks {
     /// The blocks for query rows from `first_row`.
     pub fn new(params: &ForwardParams, first_row: u32, block_m: u32, block_n: u32) -> Self {
-        let past_rows = if params.seqlen_q - first_row < block_m { params.seqlen_q } else { first_row + block_m };
+        let past_rows =
+            if params.seqlen_q - first_row < block_m { params.seqlen_q } else { first_row + block_m };
         let end = visible_end(params, past_rows - 1).div_ceil(block_n);
         Self { full: visible_end(params, first_row) / block_n, end }
     }
