@@ -3,6 +3,8 @@
 mod cli_errors;
 mod cli_run;
 mod cli_verify;
+mod fake_device;
+mod fake_library;
 mod gpu;
 mod host_device;
 mod interrupt;
@@ -16,11 +18,16 @@ mod verification;
 use libtest_mimic::{Arguments, Conclusion};
 
 fn main() {
+    if fake_library::is_child() {
+        return fake_library::child();
+    }
     let arguments = Arguments::from_args();
     let trials = [
         cli_errors::trials(),
         cli_run::trials(),
         cli_verify::trials(),
+        fake_device::trials(),
+        fake_library::trials(),
         gpu::trials(),
         host_device::trials(),
         interrupt::trials(),
