@@ -7,9 +7,9 @@ pub(crate) fn set_reconvergence(program: &mut Program) {
     let blocks = Blocks::new(program);
     let post_dominators = blocks.post_dominators();
     let exit = blocks.starts.len();
-    for block in 0..exit {
+    for (block, post_dominator) in post_dominators[..exit].iter().enumerate() {
         let last = blocks.last(block, program.insts.len());
-        let meet = match post_dominators[block] {
+        let meet = match *post_dominator {
             Some(to) if to != exit => blocks.starts[to],
             _ => EXIT,
         };

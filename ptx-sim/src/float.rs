@@ -6,8 +6,6 @@
 pub(crate) enum Round {
     /// To nearest, ties to even.
     Nearest,
-    /// To nearest, ties away from zero (`.rna`).
-    Away,
     /// Toward zero.
     Zero,
     /// Toward minus infinity.
@@ -46,7 +44,6 @@ impl Format {
         let scaled = x / ulp;
         let rounded = match mode {
             Round::Nearest => scaled.round_ties_even(),
-            Round::Away => scaled.round(),
             Round::Zero => scaled.trunc(),
             Round::Down => scaled.floor(),
             Round::Up => scaled.ceil(),
@@ -55,7 +52,7 @@ impl Format {
             return rounded.copysign(x);
         }
         let to_infinity = match mode {
-            Round::Nearest | Round::Away => true,
+            Round::Nearest => true,
             Round::Zero => false,
             Round::Down => x < 0.0,
             Round::Up => x > 0.0,
@@ -257,14 +254,8 @@ impl Float for f64 {
 /// 2^x; the f64 polynomial's error is far below half an ulp of f32, where the ISA allows 2 ulp (§9.7.3.21).
 #[inline]
 pub(crate) fn ex2(x: f32) -> f32 {
-    // Beyond ±160 every result is infinite or zero; a NaN falls through both comparisons and stays.
-    let x = f64::from(if x > 160.0 {
-        160.0
-    } else if x < -160.0 {
-        -160.0
-    } else {
-        x
-    });
+    // Beyond ±160 every result is infinite or zero.
+    let x = f64::from(x.clamp(-160.0, 160.0));
     // Adding 1.5·2^52 rounds to an integer that then sits in the low bits.
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     let shifted = x + SHIFT;

@@ -76,8 +76,7 @@ pub fn launch(
         shared_bytes,
         shared_granule: found.shared_granule,
     };
-    let counters =
-        run_ctas(&launch, &ids, found.has_global_atomics).map_err(|f| SimError::Finding(Box::new(f)))?;
+    let counters = run_ctas(&launch, &ids, found.has_global_atomics).map_err(SimError::Finding)?;
     let ctas = [ids.len() as u64, grid_ctas];
     Ok(Report::new(module, counters, ctas, launch.warps() as u32, shared_bytes))
 }
@@ -153,7 +152,7 @@ fn shared_layout(module: &Module, entry: &Entry, config: &LaunchConfig, variable
     end + u64::from(config.dynamic_smem_bytes)
 }
 
-fn run_ctas(launch: &Launch<'_>, ids: &[u64], in_order: bool) -> Result<Counters, Finding> {
+fn run_ctas(launch: &Launch<'_>, ids: &[u64], in_order: bool) -> Result<Counters, Box<Finding>> {
     // Atomics of several CTAs would otherwise come in another order every time.
     if in_order || ids.len() == 1 {
         let mut sum = Counters::default();
@@ -163,7 +162,7 @@ fn run_ctas(launch: &Launch<'_>, ids: &[u64], in_order: bool) -> Result<Counters
         return Ok(sum);
     }
     let failed_at = AtomicU64::new(u64::MAX);
-    let failure: Mutex<Option<(u64, Finding)>> = Mutex::new(None);
+    let failure: Mutex<Option<(u64, Box<Finding>)>> = Mutex::new(None);
     let run = |id: u64| {
         // CTAs after one that failed do not matter; those before it still may hold the first finding.
         if id > failed_at.load(Relaxed) {

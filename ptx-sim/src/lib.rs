@@ -26,6 +26,7 @@ mod race;
 mod regs;
 mod report;
 mod shared;
+mod support;
 mod table;
 mod window;
 
@@ -37,3 +38,4 @@ pub use launch::launch;
 pub use memory::Memory;
 pub use module::{Entry, Module, Param};
 pub use report::{InstructionClass, LineCount, Report};
+pub use support::support_matrix;

@@ -237,7 +237,7 @@ impl Allocation {
     #[inline]
     fn for_bits(&self, offset: u64, bytes: u32, f: impl Fn(&AtomicU32, u32) -> bool) -> bool {
         let (word, bit) = (offset as usize / 32, offset as u32 % 32);
-        let bits = (1u64 << bytes) - 1 << bit;
+        let bits = ((1u64 << bytes) - 1) << bit;
         let low = f(&self.written[word], bits as u32);
         let high = (bits >> 32) as u32;
         low && (high == 0 || f(&self.written[word + 1], high))

@@ -176,8 +176,7 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
         // What an initialiser leaves out is zero (PTX ISA §5.4.4).
         init.resize(bytes as usize, 0);
     }
-    let name = variable.name.to_owned();
-    Ok(Variable { name, space, align, bytes, is_extern: variable.is_extern, init, relocations })
+    Ok(Variable { space, align, bytes, is_extern: variable.is_extern, init, relocations })
 }
 
 fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], variables: &[Variable]) -> Entry {

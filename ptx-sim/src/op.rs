@@ -1,7 +1,5 @@
 //! The decoded program: what the executor runs.
 
-use std::sync::Arc;
-
 use crate::float::Round;
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::compare::CompareOp;
@@ -434,7 +432,6 @@ pub(crate) struct Formal {
 /// A decoded function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
-    pub(crate) name: Arc<str>,
     pub(crate) insts: Vec<Inst>,
     /// Registers of each bank: words, doubles, predicates.
     pub(crate) registers: [usize; 3],

@@ -38,10 +38,6 @@ impl Regs {
         blend(&mut self.word[slot as usize], values, mask);
     }
 
-    pub(crate) fn set_double(&mut self, slot: Slot, mask: u32, values: &[u64; LANES]) {
-        blend(&mut self.double[slot as usize], values, mask);
-    }
-
     pub(crate) fn set_pred(&mut self, slot: Slot, mask: u32, bits: u32) {
         let pred = &mut self.pred[slot as usize];
         *pred = *pred & !mask | bits & mask;
@@ -133,7 +129,7 @@ kinds! {
     /// 32 signed bits.
     S: i32, word 32, |x| x as i32, |x| x as u32;
     /// 16 unsigned bits.
-    H: u16, word 16, |x| x as u16, |x| u32::from(x);
+    H: u16, word 16, |x| x as u16, u32::from;
     /// 16 signed bits.
     I: i16, word 16, |x| x as i16, |x| u32::from(x as u16);
     /// 64 unsigned bits.

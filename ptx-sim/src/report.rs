@@ -3,6 +3,7 @@
 use crate::counters::{Counters, GlobalTraffic, SharedTraffic};
 use crate::module::Module;
 use crate::op::{Op, Space};
+use crate::table::float::FloatOp;
 
 /// A class of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -203,7 +204,7 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::Unpack(_)
         | Op::Timer(..)
         | Op::Nothing => InstructionClass::Integer,
-        Op::Float(op, _) if op.is_special() => InstructionClass::Special,
+        Op::Float(op, _) if is_special(*op) => InstructionClass::Special,
         Op::Float(..) => InstructionClass::Float,
         Op::Half(..) => InstructionClass::Half,
         Op::Convert(..) | Op::Cvt(_) | Op::CvtPack { .. } => InstructionClass::Convert,
@@ -224,4 +225,12 @@ fn class_of(op: &Op) -> InstructionClass {
             InstructionClass::Control
         }
     }
+}
+
+/// Whether the hardware has a unit of its own for it, slower than arithmetic.
+fn is_special(op: FloatOp) -> bool {
+    use FloatOp::*;
+    let roots = matches!(op, Sqrt | SqrtFtz | SqrtDouble | Rsqrt | RsqrtFtz | Rcp | RcpFtz | RcpDouble);
+    let quotients = matches!(op, Div | DivFtz | DivDouble);
+    roots || quotients || matches!(op, Sin | SinFtz | Cos | CosFtz | Lg2 | Lg2Ftz | Ex2 | Ex2Ftz | Tanh)
 }

@@ -9,9 +9,8 @@ mod scope;
 mod warp;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-pub(crate) use lookup::{Lane, lanes};
+pub(crate) use lookup::lanes;
 
 use crate::cfg;
 use crate::error::LoadError;
@@ -25,7 +24,6 @@ use scope::{Scopes, Symbol};
 /// A variable of the module, or a function's shared variable.
 #[derive(Clone, Debug)]
 pub(crate) struct Variable {
-    pub(crate) name: String,
     pub(crate) space: Space,
     pub(crate) align: u32,
     pub(crate) bytes: u64,
@@ -88,7 +86,7 @@ pub(crate) fn programs<'a>(
                 names,
                 variables,
                 lookup: &mut lookup,
-                program: Program { name: Arc::from(function.name), ..Program::default() },
+                program: Program::default(),
                 scopes: Scopes::new(),
                 constants: HashMap::new(),
                 fixups: Vec::new(),
@@ -212,7 +210,6 @@ impl<'a> Builder<'_, 'a> {
             Space::Param => Symbol::FrameParam(self.frame_space(variable), variable.bytes as u32),
             _ => {
                 self.variables.push(Variable {
-                    name: variable.name.to_owned(),
                     space: variable.space,
                     align: variable.align,
                     bytes: variable.bytes,
@@ -333,9 +330,4 @@ impl<'a> Builder<'_, 'a> {
     fn unsupported(&self) -> LoadError {
         LoadError::Unsupported { line: self.line, instruction: self.mnemonic.chars().take(120).collect() }
     }
-}
-
-/// The index of the tables, for the support matrix.
-pub(crate) fn lane_rows() -> impl Iterator<Item = Lane> {
-    lanes()
 }

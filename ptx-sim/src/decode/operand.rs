@@ -65,8 +65,9 @@ impl<'a> Builder<'_, 'a> {
         match operand {
             Operand::Name(name) => Ok((self.predicate(name, position)?, false)),
             Operand::Not(name) => Ok((self.predicate(name, position)?, true)),
-            Operand::Int(value @ (0 | 1)) => {
-                Ok((self.constant(Bank::Pred, Constant::Bits(*value as u64))?, false))
+            // False is 0; compilers write true as 1 or as −1.
+            Operand::Int(value @ -1..=1) => {
+                Ok((self.constant(Bank::Pred, Constant::Bits(*value as u64 & 1))?, false))
             }
             _ => Err(self.operand_error(position, "a predicate")),
         }

@@ -64,7 +64,7 @@ impl<'c> Cta<'c> {
     }
 
     /// Runs every warp to its end.
-    pub(crate) fn run(mut self) -> Result<Counters, Finding> {
+    pub(crate) fn run(mut self) -> Result<Counters, Box<Finding>> {
         let count = self.launch.warps();
         let mut warps: Vec<Warp> = (0..count as u32).map(|index| self.warp(index)).collect();
         let mut states = vec![State::Ready; count];
@@ -159,10 +159,10 @@ impl<'c> Cta<'c> {
         self.is_random() && self.random() >> 32 & 1 == 1
     }
 
-    fn finding(&self, fault: Fault, warp: &Warp) -> Finding {
+    fn finding(&self, fault: Fault, warp: &Warp) -> Box<Finding> {
         let launch = self.launch;
         let line = launch.line(warp.at);
-        Finding {
+        Box::new(Finding {
             kind: fault.kind,
             kernel: launch.entry_name.to_owned(),
             line,
@@ -177,6 +177,6 @@ impl<'c> Cta<'c> {
                 Schedule::Deterministic => None,
                 Schedule::Seeded(seed) => Some(seed),
             },
-        }
+        })
     }
 }

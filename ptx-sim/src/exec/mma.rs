@@ -10,26 +10,27 @@ use crate::regs::{LANES, Regs};
 
 /// Runs the instruction in the lanes of `active`; the sources of all lanes take part.
 pub(super) fn execute(mma: &Mma, regs: &mut Regs, active: u32) {
-    let widen: fn(u16) -> f32 = match mma.input {
-        MatrixType::F16 => f16_to_f32,
-        MatrixType::Bf16 => bf16_to_f32,
-    };
+    match mma.input {
+        MatrixType::F16 => execute_with(mma, regs, active, f16_to_f32),
+        MatrixType::Bf16 => execute_with(mma, regs, active, bf16_to_f32),
+    }
+}
+
+#[inline]
+fn execute_with(mma: &Mma, regs: &mut Regs, active: u32, widen: impl Fn(u16) -> f32 + Copy) {
     let k = usize::from(mma.k);
     let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
     for (i, &slot) in mma.a.iter().enumerate() {
-        let halves = wide(&regs.word[slot as usize], widen);
-        for lane in 0..LANES {
+        for (lane, pair) in wide(&regs.word[slot as usize], widen).iter().enumerate() {
             let (row, column) = (lane / 4 + 8 * (i % 2), 2 * (lane % 4) + 8 * (i / 2));
-            a[row][column] = halves[0][lane];
-            a[row][column + 1] = halves[1][lane];
+            a[row][column..column + 2].copy_from_slice(pair);
         }
     }
     for (i, &slot) in mma.b.iter().enumerate() {
-        let halves = wide(&regs.word[slot as usize], widen);
-        for lane in 0..LANES {
+        for (lane, pair) in wide(&regs.word[slot as usize], widen).iter().enumerate() {
             let (row, column) = (2 * (lane % 4) + 8 * i, lane / 4);
-            b[row][column] = halves[0][lane];
-            b[row + 1][column] = halves[1][lane];
+            b[row][column] = pair[0];
+            b[row + 1][column] = pair[1];
         }
     }
     read_accumulator(mma, regs, &mut sum);
@@ -44,17 +45,9 @@ pub(super) fn execute(mma: &Mma, regs: &mut Regs, active: u32) {
 }
 
 /// Low and high halves of a register, widened.
-fn wide(words: &[u32; LANES], widen: fn(u16) -> f32) -> [[f32; LANES]; 2] {
-    // The branch is taken once so that each loop becomes vector code.
-    let mut halves = [[0.0; LANES]; 2];
-    let convert = |to: &mut [[f32; LANES]; 2], f: fn(u16) -> f32| {
-        for lane in 0..LANES {
-            to[0][lane] = f(words[lane] as u16);
-            to[1][lane] = f((words[lane] >> 16) as u16);
-        }
-    };
-    convert(&mut halves, widen);
-    halves
+#[inline]
+fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; 2]; LANES] {
+    words.map(|word| [widen(word as u16), widen((word >> 16) as u16)])
 }
 
 fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {

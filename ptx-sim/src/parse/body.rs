@@ -199,13 +199,8 @@ impl<'a> Parser<'_, 'a> {
             return Ok(Operand::Address { base: None, offset: self.integer()? });
         }
         let base = Some(self.word("an address")?);
-        let offset = if self.take(b'+') {
-            self.integer()?
-        } else if self.peek(b'-') {
-            self.integer()?
-        } else {
-            0
-        };
+        let signed = self.take(b'+') || self.peek(b'-');
+        let offset = if signed { self.integer()? } else { 0 };
         Ok(Operand::Address { base, offset })
     }
 }

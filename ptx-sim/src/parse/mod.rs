@@ -42,6 +42,8 @@ impl<'a> Parser<'_, 'a> {
             let line = self.line();
             let word = self.word("a directive")?;
             match word {
+                // Marks an end for the debug sections.
+                _ if self.take(b':') => {}
                 ".version" | ".address_size" => {
                     self.word("a number")?;
                 }

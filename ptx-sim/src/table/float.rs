@@ -189,32 +189,3 @@ lane_ops! {
         CopysignDouble "copysign f64" (G G -> G) "9.7.3.7" "d = b with the sign of a" |a, b| b.copysign(a);
     }
 }
-
-impl FloatOp {
-    /// Whether the hardware has a unit of its own for it, slower than arithmetic.
-    pub(crate) fn is_special(self) -> bool {
-        use FloatOp::*;
-        matches!(
-            self,
-            Div | DivFtz
-                | DivDouble
-                | Rcp
-                | RcpFtz
-                | RcpDouble
-                | Sqrt
-                | SqrtFtz
-                | SqrtDouble
-                | Rsqrt
-                | RsqrtFtz
-                | Sin
-                | SinFtz
-                | Cos
-                | CosFtz
-                | Lg2
-                | Lg2Ftz
-                | Ex2
-                | Ex2Ftz
-                | Tanh
-        )
-    }
-}

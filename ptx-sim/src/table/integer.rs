@@ -12,10 +12,10 @@ lane_ops! {
         MulLoHalf "mul lo {u16 s16}" (H H -> H) "9.7.1.3" "d = low half of a × b" |a, b| a.wrapping_mul(b);
         MulHiUHalf "mul hi u16" (H H -> H) "9.7.1.3"
             "d = high half of a × b, unsigned"
-            |a, b| (u32::from(a) * u32::from(b) >> 16) as u16;
+            |a, b| ((u32::from(a) * u32::from(b)) >> 16) as u16;
         MulHiSHalf "mul hi s16" (I I -> I) "9.7.1.3"
             "d = high half of a × b, signed"
-            |a, b| (i32::from(a) * i32::from(b) >> 16) as i16;
+            |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16;
         MulWideUHalf "mul wide u16" (H H -> W) "9.7.1.3"
             "d = a × b, twice as wide, unsigned"
             |a, b| u32::from(a) * u32::from(b);
@@ -33,10 +33,10 @@ lane_ops! {
             |a, b, c| a.wrapping_mul(b).wrapping_add(c);
         MadHiUHalf "mad hi u16" (H H H -> H) "9.7.1.4"
             "d = high half of a × b, plus c, unsigned"
-            |a, b, c| ((u32::from(a) * u32::from(b) >> 16) as u16).wrapping_add(c);
+            |a, b, c| (((u32::from(a) * u32::from(b)) >> 16) as u16).wrapping_add(c);
         MadHiSHalf "mad hi s16" (I I I -> I) "9.7.1.4"
             "d = high half of a × b, plus c, signed"
-            |a, b, c| ((i32::from(a) * i32::from(b) >> 16) as i16).wrapping_add(c);
+            |a, b, c| (((i32::from(a) * i32::from(b)) >> 16) as i16).wrapping_add(c);
         DivUHalf "div u16" (H H -> H) "9.7.1.8"
             "d = a / b, unsigned; all ones where b = 0"
             |a, b| a.checked_div(b).unwrap_or(u16::MAX);
@@ -87,10 +87,10 @@ lane_ops! {
         MulLoWord "mul lo {u32 s32}" (W W -> W) "9.7.1.3" "d = low half of a × b" |a, b| a.wrapping_mul(b);
         MulHiUWord "mul hi u32" (W W -> W) "9.7.1.3"
             "d = high half of a × b, unsigned"
-            |a, b| (u64::from(a) * u64::from(b) >> 32) as u32;
+            |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32;
         MulHiSWord "mul hi s32" (S S -> S) "9.7.1.3"
             "d = high half of a × b, signed"
-            |a, b| (i64::from(a) * i64::from(b) >> 32) as i32;
+            |a, b| ((i64::from(a) * i64::from(b)) >> 32) as i32;
         MulWideUWord "mul wide u32" (W W -> D) "9.7.1.3"
             "d = a × b, twice as wide, unsigned"
             |a, b| u64::from(a) * u64::from(b);
@@ -108,10 +108,10 @@ lane_ops! {
             |a, b, c| a.wrapping_mul(b).wrapping_add(c);
         MadHiUWord "mad hi u32" (W W W -> W) "9.7.1.4"
             "d = high half of a × b, plus c, unsigned"
-            |a, b, c| ((u64::from(a) * u64::from(b) >> 32) as u32).wrapping_add(c);
+            |a, b, c| (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c);
         MadHiSWord "mad hi s32" (S S S -> S) "9.7.1.4"
             "d = high half of a × b, plus c, signed"
-            |a, b, c| ((i64::from(a) * i64::from(b) >> 32) as i32).wrapping_add(c);
+            |a, b, c| (((i64::from(a) * i64::from(b)) >> 32) as i32).wrapping_add(c);
         DivUWord "div u32" (W W -> W) "9.7.1.8"
             "d = a / b, unsigned; all ones where b = 0"
             |a, b| a.checked_div(b).unwrap_or(u32::MAX);
@@ -162,19 +162,19 @@ lane_ops! {
         MulLoDouble "mul lo {u64 s64}" (D D -> D) "9.7.1.3" "d = low half of a × b" |a, b| a.wrapping_mul(b);
         MulHiUDouble "mul hi u64" (D D -> D) "9.7.1.3"
             "d = high half of a × b, unsigned"
-            |a, b| (u128::from(a) * u128::from(b) >> 64) as u64;
+            |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64;
         MulHiSDouble "mul hi s64" (L L -> L) "9.7.1.3"
             "d = high half of a × b, signed"
-            |a, b| (i128::from(a) * i128::from(b) >> 64) as i64;
+            |a, b| ((i128::from(a) * i128::from(b)) >> 64) as i64;
         MadLoDouble "mad lo {u64 s64}" (D D D -> D) "9.7.1.4"
             "d = low half of a × b, plus c"
             |a, b, c| a.wrapping_mul(b).wrapping_add(c);
         MadHiUDouble "mad hi u64" (D D D -> D) "9.7.1.4"
             "d = high half of a × b, plus c, unsigned"
-            |a, b, c| ((u128::from(a) * u128::from(b) >> 64) as u64).wrapping_add(c);
+            |a, b, c| (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c);
         MadHiSDouble "mad hi s64" (L L L -> L) "9.7.1.4"
             "d = high half of a × b, plus c, signed"
-            |a, b, c| ((i128::from(a) * i128::from(b) >> 64) as i64).wrapping_add(c);
+            |a, b, c| (((i128::from(a) * i128::from(b)) >> 64) as i64).wrapping_add(c);
         DivUDouble "div u64" (D D -> D) "9.7.1.8"
             "d = a / b, unsigned; all ones where b = 0"
             |a, b| a.checked_div(b).unwrap_or(u64::MAX);
@@ -255,13 +255,13 @@ lane_ops! {
         BrevDouble "brev b64" (D -> D) "9.7.1.18" "d = a with its bits in reverse order" |a| a.reverse_bits();
         BfeUDouble "bfe u64" (D W W -> D) "9.7.1.19"
             "d = field of c bits at b, zero-extended"
-            |a, b, c| bits::extract_unsigned(a.into(), b, c, 64) as u64;
+            |a, b, c| bits::extract_unsigned(a, b, c, 64);
         BfeSDouble "bfe s64" (L W W -> L) "9.7.1.19"
             "d = field of c bits at b, sign-extended"
-            |a, b, c| bits::extract_signed(a.into(), b, c, 64) as i64;
+            |a, b, c| bits::extract_signed(a, b, c, 64);
         BfiDouble "bfi b64" (D D W W -> D) "9.7.1.20"
             "d = b with d bits of a put in at c"
-            |a, b, c, e| bits::insert(a.into(), b.into(), c, e, 64) as u64;
+            |a, b, c, e| bits::insert(a, b, c, e, 64);
         AddSat "add sat s32" (S S -> S) "9.7.1.1" "d = a + b, clamped" |a, b| a.saturating_add(b);
         SubSat "sub sat s32" (S S -> S) "9.7.1.2" "d = a − b, clamped" |a, b| a.saturating_sub(b);
         Mul24U "mul24 lo u32" (W W -> W) "9.7.1.5"
