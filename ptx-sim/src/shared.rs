@@ -130,12 +130,13 @@ impl Shared {
     #[inline]
     pub(crate) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome {
         let checks = self.checks;
+        let mut unwritten = None;
         for (address, cell) in self.cells(offset, bytes) {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
             if checks.initialized && cell.write.clock == 0 {
-                return Err(Fault::at(FindingKind::Uninitialized, who.lane, address));
+                unwritten = unwritten.or(Some(address));
             }
             if checks.shared_races {
                 if collides(&cell.write, who) {
@@ -144,7 +145,10 @@ impl Shared {
                 note(cell, who);
             }
         }
-        Ok(())
+        match unwritten {
+            Some(address) => Err(Fault::at(FindingKind::Uninitialized, who.lane, address)),
+            None => Ok(()),
+        }
     }
 
     /// Notes a write and says what is wrong with it.

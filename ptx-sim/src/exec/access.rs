@@ -166,7 +166,7 @@ impl Warp {
     ) -> Outcome<Words> {
         let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
         let who = self.who(lane, strong, cta);
-        cta.shared.note_read(offset, bytes, &who)?;
+        cta.note_read(offset, bytes, &who, self.at)?;
         Ok(cta.shared.load(offset, bytes))
     }
 

@@ -6,7 +6,7 @@ use crate::finding::{Fault, Finding, FindingKind, Outcome};
 use crate::launch::Launch;
 use crate::op::{Inst, Pc};
 use crate::regs::LANES;
-use crate::shared::Shared;
+use crate::shared::{Shared, Who};
 
 use super::barrier::{BARRIERS, BarrierState, Release};
 use super::call;
@@ -28,6 +28,8 @@ pub(crate) struct Cta<'c> {
     /// Whether a fence was executed, and whether an atomic followed it.
     pub(super) fenced: bool,
     pub(super) synchronized: bool,
+    /// A read of shared memory that nobody had written, unless its writer turns out to come later.
+    deferred: Option<Box<Finding>>,
     random: u64,
 }
 
@@ -59,6 +61,7 @@ impl<'c> Cta<'c> {
             executed: 0,
             fenced: false,
             synchronized: false,
+            deferred: None,
             random: seed,
         }
     }
@@ -71,7 +74,7 @@ impl<'c> Cta<'c> {
         while let Some(at) = self.pick(&states) {
             let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
             match warps[at].run(&mut self, slice) {
-                Err(fault) => return Err(self.finding(*fault, &warps[at])),
+                Err(fault) => return Err(self.blame(*fault, &warps[at])),
                 Ok(Stop::Slice) => {}
                 Ok(Stop::Barrier) => states[at] = State::Waiting,
                 Ok(Stop::Exited) => {
@@ -84,14 +87,15 @@ impl<'c> Cta<'c> {
             for release in std::mem::take(&mut self.releases) {
                 let index = release.warp as usize;
                 if let Err(fault) = release.apply(&mut warps[index]) {
-                    return Err(self.finding(*fault, &warps[index]));
+                    return Err(self.blame(*fault, &warps[index]));
                 }
                 states[index] = State::Ready;
             }
         }
-        match states.iter().position(|s| *s == State::Waiting) {
-            None => Ok(self.counters),
-            Some(at) => Err(self.finding(*Fault::new(FindingKind::Deadlock), &warps[at])),
+        match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
+            (Some(deferred), _) => Err(deferred),
+            (None, None) => Ok(self.counters),
+            (None, Some(at)) => Err(self.blame(*Fault::new(FindingKind::Deadlock), &warps[at])),
         }
     }
 
@@ -159,17 +163,43 @@ impl<'c> Cta<'c> {
         self.is_random() && self.random() >> 32 & 1 == 1
     }
 
-    fn finding(&self, fault: Fault, warp: &Warp) -> Box<Finding> {
+    /// Notes a read of shared memory. One that nobody has written is reported at the end: if another warp writes there
+    /// before any barrier, the fault is the missing barrier.
+    pub(super) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>, at: (usize, Pc)) -> Outcome {
+        match self.shared.note_read(offset, bytes, who) {
+            Err(fault) if fault.kind == FindingKind::Uninitialized && self.live_warps > 1 => {
+                if self.deferred.is_none() && self.launch.config.checks.shared_races {
+                    self.deferred = Some(self.finding(*fault, who.warp, at));
+                    return Ok(());
+                }
+                if self.deferred.is_some() { Ok(()) } else { Err(fault) }
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The finding that ends the CTA.
+    fn blame(&mut self, fault: Fault, warp: &Warp) -> Box<Finding> {
+        let finding = self.finding(fault, warp.index, warp.at);
+        match self.deferred.take() {
+            Some(first) if finding.kind != FindingKind::SharedRace || finding.address != first.address => {
+                first
+            }
+            _ => finding,
+        }
+    }
+
+    fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
         let launch = self.launch;
-        let line = launch.line(warp.at);
+        let line = launch.line(at);
         Box::new(Finding {
             kind: fault.kind,
             kernel: launch.entry_name.to_owned(),
             line,
             instruction: launch.module.text_line(line).to_owned(),
-            source: launch.source(warp.at),
+            source: launch.source(at),
             cta: self.index,
-            warp: warp.index,
+            warp,
             lane: fault.lane.map(|lane| lane as u32),
             address: fault.address,
             other: fault.other,

@@ -103,9 +103,12 @@ impl Warp {
         };
         let together = self.paths.iter().all(|p| (p.frame, p.pc) == (first.frame, first.pc));
         let guarded = self.guarded_lanes(&launch.program(program).insts[first.pc as usize], first.frame)?;
-        if cta.launch.config.checks.convergence && (barrier.aligned && !together || self.live & !guarded != 0)
-        {
-            return Err(Fault::new(FindingKind::BarrierDivergence));
+        // Lanes that wait where paths meet have gone around the barrier.
+        let missing = self.live & !(guarded & self.paths.iter().fold(0, |lanes, p| lanes | p.mask));
+        if cta.launch.config.checks.convergence && (barrier.aligned && !together || missing != 0) {
+            let mut fault = Fault::new(FindingKind::BarrierDivergence);
+            fault.lane = (missing != 0).then_some(missing.trailing_zeros() as usize);
+            return Err(fault);
         }
         let goes_on = cta.arrive(self, barrier, first.frame)?;
         if goes_on {
