@@ -9,6 +9,7 @@
 
 mod bits;
 mod cfg;
+mod compact;
 mod config;
 mod counters;
 mod decode;

@@ -12,14 +12,21 @@ use std::collections::HashMap;
 
 pub(crate) use lookup::lanes;
 
-use crate::cfg;
 use crate::error::LoadError;
 use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Reg};
 use crate::parse::ast::{self, RegWidth, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
+use crate::{cfg, compact};
 use lookup::{Form, Lookup};
 use scope::{Scopes, Symbol};
+
+/// Local memory of a thread (CUDA programming guide, technical specifications).
+pub(crate) const MAX_LOCAL_BYTES: u32 = 512 * 1024;
+/// Parameters of an entry (PTX ISA §5.1.6.1).
+const MAX_ENTRY_BYTES: u32 = 32764;
+/// Parameters of one function and of the calls that it makes.
+const MAX_FRAME_BYTES: u32 = 64 * 1024;
 
 /// A variable of the module, or a function's shared variable.
 #[derive(Clone, Debug)]
@@ -114,6 +121,7 @@ impl<'a> Builder<'_, 'a> {
             self.emit(Op::Return);
             self.resolve_labels()?;
             cfg::set_reconvergence(&mut self.program);
+            compact::renumber(&mut self.program);
         }
         Ok(self.program)
     }
@@ -126,10 +134,11 @@ impl<'a> Builder<'_, 'a> {
             let bytes = variable.bytes as u32;
             let (offset, symbol) = if function.is_entry {
                 let offset = entry_bytes.next_multiple_of(variable.align);
-                entry_bytes = offset + bytes;
+                entry_bytes = offset.saturating_add(bytes);
+                self.bounded("parameter bytes of an entry", entry_bytes, MAX_ENTRY_BYTES)?;
                 (offset, Symbol::EntryParam(offset))
             } else {
-                let offset = self.frame_space(variable);
+                let offset = self.frame_space(variable)?;
                 (offset, Symbol::FrameParam(offset, bytes))
             };
             let list = if is_return { &mut self.program.returns } else { &mut self.program.params };
@@ -139,10 +148,16 @@ impl<'a> Builder<'_, 'a> {
         Ok(())
     }
 
-    fn frame_space(&mut self, variable: &ast::Variable<'_>) -> u32 {
+    fn frame_space(&mut self, variable: &ast::Variable<'_>) -> Result<u32, LoadError> {
         let offset = self.program.frame_bytes.next_multiple_of(variable.align.max(8));
         self.program.frame_bytes = offset.saturating_add(variable.bytes as u32);
-        offset
+        self.bounded("parameter bytes of a function", self.program.frame_bytes, MAX_FRAME_BYTES)?;
+        Ok(offset)
+    }
+
+    fn bounded(&self, what: &'static str, value: u32, limit: u32) -> Result<(), LoadError> {
+        let (value, limit) = (value.into(), limit.into());
+        if value > limit { Err(LoadError::Range { line: self.line, what, value, limit }) } else { Ok(()) }
     }
 
     fn statement(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
@@ -205,9 +220,10 @@ impl<'a> Builder<'_, 'a> {
             Space::Local => {
                 let offset = self.program.local_bytes.next_multiple_of(variable.align);
                 self.program.local_bytes = offset.saturating_add(variable.bytes as u32);
+                self.bounded("local bytes of a thread", self.program.local_bytes, MAX_LOCAL_BYTES)?;
                 Symbol::Local(offset)
             }
-            Space::Param => Symbol::FrameParam(self.frame_space(variable), variable.bytes as u32),
+            Space::Param => Symbol::FrameParam(self.frame_space(variable)?, variable.bytes as u32),
             _ => {
                 self.variables.push(Variable {
                     space: variable.space,

@@ -29,7 +29,9 @@ impl Warp {
         if index >= MAX_FRAMES {
             return Err(Fault::new(FindingKind::Budget));
         }
-        self.local.push(index, program.local_bytes);
+        if !self.local.push(index, program.local_bytes) {
+            return Err(Fault::new(FindingKind::Budget));
+        }
         let mut new = cta.frame(callee, self.index, self.local.base(index));
         new.caller = Some((frame, pc, rejoin, join));
         let caller = &self.frame(frame)?.params;

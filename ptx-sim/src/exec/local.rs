@@ -22,10 +22,14 @@ pub(super) struct LocalMemory {
 const GAP: u64 = 4096;
 
 impl LocalMemory {
-    /// Makes the block of a frame.
-    pub(super) fn push(&mut self, frame: usize, lane_bytes: u32) {
+    /// Makes the block of a frame; false if a thread has no local memory left.
+    pub(super) fn push(&mut self, frame: usize, lane_bytes: u32) -> bool {
         if lane_bytes == 0 {
-            return;
+            return true;
+        }
+        let used: u64 = self.blocks.iter().map(|b| b.lane_bytes).sum();
+        if used + u64::from(lane_bytes) > u64::from(crate::decode::MAX_LOCAL_BYTES) {
+            return false;
         }
         let base = self
             .blocks
@@ -36,6 +40,7 @@ impl LocalMemory {
         let total = lane_bytes as usize * 32;
         let (bytes, written) = (vec![0; total], vec![false; total]);
         self.blocks.push(Block { frame, base, lane_bytes: lane_bytes.into(), bytes, written });
+        true
     }
 
     /// Drops the block of a frame.

@@ -10,7 +10,7 @@ use ast::{Function, InitValue, Module, Space, Variable};
 use lex::{Kind, Token};
 
 /// Largest variable that is accepted; a damaged length must not exhaust memory.
-const MAX_VARIABLE_BYTES: u64 = 1 << 28;
+const MAX_VARIABLE_BYTES: u64 = 1 << 26;
 
 /// Parses a whole module.
 pub(crate) fn parse(source: &str) -> Result<Module<'_>, LoadError> {

@@ -54,6 +54,12 @@ macro_rules! lane_ops {
                 },
             )*];
 
+            /// Shapes of the result and of the operands.
+            pub(crate) fn shapes(self) -> ($crate::table::Shape, &'static [$crate::table::Shape]) {
+                let row = &Self::ROWS[self as usize];
+                (row.result, row.args)
+            }
+
             /// Runs the operation in the lanes of `mask`.
             pub(crate) fn execute(self, regs: &mut $crate::regs::Regs, mask: u32, s: &$crate::regs::Slots) {
                 use $crate::regs::*;
