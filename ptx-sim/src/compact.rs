@@ -118,6 +118,14 @@ impl Numbers {
                 let lists = [&mut mma.a, &mut mma.b, &mut mma.c, &mut mma.d];
                 lists.into_iter().flatten().for_each(|s| self.word(s));
             }
+            Op::WmmaLoad(access) | Op::WmmaStore(access) => {
+                self.addr(&mut access.addr);
+                access.stride.iter_mut().chain(&mut access.regs).for_each(|s| self.word(s));
+            }
+            Op::WmmaMma(mma) => {
+                let lists = [&mut mma.a, &mut mma.b, &mut mma.c, &mut mma.d];
+                lists.into_iter().flatten().for_each(|s| self.word(s));
+            }
             Op::Shuffle(op) => {
                 let words = [&mut op.value, &mut op.lane, &mut op.clamp, &mut op.members, &mut op.result];
                 words.into_iter().for_each(|s| self.word(s));

@@ -210,6 +210,7 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::Atomic(atomic) => (atomic.space, u32::from(atomic.ty.bits()) / 8),
         Op::CopyAsync(copy) => (OpSpace::Shared, copy.bytes.into()),
         Op::StoreMatrix(_) => (OpSpace::Shared, 16),
+        Op::WmmaStore(access) => (access.space, u32::from(access.ty.bits()) / 8),
         _ => return None,
     };
     (to == space || to == OpSpace::Generic).then_some(bytes)

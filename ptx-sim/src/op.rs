@@ -156,6 +156,42 @@ pub(crate) struct Mma {
     pub(crate) c: Vec<Slot>,
 }
 
+/// Which matrix a `wmma` fragment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fragment {
+    A,
+    B,
+    Accumulator,
+}
+
+/// `wmma.load` and `wmma.store`.
+#[derive(Clone, Debug)]
+pub(crate) struct WmmaAccess {
+    pub(crate) fragment: Fragment,
+    /// m, n, k.
+    pub(crate) shape: [usize; 3],
+    pub(crate) row_major: bool,
+    pub(crate) ty: Scalar,
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    /// Elements from one row or column to the next; `None` for a dense matrix.
+    pub(crate) stride: Option<Slot>,
+    pub(crate) regs: Vec<Slot>,
+}
+
+/// `wmma.mma`.
+#[derive(Clone, Debug)]
+pub(crate) struct WmmaMma {
+    pub(crate) shape: [usize; 3],
+    pub(crate) input: Scalar,
+    pub(crate) d_type: Scalar,
+    pub(crate) c_type: Scalar,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: Vec<Slot>,
+    pub(crate) b: Vec<Slot>,
+    pub(crate) c: Vec<Slot>,
+}
+
 /// Where a shuffle reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShuffleMode {
@@ -339,6 +375,9 @@ pub(crate) enum Op {
         value: Slot,
     },
     Mma(Box<Mma>),
+    WmmaLoad(Box<WmmaAccess>),
+    WmmaStore(Box<WmmaAccess>),
+    WmmaMma(Box<WmmaMma>),
     Shuffle(Box<Shuffle>),
     Collective(Box<Collective>),
     ActiveMask(Slot),

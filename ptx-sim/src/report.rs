@@ -213,10 +213,14 @@ fn class_of(op: &Op) -> InstructionClass {
             Space::Shared => InstructionClass::Shared,
             Space::Local | Space::Param | Space::Frame => InstructionClass::Local,
         },
+        Op::WmmaLoad(access) | Op::WmmaStore(access) if access.space != Space::Shared => {
+            InstructionClass::Global
+        }
+        Op::WmmaLoad(_) | Op::WmmaStore(_) => InstructionClass::Shared,
         Op::LoadMatrix(_) | Op::StoreMatrix(_) => InstructionClass::Shared,
         Op::Atomic(_) => InstructionClass::Atomic,
         Op::CopyAsync(_) | Op::CommitGroup | Op::WaitGroup(_) => InstructionClass::AsyncCopy,
-        Op::Mma(_) => InstructionClass::Tensor,
+        Op::Mma(_) | Op::WmmaMma(_) => InstructionClass::Tensor,
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
             InstructionClass::Warp
         }

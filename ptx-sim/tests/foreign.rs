@@ -159,6 +159,31 @@ fn tiled_matrix_product() {
 }
 
 #[test]
+fn matrix_product_on_tensor_cores_through_wmma() {
+    let n = 80;
+    // Multiples of 1/64 below 1 are exact in f16.
+    let exact = |seed| floats(n * n, seed).iter().map(|x| (x * 64.0).round() / 64.0).collect::<Vec<f32>>();
+    let (a, b) = (exact(6), exact(7));
+    let halves = |values: &[f32]| -> Vec<u8> {
+        let half = |x: &f32| {
+            let bits = x.to_bits();
+            let exponent = (bits >> 23 & 0xff) as i32 - 112;
+            let magnitude = if exponent <= 0 { 0 } else { (exponent as u32) << 10 | bits >> 13 & 0x3ff };
+            ((bits >> 16 & 0x8000 | magnitude) as u16).to_le_bytes()
+        };
+        values.iter().flat_map(half).collect()
+    };
+    let mut run = Run::new(include_str!("foreign/wmma.ptx"));
+    run.buffer(&halves(&a));
+    run.buffer(&halves(&b));
+    let c = run.output(4 * n * n);
+    run.int(n as i32);
+    let report = run.launch("matmul_wmma", [5, 5, 1], [32, 1, 1], 0);
+    assert_close(&run.read(c, n * n, f32::from_le_bytes), &product(&a, &b, n), 1e-5);
+    assert_eq!(report.tensor_flops, 2 * 80 * 80 * 80);
+}
+
+#[test]
 fn loops_that_lanes_leave_one_by_one_and_an_early_return() {
     let mut run = Run::new(KERNELS);
     let out = run.output(4 * 50);

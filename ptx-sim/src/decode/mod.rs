@@ -7,6 +7,7 @@ mod memory;
 mod operand;
 mod scope;
 mod warp;
+mod wmma;
 
 use std::collections::HashMap;
 
@@ -283,6 +284,10 @@ impl<'a> Builder<'_, 'a> {
             }
             Family::MoveMatrix => self.move_matrix(operands),
             Family::Mma => self.mma(captures, operands),
+            Family::WmmaLoad | Family::WmmaStore => {
+                self.wmma_access(family == Family::WmmaStore, captures, operands)
+            }
+            Family::WmmaMma => self.wmma_mma(captures, operands),
             Family::Shuffle => self.shuffle(captures, operands),
             Family::Vote | Family::Ballot | Family::Match | Family::Redux | Family::Elect => {
                 self.collective(family, captures, operands)

@@ -53,15 +53,7 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, false);
         for lane in lanes(active) {
-            let (space, address) = resolve(access.space, list[lane]);
-            check_alignment(cta, lane, address, bytes)?;
-            let words = match space {
-                Space::Global => self.load_global(lane, address, bytes, access.strong, cta)?,
-                Space::Shared => self.load_shared(lane, address, bytes, access.strong, cta)?,
-                Space::Local => self.load_local(lane, address, bytes, cta)?,
-                Space::Frame => load_frame(&self.frame(frame)?.params, lane, address, bytes),
-                Space::Param | Space::Generic => load_param(cta, lane, address, bytes)?,
-            };
+            let words = self.read(access.space, list[lane], (lane, bytes), access.strong, frame, cta)?;
             let regs = &mut self.frame(frame)?.regs;
             for (i, reg) in access.regs.iter().enumerate() {
                 let value = element(&words, i, access.element_bytes);
@@ -77,23 +69,57 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, true);
         for lane in lanes(active) {
-            let (space, address) = resolve(access.space, list[lane]);
-            check_alignment(cta, lane, address, bytes)?;
-            let current = self.frame(frame)?;
-            let words = gather(&current.regs, &access.regs, lane, access.element_bytes);
-            match space {
-                Space::Global => self.store_global(lane, address, bytes, &words, access.strong, cta)?,
-                Space::Shared => self.store_shared(lane, address, bytes, &words, access.strong, cta)?,
-                Space::Local => {
-                    if !self.local.store(lane, address, bytes, &words) {
-                        outside(cta, lane, address)?;
-                    }
-                }
-                Space::Frame => store_frame(&mut current.params, lane, address, bytes, &words),
-                Space::Param | Space::Generic => outside(cta, lane, address)?,
-            }
+            let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
+            self.write(access.space, list[lane], (lane, bytes), &words, access.strong, frame, cta)?;
         }
         Ok(())
+    }
+
+    /// One lane's read of `bytes` ≤ 16 in any space.
+    pub(super) fn read(
+        &mut self,
+        space: Space,
+        address: u64,
+        (lane, bytes): (usize, u32),
+        strong: bool,
+        frame: usize,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<Words> {
+        let (space, address) = resolve(space, address);
+        check_alignment(cta, lane, address, bytes)?;
+        match space {
+            Space::Global => self.load_global(lane, address, bytes, strong, cta),
+            Space::Shared => self.load_shared(lane, address, bytes, strong, cta),
+            Space::Local => self.load_local(lane, address, bytes, cta),
+            Space::Frame => Ok(load_frame(&self.frame(frame)?.params, lane, address, bytes)),
+            Space::Param | Space::Generic => load_param(cta, lane, address, bytes),
+        }
+    }
+
+    /// One lane's write of `bytes` ≤ 16 in any space.
+    #[expect(clippy::too_many_arguments, reason = "each is a plain part of one access")]
+    pub(super) fn write(
+        &mut self,
+        space: Space,
+        address: u64,
+        (lane, bytes): (usize, u32),
+        words: &Words,
+        strong: bool,
+        frame: usize,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let (space, address) = resolve(space, address);
+        check_alignment(cta, lane, address, bytes)?;
+        match space {
+            Space::Global => self.store_global(lane, address, bytes, words, strong, cta),
+            Space::Shared => self.store_shared(lane, address, bytes, words, strong, cta),
+            Space::Local if self.local.store(lane, address, bytes, words) => Ok(()),
+            Space::Frame => {
+                store_frame(&mut self.frame(frame)?.params, lane, address, bytes, words);
+                Ok(())
+            }
+            Space::Local | Space::Param | Space::Generic => outside(cta, lane, address),
+        }
     }
 
     /// A global read of one lane.

@@ -13,3 +13,4 @@ mod mma;
 mod scalar;
 mod together;
 mod warp;
+mod wmma;

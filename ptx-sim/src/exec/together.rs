@@ -146,6 +146,13 @@ impl Warp {
                 super::mma::execute(mma, &mut self.frame(frame)?.regs, active);
                 Ok(())
             }
+            Op::WmmaLoad(access) => self.wmma_load(access, frame, active, cta),
+            Op::WmmaStore(access) => self.wmma_store(access, frame, active, cta),
+            Op::WmmaMma(mma) => {
+                cta.counters.tensor_flops += 2 * mma.shape.iter().product::<usize>() as u64;
+                super::wmma::execute(mma, &mut self.frame(frame)?.regs, active);
+                Ok(())
+            }
             Op::Shuffle(shuffle) => {
                 let checked = cta.launch.config.checks.shuffles;
                 super::collective::shuffle(shuffle, &mut self.frame(frame)?.regs, active, checked)

@@ -355,7 +355,13 @@ impl Warp {
             Op::Shuffle(op) => op.members,
             Op::Collective(op) => op.members,
             Op::WarpBarrier(members) => *members,
-            Op::Mma(_) | Op::LoadMatrix(_) | Op::StoreMatrix(_) | Op::MoveMatrix { .. } => {
+            Op::WmmaLoad(_)
+            | Op::WmmaStore(_)
+            | Op::WmmaMma(_)
+            | Op::Mma(_)
+            | Op::LoadMatrix(_)
+            | Op::StoreMatrix(_)
+            | Op::MoveMatrix { .. } => {
                 return Ok(if active == self.lanes { Wait::Ready } else { Wait::Whole });
             }
             Op::Barrier(_) => return Ok(Wait::Barrier),
