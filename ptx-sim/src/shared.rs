@@ -151,15 +151,17 @@ impl Shared {
         }
     }
 
-    /// Notes a write and says what is wrong with it.
+    /// Notes a write of `words` and says what is wrong with it. Lanes of one instruction may write one value to one
+    /// place: whichever comes last, the outcome is the same.
     #[inline]
-    pub(crate) fn note_write(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome {
+    pub(crate) fn note_write(&mut self, offset: u64, bytes: u32, words: &Words, who: &Who<'_>) -> Outcome {
         let checks = self.checks;
+        let repeats = self.load(offset, bytes) == *words;
         for (address, cell) in self.cells(offset, bytes) {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
-            check_write(&checks, address, cell, who)?;
+            check_write(&checks, address, cell, repeats, who)?;
             cell.write = mark(who);
         }
         Ok(())
@@ -172,7 +174,7 @@ impl Shared {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
-            check_write(&checks, address, cell, who)?;
+            check_write(&checks, address, cell, false, who)?;
             cell.pending += 1;
             cell.pending_line = who.line;
         }
@@ -189,11 +191,12 @@ impl Shared {
     }
 }
 
-fn check_write(checks: &Checks, address: u64, cell: &Cell, who: &Who<'_>) -> Outcome {
+fn check_write(checks: &Checks, address: u64, cell: &Cell, repeats: bool, who: &Who<'_>) -> Outcome {
     if !checks.shared_races {
         return Ok(());
     }
-    if collides(&cell.write, who) {
+    let same_instruction = u32::from(cell.write.warp) == who.warp && cell.write.line == who.line;
+    if collides(&cell.write, who) && !(repeats && same_instruction) {
         return Err(race(address, &cell.write, true, who));
     }
     match cell.reads.iter().find(|read| collides(read, who)) {
@@ -263,18 +266,18 @@ mod tests {
     #[test]
     fn unordered_warps_collide_and_ordered_ones_do_not() {
         let mut shared = Shared::new(64, 4, Checks::ALL);
-        shared.note_write(0, 4, &who(0, 3, &[1, 0])).unwrap();
+        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[1, 0])).unwrap();
         let fault = shared.note_read(0, 4, &who(1, 0, &[0, 1])).unwrap_err();
         assert_eq!((fault.kind, fault.other.unwrap().lanes), (FindingKind::SharedRace, 8));
         shared.note_read(0, 4, &who(1, 0, &[1, 2])).unwrap();
-        assert!(shared.note_write(0, 4, &who(0, 3, &[2, 0])).is_err());
-        shared.note_write(0, 4, &who(0, 3, &[2, 2])).unwrap();
+        assert!(shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[2, 0])).is_err());
+        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[2, 2])).unwrap();
     }
 
     #[test]
     fn lanes_of_a_warp_need_a_warp_barrier() {
         let mut shared = Shared::new(64, 4, Checks::ALL);
-        shared.note_write(8, 4, &who(0, 0, &[1])).unwrap();
+        shared.note_write(8, 4, &[5, 0, 0, 0], &who(0, 0, &[1])).unwrap();
         shared.note_read(8, 4, &who(0, 0, &[1])).unwrap();
         assert!(shared.note_read(8, 4, &who(0, 1, &[1])).is_err());
         shared.note_read(8, 4, &who(0, 1, &[2])).unwrap();

@@ -1,4 +1,4 @@
-//! PTX that other compilers made of ordinary CUDA kernels: `foreign/*.cu` by nvcc 13.5 for sm_80.
+//! PTX that other compilers made: of ordinary CUDA kernels (`foreign/*.cu`) by nvcc 13.5, of a fused attention by Triton.
 
 use ptx_sim::{LaunchConfig, Memory, Module, Report, launch};
 
@@ -67,6 +67,17 @@ fn floats(count: usize, seed: u32) -> Vec<f32> {
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// The f16 bytes of values that are exact in f16.
+fn halves(values: &[f32]) -> Vec<u8> {
+    let half = |x: &f32| {
+        let bits = x.to_bits();
+        let exponent = (bits >> 23 & 0xff) as i32 - 112;
+        let magnitude = if exponent <= 0 { 0 } else { (exponent as u32) << 10 | bits >> 13 & 0x3ff };
+        ((bits >> 16 & 0x8000 | magnitude) as u16).to_le_bytes()
+    };
+    values.iter().flat_map(half).collect()
 }
 
 fn assert_close(got: &[f32], want: &[f64], bound: f64) {
@@ -164,15 +175,6 @@ fn matrix_product_on_tensor_cores_through_wmma() {
     // Multiples of 1/64 below 1 are exact in f16.
     let exact = |seed| floats(n * n, seed).iter().map(|x| (x * 64.0).round() / 64.0).collect::<Vec<f32>>();
     let (a, b) = (exact(6), exact(7));
-    let halves = |values: &[f32]| -> Vec<u8> {
-        let half = |x: &f32| {
-            let bits = x.to_bits();
-            let exponent = (bits >> 23 & 0xff) as i32 - 112;
-            let magnitude = if exponent <= 0 { 0 } else { (exponent as u32) << 10 | bits >> 13 & 0x3ff };
-            ((bits >> 16 & 0x8000 | magnitude) as u16).to_le_bytes()
-        };
-        values.iter().flat_map(half).collect()
-    };
     let mut run = Run::new(include_str!("foreign/wmma.ptx"));
     run.buffer(&halves(&a));
     run.buffer(&halves(&b));
@@ -229,4 +231,51 @@ fn doubles_library_functions_constants_and_halves() {
         assert!((got - want).abs() < 1e-4, "{i}: {got} instead of {want}");
     }
     assert!(run.read(halves, n as usize, u32::from_le_bytes).iter().all(|h| *h == 0x4180_4180));
+}
+
+/// Triton 3.9 made `foreign/attention_triton.ptx` of `foreign/attention_triton.py` for sm_80: 64 × 64 tiles, causal.
+#[test]
+fn fused_attention_by_triton() {
+    let (heads, seqlen, head_dim) = (2, 150, 64);
+    let count = heads * seqlen * head_dim;
+    // Multiples of 1/64 are exact in f16.
+    let exact = |seed| floats(count, seed).iter().map(|x| (x * 128.0).round() / 64.0).collect::<Vec<f32>>();
+    let [q, k, v] = [8, 9, 10].map(exact);
+    let mut run = Run::new(include_str!("foreign/attention_triton.ptx"));
+    for tensor in [&q, &k, &v] {
+        run.buffer(&halves(tensor));
+    }
+    let o = run.output(2 * count);
+    let lse = run.output(4 * heads * seqlen);
+    run.int(seqlen as i32);
+    let scale_log2 = std::f32::consts::LOG2_E / 8.0;
+    run.int(scale_log2.to_bits() as i32);
+    // Scratch buffers that this kernel does not use.
+    run.align(8);
+    run.params.extend([0; 16]);
+    run.launch("attention", [3, 2, 1], [128, 1, 1], 40960);
+    let got = run.read(o, count, u16::from_le_bytes);
+    let got_lse = run.read(lse, heads * seqlen, f32::from_le_bytes);
+    for row in 0..heads * seqlen {
+        let (head, i) = (row / seqlen, row % seqlen);
+        let at = |t: &[f32], j: usize, d: usize| f64::from(t[(head * seqlen + j) * head_dim + d]);
+        let score = |j: usize| {
+            (0..head_dim).map(|d| at(&q, i, d) * at(&k, j, d)).sum::<f64>() * f64::from(scale_log2)
+        };
+        let scores: Vec<f64> = (0..=i).map(score).collect();
+        let most = scores.iter().copied().fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp2()).collect();
+        let sum: f64 = weights.iter().sum();
+        assert!((f64::from(got_lse[row]) - (most + sum.log2())).abs() < 1e-4, "row {row}");
+        for d in 0..head_dim {
+            let want: f64 = weights.iter().enumerate().map(|(j, w)| w * at(&v, j, d)).sum::<f64>() / sum;
+            let half = got[row * head_dim + d];
+            let magnitude = f32::from_bits(u32::from(half & 0x7fff) << 13) * 2f32.powi(112);
+            let value = if half & 0x8000 != 0 { -magnitude } else { magnitude };
+            assert!(
+                (f64::from(value) - want).abs() < 2e-3,
+                "row {row} column {d}: {value} instead of {want}"
+            );
+        }
+    }
 }

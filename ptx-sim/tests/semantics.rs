@@ -223,7 +223,7 @@ fn a_loop_of_another_length_in_every_lane_ends_together() {
     let body = "mov.u32 %r0, 0; mov.u32 %r1, %lane;\nLOOP:\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 bra DONE;\n\
                 add.u32 %r0, %r0, %r1;\nsub.u32 %r1, %r1, 1;\nbra LOOP;\nDONE:\nactivemask.b32 %r2;\n\
                 mov.b64 %out, {%r0, %r2};";
-    let want: Vec<u64> = (0..32u64).map(|l| l * (l + 1) / 2 | 0xffff_ffff << 32).collect();
+    let want: Vec<u64> = (0..32u64).map(|l| (l * (l + 1) / 2) | (0xffff_ffff << 32)).collect();
     assert_eq!(lanes(body), want);
 }
 
@@ -256,7 +256,7 @@ fn memory_of_every_width_and_sign() {
 fn atomics_return_what_was_there() {
     let body = "mov.u32 %r1, smem;\nsetp.eq.u32 %p1, %lane, 0;\n@%p1 st.shared.u32 [%r1], 100;\nbar.warp.sync -1;\n\
                 atom.shared.add.u32 %r2, [%r1], 2;\nbar.warp.sync -1;\nld.shared.u32 %r3, [%r1];\nmov.b64 %out, {%r2, %r3};";
-    let want: Vec<u64> = (0..32u64).map(|l| 100 + 2 * l | 164 << 32).collect();
+    let want: Vec<u64> = (0..32u64).map(|l| (100 + 2 * l) | (164 << 32)).collect();
     assert_eq!(lanes(body), want);
     let body = "mov.u32 %r1, smem;\nsetp.eq.u32 %p1, %lane, 0;\n@%p1 st.shared.u32 [%r1], 5;\nbar.warp.sync -1;\n\
                 atom.shared.cas.b32 %r2, [%r1], 5, %lane;\nbar.warp.sync -1;\nld.shared.u32 %r3, [%r1];\n\
@@ -274,12 +274,12 @@ fn a_matrix_load_gives_each_lane_its_pair() {
         "{store} ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r7}}, [%r6]; cvt.u64.u32 %out, %r7;"
     ));
     let (g, t) = (|l: u64| l / 4, |l: u64| l % 4);
-    let want: Vec<u64> = (0..32).map(|l| 8 * g(l) + 2 * t(l) | (8 * g(l) + 2 * t(l) + 1) << 16).collect();
+    let want: Vec<u64> = (0..32).map(|l| (8 * g(l) + 2 * t(l)) | ((8 * g(l) + 2 * t(l) + 1) << 16)).collect();
     assert_eq!(plain, want);
     let turned = lanes(&format!(
         "{store} ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {{%r7}}, [%r6]; cvt.u64.u32 %out, %r7;"
     ));
-    let want: Vec<u64> = (0..32).map(|l| 16 * t(l) + g(l) | (16 * t(l) + 8 + g(l)) << 16).collect();
+    let want: Vec<u64> = (0..32).map(|l| (16 * t(l) + g(l)) | ((16 * t(l) + 8 + g(l)) << 16)).collect();
     assert_eq!(turned, want);
 }
 

@@ -207,7 +207,7 @@ impl Warp {
     ) -> Outcome {
         let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok(()) };
         let who = self.who(lane, strong, cta);
-        cta.shared.note_write(offset, bytes, &who)?;
+        cta.shared.note_write(offset, bytes, words, &who)?;
         cta.shared.store(offset, bytes, words);
         Ok(())
     }

@@ -56,9 +56,10 @@ impl Warp {
         let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok(0) };
         let who = self.who(lane, true, cta);
         cta.shared.note_read(offset, bytes, &who)?;
-        cta.shared.note_write(offset, bytes, &who)?;
         let old = value(&cta.shared.load(offset, bytes));
-        cta.shared.store(offset, bytes, &words(apply(old)));
+        let new = words(apply(old));
+        cta.shared.note_write(offset, bytes, &new, &who)?;
+        cta.shared.store(offset, bytes, &new);
         Ok(old)
     }
 

@@ -58,7 +58,7 @@ impl Warp {
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
                 let who = self.row_access(lane, r, cta);
-                cta.shared.note_write(offset, 16, &who)?;
+                cta.shared.note_write(offset, 16, row, &who)?;
                 cta.shared.store(offset, 16, row);
             }
         }
