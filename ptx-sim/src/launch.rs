@@ -219,9 +219,7 @@ impl<'l> Launch<'l> {
 
     /// The source line of an instruction, by the last `.loc` before it.
     pub(crate) fn source(&self, at: (usize, Pc)) -> Option<SourceLine> {
-        let locations = &self.program(at.0).locations;
-        let index = locations.partition_point(|l| l.0 <= at.1).checked_sub(1)?;
-        let (_, file, line) = locations[index];
+        let (file, line) = self.program(at.0).location(at.1)?;
         Some(SourceLine { file: self.module.files.get(&file)?.clone(), line })
     }
 

@@ -488,3 +488,12 @@ pub(crate) struct Program {
     pub(crate) variables: Vec<u32>,
     pub(crate) has_indirect_call: bool,
 }
+
+impl Program {
+    /// File and line of the last `.loc` before an instruction.
+    pub(crate) fn location(&self, pc: Pc) -> Option<(u32, u32)> {
+        let index = self.locations.partition_point(|l| l.0 <= pc).checked_sub(1)?;
+        let (_, file, line) = self.locations[index];
+        Some((file, line))
+    }
+}

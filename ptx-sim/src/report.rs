@@ -1,6 +1,9 @@
 //! What a launch did, in numbers.
 
+use std::collections::BTreeMap;
+
 use crate::counters::{Counters, GlobalTraffic, SharedTraffic};
+use crate::finding::SourceLine;
 use crate::module::Module;
 use crate::op::{Op, Space};
 use crate::table::float::FloatOp;
@@ -90,6 +93,17 @@ pub struct LineCount {
     pub thread_instructions: u64,
 }
 
+/// Instructions of one line of the source that the PTX was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceCount {
+    /// The line.
+    pub source: SourceLine,
+    /// Warp instructions.
+    pub warp_instructions: u64,
+    /// Thread instructions: active lanes, summed.
+    pub thread_instructions: u64,
+}
+
 /// What a launch did. Counts cover the CTAs that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -109,6 +123,8 @@ pub struct Report {
     pub by_class: [u64; 14],
     /// Lines that executed, ascending.
     pub lines: Vec<LineCount>,
+    /// Source lines that executed, by file and line; empty without `.loc`.
+    pub sources: Vec<SourceCount>,
     /// Floating-point operations of `mma`, a multiply-add counting as two.
     pub tensor_flops: u64,
     /// Arrivals of warps at barriers.
@@ -178,6 +194,7 @@ impl Report {
             thread_instructions: lines.iter().map(|l| l.thread_instructions).sum(),
             by_class,
             lines,
+            sources: sources(module, &counters),
             tensor_flops: counters.tensor_flops,
             barriers: counters.barriers,
             divergent_branches: counters.divergent_branches,
@@ -192,6 +209,24 @@ impl Report {
             async_groups: counters.async_groups,
         }
     }
+}
+
+/// Counts by source line.
+fn sources(module: &Module, counters: &Counters) -> Vec<SourceCount> {
+    let mut sums: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
+    for (program, counts) in module.programs.iter().zip(&counters.counts) {
+        for (pc, count) in counts.iter().enumerate().filter(|(_, c)| c[0] > 0) {
+            if let Some(place) = program.location(pc as u32) {
+                let sum = sums.entry(place).or_default();
+                *sum = [sum[0] + count[0], sum[1] + count[1]];
+            }
+        }
+    }
+    let named = sums.into_iter().filter_map(|((file, line), sum)| {
+        let source = SourceLine { file: module.files.get(&file)?.clone(), line };
+        Some(SourceCount { source, warp_instructions: sum[0], thread_instructions: sum[1] })
+    });
+    named.collect()
 }
 
 fn class_of(op: &Op) -> InstructionClass {

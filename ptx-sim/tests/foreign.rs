@@ -253,7 +253,13 @@ fn fused_attention_by_triton() {
     // Scratch buffers that this kernel does not use.
     run.align(8);
     run.params.extend([0; 16]);
-    run.launch("attention", [3, 2, 1], [128, 1, 1], 40960);
+    let report = run.launch("attention", [3, 2, 1], [128, 1, 1], 40960);
+    // The PTX has `.loc`: every instruction falls to a line of the Python file or of Triton's library.
+    let by_source: u64 = report.sources.iter().map(|s| s.warp_instructions).sum();
+    assert_eq!(by_source, report.warp_instructions);
+    assert!(report.sources.iter().any(|s| s.source.file == "attention_triton.py" && s.source.line == 29));
+    assert!(report.to_json().contains("\"file\":\"attention_triton.py\",\"line\":29,"));
+    assert!(report.to_string().contains("tensor_flops"));
     let got = run.read(o, count, u16::from_le_bytes);
     let got_lse = run.read(lse, heads * seqlen, f32::from_le_bytes);
     for row in 0..heads * seqlen {
