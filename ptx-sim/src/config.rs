@@ -109,7 +109,7 @@ pub struct LaunchConfig {
 
 impl LaunchConfig {
     /// Warp instructions a CTA may execute unless told otherwise.
-    pub const DEFAULT_BUDGET: u64 = 1 << 32;
+    pub const DEFAULT_BUDGET: u64 = 1 << 30;
 
     /// A launch with every check on and the deterministic schedule.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {

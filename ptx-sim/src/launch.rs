@@ -95,9 +95,9 @@ fn validate(name: &str, entry: &Entry, params: &[u8], config: &LaunchConfig) -> 
     let threads: u64 = config.block.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul);
     let limit = entry.max_threads().unwrap_or(u64::MAX).min(config.limits.threads_per_cta.into());
     check("threads of a CTA", threads, limit)?;
-    // A list of all CTAs is kept, which bounds how many there can be.
     let ctas = config.grid.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul);
-    check("CTAs of the grid", ctas, 1 << 32)?;
+    // Of the CTAs that run a list is kept, which bounds how many there can be.
+    check("CTAs that run", config.ctas.as_ref().map_or(ctas, |list| list.len() as u64), 1 << 26)?;
     match config.ctas.iter().flatten().find(|id| u64::from(**id) >= ctas) {
         Some(&cta) => Err(SimError::UnknownCta { cta, ctas }),
         None => Ok(()),

@@ -69,6 +69,9 @@ impl<'a> Builder<'_, 'a> {
             "local" => Space::Local,
             _ => {
                 let Some((at, size, offset)) = self.frame_parameter(operand) else {
+                    if !self.is_entry {
+                        return Err(self.operand_error(position, "a parameter by its name"));
+                    }
                     return Ok((Space::Param, self.address(operand, position)?));
                 };
                 let fits = offset >= 0 && offset + i64::from(bytes) <= i64::from(size);
