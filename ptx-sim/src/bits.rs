@@ -1,8 +1,13 @@
 //! Bit-field and byte instructions (PTX ISA §9.7.1, §9.7.8, §9.7.9.7).
 
+/// Position and length count to 255; what hardware makes of more depends on the width.
+fn field_operand(value: u32, width: u32) -> u32 {
+    if width == 32 { value & 0xff } else { value }
+}
+
 /// `len` bits of `a` from `pos`, zero-extended; bits beyond the width read as zero.
 pub(crate) fn extract_unsigned(a: u64, pos: u32, len: u32, width: u32) -> u64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
+    let (pos, len) = (field_operand(pos, width), field_operand(len, width));
     if pos >= width || len == 0 {
         return 0;
     }
@@ -12,7 +17,7 @@ pub(crate) fn extract_unsigned(a: u64, pos: u32, len: u32, width: u32) -> u64 {
 
 /// `len` bits of `a` from `pos`, sign-extended; bits beyond the width read as the sign of `a`.
 pub(crate) fn extract_signed(a: i64, pos: u32, len: u32, width: u32) -> i64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
+    let (pos, len) = (field_operand(pos, width), field_operand(len, width));
     if len == 0 {
         return 0;
     }
@@ -25,7 +30,7 @@ pub(crate) fn extract_signed(a: i64, pos: u32, len: u32, width: u32) -> i64 {
 
 /// `b` with the low `len` bits of `a` put in at `pos`.
 pub(crate) fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
+    let (pos, len) = (field_operand(pos, width), field_operand(len, width));
     if len == 0 || pos >= width {
         return b;
     }

@@ -11,7 +11,7 @@ lane_ops! {
         SignedWordToDouble "cvt {u64 s64} s32" (S -> L) "9.7.9.21" "d = a, sign-extended" |a| a.into();
         DoubleToWord "cvt {u32 s32} {u64 s64}" (D -> W) "9.7.9.21" "d = the low half of a" |a| a as u32;
         F16ToF32 "cvt f32 f16" (H -> F) "9.7.9.21" "d = a, exact" float::f16_to_f32;
-        Bf16ToF32 "cvt f32 bf16" (H -> F) "9.7.9.21" "d = a, exact" float::bf16_to_f32;
+        Bf16ToF32 "cvt f32 bf16" (H -> W) "9.7.9.21" "d = a, exact, NaN unchanged" |a| u32::from(a) << 16;
         F32ToF16 "cvt rn f16 f32" (F -> H) "9.7.9.21" "d = a rounded to nearest even" float::f32_to_f16;
         F32ToBf16 "cvt rn bf16 f32" (F -> H) "9.7.9.21" "d = a rounded to nearest even" float::f32_to_bf16;
         F32PairToF16Pair "cvt rn f16x2 f32" (F F -> W) "9.7.9.21"

@@ -14,8 +14,8 @@ lane_ops! {
         FmaReluF16 "fma rn relu f16" (T T T -> T) "9.7.4.4"
             "d = max(a × b + c, 0)"
             |a, b, c| half::relu(float::fma_odd(a, b, c));
-        AbsF16 "abs f16" (H -> H) "9.7.4.6" "d = |a|" |a| a & 0x7fff;
-        NegF16 "neg f16" (H -> H) "9.7.4.5" "d = −a" |a| a ^ 0x8000;
+        AbsF16 "abs f16" (T -> T) "9.7.4.6" "d = |a|" |a| a.abs();
+        NegF16 "neg f16" (T -> T) "9.7.4.5" "d = −a" |a| -a;
         MinF16 "min f16" (T T -> T) "9.7.4.7" "d = the smaller, the other if one is NaN" float::min;
         MaxF16 "max f16" (T T -> T) "9.7.4.8" "d = the larger, the other if one is NaN" float::max;
         MinNanF16 "min NaN f16" (T T -> T) "9.7.4.7" "d = the smaller, NaN if either is" float::min_nan;
@@ -37,8 +37,8 @@ lane_ops! {
         FmaReluF16Pair "fma rn relu f16x2" (X X X -> X) "9.7.4.4"
             "d = max(a × b + c, 0), both halves"
             |a, b, c| half::pair3(a, b, c, |a, b, c| half::relu(float::fma_odd(a, b, c)));
-        AbsF16Pair "abs f16x2" (W -> W) "9.7.4.6" "d = |a|, both halves" |a| a & 0x7fff_7fff;
-        NegF16Pair "neg f16x2" (W -> W) "9.7.4.5" "d = −a, both halves" |a| a ^ 0x8000_8000;
+        AbsF16Pair "abs f16x2" (X -> X) "9.7.4.6" "d = |a|, both halves" |a| a.map(f64::abs);
+        NegF16Pair "neg f16x2" (X -> X) "9.7.4.5" "d = −a, both halves" |a| a.map(|x| -x);
         MinF16Pair "min f16x2" (X X -> X) "9.7.4.7"
             "d = the smaller, both halves"
             |a, b| half::pair2(a, b, float::min);
@@ -60,8 +60,8 @@ lane_ops! {
         FmaReluBf16 "fma rn relu bf16" (B B B -> B) "9.7.4.4"
             "d = max(a × b + c, 0)"
             |a, b, c| half::relu(float::fma_odd(a, b, c));
-        AbsBf16 "abs bf16" (H -> H) "9.7.4.6" "d = |a|" |a| a & 0x7fff;
-        NegBf16 "neg bf16" (H -> H) "9.7.4.5" "d = −a" |a| a ^ 0x8000;
+        AbsBf16 "abs bf16" (B -> B) "9.7.4.6" "d = |a|" |a| a.abs();
+        NegBf16 "neg bf16" (B -> B) "9.7.4.5" "d = −a" |a| -a;
         MinBf16 "min bf16" (B B -> B) "9.7.4.7" "d = the smaller, the other if one is NaN" float::min;
         MaxBf16 "max bf16" (B B -> B) "9.7.4.8" "d = the larger, the other if one is NaN" float::max;
         MinNanBf16 "min NaN bf16" (B B -> B) "9.7.4.7" "d = the smaller, NaN if either is" float::min_nan;
@@ -83,8 +83,8 @@ lane_ops! {
         FmaReluBf16Pair "fma rn relu bf16x2" (Y Y Y -> Y) "9.7.4.4"
             "d = max(a × b + c, 0), both halves"
             |a, b, c| half::pair3(a, b, c, |a, b, c| half::relu(float::fma_odd(a, b, c)));
-        AbsBf16Pair "abs bf16x2" (W -> W) "9.7.4.6" "d = |a|, both halves" |a| a & 0x7fff_7fff;
-        NegBf16Pair "neg bf16x2" (W -> W) "9.7.4.5" "d = −a, both halves" |a| a ^ 0x8000_8000;
+        AbsBf16Pair "abs bf16x2" (Y -> Y) "9.7.4.6" "d = |a|, both halves" |a| a.map(f64::abs);
+        NegBf16Pair "neg bf16x2" (Y -> Y) "9.7.4.5" "d = −a, both halves" |a| a.map(|x| -x);
         MinBf16Pair "min bf16x2" (Y Y -> Y) "9.7.4.7"
             "d = the smaller, both halves"
             |a, b| half::pair2(a, b, float::min);

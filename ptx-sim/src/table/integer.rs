@@ -44,11 +44,11 @@ lane_ops! {
             "d = a / b, toward zero; all ones where b = 0"
             |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
         RemUHalf "rem u16" (H H -> H) "9.7.1.9"
-            "d = a mod b, unsigned; a where b = 0"
-            |a, b| a.checked_rem(b).unwrap_or(a);
+            "d = a mod b, unsigned; all ones where b = 0"
+            |a, b| a.checked_rem(b).unwrap_or(u16::MAX);
         RemSHalf "rem s16" (I I -> I) "9.7.1.9"
-            "d = a mod b with the sign of a; a where b = 0"
-            |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+            "d = a mod b with the sign of a; all ones where b = 0"
+            |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
         AbsHalf "abs s16" (I -> I) "9.7.1.10" "d = |a|" |a| a.wrapping_abs();
         NegHalf "neg s16" (I -> I) "9.7.1.11" "d = −a" |a| a.wrapping_neg();
         MinUHalf "min u16" (H H -> H) "9.7.1.12" "d = the smaller, unsigned" |a, b| a.min(b);
@@ -119,11 +119,11 @@ lane_ops! {
             "d = a / b, toward zero; all ones where b = 0"
             |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
         RemUWord "rem u32" (W W -> W) "9.7.1.9"
-            "d = a mod b, unsigned; a where b = 0"
-            |a, b| a.checked_rem(b).unwrap_or(a);
+            "d = a mod b, unsigned; all ones where b = 0"
+            |a, b| a.checked_rem(b).unwrap_or(u32::MAX);
         RemSWord "rem s32" (S S -> S) "9.7.1.9"
-            "d = a mod b with the sign of a; a where b = 0"
-            |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+            "d = a mod b with the sign of a; all ones where b = 0"
+            |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
         AbsWord "abs s32" (S -> S) "9.7.1.10" "d = |a|" |a| a.wrapping_abs();
         NegWord "neg s32" (S -> S) "9.7.1.11" "d = −a" |a| a.wrapping_neg();
         MinUWord "min u32" (W W -> W) "9.7.1.12" "d = the smaller, unsigned" |a, b| a.min(b);
@@ -182,11 +182,11 @@ lane_ops! {
             "d = a / b, toward zero; all ones where b = 0"
             |a, b| if b == 0 { -1 } else { a.wrapping_div(b) };
         RemUDouble "rem u64" (D D -> D) "9.7.1.9"
-            "d = a mod b, unsigned; a where b = 0"
-            |a, b| a.checked_rem(b).unwrap_or(a);
+            "d = a mod b, unsigned; all ones where b = 0"
+            |a, b| a.checked_rem(b).unwrap_or(u64::MAX);
         RemSDouble "rem s64" (L L -> L) "9.7.1.9"
-            "d = a mod b with the sign of a; a where b = 0"
-            |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
+            "d = a mod b with the sign of a; all ones where b = 0"
+            |a, b| if b == 0 { -1 } else { a.wrapping_rem(b) };
         AbsDouble "abs s64" (L -> L) "9.7.1.10" "d = |a|" |a| a.wrapping_abs();
         NegDouble "neg s64" (L -> L) "9.7.1.11" "d = −a" |a| a.wrapping_neg();
         MinUDouble "min u64" (D D -> D) "9.7.1.12" "d = the smaller, unsigned" |a, b| a.min(b);
