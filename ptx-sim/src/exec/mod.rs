@@ -7,6 +7,7 @@ mod call;
 mod collective;
 mod copy;
 pub(crate) mod cta;
+mod join;
 mod local;
 mod matrix;
 mod mma;
