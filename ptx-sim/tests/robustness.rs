@@ -19,13 +19,13 @@ impl Random {
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut paths = Vec::new();
-    let mut folders = vec![root.join("fail"), root.join("pass")];
+    let mut folders = vec![root.join("fail"), root.join("foreign")];
     while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(folder) else { continue };
-        for entry in entries.map(|e| e.unwrap().path()) {
+        for entry in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
             if entry.is_dir() { folders.push(entry) } else { paths.push(entry) }
         }
     }
+    paths.retain(|p| p.extension().is_some_and(|e| e == "ptx"));
     paths.sort();
     let mut texts: Vec<String> = paths.iter().map(|p| std::fs::read_to_string(p).unwrap()).collect();
     // The first part of a compiler's output: long instructions, many registers.
