@@ -77,7 +77,7 @@ impl Default for Checks {
 }
 
 /// The order in which warps run and asynchronous copies land.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Schedule {
     /// Each warp runs until it waits, lowest first; copies land as late as they may.
     #[default]

@@ -3,7 +3,7 @@
 mod cli_errors;
 mod cli_run;
 mod cli_verify;
-mod gpu;
+mod devices;
 mod host_device;
 mod interrupt;
 mod reference;
@@ -21,7 +21,7 @@ fn main() {
         cli_errors::trials(),
         cli_run::trials(),
         cli_verify::trials(),
-        gpu::trials(),
+        devices::trials(),
         host_device::trials(),
         interrupt::trials(),
         reference::trials(),
@@ -39,7 +39,8 @@ fn main() {
 fn summarise(conclusion: &Conclusion) {
     let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
     let skipped = *num_ignored > 0;
-    let why =
-        gpu::missing().filter(|_| skipped).map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
+    let why = devices::missing_gpu()
+        .filter(|_| skipped)
+        .map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
     println!("integration: {num_passed} passed, {num_failed} failed, {num_ignored} skipped{why}");
 }

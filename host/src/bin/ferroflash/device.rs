@@ -24,8 +24,8 @@ pub(crate) struct DeviceArgs {
     ordinal: u32,
 
     /// Seed that shakes the simulator's schedule: order of warps, landing of asynchronous copies
-    #[arg(long = "schedule-seed", value_name = "SEED")]
-    seed: Option<u64>,
+    #[arg(long, value_name = "SEED")]
+    schedule_seed: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,7 +56,7 @@ impl DeviceArgs {
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
         let sim = || {
-            let schedule = self.seed.map_or(Schedule::Deterministic, Schedule::Seeded);
+            let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
             let options = SimOptions { schedule, ..SimOptions::default() };
             Attention::simulator(self.ptx.as_deref(), options)
                 .map(|attention| Engine::Kernels(Box::new(attention)))
@@ -67,10 +67,9 @@ impl DeviceArgs {
             Choice::Cpu => (Engine::Reference, String::new()),
             Choice::Auto => match cuda() {
                 Ok(engine) => (engine, String::new()),
-                Err(Error::NoDriver { searched, reason }) => (
-                    sim()?,
-                    format!(", as there is no CUDA driver: {reason} (searched {searched})"),
-                ),
+                Err(Error::NoDriver { searched, reason }) => {
+                    (sim()?, format!(", as there is no CUDA driver: {reason} (searched {searched})"))
+                }
                 Err(error @ Error::UnsupportedDevice { .. }) => (sim()?, format!(": {error}")),
                 Err(error) => return Err(error),
             },
