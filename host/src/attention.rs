@@ -1,6 +1,7 @@
 //! The public call: attention on a device, from host tensors or device pointers.
 
 use crate::device::cuda::CudaDevice;
+use crate::device::sim::{SimDevice, SimOptions};
 use crate::device::{Buffer, Device, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Library, Source};
@@ -8,7 +9,7 @@ use crate::plan::{Addresses, Plan, RowSelection};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
 use kernels_gpu::manifest::Kernel;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The oldest compute capability that the kernels run on.
@@ -65,6 +66,14 @@ impl Attention {
         let device = CudaDevice::open(options.ordinal)?;
         let library = Library::find(options.ptx.as_deref())?;
         Attention::new(Arc::new(device), Arc::new(library))
+    }
+
+    /// Opens the simulator and the folder of compiled kernels (`ptx`, searched for where it is `None`).
+    ///
+    /// # Errors
+    /// [`Error::NoKernels`], [`Error::BadKernels`].
+    pub fn simulator(ptx: Option<&Path>, options: SimOptions) -> Result<Attention, Error> {
+        Attention::new(Arc::new(SimDevice::new(options)), Arc::new(Library::find(ptx)?))
     }
 
     /// Attention on any device with kernels from any folder.

@@ -160,6 +160,14 @@ pub enum Error {
         /// "before" or "after".
         side: &'static str,
     },
+    /// The simulator stopped a kernel, because it broke a rule or cannot be simulated.
+    #[error("the simulator stopped {entry}: {reason}")]
+    Simulation {
+        /// The kernel.
+        entry: String,
+        /// The finding, with its place.
+        reason: String,
+    },
     /// No compiled kernels were found.
     #[error(
         "no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx"

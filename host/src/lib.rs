@@ -18,6 +18,7 @@ pub mod verification;
 
 pub use attention::{Attention, CudaOptions, DeviceTensors, Output};
 pub use device::StreamHandle;
+pub use device::sim::SimOptions;
 pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row};
 pub use plan::{Plan, RowSelection};

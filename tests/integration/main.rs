@@ -3,9 +3,9 @@
 mod cli_errors;
 mod cli_run;
 mod cli_verify;
+mod devices;
 mod fake_device;
 mod fake_library;
-mod gpu;
 mod host_device;
 mod interrupt;
 mod reference;
@@ -26,9 +26,9 @@ fn main() {
         cli_errors::trials(),
         cli_run::trials(),
         cli_verify::trials(),
+        devices::trials(),
         fake_device::trials(),
         fake_library::trials(),
-        gpu::trials(),
         host_device::trials(),
         interrupt::trials(),
         reference::trials(),
@@ -46,7 +46,8 @@ fn main() {
 fn summarise(conclusion: &Conclusion) {
     let Conclusion { num_passed, num_failed, num_ignored, .. } = conclusion;
     let skipped = *num_ignored > 0;
-    let why =
-        gpu::missing().filter(|_| skipped).map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
+    let why = devices::missing_gpu()
+        .filter(|_| skipped)
+        .map_or(String::new(), |reason| format!(" (no GPU: {reason})"));
     println!("integration: {num_passed} passed, {num_failed} failed, {num_ignored} skipped{why}");
 }

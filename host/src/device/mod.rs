@@ -3,6 +3,7 @@
 pub mod cuda;
 pub mod graph;
 pub mod nvml;
+pub mod sim;
 
 use crate::error::Error;
 use crate::module::Image;

@@ -4,7 +4,8 @@ use crate::memory;
 use crate::output::{self, Progress};
 use clap::ValueEnum;
 use ferroflash::reference::{narrow, reference};
-use ferroflash::{Attention, CudaOptions, Error, Output, Problem};
+use ferroflash::{Attention, CudaOptions, Error, Output, Problem, SimOptions};
+use ptx_sim::Schedule;
 use std::path::PathBuf;
 
 /// Where to compute.
@@ -21,14 +22,20 @@ pub(crate) struct DeviceArgs {
     /// Number of the GPU, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: u32,
+
+    /// Seed that shakes the simulator's schedule: order of warps, landing of asynchronous copies
+    #[arg(long, value_name = "SEED")]
+    schedule_seed: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Choice {
-    /// The GPU where there is one, else the CPU
+    /// The GPU where there is one, else the simulator
     Auto,
     /// The GPU, or an error
     Cuda,
+    /// The kernels' PTX on the CPU, every access checked; slow, for problems of some hundred rows
+    Sim,
     /// The float64 reference, rounded to the dtype
     Cpu,
 }
@@ -48,16 +55,22 @@ impl DeviceArgs {
             let options = CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal };
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
+        let sim = || {
+            let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
+            let options = SimOptions { schedule, ..SimOptions::default() };
+            Attention::simulator(self.ptx.as_deref(), options)
+                .map(|attention| Engine::Kernels(Box::new(attention)))
+        };
         let (engine, because) = match self.device {
             Choice::Cuda => (cuda()?, String::new()),
+            Choice::Sim => (sim()?, String::new()),
             Choice::Cpu => (Engine::Reference, String::new()),
             Choice::Auto => match cuda() {
                 Ok(engine) => (engine, String::new()),
-                Err(Error::NoDriver { searched, reason }) => (
-                    Engine::Reference,
-                    format!(", as there is no CUDA driver: {reason} (searched {searched})"),
-                ),
-                Err(error @ Error::UnsupportedDevice { .. }) => (Engine::Reference, format!(": {error}")),
+                Err(Error::NoDriver { searched, reason }) => {
+                    (sim()?, format!(", as there is no CUDA driver: {reason} (searched {searched})"))
+                }
+                Err(error @ Error::UnsupportedDevice { .. }) => (sim()?, format!(": {error}")),
                 Err(error) => return Err(error),
             },
         };

@@ -1,0 +1,151 @@
+//! The simulator as a device: runs the kernels' PTX on the CPU and checks every access.
+
+use crate::device::{Device, DeviceInfo, LoadedKernel, StreamHandle};
+use crate::error::Error;
+use crate::module::{Code, Image};
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Schedule, launch};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
+const MEMORY_BYTES: u64 = 8 << 30;
+
+/// How the simulator runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimOptions {
+    /// Order of warps and of landing copies; a seed shakes it, and repeats a run.
+    pub schedule: Schedule,
+    /// Rules that are checked.
+    pub checks: Checks,
+}
+
+/// A simulated L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
+pub struct SimDevice {
+    info: DeviceInfo,
+    options: SimOptions,
+    memory: Mutex<Allocations>,
+    modules: RwLock<Vec<Arc<(String, Module)>>>,
+}
+
+struct Allocations {
+    memory: Memory,
+    sizes: std::collections::HashMap<u64, u64>,
+}
+
+impl Allocations {
+    fn used(&self) -> u64 {
+        self.sizes.values().sum()
+    }
+}
+
+impl SimDevice {
+    /// A fresh device.
+    pub fn new(options: SimOptions) -> SimDevice {
+        let info = DeviceInfo {
+            name: "simulator (L4, sm_89)".to_owned(),
+            sm: 89,
+            sm_count: 58,
+            l2_bytes: 48 << 20,
+            smem_opt_in_bytes: Limits::SM_89.smem_per_cta,
+            memory_bytes: MEMORY_BYTES,
+        };
+        let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
+        SimDevice { info, options, memory, modules: RwLock::default() }
+    }
+
+    fn allocations(&self) -> MutexGuard<'_, Allocations> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn memory_error(call: &'static str, error: ptx_sim::MemoryError) -> Error {
+    Error::Cuda { call, reason: error.to_string() }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory_free(&self) -> Result<u64, Error> {
+        Ok(MEMORY_BYTES - self.allocations().used())
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, Error> {
+        let mut allocations = self.allocations();
+        let free = MEMORY_BYTES - allocations.used();
+        match usize::try_from(bytes) {
+            Ok(size) if bytes <= free => {
+                let address = allocations.memory.alloc(size);
+                allocations.sizes.insert(address, bytes);
+                Ok(address)
+            }
+            _ => Err(Error::OutOfMemory { requested: bytes, free }),
+        }
+    }
+
+    unsafe fn free(&self, address: u64) {
+        let mut allocations = self.allocations();
+        // An address that is not allocated breaks the caller's promise; there is nothing to give back.
+        if allocations.memory.free(address).is_ok() {
+            allocations.sizes.remove(&address);
+        }
+    }
+
+    unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.allocations().memory.write(address, bytes).map_err(|error| memory_error("write", error))
+    }
+
+    unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.allocations().memory.read(address, bytes).map_err(|error| memory_error("read", error))
+    }
+
+    unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), Error> {
+        let bytes = usize::try_from(bytes).map_err(|_| Error::OutOfMemory { requested: bytes, free: 0 })?;
+        self.allocations()
+            .memory
+            .write(address, &vec![value; bytes])
+            .map_err(|error| memory_error("fill", error))
+    }
+
+    fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
+        let rejected = |log: String| Error::PtxRejected { entry: image.entry.clone(), log };
+        let Code::Ptx(ptx) = &image.code else {
+            return Err(rejected("the simulator runs PTX, not machine code".to_owned()));
+        };
+        let module = Module::parse(ptx).map_err(|error| rejected(error.to_string()))?;
+        let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
+        modules.push(Arc::new((image.entry.clone(), module)));
+        let handle = modules.len() as u64 - 1;
+        Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &LoadedKernel,
+        grid: u32,
+        params: &[u8],
+        _stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let modules = self.modules.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(loaded) = usize::try_from(kernel.handle).ok().and_then(|at| modules.get(at)).cloned() else {
+            return Err(Error::Cuda { call: "launch", reason: "a kernel of another device".to_owned() });
+        };
+        drop(modules);
+        let (entry, module) = &*loaded;
+        let config = LaunchConfig {
+            dynamic_smem_bytes: kernel.smem_bytes,
+            limits: Limits::SM_89,
+            checks: self.options.checks,
+            schedule: self.options.schedule,
+            ..LaunchConfig::new([grid, 1, 1], [kernel.threads, 1, 1])
+        };
+        launch(module, entry, params, &mut self.allocations().memory, &config)
+            .map(|_report| ())
+            .map_err(|error| Error::Simulation { entry: entry.clone(), reason: error.to_string() })
+    }
+
+    unsafe fn synchronize(&self, _stream: StreamHandle) -> Result<(), Error> {
+        // Launches have ended when they return.
+        Ok(())
+    }
+}

@@ -1,0 +1,356 @@
+//! Statements to decoded programs: names resolved, operands in registers, control flow analysed.
+
+mod control;
+mod lane;
+mod lookup;
+mod memory;
+mod operand;
+mod scope;
+mod warp;
+mod wmma;
+
+use std::collections::HashMap;
+
+pub(crate) use lookup::lanes;
+
+use crate::error::LoadError;
+use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Reg};
+use crate::parse::ast::{self, RegWidth, Space, Statement};
+use crate::regs::{Bank, Slot};
+use crate::table::family::Family;
+use crate::{cfg, compact};
+use lookup::{Form, Lookup};
+use scope::{Scopes, Symbol};
+
+/// Local memory of a thread (CUDA programming guide, technical specifications).
+pub(crate) const MAX_LOCAL_BYTES: u32 = 512 * 1024;
+/// Parameters of an entry (PTX ISA §5.1.6.1).
+const MAX_ENTRY_BYTES: u32 = 32764;
+/// Parameters of one function and of the calls that it makes.
+const MAX_FRAME_BYTES: u32 = 64 * 1024;
+
+/// A variable of the module, or a function's shared variable.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    pub(crate) space: Space,
+    pub(crate) align: u32,
+    pub(crate) bytes: u64,
+    pub(crate) is_extern: bool,
+    /// Initial bytes; empty for none.
+    pub(crate) init: Vec<u8>,
+    /// Addresses inside the initial bytes: where, of what, plus what.
+    pub(crate) relocations: Vec<(u32, Target, i64)>,
+}
+
+/// What an address in an initialiser points to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    Variable(u32),
+    Function(u32),
+}
+
+/// Names that every function sees.
+pub(crate) struct Names<'a> {
+    pub(crate) variables: HashMap<&'a str, u32>,
+    pub(crate) functions: HashMap<&'a str, u32>,
+    /// Whether each function has a body.
+    pub(crate) has_body: Vec<bool>,
+}
+
+/// A branch whose label may come later.
+enum Fixup<'a> {
+    Branch { pc: Pc, label: &'a str, scope: usize },
+    Table { pc: Pc, labels: Vec<&'a str>, scope: usize },
+}
+
+/// Builds one function.
+pub(crate) struct Builder<'m, 'a> {
+    names: &'m Names<'a>,
+    /// Variables of the module; a function's shared ones are added.
+    variables: &'m mut Vec<Variable>,
+    lookup: &'m mut Lookup<'a>,
+    program: Program,
+    scopes: Scopes<'a>,
+    constants: HashMap<(Bank, Constant), Slot>,
+    fixups: Vec<Fixup<'a>>,
+    carry_flag: Option<Slot>,
+    is_entry: bool,
+    line: u32,
+    mnemonic: &'a str,
+    guard: Option<Guard>,
+    continues: bool,
+}
+
+/// Decodes every function body; the list has an empty program where there is none.
+pub(crate) fn programs<'a>(
+    functions: &[ast::Function<'a>],
+    names: &Names<'a>,
+    variables: &mut Vec<Variable>,
+) -> Result<Vec<Program>, LoadError> {
+    let mut lookup = Lookup::default();
+    functions
+        .iter()
+        .map(|function| {
+            let builder = Builder {
+                names,
+                variables,
+                lookup: &mut lookup,
+                program: Program::default(),
+                scopes: Scopes::new(),
+                constants: HashMap::new(),
+                fixups: Vec::new(),
+                carry_flag: None,
+                is_entry: function.is_entry,
+                line: function.line,
+                mnemonic: "",
+                guard: None,
+                continues: false,
+            };
+            builder.function(function)
+        })
+        .collect()
+}
+
+impl<'a> Builder<'_, 'a> {
+    fn function(mut self, function: &ast::Function<'a>) -> Result<Program, LoadError> {
+        self.formals(function)?;
+        for (line, statement) in function.body.iter().flatten() {
+            self.line = *line;
+            self.statement(statement)?;
+        }
+        if function.body.is_some() {
+            // Control may run off the end, which returns (PTX ISA §9.7.12.6).
+            self.guard = None;
+            self.emit(Op::Return);
+            self.resolve_labels()?;
+            cfg::set_reconvergence(&mut self.program);
+            compact::renumber(&mut self.program);
+        }
+        Ok(self.program)
+    }
+
+    fn formals(&mut self, function: &ast::Function<'a>) -> Result<(), LoadError> {
+        let mut entry_bytes = 0u32;
+        for (variable, is_return) in
+            function.returns.iter().map(|v| (v, true)).chain(function.params.iter().map(|v| (v, false)))
+        {
+            let bytes = variable.bytes as u32;
+            let (offset, symbol) = if function.is_entry {
+                let offset = entry_bytes.next_multiple_of(variable.align);
+                entry_bytes = offset.saturating_add(bytes);
+                self.bounded("parameter bytes of an entry", entry_bytes, MAX_ENTRY_BYTES)?;
+                (offset, Symbol::EntryParam(offset))
+            } else {
+                let offset = self.frame_space(variable)?;
+                (offset, Symbol::FrameParam(offset, bytes))
+            };
+            let list = if is_return { &mut self.program.returns } else { &mut self.program.params };
+            list.push(Formal { offset, bytes });
+            self.declare(variable.name, symbol)?;
+        }
+        Ok(())
+    }
+
+    fn frame_space(&mut self, variable: &ast::Variable<'_>) -> Result<u32, LoadError> {
+        let offset = self.program.frame_bytes.next_multiple_of(variable.align.max(8));
+        self.program.frame_bytes = offset.saturating_add(variable.bytes as u32);
+        self.bounded("parameter bytes of a function", self.program.frame_bytes, MAX_FRAME_BYTES)?;
+        Ok(offset)
+    }
+
+    fn bounded(&self, what: &'static str, value: u32, limit: u32) -> Result<(), LoadError> {
+        let (value, limit) = (value.into(), limit.into());
+        if value > limit { Err(LoadError::Range { line: self.line, what, value, limit }) } else { Ok(()) }
+    }
+
+    fn statement(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
+        match statement {
+            Statement::Register { name, count, width } => self.register(name, *count, *width),
+            Statement::Variable(variable) => self.variable(variable),
+            Statement::Label(name) => {
+                let pc = self.pc();
+                if self.scopes.label(name, pc) { Ok(()) } else { Err(self.duplicate(name)) }
+            }
+            Statement::Open => {
+                self.scopes.open();
+                Ok(())
+            }
+            Statement::Close => {
+                self.scopes.close();
+                Ok(())
+            }
+            Statement::Targets { name, labels } => self.declare(name, Symbol::Targets(labels.clone())),
+            Statement::Prototype => Ok(()),
+            Statement::Location { file, line } => {
+                let pc = self.pc();
+                self.program.locations.push((pc, *file, *line));
+                Ok(())
+            }
+            Statement::Instruction(instruction) => self.instruction(instruction),
+        }
+    }
+
+    fn register(&mut self, name: &'a str, count: Option<u32>, width: RegWidth) -> Result<(), LoadError> {
+        let (bank, bits) = match width {
+            RegWidth::Pred => (Bank::Pred, 1),
+            RegWidth::Bits(64) => (Bank::Double, 64),
+            RegWidth::Bits(bits) => (Bank::Word, bits),
+        };
+        let slot = self.allocate(bank, count.unwrap_or(1))?;
+        let first = Reg { bank, slot, bits };
+        match count {
+            Some(count) => self.scopes.declare_range(name, count, first),
+            None => return self.declare(name, Symbol::Reg(first)),
+        }
+        Ok(())
+    }
+
+    /// Fresh registers; the sum over all declarations is bounded, as each of them is.
+    fn allocate(&mut self, bank: Bank, count: u32) -> Result<Slot, LoadError> {
+        let total = &mut self.program.registers[bank as usize];
+        let first = *total;
+        *total += count as usize;
+        const LIMIT: u64 = 1 << 21;
+        if *total as u64 > LIMIT {
+            let value = *total as u64;
+            return Err(LoadError::Range { line: self.line, what: "register count", value, limit: LIMIT });
+        }
+        Ok(first as Slot)
+    }
+
+    fn variable(&mut self, variable: &ast::Variable<'a>) -> Result<(), LoadError> {
+        let symbol = match variable.space {
+            Space::Local => {
+                let offset = self.program.local_bytes.next_multiple_of(variable.align);
+                self.program.local_bytes = offset.saturating_add(variable.bytes as u32);
+                self.bounded("local bytes of a thread", self.program.local_bytes, MAX_LOCAL_BYTES)?;
+                Symbol::Local(offset)
+            }
+            Space::Param => Symbol::FrameParam(self.frame_space(variable)?, variable.bytes as u32),
+            _ => {
+                self.variables.push(Variable {
+                    space: variable.space,
+                    align: variable.align,
+                    bytes: variable.bytes,
+                    is_extern: false,
+                    init: Vec::new(),
+                    relocations: Vec::new(),
+                });
+                Symbol::Variable(self.variables.len() as u32 - 1)
+            }
+        };
+        self.declare(variable.name, symbol)
+    }
+
+    fn declare(&mut self, name: &'a str, symbol: Symbol<'a>) -> Result<(), LoadError> {
+        if self.scopes.declare(name, symbol) { Ok(()) } else { Err(self.duplicate(name)) }
+    }
+
+    fn duplicate(&self, name: &str) -> LoadError {
+        LoadError::Duplicate { line: self.line, name: name.to_owned() }
+    }
+
+    fn instruction(&mut self, instruction: &ast::Instruction<'a>) -> Result<(), LoadError> {
+        self.mnemonic = instruction.mnemonic;
+        self.continues = false;
+        self.guard = match instruction.guard {
+            None => None,
+            Some((name, negated)) => Some(Guard { slot: self.predicate(name, 0)?, negated }),
+        };
+        let operands = &instruction.operands;
+        let is_vector_move = operands.iter().any(|o| matches!(o, ast::Operand::Vector(_)))
+            && lookup::captures_of(Family::MovVector, self.mnemonic).is_some();
+        if is_vector_move {
+            return self.move_vector(operands);
+        }
+        match self.lookup.find(self.mnemonic) {
+            Some(Form::Lane(lane)) => self.lane(&lane, operands),
+            Some(Form::Family(family, captures)) => self.family(family, &captures, operands),
+            None => Err(self.unsupported()),
+        }
+    }
+
+    fn family(
+        &mut self,
+        family: Family,
+        captures: &[&str],
+        operands: &[ast::Operand<'a>],
+    ) -> Result<(), LoadError> {
+        match family {
+            Family::Load | Family::Store => self.access(family == Family::Store, captures, operands),
+            Family::Atomic | Family::Reduce => self.atomic(family == Family::Atomic, captures, operands),
+            Family::CopyAsync => self.copy_async(captures, operands),
+            Family::WaitGroup => self.wait_group(operands),
+            Family::LoadMatrix | Family::StoreMatrix => {
+                self.matrix(family == Family::StoreMatrix, captures, operands)
+            }
+            Family::MoveMatrix => self.move_matrix(operands),
+            Family::Mma => self.mma(captures, operands),
+            Family::WmmaLoad | Family::WmmaStore => {
+                self.wmma_access(family == Family::WmmaStore, captures, operands)
+            }
+            Family::WmmaMma => self.wmma_mma(captures, operands),
+            Family::Shuffle => self.shuffle(captures, operands),
+            Family::Vote | Family::Ballot | Family::Match | Family::Redux | Family::Elect => {
+                self.collective(family, captures, operands)
+            }
+            Family::Barrier => self.barrier(captures, operands),
+            Family::BarrierReduce => self.barrier_reduce(captures, operands),
+            Family::Branch => self.branch(operands),
+            Family::BranchTable => self.branch_table(operands),
+            Family::Call => self.call(operands),
+            Family::Cvt => self.cvt(captures, operands),
+            Family::CvtPack => self.cvt_pack(captures, operands),
+            Family::SetpBool => self.setp_bool(captures, operands),
+            Family::Carry => self.carry(captures, operands),
+            Family::MovVector => self.move_vector(operands),
+            Family::WarpBarrier | Family::ActiveMask => self.warp_state(family, operands),
+            Family::Nothing => {
+                self.emit(Op::Nothing);
+                Ok(())
+            }
+            Family::CommitGroup
+            | Family::WaitAll
+            | Family::Fence
+            | Family::Return
+            | Family::Exit
+            | Family::Trap => {
+                self.count(operands, 0)?;
+                self.emit(match family {
+                    Family::CommitGroup => Op::CommitGroup,
+                    Family::WaitAll => Op::WaitGroup(None),
+                    Family::Fence => Op::Fence,
+                    Family::Return => Op::Return,
+                    Family::Exit => Op::Exit,
+                    _ => Op::Trap,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn pc(&self) -> Pc {
+        self.program.insts.len() as Pc
+    }
+
+    fn emit(&mut self, op: Op) {
+        let inst = Inst { op, guard: self.guard, line: self.line, continues: self.continues };
+        self.program.insts.push(inst);
+        self.continues = true;
+    }
+
+    /// The register that always holds `value`.
+    fn constant(&mut self, bank: Bank, value: Constant) -> Result<Slot, LoadError> {
+        if let Some(&slot) = self.constants.get(&(bank, value)) {
+            return Ok(slot);
+        }
+        let slot = self.allocate(bank, 1)?;
+        self.constants.insert((bank, value), slot);
+        self.program.constants.push(ConstantSlot { bank, slot, value });
+        Ok(slot)
+    }
+
+    fn unsupported(&self) -> LoadError {
+        LoadError::Unsupported { line: self.line, instruction: self.mnemonic.chars().take(120).collect() }
+    }
+}

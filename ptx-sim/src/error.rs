@@ -1,0 +1,186 @@
+//! Everything that can go wrong, by blame: the text, the call, or the kernel that ran.
+
+use crate::finding::Finding;
+
+/// PTX text that was refused. Nothing is guessed: what the table does not list is an error with its line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A byte that PTX text cannot hold.
+    #[error("line {line}: unexpected byte 0x{byte:02x}")]
+    Character {
+        /// Line of the byte.
+        line: u32,
+        /// The byte.
+        byte: u8,
+    },
+    /// A comment, string or block without an end.
+    #[error("line {line}: {what} is never closed")]
+    Unterminated {
+        /// Where it starts.
+        line: u32,
+        /// What is open.
+        what: &'static str,
+    },
+    /// Something else stands where the grammar wants `expected`.
+    #[error("line {line}: expected {expected}, found `{found}`")]
+    Expected {
+        /// Line of the token.
+        line: u32,
+        /// What the grammar wants.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// An instruction or directive that the table does not list.
+    #[error("line {line}: `{instruction}` is not supported")]
+    Unsupported {
+        /// Line of the instruction.
+        line: u32,
+        /// Its mnemonic.
+        instruction: String,
+    },
+    /// An operand of the wrong kind or width.
+    #[error("line {line}: operand {position} of `{instruction}` must be {expected}")]
+    Operand {
+        /// Line of the instruction.
+        line: u32,
+        /// Its mnemonic.
+        instruction: String,
+        /// Position of the operand, from 1.
+        position: usize,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// The wrong number of operands.
+    #[error("line {line}: `{instruction}` takes {expected} operands, found {found}")]
+    OperandCount {
+        /// Line of the instruction.
+        line: u32,
+        /// Its mnemonic.
+        instruction: String,
+        /// Operands of this form.
+        expected: usize,
+        /// Operands given.
+        found: usize,
+    },
+    /// A name that nothing declares.
+    #[error("line {line}: `{name}` is not declared")]
+    Undeclared {
+        /// Line of the use.
+        line: u32,
+        /// The name.
+        name: String,
+    },
+    /// A name that is declared twice in one scope.
+    #[error("line {line}: `{name}` is declared twice")]
+    Duplicate {
+        /// Line of the second declaration.
+        line: u32,
+        /// The name.
+        name: String,
+    },
+    /// A number beyond what can be handled.
+    #[error("line {line}: {what} is {value}, the limit is {limit}")]
+    Range {
+        /// Line of the number.
+        line: u32,
+        /// What it counts.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The largest accepted value.
+        limit: u64,
+    },
+    /// A call to a function that has no body in this module.
+    #[error("line {line}: function `{name}` has no body in this module")]
+    NoBody {
+        /// Line of the call.
+        line: u32,
+        /// The function.
+        name: String,
+    },
+}
+
+/// A host access to simulated memory that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// No live allocation holds the whole range.
+    #[error("no allocation holds {bytes} bytes at {address:#x}")]
+    OutOfBounds {
+        /// First address.
+        address: u64,
+        /// Length of the access.
+        bytes: usize,
+    },
+    /// The address is not the start of a live allocation.
+    #[error("{address:#x} is not the start of a live allocation")]
+    NotAllocated {
+        /// The address given.
+        address: u64,
+    },
+}
+
+/// A launch that could not start, or a kernel that did wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// No such entry in the module.
+    #[error("the module has no entry `{name}`")]
+    UnknownEntry {
+        /// The name asked for.
+        name: String,
+    },
+    /// The parameter block has the wrong length.
+    #[error("entry `{entry}` takes {expected} bytes of parameters, got {got}")]
+    ParamSize {
+        /// The entry.
+        entry: String,
+        /// Bytes that its parameters take.
+        expected: usize,
+        /// Bytes given.
+        got: usize,
+    },
+    /// A grid or block dimension is zero or above the device's limit.
+    #[error("{what} is {got}, allowed are 1 to {limit}")]
+    Geometry {
+        /// Which dimension.
+        what: &'static str,
+        /// Its value.
+        got: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The CTA needs more shared memory than the device has.
+    #[error("entry `{entry}` needs {requested} bytes of shared memory a CTA, the device has {limit}")]
+    SharedMemory {
+        /// The entry.
+        entry: String,
+        /// Static plus dynamic bytes.
+        requested: u64,
+        /// The device's limit.
+        limit: u64,
+    },
+    /// A CTA to run lies outside the grid.
+    #[error("CTA {cta} is outside a grid of {ctas}")]
+    UnknownCta {
+        /// The linear id asked for.
+        cta: u32,
+        /// CTAs of the grid.
+        ctas: u64,
+    },
+    /// The kernel broke a rule that is checked.
+    #[error("{0}")]
+    Finding(Box<Finding>),
+}
+
+impl SimError {
+    /// The finding, when the kernel is to blame.
+    pub fn finding(&self) -> Option<&Finding> {
+        match self {
+            SimError::Finding(finding) => Some(finding),
+            _ => None,
+        }
+    }
+}

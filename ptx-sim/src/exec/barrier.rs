@@ -1,0 +1,139 @@
+//! The barriers of a CTA (PTX ISA §9.7.13.1): sixteen, each with its arrivals. A barrier joins what the arriving warps have
+//! seen into those that wait.
+
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::op::{Barrier, BarrierReduction, Reg};
+
+use super::cta::Cta;
+use super::warp::Warp;
+
+/// Barriers of a CTA.
+pub(super) const BARRIERS: usize = 16;
+
+/// A warp that has come to a barrier.
+#[derive(Clone, Debug)]
+struct Arrival {
+    warp: u32,
+    waits: bool,
+    /// What the warp had seen and done.
+    clock: Vec<u32>,
+    /// Where the result of a reduction goes.
+    result: Option<(usize, Reg, u32)>,
+}
+
+/// One barrier.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BarrierState {
+    arrivals: Vec<Arrival>,
+    /// Warps that must come; `None` for every warp that has not exited.
+    needed: Option<u32>,
+    ones: u32,
+    threads: u32,
+    reduction: Option<BarrierReduction>,
+}
+
+/// A waiting warp that may go on.
+#[derive(Clone, Debug)]
+pub(super) struct Release {
+    pub(super) warp: u32,
+    clock: Vec<u32>,
+    result: Option<(usize, Reg, u32, u32)>,
+}
+
+impl Release {
+    /// Lets the warp go on.
+    pub(super) fn apply(&self, warp: &mut Warp) -> Outcome {
+        self.join(warp)?;
+        warp.release(|_| true);
+        Ok(())
+    }
+
+    /// Gives the warp what the others have done before the barrier.
+    fn join(&self, warp: &mut Warp) -> Outcome {
+        for (mine, theirs) in warp.clock.iter_mut().zip(&self.clock) {
+            *mine = (*mine).max(*theirs);
+        }
+        if let Some((frame, reg, mask, value)) = self.result {
+            let regs = &mut warp.frame(frame)?.regs;
+            super::access::lanes(mask).for_each(|lane| regs.set_bits(reg.bank, reg.slot, lane, value.into()));
+        }
+        Ok(())
+    }
+}
+
+impl Cta<'_> {
+    /// A warp has come to a barrier. True if it need not wait.
+    pub(super) fn arrive(&mut self, warp: &mut Warp, barrier: &Barrier, frame: usize) -> Outcome<bool> {
+        self.counters.barriers += 1;
+        let live = warp.live;
+        let lane = 31 & live.trailing_zeros() as usize;
+        let regs = &warp.frame(frame)?.regs;
+        let id = regs.word[barrier.id as usize][lane];
+        let threads = barrier.threads.map(|t| regs.word[t as usize][lane]);
+        let bad = id as usize >= BARRIERS || threads.is_some_and(|t| t == 0 || t % 32 != 0);
+        if bad {
+            return Err(Fault::at(FindingKind::BadOperand, lane, id.into()));
+        }
+        let mut ones = 0;
+        let mut result = None;
+        if let Some((_, reg, pred, negated)) = barrier.reduction {
+            let bits = regs.pred[pred as usize];
+            ones = (live & if negated { !bits } else { bits }).count_ones();
+            result = Some((frame, reg, live));
+        }
+        let state = &mut self.barriers[id as usize];
+        let reduction = barrier.reduction.map(|r| r.0);
+        if !state.arrivals.is_empty()
+            && (state.needed != threads.map(|t| t / 32) || state.reduction != reduction)
+        {
+            return Err(Fault::at(FindingKind::BadOperand, lane, id.into()));
+        }
+        state.needed = threads.map(|t| t / 32);
+        state.reduction = reduction;
+        state.ones += ones;
+        state.threads += live.count_ones();
+        let waits = !barrier.arrive_only;
+        state.arrivals.push(Arrival { warp: warp.index, waits, clock: warp.clock.clone(), result });
+        // What the warp does from here on is not ordered by this arrival.
+        warp.clock[warp.index as usize] += 1;
+        self.complete_barrier(id as usize);
+        if !waits {
+            return Ok(true);
+        }
+        match self.releases.iter().position(|r| r.warp == warp.index) {
+            Some(own) => {
+                self.releases.swap_remove(own).join(warp)?;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Releases the waiting warps of a barrier if everybody has come.
+    pub(super) fn complete_barrier(&mut self, id: usize) {
+        let state = &mut self.barriers[id];
+        let complete = match state.needed {
+            Some(warps) => state.arrivals.len() >= warps as usize,
+            None => state.arrivals.len() >= self.live_warps && !state.arrivals.is_empty(),
+        };
+        if !complete {
+            return;
+        }
+        let state = std::mem::take(state);
+        let mut joined = vec![0; state.arrivals[0].clock.len()];
+        for arrival in &state.arrivals {
+            for (sum, clock) in joined.iter_mut().zip(&arrival.clock) {
+                *sum = (*sum).max(*clock);
+            }
+        }
+        let value = match state.reduction {
+            Some(BarrierReduction::Popc) | None => state.ones,
+            Some(BarrierReduction::And) => u32::from(state.ones == state.threads),
+            Some(BarrierReduction::Or) => u32::from(state.ones > 0),
+        };
+        for arrival in state.arrivals.into_iter().filter(|a| a.waits) {
+            let result = arrival.result.map(|(frame, reg, mask)| (frame, reg, mask, value));
+            self.releases.push(Release { warp: arrival.warp, clock: joined.clone(), result });
+        }
+    }
+}

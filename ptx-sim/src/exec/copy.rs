@@ -1,0 +1,139 @@
+//! `cp.async`: copies that land late (PTX ISA §9.7.9.25.3). The source is read when the copy is issued; the bytes reach
+//! shared memory when the thread waits for them, or earlier at random under a seed.
+
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::memory::Words;
+use crate::op::CopyAsync;
+use crate::regs::LANES;
+
+use super::access::{addresses, check_alignment, lanes};
+use super::cta::Cta;
+use super::warp::Warp;
+
+/// One instruction's copies.
+#[derive(Debug)]
+struct Copy {
+    /// Lanes whose copy its thread has not waited for.
+    open: u32,
+    /// Lanes whose bytes are already in shared memory.
+    landed: u32,
+    bytes: u32,
+    /// Offsets in shared memory.
+    to: [u64; LANES],
+    data: [Words; LANES],
+    /// The group of each lane.
+    group: [u32; LANES],
+    /// Where it was issued, as a PTX line.
+    line: u32,
+}
+
+/// The copies of a warp on their way.
+#[derive(Debug, Default)]
+pub(super) struct CopyQueue {
+    copies: Vec<Copy>,
+    /// Each lane's open group: copies issued now belong to it.
+    group: [u32; LANES],
+}
+
+impl CopyQueue {
+    /// Closes the open group of some lanes.
+    pub(super) fn commit(&mut self, active: u32) {
+        for lane in lanes(active) {
+            self.group[lane] += 1;
+        }
+    }
+}
+
+impl Warp {
+    pub(super) fn copy_async(
+        &mut self,
+        copy: &CopyAsync,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let bytes = u32::from(copy.bytes);
+        let regs = &self.frame(frame)?.regs;
+        let (to, from) = (addresses(regs, &copy.to), addresses(regs, &copy.from));
+        let mut source_bytes = [bytes; LANES];
+        for lane in lanes(active) {
+            if let Some(reg) = copy.source_bytes {
+                source_bytes[lane] = regs.bits(reg.bank, reg.slot, lane) as u32;
+            }
+            if copy.ignore.is_some_and(|p| regs.pred[p as usize] >> lane & 1 == 1) {
+                source_bytes[lane] = 0;
+            }
+        }
+        cta.counters.copy(&to, &from, &source_bytes, active, bytes);
+        let group = self.copies.group;
+        let line = cta.launch.line(self.at);
+        let mut new = Copy { open: 0, landed: 0, bytes, to: [0; LANES], data: [[0; 4]; LANES], group, line };
+        for lane in lanes(active) {
+            let size = source_bytes[lane];
+            if size > bytes {
+                return Err(Fault::at(FindingKind::BadOperand, lane, size.into()));
+            }
+            check_alignment(cta, lane, to[lane], bytes)?;
+            check_alignment(cta, lane, from[lane], bytes)?;
+            if size > 0 {
+                // Bytes beyond the size are zero, as the words start out.
+                new.data[lane] = self.load_global(lane, from[lane], size, false, cta)?;
+            }
+            let Some(offset) = cta.shared.offset(lane, to[lane], bytes)? else { continue };
+            let who = self.who(lane, false, cta);
+            cta.shared.note_copy(offset, bytes, &who)?;
+            new.to[lane] = offset;
+            new.open |= 1 << lane;
+        }
+        self.copies.copies.push(new);
+        if cta.random_bit() {
+            self.land_some(cta);
+        }
+        Ok(())
+    }
+
+    /// Lets a random copy's bytes land early; nobody may look at them before the wait all the same.
+    fn land_some(&mut self, cta: &mut Cta<'_>) {
+        let count = self.copies.copies.len() as u64;
+        let copy = &mut self.copies.copies[(cta.random() % count) as usize];
+        for lane in lanes(copy.open & !copy.landed) {
+            cta.shared.store(copy.to[lane], copy.bytes, &copy.data[lane]);
+        }
+        copy.landed = copy.open;
+    }
+
+    /// `wait_group n`, or `wait_all` without a number.
+    pub(super) fn wait_group(&mut self, keep: Option<u32>, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        let queue = &mut self.copies;
+        cta.counters.groups(&queue.copies.iter().map(|c| c.group[0]).collect::<Vec<_>>(), queue.group[0]);
+        for copy in &mut queue.copies {
+            let mut done = 0;
+            for lane in lanes(copy.open & active) {
+                // Group g is complete if at most `keep` groups were committed after it.
+                let complete = match keep {
+                    Some(keep) => copy.group[lane].saturating_add(keep) < queue.group[lane],
+                    None => true,
+                };
+                if !complete {
+                    continue;
+                }
+                done |= 1 << lane;
+                if copy.landed >> lane & 1 == 0 {
+                    cta.shared.store(copy.to[lane], copy.bytes, &copy.data[lane]);
+                }
+                let who = crate::shared::Who {
+                    warp: self.index,
+                    lane,
+                    lanes: 1 << lane,
+                    line: copy.line,
+                    strong: false,
+                    clock: &self.clock,
+                };
+                cta.shared.note_landed(copy.to[lane], copy.bytes, &who);
+            }
+            copy.open &= !done;
+        }
+        queue.copies.retain(|c| c.open != 0);
+        Ok(())
+    }
+}

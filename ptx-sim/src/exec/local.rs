@@ -1,0 +1,86 @@
+//! Local memory: each lane's own, a block a frame.
+
+use crate::memory::Words;
+
+/// The local memory of one frame: every lane's bytes, one lane after the other.
+#[derive(Debug)]
+struct Block {
+    frame: usize,
+    base: u64,
+    lane_bytes: u64,
+    bytes: Vec<u8>,
+    written: Vec<bool>,
+}
+
+/// The blocks of a warp's frames.
+#[derive(Debug, Default)]
+pub(super) struct LocalMemory {
+    blocks: Vec<Block>,
+}
+
+/// Space between the blocks of two frames, so that an overrun is seen.
+const GAP: u64 = 4096;
+
+impl LocalMemory {
+    /// Makes the block of a frame; false if a thread has no local memory left.
+    pub(super) fn push(&mut self, frame: usize, lane_bytes: u32) -> bool {
+        if lane_bytes == 0 {
+            return true;
+        }
+        let used: u64 = self.blocks.iter().map(|b| b.lane_bytes).sum();
+        if used + u64::from(lane_bytes) > u64::from(crate::decode::MAX_LOCAL_BYTES) {
+            return false;
+        }
+        let base = self
+            .blocks
+            .iter()
+            .map(|b| b.base + b.lane_bytes)
+            .max()
+            .map_or(GAP, |end| (end + GAP).next_multiple_of(256));
+        let total = lane_bytes as usize * 32;
+        let (bytes, written) = (vec![0; total], vec![false; total]);
+        self.blocks.push(Block { frame, base, lane_bytes: lane_bytes.into(), bytes, written });
+        true
+    }
+
+    /// Drops the block of a frame.
+    pub(super) fn pop(&mut self, frame: usize) {
+        self.blocks.retain(|b| b.frame != frame);
+    }
+
+    /// The local address at which the frame's block starts.
+    pub(super) fn base(&self, frame: usize) -> u64 {
+        self.blocks.iter().find(|b| b.frame == frame).map_or(0, |b| b.base)
+    }
+
+    fn find(&mut self, lane: usize, address: u64, bytes: u32) -> Option<(&mut Block, usize)> {
+        self.blocks.iter_mut().rev().find_map(|block| {
+            let offset = address.wrapping_sub(block.base);
+            let inside = offset < block.lane_bytes && u64::from(bytes) <= block.lane_bytes - offset;
+            let at = lane * block.lane_bytes as usize + offset as usize;
+            inside.then_some((block, at))
+        })
+    }
+
+    /// `bytes` ≤ 16, and whether all of them were written; `None` outside every block.
+    pub(super) fn load(&mut self, lane: usize, address: u64, bytes: u32) -> Option<(Words, bool)> {
+        let (block, at) = self.find(lane, address, bytes)?;
+        let range = at..at + bytes as usize;
+        let mut words = [0; 4];
+        for (i, byte) in block.bytes[range.clone()].iter().enumerate() {
+            words[i / 4] |= u32::from(*byte) << (8 * (i % 4));
+        }
+        Some((words, block.written[range].iter().all(|w| *w)))
+    }
+
+    /// Stores `bytes` ≤ 16; false outside every block.
+    pub(super) fn store(&mut self, lane: usize, address: u64, bytes: u32, words: &Words) -> bool {
+        let Some((block, at)) = self.find(lane, address, bytes) else { return false };
+        let range = at..at + bytes as usize;
+        for (i, byte) in block.bytes[range.clone()].iter_mut().enumerate() {
+            *byte = (words[i / 4] >> (8 * (i % 4))) as u8;
+        }
+        block.written[range].fill(true);
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! Instructions that need lanes of several paths, and paths that wait for one another.
+
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::op::{Inst, Op, Pc};
+
+use super::cta::Cta;
+use super::warp::{Wait, Warp};
+
+impl Warp {
+    /// Nothing is ready: lets waiting paths at one instruction run it together. False if only the CTA's barrier can help.
+    pub(super) fn resume_together(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let mut seen: Vec<(usize, Pc)> = Vec::new();
+        for at in 0..self.paths.len() {
+            let (frame, pc, wait) = (self.paths[at].frame, self.paths[at].pc, self.paths[at].wait);
+            if wait == Wait::Barrier || seen.contains(&(frame, pc)) {
+                continue;
+            }
+            seen.push((frame, pc));
+            let lanes = self.lanes_at(frame, pc);
+            let complete = match wait {
+                Wait::Lanes(needed) => needed & self.live & !lanes == 0,
+                _ => lanes == self.lanes,
+            };
+            if complete {
+                self.run_waiting(frame, pc, cta)?;
+                return Ok(true);
+            }
+        }
+        match self.paths.iter().find(|p| p.wait != Wait::Barrier) {
+            None => self.at_barrier(cta),
+            Some(path) => {
+                let (frame, pc, wait) = (path.frame, path.pc, path.wait);
+                self.at = (self.frame(frame)?.program, pc);
+                if cta.launch.config.checks.convergence {
+                    let missing = match wait {
+                        Wait::Lanes(needed) => needed & !self.lanes_at(frame, pc),
+                        _ => self.lanes & !self.lanes_at(frame, pc),
+                    };
+                    let mut fault = Fault::new(FindingKind::DivergedWarp);
+                    fault.lane = Some(missing.trailing_zeros() as usize);
+                    return Err(fault);
+                }
+                self.run_waiting(frame, pc, cta)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Lanes that wait at an instruction.
+    fn lanes_at(&self, frame: usize, pc: Pc) -> u32 {
+        let waiting = |p: &&super::warp::Path| p.frame == frame && p.pc == pc && p.wait != Wait::Ready;
+        self.paths.iter().filter(waiting).fold(0, |lanes, p| lanes | p.mask)
+    }
+
+    /// Runs an instruction with all lanes that wait at it, and lets them go on.
+    fn run_waiting(&mut self, frame: usize, pc: Pc, cta: &mut Cta<'_>) -> Outcome {
+        let program_index = self.frame(frame)?.program;
+        let inst = &cta.launch.program(program_index).insts[pc as usize];
+        self.at = (program_index, pc);
+        let mut active = self.lanes_at(frame, pc);
+        if let Some(guard) = inst.guard {
+            let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
+            active &= if guard.negated { !bits } else { bits };
+        }
+        self.together(inst, frame, active, cta)?;
+        self.release(|p| p.frame == frame && p.pc == pc);
+        Ok(())
+    }
+
+    /// Lets waiting paths go on to their next instruction; paths with the same future become one.
+    pub(super) fn release(&mut self, which: impl Fn(&super::warp::Path) -> bool) {
+        for path in self.paths.iter_mut().filter(|p| p.wait != Wait::Ready) {
+            if which(path) {
+                path.pc += 1;
+                path.wait = Wait::Ready;
+            }
+        }
+        let mut at = 0;
+        while at < self.paths.len() {
+            let path = self.paths[at].clone();
+            let twin = self.paths[..at].iter_mut().find(|p| {
+                (p.frame, p.pc, p.join, p.rejoin, p.wait)
+                    == (path.frame, path.pc, path.join, path.rejoin, path.wait)
+            });
+            match twin {
+                Some(twin) => {
+                    twin.mask |= path.mask;
+                    self.paths.swap_remove(at);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    /// Every path waits at a barrier: tells the CTA, once they are all at the same one.
+    fn at_barrier(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let first = self.paths[0].clone();
+        let program = self.frame(first.frame)?.program;
+        self.at = (program, first.pc);
+        let launch = cta.launch;
+        let Op::Barrier(barrier) = &launch.program(program).insts[first.pc as usize].op else {
+            return Err(Fault::new(FindingKind::BadTarget));
+        };
+        let together = self.paths.iter().all(|p| (p.frame, p.pc) == (first.frame, first.pc));
+        let guarded = self.guarded_lanes(&launch.program(program).insts[first.pc as usize], first.frame)?;
+        // Lanes that wait where paths meet have gone around the barrier.
+        let missing = self.live & !(guarded & self.paths.iter().fold(0, |lanes, p| lanes | p.mask));
+        if cta.launch.config.checks.convergence && (barrier.aligned && !together || missing != 0) {
+            let mut fault = Fault::new(FindingKind::BarrierDivergence);
+            fault.lane = (missing != 0).then_some(missing.trailing_zeros() as usize);
+            return Err(fault);
+        }
+        let goes_on = cta.arrive(self, barrier, first.frame)?;
+        if goes_on {
+            self.release(|_| true);
+        }
+        Ok(goes_on)
+    }
+
+    fn guarded_lanes(&mut self, inst: &Inst, frame: usize) -> Outcome<u32> {
+        Ok(match inst.guard {
+            None => self.live,
+            Some(guard) => {
+                let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
+                self.live & if guard.negated { !bits } else { bits }
+            }
+        })
+    }
+
+    /// Executes an instruction that is more than lane-wise, with the lanes that it needs.
+    pub(super) fn together(&mut self, inst: &Inst, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        match &inst.op {
+            Op::Load(access) => self.load(access, frame, active, cta),
+            Op::Store(access) => self.store(access, frame, active, cta),
+            Op::Atomic(atomic) => self.atomic(atomic, frame, active, cta),
+            Op::CopyAsync(copy) => self.copy_async(copy, frame, active, cta),
+            Op::CommitGroup => {
+                self.copies.commit(active);
+                Ok(())
+            }
+            Op::WaitGroup(keep) => self.wait_group(*keep, active, cta),
+            Op::LoadMatrix(matrix) => self.load_matrix(matrix, frame, active, cta),
+            Op::StoreMatrix(matrix) => self.store_matrix(matrix, frame, active, cta),
+            Op::Mma(mma) => {
+                cta.counters.tensor_flops += 2 * 16 * 8 * u64::from(mma.k);
+                super::mma::execute(mma, &mut self.frame(frame)?.regs, active);
+                Ok(())
+            }
+            Op::WmmaLoad(access) => self.wmma_load(access, frame, active, cta),
+            Op::WmmaStore(access) => self.wmma_store(access, frame, active, cta),
+            Op::WmmaMma(mma) => {
+                cta.counters.tensor_flops += 2 * mma.shape.iter().product::<usize>() as u64;
+                super::wmma::execute(mma, &mut self.frame(frame)?.regs, active);
+                Ok(())
+            }
+            Op::Shuffle(shuffle) => {
+                let checked = cta.launch.config.checks.shuffles;
+                super::collective::shuffle(shuffle, &mut self.frame(frame)?.regs, active, checked)
+            }
+            Op::Collective(collective) => {
+                let checked = cta.launch.config.checks.shuffles;
+                super::collective::execute(collective, &mut self.frame(frame)?.regs, active, checked)
+            }
+            Op::WarpBarrier(members) => {
+                let checked = cta.launch.config.checks.shuffles;
+                super::collective::check_members(&self.frame(frame)?.regs, *members, active, checked)?;
+                // Later accesses come after everything that the lanes did before.
+                self.clock[self.index as usize] += 1;
+                Ok(())
+            }
+            Op::ActiveMask(result) => {
+                self.frame(frame)?.regs.set_word(*result, active, &[active; 32]);
+                Ok(())
+            }
+            Op::MoveMatrix { result, value } => {
+                super::matrix::transpose(&mut self.frame(frame)?.regs, *result, *value, active);
+                Ok(())
+            }
+            Op::Timer(timer, result) => {
+                super::scalar::timer(*timer, *result, &mut self.frame(frame)?.regs, active, cta.executed);
+                Ok(())
+            }
+            Op::Fence => {
+                cta.fenced = true;
+                Ok(())
+            }
+            Op::Nothing => Ok(()),
+            op => super::scalar::execute(op, &mut self.frame(frame)?.regs, active),
+        }
+    }
+}

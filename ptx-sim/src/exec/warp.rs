@@ -1,0 +1,252 @@
+//! A warp: its frames, and the paths that its lanes are on. Lanes that part at a branch are paths of their own until they
+//! meet at the branch's post-dominator; paths run in any order, and an instruction that needs several lanes together waits
+//! until they have come.
+
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::op::{EXIT, Inst, Op, Pc};
+use crate::regs::Regs;
+
+use super::copy::CopyQueue;
+use super::cta::Cta;
+use super::join::{Join, JoinId};
+use super::local::LocalMemory;
+
+/// What a path waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing: it can run.
+    Ready,
+    /// These lanes at the same instruction.
+    Lanes(u32),
+    /// Every lane that has not exited, at the same instruction.
+    Whole,
+    /// The CTA's barrier.
+    Barrier,
+}
+
+/// Lanes that execute together.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) pc: Pc,
+    pub(super) mask: u32,
+    pub(super) frame: usize,
+    /// Where the path ends and joins others.
+    pub(super) rejoin: Pc,
+    pub(super) join: JoinId,
+    pub(super) wait: Wait,
+}
+
+/// One activation of a function.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) program: usize,
+    pub(super) regs: Regs,
+    /// The parameter area of each lane, one after the other.
+    pub(super) params: Vec<u8>,
+    /// Where the call goes back to: the caller's frame, instruction, meeting point and join.
+    pub(super) caller: Option<(usize, Pc, Pc, JoinId)>,
+}
+
+/// Why a warp stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Every lane has exited.
+    Exited,
+    /// It has come to a barrier.
+    Barrier,
+    /// Its time slice is over.
+    Slice,
+}
+
+/// A warp.
+#[derive(Debug)]
+pub(super) struct Warp {
+    pub(super) index: u32,
+    /// Lanes that exist: fewer than 32 in the last warp of an odd block.
+    pub(super) lanes: u32,
+    /// Lanes that have not exited.
+    pub(super) live: u32,
+    pub(super) paths: Vec<Path>,
+    pub(super) joins: Vec<Option<Join>>,
+    pub(super) frames: Vec<Option<Frame>>,
+    pub(super) local: LocalMemory,
+    pub(super) copies: CopyQueue,
+    /// The vector clock: what this warp has seen of every warp.
+    pub(super) clock: Vec<u32>,
+    /// Instruction that is executed, for findings.
+    pub(super) at: (usize, Pc),
+    /// The allocation that was accessed last.
+    pub(super) hint: usize,
+}
+
+impl Warp {
+    pub(super) fn new(index: u32, lanes: u32, warps: usize, frame: Frame, local_bytes: u32) -> Self {
+        let mut clock = vec![0; warps];
+        clock[index as usize] = 1;
+        let mut local = LocalMemory::default();
+        local.push(0, local_bytes);
+        let path = Path { pc: 0, mask: lanes, frame: 0, rejoin: EXIT, join: None, wait: Wait::Ready };
+        Warp {
+            index,
+            lanes,
+            live: lanes,
+            paths: vec![path],
+            joins: Vec::new(),
+            frames: vec![Some(frame)],
+            local,
+            copies: CopyQueue::default(),
+            clock,
+            at: (0, 0),
+            hint: 0,
+        }
+    }
+
+    /// The frame of that index, which is live as long as a path is in it.
+    pub(super) fn frame(&mut self, index: usize) -> Outcome<&mut Frame> {
+        self.frames[index].as_mut().ok_or_else(|| Fault::new(FindingKind::BadTarget))
+    }
+
+    /// Runs until every lane waits or has exited, or `slice` instructions are over.
+    pub(super) fn run(&mut self, cta: &mut Cta<'_>, slice: u64) -> Outcome<Stop> {
+        let end = cta.executed.saturating_add(slice);
+        loop {
+            let Some(at) = self.paths.iter().rposition(|p| p.wait == Wait::Ready) else {
+                if self.paths.is_empty() {
+                    return Ok(Stop::Exited);
+                }
+                if self.resume_together(cta)? {
+                    continue;
+                }
+                return Ok(Stop::Barrier);
+            };
+            self.run_path(at, cta, end)?;
+            if cta.executed >= end {
+                return Ok(Stop::Slice);
+            }
+        }
+    }
+
+    /// Runs one path until it waits, parts, joins or ends. Paths may have moved in the list when this returns.
+    fn run_path(&mut self, at: usize, cta: &mut Cta<'_>, end: u64) -> Outcome {
+        let Path { mut pc, mask, frame, rejoin, .. } = self.paths[at];
+        let program_index = self.frame(frame)?.program;
+        let program = cta.launch.program(program_index);
+        while pc != rejoin && pc != EXIT {
+            let inst = &program.insts[pc as usize];
+            self.at = (program_index, pc);
+            let active = match inst.guard {
+                None => mask,
+                Some(guard) => {
+                    let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
+                    mask & if guard.negated { !bits } else { bits }
+                }
+            };
+            cta.count(program_index, pc, inst, active)?;
+            if active != 0 && !self.lane_wise(inst, frame, active)? {
+                self.paths[at].pc = pc;
+                if !self.step(at, inst, active, cta)? {
+                    return Ok(());
+                }
+            }
+            pc += 1;
+            if cta.executed >= end {
+                break;
+            }
+        }
+        self.paths[at].pc = pc;
+        if pc == rejoin || pc == EXIT {
+            self.end_path(at, cta)?;
+        }
+        Ok(())
+    }
+
+    /// Executes what touches nothing but registers; false if it is something else.
+    #[inline]
+    fn lane_wise(&mut self, inst: &Inst, frame: usize, active: u32) -> Outcome<bool> {
+        let Some(frame) = &mut self.frames[frame] else { return Err(Fault::new(FindingKind::BadTarget)) };
+        let regs = &mut frame.regs;
+        match &inst.op {
+            Op::Int(op, s) => op.execute(regs, active, s),
+            Op::Float(op, s) => op.execute(regs, active, s),
+            Op::Half(op, s) => op.execute(regs, active, s),
+            Op::Compare(op, s) => op.execute(regs, active, s),
+            Op::Convert(op, s) => op.execute(regs, active, s),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Executes any other instruction; false if the path no longer goes on to the next one.
+    fn step(&mut self, at: usize, inst: &Inst, active: u32, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let Path { pc, mask, frame, .. } = self.paths[at];
+        match &inst.op {
+            Op::Branch { target, reconverge } => {
+                if active == mask {
+                    self.paths[at].pc = *target;
+                } else {
+                    self.part(at, *reconverge, &[(pc + 1, mask & !active), (*target, active)], cta);
+                }
+                Ok(false)
+            }
+            Op::BranchTable { index, targets, reconverge } => {
+                self.branch_table(at, *index, targets, *reconverge, active, cta)?;
+                Ok(false)
+            }
+            Op::Call(call) => {
+                let mut caller = at;
+                if active != mask {
+                    self.part(at, pc + 1, &[(pc + 1, mask & !active), (pc, active)], cta);
+                    caller = self.paths.len() - 1;
+                }
+                self.call(caller, call, cta)?;
+                Ok(false)
+            }
+            Op::Return if self.frame(frame)?.caller.is_some() => {
+                if active == mask {
+                    self.paths[at].pc = EXIT;
+                    self.end_path(at, cta)?;
+                } else {
+                    self.part(at, EXIT, &[(pc + 1, mask & !active), (EXIT, active)], cta);
+                }
+                Ok(false)
+            }
+            Op::Return | Op::Exit => {
+                // Only this path holds the lanes, so if some stay it stays where it is in the list.
+                self.paths[at].pc = pc + 1;
+                self.exit(active);
+                Ok(false)
+            }
+            Op::Trap => Err(Fault::new(FindingKind::Trap)),
+            _ => match self.needs(inst, frame, active)? {
+                Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
+                wait => {
+                    self.paths[at].wait = wait;
+                    Ok(false)
+                }
+            },
+        }
+    }
+
+    /// Whether an instruction can run with these lanes, or what it waits for.
+    fn needs(&mut self, inst: &Inst, frame: usize, active: u32) -> Outcome<Wait> {
+        let members = match &inst.op {
+            Op::Shuffle(op) => op.members,
+            Op::Collective(op) => op.members,
+            Op::WarpBarrier(members) => *members,
+            Op::WmmaLoad(_)
+            | Op::WmmaStore(_)
+            | Op::WmmaMma(_)
+            | Op::Mma(_)
+            | Op::LoadMatrix(_)
+            | Op::StoreMatrix(_)
+            | Op::MoveMatrix { .. } => {
+                return Ok(if active == self.lanes { Wait::Ready } else { Wait::Whole });
+            }
+            Op::Barrier(_) => return Ok(Wait::Barrier),
+            _ => return Ok(Wait::Ready),
+        };
+        let lane = active.trailing_zeros() as usize;
+        let members = self.frame(frame)?.regs.word[members as usize][lane] & self.live;
+        Ok(if members & !active == 0 { Wait::Ready } else { Wait::Lanes(members) })
+    }
+}

@@ -1,0 +1,171 @@
+//! What a kernel did wrong, and where.
+
+use std::fmt;
+
+/// A rule that the kernel broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// An access outside every allocation of its space.
+    OutOfBounds,
+    /// An access to freed global memory.
+    UseAfterFree,
+    /// An address that is not a multiple of the access size.
+    Misaligned,
+    /// A read of memory that nobody wrote.
+    Uninitialized,
+    /// An access to the target of a `cp.async` that its thread has not waited for.
+    AsyncPending,
+    /// Two accesses to shared memory, one of them a write, that no barrier orders.
+    SharedRace,
+    /// Two accesses to global memory by different CTAs, one of them a write.
+    GlobalRace,
+    /// Lanes of one warp at an aligned barrier without the others.
+    BarrierDivergence,
+    /// Every warp waits and nothing can wake one.
+    Deadlock,
+    /// The instruction budget ran out.
+    Budget,
+    /// A shuffle that reads a lane which does not take part, or lanes outside their own mask.
+    ShuffleInactive,
+    /// An instruction that the whole warp must execute, in a diverged warp.
+    DivergedWarp,
+    /// The kernel executed `trap`.
+    Trap,
+    /// A call or jump through a value that is no valid target.
+    BadTarget,
+    /// An operand whose value the instruction does not accept.
+    BadOperand,
+}
+
+impl FindingKind {
+    /// A stable short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            FindingKind::OutOfBounds => "out-of-bounds",
+            FindingKind::UseAfterFree => "use-after-free",
+            FindingKind::Misaligned => "misaligned",
+            FindingKind::Uninitialized => "uninitialized",
+            FindingKind::AsyncPending => "async-pending",
+            FindingKind::SharedRace => "shared-race",
+            FindingKind::GlobalRace => "global-race",
+            FindingKind::BarrierDivergence => "barrier-divergence",
+            FindingKind::Deadlock => "deadlock",
+            FindingKind::Budget => "budget",
+            FindingKind::ShuffleInactive => "shuffle-inactive",
+            FindingKind::DivergedWarp => "diverged-warp",
+            FindingKind::Trap => "trap",
+            FindingKind::BadTarget => "bad-target",
+            FindingKind::BadOperand => "bad-operand",
+        }
+    }
+}
+
+/// The other access of a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherAccess {
+    /// Whether it wrote.
+    pub write: bool,
+    /// Its PTX line, where it is known.
+    pub line: Option<u32>,
+    /// Its warp, where it is known.
+    pub warp: Option<u32>,
+    /// The lanes that took part, where they are known.
+    pub lanes: u32,
+    /// Its linear CTA id modulo 65534, for a race between CTAs.
+    pub cta: Option<u32>,
+}
+
+/// A place in the source that the PTX was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// File as named by `.file`.
+    pub file: String,
+    /// Line in it.
+    pub line: u32,
+}
+
+/// A broken rule with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub kind: FindingKind,
+    /// Entry that was launched.
+    pub kernel: String,
+    /// Line of the PTX text, 0 where none is to blame.
+    pub line: u32,
+    /// The instruction as written.
+    pub instruction: String,
+    /// The source line, where the PTX has `.loc`.
+    pub source: Option<SourceLine>,
+    /// CTA index in the grid.
+    pub cta: [u32; 3],
+    /// Warp in the CTA.
+    pub warp: u32,
+    /// Lane in the warp, where one lane is to blame.
+    pub lane: Option<u32>,
+    /// Address of the access, in its state space.
+    pub address: Option<u64>,
+    /// The access that it collides with.
+    pub other: Option<OtherAccess>,
+    /// Seed of the schedule.
+    pub seed: Option<u64>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: kernel {} line {}", self.kind.name(), self.kernel, self.line)?;
+        if !self.instruction.is_empty() {
+            write!(f, " `{}`", self.instruction)?;
+        }
+        if let Some(source) = &self.source {
+            write!(f, " ({}:{})", source.file, source.line)?;
+        }
+        let [x, y, z] = self.cta;
+        write!(f, ", CTA ({x}, {y}, {z}), warp {}", self.warp)?;
+        if let Some(lane) = self.lane {
+            write!(f, ", lane {lane}")?;
+        }
+        if let Some(address) = self.address {
+            write!(f, ", address {address:#x}")?;
+        }
+        if let Some(other) = &self.other {
+            write!(f, "; collides with a {}", if other.write { "write" } else { "read" })?;
+            if let Some(line) = other.line {
+                write!(f, " at line {line}")?;
+            }
+            if let Some(warp) = other.warp {
+                write!(f, " by warp {warp} lanes {:#010x}", other.lanes)?;
+            }
+            if let Some(cta) = other.cta {
+                write!(f, " by CTA {cta}")?;
+            }
+        }
+        if let Some(seed) = self.seed {
+            write!(f, "; seed {seed}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A broken rule before its place is filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: FindingKind,
+    pub(crate) lane: Option<usize>,
+    pub(crate) address: Option<u64>,
+    pub(crate) other: Option<OtherAccess>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: FindingKind) -> Box<Fault> {
+        Box::new(Fault { kind, lane: None, address: None, other: None })
+    }
+
+    pub(crate) fn at(kind: FindingKind, lane: usize, address: u64) -> Box<Fault> {
+        Box::new(Fault { kind, lane: Some(lane), address: Some(address), other: None })
+    }
+}
+
+/// What an executor function gives back.
+pub(crate) type Outcome<T = ()> = Result<T, Box<Fault>>;

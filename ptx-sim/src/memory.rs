@@ -1,0 +1,287 @@
+//! Global memory: allocations far apart, so that whatever lies between two of them is a guard band.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use crate::error::MemoryError;
+use crate::finding::FindingKind;
+use crate::race::RaceShadow;
+use crate::window::GLOBAL_BASE;
+
+/// Unmapped addresses after every allocation.
+const GUARD_BYTES: u64 = 1 << 24;
+
+/// Up to 16 bytes of an access, as four words.
+pub(crate) type Words = [u32; 4];
+
+/// Global memory of a simulated device.
+#[derive(Debug)]
+pub struct Memory {
+    /// In order of their addresses, freed ones included.
+    allocations: Vec<Allocation>,
+    next: u64,
+    /// Addresses of the variables of modules that were launched, by module.
+    pub(crate) modules: HashMap<u64, Vec<u64>>,
+    /// Held over every atomic operation, which makes those of any width atomic.
+    pub(crate) atomics: Mutex<()>,
+}
+
+/// One allocation. Kernels of several CTAs share it, hence the atomics; relaxed ones cost nothing.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+    words: Vec<AtomicU32>,
+    /// A bit for every byte that was written.
+    written: Vec<AtomicU32>,
+    all_written: AtomicBool,
+    live: bool,
+    pub(crate) races: RaceShadow,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn zeroed(length: usize) -> Vec<AtomicU32> {
+    std::iter::repeat_with(|| AtomicU32::new(0)).take(length).collect()
+}
+
+impl Memory {
+    /// Empty memory.
+    pub fn new() -> Self {
+        Memory {
+            allocations: Vec::new(),
+            next: GLOBAL_BASE,
+            modules: HashMap::new(),
+            atomics: Mutex::new(()),
+        }
+    }
+
+    /// A new allocation, 256-byte aligned, holding nothing that may be read. The address is never reused.
+    pub fn alloc(&mut self, bytes: usize) -> u64 {
+        let base = self.next;
+        self.next = (base + bytes as u64 + GUARD_BYTES).next_multiple_of(256);
+        self.allocations.push(Allocation {
+            base,
+            bytes: bytes as u64,
+            words: zeroed(bytes.div_ceil(4)),
+            written: zeroed(bytes.div_ceil(32)),
+            all_written: AtomicBool::new(bytes == 0),
+            live: true,
+            races: RaceShadow::default(),
+        });
+        base
+    }
+
+    /// Frees an allocation; later accesses to it are findings.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotAllocated`] if `address` is not the start of a live allocation.
+    pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
+        let found = self.allocations.iter_mut().find(|a| a.base == address && a.live);
+        let allocation = found.ok_or(MemoryError::NotAllocated { address })?;
+        allocation.live = false;
+        allocation.words = Vec::new();
+        allocation.written = Vec::new();
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`] unless one live allocation holds the whole range.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.host_range(address, bytes.len())?;
+        for (i, chunk) in bytes.chunks(16).enumerate() {
+            let mut words = [0; 4];
+            for (j, byte) in chunk.iter().enumerate() {
+                words[j / 4] |= u32::from(*byte) << (8 * (j % 4));
+            }
+            allocation.store(offset + 16 * i as u64, chunk.len() as u32, &words);
+        }
+        if offset == 0 && bytes.len() as u64 == allocation.bytes {
+            allocation.all_written.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out; bytes that nobody wrote read as zero.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`] unless one live allocation holds the whole range.
+    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.host_range(address, out.len())?;
+        for (i, chunk) in out.chunks_mut(16).enumerate() {
+            let words = allocation.load(offset + 16 * i as u64, chunk.len() as u32);
+            for (j, byte) in chunk.iter_mut().enumerate() {
+                *byte = (words[j / 4] >> (8 * (j % 4))) as u8;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every byte of the range was written since its allocation.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`] unless one live allocation holds the whole range.
+    pub fn is_written(&self, address: u64, bytes: usize) -> Result<bool, MemoryError> {
+        let (allocation, offset) = self.host_range(address, bytes)?;
+        Ok((0..bytes as u64).all(|i| allocation.is_written(offset + i, 1)))
+    }
+
+    fn host_range(&self, address: u64, bytes: usize) -> Result<(&Allocation, u64), MemoryError> {
+        let mut hint = 0;
+        match self.locate(address, bytes as u64, &mut hint) {
+            Ok(found) => Ok(found),
+            Err(_) => Err(MemoryError::OutOfBounds { address, bytes }),
+        }
+    }
+
+    /// The allocation that holds the range, and the offset in it. `hint` remembers the last one.
+    #[inline]
+    pub(crate) fn locate(
+        &self,
+        address: u64,
+        bytes: u64,
+        hint: &mut usize,
+    ) -> Result<(&Allocation, u64), FindingKind> {
+        if let Some(allocation) = self.allocations.get(*hint) {
+            let offset = address.wrapping_sub(allocation.base);
+            if offset < allocation.bytes && bytes <= allocation.bytes - offset && allocation.live {
+                return Ok((allocation, offset));
+            }
+        }
+        let after = self.allocations.partition_point(|a| a.base <= address);
+        let index = after.checked_sub(1).ok_or(FindingKind::OutOfBounds)?;
+        let allocation = &self.allocations[index];
+        let offset = address - allocation.base;
+        if offset > allocation.bytes || bytes > allocation.bytes - offset {
+            return Err(FindingKind::OutOfBounds);
+        }
+        if !allocation.live {
+            return Err(FindingKind::UseAfterFree);
+        }
+        *hint = index;
+        Ok((allocation, offset))
+    }
+
+    /// Makes every allocation ready to watch races at `granule` bytes, or not at all.
+    pub(crate) fn watch_races(&mut self, granule: Option<u32>) {
+        for allocation in &mut self.allocations {
+            let bytes = if allocation.live { allocation.bytes } else { 0 };
+            allocation.races.reset(granule, bytes);
+        }
+    }
+}
+
+impl Allocation {
+    /// `bytes` ≤ 16 at an offset inside.
+    #[inline]
+    pub(crate) fn load(&self, offset: u64, bytes: u32) -> Words {
+        let (at, shift) = (offset as usize / 4, offset % 4 * 8);
+        let mut words = [0; 4];
+        if shift == 0 && bytes.is_multiple_of(4) {
+            for (to, from) in words.iter_mut().zip(&self.words[at..at + bytes as usize / 4]) {
+                *to = from.load(Relaxed);
+            }
+        } else {
+            for i in 0..bytes as usize {
+                let byte = offset as usize + i;
+                let value = self.words[byte / 4].load(Relaxed) >> (8 * (byte % 4)) & 0xff;
+                words[i / 4] |= value << (8 * (i % 4));
+            }
+        }
+        words
+    }
+
+    /// Stores `bytes` ≤ 16 at an offset inside and marks them as written.
+    #[inline]
+    pub(crate) fn store(&self, offset: u64, bytes: u32, words: &Words) {
+        if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
+            let at = offset as usize / 4;
+            for (to, from) in self.words[at..at + bytes as usize / 4].iter().zip(words) {
+                to.store(*from, Relaxed);
+            }
+        } else {
+            for i in 0..bytes as usize {
+                let byte = offset as usize + i;
+                let shift = 8 * (byte % 4);
+                let value = words[i / 4] >> (8 * (i % 4)) & 0xff;
+                // Another CTA may write the word's other bytes at the same time.
+                let merge = |old: u32| Some(old & !(0xff << shift) | value << shift);
+                let _ = self.words[byte / 4].fetch_update(Relaxed, Relaxed, merge);
+            }
+        }
+        if !self.all_written.load(Relaxed) {
+            self.for_bits(offset, bytes, |word, bits| {
+                if word.load(Relaxed) & bits != bits {
+                    word.fetch_or(bits, Relaxed);
+                }
+                true
+            });
+        }
+    }
+
+    /// Whether every byte of the range was written.
+    #[inline]
+    pub(crate) fn is_written(&self, offset: u64, bytes: u32) -> bool {
+        self.all_written.load(Relaxed)
+            || self.for_bits(offset, bytes, |word, bits| word.load(Relaxed) & bits == bits)
+    }
+
+    /// Calls `f` with each word of the bit map that the range touches; stops at the first false.
+    #[inline]
+    fn for_bits(&self, offset: u64, bytes: u32, f: impl Fn(&AtomicU32, u32) -> bool) -> bool {
+        let (word, bit) = (offset as usize / 32, offset as u32 % 32);
+        let bits = ((1u64 << bytes) - 1) << bit;
+        let low = f(&self.written[word], bits as u32);
+        let high = (bits >> 32) as u32;
+        low && (high == 0 || f(&self.written[word + 1], high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_and_neighbours_stay() {
+        let mut memory = Memory::new();
+        let a = memory.alloc(100);
+        assert_eq!(a % 256, 0);
+        memory.write(a, &[0xaa; 100]).unwrap();
+        memory.write(a + 3, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]).unwrap();
+        let mut out = [0; 100];
+        memory.read(a, &mut out).unwrap();
+        assert_eq!(out[..6], [0xaa, 0xaa, 0xaa, 1, 2, 3]);
+        assert_eq!(out[18..22], [16, 17, 0xaa, 0xaa]);
+    }
+
+    #[test]
+    fn ranges_outside_and_freed_are_refused() {
+        let mut memory = Memory::new();
+        let a = memory.alloc(16);
+        let b = memory.alloc(16);
+        assert!(memory.write(a + 1, &[0; 16]).is_err());
+        assert!(memory.read(a + 16, &mut [0]).is_err());
+        assert!(memory.read(a - 1, &mut [0]).is_err());
+        memory.free(a).unwrap();
+        assert_eq!(memory.free(a), Err(MemoryError::NotAllocated { address: a }));
+        assert_eq!(memory.locate(a, 4, &mut 0).unwrap_err(), FindingKind::UseAfterFree);
+        assert!(memory.write(b, &[0; 16]).is_ok());
+    }
+
+    #[test]
+    fn written_bytes_are_known_one_by_one() {
+        let mut memory = Memory::new();
+        let a = memory.alloc(64);
+        memory.write(a + 30, &[1; 4]).unwrap();
+        assert!(memory.is_written(a + 30, 4).unwrap());
+        assert!(!memory.is_written(a + 29, 2).unwrap());
+        assert!(!memory.is_written(a + 33, 2).unwrap());
+    }
+}

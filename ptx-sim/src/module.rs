@@ -1,0 +1,234 @@
+//! A loaded module: decoded functions, variables, entries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::decode::{self, Names, Target, Variable};
+use crate::error::LoadError;
+use crate::op::{Op, Program, Space as OpSpace};
+use crate::parse::ast::{self, InitValue, Space};
+
+/// A module that was parsed, checked and decoded.
+#[derive(Debug)]
+pub struct Module {
+    pub(crate) id: u64,
+    pub(crate) programs: Vec<Program>,
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) files: HashMap<u32, String>,
+    entries: BTreeMap<String, Entry>,
+    text: String,
+    line_starts: Vec<usize>,
+}
+
+/// One parameter of an entry: its place in the parameter block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Offset in the block, in bytes.
+    pub offset: u32,
+    /// Size in bytes.
+    pub bytes: u32,
+}
+
+/// A kernel.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub(crate) program: usize,
+    params: Vec<Param>,
+    /// Functions that it can reach, itself included.
+    pub(crate) reachable: Vec<bool>,
+    /// Shared variables that it can reach: static ones, then dynamic ones.
+    pub(crate) shared: Vec<u32>,
+    pub(crate) dynamic_shared: Vec<u32>,
+    max_threads: Option<u64>,
+    /// Smallest store to shared and to global memory.
+    pub(crate) shared_granule: u32,
+    pub(crate) global_granule: Option<u32>,
+    pub(crate) has_global_atomics: bool,
+}
+
+impl Entry {
+    /// Parameters in order.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// Length of the parameter block, in bytes.
+    pub fn param_bytes(&self) -> usize {
+        self.params.last().map_or(0, |p| (p.offset + p.bytes) as usize)
+    }
+
+    /// Threads of a CTA that `.maxntid` or `.reqntid` allows.
+    pub fn max_threads(&self) -> Option<u64> {
+        self.max_threads
+    }
+}
+
+impl Module {
+    /// Parses and decodes PTX text. Whatever the table of supported forms does not list is refused.
+    ///
+    /// # Errors
+    /// [`LoadError`], with the line.
+    pub fn parse(ptx: &str) -> Result<Module, LoadError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let parsed = crate::parse::parse(ptx)?;
+        let functions = unique_functions(parsed.functions)?;
+        let names = names(&functions, &parsed.variables)?;
+        let mut variables =
+            parsed.variables.iter().map(|v| variable(v, &names)).collect::<Result<Vec<_>, _>>()?;
+        let programs = decode::programs(&functions, &names, &mut variables)?;
+        let mut entries = BTreeMap::new();
+        for (index, function) in functions.iter().enumerate().filter(|(_, f)| f.is_entry && f.body.is_some())
+        {
+            entries.insert(function.name.to_owned(), entry(index, function, &programs, &variables));
+        }
+        let line_starts = std::iter::once(0).chain(ptx.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let files = parsed.files.iter().map(|(number, name)| (*number, (*name).to_owned())).collect();
+        let id = NEXT.fetch_add(1, Relaxed);
+        Ok(Module { id, programs, variables, files, entries, text: ptx.to_owned(), line_starts })
+    }
+
+    /// Names of the entries, in alphabetical order.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// An entry by its name.
+    pub fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    /// The text of a line, trimmed; empty if there is none of that number.
+    pub fn text_line(&self, line: u32) -> &str {
+        let Some(start) = (line as usize).checked_sub(1).and_then(|i| self.line_starts.get(i)) else {
+            return "";
+        };
+        self.text[*start..].lines().next().unwrap_or("").trim()
+    }
+}
+
+/// One function of each name; a definition replaces its declarations.
+fn unique_functions(all: Vec<ast::Function<'_>>) -> Result<Vec<ast::Function<'_>>, LoadError> {
+    let mut list: Vec<ast::Function<'_>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for function in all {
+        match places.get(function.name) {
+            None => {
+                places.insert(function.name, list.len());
+                list.push(function);
+            }
+            Some(&at) if list[at].body.is_none() => list[at] = function,
+            Some(_) if function.body.is_none() => {}
+            Some(_) => {
+                return Err(LoadError::Duplicate { line: function.line, name: function.name.to_owned() });
+            }
+        }
+    }
+    Ok(list)
+}
+
+fn names<'a>(
+    functions: &[ast::Function<'a>],
+    variables: &[ast::Variable<'a>],
+) -> Result<Names<'a>, LoadError> {
+    let mut by_name = HashMap::new();
+    for (index, variable) in variables.iter().enumerate() {
+        if by_name.insert(variable.name, index as u32).is_some() {
+            return Err(LoadError::Duplicate { line: variable.line, name: variable.name.to_owned() });
+        }
+    }
+    Ok(Names {
+        variables: by_name,
+        functions: functions.iter().enumerate().map(|(i, f)| (f.name, i as u32)).collect(),
+        has_body: functions.iter().map(|f| f.body.is_some()).collect(),
+    })
+}
+
+fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable, LoadError> {
+    if variable.is_extern && variable.space != Space::Shared {
+        let instruction = format!(".extern {}", variable.name);
+        return Err(LoadError::Unsupported { line: variable.line, instruction });
+    }
+    let element = variable.element as usize;
+    let mut init = Vec::new();
+    let mut relocations = Vec::new();
+    for value in &variable.init {
+        let at = init.len() as u32;
+        let bits = match value {
+            InitValue::Bits(bits) => *bits,
+            InitValue::Symbol { name, offset } => {
+                let target = match (names.variables.get(name), names.functions.get(name)) {
+                    (Some(index), _) => Target::Variable(*index),
+                    (None, Some(index)) => Target::Function(*index),
+                    _ => return Err(LoadError::Undeclared { line: variable.line, name: (*name).to_owned() }),
+                };
+                if element != 8 {
+                    let instruction = format!("address in {}-byte elements", element);
+                    return Err(LoadError::Unsupported { line: variable.line, instruction });
+                }
+                relocations.push((at, target, *offset));
+                0
+            }
+        };
+        init.extend_from_slice(&bits.to_le_bytes()[..element]);
+    }
+    let (space, align, bytes) = (variable.space, variable.align, variable.bytes);
+    if !init.is_empty() {
+        // What an initialiser leaves out is zero (PTX ISA §5.4.4).
+        init.resize(bytes as usize, 0);
+    }
+    Ok(Variable { space, align, bytes, is_extern: variable.is_extern, init, relocations })
+}
+
+fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], variables: &[Variable]) -> Entry {
+    let reachable = reach(index, programs);
+    let reached = || programs.iter().zip(&reachable).filter(|(_, r)| **r).map(|(p, _)| p);
+    let mut used: Vec<u32> = reached().flat_map(|p| p.variables.iter().copied()).collect();
+    used.sort_unstable();
+    used.dedup();
+    used.retain(|v| variables[*v as usize].space == Space::Shared);
+    let (dynamic_shared, shared) = used.into_iter().partition(|v| variables[*v as usize].is_extern);
+    let insts = || reached().flat_map(|p| &p.insts);
+    let stores = |space: OpSpace| insts().filter_map(move |inst| store_bytes(&inst.op, space)).min();
+    let params = programs[index].params.iter().map(|p| Param { offset: p.offset, bytes: p.bytes }).collect();
+    Entry {
+        program: index,
+        params,
+        shared,
+        dynamic_shared,
+        max_threads: function.max_threads,
+        shared_granule: stores(OpSpace::Shared).unwrap_or(4),
+        global_granule: stores(OpSpace::Global),
+        has_global_atomics: insts().any(|i| matches!(&i.op, Op::Atomic(a) if a.space != OpSpace::Shared)),
+        reachable,
+    }
+}
+
+/// Bytes that an instruction writes to `space` at once, if it may.
+fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
+    let (to, bytes) = match op {
+        Op::Store(access) => (access.space, u32::from(access.element_bytes) * access.regs.len() as u32),
+        Op::Atomic(atomic) => (atomic.space, u32::from(atomic.ty.bits()) / 8),
+        Op::CopyAsync(copy) => (OpSpace::Shared, copy.bytes.into()),
+        Op::StoreMatrix(_) => (OpSpace::Shared, 16),
+        Op::WmmaStore(access) => (access.space, u32::from(access.ty.bits()) / 8),
+        _ => return None,
+    };
+    (to == space || to == OpSpace::Generic).then_some(bytes)
+}
+
+fn reach(index: usize, programs: &[Program]) -> Vec<bool> {
+    let mut seen = vec![false; programs.len()];
+    let mut stack = vec![index];
+    while let Some(at) = stack.pop() {
+        if std::mem::replace(&mut seen[at], true) {
+            continue;
+        }
+        let program = &programs[at];
+        stack.extend(program.callees.iter().map(|c| *c as usize));
+        if program.has_indirect_call {
+            // Addresses may come from anywhere in the module.
+            stack.extend(0..programs.len());
+        }
+    }
+    seen
+}

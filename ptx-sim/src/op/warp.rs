@@ -1,0 +1,139 @@
+//! Operations that the lanes of a warp, or the warps of a CTA, carry out together.
+
+use super::{Addr, Reg, Scalar, Space};
+use crate::regs::Slot;
+
+/// `ldmatrix`, `stmatrix`.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    pub(crate) addr: Addr,
+    pub(crate) transposed: bool,
+    pub(crate) regs: Vec<Slot>,
+}
+
+/// The type of the matrix operands of an `mma`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixType {
+    F16,
+    Bf16,
+}
+
+/// `mma.sync.m16n8k8` and `m16n8k16`.
+#[derive(Clone, Debug)]
+pub(crate) struct Mma {
+    pub(crate) input: MatrixType,
+    pub(crate) k: u8,
+    /// Whether D and C are f32, else packed f16.
+    pub(crate) d_f32: bool,
+    pub(crate) c_f32: bool,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: Vec<Slot>,
+    pub(crate) b: Vec<Slot>,
+    pub(crate) c: Vec<Slot>,
+}
+
+/// Which matrix a `wmma` fragment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fragment {
+    A,
+    B,
+    Accumulator,
+}
+
+/// `wmma.load` and `wmma.store`.
+#[derive(Clone, Debug)]
+pub(crate) struct WmmaAccess {
+    pub(crate) fragment: Fragment,
+    /// m, n, k.
+    pub(crate) shape: [usize; 3],
+    pub(crate) row_major: bool,
+    pub(crate) ty: Scalar,
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    /// Elements from one row or column to the next; `None` for a dense matrix.
+    pub(crate) stride: Option<Slot>,
+    pub(crate) regs: Vec<Slot>,
+}
+
+/// `wmma.mma`.
+#[derive(Clone, Debug)]
+pub(crate) struct WmmaMma {
+    pub(crate) shape: [usize; 3],
+    pub(crate) input: Scalar,
+    pub(crate) d_type: Scalar,
+    pub(crate) c_type: Scalar,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: Vec<Slot>,
+    pub(crate) b: Vec<Slot>,
+    pub(crate) c: Vec<Slot>,
+}
+
+/// Where a shuffle reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShuffleMode {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+/// `shfl.sync`.
+#[derive(Clone, Debug)]
+pub(crate) struct Shuffle {
+    pub(crate) mode: ShuffleMode,
+    pub(crate) result: Slot,
+    pub(crate) in_range: Option<Slot>,
+    pub(crate) value: Slot,
+    pub(crate) lane: Slot,
+    pub(crate) clamp: Slot,
+    pub(crate) members: Slot,
+}
+
+/// What the lanes of a mask compute together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CollectiveOp {
+    All,
+    Any,
+    Uniform,
+    Ballot,
+    MatchAny,
+    MatchAll,
+    Elect,
+    Add,
+    MinU,
+    MaxU,
+    MinS,
+    MaxS,
+    And,
+    Or,
+    Xor,
+}
+
+/// `vote`, `match`, `redux` and `elect`.
+#[derive(Clone, Debug)]
+pub(crate) struct Collective {
+    pub(crate) op: CollectiveOp,
+    pub(crate) result: Option<Reg>,
+    pub(crate) pred: Option<Slot>,
+    pub(crate) value: Reg,
+    pub(crate) negated: bool,
+    pub(crate) members: Slot,
+}
+
+/// What a barrier does with predicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierReduction {
+    Popc,
+    And,
+    Or,
+}
+
+/// `bar` and `barrier`.
+#[derive(Clone, Debug)]
+pub(crate) struct Barrier {
+    pub(crate) id: Slot,
+    pub(crate) threads: Option<Slot>,
+    pub(crate) arrive_only: bool,
+    pub(crate) aligned: bool,
+    pub(crate) reduction: Option<(BarrierReduction, Reg, Slot, bool)>,
+}

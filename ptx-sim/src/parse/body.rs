@@ -1,0 +1,206 @@
+//! Function bodies: declarations, labels and instructions.
+
+use super::ast::{Instruction, Operand, RegWidth, Space, Statement, Variable};
+use super::lex::Kind;
+use super::{Parser, number, unsupported};
+use crate::error::LoadError;
+
+/// Registers that one function may declare; a damaged count must not exhaust memory.
+const MAX_REGISTERS: i64 = 1 << 20;
+
+type Body<'a> = Vec<(u32, Statement<'a>)>;
+
+impl<'a> Parser<'_, 'a> {
+    /// From `{` to its `}`. The outer braces are not part of the list.
+    pub(super) fn body(&mut self) -> Result<Body<'a>, LoadError> {
+        let opened = self.line();
+        self.expect(b'{', "`{`")?;
+        let (mut list, mut depth) = (Vec::new(), 1u32);
+        while depth > 0 {
+            let line = self.line();
+            if self.at >= self.tokens.len() {
+                return Err(LoadError::Unterminated { line: opened, what: "function body" });
+            } else if self.take(b'{') {
+                depth += 1;
+                list.push((line, Statement::Open));
+            } else if self.take(b'}') {
+                depth -= 1;
+                if depth > 0 {
+                    list.push((line, Statement::Close));
+                }
+            } else if !self.take(b';') {
+                self.statement(&mut list)?;
+            }
+        }
+        Ok(list)
+    }
+
+    fn statement(&mut self, list: &mut Body<'a>) -> Result<(), LoadError> {
+        let line = self.line();
+        let guard = if self.take(b'@') {
+            let negated = self.take(b'!');
+            Some((self.word("a predicate")?, negated))
+        } else {
+            None
+        };
+        let word = self.word("an instruction")?;
+        if guard.is_none() && self.take(b':') {
+            return self.labelled(word, line, list);
+        }
+        if word.starts_with('.') {
+            return self.directive(word, line, list);
+        }
+        let operands = self.operands()?;
+        list.push((line, Statement::Instruction(Instruction { guard, mnemonic: word, operands })));
+        Ok(())
+    }
+
+    fn labelled(&mut self, name: &'a str, line: u32, list: &mut Body<'a>) -> Result<(), LoadError> {
+        match self.tokens.get(self.at).map(|t| t.text) {
+            Some(".branchtargets") => {
+                self.at += 1;
+                let mut labels = vec![self.word("a label")?];
+                while self.take(b',') {
+                    labels.push(self.word("a label")?);
+                }
+                self.expect(b';', "`;`")?;
+                list.push((line, Statement::Targets { name, labels }));
+            }
+            Some(".callprototype" | ".calltargets") => {
+                self.skip_past(b';')?;
+                list.push((line, Statement::Prototype));
+            }
+            _ => list.push((line, Statement::Label(name))),
+        }
+        Ok(())
+    }
+
+    fn directive(&mut self, word: &'a str, line: u32, list: &mut Body<'a>) -> Result<(), LoadError> {
+        let space = match word {
+            ".reg" => return self.registers(list),
+            ".loc" => return self.location(list),
+            ".pragma" => return self.skip_past(b';'),
+            ".local" => Space::Local,
+            ".shared" => Space::Shared,
+            ".param" => Space::Param,
+            _ => return Err(unsupported(line, word)),
+        };
+        let mut variables: Vec<Variable<'a>> = Vec::new();
+        self.variables(space, false, &mut variables)?;
+        list.extend(variables.into_iter().map(|v| (line, Statement::Variable(v))));
+        Ok(())
+    }
+
+    fn registers(&mut self, list: &mut Body<'a>) -> Result<(), LoadError> {
+        let line = self.line();
+        let kind = self.word("a register type")?;
+        let width = match kind {
+            ".pred" => RegWidth::Pred,
+            _ => {
+                let bytes = number::type_bytes(kind).ok_or_else(|| unsupported(line, kind))?;
+                RegWidth::Bits(bytes as u8 * 8)
+            }
+        };
+        loop {
+            let name = self.word("a register name")?;
+            let count = if self.take(b'<') {
+                let value = self.integer()?;
+                if !(0..=MAX_REGISTERS).contains(&value) {
+                    let (value, limit) = (value as u64, MAX_REGISTERS as u64);
+                    return Err(LoadError::Range { line, what: "register count", value, limit });
+                }
+                self.expect(b'>', "`>`")?;
+                Some(value as u32)
+            } else {
+                None
+            };
+            list.push((line, Statement::Register { name, count, width }));
+            if !self.take(b',') {
+                return self.expect(b';', "`;`");
+            }
+        }
+    }
+
+    /// `.loc file line column`, then what may follow on the same line about inlining.
+    fn location(&mut self, list: &mut Body<'a>) -> Result<(), LoadError> {
+        let at_line = self.tokens[self.at - 1].line;
+        let file = self.integer()?;
+        let line = self.integer()?;
+        while self.tokens.get(self.at).is_some_and(|t| t.line == at_line) {
+            self.at += 1;
+        }
+        list.push((at_line, Statement::Location { file: file as u32, line: line as u32 }));
+        Ok(())
+    }
+
+    /// Operands up to and with the semicolon.
+    fn operands(&mut self) -> Result<Vec<Operand<'a>>, LoadError> {
+        let mut list = Vec::new();
+        if self.take(b';') {
+            return Ok(list);
+        }
+        loop {
+            list.push(self.operand(0)?);
+            if self.take(b';') {
+                return Ok(list);
+            }
+            self.expect(b',', "`,` or `;`")?;
+        }
+    }
+
+    fn operand(&mut self, depth: u32) -> Result<Operand<'a>, LoadError> {
+        if depth > 3 {
+            return Err(self.expected("a simpler operand"));
+        }
+        if self.take(b'{') {
+            return Ok(Operand::Vector(self.list_until(b'}', depth)?));
+        }
+        if self.take(b'(') {
+            return Ok(Operand::List(self.list_until(b')', depth)?));
+        }
+        if self.take(b'[') {
+            let address = self.address()?;
+            self.expect(b']', "`]`")?;
+            return Ok(address);
+        }
+        if self.take(b'!') {
+            return Ok(Operand::Not(self.word("a predicate")?));
+        }
+        let digit = self.tokens.get(self.at).is_some_and(|t| {
+            t.kind == Kind::Word && t.text.as_bytes()[0].is_ascii_digit() || t.kind == Kind::Punct(b'-')
+        });
+        if digit {
+            return self.constant();
+        }
+        let name = self.word("an operand")?;
+        if self.take(b'|') {
+            return Ok(Operand::Pair(name, self.word("a predicate")?));
+        }
+        if self.take(b'+') {
+            return Ok(Operand::NameOffset(name, self.integer()?));
+        }
+        Ok(Operand::Name(name))
+    }
+
+    fn list_until(&mut self, end: u8, depth: u32) -> Result<Vec<Operand<'a>>, LoadError> {
+        let mut list = Vec::new();
+        while !self.take(end) {
+            list.push(self.operand(depth + 1)?);
+            if !self.take(b',') && !self.peek(end) {
+                return Err(self.expected("`,` or the end of the list"));
+            }
+        }
+        Ok(list)
+    }
+
+    fn address(&mut self) -> Result<Operand<'a>, LoadError> {
+        let is_number = self.tokens.get(self.at).is_some_and(|t| t.text.as_bytes()[0].is_ascii_digit());
+        if is_number {
+            return Ok(Operand::Address { base: None, offset: self.integer()? });
+        }
+        let base = Some(self.word("an address")?);
+        let signed = self.take(b'+') || self.peek(b'-');
+        let offset = if signed { self.integer()? } else { 0 };
+        Ok(Operand::Address { base, offset })
+    }
+}

@@ -1,0 +1,131 @@
+//! Splits PTX text into tokens (PTX ISA §4.1–4.3).
+
+use crate::error::LoadError;
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A name, a register, a number, a directive or a whole dotted mnemonic.
+    Word,
+    /// The inside of a quoted string.
+    Text,
+    /// One character of punctuation.
+    Punct(u8),
+}
+
+/// One token and the line that it starts on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) text: &'a str,
+    pub(crate) line: u32,
+}
+
+fn is_word_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%' | b'.')
+}
+
+/// The tokens of `source`; comments and white space are dropped.
+pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
+    let bytes = source.as_bytes();
+    let mut list = Vec::with_capacity(bytes.len() / 4);
+    let (mut at, mut line) = (0, 1u32);
+    while at < bytes.len() {
+        let start = at;
+        let byte = bytes[at];
+        if byte == b'\n' {
+            line += 1;
+            at += 1;
+        } else if byte.is_ascii_whitespace() || byte == 0 {
+            at += 1;
+        } else if bytes[at..].starts_with(b"//") {
+            at += bytes[at..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - at);
+        } else if bytes[at..].starts_with(b"/*") {
+            let end = find(bytes, at + 2, b"*/").ok_or(LoadError::Unterminated { line, what: "comment" })?;
+            line += count_lines(&bytes[at..end]);
+            at = end + 2;
+        } else if byte == b'"' {
+            let end = find(bytes, at + 1, b"\"").ok_or(LoadError::Unterminated { line, what: "string" })?;
+            list.push(Token { kind: Kind::Text, text: slice(source, start + 1, end, line)?, line });
+            line += count_lines(&bytes[at..end]);
+            at = end + 1;
+        } else if is_word_byte(byte) {
+            at = word_end(bytes, at);
+            list.push(Token { kind: Kind::Word, text: slice(source, start, at, line)?, line });
+        } else if byte.is_ascii_punctuation() {
+            at += 1;
+            list.push(Token { kind: Kind::Punct(byte), text: slice(source, start, at, line)?, line });
+        } else {
+            return Err(LoadError::Character { line, byte });
+        }
+    }
+    Ok(list)
+}
+
+/// A word runs over word bytes and over `::`, which joins two of them.
+fn word_end(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        match bytes.get(at) {
+            Some(&b) if is_word_byte(b) => at += 1,
+            Some(b':')
+                if bytes.get(at + 1) == Some(&b':')
+                    && bytes.get(at + 2).is_some_and(|&b| is_word_byte(b)) =>
+            {
+                at += 2;
+            }
+            _ => return at,
+        }
+    }
+}
+
+fn find(bytes: &[u8], from: usize, what: &[u8]) -> Option<usize> {
+    bytes.get(from..)?.windows(what.len()).position(|w| w == what).map(|p| from + p)
+}
+
+fn count_lines(bytes: &[u8]) -> u32 {
+    bytes.iter().filter(|&&b| b == b'\n').count() as u32
+}
+
+fn slice(source: &str, from: usize, to: usize, line: u32) -> Result<&str, LoadError> {
+    source.get(from..to).ok_or(LoadError::Character { line, byte: source.as_bytes()[from] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mnemonics_registers_and_labels_are_words() {
+        let list = tokens("@!%p1 ld.shared::cta.b32 %r1, [%rd2+-4]; // x\n$L1: /* a\nb */ bra $L1;").unwrap();
+        let text: Vec<&str> = list.iter().map(|t| t.text).collect();
+        let want = [
+            "@",
+            "!",
+            "%p1",
+            "ld.shared::cta.b32",
+            "%r1",
+            ",",
+            "[",
+            "%rd2",
+            "+",
+            "-",
+            "4",
+            "]",
+            ";",
+            "$L1",
+            ":",
+            "bra",
+            "$L1",
+            ";",
+        ];
+        assert_eq!(text, want);
+        assert_eq!(list.last().unwrap().line, 3);
+    }
+
+    #[test]
+    fn an_open_comment_or_string_is_refused_with_its_line() {
+        assert!(matches!(tokens("\n/* x"), Err(LoadError::Unterminated { line: 2, .. })));
+        assert!(matches!(tokens("\"x"), Err(LoadError::Unterminated { line: 1, .. })));
+        assert!(matches!(tokens("\u{e9}"), Err(LoadError::Character { line: 1, .. })));
+    }
+}

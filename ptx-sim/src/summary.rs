@@ -1,0 +1,113 @@
+//! Reports as a table and as JSON.
+
+use std::fmt::{self, Write};
+
+use crate::counters::{GlobalTraffic, SharedTraffic};
+use crate::report::{InstructionClass, Report};
+
+impl Report {
+    /// The single numbers of the report with their names; lines and sources are left out.
+    pub fn numbers(&self) -> Vec<(String, u64)> {
+        let mut list: Vec<(String, u64)> = [
+            ("ctas", self.ctas),
+            ("grid_ctas", self.grid_ctas),
+            ("warps_per_cta", self.warps_per_cta.into()),
+            ("shared_bytes", self.shared_bytes),
+            ("warp_instructions", self.warp_instructions),
+            ("thread_instructions", self.thread_instructions),
+            ("tensor_flops", self.tensor_flops),
+            ("barriers", self.barriers),
+            ("divergent_branches", self.divergent_branches),
+            ("atomics", self.atomics),
+            ("local_bytes", self.local_bytes),
+            ("async_groups", self.async_groups.into()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        for class in InstructionClass::ALL {
+            list.push((format!("instructions.{}", class.name()), self.class(class)));
+        }
+        let global: [(&str, &GlobalTraffic); 3] = [
+            ("global_load", &self.global_load),
+            ("global_store", &self.global_store),
+            ("async_global", &self.async_global),
+        ];
+        for (name, t) in global {
+            let parts =
+                [("requests", t.requests), ("sectors", t.sectors), ("lines", t.lines), ("bytes", t.bytes)];
+            list.extend(parts.map(|(part, value)| (format!("{name}.{part}"), value)));
+        }
+        let shared: [(&str, &SharedTraffic); 3] = [
+            ("shared_load", &self.shared_load),
+            ("shared_store", &self.shared_store),
+            ("async_shared", &self.async_shared),
+        ];
+        for (name, t) in shared {
+            let parts = [
+                ("requests", t.requests),
+                ("wavefronts", t.wavefronts),
+                ("conflicts", t.conflicts),
+                ("bytes", t.bytes),
+            ];
+            list.extend(parts.map(|(part, value)| (format!("{name}.{part}"), value)));
+        }
+        list
+    }
+
+    /// The report as one JSON object: the numbers under their names, then `sources` and `lines`.
+    pub fn to_json(&self) -> String {
+        let mut text = String::from("{");
+        for (name, value) in self.numbers() {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\"{name}\":{value},");
+        }
+        let sources = self.sources.iter().map(|s| {
+            let (line, warps, threads) = (s.source.line, s.warp_instructions, s.thread_instructions);
+            let file = escaped(&s.source.file);
+            format!("{{\"file\":\"{file}\",\"line\":{line},\"warp_instructions\":{warps},\"thread_instructions\":{threads}}}")
+        });
+        let _ = write!(text, "\"sources\":[{}],", sources.collect::<Vec<_>>().join(","));
+        let lines = self
+            .lines
+            .iter()
+            .map(|l| format!("[{},{},{}]", l.line, l.warp_instructions, l.thread_instructions));
+        let _ = write!(text, "\"lines\":[{}]}}", lines.collect::<Vec<_>>().join(","));
+        text
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ctas < self.grid_ctas {
+            writeln!(f, "counted on {} of {} CTAs", self.ctas, self.grid_ctas)?;
+        }
+        for (name, value) in self.numbers().iter().filter(|(_, value)| *value > 0) {
+            writeln!(f, "{name:<28} {value:>16}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_strings_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\u000a");
+    }
+}

@@ -1,0 +1,263 @@
+//! Instructions that are more than one function of a lane's operands: memory, control flow, warp- and CTA-wide operations,
+//! and conversions. Each row is a family; what its pattern's choices mean is in the decoder that the row names.
+
+/// A decoder and executor of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Load,
+    Store,
+    Atomic,
+    Reduce,
+    Nothing,
+    CopyAsync,
+    CommitGroup,
+    WaitGroup,
+    WaitAll,
+    LoadMatrix,
+    StoreMatrix,
+    MoveMatrix,
+    Mma,
+    WmmaLoad,
+    WmmaStore,
+    WmmaMma,
+    Shuffle,
+    Vote,
+    Ballot,
+    Match,
+    Redux,
+    ActiveMask,
+    Elect,
+    Barrier,
+    BarrierReduce,
+    WarpBarrier,
+    Fence,
+    Branch,
+    BranchTable,
+    Call,
+    Return,
+    Exit,
+    Trap,
+    Cvt,
+    CvtPack,
+    SetpBool,
+    Carry,
+    MovVector,
+}
+
+/// A row of the table.
+pub(crate) struct FamilyRow {
+    pub(crate) family: Family,
+    pub(crate) pattern: &'static str,
+    pub(crate) section: &'static str,
+    pub(crate) meaning: &'static str,
+}
+
+const fn row(
+    family: Family,
+    pattern: &'static str,
+    section: &'static str,
+    meaning: &'static str,
+) -> FamilyRow {
+    FamilyRow { family, pattern, section, meaning }
+}
+
+/// The families.
+pub(crate) const ROWS: &[FamilyRow] = &[
+    row(
+        Family::Load,
+        "ld [weak volatile relaxed acquire] [cta gpu sys] \
+         [const global local param param::entry param::func shared shared::cta] \
+         [ca cg cs lu cv] [nc] [L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate] \
+         [L2::64B L2::128B L2::256B] [v2 v4] {b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64}",
+        "9.7.9.8",
+        "d = the memory at [a]; a vector is aligned to its whole size",
+    ),
+    row(
+        Family::Store,
+        "st [weak volatile relaxed release] [cta gpu sys] [global local param param::func shared shared::cta] \
+         [wb cg cs wt] [L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate] \
+         [v2 v4] {b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64}",
+        "9.7.9.11",
+        "the memory at [a] = b; a vector is aligned to its whole size",
+    ),
+    row(
+        Family::Atomic,
+        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] \
+         {add min max and or xor exch cas inc dec} [noftz] {b16 b32 u32 s32 b64 u64 s64 f32 f64 f16 f16x2 bf16 bf16x2}",
+        "9.7.13.5",
+        "d = the memory at [a], which becomes the operation of it and b, in one step",
+    ),
+    row(
+        Family::Reduce,
+        "red [relaxed release] [cta gpu sys] [global shared shared::cta] \
+         {add min max and or xor inc dec} [noftz] {b32 u32 s32 b64 u64 s64 f32 f64 f16 f16x2 bf16 bf16x2}",
+        "9.7.13.6",
+        "the memory at [a] becomes the operation of it and b, in one step",
+    ),
+    row(Family::Nothing, "prefetch {global local} {L1 L2}", "9.7.9.15", "a hint, without effect here"),
+    row(Family::Nothing, "prefetchu {L1}", "9.7.9.15", "a hint, without effect here"),
+    row(Family::Nothing, "nanosleep {u32}", "9.7.13.9", "a hint, without effect here"),
+    row(
+        Family::Nothing,
+        "griddepcontrol {launch_dependents wait}",
+        "9.7.13.13",
+        "one grid at a time: without effect",
+    ),
+    row(
+        Family::CopyAsync,
+        "cp async {ca cg} {shared shared::cta} global [L2::64B L2::128B L2::256B]",
+        "9.7.9.25.3.1",
+        "starts a copy of 4, 8 or 16 bytes (cg: 16) to shared memory; bytes beyond the source size are zero",
+    ),
+    row(
+        Family::CommitGroup,
+        "cp async commit_group",
+        "9.7.9.25.3.2",
+        "the thread's open copies become its newest group",
+    ),
+    row(
+        Family::WaitGroup,
+        "cp async wait_group",
+        "9.7.9.25.3.3",
+        "waits until at most n of the thread's newest groups are open",
+    ),
+    row(Family::WaitAll, "cp async wait_all", "9.7.9.25.3.3", "waits for all of the thread's copies"),
+    row(
+        Family::LoadMatrix,
+        "ldmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
+        "9.7.14.5.15",
+        "loads 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    ),
+    row(
+        Family::StoreMatrix,
+        "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
+        "9.7.14.5.16",
+        "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    ),
+    row(
+        Family::MoveMatrix,
+        "movmatrix sync aligned m8n8 trans b16",
+        "9.7.14.5.17",
+        "transposes an 8×8 matrix held by the warp",
+    ),
+    row(
+        Family::Mma,
+        "mma sync aligned {m16n8k8 m16n8k16} row col {f32 f16} {f16 bf16} {f16 bf16} {f32 f16}",
+        "9.7.14.5.14",
+        "D = A·B + C over the warp's fragments; products exact, sums in f32",
+    ),
+    row(
+        Family::WmmaLoad,
+        "wmma load {a b c} sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16} [global shared shared::cta] {f16 bf16 f32}",
+        "9.7.14.4.3",
+        "loads a matrix into the warp's fragment; which lane holds what is left open",
+    ),
+    row(
+        Family::WmmaStore,
+        "wmma store d sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16} [global shared shared::cta] {f16 f32}",
+        "9.7.14.4.4",
+        "stores the warp's fragment as a matrix",
+    ),
+    row(
+        Family::WmmaMma,
+        "wmma mma sync aligned {row col} {row col} {m16n16k16 m32n8k16 m8n32k16} {f16 f32} [bf16] [bf16] {f16 f32}",
+        "9.7.14.4.5",
+        "D = A·B + C over the warp's fragments; products exact, sums in f32",
+    ),
+    row(
+        Family::Shuffle,
+        "shfl sync {up down bfly idx} b32",
+        "9.7.9.6",
+        "d = a of another lane of the segment; p = it is in range",
+    ),
+    row(
+        Family::Vote,
+        "vote sync {all any uni} pred",
+        "9.7.13.10",
+        "p = the predicate holds for all, any or an equal value in the lanes",
+    ),
+    row(Family::Ballot, "vote sync ballot b32", "9.7.13.10", "d = the predicate of every lane, a bit each"),
+    row(
+        Family::Match,
+        "match {any all} sync {b32 b64}",
+        "9.7.13.11",
+        "d = the lanes that hold the same value",
+    ),
+    row(
+        Family::Redux,
+        "redux sync {add min max and or xor} {u32 s32 b32}",
+        "9.7.13.12",
+        "d = the operation over the lanes' values",
+    ),
+    row(Family::ActiveMask, "activemask b32", "9.7.13.10", "d = the lanes that execute this instruction"),
+    row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
+    row(
+        Family::Barrier,
+        "{bar barrier} [cta] {sync arrive} [aligned]",
+        "9.7.13.1",
+        "waits until (arrive: tells that) the barrier's threads have come; orders memory among them",
+    ),
+    row(
+        Family::BarrierReduce,
+        "{bar barrier} [cta] red {popc and or} [aligned] {u32 pred}",
+        "9.7.13.1",
+        "waits like sync, then d = the reduction of the threads' predicates",
+    ),
+    row(
+        Family::WarpBarrier,
+        "bar warp sync",
+        "9.7.13.2",
+        "waits for the lanes of the mask; orders memory among them",
+    ),
+    row(Family::Fence, "membar {cta gl sys}", "9.7.13.4", "orders the thread's memory accesses"),
+    row(Family::Fence, "fence [sc acq_rel] {cta gpu sys}", "9.7.13.4", "orders the thread's memory accesses"),
+    row(
+        Family::Branch,
+        "bra [uni]",
+        "9.7.12.3",
+        "goes to the label; lanes that go elsewhere meet again at the post-dominator",
+    ),
+    row(Family::BranchTable, "brx idx [uni]", "9.7.12.4", "goes to the label of that index"),
+    row(Family::Call, "call [uni]", "9.7.12.5", "calls a function with parameters"),
+    row(Family::Return, "ret [uni]", "9.7.12.6", "returns to the caller; in an entry, ends the thread"),
+    row(Family::Exit, "exit", "9.7.12.7", "ends the thread"),
+    row(Family::Trap, "trap", "9.7.19.3", "aborts the kernel"),
+    row(
+        Family::Cvt,
+        "cvt [rn rz rm rp rna rni rzi rmi rpi] [ftz] [sat] \
+         {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64} {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64}",
+        "9.7.9.21",
+        "d = a in another type; integers wrap, or clamp if from floating point or with sat",
+    ),
+    row(
+        Family::CvtPack,
+        "cvt pack sat {u16 s16} s32",
+        "9.7.9.22",
+        "d = a in the high half and b in the low half, clamped",
+    ),
+    row(
+        Family::SetpBool,
+        "setp {eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan} {and or xor} [ftz] \
+         {b16 u16 s16 b32 u32 s32 b64 u64 s64 f32 f64 f16 bf16}",
+        "9.7.6.2",
+        "p = (a compared with b) combined with c; q = (not that) combined with c",
+    ),
+    row(
+        Family::Carry,
+        "{add addc sub subc} [cc] {u32 s32 u64 s64}",
+        "9.7.2",
+        "extended-precision addition and subtraction through the carry flag",
+    ),
+    row(
+        Family::MovVector,
+        "mov {b16 b32 b64}",
+        "9.7.9.4",
+        "packs a vector of registers into one, or unpacks one, lowest element first",
+    ),
+    row(
+        Family::Carry,
+        "{mad madc} {lo hi} [cc] {u32 s32 u64 s64}",
+        "9.7.2",
+        "extended-precision multiply-add through the carry flag",
+    ),
+];

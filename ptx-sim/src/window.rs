@@ -1,0 +1,27 @@
+//! Where the state spaces lie in the generic address space (PTX ISA §5.1, §9.7.9.20). Global and constant addresses are
+//! their own generic addresses.
+
+/// Bytes of each window below.
+const WINDOW_BYTES: u64 = 1 << 32;
+/// Generic address of shared address 0.
+pub(crate) const SHARED_WINDOW: u64 = 0x0100_0000_0000;
+/// Generic address of local address 0.
+pub(crate) const LOCAL_WINDOW: u64 = 0x0200_0000_0000;
+/// Generic address of parameter 0.
+pub(crate) const PARAM_WINDOW: u64 = 0x0300_0000_0000;
+/// Address of function 0; functions are 16 apart.
+pub(crate) const CODE_WINDOW: u64 = 0x0400_0000_0000;
+/// Global addresses start here.
+pub(crate) const GLOBAL_BASE: u64 = 0x7000_0000_0000;
+/// Shared addresses start here, as on devices that reserve the first KiB.
+pub(crate) const SHARED_BASE: u64 = 1024;
+
+/// Whether a generic address lies in the window.
+pub(crate) fn holds(window: u64, address: u64) -> bool {
+    address.wrapping_sub(window) < WINDOW_BYTES
+}
+
+/// Whether a generic address lies in no other window.
+pub(crate) fn is_global(address: u64) -> bool {
+    ![SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, CODE_WINDOW].into_iter().any(|w| holds(w, address))
+}

@@ -1,0 +1,156 @@
+//! Launches that are refused before they start, module variables, and calls.
+
+use ptx_sim::{Checks, FindingKind, LaunchConfig, Limits, Memory, Module, SimError, launch};
+
+const COPY: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.extern .shared .align 128 .b8 dynamic[];
+.shared .align 16 .b8 tile[1000];
+.visible .entry copy(.param .u64 p0, .param .u32 p1) .maxntid 64, 1, 1
+{
+.reg .b32 %r<4>;
+.reg .b64 %d<4>;
+mov.u32 %r1, tile;
+mov.u32 %r2, dynamic;
+sub.u32 %r3, %r2, %r1;
+ld.param.u64 %d1, [p0];
+st.global.u32 [%d1], %r3;
+ret;
+}";
+
+fn try_copy(params: &[u8], change: impl FnOnce(&mut LaunchConfig)) -> Result<u32, SimError> {
+    let module = Module::parse(COPY).unwrap();
+    let mut memory = Memory::new();
+    let out = memory.alloc(4);
+    let mut block = out.to_le_bytes().to_vec();
+    block.extend(params);
+    let mut config = LaunchConfig::new([1, 1, 1], [1, 1, 1]);
+    change(&mut config);
+    let entry = if params.is_empty() { "absent" } else { "copy" };
+    launch(&module, entry, &block, &mut memory, &config)?;
+    let mut bytes = [0; 4];
+    memory.read(out, &mut bytes).unwrap();
+    Ok(u32::from_le_bytes(bytes))
+}
+
+#[test]
+fn dynamic_shared_memory_follows_the_static_at_its_alignment() {
+    assert_eq!(try_copy(&[0; 4], |_| {}).unwrap(), 1024);
+}
+
+#[test]
+fn wrong_launches_say_what_and_how_much() {
+    let error =
+        |params: &[u8], change: fn(&mut LaunchConfig)| try_copy(params, change).unwrap_err().to_string();
+    assert_eq!(error(&[], |_| {}), "the module has no entry `absent`");
+    assert_eq!(error(&[0; 8], |_| {}), "entry `copy` takes 12 bytes of parameters, got 16");
+    assert_eq!(error(&[0; 4], |c| c.grid[1] = 0), "grid y is 0, allowed are 1 to 65535");
+    assert_eq!(error(&[0; 4], |c| c.block[0] = 65), "threads of a CTA is 65, allowed are 1 to 64");
+    assert_eq!(error(&[0; 4], |c| c.ctas = Some(vec![1])), "CTA 1 is outside a grid of 1");
+    let too_much = |c: &mut LaunchConfig| (c.limits, c.dynamic_smem_bytes) = (Limits::SM_89, 99 * 1024);
+    assert_eq!(
+        error(&[0; 4], too_much),
+        "entry `copy` needs 102400 bytes of shared memory a CTA, the device has 101376"
+    );
+    assert!(try_copy(&[0; 4], |c| c.dynamic_smem_bytes = 100 * 1024).is_ok());
+}
+
+const CALLS: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.func (.param .align 8 .b8 ret[16]) divide(.param .align 8 .b8 pair[16]);
+.func (.param .b32 ret) twice(.param .b32 x)
+{
+.reg .b32 %r<2>;
+ld.param.b32 %r0, [x];
+shl.b32 %r1, %r0, 1;
+st.param.b32 [ret], %r1;
+ret;
+}
+.func (.param .b32 ret) thrice(.param .b32 x)
+{
+.reg .b32 %r<2>;
+.reg .pred %p;
+ld.param.b32 %r0, [x];
+setp.gt.u32 %p, %r0, 20;
+mul.lo.u32 %r1, %r0, 3;
+st.param.b32 [ret], %r1;
+@%p ret;
+add.u32 %r1, %r1, 1000;
+st.param.b32 [ret], %r1;
+ret;
+}
+.global .align 8 .u64 table[2] = {twice, thrice};
+.global .align 4 .u32 counter = 40;
+.const .align 4 .b32 offsets[2] = {5, 6};
+.visible .entry calls(.param .u64 out, .param .u32 which)
+{
+.reg .b32 %r<8>;
+.reg .b64 %d<8>;
+.reg .pred %p;
+mov.u32 %r0, %tid.x;
+ld.param.u32 %r1, [which];
+mul.wide.u32 %d0, %r1, 8;
+mov.u64 %d1, table;
+add.s64 %d1, %d1, %d0;
+ld.global.u64 %d2, [%d1];
+{ // callseq 0
+.param .b32 param0;
+.param .b32 retval0;
+st.param.b32 [param0], %r0;
+prototype_0 : .callprototype (.param .b32 _) _ (.param .b32 _);
+call (retval0), %d2, (param0), prototype_0;
+ld.param.b32 %r2, [retval0];
+}
+ld.const.u32 %r3, [offsets+4];
+add.u32 %r2, %r2, %r3;
+ld.param.u64 %d3, [out];
+mul.wide.u32 %d4, %r0, 4;
+add.s64 %d3, %d3, %d4;
+st.global.u32 [%d3], %r2;
+setp.eq.u32 %p, %r0, 0;
+@%p ld.global.u32 %r4, [counter];
+@%p add.u32 %r4, %r4, 1;
+@%p st.global.u32 [counter], %r4;
+@%p st.global.u32 [%d3], %r4;
+exit;
+}";
+
+#[test]
+fn functions_are_called_through_a_table_and_variables_live_on() {
+    let module = Module::parse(CALLS).unwrap();
+    let mut memory = Memory::new();
+    let out = memory.alloc(128);
+    let mut run = |which: u32| -> Result<Vec<u32>, SimError> {
+        let mut params = out.to_le_bytes().to_vec();
+        params.extend(which.to_le_bytes());
+        launch(&module, "calls", &params, &mut memory, &LaunchConfig::new([1, 1, 1], [32, 1, 1]))?;
+        let mut bytes = [0; 128];
+        memory.read(out, &mut bytes).unwrap();
+        Ok(bytes.chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect())
+    };
+    let doubled = run(0).unwrap();
+    assert_eq!((doubled[0], doubled[3], doubled[31]), (41, 12, 68));
+    // Lanes above 20 return early; the counter is that of the launch before.
+    let tripled = run(1).unwrap();
+    assert_eq!((tripled[0], tripled[3], tripled[20], tripled[21]), (42, 1015, 1066, 69));
+    assert_eq!(run(2).unwrap_err().finding().unwrap().kind, FindingKind::OutOfBounds);
+}
+
+#[test]
+fn an_access_out_of_bounds_reads_zero_where_that_is_not_checked() {
+    let module = Module::parse(CALLS).unwrap();
+    let mut memory = Memory::new();
+    let mut params = 64u64.to_le_bytes().to_vec();
+    params.extend(0u32.to_le_bytes());
+    let mut config = LaunchConfig::new([1, 1, 1], [32, 1, 1]);
+    let checked = launch(&module, "calls", &params, &mut memory, &config).unwrap_err();
+    let finding = checked.finding().unwrap();
+    assert_eq!((finding.kind, finding.address, finding.lane), (FindingKind::OutOfBounds, Some(64), Some(0)));
+    assert_eq!(finding.instruction, "st.global.u32 [%d3], %r2;");
+    config.checks = Checks::NONE;
+    assert!(launch(&module, "calls", &params, &mut memory, &config).is_ok());
+}

@@ -1,0 +1,110 @@
+//! Every kernel of the table on the simulator, and on the GPU; the latter are ignored, by name and with the reason,
+//! where there is none.
+
+use ferroflash::verification::{Grid, Observer, RowReport, verify_rows};
+use ferroflash::{Attention, CudaOptions, Error, SimOptions};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Dtype;
+use kernels_gpu::table::{VARIANTS, Variant};
+use libtest_mimic::{Completion, Failed, Trial};
+use ptx_sim::Schedule;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Runs of one problem on the GPU that must be equal in every bit.
+const GPU_REPEATS: usize = 250;
+/// Seeds of shaken schedules, beside the simulator's deterministic one.
+const SEEDS: [u64; 2] = [1, 2];
+
+/// What a row is run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum On {
+    Gpu,
+    Simulator(Schedule),
+}
+
+/// Kernels that share their references: those of one dtype and head_dim, on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key(On, u32, Dtype);
+
+/// The tests of this module: one a kernel and device.
+pub(crate) fn trials() -> Vec<Trial> {
+    let seeded = SEEDS.map(|seed| (format!("simulator::seed_{seed}"), On::Simulator(Schedule::Seeded(seed))));
+    let devices = [
+        ("gpu::odd_lengths".to_owned(), On::Gpu),
+        ("simulator::in_order".to_owned(), On::Simulator(Schedule::Deterministic)),
+    ];
+    let trial = |(name, on): (String, On)| {
+        VARIANTS.iter().map(move |variant| {
+            Trial::ignorable_test(format!("{name}::{}", variant.entry), move || kernel_is_right(on, variant))
+        })
+    };
+    devices.into_iter().chain(seeded).flat_map(trial).collect()
+}
+
+/// Why there is no GPU to test on, or `None` where there is one.
+pub(crate) fn missing_gpu() -> Option<String> {
+    match gpu() {
+        Err(error @ (Error::NoDriver { .. } | Error::UnsupportedDevice { .. })) => Some(error.to_string()),
+        // What the tests put in a driver's place runs no kernel.
+        Ok(_) if find_cuda_helper::symbol(c"ferroflash_fake_driver").is_some() => {
+            Some("the driver is the fake one".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn gpu() -> &'static Result<Attention, Error> {
+    static GPU: OnceLock<Result<Attention, Error>> = OnceLock::new();
+    GPU.get_or_init(|| Attention::cuda(&CudaOptions::default()))
+}
+
+struct Quiet;
+
+impl Observer for Quiet {
+    fn advanced(&mut self, _: usize, _: usize) {}
+    fn finished(&mut self, _: &RowReport) {}
+}
+
+fn kernel_is_right(on: On, variant: &Variant) -> Result<Completion, Failed> {
+    if let (On::Gpu, Some(reason)) = (on, missing_gpu()) {
+        return Ok(Completion::ignored_with(reason));
+    }
+    let reports = reports(Key(on, variant.row.head_dim, variant.row.dtype))?;
+    let report = reports.iter().find(|report| report.entry == variant.entry);
+    let report = report.ok_or_else(|| format!("{} is not among the compiled kernels", variant.entry))?;
+    match &report.first_failure {
+        None => Ok(Completion::Completed),
+        Some(failure) => {
+            Err(format!("{} of {} problems are wrong; the first: {failure}", report.failed, report.cases)
+                .into())
+        }
+    }
+}
+
+type Reports = Arc<OnceLock<Result<Vec<RowReport>, String>>>;
+
+/// The reports of all kernels of a key; verified once, by the first test that asks.
+fn reports(key: Key) -> Result<Vec<RowReport>, Failed> {
+    static GROUPS: Mutex<Option<HashMap<Key, Reports>>> = Mutex::new(None);
+    let group = {
+        let mut groups = GROUPS.lock().map_err(|_| "another test panicked")?;
+        groups.get_or_insert_default().entry(key).or_default().clone()
+    };
+    Ok(group.get_or_init(|| verify(key)).clone()?)
+}
+
+fn verify(Key(on, head_dim, dtype): Key) -> Result<Vec<RowReport>, String> {
+    let simulator;
+    let (attention, grid, repeats) = match on {
+        On::Gpu => (gpu().as_ref().map_err(Error::to_string)?, Grid::Odd, GPU_REPEATS),
+        On::Simulator(schedule) => {
+            let options = SimOptions { schedule, ..SimOptions::default() };
+            simulator = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+            (&simulator, Grid::Quick, 1)
+        }
+    };
+    let of_group = |kernel: &&Arc<Kernel>| (kernel.row.head_dim, kernel.row.dtype) == (head_dim, dtype);
+    let kernels: Vec<Arc<Kernel>> = attention.library().kernels().iter().filter(of_group).cloned().collect();
+    verify_rows(&kernels, grid, 0, repeats, attention, &mut Quiet).map_err(|error| error.to_string())
+}
