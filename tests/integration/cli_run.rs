@@ -1,9 +1,8 @@
 //! `ferroflash run` as a process.
 
-use crate::support::{self, ferroflash, folder, halves, names, npy, safetensors, write_qkv};
+use crate::support::{self, ferroflash, folder, halves, names, npy, safetensors, tensor, write_qkv};
 use half::{bf16, f16};
 use std::fs;
-use std::path::Path;
 
 support::trials!(
     equal_values_come_out_as_they_went_in,
@@ -17,15 +16,6 @@ support::trials!(
 );
 
 const RUN: [&str; 7] = ["run", "--device", "cpu", "--input", "qkv.safetensors", "--output", "o.safetensors"];
-
-/// The bytes of one tensor in a safetensors file, and its header entry.
-fn tensor(path: &Path, name: &str) -> (Vec<u8>, serde_json::Value) {
-    let file = fs::read(path).expect("readable");
-    let length = u64::from_le_bytes(file[..8].try_into().expect("8 bytes")) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).expect("a JSON header");
-    let offset = |at: usize| header[name]["data_offsets"][at].as_u64().expect("an offset") as usize;
-    (file[8 + length + offset(0)..8 + length + offset(1)].to_vec(), header[name].clone())
-}
 
 fn equal_values_come_out_as_they_went_in() {
     let folder = folder();

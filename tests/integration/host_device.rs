@@ -12,15 +12,10 @@ use ferroflash::verification::{Grid, Observer, Oracle, RowReport, RunKernel, ver
 use ferroflash::{
     Attention, Dtype, ElementStrides, Error, Layout, Output, Problem, Sizes, StreamHandle, TensorRole,
 };
-use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::params::{ForwardParams, Strides};
 use kernels_gpu::row::Accumulation;
 use kernels_gpu::table::VARIANTS;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::fs;
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex};
 
@@ -212,28 +207,7 @@ impl Launch {
 /// The device with a library of the table's kernels, whose PTX is empty.
 fn attention(planted: Planted) -> Attention {
     let folder = support::folder();
-    let kernel = |variant: &kernels_gpu::table::Variant| Kernel {
-        entry: variant.entry.to_owned(),
-        family: "sm_80".to_owned(),
-        row: variant.row,
-        threads: geometry::threads(&variant.row),
-        smem_bytes: geometry::smem_bytes(&variant.row),
-        sha256: String::new(),
-        resources: BTreeMap::new(),
-        cubins: BTreeMap::new(),
-    };
-    let kernels: Vec<Kernel> = VARIANTS.iter().map(kernel).collect();
-    let ptx: String =
-        kernels.iter().map(|kernel| format!(".visible .entry {}()\n{{\n}}\n", kernel.entry)).collect();
-    let sha256 = Sha256::digest(ptx.as_bytes()).iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    });
-    let families = vec![Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 }];
-    let manifest = Manifest { format: FORMAT, device_compiler: "none".to_owned(), families, kernels };
-    fs::write(folder.path().join("sm_80.ptx"), ptx).expect("written");
-    let manifest = serde_json::to_string(&manifest).expect("serializable");
-    fs::write(folder.path().join("manifest.json"), manifest).expect("written");
+    support::write_kernels(folder.path(), |_| ());
     let library = Library::open(folder.path()).expect("valid");
     library.family_ptx("sm_80").expect("read while the folder is there");
     let info = DeviceInfo {

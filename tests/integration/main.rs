@@ -4,6 +4,8 @@ mod cli_errors;
 mod cli_run;
 mod cli_verify;
 mod devices;
+mod fake_device;
+mod fake_library;
 mod host_device;
 mod interrupt;
 mod reference;
@@ -16,12 +18,17 @@ mod verification;
 use libtest_mimic::{Arguments, Conclusion};
 
 fn main() {
+    if fake_library::is_child() {
+        return fake_library::child();
+    }
     let arguments = Arguments::from_args();
     let trials = [
         cli_errors::trials(),
         cli_run::trials(),
         cli_verify::trials(),
         devices::trials(),
+        fake_device::trials(),
+        fake_library::trials(),
         host_device::trials(),
         interrupt::trials(),
         reference::trials(),

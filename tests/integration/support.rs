@@ -1,6 +1,12 @@
 //! What the tests share: the command as a process, files to feed it, problems.
 
 use ferroflash::{Dtype, Problem, Sizes};
+use kernels_gpu::geometry;
+use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::table::{VARIANTS, Variant};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,34 +36,68 @@ pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FERROFLASH_BIN") {
         Some(path) => path.into(),
-        None => build(),
+        None => build(&["--package", "ferroflash", "--bin", "ferroflash"], |message| {
+            message["executable"].as_str().map(PathBuf::from)
+        }),
     })
 }
 
-fn build() -> PathBuf {
+/// The library that takes a CUDA driver's place: that of FERROFLASH_FAKE_DRIVER, or built now.
+pub(crate) fn fake_driver() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| match std::env::var_os("FERROFLASH_FAKE_DRIVER") {
+        Some(path) => path.into(),
+        None => build(&["--package", "fake_driver"], |message| {
+            let is_fake = message["target"]["name"] == "fake_driver";
+            message["filenames"][0].as_str().filter(|_| is_fake).map(PathBuf::from)
+        }),
+    })
+}
+
+/// Builds a part of the workspace and finds the file among cargo's messages.
+fn build(what: &[&str], file: impl Fn(&serde_json::Value) -> Option<PathBuf>) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "build",
-        "--quiet",
-        "--package",
-        "ferroflash",
-        "--bin",
-        "ferroflash",
-        "--message-format",
-        "json",
-    ]);
+    cargo.args(["build", "--quiet", "--message-format", "json"]).args(what);
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
     let output = cargo.output().expect("cargo runs");
-    assert!(output.status.success(), "the command builds");
+    assert!(output.status.success(), "{what:?} builds");
     let messages = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-    let executable = |line: &str| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
+    let find = |line| file(&serde_json::from_str(line).ok()?);
+    messages.lines().find_map(find).expect("cargo names the file")
+}
+
+/// Writes a folder of kernels with the table's entries, whose PTX is empty: for devices that run none.
+pub(crate) fn write_kernels(folder: &Path, change: impl Fn(&mut Kernel)) {
+    let kernel = |variant: &Variant| {
+        let mut kernel = Kernel {
+            entry: variant.entry.to_owned(),
+            family: "sm_80".to_owned(),
+            row: variant.row,
+            threads: geometry::threads(&variant.row),
+            smem_bytes: geometry::smem_bytes(&variant.row),
+            sha256: String::new(),
+            resources: BTreeMap::new(),
+            cubins: BTreeMap::new(),
+        };
+        change(&mut kernel);
+        kernel
     };
-    messages.lines().find_map(executable).expect("cargo names the executable")
+    let kernels: Vec<Kernel> = VARIANTS.iter().map(kernel).collect();
+    let entries = kernels.iter().map(|kernel| format!(".visible .entry {}()\n{{\n}}\n", kernel.entry));
+    let header = ".version 7.4\n.target sm_80\n.address_size 64\n";
+    let ptx: String = std::iter::once(header.to_owned()).chain(entries).collect();
+    let sha256 = Sha256::digest(ptx.as_bytes()).iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes everything");
+        text
+    });
+    let families = vec![Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 }];
+    let manifest = Manifest { format: FORMAT, device_compiler: "none".to_owned(), families, kernels };
+    fs::write(folder.join("sm_80.ptx"), ptx).expect("written");
+    let manifest = serde_json::to_string(&manifest).expect("serializable");
+    fs::write(folder.join("manifest.json"), manifest).expect("written");
 }
 
 /// How a run of the command ended.
@@ -89,9 +129,16 @@ pub(crate) fn ferroflash_with(folder: &Path, args: &[&str], variables: &[(&str, 
 }
 
 impl Ended {
-    /// Asserts that the run was refused in one line that holds every needle.
+    /// Asserts that the run was refused in one line that holds every needle, and printed no result.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, needles: &[&str]) {
+        self.refused_after_output(code, needles);
+        assert_eq!(self.stdout, "");
+    }
+
+    /// As [`Ended::refused`], where other results came before.
+    #[track_caller]
+    pub(crate) fn refused_after_output(&self, code: i32, needles: &[&str]) {
         let errors: Vec<&str> = self.stderr.lines().filter(|line| line.contains("error:")).collect();
         assert_eq!(errors.len(), 1, "one line of error in: {}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
@@ -99,7 +146,6 @@ impl Ended {
             assert!(errors[0].contains(needle), "{needle:?} is in: {}", errors[0]);
         }
         assert_eq!(self.code, Some(code), "exit code of: {}", self.stderr);
-        assert_eq!(self.stdout, "");
     }
 
     /// Asserts that the run succeeded.
@@ -153,6 +199,15 @@ pub(crate) fn safetensors(tensors: &[FileTensor<'_>], metadata: &[(&str, &str)])
     file.extend(header.into_bytes());
     file.extend(data);
     file
+}
+
+/// The bytes of one tensor in a safetensors file, and its header entry.
+pub(crate) fn tensor(path: &Path, name: &str) -> (Vec<u8>, serde_json::Value) {
+    let file = fs::read(path).expect("readable");
+    let length = u64::from_le_bytes(file[..8].try_into().expect("8 bytes")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).expect("a JSON header");
+    let offset = |at: usize| header[name]["data_offsets"][at].as_u64().expect("an offset") as usize;
+    (file[8 + length + offset(0)..8 + length + offset(1)].to_vec(), header[name].clone())
 }
 
 /// `count` float16 elements, each 0.5.

@@ -1,0 +1,122 @@
+//! Device memory: blocks of the host's, counted against the device's size.
+
+use crate::context::{count_living, needs_context};
+use crate::{
+    CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CuResult, call, faults,
+};
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// As cuMemAlloc aligns.
+const ALIGNMENT: usize = 256;
+/// What fresh memory holds: NaN in every dtype, so that what nobody wrote shows.
+const FRESH: u8 = 0xff;
+
+/// Bytes of each allocation, by address.
+static BLOCKS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+fn blocks() -> MutexGuard<'static, BTreeMap<u64, usize>> {
+    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error of touching bytes that do not all lie in one allocation.
+pub(crate) fn needs_memory(address: u64, bytes: u64) -> Result<(), CuResult> {
+    let blocks = blocks();
+    let inside = blocks.range(..=address).next_back().is_some_and(|(start, &length)| {
+        address.checked_add(bytes).is_some_and(|end| end <= start + length as u64)
+    });
+    if inside { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
+}
+
+fn free_bytes() -> usize {
+    faults::memory_bytes().saturating_sub(blocks().values().sum())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        // SAFETY: by the call's contract, both are valid for a write.
+        unsafe {
+            free.write(free_bytes());
+            total.write(faults::memory_bytes());
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if bytes == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        if bytes > free_bytes() {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        // SAFETY: the layout has a size; the memory is written before it is handed out.
+        let memory = unsafe {
+            let memory = alloc(layout);
+            if memory.is_null() {
+                return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            }
+            memory.write_bytes(FRESH, bytes);
+            memory as u64
+        };
+        blocks().insert(memory, bytes);
+        count_living(1);
+        // SAFETY: by the call's contract, `address` is valid for a write.
+        unsafe { address.write(memory) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> CuResult {
+    call(|| {
+        needs_context()?;
+        let bytes = blocks().remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: allocated above with this layout, and no longer listed.
+        unsafe { dealloc(address as *mut u8, layout) };
+        count_living(-1);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        needs_memory(to, bytes as u64)?;
+        // SAFETY: the destination lies in an allocation; the source is the call's contract.
+        unsafe { (to as *mut u8).copy_from_nonoverlapping(from.cast(), bytes) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        needs_memory(from, bytes as u64)?;
+        // SAFETY: the source lies in an allocation; the destination is the call's contract.
+        unsafe { to.cast::<u8>().copy_from_nonoverlapping(from as *const u8, bytes) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        needs_memory(address, bytes as u64)?;
+        // SAFETY: the bytes lie in an allocation.
+        unsafe { (address as *mut u8).write_bytes(value, bytes) };
+        Ok(())
+    })
+}

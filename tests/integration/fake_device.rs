@@ -1,0 +1,309 @@
+//! The command on a fake driver: every journey to a device and back, and every way that a device can fail. No GPU is used.
+
+use crate::support::{
+    self, Ended, binary, fake_driver, ferroflash_with, folder, names, safetensors, tensor, write_kernels,
+    write_qkv,
+};
+use kernels_gpu::table::VARIANTS;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+support::trials!(
+    every_row_of_the_table_takes_the_quick_grid,
+    a_wrong_output_fails_verify_and_bench,
+    an_unsteady_output_is_found_by_repeats,
+    a_write_past_the_output_is_named,
+    run_computes_real_tensors_as_the_cpu_does,
+    verify_takes_real_tensors_through_every_row,
+    bench_measures_and_never_calls_it_a_gpu,
+    doctor_says_what_there_is,
+    a_cubin_that_is_refused_gives_way_to_ptx,
+    no_device_is_an_error_and_auto_goes_on,
+    a_driver_that_does_not_start_says_why,
+    a_device_too_old_is_an_error_and_auto_goes_on,
+    a_device_number_that_does_not_exist_is_refused,
+    a_driver_too_old_for_the_ptx_says_so,
+    refused_ptx_shows_the_drivers_log,
+    out_of_memory_names_what_was_requested_and_what_is_free,
+    a_failing_launch_is_one_line,
+    no_kernels_is_one_line,
+    ctrl_c_during_a_launch_leaves_nothing,
+);
+
+const MINILM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/minilm_layer2.safetensors");
+const MINILM_SHAPE: &[usize] = &[2, 12, 200, 32];
+const RUN: [&str; 5] = ["run", "--input", "qkv.safetensors", "--output", "o.safetensors"];
+const VERIFY: [&str; 5] = ["verify", "--device", "cuda", "--shape", "1,2,1,65,127,64"];
+
+/// A folder to work in, and one with the table's kernels.
+struct Setup {
+    folder: TempDir,
+    kernels: TempDir,
+}
+
+fn setup() -> Setup {
+    let (folder, kernels) = (folder(), support::folder());
+    write_kernels(kernels.path(), |_| ());
+    Setup { folder, kernels }
+}
+
+impl Setup {
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The command on the fake driver, with faults, on `qkv.safetensors` of 65 queries and 127 keys.
+    fn run(&self, args: &[&str], faults: &[(&str, &str)]) -> Ended {
+        let [libcuda, kernels] = self.variables();
+        let ended = ferroflash_with(self.path(), args, &[&[libcuda, kernels], faults].concat());
+        assert!(!ended.stderr.contains("left behind"), "nothing is left on the device: {}", ended.stderr);
+        ended
+    }
+
+    fn variables(&self) -> [(&str, &str); 2] {
+        let kernels = self.kernels.path().to_str().expect("UTF-8");
+        let driver = fake_driver().to_str().expect("UTF-8");
+        [("FERROFLASH_LIBCUDA", driver), ("FERROFLASH_PTX", kernels)]
+    }
+
+    fn write_qkv(&self) {
+        write_qkv(self.path(), &[1, 4, 65, 64], &[1, 2, 127, 64], &[1, 2, 127, 64]);
+    }
+
+    /// Asserts that `run` is refused in one line and leaves nothing.
+    #[track_caller]
+    fn run_refused(&self, more: &[&str], faults: &[(&str, &str)], needles: &[&str]) {
+        self.write_qkv();
+        let ended = self.run(&[&RUN[..], more].concat(), faults);
+        ended.refused(1, needles);
+        assert_eq!(names(self.path()), ["qkv.safetensors"], "nothing is written");
+    }
+}
+
+fn every_row_of_the_table_takes_the_quick_grid() {
+    let args = ["verify", "--device", "cuda", "--grid", "quick", "--rows", "all", "--repeats", "3", "--json"];
+    let ended = setup().run(&args, &[]);
+    let report = ended.succeeded().json();
+    assert_eq!(report["device"], "fake driver (no GPU)");
+    let rows = report["rows"].as_array().expect("a list");
+    assert_eq!(rows.len(), VARIANTS.len());
+    for row in rows {
+        assert_eq!((row["failed"].as_u64(), row["repeats"].as_u64()), (Some(0), Some(3)), "{row}");
+    }
+}
+
+fn a_wrong_output_fails_verify_and_bench() {
+    let (setup, wrong) = (setup(), [("FAKE_DRIVER_OUTPUT", "wrong")]);
+    let verify = setup.run(&VERIFY, &wrong);
+    assert_eq!(verify.code, Some(1));
+    assert!(verify.stdout.contains("FAILED") && verify.stderr.contains("1 of 1 outputs are wrong"));
+    let grid =
+        setup.run(&["verify", "--device", "cuda", "--grid", "quick", "--rows", VARIANTS[0].entry], &wrong);
+    assert_eq!(grid.code, Some(1));
+    assert!(grid.stdout.contains("0 of 1 kernels right"), "{}", grid.stdout);
+    let bench = setup.run(&["bench", "--shape", "1,2,1,65,127,64", "--reps", "1"], &wrong);
+    assert_eq!(bench.code, Some(1));
+    assert!(bench.stderr.contains("1 of 1 outputs are wrong"), "{}", bench.stderr);
+}
+
+fn an_unsteady_output_is_found_by_repeats() {
+    let setup = setup();
+    let unsteady = [("FAKE_DRIVER_OUTPUT", "unsteady")];
+    setup.run(&VERIFY, &unsteady).succeeded();
+    let repeated = setup.run(&[&VERIFY[..], &["--repeats", "3"]].concat(), &unsteady);
+    assert_eq!(repeated.code, Some(1), "{}", repeated.stdout);
+}
+
+fn a_write_past_the_output_is_named() {
+    let ended = setup().run(&VERIFY, &[("FAKE_DRIVER_OUTPUT", "past")]);
+    ended.refused(1, &["fwd_f16_d64", "wrote outside O, 0 bytes after it"]);
+}
+
+fn run_computes_real_tensors_as_the_cpu_does() {
+    let setup = setup();
+    let [q, k, v] = ["q", "k", "v"].map(|name| (name, "F16", MINILM_SHAPE, tensor(MINILM.as_ref(), name).0));
+    fs::write(setup.path().join("qkv.safetensors"), safetensors(&[q, k, v], &[])).expect("written");
+    // Read as bshd the same bytes are another problem: 12 queries of 200 heads.
+    for layout in ["bhsd", "bshd"] {
+        let mut outputs = Vec::new();
+        for (device, name) in [("auto", "device: fake driver (no GPU)"), ("cpu", "device: CPU")] {
+            let output = format!("{device}-{layout}.safetensors");
+            let args = ["run", "--input", "qkv.safetensors", "--output", &output, "--lse", "--causal"];
+            let ended = setup.run(&[&args[..], &["--device", device, "--layout", layout]].concat(), &[]);
+            assert!(ended.succeeded().stderr.contains(name), "{}", ended.stderr);
+            outputs.push(["o", "lse"].map(|name| tensor(&setup.path().join(&output), name).0));
+        }
+        let [fake, cpu] = [&outputs[0][0], &outputs[1][0]].map(|o| o.as_chunks::<2>().0);
+        let different = fake.iter().zip(cpu).filter(|(a, b)| a != b).count();
+        // The scale is rounded once more on its way through log2(e).
+        assert!(different < fake.len() / 100, "{layout}: {different} of {} elements", fake.len());
+        let lse = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+        };
+        for (fake, cpu) in lse(&outputs[0][1]).into_iter().zip(lse(&outputs[1][1])) {
+            assert!((fake - cpu).abs() < 1e-5, "{layout}: {fake} {cpu}");
+        }
+    }
+}
+
+fn verify_takes_real_tensors_through_every_row() {
+    let args = ["verify", "--device", "cuda", "--input", MINILM, "--rows", "all", "--json"];
+    let report = setup().run(&args, &[]).succeeded().json();
+    let rows =
+        VARIANTS.iter().filter(|variant| (variant.row.head_dim, variant.row.dtype.name()) == (32, "f16"));
+    // The file's own O is judged too.
+    assert_eq!(report["results"].as_array().map(Vec::len), Some(rows.count() + 1));
+}
+
+fn bench_measures_and_never_calls_it_a_gpu() {
+    let setup = setup();
+    let args = ["bench", "--shape", "1,2,1,65,127,64", "--mask", "both", "--rows", "all", "--reps", "2"];
+    let ended = setup.run(&[&args[..], &["--cold", "--json", "bench.json"]].concat(), &[]);
+    assert!(ended.succeeded().stdout.contains("fake driver (no GPU)"), "{}", ended.stdout);
+    let file = fs::read_to_string(setup.path().join("bench.json")).expect("written");
+    let report: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    assert!(file.contains("fake driver (no GPU)"), "{file}");
+    let results = report["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 2);
+    let rows =
+        VARIANTS.iter().filter(|variant| (variant.row.head_dim, variant.row.dtype.name()) == (64, "f16"));
+    let rows = rows.count();
+    for result in results {
+        let measured = result["rows"].as_array().expect("a list");
+        assert_eq!(measured.len(), rows);
+        assert!(measured.iter().all(|row| row["timing"]["median_us"].as_f64() > Some(0.0)), "{result}");
+    }
+}
+
+fn doctor_says_what_there_is() {
+    let doctor = setup().run(&["doctor"], &[("FAKE_DRIVER_CUDA", "12.4")]);
+    let stdout = &doctor.succeeded().stdout;
+    for found in ["supports CUDA 12.4", "fake driver (no GPU), sm_89", "1.0 of 1.0 GiB free", "PTX sm_80 in"]
+    {
+        assert!(stdout.contains(found), "{found:?} is in: {stdout}");
+    }
+    let old = setup().run(&["doctor", "--json"], &[("FAKE_DRIVER_CUDA", "11.0")]).succeeded().json();
+    let findings = old["findings"].as_array().expect("a list");
+    let load = findings.iter().find(|finding| finding["topic"] == "device 0 load").expect("it is tried");
+    assert_eq!(load["state"], "missing", "{load}");
+    assert!(load["advice"].as_str().is_some_and(|advice| advice.contains("update the driver")), "{load}");
+}
+
+fn a_cubin_that_is_refused_gives_way_to_ptx() {
+    let setup = setup();
+    write_kernels(setup.kernels.path(), |kernel| {
+        kernel.cubins.insert("sm_89".to_owned(), "kernel.cubin".to_owned());
+    });
+    fs::write(setup.kernels.path().join("kernel.cubin"), b"\x7fELF\0").expect("written");
+    setup.run(&VERIFY, &[]).succeeded();
+    let bench = setup.run(&["bench", "--shape", "1,2,1,65,127,64", "--reps", "1", "--json", "b.json"], &[]);
+    bench.succeeded();
+    let file = fs::read_to_string(setup.path().join("b.json")).expect("written");
+    assert!(file.contains("PTX sm_80"), "it says what was loaded: {file}");
+}
+
+fn no_device_is_an_error_and_auto_goes_on() {
+    let (setup, none) = (setup(), [("FAKE_DRIVER_DEVICES", "0")]);
+    setup.run_refused(
+        &["--device", "cuda"],
+        &none,
+        &["there is no CUDA device", "fake_driver", "--device cpu"],
+    );
+    let auto = setup.run(&RUN, &none);
+    let stderr = &auto.succeeded().stderr;
+    assert!(stderr.contains("device: CPU") && stderr.contains("there is no CUDA device"), "{stderr}");
+}
+
+fn a_driver_that_does_not_start_says_why() {
+    let mismatch = [("FAKE_DRIVER_INIT_ERROR", "803")];
+    let needles = ["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "unsupported display driver", "--device cpu"];
+    setup().run_refused(&["--device", "cuda"], &mismatch, &needles);
+}
+
+fn a_device_too_old_is_an_error_and_auto_goes_on() {
+    let (setup, old) = (setup(), [("FAKE_DRIVER_SM", "75")]);
+    setup.run_refused(
+        &["--device", "cuda"],
+        &old,
+        &["fake driver (no GPU) is sm_75", "sm_80", "--device cpu"],
+    );
+    let auto = setup.run(&RUN, &old);
+    assert!(auto.succeeded().stderr.contains("is sm_75"), "{}", auto.stderr);
+}
+
+fn a_device_number_that_does_not_exist_is_refused() {
+    setup().run_refused(&["--device", "cuda", "--ordinal", "3"], &[], &["no device 3", "it has 1"]);
+}
+
+fn a_driver_too_old_for_the_ptx_says_so() {
+    // PTX 7.4 came with CUDA 11.4.
+    let needles = ["supports CUDA 11.3", "fwd_f16_d64", "update the driver", "--cubin"];
+    setup().run_refused(&[], &[("FAKE_DRIVER_CUDA", "11.3")], &needles);
+    setup().run(&VERIFY, &[("FAKE_DRIVER_CUDA", "11.4")]).succeeded();
+}
+
+fn refused_ptx_shows_the_drivers_log() {
+    let log =
+        "ptxas application ptx input, line 12; error   : Unknown symbol 'x'\n\nptxas fatal   : aborted\n";
+    let needles =
+        ["refused the PTX of fwd_f16_d64", "CUDA_ERROR_INVALID_PTX", "line 12; error", "fatal   : aborted"];
+    setup().run_refused(&[], &[("FAKE_DRIVER_PTX_LOG", log)], &needles);
+    // Longer than the room for it.
+    let long = "x".repeat(20_000);
+    setup().run_refused(&[], &[("FAKE_DRIVER_PTX_LOG", &long)], &["refused the PTX", "xxx"]);
+}
+
+fn out_of_memory_names_what_was_requested_and_what_is_free() {
+    // Q and O take 65 · 4 · 64 · 2 = 33280 bytes, K and V 127 · 2 · 64 · 2 = 32512.
+    let memory = |bytes: &'static str| [("FAKE_DRIVER_MEMORY", bytes)];
+    let needles = ["out of device memory", "33280 bytes requested", "1000 free"];
+    setup().run_refused(&[], &memory("1000"), &needles);
+    let needles = ["32512 bytes requested", "6720 free"];
+    setup().run_refused(&[], &memory("40000"), &needles);
+    let setup = setup();
+    let bench = setup.run(&["bench", "--shape", "1,4,2,65,127,64", "--json", "b.json"], &memory("1000"));
+    bench.refused_after_output(1, &["out of device memory", "1000 free"]);
+}
+
+fn a_failing_launch_is_one_line() {
+    let needles = ["CUDA", "CUDA_ERROR_ILLEGAL_ADDRESS", "illegal memory access"];
+    setup().run_refused(&[], &[("FAKE_DRIVER_LAUNCH_ERROR", "700")], &needles);
+}
+
+fn no_kernels_is_one_line() {
+    let setup = setup();
+    fs::remove_file(setup.kernels.path().join("manifest.json")).expect("removed");
+    setup.run_refused(&[], &[], &["no compiled kernels", "cargo xtask build-ptx", "--ptx"]);
+    write_kernels(setup.kernels.path(), |_| ());
+    fs::write(setup.kernels.path().join("sm_80.ptx"), "other").expect("written");
+    setup.run_refused(&[], &[], &["sm_80.ptx", "SHA-256", "build-ptx"]);
+}
+
+fn ctrl_c_during_a_launch_leaves_nothing() {
+    let setup = setup();
+    setup.write_qkv();
+    let mut child = Command::new(binary())
+        .args(RUN)
+        .current_dir(setup.path())
+        .envs(setup.variables())
+        .env("FAKE_DRIVER_LAUNCH_MS", "600000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while names(setup.path()).len() < 2 {
+        assert!(Instant::now() < deadline, "the temporary file appears");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Reading, opening and copying take far less.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().expect("it is ours").is_none(), "it waits for the launch");
+    let interrupted = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
+    assert!(interrupted.expect("sh runs").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(names(setup.path()), ["qkv.safetensors"]);
+}
