@@ -29,6 +29,8 @@ pub struct MeasureOptions {
     /// Whether inputs and outputs are rotated through more than twice the L2 cache, so that each launch finds it cold. Without,
     /// every launch works on the same tensors, as the usual benchmarks do.
     pub cold: bool,
+    /// Whether the kernels write LSE too, as those of training libraries always do.
+    pub lse: bool,
     /// The least time that one replay takes, in microseconds: launches are added until it does.
     pub replay_us: f64,
     /// Time spent on untimed replays before, so that the clocks are up.
@@ -37,7 +39,13 @@ pub struct MeasureOptions {
 
 impl Default for MeasureOptions {
     fn default() -> MeasureOptions {
-        MeasureOptions { reps: 31, cold: false, replay_us: 300.0, warm_up: Duration::from_millis(200) }
+        MeasureOptions {
+            reps: 31,
+            cold: false,
+            lse: false,
+            replay_us: 300.0,
+            warm_up: Duration::from_millis(200),
+        }
     }
 }
 
@@ -75,6 +83,9 @@ pub struct Measured {
     pub check: Check,
     /// Device time; `None` where the check failed.
     pub timing: Option<Timing>,
+    /// Device time of one launch in each timed replay, in microseconds, in their order; empty where the check failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub times_us: Vec<f64>,
     /// SM clock under this load, in MHz, where NVML tells.
     pub sm_clock_mhz: Option<u32>,
 }
@@ -139,7 +150,7 @@ impl Bench {
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
         check_sizes(plans)?;
         let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
-        let tensors = TensorSets::new(&self.device, first.problem(), cold_bytes)?;
+        let tensors = TensorSets::new(&self.device, first.problem(), options.lse, cold_bytes)?;
         let timeline = Timeline::new(&self.device)?;
         let mut checks = Vec::new();
         let mut candidates = Vec::new();
@@ -259,6 +270,7 @@ impl Bench {
             reps: options.reps,
             check,
             timing: candidate.and_then(|candidate| statistics(&candidate.times_us)),
+            times_us: candidate.map_or_else(Vec::new, |candidate| candidate.times_us.clone()),
             sm_clock_mhz: candidate.and_then(|candidate| candidate.sm_clock_mhz),
         })
     }

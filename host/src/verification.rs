@@ -2,10 +2,12 @@
 //!
 //! Generic over what runs a kernel, so that a GPU, a simulator and a test's stand-in go through the same loop.
 
+mod agreement;
 mod grid;
 mod guarded_run;
 mod oracle;
 
+pub use agreement::Agreement;
 pub use grid::{Case, Grid};
 pub use oracle::Oracle;
 

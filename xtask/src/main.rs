@@ -10,6 +10,9 @@ mod process;
 mod ptx_text;
 mod ptxas;
 mod ptxas_log;
+mod readme;
+mod results;
+mod results_plot;
 mod rows;
 mod test;
 mod tidy;
@@ -37,6 +40,8 @@ enum Command {
     Demo(demo::Options),
     /// Run the benchmarks
     Bench(bench::Options),
+    /// Write the README's results and their plot from benches/results
+    Readme,
     /// Check the repository's rules
     Tidy,
 }
@@ -48,6 +53,7 @@ fn main() -> std::process::ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Readme => readme::run(),
         Command::Tidy => tidy::run(),
     };
     match result {

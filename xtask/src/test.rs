@@ -32,6 +32,8 @@ enum Step {
     Deny,
     /// The repository's rules
     Tidy,
+    /// The parts of benches/torch_sdpa.py that need no GPU, where Python is installed
+    Python,
     /// cargo test
     Tests,
     /// Every row that can be compiled, through ptxas; minutes, and only on demand
@@ -110,6 +112,7 @@ impl Step {
                 passed(workspace::cargo().args(["deny", "check", "licenses", "bans"]))
             }
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
+            Step::Python => python(),
             Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
             Step::EveryRow => every_row().map(|()| Outcome::Passed),
         }
@@ -129,6 +132,17 @@ fn check() -> anyhow::Result<Outcome> {
         return Ok(Outcome::Passed);
     }
     Ok(Outcome::Partly("entry names only: no ptxas to compile them with".to_owned()))
+}
+
+fn python() -> anyhow::Result<Outcome> {
+    let mut version = Command::new("python3");
+    version.args(["-c", "import sys; sys.exit(sys.version_info < (3, 9))"]);
+    if process::answer(&mut version).is_none() {
+        return Ok(Outcome::Skipped("there is no python3 of 3.9 or newer".to_owned()));
+    }
+    passed(
+        Command::new("python3").args(["benches/torch_sdpa.py", "--self-test"]).current_dir(workspace::root()),
+    )
 }
 
 fn every_row() -> anyhow::Result<()> {

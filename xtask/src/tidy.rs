@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: the repository's rules that a program can check.
 
-use crate::workspace;
+use crate::{readme, workspace};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +51,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let text = String::from_utf8_lossy(&bytes);
         broken.extend(check(&name, &text).into_iter().map(|complaint| format!("{name}{complaint}")));
     }
+    broken.extend(readme::complaints(&root)?);
     for line in &broken {
         eprintln!("{line}");
     }

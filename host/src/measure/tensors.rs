@@ -21,12 +21,12 @@ const ROWS_CHECKED: usize = 6;
 /// that computes attention from one that computes something else.
 pub const ERROR_MAX: f64 = 0.05;
 
-/// Whether a launch wrote all of O, and a sample of it right.
+/// Whether a launch wrote all of O, and LSE where it is timed with it, and a sample of it right.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Check {
-    /// Elements of O that are NaN after a launch on an O of NaN.
+    /// Elements of O and LSE that are NaN after a launch on an O and LSE of NaN.
     pub nan: usize,
-    /// The largest error of the rows that were computed again in float64.
+    /// The largest error of O and LSE in the rows that were computed again in float64.
     pub max_error: f64,
 }
 
@@ -37,22 +37,32 @@ impl Check {
     }
 }
 
-/// Q, K, V and O on the device, in as many sets as the cache calls for.
+/// Q, K, V, O and where it is wanted LSE on the device, in as many sets as the cache calls for.
 pub(super) struct TensorSets {
     /// In the order of the roles; one set behind the other in each.
     buffers: [Buffer<CudaDevice>; 4],
     /// Elements from one set to the next in each buffer.
     steps: [usize; 4],
+    /// LSE, one set behind the other, where the kernels are timed with it.
+    lse: Option<Buffer<CudaDevice>>,
+    /// Elements from one set to the next in LSE.
+    lse_step: usize,
     sets: usize,
     inputs: Inputs,
 }
 
 impl TensorSets {
-    /// Enough sets that all together are more than `bytes`; at least one.
-    pub(super) fn new(device: &Arc<CudaDevice>, problem: &Problem, bytes: u64) -> Result<TensorSets, Error> {
+    /// Enough sets that all together are more than `bytes`; at least one. With LSE where `lse`.
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem,
+        lse: bool,
+        bytes: u64,
+    ) -> Result<TensorSets, Error> {
         // Each set begins on a multiple of 256 bytes, as an allocation does.
         let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
-        let set_bytes = 2 * steps.iter().sum::<usize>() as u64;
+        let lse_step = if lse { problem.lse_len().next_multiple_of(64) } else { 0 };
+        let set_bytes = 2 * steps.iter().sum::<usize>() as u64 + 4 * lse_step as u64;
         let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
         let inputs = Inputs::new(problem.dtype())?;
         let buffer = |role: TensorRole| {
@@ -65,7 +75,8 @@ impl TensorSets {
         };
         let [q, k, v, o] = TensorRole::ALL;
         let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
-        Ok(TensorSets { buffers, steps, sets, inputs })
+        let lse = lse.then(|| Buffer::new(device, (lse_step * sets) as u64 * 4)).transpose()?;
+        Ok(TensorSets { buffers, steps, lse, lse_step, sets, inputs })
     }
 
     pub(super) fn sets(&self) -> usize {
@@ -78,22 +89,32 @@ impl TensorSets {
             let elements = (i % self.sets) * self.steps[role as usize];
             self.buffers[role as usize].address() + elements as u64 * 2
         });
-        DeviceTensors { q, k, v, o, lse: None }
+        let lse_at = (i % self.sets) * self.lse_step;
+        let lse = self.lse.as_ref().map(|lse| lse.address() + lse_at as u64 * 4);
+        DeviceTensors { q, k, v, o, lse }
     }
 
-    /// Runs a plan once on the first set, with O full of NaN before, and looks at what it wrote.
+    /// Runs a plan once on the first set, with O and LSE full of NaN before, and looks at what it wrote.
     pub(super) fn check(&self, attention: &Attention, plan: &Plan) -> Result<Check, Error> {
         let problem = plan.problem();
         let output = &self.buffers[TensorRole::O as usize];
         output.fill(0xff)?;
+        self.lse.as_ref().map_or(Ok(()), |lse| lse.fill(0xff))?;
         // SAFETY: the tensors are as long as the problem says and live until the read, which waits for the launch.
         unsafe { attention.launch(plan, &self.set(0), StreamHandle::DEFAULT)? };
         let mut o = vec![0u16; problem.o_len()];
         output.read(0, &mut o)?;
         let gaps = problem.o_len() - problem.elements(TensorRole::O);
         let nan = o.iter().filter(|&&bits| widen(problem.dtype(), bits).is_nan()).count();
-        let max_error = self.inputs.max_error(problem, &o);
-        Ok(Check { nan: nan.saturating_sub(gaps), max_error })
+        let mut check =
+            Check { nan: nan.saturating_sub(gaps), max_error: self.inputs.max_error_o(problem, &o) };
+        if let Some(buffer) = &self.lse {
+            let mut lse = vec![0f32; problem.lse_len()];
+            buffer.read(0, &mut lse)?;
+            check.nan += lse.iter().filter(|lse| lse.is_nan()).count();
+            check.max_error = check.max_error.max(self.inputs.max_error_lse(problem, &lse));
+        }
+        Ok(check)
     }
 }
 
@@ -132,29 +153,30 @@ impl Inputs {
         Ok(())
     }
 
-    /// The largest error of a few rows of O, the first and the last among them.
-    fn max_error(&self, problem: &Problem, o: &[u16]) -> f64 {
-        let [batch, heads, seqlen] = {
-            let sizes = problem.sizes();
-            [sizes.batch, sizes.heads_q, sizes.seqlen_q].map(|n| n as usize)
-        };
-        let last = batch * heads * seqlen - 1;
-        let mut largest = 0.0f64;
-        for sample in 0..ROWS_CHECKED {
-            let row = (last as f64 * sample as f64 / (ROWS_CHECKED - 1) as f64) as usize;
-            let at = [row / seqlen / heads, row / seqlen % heads, row % seqlen];
+    /// The largest error of O in the sampled rows.
+    fn max_error_o(&self, problem: &Problem, o: &[u16]) -> f64 {
+        let errors = sampled_rows(problem).flat_map(|at| {
             let start = row_start(problem, TensorRole::O, at);
-            for (d, expected) in self.row(problem, at).into_iter().enumerate() {
-                let error = (widen(self.dtype, o[start + d]) - expected).abs();
-                // A NaN must not pass as no error.
-                largest = if error.is_nan() { f64::INFINITY } else { largest.max(error) };
-            }
-        }
-        largest
+            let (expected, _) = self.row(problem, at);
+            let error = |(d, expected): (usize, f64)| (widen(self.dtype, o[start + d]) - expected).abs();
+            expected.into_iter().enumerate().map(error).collect::<Vec<f64>>()
+        });
+        largest(errors)
     }
 
-    /// Row `[batch, head, row]` of O in float64.
-    fn row(&self, problem: &Problem, [batch, head, row]: [usize; 3]) -> Vec<f64> {
+    /// The largest error of LSE in the sampled rows.
+    fn max_error_lse(&self, problem: &Problem, lse: &[f32]) -> f64 {
+        let errors = sampled_rows(problem).map(|at| {
+            let (_, expected) = self.row(problem, at);
+            let got = f64::from(lse[row_number(problem, at)]);
+            // Both −∞ where a row sees no key.
+            if got == expected { 0.0 } else { (got - expected).abs() }
+        });
+        largest(errors)
+    }
+
+    /// Row `[batch, head, row]` of O and its LSE in float64.
+    fn row(&self, problem: &Problem, [batch, head, row]: [usize; 3]) -> (Vec<f64>, f64) {
         let head_dim = problem.sizes().head_dim as usize;
         let head_kv = head / problem.group() as usize;
         let q = row_start(problem, TensorRole::Q, [batch, head, row]);
@@ -171,9 +193,32 @@ impl Inputs {
             }
             (row_max, row_sum) = (new_max, row_sum * rescale + p);
         }
-        // A row that sees no key is 0.
-        o.iter().map(|&o| if row_sum > 0.0 { o / row_sum } else { 0.0 }).collect()
+        // A row that sees no key is 0, its LSE −∞.
+        let normalised = o.iter().map(|&o| if row_sum > 0.0 { o / row_sum } else { 0.0 }).collect();
+        (normalised, row_max + row_sum.ln())
     }
+}
+
+/// A few rows `[batch, head, row]`, the first and the last among them.
+fn sampled_rows(problem: &Problem) -> impl Iterator<Item = [usize; 3]> {
+    let sizes = problem.sizes();
+    let [heads, seqlen] = [sizes.heads_q, sizes.seqlen_q].map(|n| n as usize);
+    let last = problem.lse_len() - 1;
+    (0..ROWS_CHECKED).map(move |sample| {
+        let row = (last as f64 * sample as f64 / (ROWS_CHECKED - 1) as f64) as usize;
+        [row / seqlen / heads, row / seqlen % heads, row % seqlen]
+    })
+}
+
+/// Where LSE of a row lies.
+fn row_number(problem: &Problem, [batch, head, row]: [usize; 3]) -> usize {
+    let sizes = problem.sizes();
+    (batch * sizes.heads_q as usize + head) * sizes.seqlen_q as usize + row
+}
+
+/// The largest of the errors; a NaN must not pass as none.
+fn largest(errors: impl Iterator<Item = f64>) -> f64 {
+    errors.fold(0.0, |largest, error| if error.is_nan() { f64::INFINITY } else { largest.max(error) })
 }
 
 #[cfg(test)]
@@ -194,15 +239,26 @@ mod tests {
             let [q, k, v, _] = TensorRole::ALL.map(|role| {
                 (0..problem.len(role)).map(|i| inputs.pattern[Inputs::at(role, i)]).collect::<Vec<u16>>()
             });
-            let right = reference(&problem, &q, &k, &v, &|_, _| {}).o;
-            let mut o: Vec<u16> = right.into_iter().map(|o| narrow(dtype, o)).collect();
-            let error = inputs.max_error(&problem, &o);
+            let right = reference(&problem, &q, &k, &v, &|_, _| {});
+            let mut o: Vec<u16> = right.o.into_iter().map(|o| narrow(dtype, o)).collect();
+            let error = inputs.max_error_o(&problem, &o);
             assert!(error < 0.01, "{error}");
             let last = o.len() - 1;
             o[last] = narrow(dtype, widen(dtype, o[last]) + 0.1);
-            assert!(inputs.max_error(&problem, &o) > ERROR_MAX);
+            assert!(inputs.max_error_o(&problem, &o) > ERROR_MAX);
             o[last] = 0xffff;
-            assert_eq!(inputs.max_error(&problem, &o), f64::INFINITY);
+            assert_eq!(inputs.max_error_o(&problem, &o), f64::INFINITY);
+
+            // Five queries and three keys: the first rows of each head see none, their LSE is −∞.
+            let mut lse: Vec<f32> = right.lse.into_iter().map(|lse| lse as f32).collect();
+            assert_eq!(lse[0], f32::NEG_INFINITY);
+            let error = inputs.max_error_lse(&problem, &lse);
+            assert!(error < 1e-5, "{error}");
+            let last = lse.len() - 1;
+            lse[last] += 0.1;
+            assert!(inputs.max_error_lse(&problem, &lse) > ERROR_MAX);
+            lse[last] = f32::NAN;
+            assert_eq!(inputs.max_error_lse(&problem, &lse), f64::INFINITY);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::shape;
 use clap::ValueEnum;
-use ferroflash::measure::{Bench, MeasureOptions};
+use ferroflash::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, Dtype, Error, Plan, Problem, RowSelection, Sizes};
@@ -65,9 +65,17 @@ pub(crate) struct Args {
     #[arg(long)]
     cold: bool,
 
+    /// Have the kernels write LSE too, as the forward pass of a training library does
+    #[arg(long)]
+    lse: bool,
+
     /// Write device, method and results to a file too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+
+    /// Put the time of every replay into that file
+    #[arg(long, requires = "json")]
+    replays: bool,
 
     /// Replace that file where it exists
     #[arg(long)]
@@ -102,13 +110,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
     check_names(&args.rows, bench.attention().library())?;
-    let options = MeasureOptions { reps: args.reps, cold: args.cold, ..MeasureOptions::default() };
+    let options =
+        MeasureOptions { reps: args.reps, cold: args.cold, lse: args.lse, ..MeasureOptions::default() };
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));
 
     let mut errors = Vec::new();
     for problem in &problems {
-        let measurement = match measure(&bench, problem, &args.rows, &options) {
+        let measurement = match measure(&bench, problem, args, &options) {
             Ok(rows) => Measurement::new(problem, rows),
             Err(error) => {
                 let measurement = Measurement::failed(problem, &error);
@@ -193,18 +202,23 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
 fn measure(
     bench: &Bench,
     problem: &Problem,
-    rows: &[RowSelection],
+    args: &Args,
     options: &MeasureOptions,
-) -> Result<Vec<ferroflash::measure::Measured>, Error> {
+) -> Result<Vec<Measured>, Error> {
     let mut plans: Vec<Plan> = Vec::new();
-    for selection in rows {
+    for selection in &args.rows {
         plans.extend(bench.attention().plans(problem, selection)?);
     }
     // `best` may name a row that is listed too.
     let mut seen = BTreeSet::new();
     plans.retain(|plan| seen.insert(plan.kernel().entry.clone()));
     let progress = Progress::new("measuring");
-    bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))
+    let mut measured =
+        bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;
+    if !args.replays {
+        measured.iter_mut().for_each(|measured| measured.times_us.clear());
+    }
+    Ok(measured)
 }
 
 #[cfg(test)]
@@ -256,6 +270,14 @@ mod tests {
         let names = EXAMPLES.split([' ', ',', '\n']).filter(|word| word.starts_with("fwd_"));
         let in_table = |name: &str| kernels_gpu::table::VARIANTS.iter().any(|variant| variant.entry == name);
         assert_eq!(names.filter(|name| in_table(name)).count(), 2);
+    }
+
+    #[test]
+    fn replays_are_for_the_file() {
+        let words = ["bench", "--replays"];
+        assert!(Command::try_parse_from(words).is_err(), "without --json there is nowhere to put them");
+        let args = parsed(&["--replays", "--lse", "--json", "out.json"]);
+        assert!(args.replays && args.lse);
     }
 
     #[test]

@@ -49,6 +49,7 @@ struct MethodReport {
     reps: u32,
     replay_us: f64,
     cold: bool,
+    lse: bool,
 }
 
 /// One problem and its kernels.
@@ -108,6 +109,7 @@ impl Report {
                 reps: options.reps,
                 replay_us: options.replay_us,
                 cold: options.cold,
+                lse: options.lse,
             },
             results: Vec::new(),
         }
@@ -166,8 +168,9 @@ pub(crate) fn heading(report: &Report) -> String {
     let driver = device.driver.as_deref().unwrap_or("unknown");
     let cuda = device.cuda.as_deref().unwrap_or("unknown");
     let caches = if report.method.cold { "cold" } else { "warm" };
+    let lse = if report.method.lse { ", with LSE" } else { "" };
     format!(
-        "{} (sm_{}, {} SMs), driver {driver}, CUDA {cuda}, {}, {caches} L2, {} replays",
+        "{} (sm_{}, {} SMs), driver {driver}, CUDA {cuda}, {}, {caches} L2{lse}, {} replays",
         device.name, device.sm, device.sm_count, report.date, report.method.reps
     )
 }
@@ -282,6 +285,7 @@ mod tests {
             reps: 31,
             check: Check { nan: usize::from(median_us.is_none()), max_error: 0.001 },
             timing,
+            times_us: Vec::new(),
             sm_clock_mhz: None,
         }
     }
@@ -315,6 +319,7 @@ mod tests {
         let json = serde_json::to_value(&measurement).expect("JSON");
         assert_eq!((&json["shape"][3], &json["rows"][0]["entry"]), (&512.into(), &"one".into()));
         assert_eq!(json["rows"][0]["timing"]["median_us"], 10.0);
+        assert_eq!(json["rows"][0].get("times_us"), None, "only where they are asked for");
     }
 
     #[test]

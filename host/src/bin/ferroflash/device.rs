@@ -49,18 +49,19 @@ pub(crate) enum Engine {
 }
 
 impl DeviceArgs {
+    /// The simulator, with the kernels and the schedule that the options name.
+    pub(crate) fn simulator(&self) -> Result<Attention, Error> {
+        let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
+        Attention::simulator(self.ptx.as_deref(), SimOptions { schedule, ..SimOptions::default() })
+    }
+
     /// Opens the device and says on stderr which it is.
     pub(crate) fn open(&self) -> Result<Engine, Error> {
         let cuda = || {
             let options = CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal };
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
-        let sim = || {
-            let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
-            let options = SimOptions { schedule, ..SimOptions::default() };
-            Attention::simulator(self.ptx.as_deref(), options)
-                .map(|attention| Engine::Kernels(Box::new(attention)))
-        };
+        let sim = || self.simulator().map(|attention| Engine::Kernels(Box::new(attention)));
         let (engine, because) = match self.device {
             Choice::Cuda => (cuda()?, String::new()),
             Choice::Sim => (sim()?, String::new()),

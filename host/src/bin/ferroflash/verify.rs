@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::tensor_file::Inputs;
 use ferroflash::tolerance::Verdict;
-use ferroflash::verification::{Oracle, RunKernel, first_difference};
+use ferroflash::verification::{Agreement, Oracle, RunKernel, first_difference};
 use ferroflash::{Attention, Dtype, Error, Problem, RowSelection, Sizes};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Accumulation;
@@ -24,6 +24,9 @@ const EXAMPLES: &str = "Examples:
 
   # every kernel that fits one shape, on random tensors with outliers
   ferroflash verify --shape 1,8,2,199,513,128 --causal --rows all --input-kind outliers
+
+  # the GPU against the simulator
+  ferroflash verify --shape 1,4,2,199,257,64 --rows all --compare-simulator
 
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
@@ -64,6 +67,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) repeats: usize,
 
+    /// Run each kernel on the simulator too: O must agree but for the order in which hardware adds
+    #[arg(long, conflicts_with = "grid")]
+    compare_simulator: bool,
+
     /// Results as one line of JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
@@ -99,11 +106,14 @@ struct Judged {
     verdict: Verdict,
     /// The first repeated run that differed, where one did.
     differs_at: Option<usize>,
+    /// How it compares with the simulator's, where that was asked for.
+    agreement: Option<Agreement>,
 }
 
 impl Judged {
     fn passed(&self) -> bool {
-        self.verdict.passed && self.differs_at.is_none()
+        let agrees = self.agreement.is_none_or(|agreement| agreement.passed);
+        self.verdict.passed && self.differs_at.is_none() && agrees
     }
 }
 
@@ -154,13 +164,24 @@ impl Args {
         accumulations.sort_unstable();
         accumulations.dedup();
         let oracle = oracle(inputs, &accumulations);
+        let simulator = if self.compare_simulator { Some(self.device.simulator()?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
         for kernel in &kernels {
-            let run = || attention.run(kernel, problem, &inputs.q, &inputs.k, &inputs.v);
+            let run_on = |on: &Attention| on.run(kernel, problem, &inputs.q, &inputs.k, &inputs.v);
+            let run = || run_on(attention);
+            let output = run()?;
+            let agreement = match &simulator {
+                Some(simulator) => {
+                    let (head_dim, acc) = (kernel.row.head_dim, kernel.row.acc);
+                    Some(Agreement::new(problem.dtype(), head_dim, acc, &output, &run_on(simulator)?))
+                }
+                None => None,
+            };
             judged.push(Judged {
                 name: kernel.entry.clone(),
-                verdict: oracle.judge(kernel.row.acc, &run()?)?,
+                verdict: oracle.judge(kernel.row.acc, &output)?,
                 differs_at: if self.repeats > 0 { first_difference(self.repeats, run)? } else { None },
+                agreement,
             });
         }
         Ok(judged)
@@ -179,7 +200,7 @@ impl Args {
         let mut judged = stored(inputs, &oracle)?;
         let result = engine.forward(&inputs.problem, &inputs.q, &inputs.k, &inputs.v, true)?;
         let verdict = oracle.judge(Accumulation::F32, &result)?;
-        judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None });
+        judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None, agreement: None });
         Ok(judged)
     }
 
@@ -192,6 +213,7 @@ impl Args {
                     "verdict": judged.verdict,
                     "repeats": self.repeats,
                     "differs_at": judged.differs_at,
+                    "agreement": judged.agreement,
                 })
             });
             output::print_json(&json!({
@@ -210,7 +232,8 @@ impl Args {
                 None => String::new(),
             };
             let passed = output::passed(judged.passed());
-            output::print(&format!("{passed} {}: {}{repeats}", judged.name, judged.verdict));
+            let agreement = judged.agreement.map_or(String::new(), |agreement| format!("; {agreement}"));
+            output::print(&format!("{passed} {}: {}{repeats}{agreement}", judged.name, judged.verdict));
         }
     }
 }
@@ -225,5 +248,5 @@ fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
 fn stored(inputs: &Inputs, oracle: &Oracle) -> Result<Vec<Judged>, Error> {
     let Some(o) = &inputs.stored_o else { return Ok(Vec::new()) };
     let verdict = oracle.judge_stored(o, inputs.stored_lse.as_deref())?;
-    Ok(vec![Judged { name: "stored o".to_owned(), verdict, differs_at: None }])
+    Ok(vec![Judged { name: "stored o".to_owned(), verdict, differs_at: None, agreement: None }])
 }
