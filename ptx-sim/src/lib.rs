@@ -1,7 +1,7 @@
 //! Executes PTX on the CPU and checks it: no GPU, no driver, no CUDA toolkit.
 //!
 //! [`Module::parse`] turns PTX text into a decoded program and refuses, with its line, whatever the table of supported forms
-//! does not list. [`launch`] runs a grid: warps of 32 lanes with divergence and reconvergence, shared memory, barriers,
+//! does not list. [`launch()`] runs a grid: warps of 32 lanes with divergence and reconvergence, shared memory, barriers,
 //! asynchronous copies, tensor-core instructions. While it runs, every access is checked, and the first broken rule ends the
 //! launch as a [`Finding`] with its place. A [`Report`] counts what was done. Times are not predicted.
 

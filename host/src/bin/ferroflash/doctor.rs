@@ -120,7 +120,7 @@ fn no_driver(error: &Error) -> Finding {
         "driver",
         found,
         "install the NVIDIA driver (libcuda.so.1); in a container, start it with the GPU (`--gpus all`); where the library lies \
-         elsewhere, name it in FERROFLASH_LIBCUDA; without a GPU, `--device cpu` computes the reference",
+         elsewhere, name it in FERROFLASH_LIBCUDA; without a GPU, `--device sim` runs the kernels on the CPU and `--device cpu` computes the reference",
     )
 }
 
