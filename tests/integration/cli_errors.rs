@@ -1,10 +1,11 @@
 //! Bad input: one clear line, the right exit code, and nothing written.
 
 use crate::support::{
-    self, Ended, ferroflash, ferroflash_with, folder, halves, names, npy, safetensors, write_qkv,
+    self, Ended, binary, ferroflash, ferroflash_with, folder, halves, names, npy, safetensors, write_qkv,
 };
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 support::trials!(
     a_missing_file_is_named,
@@ -26,6 +27,8 @@ support::trials!(
     one_npy_file_is_misuse,
     an_existing_output_needs_force,
     an_output_that_cannot_be_written_leaves_nothing,
+    a_disk_that_fills_up_leaves_nothing,
+    results_that_cannot_be_shown_are_a_failure,
     an_output_of_unknown_kind_is_misuse,
     an_output_that_is_a_folder_is_refused,
     bad_metadata_is_refused_and_can_be_overridden,
@@ -233,6 +236,40 @@ fn an_output_that_cannot_be_written_leaves_nothing() {
     let to = |output| run_args(folder.path(), &[&args[..], &[output]].concat());
     to("missing/o.safetensors").refused(1, &["missing/o.safetensors", "No such file"]);
     to("qkv.safetensors/o.safetensors").refused(1, &["Not a directory"]);
+    // Nobody may make a file there, root neither.
+    to("/proc/o.safetensors").refused(1, &["/proc/o.safetensors"]);
+}
+
+/// The system ends a file at a limit as it does on a full disk: with an error in the middle of writing.
+fn a_disk_that_fills_up_leaves_nothing() {
+    let folder = folder();
+    let shape = [1, 4, 256, 64];
+    write_qkv(folder.path(), &shape, &shape, &shape);
+    let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", limited])
+        .arg(binary())
+        .args(["run", "--device", "cpu", "--input", "qkv.safetensors", "--output", "o.safetensors"])
+        .current_dir(folder.path())
+        .output()
+        .expect("sh starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("error: o.safetensors: File too large"), "{stderr}");
+    assert_eq!(names(folder.path()), ["qkv.safetensors"]);
+}
+
+fn results_that_cannot_be_shown_are_a_failure() {
+    let folder = folder();
+    for args in [&["verify", "--device", "cpu", "--shape", "1,1,1,2,2,32", "--json"][..], &["doctor"]] {
+        // Each write to it fails as on a full disk.
+        let full = fs::File::create("/dev/full").expect("it is there");
+        let command = Command::new(binary()).args(args).current_dir(folder.path()).stdout(full).output();
+        let output = command.expect("the command starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("error: stdout: No space left on device"), "{stderr}");
+    }
 }
 
 fn an_output_of_unknown_kind_is_misuse() {

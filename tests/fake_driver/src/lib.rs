@@ -6,7 +6,7 @@
 //!
 //! It is stricter than a driver: a call without a current context, a launch with other threads or shared memory than the
 //! row's, a divisor that does not divide, an address outside an allocation are errors, and what a program leaves behind is
-//! reported on stderr when its context goes. [`faults`] lists the faults that it has on demand.
+//! reported on stderr when its context goes. The module `faults` lists the faults that it has on demand.
 #![allow(non_snake_case)]
 
 mod attention;

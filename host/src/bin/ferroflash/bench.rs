@@ -20,7 +20,7 @@ const EXAMPLES: &str = "Examples:
   ferroflash bench --shape 4,32,32,4096,4096,64 --mask both --rows all --json bench.json
 
   # two kernels against each other, each launch with cold caches
-  ferroflash bench --shape 8,32,8,1,8192,128 --rows fwd_f16_d128_m64n64_w4s2c1,fwd_f16_d128_m32n64_w4s2c1 --cold
+  ferroflash bench --shape 8,32,8,1,8192,128 --rows fwd_f16_d128_m128n64_w4s1c1,fwd_f16_d128_m64n32_w4s2c1 --cold
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
 of a causal mask the visible share. GB/s counts Q, K, V and O once. Every kernel's output is checked before.";
@@ -263,6 +263,13 @@ mod tests {
         let failure = problems(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
         assert_eq!(failure.to_string(), "--shape: heads_q 3 is not a multiple of heads_kv 2");
         assert_eq!(failure.exit_code(), crate::failure::EXIT_MISUSE);
+    }
+
+    #[test]
+    fn the_examples_name_kernels_of_the_table() {
+        let names = EXAMPLES.split([' ', ',', '\n']).filter(|word| word.starts_with("fwd_"));
+        let in_table = |name: &str| kernels_gpu::table::VARIANTS.iter().any(|variant| variant.entry == name);
+        assert_eq!(names.filter(|name| in_table(name)).count(), 2);
     }
 
     #[test]

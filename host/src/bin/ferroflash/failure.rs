@@ -44,6 +44,12 @@ pub(crate) enum Failure {
         /// Problems in all.
         total: usize,
     },
+    /// The results could not be shown.
+    #[error("stdout: {source}: the results are not complete")]
+    Stdout {
+        /// The system's reason.
+        source: &'static std::io::Error,
+    },
     /// Outputs were wrong.
     #[error("{failed} of {total} outputs are wrong: see the lines above")]
     Wrong {
@@ -58,7 +64,10 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. } | Failure::Input { .. } | Failure::NoRows { .. } => EXIT_MISUSE,
-            Failure::Library(_) | Failure::Unmeasured { .. } | Failure::Wrong { .. } => EXIT_FAILED,
+            Failure::Library(_)
+            | Failure::Unmeasured { .. }
+            | Failure::Stdout { .. }
+            | Failure::Wrong { .. } => EXIT_FAILED,
         }
     }
 }

@@ -64,7 +64,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
-    match outcome {
+    let shown = || output::unwritten().map_or(Ok(()), |source| Err(failure::Failure::Stdout { source }));
+    match outcome.and_then(|()| shown()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::say_error(&failure.to_string());

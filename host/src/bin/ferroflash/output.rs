@@ -2,10 +2,22 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
-/// One line of results. A reader that went away is no error.
+/// The first error of writing results.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// One line of results. A reader that went away is no error; what else fails, [`unwritten`] says.
 pub(crate) fn print(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => drop(UNWRITTEN.set(error)),
+        _ => {}
+    }
+}
+
+/// Why results could not be written to stdout, where any could not.
+pub(crate) fn unwritten() -> Option<&'static io::Error> {
+    UNWRITTEN.get()
 }
 
 /// One line of JSON for machines.
