@@ -44,25 +44,34 @@ const fn best(
     Best { sm, head_dim, mask, ctas_per_sm, row }
 }
 
+/// Measured on an H200 over 15 shapes of 64 to 4096 keys, both masks, f16; other architectures take the same lines.
+/// Between one and two waves of CTAs the balance decides, not the tile: there the preference goes back and forth.
+///
 /// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, [`fallback`] chooses.
 const BEST: &[Best] = &[
     // sm       head_dim mask       CTAs/SM  block_m block_n warps stages min_ctas
-    best((80, 999), 32, Mask::Any, 8.0, (128, 64, 4, 2, 1)),
-    best((80, 999), 32, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
+    best((80, 999), 32, Mask::Full, 1.75, (128, 64, 4, 2, 1)),
+    best((80, 999), 32, Mask::Causal, 15.0, (128, 64, 4, 2, 1)),
+    best((80, 999), 32, Mask::Any, 1.9, (64, 64, 4, 2, 1)),
     best((80, 999), 32, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
-    best((80, 999), 64, Mask::Full, 1.0, (128, 64, 4, 2, 1)),
-    best((80, 999), 64, Mask::Causal, 8.0, (128, 64, 4, 2, 1)),
-    best((80, 999), 64, Mask::Any, 1.5, (64, 64, 4, 3, 1)),
+    best((80, 999), 64, Mask::Full, 1.75, (128, 64, 4, 2, 1)),
+    best((80, 999), 64, Mask::Causal, 7.5, (128, 64, 4, 2, 1)),
+    best((80, 999), 64, Mask::Any, 1.9, (64, 64, 4, 3, 1)),
+    best((80, 999), 64, Mask::Any, 2.5, (32, 128, 4, 2, 1)),
     best((80, 999), 64, Mask::Any, 0.75, (64, 128, 4, 2, 1)),
     best((80, 999), 64, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
-    best((80, 999), 96, Mask::Full, 1.0, (128, 64, 4, 1, 1)),
-    best((80, 999), 96, Mask::Causal, 8.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 96, Mask::Full, 1.75, (128, 64, 4, 1, 1)),
+    best((80, 999), 96, Mask::Causal, 7.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 96, Mask::Any, 2.2, (64, 64, 4, 2, 1)),
+    best((80, 999), 96, Mask::Any, 0.7, (128, 64, 4, 1, 1)),
     best((80, 999), 96, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
     best((80, 999), 96, Mask::Any, 0.0, (32, 64, 4, 2, 1)),
-    best((80, 999), 128, Mask::Full, 1.0, (128, 64, 4, 1, 1)),
-    best((80, 999), 128, Mask::Causal, 8.0, (128, 64, 4, 1, 1)),
-    best((80, 999), 128, Mask::Any, 0.75, (64, 32, 4, 2, 1)),
+    best((80, 999), 128, Mask::Full, 1.75, (128, 64, 4, 1, 1)),
+    best((80, 999), 128, Mask::Causal, 7.0, (128, 64, 4, 1, 1)),
+    best((80, 999), 128, Mask::Full, 2.2, (64, 32, 4, 2, 1)),
+    best((80, 999), 128, Mask::Causal, 1.9, (64, 32, 4, 2, 1)),
+    best((80, 999), 128, Mask::Any, 0.7, (128, 64, 4, 1, 1)),
     best((80, 999), 128, Mask::Any, 0.0, (32, 128, 4, 1, 1)),
     best((80, 999), 256, Mask::Any, 0.75, (64, 64, 4, 1, 1)),
     best((80, 999), 256, Mask::Any, 0.0, (32, 64, 4, 1, 1)),

@@ -49,7 +49,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
     scale_log2: f32,
 ) {
     let Position { warp_row, warp_n, lane } = position;
-    let o_row_bytes = C::ROW.head_dim * 4;
+    let o_row_bytes = geometry::merge_row_bytes(&C::ROW);
     let state = smem + C::ROW.block_m * o_row_bytes;
     let row = |m: usize, half: usize| warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4;
     let o_at = |m, half, n: usize| smem + row(m, half) * o_row_bytes + n as u32 * 32 + lane % 4 * 8;

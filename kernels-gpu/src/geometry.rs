@@ -82,9 +82,15 @@ pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
     rows * row.head_dim * row.dtype.bytes()
 }
 
+/// Bytes from one row of O to the next in the merge buffer: float32, and 32 bytes that keep four neighbouring rows in
+/// different banks.
+pub const fn merge_row_bytes(row: &Row) -> u32 {
+    row.head_dim * 4 + 32
+}
+
 /// Bytes of the buffer through which warps along the keys merge: O, row_max and row_sum of a block in float32.
 pub const fn merge_bytes(row: &Row) -> u32 {
-    if warps_n(row) == 1 { 0 } else { row.block_m * (row.head_dim + 2) * 4 }
+    if warps_n(row) == 1 { 0 } else { row.block_m * (merge_row_bytes(row) + 8) }
 }
 
 /// Bytes of dynamic shared memory a CTA needs: Q, then `stages` × (K, V). The merge buffer overlays them.
@@ -153,7 +159,7 @@ mod tests {
     fn shared_memory_is_q_and_the_stages_or_the_merge_buffer() {
         assert_eq!(smem_bytes(&ROW), 8192 + 2 * 2 * 8192);
         let low = Row { head_dim: 32, block_m: 32, block_n: 64, warps: 8, stages: 1, ..ROW };
-        assert_eq!(merge_bytes(&low), 32 * 34 * 4);
+        assert_eq!(merge_bytes(&low), 32 * (32 * 4 + 32 + 8));
         assert_eq!(smem_bytes(&low), 2048 + 2 * 4096);
     }
 

@@ -11,6 +11,26 @@ pub const REGISTERS_MAX: u32 = 255;
 /// The head dimensions that have kernels.
 pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
+/// Tiles for which ptxas 13.0 spills a few registers on one of sm_80, sm_86, sm_89 and sm_90 although they fit by
+/// count: head_dim, block_m, block_n, warps, stages. Found by compiling every row (`cargo xtask test --only every-row`),
+/// which has to be done again, with this list emptied, after a change to the main loop.
+pub const SPILLING: [[u32; 5]; 14] = [
+    [32, 128, 128, 4, 1],
+    [32, 128, 128, 4, 2],
+    [32, 128, 128, 4, 3],
+    [64, 128, 128, 4, 1],
+    [64, 128, 128, 4, 2],
+    [64, 128, 128, 4, 3],
+    [128, 128, 64, 4, 2],
+    [32, 32, 64, 8, 1],
+    [64, 128, 64, 8, 2],
+    [64, 128, 64, 8, 3],
+    [96, 128, 64, 4, 2],
+    [96, 128, 64, 4, 3],
+    [96, 64, 64, 4, 3],
+    [96, 32, 128, 8, 1],
+];
+
 /// Element type of Q, K, V and O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -100,6 +120,8 @@ pub enum RowError {
         /// Bytes the row needs.
         bytes: u32,
     },
+    /// ptxas spills registers to local memory for this row on some architecture: one of [`SPILLING`].
+    Spills,
     /// The fragments alone leave too few registers for anything else.
     Registers {
         /// Registers the row needs, estimated.
@@ -193,7 +215,24 @@ impl Row {
         if registers > limit {
             return Err(RowError::Registers { registers, limit });
         }
+        if self.spills() {
+            return Err(RowError::Spills);
+        }
         Ok(())
+    }
+
+    /// Whether the row is one of [`SPILLING`]. With min_ctas over 1 ptxas chooses other registers.
+    const fn spills(&self) -> bool {
+        let mut i = 0;
+        while i < SPILLING.len() {
+            let [head_dim, block_m, block_n, warps, stages] = SPILLING[i];
+            let same_block = self.head_dim == head_dim && self.block_m == block_m && self.block_n == block_n;
+            if same_block && self.warps == warps && self.stages == stages && self.min_ctas == 1 {
+                return true;
+            }
+            i += 1;
+        }
+        false
     }
 
     /// Bytes of shared memory this row may use: 48 KB where that is enough, else the opt-in limit.
@@ -249,6 +288,8 @@ mod tests {
         let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, ..GOOD };
         assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 2 * 64 * 1024 });
         assert!(refused(overflow).to_string().contains("needs 196608 bytes, 95232 too many"));
+        let spilling = Row { block_m: 128, block_n: 128, stages: 1, ..GOOD };
+        assert_eq!(refused(spilling), RowError::Spills);
         let wide = Row { head_dim: 128, block_m: 128, block_n: 128, stages: 1, ..GOOD };
         assert!(matches!(refused(wide), RowError::Registers { .. }));
     }

@@ -102,6 +102,24 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Line of the PTX text.
+    pub fn line(&self) -> u32 {
+        match self {
+            LoadError::Character { line, .. }
+            | LoadError::Unterminated { line, .. }
+            | LoadError::Expected { line, .. }
+            | LoadError::Unsupported { line, .. }
+            | LoadError::Operand { line, .. }
+            | LoadError::OperandCount { line, .. }
+            | LoadError::Undeclared { line, .. }
+            | LoadError::Duplicate { line, .. }
+            | LoadError::Range { line, .. }
+            | LoadError::NoBody { line, .. } => *line,
+        }
+    }
+}
+
 /// A host access to simulated memory that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -72,7 +72,7 @@ pub struct OtherAccess {
     pub warp: Option<u32>,
     /// The lanes that took part, where they are known.
     pub lanes: u32,
-    /// Its linear CTA id modulo 65534, for a race between CTAs.
+    /// Its linear CTA id, for a race between CTAs; modulo 65534 where its line is not known.
     pub cta: Option<u32>,
 }
 
@@ -134,11 +134,11 @@ impl fmt::Display for Finding {
             if let Some(line) = other.line {
                 write!(f, " at line {line}")?;
             }
-            if let Some(warp) = other.warp {
-                write!(f, " by warp {warp} lanes {:#010x}", other.lanes)?;
-            }
             if let Some(cta) = other.cta {
                 write!(f, " by CTA {cta}")?;
+            }
+            if let Some(warp) = other.warp {
+                write!(f, " by warp {warp} lanes {:#010x}", other.lanes)?;
             }
         }
         if let Some(seed) = self.seed {

@@ -11,7 +11,8 @@ use crate::counters::Counters;
 use crate::decode::Target;
 use crate::error::SimError;
 use crate::exec::cta::Cta;
-use crate::finding::{Finding, SourceLine};
+use crate::finding::{Finding, FindingKind, SourceLine};
+use crate::global_race;
 use crate::memory::Memory;
 use crate::module::{Entry, Module};
 use crate::op::{Constant, Pc, Program, Special};
@@ -30,7 +31,7 @@ pub(crate) struct Launch<'l> {
     pub(crate) memory: &'l Memory,
     pub(crate) config: &'l LaunchConfig,
     /// Addresses of the module's variables, in their spaces.
-    variables: Vec<u64>,
+    variables: &'l [u64],
     pub(crate) shared_bytes: u64,
     pub(crate) shared_granule: u32,
 }
@@ -62,23 +63,38 @@ pub fn launch(
         Some(list) => list.iter().map(|id| u64::from(*id)).collect(),
         None => (0..grid_ctas).collect(),
     };
-    let watched = config.checks.global_races && ids.len() > 1;
-    memory.watch_races(found.global_granule.filter(|_| watched));
-    let launch = Launch {
-        module,
-        entry_name: entry,
-        entry_program: found.program,
-        entry: found,
-        params,
-        memory,
-        config,
-        variables,
-        shared_bytes,
-        shared_granule: found.shared_granule,
+    let granule = found.global_granule.filter(|_| config.checks.global_races && ids.len() > 1);
+    memory.watch_races(granule);
+    let mut run = |memory: &Memory, ids: &[u64], in_order: bool| {
+        let launch = Launch {
+            module,
+            entry_name: entry,
+            entry_program: found.program,
+            entry: found,
+            params,
+            memory,
+            config,
+            variables: &variables,
+            shared_bytes,
+            shared_granule: found.shared_granule,
+        };
+        run_ctas(&launch, ids, in_order)
     };
-    let counters = run_ctas(&launch, &ids, found.has_global_atomics).map_err(SimError::Finding)?;
+    let counters = match run(memory, &ids, found.has_global_atomics) {
+        Err(finding) if finding.kind == FindingKind::GlobalRace => {
+            let finding =
+                global_race::both_accesses(finding, module, memory, granule, &ids, config.grid, &mut run);
+            return Err(SimError::Finding(finding));
+        }
+        outcome => outcome.map_err(SimError::Finding)?,
+    };
     let ctas = [ids.len() as u64, grid_ctas];
-    Ok(Report::new(module, counters, ctas, launch.warps() as u32, shared_bytes))
+    let warps = threads(config).div_ceil(LANES as u32);
+    Ok(Report::new(module, counters, ctas, warps, shared_bytes))
+}
+
+fn threads(config: &LaunchConfig) -> u32 {
+    config.block.iter().product()
 }
 
 fn validate(name: &str, entry: &Entry, params: &[u8], config: &LaunchConfig) -> Result<(), SimError> {
@@ -204,7 +220,7 @@ impl<'l> Launch<'l> {
 
     /// Threads of a CTA.
     pub(crate) fn threads(&self) -> u32 {
-        self.config.block.iter().product()
+        threads(self.config)
     }
 
     /// Warps of a CTA.

@@ -58,6 +58,7 @@ mod error;
 mod exec;
 mod finding;
 mod float;
+mod global_race;
 mod half;
 mod launch;
 mod memory;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::error::MemoryError;
 use crate::finding::FindingKind;
-use crate::race::RaceShadow;
+use crate::race::{RaceAccess, RaceShadow, Wanted};
 use crate::window::GLOBAL_BASE;
 
 /// Unmapped addresses after every allocation.
@@ -174,6 +174,17 @@ impl Memory {
         for allocation in &mut self.allocations {
             let bytes = if allocation.live { allocation.bytes } else { 0 };
             allocation.races.reset(granule, bytes);
+        }
+    }
+
+    /// Watches one granule only: the first access of those kinds at `address` will be reported as a race.
+    pub(crate) fn look_for(&mut self, granule: Option<u32>, address: u64, accesses: [Option<RaceAccess>; 2]) {
+        for allocation in &mut self.allocations {
+            allocation.races.reset(granule, 0);
+            let offset = address.wrapping_sub(allocation.base);
+            if offset < allocation.bytes && allocation.live {
+                allocation.races.look_for(Wanted { offset, accesses });
+            }
         }
     }
 }

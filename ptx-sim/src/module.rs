@@ -21,8 +21,10 @@ pub struct Module {
 }
 
 /// One parameter of an entry: its place in the parameter block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
+    /// Its name.
+    pub name: String,
     /// Offset in the block, in bytes.
     pub offset: u32,
     /// Size in bytes.
@@ -44,6 +46,7 @@ pub struct Entry {
     pub(crate) shared_granule: u32,
     pub(crate) global_granule: Option<u32>,
     pub(crate) has_global_atomics: bool,
+    smem_bytes: u64,
 }
 
 impl Entry {
@@ -55,6 +58,16 @@ impl Entry {
     /// Length of the parameter block, in bytes.
     pub fn param_bytes(&self) -> usize {
         self.params.last().map_or(0, |p| (p.offset + p.bytes) as usize)
+    }
+
+    /// Static shared memory of a CTA, in bytes.
+    pub fn smem_bytes(&self) -> u64 {
+        self.smem_bytes
+    }
+
+    /// Whether the entry uses an `.extern .shared` array, whose size the launch gives.
+    pub fn has_dynamic_smem(&self) -> bool {
+        !self.dynamic_shared.is_empty()
     }
 
     /// Threads of a CTA that `.maxntid` or `.reqntid` allows.
@@ -69,16 +82,39 @@ impl Module {
     /// # Errors
     /// [`LoadError`], with the line.
     pub fn parse(ptx: &str) -> Result<Module, LoadError> {
+        let mut refused = Vec::new();
+        let module = Self::load(ptx, &mut refused)?;
+        match refused.into_iter().next() {
+            Some(first) => Err(first),
+            None => Ok(module),
+        }
+    }
+
+    /// Everything for which [`Module::parse`] refuses the text, each with its line; empty if it loads. What the grammar
+    /// does not allow ends the list, as nothing after it can be told apart.
+    pub fn refusals(ptx: &str) -> Vec<LoadError> {
+        let mut refused = Vec::new();
+        if let Err(error) = Self::load(ptx, &mut refused) {
+            refused.push(error);
+        }
+        refused.sort_by_key(LoadError::line);
+        refused
+    }
+
+    fn load(ptx: &str, refused: &mut Vec<LoadError>) -> Result<Module, LoadError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parsed = crate::parse::parse(ptx)?;
         let functions = unique_functions(parsed.functions)?;
         let names = names(&functions, &parsed.variables)?;
         let mut variables =
             parsed.variables.iter().map(|v| variable(v, &names)).collect::<Result<Vec<_>, _>>()?;
-        let programs = decode::programs(&functions, &names, &mut variables)?;
+        let programs = decode::programs(&functions, &names, &mut variables, refused);
         let mut entries = BTreeMap::new();
         for (index, function) in functions.iter().enumerate().filter(|(_, f)| f.is_entry && f.body.is_some())
         {
+            if !refused.is_empty() {
+                break;
+            }
             entries.insert(function.name.to_owned(), entry(index, function, &programs, &variables));
         }
         let line_starts = std::iter::once(0).chain(ptx.match_indices('\n').map(|(at, _)| at + 1)).collect();
@@ -186,15 +222,23 @@ fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], varia
     used.sort_unstable();
     used.dedup();
     used.retain(|v| variables[*v as usize].space == Space::Shared);
-    let (dynamic_shared, shared) = used.into_iter().partition(|v| variables[*v as usize].is_extern);
+    let (dynamic_shared, shared): (Vec<u32>, Vec<u32>) =
+        used.into_iter().partition(|v| variables[*v as usize].is_extern);
+    let smem_bytes = shared
+        .iter()
+        .map(|v| &variables[*v as usize])
+        .fold(0, |end: u64, variable| end.next_multiple_of(variable.align.into()) + variable.bytes);
     let insts = || reached().flat_map(|p| &p.insts);
     let stores = |space: OpSpace| insts().filter_map(move |inst| store_bytes(&inst.op, space)).min();
-    let params = programs[index].params.iter().map(|p| Param { offset: p.offset, bytes: p.bytes }).collect();
+    let params = programs[index].params.iter().zip(&function.params);
+    let params =
+        params.map(|(p, v)| Param { name: v.name.to_owned(), offset: p.offset, bytes: p.bytes }).collect();
     Entry {
         program: index,
         params,
         shared,
         dynamic_shared,
+        smem_bytes,
         max_threads: function.max_threads,
         shared_granule: stores(OpSpace::Shared).unwrap_or(4),
         global_granule: stores(OpSpace::Global),

@@ -1,8 +1,9 @@
-//! Reports as a table and as JSON.
+//! Reports as a table and as JSON, findings as JSON.
 
 use std::fmt::{self, Write};
 
 use crate::counters::{GlobalTraffic, SharedTraffic};
+use crate::finding::Finding;
 use crate::report::{InstructionClass, Report};
 
 impl Report {
@@ -73,6 +74,42 @@ impl Report {
             .map(|l| format!("[{},{},{}]", l.line, l.warp_instructions, l.thread_instructions));
         let _ = write!(text, "\"lines\":[{}]}}", lines.collect::<Vec<_>>().join(","));
         text
+    }
+}
+
+impl Finding {
+    /// The finding as one JSON object; what is not known is null.
+    pub fn to_json(&self) -> String {
+        fn known<T: ToString>(value: Option<T>) -> String {
+            value.map_or_else(|| "null".to_owned(), |v| v.to_string())
+        }
+        let [x, y, z] = self.cta;
+        let source = self
+            .source
+            .as_ref()
+            .map(|s| format!("{{\"file\":\"{}\",\"line\":{}}}", escaped(&s.file), s.line));
+        let other = self.other.as_ref().map(|o| {
+            let (line, warp, cta) = (known(o.line), known(o.warp), known(o.cta));
+            let write = o.write;
+            format!(
+                "{{\"write\":{write},\"line\":{line},\"warp\":{warp},\"lanes\":{},\"cta\":{cta}}}",
+                o.lanes
+            )
+        });
+        format!(
+            "{{\"kind\":\"{}\",\"kernel\":\"{}\",\"line\":{},\"instruction\":\"{}\",\"source\":{},\"cta\":[{x},{y},{z}],\
+             \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"seed\":{}}}",
+            self.kind.name(),
+            escaped(&self.kernel),
+            self.line,
+            escaped(&self.instruction),
+            known(source),
+            self.warp,
+            known(self.lane),
+            known(self.address),
+            known(other),
+            known(self.seed),
+        )
     }
 }
 

@@ -97,6 +97,22 @@ fn every_planted_bug_fires_by_name_and_line() {
     }
 }
 
+/// Also where the CTAs run on all cores. Lines and CTAs: of the finding, then of the other access.
+#[test]
+fn a_race_between_ctas_names_both_accesses_and_always_the_same() {
+    for (name, lines, ctas) in
+        [("global-race/reader.ptx", [21, 22], [1, 0]), ("global-race/two_writers.ptx", [21, 21], [1, 0])]
+    {
+        let case = cases().into_iter().find(|c| c.name == name).unwrap();
+        let found: Vec<Finding> = (0..30).map(|_| finding(&case, Schedule::Deterministic)).collect();
+        assert!(found.iter().all(|f| *f == found[0]), "{name}");
+        let other = found[0].other.unwrap();
+        assert_eq!([found[0].line, other.line.unwrap()], lines, "{}", found[0]);
+        assert_eq!([found[0].cta[0], other.cta.unwrap()], ctas, "{}", found[0]);
+        assert_eq!((other.warp, other.lanes), (Some(0), 1), "{}", found[0]);
+    }
+}
+
 #[test]
 fn every_planted_bug_fires_under_any_seed() {
     for case in cases() {

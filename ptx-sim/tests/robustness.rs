@@ -145,6 +145,10 @@ fn refusals_name_the_line_and_the_reason() {
     assert_eq!(error("bra nowhere;"), "line 5: `nowhere` is not declared");
     assert_eq!(error(".reg .b32 %a;\n.reg .b32 %a;"), "line 6: `%a` is declared twice");
     assert_eq!(error("mov.u32 %r1 0;"), "line 5: expected `,` or `;`, found `0`");
+    // Found by fuzzing: a string, an empty one above all, where a number could stand.
+    assert_eq!(error("ld.global.u32 %r1, [\"\"];"), "line 5: expected an address, found ``");
+    let variable = Module::parse(".global .u32 x = \"\";").map(|_| ()).unwrap_err();
+    assert_eq!(variable.to_string(), "line 1: expected a constant or a symbol, found ``");
     assert!(matches!(Module::parse(".entry k() {"), Err(LoadError::Unterminated { line: 1, .. })));
     assert_eq!(error(".reg .b32 %r<99999999>;"), "line 5: register count is 99999999, the limit is 1048576");
 }

@@ -1,8 +1,11 @@
 //! Every kernel of the table on the simulator, and on the GPU; the latter are ignored, by name and with the reason,
 //! where there is none.
 
+use ferroflash::device::sim::SimDevice;
+use ferroflash::module::Library;
+use ferroflash::random_input::{self, InputKind};
 use ferroflash::verification::{Grid, Observer, RowReport, verify_rows};
-use ferroflash::{Attention, CudaOptions, Error, SimOptions};
+use ferroflash::{Attention, CudaOptions, Error, Problem, Row, RowSelection, SimOptions, Sizes};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Dtype;
 use kernels_gpu::table::{VARIANTS, Variant};
@@ -39,7 +42,32 @@ pub(crate) fn trials() -> Vec<Trial> {
             Trial::ignorable_test(format!("{name}::{}", variant.entry), move || kernel_is_right(on, variant))
         })
     };
-    devices.into_iter().chain(seeded).flat_map(trial).collect()
+    let conflicts = VARIANTS.iter().map(|variant| {
+        Trial::test(format!("simulator::bank_conflicts::{}", variant.entry), || no_bank_conflicts(variant))
+    });
+    devices.into_iter().chain(seeded).flat_map(trial).chain(conflicts).collect()
+}
+
+/// No access to shared memory takes more passes than its size needs: exact, for ragged and full blocks, both masks.
+fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
+    let device = Arc::new(SimDevice::new(SimOptions::default()));
+    let library = Arc::new(Library::find(None).map_err(|error| error.to_string())?);
+    let attention = Attention::new(device.clone(), library).map_err(|error| error.to_string())?;
+    let Row { head_dim, dtype, .. } = variant.row;
+    let sizes = Sizes { batch: 1, heads_q: 2, heads_kv: 1, seqlen_q: 150, seqlen_k: 300, head_dim };
+    let full = Problem::new(sizes, dtype).map_err(|error| error.to_string())?;
+    for problem in [full, full.with_causal(true)] {
+        let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 0);
+        let named = RowSelection::Named(variant.entry.to_owned());
+        let plans = attention.plans(&problem, &named).map_err(|error| error.to_string())?;
+        attention.forward_with(&plans[0], &q, &k, &v, true).map_err(|error| error.to_string())?;
+        let report = device.last_report().ok_or("no report")?;
+        let traffic = [report.shared_load, report.shared_store, report.async_shared];
+        if traffic.iter().any(|traffic| traffic.conflicts > 0 || traffic.wavefronts == 0) {
+            return Err(format!("loads, stores, copies: {traffic:?}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Why there is no GPU to test on, or `None` where there is one.

@@ -19,6 +19,7 @@ support::trials!(
     run_computes_real_tensors_as_the_cpu_does,
     verify_takes_real_tensors_through_every_row,
     bench_measures_and_never_calls_it_a_gpu,
+    bench_times_lse_where_it_is_asked_for,
     doctor_says_what_there_is,
     a_cubin_that_is_refused_gives_way_to_ptx,
     no_device_is_an_error_and_auto_goes_on,
@@ -181,6 +182,32 @@ fn bench_measures_and_never_calls_it_a_gpu() {
         assert_eq!(measured.len(), rows);
         assert!(measured.iter().all(|row| row["timing"]["median_us"].as_f64() > Some(0.0)), "{result}");
     }
+}
+
+fn bench_times_lse_where_it_is_asked_for() {
+    let setup = setup();
+    let bench = |more: &[&str], faults: &[(&str, &str)]| {
+        let args = ["bench", "--shape", "1,2,1,65,63,64", "--causal", "--reps", "3", "--force"];
+        setup.run(&[&args[..], &["--json", "bench.json"], more].concat(), faults)
+    };
+    let report = || {
+        let file = fs::read_to_string(setup.path().join("bench.json")).expect("written");
+        serde_json::from_str::<serde_json::Value>(&file).expect("JSON")
+    };
+    let wrong_lse = [("FAKE_DRIVER_OUTPUT", "lse")];
+    bench(&[], &wrong_lse).succeeded();
+    assert_eq!(report()["method"]["lse"], false);
+    assert_eq!(report()["results"][0]["rows"][0].get("times_us"), None);
+
+    let ended = bench(&["--lse", "--replays"], &[]);
+    assert!(ended.succeeded().stdout.contains("with LSE"), "{}", ended.stdout);
+    assert_eq!(report()["method"]["lse"], true);
+    let times = &report()["results"][0]["rows"][0]["times_us"];
+    assert_eq!(times.as_array().map(Vec::len), Some(3), "{times}");
+
+    let ended = bench(&["--lse", "--replays"], &wrong_lse);
+    assert!(ended.code == Some(1) && ended.stdout.contains("WRONG"), "{}", ended.stdout);
+    assert_eq!(report()["results"][0]["rows"][0].get("times_us"), None);
 }
 
 fn doctor_says_what_there_is() {

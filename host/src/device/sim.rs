@@ -3,7 +3,7 @@
 use crate::device::{Device, DeviceInfo, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Image};
-use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Schedule, launch};
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, launch};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
@@ -24,6 +24,7 @@ pub struct SimDevice {
     options: SimOptions,
     memory: Mutex<Allocations>,
     modules: RwLock<Vec<Arc<(String, Module)>>>,
+    last_report: Mutex<Option<Report>>,
 }
 
 struct Allocations {
@@ -49,7 +50,12 @@ impl SimDevice {
             memory_bytes: MEMORY_BYTES,
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
-        SimDevice { info, options, memory, modules: RwLock::default() }
+        SimDevice { info, options, memory, modules: RwLock::default(), last_report: Mutex::default() }
+    }
+
+    /// What the latest launch did, in numbers; `None` before the first and after a launch that failed.
+    pub fn last_report(&self) -> Option<Report> {
+        self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
@@ -139,9 +145,14 @@ impl Device for SimDevice {
             schedule: self.options.schedule,
             ..LaunchConfig::new([grid, 1, 1], [kernel.threads, 1, 1])
         };
-        launch(module, entry, params, &mut self.allocations().memory, &config)
-            .map(|_report| ())
-            .map_err(|error| Error::Simulation { entry: entry.clone(), reason: error.to_string() })
+        let result = launch(module, entry, params, &mut self.allocations().memory, &config);
+        let mut last_report = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
+        let (report, result) = match result {
+            Ok(report) => (Some(report), Ok(())),
+            Err(error) => (None, Err(Error::Simulation { entry: entry.clone(), reason: error.to_string() })),
+        };
+        *last_report = report;
+        result
     }
 
     unsafe fn synchronize(&self, _stream: StreamHandle) -> Result<(), Error> {

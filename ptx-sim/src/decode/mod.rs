@@ -81,12 +81,14 @@ pub(crate) struct Builder<'m, 'a> {
     continues: bool,
 }
 
-/// Decodes every function body; the list has an empty program where there is none.
+/// Decodes every function body; the list has an empty program where there is none. What is refused is added to `refused`:
+/// the programs are worth nothing then.
 pub(crate) fn programs<'a>(
     functions: &[ast::Function<'a>],
     names: &Names<'a>,
     variables: &mut Vec<Variable>,
-) -> Result<Vec<Program>, LoadError> {
+    refused: &mut Vec<LoadError>,
+) -> Vec<Program> {
     let mut lookup = Lookup::default();
     functions
         .iter()
@@ -106,27 +108,32 @@ pub(crate) fn programs<'a>(
                 guard: None,
                 continues: false,
             };
-            builder.function(function)
+            builder.function(function, refused)
         })
         .collect()
 }
 
 impl<'a> Builder<'_, 'a> {
-    fn function(mut self, function: &ast::Function<'a>) -> Result<Program, LoadError> {
-        self.formals(function)?;
+    fn function(mut self, function: &ast::Function<'a>, refused: &mut Vec<LoadError>) -> Program {
+        let before = refused.len();
+        refused.extend(self.formals(function).err());
         for (line, statement) in function.body.iter().flatten() {
             self.line = *line;
-            self.statement(statement)?;
+            refused.extend(self.statement(statement).err());
         }
-        if function.body.is_some() {
+        if function.body.is_some() && refused.len() == before {
             // Control may run off the end, which returns (PTX ISA §9.7.12.6).
             self.guard = None;
             self.emit(Op::Return);
-            self.resolve_labels()?;
-            cfg::set_reconvergence(&mut self.program);
-            compact::renumber(&mut self.program);
+            match self.resolve_labels() {
+                Err(error) => refused.push(error),
+                Ok(()) => {
+                    cfg::set_reconvergence(&mut self.program);
+                    compact::renumber(&mut self.program);
+                }
+            }
         }
-        Ok(self.program)
+        self.program
     }
 
     fn formals(&mut self, function: &ast::Function<'a>) -> Result<(), LoadError> {

@@ -3,7 +3,7 @@
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::memory::{Allocation, Words};
 use crate::op::{Access, Addr, Reg, Space};
-use crate::race::{self, Collision};
+use crate::race::{self, Collision, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
 use crate::shared::Who;
 use crate::window;
@@ -137,8 +137,8 @@ impl Warp {
             return Err(Fault::at(FindingKind::Uninitialized, lane, address));
         }
         if !strong && !cta.synchronized {
-            let noted = allocation.races.read(offset, bytes, race::tag(cta.id));
-            noted.map_err(|collision| global_race(lane, address, collision))?;
+            let noted = allocation.races.note(RaceAccess::Read, offset, bytes, race::tag(cta.id));
+            noted.map_err(|collision| global_race(lane, allocation.base, collision))?;
         }
         Ok(allocation.load(offset, bytes))
     }
@@ -154,8 +154,8 @@ impl Warp {
     ) -> Outcome {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok(()) };
         if !strong && !cta.synchronized {
-            let noted = allocation.races.write(offset, bytes, race::tag(cta.id));
-            noted.map_err(|collision| global_race(lane, address, collision))?;
+            let noted = allocation.races.note(RaceAccess::Write, offset, bytes, race::tag(cta.id));
+            noted.map_err(|collision| global_race(lane, allocation.base, collision))?;
         }
         allocation.store(offset, bytes, words);
         Ok(())
@@ -241,8 +241,9 @@ pub(super) fn check_alignment(cta: &Cta<'_>, lane: usize, address: u64, bytes: u
     Ok(())
 }
 
-pub(super) fn global_race(lane: usize, address: u64, collision: Collision) -> Box<Fault> {
-    let mut fault = Fault::at(FindingKind::GlobalRace, lane, address);
+/// The fault of a race in the allocation at `base`.
+pub(super) fn global_race(lane: usize, base: u64, collision: Collision) -> Box<Fault> {
+    let mut fault = Fault::at(FindingKind::GlobalRace, lane, base + collision.offset);
     fault.other =
         Some(OtherAccess { write: collision.write, line: None, warp: None, lanes: 0, cta: collision.cta });
     fault

@@ -6,7 +6,7 @@ use crate::finding::Outcome;
 use crate::float::{self, Format};
 use crate::memory::Words;
 use crate::op::{Atomic, AtomicOp, Scalar, Space};
-use crate::race;
+use crate::race::{self, RaceAccess};
 use crate::window;
 
 use super::access::{addresses, check_alignment, lanes, outside};
@@ -79,9 +79,10 @@ impl Warp {
             let kind = crate::finding::FindingKind::Uninitialized;
             return Err(crate::finding::Fault::at(kind, lane, address));
         }
-        allocation.races.atomic(offset, bytes, race::tag(cta.id)).or_else(|collision| {
-            if cta.synchronized { Ok(()) } else { Err(super::access::global_race(lane, address, collision)) }
-        })?;
+        let noted = allocation.races.note(RaceAccess::Atomic, offset, bytes, race::tag(cta.id));
+        if let (Err(collision), false) = (noted, cta.synchronized) {
+            return Err(super::access::global_race(lane, allocation.base, collision));
+        }
         let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
         let old = value(&allocation.load(offset, bytes));
         allocation.store(offset, bytes, &words(apply(old)));

@@ -194,8 +194,7 @@ impl<'a> Parser<'_, 'a> {
     }
 
     fn address(&mut self) -> Result<Operand<'a>, LoadError> {
-        let is_number = self.tokens.get(self.at).is_some_and(|t| t.text.as_bytes()[0].is_ascii_digit());
-        if is_number {
+        if self.at_digit() {
             return Ok(Operand::Address { base: None, offset: self.integer()? });
         }
         let base = Some(self.word("an address")?);

@@ -266,9 +266,7 @@ impl<'a> Parser<'_, 'a> {
             }
             return Ok(());
         }
-        let starts_number = self.peek(b'-')
-            || self.tokens.get(self.at).is_some_and(|t| t.text.as_bytes()[0].is_ascii_digit());
-        if starts_number {
+        if self.peek(b'-') || self.at_digit() {
             let value = self.constant()?;
             list.push(InitValue::Bits(number::init_bits(&value)));
             return Ok(());
@@ -296,6 +294,12 @@ impl<'a> Parser<'_, 'a> {
 
     fn peek(&self, punct: u8) -> bool {
         self.tokens.get(self.at).is_some_and(|t| t.kind == Kind::Punct(punct))
+    }
+
+    /// Whether a number without a sign comes next.
+    fn at_digit(&self) -> bool {
+        let word = self.tokens.get(self.at).filter(|t| t.kind == Kind::Word);
+        word.is_some_and(|t| t.text.starts_with(|c: char| c.is_ascii_digit()))
     }
 
     fn take(&mut self, punct: u8) -> bool {

@@ -13,6 +13,7 @@
 //! | `FAKE_DRIVER_OUTPUT=wrong` | the last row of O is wrong |
 //! | `FAKE_DRIVER_OUTPUT=unsteady` | every second launch differs in one bit of O |
 //! | `FAKE_DRIVER_OUTPUT=past` | a launch writes one element past O |
+//! | `FAKE_DRIVER_OUTPUT=lse` | the first value of LSE is wrong |
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub(crate) enum Output {
     Wrong,
     Unsteady,
     Past,
+    Lse,
 }
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
@@ -78,6 +80,7 @@ pub(crate) fn output() -> Output {
         Ok("wrong") => Output::Wrong,
         Ok("unsteady") => Output::Unsteady,
         Ok("past") => Output::Past,
+        Ok("lse") => Output::Lse,
         _ => Output::Right,
     }
 }

@@ -1,6 +1,7 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
 use crate::bench_report::{self, Measurement, Report};
+use crate::bench_sim;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::shape;
@@ -21,6 +22,9 @@ const EXAMPLES: &str = "Examples:
 
   # two kernels against each other, each launch with cold caches
   ferroflash bench --shape 8,32,8,1,8192,128 --rows fwd_f16_d128_m128n64_w4s1c1,fwd_f16_d128_m64n32_w4s2c1 --cold
+
+  # what each kernel executes, without a GPU
+  ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
 of a causal mask the visible share. GB/s counts Q, K, V and O once. Every kernel's output is checked before.";
@@ -81,6 +85,10 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
+    /// What runs the kernels
+    #[arg(long, value_enum, default_value_t = DeviceName::Cuda)]
+    device: DeviceName,
+
     /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
     #[arg(long, value_name = "FOLDER")]
     ptx: Option<PathBuf>,
@@ -88,6 +96,14 @@ pub(crate) struct Args {
     /// Number of the GPU, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceName {
+    /// The GPU: device time
+    Cuda,
+    /// The simulator: instructions, wavefronts and bytes, exact on any machine, and no time
+    Sim,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,6 +124,11 @@ enum DtypeName {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let problems = problems(args)?;
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
+    if args.device == DeviceName::Sim {
+        let library = Library::find(args.ptx.as_deref())?;
+        check_names(&args.rows, &library)?;
+        return bench_sim::run(&problems, &args.rows, args.lse, library, file);
+    }
     let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
     check_names(&args.rows, bench.attention().library())?;
     let options =
@@ -178,7 +199,9 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
         seqlen_k,
         head_dim,
     });
-    let shapes = if args.shape.is_empty() { &usual[..] } else { &args.shape };
+    // The simulator takes seconds where a GPU takes microseconds.
+    let usual = if args.device == DeviceName::Sim { &usual[..2] } else { &usual[..] };
+    let shapes = if args.shape.is_empty() { usual } else { &args.shape };
     let masks: &[bool] = match args.mask {
         MaskName::Full if !args.causal => &[false],
         MaskName::Full | MaskName::Causal => &[true],

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_report;
+mod bench_sim;
 mod device;
 mod doctor;
 mod doctor_tools;

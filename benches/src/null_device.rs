@@ -1,0 +1,109 @@
+//! A device that does nothing, so that what remains of a launch is the host's part.
+
+use ferroflash::device::{Device, DeviceInfo, LoadedKernel};
+use ferroflash::module::Image;
+use ferroflash::{Error, StreamHandle};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The device. Its memory is addresses only: writes are dropped and reads leave what was there.
+#[derive(Debug)]
+pub struct NullDevice {
+    info: DeviceInfo,
+    launches: AtomicU64,
+    next_address: AtomicU64,
+}
+
+impl Default for NullDevice {
+    /// As large as an H200.
+    fn default() -> NullDevice {
+        let info = DeviceInfo {
+            name: "no device".to_owned(),
+            sm: 90,
+            sm_count: 132,
+            l2_bytes: 50 << 20,
+            smem_opt_in_bytes: 227 * 1024,
+            memory_bytes: 141 << 30,
+        };
+        NullDevice { info, launches: AtomicU64::new(0), next_address: AtomicU64::new(256) }
+    }
+}
+
+impl NullDevice {
+    /// Launches so far.
+    pub fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for NullDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory_free(&self) -> Result<u64, Error> {
+        Ok(self.info.memory_bytes)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, Error> {
+        Ok(self.next_address.fetch_add(bytes.next_multiple_of(256), Ordering::Relaxed))
+    }
+
+    unsafe fn free(&self, _: u64) {}
+
+    unsafe fn write(&self, _: u64, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    unsafe fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    unsafe fn fill(&self, _: u64, _: u8, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
+        Ok(LoadedKernel { handle: 1, threads: image.threads, smem_bytes: image.smem_bytes })
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &LoadedKernel,
+        grid: u32,
+        params: &[u8],
+        _: StreamHandle,
+    ) -> Result<(), Error> {
+        // The parameters must be made, as for a device that takes them.
+        black_box((kernel, grid, params));
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    unsafe fn synchronize(&self, _: StreamHandle) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Kernels;
+    use crate::problems;
+    use ferroflash::{Attention, DeviceTensors};
+    use std::sync::Arc;
+
+    #[test]
+    fn every_standard_problem_is_planned_and_launched_on_it() {
+        let kernels = Kernels::generated().expect("written");
+        let device = Arc::new(NullDevice::default());
+        let attention = Attention::new(device.clone(), kernels.open().expect("valid")).expect("new enough");
+        let tensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None };
+        let problems = problems::standard().expect("valid");
+        for problem in &problems {
+            // SAFETY: the device reads and writes nothing.
+            unsafe { attention.forward_device(problem, &tensors, StreamHandle::DEFAULT) }.expect("launched");
+        }
+        assert_eq!(device.launches(), problems.len() as u64);
+    }
+}

@@ -1,0 +1,192 @@
+//! `ptx-sim run`: makes the buffers, launches the kernel, reports, writes the outputs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ptx_sim::{Entry, LaunchConfig, Memory, Module, Report, Schedule, SimError, launch};
+
+use crate::arguments::{Argument, Source};
+use crate::check::signature;
+use crate::error::Error;
+use crate::npy::{self, Layout};
+use crate::options::RunOptions;
+
+/// A buffer that is written to a file after the run.
+struct Output {
+    address: u64,
+    bytes: usize,
+    layout: Layout,
+    path: PathBuf,
+    /// Position of its parameter, from 1.
+    position: usize,
+}
+
+pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
+    let path = &options.file;
+    let bytes = std::fs::read(path).map_err(|reason| Error::File { path: path.clone(), reason })?;
+    let module = Module::parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|reason| Error::Load { path: path.clone(), reason })?;
+    let (name, entry) = choose(&module, options)?;
+    let mut memory = Memory::new();
+    let (params, outputs) = parameters(name, entry, &options.arguments, &mut memory)?;
+    let config = LaunchConfig {
+        dynamic_smem_bytes: options.shared,
+        limits: options.limits.limits(),
+        checks: options.checks.0,
+        schedule: options.seed.map_or(Schedule::Deterministic, Schedule::Seeded),
+        instruction_budget: options.budget,
+        ..LaunchConfig::new(options.grid.0, options.block.0)
+    };
+    let report = match launch(&module, name, &params, &mut memory, &config) {
+        Ok(report) => report,
+        Err(SimError::Finding(finding)) => {
+            if options.json {
+                let finding = finding.to_json();
+                crate::print(&format!("{{\"outcome\":\"finding\",\"finding\":{finding}}}\n"))?;
+            }
+            eprintln!("ptx-sim: {}: {finding}", path.display());
+            return Ok(ExitCode::from(1));
+        }
+        Err(error) => return Err(Error::Launch(error)),
+    };
+    let holes = collect(&outputs, &memory)?;
+    print_report(name, &report, options, holes)?;
+    let fails = options.checks.0.initialized && holes > 0;
+    Ok(if fails { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn choose<'m>(module: &'m Module, options: &RunOptions) -> Result<(&'m str, &'m Entry), Error> {
+    let names = || module.entries().map(str::to_owned).collect::<Vec<_>>();
+    let name = match &options.entry {
+        Some(name) => module.entries().find(|entry| entry == name),
+        None if module.entries().nth(1).is_some() => return Err(Error::WhichEntry { names: names() }),
+        None => module.entries().next(),
+    };
+    match (name.and_then(|name| Some((name, module.entry(name)?))), &options.entry) {
+        (Some(found), _) => Ok(found),
+        (None, Some(name)) if module.entries().next().is_some() => {
+            Err(Error::UnknownEntry { name: name.clone(), names: names() })
+        }
+        (None, _) => Err(Error::NoEntry { path: options.file.clone() }),
+    }
+}
+
+/// The parameter block, and the buffers to write to files afterwards.
+fn parameters(
+    name: &str,
+    entry: &Entry,
+    arguments: &[Argument],
+    memory: &mut Memory,
+) -> Result<(Vec<u8>, Vec<Output>), Error> {
+    let (expected, got) = (entry.params().len(), arguments.len());
+    if expected != got {
+        let (entry, signature) = (name.to_owned(), signature(entry));
+        return Err(Error::ArgumentCount { entry, expected, got, signature });
+    }
+    let mut block = vec![0; entry.param_bytes()];
+    let mut outputs = Vec::new();
+    for (at, (param, argument)) in entry.params().iter().zip(arguments).enumerate() {
+        let bytes = bytes_of(argument, at + 1, memory, &mut outputs)?;
+        if bytes.len() != param.bytes as usize {
+            return Err(Error::ArgumentSize {
+                entry: name.to_owned(),
+                position: at + 1,
+                name: param.name.clone(),
+                expected: param.bytes,
+                argument: kind(argument).to_owned(),
+                got: bytes.len(),
+            });
+        }
+        block[param.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+    Ok((block, outputs))
+}
+
+fn kind(argument: &Argument) -> &'static str {
+    match argument {
+        Argument::Value(_) => "of that number",
+        _ => "of a buffer's address",
+    }
+}
+
+fn bytes_of(
+    argument: &Argument,
+    position: usize,
+    memory: &mut Memory,
+    outputs: &mut Vec<Output>,
+) -> Result<Vec<u8>, Error> {
+    let mut filled = |data: &[u8]| -> Result<u64, Error> {
+        let address = memory.alloc(data.len());
+        memory.write(address, data)?;
+        Ok(address)
+    };
+    let address = match argument {
+        Argument::Value(bytes) => return Ok(bytes.clone()),
+        Argument::InOut { from, to } => {
+            let (layout, data) = npy::read(from)?;
+            let address = filled(&data)?;
+            outputs.push(Output { address, bytes: data.len(), layout, path: to.clone(), position });
+            address
+        }
+        Argument::Buffer { source, result } => {
+            let (address, bytes) = match source {
+                Source::File(path) => {
+                    let (_, data) = npy::read(path)?;
+                    (filled(&data)?, data.len())
+                }
+                Source::Zeros(bytes) => (filled(&vec![0; *bytes])?, *bytes),
+                Source::Unwritten(bytes) => (memory.alloc(*bytes), *bytes),
+            };
+            if let Some((layout, path)) = result {
+                let (layout, path) = (layout.clone(), path.clone());
+                outputs.push(Output { address, bytes, layout, path, position });
+            }
+            address
+        }
+    };
+    Ok(address.to_le_bytes().to_vec())
+}
+
+/// Writes the outputs to their files; gives the bytes in them that the kernel did not write, and says where.
+fn collect(outputs: &[Output], memory: &Memory) -> Result<usize, Error> {
+    let mut holes = 0;
+    for output in outputs {
+        let mut data = vec![0; output.bytes];
+        memory.read(output.address, &mut data)?;
+        npy::write(&output.path, &output.layout, &data)?;
+        let mut missing = (0, None);
+        for at in 0..output.bytes {
+            if !memory.is_written(output.address + at as u64, 1)? {
+                missing = (missing.0 + 1, missing.1.or(Some(at)));
+            }
+        }
+        if let (count, Some(first)) = missing {
+            eprintln!(
+                "ptx-sim: unwritten: {count} of {} bytes of parameter {} ({}) were never written, the first at byte {first}",
+                output.bytes,
+                output.position,
+                output.path.display()
+            );
+            holes += count;
+        }
+    }
+    Ok(holes)
+}
+
+fn print_report(name: &str, report: &Report, options: &RunOptions, holes: usize) -> Result<(), Error> {
+    if options.json {
+        let outcome = if holes > 0 { "unwritten" } else { "ok" };
+        let report = report.to_json();
+        return crate::print(&format!(
+            "{{\"outcome\":\"{outcome}\",\"unwritten_bytes\":{holes},\"report\":{report}}}\n"
+        ));
+    }
+    let mut text = format!(
+        "{name}: {} CTAs of {} warps ran {} warp instructions; no rule was broken\n",
+        report.ctas, report.warps_per_cta, report.warp_instructions
+    );
+    if options.counters {
+        text += &report.to_string();
+    }
+    crate::print(&text)
+}
