@@ -148,6 +148,9 @@ impl RowError {
             RowError::SharedMemory { .. } => {
                 "shared memory over 99 KB (101376 bytes): lower block_m, block_n or stages"
             }
+            RowError::Spills => {
+                "ptxas spills registers for this tile: lower block_m or block_n, or change stages"
+            }
             RowError::Registers { .. } => {
                 "registers over the limit: lower block_m or block_n, or raise warps"
             }
