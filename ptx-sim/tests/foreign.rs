@@ -1,4 +1,7 @@
-//! PTX that other compilers made: of ordinary CUDA kernels (`foreign/*.cu`) by nvcc 13.5, of a fused attention by Triton.
+//! PTX that other compilers made: of ordinary CUDA kernels (`foreign/*.cu`) by nvcc 13.5 and by clang 22.1, of a fused
+//! attention by Triton. clang needs no CUDA toolkit; `foreign/clang/` stands in for its headers:
+//! `clang++ -x cuda --cuda-device-only --cuda-gpu-arch=sm_80 --cuda-feature=+ptx80 -nocudainc -nocudalib -fms-extensions
+//! -std=c++17 -O3 -Iclang -S kernels.cu -o clang/kernels.ptx`.
 
 use ptx_sim::{LaunchConfig, Memory, Module, Report, launch};
 
@@ -55,6 +58,8 @@ impl Run {
 }
 
 const KERNELS: &str = include_str!("foreign/kernels.ptx");
+/// What nvcc and clang made of the same kernels.
+const COMPILERS: [&str; 2] = [KERNELS, include_str!("foreign/clang/kernels.ptx")];
 
 fn floats(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
@@ -89,66 +94,74 @@ fn assert_close(got: &[f32], want: &[f64], bound: f64) {
 
 #[test]
 fn reduction() {
-    let mut run = Run::new(KERNELS);
-    let input = floats(3000, 1);
-    run.buffer(&bytes(&input));
-    let out = run.buffer(&[0; 4]);
-    run.int(3000);
-    let report = run.launch("reduce_sum", [3, 1, 1], [256, 1, 1], 0);
-    let want: f64 = input.iter().map(|x| f64::from(*x)).sum();
-    assert_close(&run.read(out, 1, f32::from_le_bytes), &[want], 1e-3);
-    assert_eq!(report.atomics, 3);
+    for text in COMPILERS {
+        let mut run = Run::new(text);
+        let input = floats(3000, 1);
+        run.buffer(&bytes(&input));
+        let out = run.buffer(&[0; 4]);
+        run.int(3000);
+        let report = run.launch("reduce_sum", [3, 1, 1], [256, 1, 1], 0);
+        let want: f64 = input.iter().map(|x| f64::from(*x)).sum();
+        assert_close(&run.read(out, 1, f32::from_le_bytes), &[want], 1e-3);
+        assert_eq!(report.atomics, 3);
+    }
 }
 
 #[test]
 fn transpose() {
-    let (rows, columns) = (70, 45);
-    let mut run = Run::new(KERNELS);
-    let input = floats(rows * columns, 2);
-    run.buffer(&bytes(&input));
-    let out = run.output(4 * rows * columns);
-    run.int(rows as i32);
-    run.int(columns as i32);
-    let report = run.launch("transpose", [2, 3, 1], [32, 8, 1], 0);
-    let got = run.read(out, rows * columns, f32::from_le_bytes);
-    for r in 0..rows {
-        for c in 0..columns {
-            assert_eq!(got[c * rows + r], input[r * columns + c], "({r}, {c})");
+    for text in COMPILERS {
+        let (rows, columns) = (70, 45);
+        let mut run = Run::new(text);
+        let input = floats(rows * columns, 2);
+        run.buffer(&bytes(&input));
+        let out = run.output(4 * rows * columns);
+        run.int(rows as i32);
+        run.int(columns as i32);
+        let report = run.launch("transpose", [2, 3, 1], [32, 8, 1], 0);
+        let got = run.read(out, rows * columns, f32::from_le_bytes);
+        for r in 0..rows {
+            for c in 0..columns {
+                assert_eq!(got[c * rows + r], input[r * columns + c], "({r}, {c})");
+            }
         }
+        assert_eq!((report.shared_load.conflicts, report.shared_store.conflicts), (0, 0));
     }
-    assert_eq!((report.shared_load.conflicts, report.shared_store.conflicts), (0, 0));
 }
 
 #[test]
 fn softmax() {
-    let (rows, columns) = (5, 300);
-    let mut run = Run::new(KERNELS);
-    let input: Vec<f32> = floats(rows * columns, 3).iter().map(|x| x * 8.0).collect();
-    run.buffer(&bytes(&input));
-    let out = run.output(4 * rows * columns);
-    run.int(columns as i32);
-    run.launch("softmax", [rows as u32, 1, 1], [128, 1, 1], 4 * columns as u32);
-    let mut want = Vec::new();
-    for row in input.chunks(columns) {
-        let most = row.iter().copied().fold(f32::MIN, f32::max);
-        let terms: Vec<f64> = row.iter().map(|x| f64::from(x - most).exp()).collect();
-        let sum: f64 = terms.iter().sum();
-        want.extend(terms.iter().map(|t| t / sum));
+    for text in COMPILERS {
+        let (rows, columns) = (5, 300);
+        let mut run = Run::new(text);
+        let input: Vec<f32> = floats(rows * columns, 3).iter().map(|x| x * 8.0).collect();
+        run.buffer(&bytes(&input));
+        let out = run.output(4 * rows * columns);
+        run.int(columns as i32);
+        run.launch("softmax", [rows as u32, 1, 1], [128, 1, 1], 4 * columns as u32);
+        let mut want = Vec::new();
+        for row in input.chunks(columns) {
+            let most = row.iter().copied().fold(f32::MIN, f32::max);
+            let terms: Vec<f64> = row.iter().map(|x| f64::from(x - most).exp()).collect();
+            let sum: f64 = terms.iter().sum();
+            want.extend(terms.iter().map(|t| t / sum));
+        }
+        assert_close(&run.read(out, rows * columns, f32::from_le_bytes), &want, 1e-5);
     }
-    assert_close(&run.read(out, rows * columns, f32::from_le_bytes), &want, 1e-5);
 }
 
 #[test]
 fn histogram() {
-    let input: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let mut run = Run::new(KERNELS);
-    run.buffer(&input);
-    let bins = run.buffer(&[0; 1024]);
-    run.int(5000);
-    run.launch("histogram", [4, 1, 1], [128, 1, 1], 0);
-    let mut want = vec![0u32; 256];
-    input.iter().for_each(|b| want[usize::from(*b)] += 1);
-    assert_eq!(run.read(bins, 256, u32::from_le_bytes), want);
+    for text in COMPILERS {
+        let input: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let mut run = Run::new(text);
+        run.buffer(&input);
+        let bins = run.buffer(&[0; 1024]);
+        run.int(5000);
+        run.launch("histogram", [4, 1, 1], [128, 1, 1], 0);
+        let mut want = vec![0u32; 256];
+        input.iter().for_each(|b| want[usize::from(*b)] += 1);
+        assert_eq!(run.read(bins, 256, u32::from_le_bytes), want);
+    }
 }
 
 fn product(a: &[f32], b: &[f32], n: usize) -> Vec<f64> {
@@ -158,15 +171,17 @@ fn product(a: &[f32], b: &[f32], n: usize) -> Vec<f64> {
 
 #[test]
 fn tiled_matrix_product() {
-    let n = 48;
-    let (a, b) = (floats(n * n, 4), floats(n * n, 5));
-    let mut run = Run::new(KERNELS);
-    run.buffer(&bytes(&a));
-    run.buffer(&bytes(&b));
-    let c = run.output(4 * n * n);
-    run.int(n as i32);
-    run.launch("matmul_tiled", [3, 3, 1], [16, 16, 1], 0);
-    assert_close(&run.read(c, n * n, f32::from_le_bytes), &product(&a, &b, n), 1e-4);
+    for text in COMPILERS {
+        let n = 48;
+        let (a, b) = (floats(n * n, 4), floats(n * n, 5));
+        let mut run = Run::new(text);
+        run.buffer(&bytes(&a));
+        run.buffer(&bytes(&b));
+        let c = run.output(4 * n * n);
+        run.int(n as i32);
+        run.launch("matmul_tiled", [3, 3, 1], [16, 16, 1], 0);
+        assert_close(&run.read(c, n * n, f32::from_le_bytes), &product(&a, &b, n), 1e-4);
+    }
 }
 
 #[test]
@@ -175,42 +190,48 @@ fn matrix_product_on_tensor_cores_through_wmma() {
     // Multiples of 1/64 below 1 are exact in f16.
     let exact = |seed| floats(n * n, seed).iter().map(|x| (x * 64.0).round() / 64.0).collect::<Vec<f32>>();
     let (a, b) = (exact(6), exact(7));
-    let mut run = Run::new(include_str!("foreign/wmma.ptx"));
-    run.buffer(&halves(&a));
-    run.buffer(&halves(&b));
-    let c = run.output(4 * n * n);
-    run.int(n as i32);
-    let report = run.launch("matmul_wmma", [5, 5, 1], [32, 1, 1], 0);
-    assert_close(&run.read(c, n * n, f32::from_le_bytes), &product(&a, &b, n), 1e-5);
-    assert_eq!(report.tensor_flops, 2 * 80 * 80 * 80);
+    for text in [include_str!("foreign/wmma.ptx"), include_str!("foreign/clang/wmma.ptx")] {
+        let mut run = Run::new(text);
+        run.buffer(&halves(&a));
+        run.buffer(&halves(&b));
+        let c = run.output(4 * n * n);
+        run.int(n as i32);
+        let report = run.launch("matmul_wmma", [5, 5, 1], [32, 1, 1], 0);
+        assert_close(&run.read(c, n * n, f32::from_le_bytes), &product(&a, &b, n), 1e-5);
+        assert_eq!(report.tensor_flops, 2 * 80 * 80 * 80);
+    }
 }
 
 #[test]
 fn loops_that_lanes_leave_one_by_one_and_an_early_return() {
-    let mut run = Run::new(KERNELS);
-    let out = run.output(4 * 50);
-    run.int(50);
-    let report = run.launch("collatz_steps", [1, 1, 1], [64, 1, 1], 0);
-    let steps = |mut x: u64| {
-        let mut count = 0;
-        while x != 1 {
-            x = if x % 2 == 1 { 3 * x + 1 } else { x / 2 };
-            count += 1;
-        }
-        count
-    };
-    let want: Vec<i32> = (1..=50).map(steps).collect();
-    assert_eq!(run.read(out, 50, i32::from_le_bytes), want);
-    assert!(report.divergent_branches > 20);
+    for text in COMPILERS {
+        let mut run = Run::new(text);
+        let out = run.output(4 * 50);
+        run.int(50);
+        let report = run.launch("collatz_steps", [1, 1, 1], [64, 1, 1], 0);
+        let steps = |mut x: u64| {
+            let mut count = 0;
+            while x != 1 {
+                x = if x % 2 == 1 { 3 * x + 1 } else { x / 2 };
+                count += 1;
+            }
+            count
+        };
+        let want: Vec<i32> = (1..=50).map(steps).collect();
+        assert_eq!(run.read(out, 50, i32::from_le_bytes), want);
+        assert!(report.divergent_branches > 20);
+    }
 }
 
 #[test]
 fn recursion_with_another_depth_in_every_lane() {
-    let mut run = Run::new(KERNELS);
-    let out = run.output(4 * 64);
-    run.launch("fibonacci", [1, 1, 1], [64, 1, 1], 0);
-    let want: Vec<i32> = (0..64).map(|i| [0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89][i % 12]).collect();
-    assert_eq!(run.read(out, 64, i32::from_le_bytes), want);
+    for text in COMPILERS {
+        let mut run = Run::new(text);
+        let out = run.output(4 * 64);
+        run.launch("fibonacci", [1, 1, 1], [64, 1, 1], 0);
+        let want: Vec<i32> = (0..64).map(|i| [0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89][i % 12]).collect();
+        assert_eq!(run.read(out, 64, i32::from_le_bytes), want);
+    }
 }
 
 #[test]

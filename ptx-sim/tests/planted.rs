@@ -1,8 +1,11 @@
 //! Planted bugs: each file of `fail/<kind>/` breaks one rule. Lines that end in `// BUG` are the bug, lines that start with
 //! `//FIX` mend it, and `FIRES` marks the line that must be reported. The mended twin must stay quiet.
 //!
+//! `pass/` holds programs that break no rule, each with what the last buffer must hold at the end.
+//!
 //! Directives: `//# grid n`, `//# block n`, `//# smem n`, `//# budget n`; one parameter each for `//# buffer bytes`,
-//! `//# unwritten bytes`, `//# freed bytes`.
+//! `//# unwritten bytes`, `//# freed bytes`. A buffer holds zeros, or the words after its size; `//# expect` is followed by
+//! words. `3..6` stands for 3 4 5, `7x4` for 7 7 7 7.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +18,17 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fail");
+    cases_in("tests/fail")
+}
+
+fn cases_in(folder: &str) -> Vec<Case> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let list = |path: &Path| -> Vec<PathBuf> {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
         paths.sort();
         paths
     };
-    let files = list(&root).into_iter().flat_map(|kind| list(&kind));
+    let files = list(&root).into_iter().flat_map(|path| if path.is_dir() { list(&path) } else { vec![path] });
     files
         .map(|path| Case {
             name: path.strip_prefix(&root).unwrap().display().to_string(),
@@ -44,20 +51,39 @@ fn mended(text: &str) -> String {
     text.lines().map(mend).collect::<Vec<_>>().join("\n")
 }
 
-fn run(text: &str, checks: Checks, schedule: Schedule) -> Result<(), SimError> {
+fn words(text: &str) -> Vec<u32> {
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    let run = |word: &str| match (word.split_once(".."), word.split_once('x')) {
+        (Some((from, to)), _) => (number(from)..number(to)).collect(),
+        (None, Some((value, count))) => vec![number(value); number(count) as usize],
+        (None, None) => vec![number(word)],
+    };
+    text.split_whitespace().flat_map(run).collect()
+}
+
+/// The words of the last buffer at the end.
+fn run(text: &str, checks: Checks, schedule: Schedule) -> Result<Vec<u32>, SimError> {
     let module = Module::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let mut memory = Memory::new();
     let mut config = LaunchConfig::new([1, 1, 1], [32, 1, 1]);
     (config.checks, config.schedule) = (checks, schedule);
     let mut params = Vec::new();
+    let mut last = (0, 0);
     for directive in text.lines().filter_map(|l| l.strip_prefix("//# ")) {
         let (name, value) = directive.split_once(' ').unwrap();
+        if name == "expect" {
+            continue;
+        }
+        let (value, content) = value.split_once(' ').unwrap_or((value, ""));
         let value: u32 = value.parse().unwrap();
         let mut buffer = |written: bool, freed: bool| {
             let address = memory.alloc(value as usize);
             if written {
-                memory.write(address, &vec![0; value as usize]).unwrap();
+                let mut bytes: Vec<u8> = words(content).into_iter().flat_map(u32::to_le_bytes).collect();
+                bytes.resize(value as usize, 0);
+                memory.write(address, &bytes).unwrap();
             }
+            last = (address, value as usize);
             if freed {
                 memory.free(address).unwrap();
             }
@@ -74,13 +100,35 @@ fn run(text: &str, checks: Checks, schedule: Schedule) -> Result<(), SimError> {
             other => panic!("unknown directive {other}"),
         }
     }
-    launch(&module, "k", &params, &mut memory, &config).map(|_| ())
+    launch(&module, "k", &params, &mut memory, &config)?;
+    let mut bytes = vec![0; last.1];
+    // A freed buffer has no content.
+    let content = if memory.read(last.0, &mut bytes).is_ok() { &bytes[..] } else { &[] };
+    Ok(content.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect())
 }
 
 fn finding(case: &Case, schedule: Schedule) -> Finding {
     match run(&case.text, Checks::ALL, schedule) {
         Err(SimError::Finding(finding)) => *finding,
         other => panic!("{}: expected {}, got {other:?}", case.name, case.kind),
+    }
+}
+
+#[test]
+fn every_correct_program_gives_what_it_must_under_any_seed() {
+    let cases = cases_in("tests/pass");
+    assert!(cases.len() > 10);
+    for case in cases {
+        let expected = case.text.lines().find_map(|l| l.strip_prefix("//# expect ")).unwrap();
+        let schedules = (0..20).map(Schedule::Seeded).chain([Schedule::Deterministic]);
+        for schedule in schedules {
+            for checks in [Checks::ALL, Checks::NONE] {
+                match run(&case.text, checks, schedule) {
+                    Ok(got) => assert_eq!(got, words(expected), "{} {schedule:?}", case.name),
+                    Err(error) => panic!("{}: {error}", case.name),
+                }
+            }
+        }
     }
 }
 

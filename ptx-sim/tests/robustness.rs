@@ -19,7 +19,7 @@ impl Random {
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut paths = Vec::new();
-    let mut folders = vec![root.join("fail"), root.join("foreign")];
+    let mut folders = vec![root.join("fail"), root.join("pass"), root.join("foreign")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
             if entry.is_dir() { folders.push(entry) } else { paths.push(entry) }
