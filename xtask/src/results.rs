@@ -1,6 +1,6 @@
 //! Files of `benches/torch_sdpa.py`: what they say, which one of a device is the newest, and their table.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -112,6 +112,10 @@ pub(crate) fn newest(root: &Path) -> anyhow::Result<Vec<Results>> {
 fn parse(file: &str, text: &str) -> anyhow::Result<Results> {
     let results: Results = serde_json::from_str(text)
         .with_context(|| format!("{FOLDER}/{file} is not what benches/torch_sdpa.py writes"))?;
+    // What the tests' fake driver and the simulator call themselves.
+    if ["no GPU", "simulator"].iter().any(|name| results.device.name.contains(name)) {
+        bail!("{FOLDER}/{file} is of no GPU: its device is {}", results.device.name);
+    }
     Ok(Results { file: file.to_owned(), ..results })
 }
 
@@ -269,6 +273,17 @@ pub(crate) mod tests {
     /// The sample, read.
     pub(crate) fn results() -> Results {
         parse("a.json", &sample("Some GPU", "2026-01-31T23:59:59Z")).expect("valid")
+    }
+
+    #[test]
+    fn what_no_gpu_measured_is_refused() {
+        for device in ["fake driver (no GPU)", "simulator (L4, sm_89)"] {
+            let error = parse("a.json", &sample(device, "2026-01-01T00:00:00Z")).expect_err("refused");
+            assert_eq!(
+                error.to_string(),
+                format!("benches/results/a.json is of no GPU: its device is {device}")
+            );
+        }
     }
 
     #[test]
