@@ -15,9 +15,11 @@ const SKIPPED: [&str; 3] = [".git", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 6] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 7] = [
     ("compat/", &[]),
     ("kernels-gpu/", &[]),
+    // Its fuzz target, a workspace of its own.
+    ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
     ("host/", &["kernels-gpu", "ptx-sim"]),
     ("lab/", &["ferroflash", "kernels-gpu", "ptx-sim"]),

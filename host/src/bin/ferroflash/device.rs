@@ -30,7 +30,7 @@ pub(crate) struct DeviceArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Choice {
-    /// The GPU where there is one, else the simulator
+    /// The GPU where there is one, else the simulator, else (without compiled kernels) the CPU
     Auto,
     /// The GPU, or an error
     Cuda,
@@ -62,6 +62,14 @@ impl DeviceArgs {
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
         let sim = || self.simulator().map(|attention| Engine::Kernels(Box::new(attention)));
+        let without_gpu = |because: String| match sim() {
+            Ok(engine) => Ok((engine, because)),
+            // Kernels that were asked for by folder must be there.
+            Err(error @ Error::NoKernels { .. }) if self.ptx.is_none() => {
+                Ok((Engine::Reference, format!("{because}; {error}")))
+            }
+            Err(error) => Err(error),
+        };
         let (engine, because) = match self.device {
             Choice::Cuda => (cuda()?, String::new()),
             Choice::Sim => (sim()?, String::new()),
@@ -69,9 +77,9 @@ impl DeviceArgs {
             Choice::Auto => match cuda() {
                 Ok(engine) => (engine, String::new()),
                 Err(Error::NoDriver { searched, reason }) => {
-                    (sim()?, format!(", as there is no CUDA driver: {reason} (searched {searched})"))
+                    without_gpu(format!(", as there is no CUDA driver: {reason} (searched {searched})"))?
                 }
-                Err(error @ Error::UnsupportedDevice { .. }) => (sim()?, format!(": {error}")),
+                Err(error @ Error::UnsupportedDevice { .. }) => without_gpu(format!(": {error}"))?,
                 Err(error) => return Err(error),
             },
         };
