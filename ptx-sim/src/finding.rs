@@ -14,7 +14,7 @@ pub enum FindingKind {
     Misaligned,
     /// A read of memory that nobody wrote.
     Uninitialized,
-    /// An access to the target of a `cp.async` that its thread has not waited for.
+    /// An access to the target of a `cp.async` that its thread has not waited for, or a source that changed before the wait.
     AsyncPending,
     /// Two accesses to shared memory, one of them a write, that no barrier orders.
     SharedRace,

@@ -39,9 +39,10 @@
 //! # What is simplified
 //!
 //! - Sums of `mma` are taken in f32 in order of k; hardware may round differently, within the bound that the ISA leaves open.
-//! - The source of a `cp.async` is read when it is issued, so a source that changes before the wait is not seen.
+//! - The source of a `cp.async` is read when it is issued; that it changes before the wait is found at the wait, by value.
 //! - A CTA that executes a fence and then an atomic is no longer checked for races with other CTAs.
 //! - A shared-memory race is found between the last write and the latest reads of two warps of each granule.
+//! - A `bar.warp.sync` of some lanes orders the accesses of the whole warp.
 //! - CTAs do not run in lockstep: a kernel whose CTAs wait for one another ends in [`FindingKind::Budget`].
 //! - `mbarrier`, bulk copies and `wgmma` are refused. They belong next to the barriers (`exec/barrier.rs`), the queue of
 //!   asynchronous copies (`exec/copy.rs`) and the tensor instructions (`exec/mma.rs`), with a row each in the family table.

@@ -85,7 +85,7 @@ impl<'a> Builder<'_, 'a> {
         Ok((space, self.address(operand, position)?))
     }
 
-    /// `atom` and `red`. Captures: semantics, scope, space, operation, noftz, type.
+    /// `atom` and `red`. Captures: semantics, scope, space, operation, noftz of sums, type.
     pub(super) fn atomic(
         &mut self,
         has_result: bool,
@@ -109,10 +109,8 @@ impl<'a> Builder<'_, 'a> {
             "inc" => AtomicOp::Increment,
             _ => AtomicOp::Decrement,
         };
-        let ty = scalar(captures[5]);
-        if !atomic_type_fits(op, ty, captures[5]) {
-            return Err(self.unsupported());
-        }
+        // The sum alone has a rounding word before its type.
+        let ty = scalar(captures[captures.len() - 1]);
         let first = usize::from(has_result);
         self.count(operands, first + 2 + usize::from(op == AtomicOp::CompareAndSwap))?;
         let result = if has_result { Some(self.any_result(&operands[0], 1, ty.bits())?) } else { None };
@@ -221,20 +219,5 @@ impl<'a> Builder<'_, 'a> {
         let value = self.word(&operands[1], 2)?;
         self.emit(Op::MoveMatrix { result, value });
         Ok(())
-    }
-}
-
-/// The types that PTX ISA §9.7.13.5 gives each operation.
-fn atomic_type_fits(op: AtomicOp, ty: Scalar, name: &str) -> bool {
-    let untyped = name.starts_with('b') && !ty.is_float();
-    match op {
-        AtomicOp::Add => !untyped && ty.bits() >= 16,
-        AtomicOp::Min | AtomicOp::Max => {
-            !untyped && !matches!(ty, Scalar::F32 | Scalar::F64) && !ty.is_float()
-        }
-        AtomicOp::And | AtomicOp::Or | AtomicOp::Xor => untyped && ty.bits() >= 32,
-        AtomicOp::Exchange => untyped && ty.bits() >= 32,
-        AtomicOp::CompareAndSwap => untyped,
-        AtomicOp::Increment | AtomicOp::Decrement => ty == Scalar::U(32) && !untyped,
     }
 }

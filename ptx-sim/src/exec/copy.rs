@@ -1,7 +1,8 @@
 //! `cp.async`: copies that land late (PTX ISA §9.7.9.25.3). The source is read when the copy is issued; the bytes reach
-//! shared memory when the thread waits for them, or earlier at random under a seed.
+//! shared memory when the thread waits for them, or earlier at random under a seed. The hardware may read the source at
+//! any time before the wait, so a source that has changed by then is a fault.
 
-use crate::finding::{Fault, FindingKind, Outcome};
+use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::memory::Words;
 use crate::op::CopyAsync;
 use crate::regs::LANES;
@@ -21,6 +22,9 @@ struct Copy {
     /// Offsets in shared memory.
     to: [u64; LANES],
     data: [Words; LANES],
+    /// Addresses in global memory, and bytes read there.
+    from: [u64; LANES],
+    source_bytes: [u32; LANES],
     /// The group of each lane.
     group: [u32; LANES],
     /// Where it was issued, as a PTX line.
@@ -67,7 +71,8 @@ impl Warp {
         cta.counters.copy(&to, &from, &source_bytes, active, bytes);
         let group = self.copies.group;
         let line = cta.launch.line(self.at);
-        let mut new = Copy { open: 0, landed: 0, bytes, to: [0; LANES], data: [[0; 4]; LANES], group, line };
+        let (open, data) = (0, [[0; 4]; LANES]);
+        let mut new = Copy { open, landed: 0, bytes, to: [0; LANES], data, from, source_bytes, group, line };
         for lane in lanes(active) {
             let size = source_bytes[lane];
             if size > bytes {
@@ -118,6 +123,7 @@ impl Warp {
                     continue;
                 }
                 done |= 1 << lane;
+                check_source(copy, lane, &mut self.hint, cta)?;
                 if copy.landed >> lane & 1 == 0 {
                     cta.shared.store(copy.to[lane], copy.bytes, &copy.data[lane]);
                 }
@@ -135,5 +141,22 @@ impl Warp {
         }
         queue.copies.retain(|c| c.open != 0);
         Ok(())
+    }
+}
+
+/// Whether the source still holds what was copied.
+fn check_source(copy: &Copy, lane: usize, hint: &mut usize, cta: &Cta<'_>) -> Outcome {
+    let (address, bytes) = (copy.from[lane], copy.source_bytes[lane]);
+    if !cta.launch.config.checks.async_copies || bytes == 0 {
+        return Ok(());
+    }
+    match cta.launch.memory.locate(address, bytes.into(), hint) {
+        Ok((allocation, offset)) if allocation.load(offset, bytes) != copy.data[lane] => {
+            let mut fault = Fault::at(FindingKind::AsyncPending, lane, address);
+            let line = Some(copy.line);
+            fault.other = Some(OtherAccess { write: false, line, warp: None, lanes: 1 << lane, cta: None });
+            Err(fault)
+        }
+        _ => Ok(()),
     }
 }
