@@ -42,7 +42,6 @@
 //! - The source of a `cp.async` is read when it is issued; that it changes before the wait is found at the wait, by value.
 //! - A CTA that executes a fence and then an atomic is no longer checked for races with other CTAs.
 //! - A shared-memory race is found between the last write and the latest reads of two warps of each granule.
-//! - A `bar.warp.sync` of some lanes orders the accesses of the whole warp.
 //! - CTAs do not run in lockstep: a kernel whose CTAs wait for one another ends in [`FindingKind::Budget`].
 //! - `mbarrier`, bulk copies and `wgmma` are refused. They belong next to the barriers (`exec/barrier.rs`), the queue of
 //!   asynchronous copies (`exec/copy.rs`) and the tensor instructions (`exec/mma.rs`), with a row each in the family table.
@@ -61,6 +60,7 @@ mod finding;
 mod float;
 mod global_race;
 mod half;
+mod lane_order;
 mod launch;
 mod memory;
 mod module;

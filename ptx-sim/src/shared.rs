@@ -4,6 +4,7 @@
 
 use crate::config::Checks;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
+use crate::lane_order::LaneOrder;
 use crate::memory::Words;
 use crate::window::SHARED_BASE;
 
@@ -18,6 +19,8 @@ struct Mark {
     lanes: u32,
     warp: u16,
     strong: bool,
+    /// Barriers of some of the warp's lanes before it.
+    barriers: u8,
 }
 
 /// What is known about a granule.
@@ -43,6 +46,8 @@ pub(crate) struct Who<'c> {
     pub(crate) strong: bool,
     /// The vector clock of the warp.
     pub(crate) clock: &'c [u32],
+    /// The order among its lanes, where barriers of some of them gave one.
+    pub(crate) order: Option<&'c LaneOrder>,
 }
 
 /// Shared memory with its shadow.
@@ -212,6 +217,7 @@ fn mark(who: &Who<'_>) -> Mark {
         lanes: who.lanes,
         warp: who.warp as u16,
         strong: who.strong,
+        barriers: who.order.map_or(0, LaneOrder::barriers),
     }
 }
 
@@ -225,7 +231,9 @@ fn collides(past: &Mark, who: &Who<'_>) -> bool {
         return who.clock[usize::from(past.warp)] < past.clock;
     }
     // Within a warp a lane is ordered with itself, and lanes with each other by a warp barrier.
-    past.clock == who.clock[who.warp as usize] && (past.lanes | who.lanes).count_ones() > 1
+    past.clock == who.clock[who.warp as usize]
+        && (past.lanes | who.lanes).count_ones() > 1
+        && !who.order.is_some_and(|order| order.ordered(past.lanes, past.barriers, who.lanes))
 }
 
 #[inline]
@@ -233,8 +241,14 @@ fn note(cell: &mut Cell, who: &Who<'_>) {
     let now = mark(who);
     let [first, second] = &mut cell.reads;
     if first.clock != 0 && first.warp == now.warp {
-        let lanes = if first.clock == now.clock { first.lanes | now.lanes } else { now.lanes };
-        *first = Mark { lanes, ..now };
+        let replaced = first.clock != now.clock
+            || who.order.is_some_and(|order| order.ordered(first.lanes, first.barriers, now.lanes));
+        if replaced {
+            *first = now;
+        } else {
+            // Of all these reads the earliest count stands, which may miss a race but invents none.
+            *first = Mark { lanes: first.lanes | now.lanes, barriers: first.barriers, ..now };
+        }
         return;
     }
     *second = *first;
@@ -260,7 +274,7 @@ mod tests {
     use super::*;
 
     fn who<'c>(warp: u32, lane: usize, clock: &'c [u32]) -> Who<'c> {
-        Who { warp, lane, lanes: 1 << lane, line: 7, strong: false, clock }
+        Who { warp, lane, lanes: 1 << lane, line: 7, strong: false, clock, order: None }
     }
 
     #[test]

@@ -179,7 +179,15 @@ impl Warp {
     /// Who accesses shared memory, one lane.
     pub(super) fn who(&self, lane: usize, strong: bool, cta: &Cta<'_>) -> Who<'_> {
         let line = cta.launch.line(self.at);
-        Who { warp: self.index, lane, lanes: 1 << lane, line, strong, clock: &self.clock }
+        Who {
+            warp: self.index,
+            lane,
+            lanes: 1 << lane,
+            line,
+            strong,
+            clock: &self.clock,
+            order: self.order.as_deref(),
+        }
     }
 
     fn load_shared(

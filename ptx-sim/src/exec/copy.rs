@@ -134,6 +134,7 @@ impl Warp {
                     line: copy.line,
                     strong: false,
                     clock: &self.clock,
+                    order: self.order.as_deref(),
                 };
                 cta.shared.note_landed(copy.to[lane], copy.bytes, &who);
             }

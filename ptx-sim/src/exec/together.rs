@@ -52,6 +52,16 @@ impl Warp {
         self.paths.iter().filter(waiting).fold(0, |lanes, p| lanes | p.mask)
     }
 
+    /// Later accesses of these lanes come after everything that they did before.
+    fn order_lanes(&mut self, active: u32) {
+        if self.live & !active != 0 && self.order.get_or_insert_default().join(active) {
+            return;
+        }
+        // The whole warp, or so many barriers that they are no longer told apart.
+        self.clock[self.index as usize] += 1;
+        self.order = None;
+    }
+
     /// Runs an instruction with all lanes that wait at it, and lets them go on.
     fn run_waiting(&mut self, frame: usize, pc: Pc, cta: &mut Cta<'_>) -> Outcome {
         let program_index = self.frame(frame)?.program;
@@ -164,8 +174,7 @@ impl Warp {
             Op::WarpBarrier(members) => {
                 let checked = cta.launch.config.checks.shuffles;
                 super::collective::check_members(&self.frame(frame)?.regs, *members, active, checked)?;
-                // Later accesses come after everything that the lanes did before.
-                self.clock[self.index as usize] += 1;
+                self.order_lanes(active);
                 Ok(())
             }
             Op::ActiveMask(result) => {

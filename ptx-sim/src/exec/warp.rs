@@ -3,6 +3,7 @@
 //! until they have come.
 
 use crate::finding::{Fault, FindingKind, Outcome};
+use crate::lane_order::LaneOrder;
 use crate::op::{EXIT, Inst, Op, Pc};
 use crate::regs::Regs;
 
@@ -73,6 +74,8 @@ pub(super) struct Warp {
     pub(super) copies: CopyQueue,
     /// The vector clock: what this warp has seen of every warp.
     pub(super) clock: Vec<u32>,
+    /// The order among its lanes beyond the clock, once a barrier names some of them only.
+    pub(super) order: Option<Box<LaneOrder>>,
     /// Instruction that is executed, for findings.
     pub(super) at: (usize, Pc),
     /// The allocation that was accessed last.
@@ -96,6 +99,7 @@ impl Warp {
             local,
             copies: CopyQueue::default(),
             clock,
+            order: None,
             at: (0, 0),
             hint: 0,
         }
