@@ -217,29 +217,3 @@ mod tensor_files {
         }
     }
 }
-
-/// The kernels' PTX executed on the CPU; items are warp instructions.
-mod simulator {
-    use super::*;
-    use ferroflash::SimOptions;
-    use ferroflash::device::sim::SimDevice;
-    use ptx_sim::Checks;
-
-    #[divan::bench(args = ["all checks", "no checks"], max_time = 5)]
-    fn forward(bencher: Bencher<'_, '_>, checks: &str) {
-        if kernels().are_generated() {
-            println!("skipped: no kernels are compiled");
-            return;
-        }
-        let checks = if checks == "all checks" { Checks::ALL } else { Checks::NONE };
-        let device = Arc::new(SimDevice::new(SimOptions { checks, ..SimOptions::default() }));
-        let library = kernels().open().expect("valid kernels");
-        let attention = Attention::new(device.clone(), library).expect("a new enough device");
-        let problem = problem(SHORT);
-        let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 0);
-        let run = || attention.forward(&problem, &q, &k, &v, false).expect("simulated");
-        run();
-        let instructions = device.last_report().map_or(0, |report| report.warp_instructions);
-        bencher.counter(ItemsCount::new(instructions)).bench(run);
-    }
-}

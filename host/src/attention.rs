@@ -303,21 +303,11 @@ mod tests {
     use super::*;
     use crate::device::tests::Recorder;
     use crate::module::tests::library;
+    use crate::plan::tests::ROW;
     use crate::problem::{ElementStrides, Sizes};
     use kernels_gpu::params::ForwardParams;
-    use kernels_gpu::row::{Accumulation, Dtype, Row};
+    use kernels_gpu::row::Dtype;
     use std::mem::offset_of;
-
-    const ROW: Row = Row {
-        dtype: Dtype::F16,
-        head_dim: 64,
-        block_m: 64,
-        block_n: 64,
-        warps: 4,
-        stages: 2,
-        acc: Accumulation::F32,
-        min_ctas: 1,
-    };
 
     const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 9, head_dim: 64 };
 

@@ -308,7 +308,7 @@ fn no_kernel(problem: &Problem, library: &Library, device: &DeviceInfo) -> Error
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::tests::Recorder;
@@ -317,7 +317,8 @@ mod tests {
     use kernels_gpu::row::{Dtype, HEAD_DIMS};
     use kernels_gpu::table::VARIANTS;
 
-    const ROW: Row = Row {
+    /// A usual row, for tests to vary.
+    pub(crate) const ROW: Row = Row {
         dtype: Dtype::F16,
         head_dim: 64,
         block_m: 64,

@@ -133,18 +133,7 @@ const fn causal_pairs(seqlen_q: u64, seqlen_k: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Dtype;
-
-    const ROW: Row = Row {
-        dtype: Dtype::F16,
-        head_dim: 64,
-        block_m: 64,
-        block_n: 64,
-        warps: 4,
-        stages: 2,
-        acc: Accumulation::F32,
-        min_ctas: 1,
-    };
+    use crate::row::tests::GOOD as ROW;
 
     #[test]
     fn warps_share_rows_first_and_keys_with_what_is_left() {

@@ -259,10 +259,11 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const GOOD: Row = Row {
+    /// A usual row, for tests to vary.
+    pub(crate) const GOOD: Row = Row {
         dtype: Dtype::F16,
         head_dim: 64,
         block_m: 64,
