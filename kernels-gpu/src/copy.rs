@@ -3,12 +3,48 @@
 use crate::forward::Config;
 use crate::geometry;
 use crate::nonfinite;
-use crate::params::Strides;
+use crate::params::{ForwardParams, Strides};
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
+use crate::ptx::memory::to_global;
 use crate::ptx::opaque;
+use crate::scheduler::Work;
 use crate::swizzle::Swizzle;
 
-/// One thread's part in copying tiles of one tensor.
+/// Starts copying a tile of query rows to `tile`, with zeros for rows past the last.
+///
+/// # Safety
+/// All threads of the CTA take part, nobody reads the tile, and Q is as `params` says.
+#[inline(always)]
+pub unsafe fn copy_queries<C: Config>(params: &ForwardParams, work: &Work, tile: u32, thread: u32) {
+    let swizzle = Swizzle::new(C::ROW.head_dim);
+    let (row_bytes, span) = (C::ROW.head_dim * C::ROW.dtype.bytes(), swizzle.span());
+    let (first_row, lane_chunk) = (thread / span, thread % span);
+    let rows_a_step = geometry::threads(&C::ROW) / span;
+    let strides = &params.q_strides;
+    let first_head = i64::from(work.batch) * strides.batch
+        + i64::from(work.head_q) * strides.head
+        + i64::from(lane_chunk * Swizzle::CHUNK_BYTES);
+    let base = to_global(params.q).wrapping_add_signed(first_head);
+    let count = C::ROWS.count(params);
+    for step in 0..C::ROW.block_m.div_ceil(rows_a_step) {
+        let row = first_row + step * rows_a_step;
+        // More threads than chunks: those past the tile have nothing to copy.
+        if C::ROW.block_m >= rows_a_step || row < C::ROW.block_m {
+            let (query, head) = C::ROWS.query_and_head(params, work.first_row + row);
+            let offset = i64::from(head) * strides.head + i64::from(query) * strides.row;
+            let source = base.wrapping_add_signed(offset);
+            let source_bytes = if work.first_row + row < count { Swizzle::CHUNK_BYTES } else { 0 };
+            for group in 0..row_bytes / (span * Swizzle::CHUNK_BYTES) {
+                let along = group * span * Swizzle::CHUNK_BYTES;
+                let at = tile + swizzle.offset(row, lane_chunk) + along;
+                // SAFETY: the caller's; nothing is read where the source has no bytes.
+                unsafe { cp_async_16_or_zero(at, source + u64::from(along), source_bytes) }
+            }
+        }
+    }
+}
+
+/// One thread's part in copying tiles of K or V.
 ///
 /// `span` neighbouring threads copy neighbouring chunks of a row, so that global reads are whole 128-byte (or
 /// 64-byte) segments. A step moves all threads down by a multiple of 8 rows, which the swizzle does not see.

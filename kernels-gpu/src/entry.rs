@@ -1,9 +1,10 @@
-//! The entry points: one for each row of the table.
+//! The entry points: one for each row of the tables.
 
+use crate::combine::combine;
 use crate::element;
 use crate::forward::{Config, forward};
 use crate::geometry::{m_tiles, n_tiles};
-use crate::params::ForwardParams;
+use crate::params::{CombineParams, ForwardParams};
 use crate::row::Row;
 use crate::table::row_of;
 use cuda_std::kernel;
@@ -20,7 +21,7 @@ macro_rules! accumulation {
 macro_rules! entries {
     ($($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal
+        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $schedule:ident
     };)*) => { $(
         /// # Safety
         /// As for [`forward`].
@@ -40,3 +41,16 @@ macro_rules! entries {
     )* };
 }
 for_each_forward_kernel!(entries);
+
+macro_rules! combine_entries {
+    ($($entry:ident => $dtype:ident;)*) => { $(
+        /// # Safety
+        /// As for [`combine`].
+        #[kernel]
+        pub unsafe fn $entry(params: CombineParams) {
+            // SAFETY: the caller's.
+            unsafe { combine::<element::$dtype>(&params) }
+        }
+    )* };
+}
+for_each_combine_kernel!(combine_entries);

@@ -5,7 +5,8 @@ use crate::forward::Config;
 use crate::geometry;
 use crate::params::ForwardParams;
 use crate::ptx::memory::{
-    ld_shared_v2_f32, ld_shared_v4, st_global_f32, st_global_v4, st_shared, st_shared_v2_f32, to_global,
+    ld_shared_v2_f32, ld_shared_v4, st_global_f32, st_global_v2, st_global_v4, st_shared, st_shared_v2_f32,
+    to_global,
 };
 use crate::ptx::warp::sync_warp;
 use crate::scheduler::Work;
@@ -35,8 +36,8 @@ impl Position {
     }
 }
 
-/// Merges O, row_max and row_sum of the warps along the keys into the warp with `warp_n` 0, one after another and
-/// always in the same order, through shared memory from `smem` on.
+/// Merges O, row_max and row_sum of the warps along the keys into the warp with `warp_n` 0, through shared memory from
+/// `smem` on: in pairs, the upper half into the lower one, until one is left. The order is always the same.
 ///
 /// # Safety
 /// All threads of the CTA take part; shared memory holds [`geometry::merge_bytes`] and nothing that is needed.
@@ -50,13 +51,15 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
 ) {
     let Position { warp_row, warp_n, lane } = position;
     let o_row_bytes = geometry::merge_row_bytes(&C::ROW);
-    let state = smem + C::ROW.block_m * o_row_bytes;
     let row = |m: usize, half: usize| warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4;
-    let o_at = |m, half, n: usize| smem + row(m, half) * o_row_bytes + n as u32 * 32 + lane % 4 * 8;
-    for from in 1..geometry::warps_n(&C::ROW) {
-        // The buffer is free: the main loop, or the warp before, is done with it.
+    let mut pairs = geometry::warps_n(&C::ROW) / 2;
+    while pairs > 0 {
+        let slot = smem + warp_n % pairs * geometry::merge_slot_bytes(&C::ROW);
+        let state = slot + C::ROW.block_m * o_row_bytes;
+        let o_at = |m, half, n: usize| slot + row(m, half) * o_row_bytes + n as u32 * 32 + lane % 4 * 8;
+        // The buffer is free: the main loop, or the pairs before, are done with it.
         sync_threads();
-        if warp_n == from {
+        if warp_n / pairs == 1 {
             for m in 0..M {
                 for half in 0..2 {
                     // SAFETY: 8-byte aligned places of this lane in the merge buffer.
@@ -75,7 +78,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
         }
         // The buffer is full.
         sync_threads();
-        if warp_n == 0 {
+        if warp_n < pairs {
             for m in 0..M {
                 // SAFETY: places that the other warp's lane of the same number has written.
                 let state = core::array::from_fn::<_, 2, _>(|half| unsafe {
@@ -90,6 +93,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
                 softmax.merge(m, &mut acc_o[m], other, other_o, scale_log2);
             }
         }
+        pairs /= 2;
     }
     if geometry::warps_n(&C::ROW) > 1 {
         // O goes out through the same memory.
@@ -134,8 +138,8 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
     for step in 0..M as u32 * 16 / rows_a_step {
         let row = warp_row + step * rows_a_step + lane_row;
         let global_row = work.first_row + row;
-        if global_row < params.seqlen_q {
-            let at = output_row(params, work, global_row);
+        if global_row < C::ROWS.count(params) {
+            let at = output_row::<C>(params, work, global_row);
             for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
                 let chunk = lane_chunk + group * swizzle.span();
                 // SAFETY: a chunk that this warp has written, and its place in a row of O.
@@ -148,13 +152,70 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
     }
 }
 
-/// The global address of query row `row` of O.
+/// Writes a warp's rows of O and LSE of a split, in float32.
+///
+/// # Safety
+/// All 32 lanes take part; the partial O and LSE are writable.
 #[inline(always)]
-pub fn output_row(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+pub unsafe fn store_partial<C: Config, const M: usize, const D: usize>(
+    params: &ForwardParams,
+    work: &Work,
+    softmax: &OnlineSoftmax<M>,
+    mut acc_o: OutputFragment<M, D>,
+    position: Position,
+) {
+    for m in 0..M {
+        scale_rows(&mut acc_o[m], softmax.normalizer(m));
+        let lse = softmax.lse(m, params.scale_log2);
+        for half in 0..2 {
+            let row = work.first_row + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
+            if row < C::ROWS.count(params) {
+                let index = partial_index::<C>(params, work, row);
+                let o_row = partial_o_row::<C>(params, index) + u64::from(position.lane % 4 * 8);
+                // SAFETY: elements of the partial O and LSE; four lanes share the row.
+                unsafe {
+                    for (n, o) in acc_o[m].iter().enumerate() {
+                        let pair = [o[2 * half].to_bits(), o[2 * half + 1].to_bits()];
+                        st_global_v2(o_row + n as u64 * 32, pair);
+                    }
+                    if position.lane % 4 == 0 {
+                        st_global_f32(to_global(params.split.partial_lse) + index * 4, lse[half]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a row's LSE stands in `[batch, heads_q, seqlen_q]`.
+#[inline(always)]
+fn lse_index<C: Config>(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+    let (query, head) = C::ROWS.query_and_head(params, row);
+    let head = u64::from(work.batch) * u64::from(params.heads_q) + u64::from(work.head_q + head);
+    head * u64::from(params.seqlen_q) + u64::from(query)
+}
+
+/// Where a row of the work's split stands in `[splits, batch, heads_q, seqlen_q]`.
+#[inline(always)]
+pub fn partial_index<C: Config>(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+    let rows = u64::from(params.batch) * u64::from(params.heads_q) * u64::from(params.seqlen_q);
+    u64::from(work.split) * rows + lse_index::<C>(params, work, row)
+}
+
+/// The global address of a row of the partial O.
+#[inline(always)]
+pub fn partial_o_row<C: Config>(params: &ForwardParams, index: u64) -> u64 {
+    to_global(params.split.partial_o) + index * u64::from(C::ROW.head_dim * 4)
+}
+
+/// The global address of a row of O.
+#[inline(always)]
+pub fn output_row<C: Config>(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+    let (query, head) = C::ROWS.query_and_head(params, row);
     let strides = &params.o_strides;
     let offset = i64::from(work.batch) * strides.batch
-        + i64::from(work.head_q) * strides.head
-        + i64::from(row) * strides.row;
+        + i64::from(work.head_q + head) * strides.head
+        + i64::from(query) * strides.row;
     to_global(params.o).wrapping_add_signed(offset)
 }
 
@@ -163,7 +224,7 @@ pub fn output_row(params: &ForwardParams, work: &Work, row: u32) -> u64 {
 /// # Safety
 /// LSE, if given, holds batch · heads_q · seqlen_q writable float32.
 #[inline(always)]
-pub unsafe fn store_lse<const M: usize>(
+pub unsafe fn store_lse<C: Config, const M: usize>(
     params: &ForwardParams,
     work: &Work,
     softmax: &OnlineSoftmax<M>,
@@ -172,16 +233,14 @@ pub unsafe fn store_lse<const M: usize>(
     if params.lse == 0 {
         return;
     }
-    let head = u64::from(work.batch) * u64::from(params.heads_q.value) + u64::from(work.head_q);
-    let base = to_global(params.lse) + head * u64::from(params.seqlen_q) * 4;
     for m in 0..M {
         let lse = softmax.lse(m, params.scale_log2);
         for (half, lse) in lse.into_iter().enumerate() {
             let row = work.first_row + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
             // Four lanes share the row.
-            if position.lane % 4 == 0 && row < params.seqlen_q {
+            if position.lane % 4 == 0 && row < C::ROWS.count(params) {
                 // SAFETY: an element of LSE.
-                unsafe { st_global_f32(base + u64::from(row) * 4, lse) }
+                unsafe { st_global_f32(to_global(params.lse) + lse_index::<C>(params, work, row) * 4, lse) }
             }
         }
     }

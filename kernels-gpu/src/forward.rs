@@ -3,23 +3,25 @@
 //! A CTA walks the blocks of keys from the last visible one to the first: those that some row sees only in part
 //! come first, in a loop of their own, and the loop over full blocks needs neither masks nor bounds.
 
-use crate::copy::TileCopy;
+use crate::copy::{TileCopy, copy_queries};
 use crate::element::{Element, ScoreAccumulation};
-use crate::epilogue::{Position, merge_warps, store_lse, store_output};
+use crate::epilogue::{Position, merge_warps, store_lse, store_output, store_partial};
 use crate::gemm::{Queries, p_v, q_kt};
 use crate::geometry;
 use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
-use crate::ptx::memory::{dynamic_smem, to_global};
+use crate::ptx::memory::{
+    atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global,
+};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
-use crate::row::Row;
-use crate::scheduler::{KeyBlocks, Work};
+use crate::row::{Row, Schedule};
+use crate::scheduler::{KeyBlocks, Rows, Work};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::{LaneView, OutputFragment};
-use cuda_std::thread::sync_threads;
+use cuda_std::thread::{grid_dim_x, sync_threads};
 
 /// What a row of the table says, as types and constants.
 pub trait Config {
@@ -29,6 +31,11 @@ pub trait Config {
     type Scores: ScoreAccumulation<Self::Element>;
     /// The row itself.
     const ROW: Row;
+    /// How rows of a tile are queries of heads.
+    const ROWS: Rows = match Self::ROW.schedule {
+        Schedule::Grid | Schedule::Persistent => Rows::OfHead,
+        Schedule::Split => Rows::Packed,
+    };
 }
 
 /// K and V on their way through the stages of shared memory.
@@ -110,6 +117,9 @@ struct MainLoop<'a, const M: usize, const D: usize, const K: usize> {
     queries: Queries<M, K>,
     softmax: OnlineSoftmax<M>,
     acc_o: OutputFragment<M, D>,
+    /// Keys of the sequence, and the first block of them that is worked on.
+    seqlen_k: u32,
+    first_block: u32,
     /// Whether non-finite elements of V are replaced by 0 in blocks that are seen only in part.
     scrub: bool,
 }
@@ -138,18 +148,14 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 // K has landed for all, and all are done with V of the block before.
                 cp_async_wait_group::<0>();
                 sync_threads();
-                self.pipeline.copy_v::<C, MASKED>(self.params.seqlen_k - block * C::ROW.block_n);
+                self.pipeline.copy_v::<C, MASKED>(self.seqlen_k - block * C::ROW.block_n);
                 cp_async_commit_group();
             } else {
                 // The block's stage has landed for all, and all are done with the one that is written next.
-                if C::ROW.stages == 2 {
-                    cp_async_wait_group::<0>()
-                } else {
-                    cp_async_wait_group::<1>()
-                }
+                wait_for_oldest_stage::<C>();
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
-                if block >= C::ROW.stages - 1 {
+                if block >= self.first_block + C::ROW.stages - 1 {
                     self.pipeline.copy_stage::<C, false>(0);
                 }
                 cp_async_commit_group();
@@ -161,7 +167,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 cp_async_wait_group::<0>();
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
-                if block > 0 {
+                if block > self.first_block {
                     self.pipeline.copy_k::<C, false>(0);
                 }
                 cp_async_commit_group();
@@ -187,24 +193,79 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
     }
 }
 
+/// Waits until the stage that is read next has landed for this thread: all but the latest `stages` − 2.
+#[inline(always)]
+fn wait_for_oldest_stage<C: Config>() {
+    match C::ROW.stages {
+        1 | 2 => cp_async_wait_group::<0>(),
+        3 => cp_async_wait_group::<1>(),
+        _ => cp_async_wait_group::<2>(),
+    }
+}
+
+/// Shared memory of the work in hand (Persistent).
+#[inline(always)]
+fn current_slot<C: Config>() -> u32 {
+    dynamic_smem() + geometry::work_slots_offset(&C::ROW)
+}
+
+/// Shared memory of the work that comes next (Persistent).
+#[inline(always)]
+fn next_slot<C: Config>() -> u32 {
+    current_slot::<C>() + 4
+}
+
+/// The tile that the CTA works on.
+///
+/// Indices are read again at each call, so that nothing derived from them is kept in registers for later.
+///
+/// # Safety
+/// As for [`forward`]; [`Schedule::Persistent`] has its slot written.
+#[inline(always)]
+unsafe fn work_in_hand<C: Config>(params: &ForwardParams) -> Work {
+    let block_m = C::ROW.block_m;
+    match C::ROW.schedule {
+        Schedule::Grid => Work::of_head(params, block_idx_x_again(), block_m),
+        // SAFETY: the caller's.
+        Schedule::Persistent => Work::of_head(params, unsafe { ld_shared(current_slot::<C>()) }, block_m),
+        Schedule::Split => Work::of_split(params, block_idx_x_again(), block_m, |batch| {
+            let (most, lengths) = (params.seqlen_k, params.split.seqlens_k);
+            // SAFETY: an element of seqlens_k.
+            let given = || unsafe { ld_global_b32(to_global(lengths) + u64::from(batch) * 4) };
+            // Clamped, so that a wrong length reads nothing outside of K and V.
+            if lengths == 0 { most } else { given().min(most) }
+        }),
+    }
+}
+
+/// The blocks of keys that a tile works on.
+#[inline(always)]
+fn key_blocks<C: Config>(params: &ForwardParams, work: &Work) -> KeyBlocks {
+    let blocks = KeyBlocks::new(params, C::ROWS, work, C::ROW.block_m, C::ROW.block_n);
+    match C::ROW.schedule {
+        Schedule::Grid | Schedule::Persistent => blocks,
+        Schedule::Split => blocks.of_split(work.split, params.split.split_blocks),
+    }
+}
+
 /// What a warp holds after the main loop.
 type Accumulated<const M: usize, const D: usize> = (OnlineSoftmax<M>, OutputFragment<M, D>);
 
-/// The main loop over all blocks of keys that the CTA's query rows see.
+/// The main loop over all blocks of keys that the CTA's tile works on.
 ///
 /// # Safety
 /// As for [`forward`]; nobody uses the CTA's shared memory.
 #[inline(always)]
 unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
-    cta: u32,
     thread: u32,
     scrub: bool,
 ) -> Accumulated<M, D> {
-    let work = Work::new(params, cta, C::ROW.block_m);
-    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
+    // SAFETY: the caller's.
+    let work = unsafe { work_in_hand::<C>(params) };
+    let blocks = key_blocks::<C>(params, &work);
     let (softmax, acc_o) = (OnlineSoftmax::EMPTY, [[[0.0; 4]; D]; M]);
-    if blocks.end == 0 {
+    if blocks.is_empty() {
         return (softmax, acc_o);
     }
     let (row, position) = (C::ROW, Position::new::<C>(thread));
@@ -223,31 +284,24 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
     };
     // SAFETY: the caller's; blocks is the same for all threads, so all take part in each call.
     unsafe {
-        let rows = (work.batch, work.head_q, work.first_row);
-        TileCopy::new::<C>(to_global(params.q), &params.q_strides, rows, thread).copy_bounded::<C>(
-            q_tile,
-            row.block_m,
-            params.seqlen_q - work.first_row,
-        );
+        copy_queries::<C>(params, &work, q_tile, thread);
         if row.stages == 1 {
-            pipeline.copy_k::<C, true>(params.seqlen_k - last);
+            pipeline.copy_k::<C, true>(work.seqlen_k - last);
         } else {
-            pipeline.copy_stage::<C, true>(params.seqlen_k - last);
+            pipeline.copy_stage::<C, true>(work.seqlen_k - last);
         }
         cp_async_commit_group();
-        if row.stages == 3 {
-            if blocks.end > 1 {
+        for stage in 1..row.stages.max(2) - 1 {
+            if blocks.end > blocks.first + stage {
                 pipeline.copy_stage::<C, false>(0);
             }
             cp_async_commit_group();
-            cp_async_wait_group::<1>();
-        } else {
-            cp_async_wait_group::<0>();
         }
+        wait_for_oldest_stage::<C>();
         // Q has landed for all.
         sync_threads();
         let q_view = LaneView::a_operand::<C>(position.warp_row, position.lane);
-        let limits = RowLimits::new(params, work.first_row + position.warp_row, position.lane);
+        let limits = RowLimits::new(params, C::ROWS, &work, position.warp_row, position.lane);
         let mut main_loop = MainLoop {
             params,
             thread,
@@ -255,14 +309,16 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
             queries: Queries::<M, K>::new::<C>(q_tile, q_view),
             softmax,
             acc_o,
+            seqlen_k: work.seqlen_k,
+            first_block: blocks.first,
             scrub,
         };
         let mut block = blocks.end;
-        while block > blocks.full {
+        while block > blocks.full.max(blocks.first) {
             block -= 1;
             main_loop.step::<C, N, true>(block, &limits);
         }
-        while block > 0 {
+        while block > blocks.first {
             block -= 1;
             main_loop.step::<C, N, false>(block, &limits);
         }
@@ -270,43 +326,83 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
     }
 }
 
-/// The kernel: one CTA computes one block of query rows of one head.
-///
-/// `M` m16 tiles of rows, `N` n8 tiles of keys, `D` n8 tiles and `K` k16 steps of head_dim are what a warp holds;
-/// `entry.rs` derives them from the row.
+/// Computes one tile, and for [`Schedule::Split`] one range of its keys.
 ///
 /// # Safety
-/// Launched with the threads and shared memory that [`geometry`] gives for the row, one CTA for each block of query
-/// rows, and parameters whose pointers, sizes and strides describe device memory as [`ForwardParams`] says.
+/// As for [`forward`]; nobody uses the CTA's shared memory.
 #[inline(always)]
-pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
+unsafe fn tile<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
     params: &ForwardParams,
 ) {
     let mut scrub = false;
     // SAFETY: the caller's; scrub is the same for all threads.
     unsafe {
-        // Indices are read again, so that nothing derived from them is kept in registers for later.
         let (mut softmax, mut acc_o) = loop {
-            let (cta, thread) = (block_idx_x_again(), thread_idx_x_again());
-            let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, cta, thread, scrub);
+            let (softmax, acc_o) = accumulate::<C, M, N, D, K>(params, thread_idx_x_again(), scrub);
             // Not finite: V may have put NaN into rows that do not see it. Once more, with care.
             if params.causal == 0 || scrub || !sync_threads_or(nonfinite::in_fragment(&acc_o)) {
                 break (softmax, acc_o);
             }
             scrub = true;
         };
-        let work = Work::new(params, block_idx_x_again(), C::ROW.block_m);
+        let work = work_in_hand::<C>(params);
         let position = Position::new::<C>(thread_idx_x_again());
         softmax.reduce_sum();
         merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, params.scale_log2);
         if position.warp_n == 0 {
-            store_lse(params, &work, &softmax, position);
-            store_output::<C, M, D>(params, &work, &softmax, acc_o, dynamic_smem(), position);
+            if matches!(C::ROW.schedule, Schedule::Split) && params.split.splits.value > 1 {
+                store_partial::<C, M, D>(params, &work, &softmax, acc_o, position);
+            } else {
+                store_lse::<C, M>(params, &work, &softmax, position);
+                store_output::<C, M, D>(params, &work, &softmax, acc_o, dynamic_smem(), position);
+            }
         }
         if scrub {
             // O is written.
             sync_threads();
-            nonfinite::restore::<C>(params);
+            // Computed anew, so that the main loop need not keep registers for what is hardly ever used.
+            let work = work_in_hand::<C>(params);
+            nonfinite::restore::<C>(params, &work, &key_blocks::<C>(params, &work));
+        }
+    }
+}
+
+/// The kernel: a CTA computes one tile after another, or the only one that falls to it.
+///
+/// `M` m16 tiles of rows, `N` n8 tiles of keys, `D` n8 tiles and `K` k16 steps of head_dim are what a warp holds;
+/// `entry.rs` derives them from the row.
+///
+/// # Safety
+/// Launched with the threads and shared memory that [`geometry`] gives for the row, as many CTAs as its schedule says, and
+/// parameters whose pointers, sizes and strides describe device memory as [`ForwardParams`] says.
+#[inline(always)]
+pub unsafe fn forward<C: Config, const M: usize, const N: usize, const D: usize, const K: usize>(
+    params: &ForwardParams,
+) {
+    if !matches!(C::ROW.schedule, Schedule::Persistent) {
+        // SAFETY: the caller's.
+        return unsafe { tile::<C, M, N, D, K>(params) };
+    }
+    let tiles = params.persistent.tiles;
+    let mut index = block_idx_x_again();
+    while index < tiles {
+        // SAFETY: the caller's; index is the same for all threads, so all take part in the barriers.
+        unsafe {
+            if thread_idx_x_again() == 0 {
+                st_shared(current_slot::<C>(), index);
+                // The first tile of each CTA is its own index, so tickets start at the number of CTAs: every CTA draws one
+                // ticket for each tile it works on, which makes as many as there are tiles, and the counter is 0 again.
+                let ticket = atomic_inc(to_global(params.persistent.counter), tiles - 1);
+                st_shared(next_slot::<C>(), ticket + grid_dim_x());
+            }
+            // The slots are written.
+            sync_threads();
+            tile::<C, M, N, D, K>(params);
+            // All are done with the tile's shared memory, and have yet to read the slot.
+            sync_threads();
+            index = ld_shared(next_slot::<C>());
+            // All have read it.
+            sync_threads();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What follows from a row by arithmetic: threads, warps' shares, grid, shared memory, registers, FLOPs.
 
-use crate::row::{Accumulation, REGISTERS_MAX, Row};
+use crate::row::{Accumulation, REGISTERS_MAX, Row, Schedule};
 
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
@@ -8,6 +8,13 @@ const REGISTERS_PER_SM: u32 = 65536;
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
+
+/// The most splits of the keys.
+pub const SPLITS_MAX: u32 = 256;
+/// Threads of a CTA of the combine kernel.
+pub const COMBINE_THREADS: u32 = 256;
+/// Dynamic shared memory of a CTA of the combine kernel: a weight a split, and a float4 a thread.
+pub const COMBINE_SMEM_BYTES: u32 = SPLITS_MAX * 4 + COMBINE_THREADS * 16;
 
 /// Threads of a CTA.
 pub const fn threads(row: &Row) -> u32 {
@@ -88,26 +95,55 @@ pub const fn merge_row_bytes(row: &Row) -> u32 {
     row.head_dim * 4 + 32
 }
 
-/// Bytes of the buffer through which warps along the keys merge: O, row_max and row_sum of a block in float32.
-pub const fn merge_bytes(row: &Row) -> u32 {
-    if warps_n(row) == 1 { 0 } else { row.block_m * (merge_row_bytes(row) + 8) }
+/// Bytes of a warp row's slot in the merge buffer: O, row_max and row_sum of a block in float32.
+pub const fn merge_slot_bytes(row: &Row) -> u32 {
+    row.block_m * (merge_row_bytes(row) + 8)
 }
 
-/// Bytes of dynamic shared memory a CTA needs: Q, then `stages` × (K, V). The merge buffer overlays them.
-pub const fn smem_bytes(row: &Row) -> u32 {
+/// Bytes of the buffer through which warps along the keys merge in pairs: a slot a pair.
+pub const fn merge_bytes(row: &Row) -> u32 {
+    warps_n(row) / 2 * merge_slot_bytes(row)
+}
+
+/// Offset in shared memory of what CTAs of [`Schedule::Persistent`] keep there: which work is in hand, and which is next.
+/// Behind Q and `stages` × (K, V), or the merge buffer that overlays them.
+pub const fn work_slots_offset(row: &Row) -> u32 {
     let pipeline = tile_bytes(row, row.block_m) + 2 * row.stages * tile_bytes(row, row.block_n);
     let merge = merge_bytes(row);
     if pipeline > merge { pipeline } else { merge }
 }
 
-/// Query blocks of one head.
-pub const fn query_blocks(row: &Row, seqlen_q: u32) -> u32 {
-    seqlen_q.div_ceil(row.block_m)
+/// Bytes of dynamic shared memory a CTA needs.
+pub const fn smem_bytes(row: &Row) -> u32 {
+    let work_slots = match row.schedule {
+        Schedule::Persistent => 8,
+        Schedule::Grid | Schedule::Split => 0,
+    };
+    work_slots_offset(row) + work_slots
 }
 
-/// CTAs of a launch, one a query block of one head of one batch entry.
-pub const fn ctas(row: &Row, batch: u32, heads_q: u32, seqlen_q: u32) -> u64 {
-    batch as u64 * heads_q as u64 * query_blocks(row, seqlen_q) as u64
+/// Query heads whose rows share a block: all of a KV head's (`group` of them) where rows are packed.
+pub const fn packed_heads(row: &Row, group: u32) -> u32 {
+    match row.schedule {
+        Schedule::Split => group,
+        Schedule::Grid | Schedule::Persistent => 1,
+    }
+}
+
+/// Blocks of query rows of one head, or of all `group` heads of a KV head where rows are packed.
+pub const fn query_blocks(row: &Row, seqlen_q: u32, group: u32) -> u32 {
+    (seqlen_q * packed_heads(row, group)).div_ceil(row.block_m)
+}
+
+/// Blocks of query rows of all heads and batch entries.
+pub const fn tiles(row: &Row, batch: u32, heads_q: u32, group: u32, seqlen_q: u32) -> u64 {
+    let heads = heads_q / packed_heads(row, group);
+    batch as u64 * heads as u64 * query_blocks(row, seqlen_q, group) as u64
+}
+
+/// Blocks of keys.
+pub const fn key_blocks(row: &Row, seqlen_k: u32) -> u32 {
+    seqlen_k.div_ceil(row.block_n)
 }
 
 /// Floating-point operations of the two matrix products, as the field counts them: 4·B·H·Sq·Sk·D, and for a
@@ -148,8 +184,11 @@ mod tests {
     fn shared_memory_is_q_and_the_stages_or_the_merge_buffer() {
         assert_eq!(smem_bytes(&ROW), 8192 + 2 * 2 * 8192);
         let low = Row { head_dim: 32, block_m: 32, block_n: 64, warps: 8, stages: 1, ..ROW };
-        assert_eq!(merge_bytes(&low), 32 * (32 * 4 + 32 + 8));
-        assert_eq!(smem_bytes(&low), 2048 + 2 * 4096);
+        assert_eq!(merge_slot_bytes(&low), 32 * (32 * 4 + 32 + 8));
+        assert_eq!(merge_bytes(&low), 2 * merge_slot_bytes(&low), "four warps along the keys are two pairs");
+        assert_eq!(smem_bytes(&low), 2 * merge_slot_bytes(&low));
+        let persistent = Row { schedule: Schedule::Persistent, ..ROW };
+        assert_eq!(smem_bytes(&persistent), smem_bytes(&ROW) + 8);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub mod scheduler;
 pub mod swizzle;
 
 #[cfg(target_arch = "nvptx64")]
+pub mod combine;
+#[cfg(target_arch = "nvptx64")]
 pub mod copy;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;

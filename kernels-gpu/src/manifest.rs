@@ -1,13 +1,13 @@
 //! `manifest.json`, written beside the PTX by `cargo xtask build-ptx` and read by the host.
 
-use crate::row::Row;
+use crate::row::{Dtype, Row};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Everything a PTX folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,8 +18,10 @@ pub struct Manifest {
     pub device_compiler: String,
     /// One PTX file an architecture family.
     pub families: Vec<Family>,
-    /// One record a kernel.
+    /// One record a forward kernel.
     pub kernels: Vec<Kernel>,
+    /// One record a combine kernel.
+    pub combine_kernels: Vec<Kernel<CombineRow>>,
 }
 
 /// One PTX file.
@@ -33,15 +35,22 @@ pub struct Family {
     pub sha256: String,
 }
 
-/// One kernel.
+/// What tells one combine kernel from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CombineRow {
+    /// Element type of O.
+    pub dtype: Dtype,
+}
+
+/// One kernel: of the forward table, or a combine kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kernel {
+pub struct Kernel<R = Row> {
     /// The entry's name in the PTX.
     pub entry: String,
     /// The [`Family::arch`] whose PTX holds it.
     pub family: String,
     /// The row it was compiled from.
-    pub row: Row,
+    pub row: R,
     /// Threads of a CTA.
     pub threads: u32,
     /// Dynamic shared memory of a CTA, in bytes.

@@ -1,7 +1,7 @@
 //! Masks the scores of a block that some rows see only in part.
 
 use crate::params::ForwardParams;
-use crate::scheduler::visible_end;
+use crate::scheduler::{Rows, Work};
 use crate::tile::ScoreFragment;
 
 /// For each row a lane shares, the first key it does not see. Covers the causal mask and the ragged tail alike.
@@ -9,11 +9,14 @@ use crate::tile::ScoreFragment;
 pub struct RowLimits<const M: usize>([[u32; 2]; M]);
 
 impl<const M: usize> RowLimits<M> {
-    /// For the warp whose rows start at `first_row`.
+    /// For the warp whose rows start `warp_row` rows into the tile.
     #[inline(always)]
-    pub fn new(params: &ForwardParams, first_row: u32, lane: u32) -> Self {
-        let row = |m: usize, half: usize| first_row + m as u32 * 16 + half as u32 * 8 + lane / 4;
-        Self(core::array::from_fn(|m| core::array::from_fn(|half| visible_end(params, row(m, half)))))
+    pub fn new(params: &ForwardParams, rows: Rows, work: &Work, warp_row: u32, lane: u32) -> Self {
+        let row = |m: usize, half: usize| {
+            work.first_row + warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4
+        };
+        let limit = |m, half| rows.visible_end(params, row(m, half), work.seqlen_k);
+        Self(core::array::from_fn(|m| core::array::from_fn(|half| limit(m, half))))
     }
 
     /// Sets the scores of keys that a row does not see to −∞. The fragment's columns start at `first_key`.

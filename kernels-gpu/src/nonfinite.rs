@@ -6,14 +6,16 @@
 //! that do see them ([`restore`]). Finite inputs pay only for the look at O.
 
 use crate::element::Element;
-use crate::epilogue::output_row;
+use crate::epilogue::{output_row, partial_index, partial_o_row};
 use crate::forward::Config;
 use crate::geometry;
 use crate::params::ForwardParams;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::math::fma;
-use crate::ptx::memory::{ld_global_b16, ld_shared_v4, st_global_b16, st_shared, to_global};
-use crate::scheduler::{KeyBlocks, Work, visible_end};
+use crate::ptx::memory::{
+    ld_global_b16, ld_global_b32, ld_shared_v4, st_global_b16, st_global_f32, st_shared, to_global,
+};
+use crate::row::Schedule;
+use crate::scheduler::{KeyBlocks, Work};
 use crate::tile::OutputFragment;
 use cuda_std::thread::thread_idx_x;
 
@@ -77,32 +79,46 @@ fn add<E: Element>(o: u16, v: u16) -> u16 {
     if is_nan(o) || is_nan(v) || opposite_infinities { MAGNITUDE } else { v }
 }
 
-/// Adds to O, already written, the non-finite elements of V in the blocks that are seen only in part.
+/// A non-finite `v` as float32.
+#[inline(always)]
+fn widened<E: Element>(v: u16) -> f32 {
+    let infinity = f32::from_bits(u32::from(v >> 15) << 31 | f32::INFINITY.to_bits());
+    if v & 0x7fff > E::EXPONENT { f32::NAN } else { infinity }
+}
+
+/// Adds to O (or to the split's partial O), already written, the non-finite elements of V in the blocks that are seen
+/// only in part.
 ///
 /// # Safety
 /// All threads of the CTA take part after a barrier that follows the writes to O; the rest as for the kernel.
 #[inline(always)]
-pub unsafe fn restore<C: Config>(params: &ForwardParams) {
-    // Computed anew, so that the main loop need not keep registers for what is hardly ever used.
-    let work = &Work::new(params, block_idx_x_again(), C::ROW.block_m);
-    let blocks = KeyBlocks::new(params, work.first_row, C::ROW.block_m, C::ROW.block_n);
+pub unsafe fn restore<C: Config>(params: &ForwardParams, work: &Work, blocks: &KeyBlocks) {
     let (head_dim, threads) = (C::ROW.head_dim, geometry::threads(&C::ROW));
     let strides = &params.v_strides;
     let head = i64::from(work.batch) * strides.batch + i64::from(work.head_kv) * strides.head;
     let v_head = to_global(params.v).wrapping_add_signed(head);
+    let partial = matches!(C::ROW.schedule, Schedule::Split) && params.split.splits.value > 1;
     let mut element = thread_idx_x();
     while element < C::ROW.block_m * head_dim {
-        let (row, bytes) = (work.first_row + element / head_dim, u64::from(element % head_dim * 2));
-        if row < params.seqlen_q {
-            let o_at = output_row(params, work, row) + bytes;
-            let mut key = blocks.full * C::ROW.block_n;
-            while key < visible_end(params, row) {
-                let v_at = v_head.wrapping_add_signed(i64::from(key) * strides.row) + bytes;
-                // SAFETY: an element of V, and this thread's element of O.
+        let (row, column) = (work.first_row + element / head_dim, element % head_dim);
+        if row < C::ROWS.count(params) {
+            let end = C::ROWS.visible_end(params, row, work.seqlen_k).min(blocks.end * C::ROW.block_n);
+            let mut key = blocks.full.max(blocks.first) * C::ROW.block_n;
+            while key < end {
+                let v_at = v_head.wrapping_add_signed(i64::from(key) * strides.row) + u64::from(column * 2);
+                // SAFETY: an element of V, and this thread's element of O or of the partial O.
                 unsafe {
                     let v = ld_global_b16(v_at);
                     if v & C::Element::EXPONENT == C::Element::EXPONENT {
-                        st_global_b16(o_at, add::<C::Element>(ld_global_b16(o_at), v));
+                        if partial {
+                            let index = partial_index::<C>(params, work, row);
+                            let o_at = partial_o_row::<C>(params, index) + u64::from(column * 4);
+                            let o = f32::from_bits(ld_global_b32(o_at));
+                            st_global_f32(o_at, o + widened::<C::Element>(v));
+                        } else {
+                            let o_at = output_row::<C>(params, work, row) + u64::from(column * 2);
+                            st_global_b16(o_at, add::<C::Element>(ld_global_b16(o_at), v));
+                        }
                     }
                 }
                 key += 1;

@@ -1,4 +1,4 @@
-//! The parameter block of the forward kernels, written by the host and read by the device.
+//! The parameter blocks of the kernels, written by the host and read by the device.
 
 use crate::divisor::Divisor;
 
@@ -39,48 +39,154 @@ pub struct ForwardParams {
     pub o_strides: Strides,
     /// Query rows.
     pub seqlen_q: u32,
-    /// Keys.
+    /// Keys: of every sequence, or the most that any has where `seqlens_k` is given.
     pub seqlen_k: u32,
     /// Query heads.
-    pub heads_q: Divisor,
+    pub heads_q: u32,
+    /// Batch entries.
+    pub batch: u32,
+    /// Heads whose query rows make up blocks: heads_q, or heads_kv where rows are packed.
+    pub tile_heads: Divisor,
     /// Query heads that share one KV head: heads_q / heads_kv.
     pub group: Divisor,
-    /// Blocks of query rows of one head: ⌈seqlen_q / block_m⌉.
+    /// Blocks of query rows of one of `tile_heads`.
     pub query_blocks: Divisor,
+    /// Heads that are worked on together, block by block: divides batch · tile_heads. Unused by `Schedule::Split`.
+    pub heads_together: Divisor,
     /// 1 for the bottom-right aligned causal mask, else 0.
     pub causal: u32,
     /// Softmax scale times log2(e), so that the kernel can use exp2. Positive and finite.
     pub scale_log2: f32,
+    /// What only `Schedule::Persistent` reads.
+    pub persistent: PersistentParams,
+    /// What only `Schedule::Split` reads.
+    pub split: SplitParams,
+}
+
+/// What the CTAs of `Schedule::Persistent` share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PersistentParams {
+    /// A u32, 0 before the launch and after it.
+    pub counter: u64,
+    /// Blocks of query rows of all heads.
+    pub tiles: u32,
     /// Keeps the block a multiple of 8 bytes without hidden padding.
     pub reserved: u32,
+}
+
+/// How `Schedule::Split` divides the keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitParams {
+    /// Keys of each sequence, u32 `[batch]`; each is clamped to seqlen_k. 0 where all have seqlen_k.
+    pub seqlens_k: u64,
+    /// O of each split, float32 `[splits, batch, heads_q, seqlen_q, head_dim]`, 16-byte aligned; unused for one split.
+    pub partial_o: u64,
+    /// LSE of each split, float32 `[splits, batch, heads_q, seqlen_q]`; unused for one split.
+    pub partial_lse: u64,
+    /// Splits: at least ⌈key blocks / split_blocks⌉.
+    pub splits: Divisor,
+    /// Blocks of keys of a split.
+    pub split_blocks: u32,
+}
+
+/// Parameters of a combine launch, one CTA a query row. All pointers are device addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CombineParams {
+    /// O of each split, float32 `[splits, batch, heads_q, seqlen_q, head_dim]`, 16-byte aligned.
+    pub partial_o: u64,
+    /// LSE of each split, float32 `[splits, batch, heads_q, seqlen_q]`.
+    pub partial_lse: u64,
+    /// O `[batch, heads_q, seqlen_q, head_dim]`, 16-byte aligned.
+    pub o: u64,
+    /// LSE, float32, contiguous `[batch, heads_q, seqlen_q]`; 0 where none is wanted.
+    pub lse: u64,
+    /// Strides of O.
+    pub o_strides: Strides,
+    /// Rows of all heads and batch entries: batch · heads_q · seqlen_q.
+    pub rows: u64,
+    /// Query heads.
+    pub heads_q: Divisor,
+    /// Query rows.
+    pub seqlen_q: Divisor,
+    /// Chunks of four elements of a row: head_dim / 4.
+    pub chunks: Divisor,
+    /// Splits.
+    pub splits: u32,
+}
+
+/// A parameter block as bytes, field by field.
+struct Bytes<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Bytes<N> {
+    fn new() -> Self {
+        Self { bytes: [0; N], at: 0 }
+    }
+
+    fn put(&mut self, field: &[u8]) {
+        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
+        self.at += field.len();
+    }
+
+    fn u64s<const L: usize>(&mut self, values: [u64; L]) {
+        values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
+    }
+
+    fn u32s<const L: usize>(&mut self, values: [u32; L]) {
+        values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
+    }
+
+    fn strides<const L: usize>(&mut self, strides: [Strides; L]) {
+        for Strides { batch, head, row } in strides {
+            self.u64s([batch, head, row].map(i64::cast_unsigned));
+        }
+    }
+
+    fn divisors<const L: usize>(&mut self, divisors: [Divisor; L]) {
+        divisors.into_iter().for_each(|divisor| self.u32s(divisor.words()));
+    }
+
+    fn finish(self) -> [u8; N] {
+        debug_assert!(self.at == N, "every field is written");
+        self.bytes
+    }
 }
 
 impl ForwardParams {
     /// The block as the bytes of the kernel's one parameter.
     pub fn to_bytes(&self) -> [u8; size_of::<ForwardParams>()] {
-        let mut bytes = [0; size_of::<ForwardParams>()];
-        let mut at = 0;
-        let mut put = |field: &[u8]| {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        };
-        for pointer in [self.q, self.k, self.v, self.o, self.lse] {
-            put(&pointer.to_ne_bytes());
-        }
-        for strides in [self.q_strides, self.k_strides, self.v_strides, self.o_strides] {
-            for stride in [strides.batch, strides.head, strides.row] {
-                put(&stride.to_ne_bytes());
-            }
-        }
-        put(&self.seqlen_q.to_ne_bytes());
-        put(&self.seqlen_k.to_ne_bytes());
-        for word in [self.heads_q, self.group, self.query_blocks].map(Divisor::words).as_flattened() {
-            put(&word.to_ne_bytes());
-        }
-        put(&self.causal.to_ne_bytes());
-        put(&self.scale_log2.to_ne_bytes());
-        put(&self.reserved.to_ne_bytes());
-        bytes
+        let mut bytes = Bytes::new();
+        bytes.u64s([self.q, self.k, self.v, self.o, self.lse]);
+        bytes.strides([self.q_strides, self.k_strides, self.v_strides, self.o_strides]);
+        bytes.u32s([self.seqlen_q, self.seqlen_k, self.heads_q, self.batch]);
+        bytes.divisors([self.tile_heads, self.group, self.query_blocks, self.heads_together]);
+        bytes.u32s([self.causal, self.scale_log2.to_bits()]);
+        let PersistentParams { counter, tiles, reserved } = self.persistent;
+        bytes.u64s([counter]);
+        bytes.u32s([tiles, reserved]);
+        let SplitParams { seqlens_k, partial_o, partial_lse, splits, split_blocks } = self.split;
+        bytes.u64s([seqlens_k, partial_o, partial_lse]);
+        bytes.divisors([splits]);
+        bytes.u32s([split_blocks]);
+        bytes.finish()
+    }
+}
+
+impl CombineParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<CombineParams>()] {
+        let mut bytes = Bytes::new();
+        bytes.u64s([self.partial_o, self.partial_lse, self.o, self.lse]);
+        bytes.strides([self.o_strides]);
+        bytes.u64s([self.rows]);
+        bytes.divisors([self.heads_q, self.seqlen_q, self.chunks]);
+        bytes.u32s([self.splits]);
+        bytes.finish()
     }
 }
 
@@ -89,9 +195,20 @@ mod tests {
     use super::*;
     use core::mem::offset_of;
 
+    fn u64_at(bytes: &[u8], at: usize) -> u64 {
+        u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    fn u32_at(bytes: &[u8], at: usize) -> u32 {
+        u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+    }
+
+    fn strides(n: i64) -> Strides {
+        Strides { batch: n, head: n + 1, row: n + 2 }
+    }
+
     #[test]
-    fn bytes_lie_where_the_fields_do() {
-        let strides = |n| Strides { batch: n, head: n + 1, row: n + 2 };
+    fn bytes_of_a_forward_lie_where_the_fields_do() {
         let params = ForwardParams {
             q: 1,
             k: 2,
@@ -104,23 +221,62 @@ mod tests {
             o_strides: strides(40),
             seqlen_q: 50,
             seqlen_k: 51,
-            heads_q: Divisor::new(52),
-            group: Divisor::new(53),
-            query_blocks: Divisor::new(54),
+            heads_q: 52,
+            batch: 57,
+            tile_heads: Divisor::new(53),
+            group: Divisor::new(54),
+            query_blocks: Divisor::new(55),
+            heads_together: Divisor::new(56),
             causal: 1,
             scale_log2: 0.25,
-            reserved: 0,
+            persistent: PersistentParams { counter: 60, tiles: 61, reserved: 0 },
+            split: SplitParams {
+                seqlens_k: 70,
+                partial_o: 71,
+                partial_lse: 72,
+                splits: Divisor::new(73),
+                split_blocks: 74,
+            },
         };
         let bytes = params.to_bytes();
-        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        assert_eq!(u64_at(offset_of!(ForwardParams, lse)), 5);
-        assert_eq!(u64_at(offset_of!(ForwardParams, v_strides) + offset_of!(Strides, row)), 32);
-        assert_eq!(u64_at(offset_of!(ForwardParams, o_strides)), 40);
-        assert_eq!(u32_at(offset_of!(ForwardParams, seqlen_q)), 50);
-        assert_eq!(u32_at(offset_of!(ForwardParams, query_blocks)), 54);
-        assert_eq!(u32_at(offset_of!(ForwardParams, causal)), 1);
-        assert_eq!(f32::from_bits(u32_at(offset_of!(ForwardParams, scale_log2))), 0.25);
+        let (persistent, split) =
+            (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
+        assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, lse)), 5);
+        assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, v_strides) + offset_of!(Strides, row)), 32);
+        assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, o_strides)), 40);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, seqlen_q)), 50);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, tile_heads)), 53);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, heads_together)), 56);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, causal)), 1);
+        assert_eq!(f32::from_bits(u32_at(&bytes, offset_of!(ForwardParams, scale_log2))), 0.25);
+        assert_eq!(u64_at(&bytes, persistent + offset_of!(PersistentParams, counter)), 60);
+        assert_eq!(u32_at(&bytes, persistent + offset_of!(PersistentParams, tiles)), 61);
+        assert_eq!(u64_at(&bytes, split + offset_of!(SplitParams, partial_lse)), 72);
+        assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, splits)), 73);
+        assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, split_blocks)), 74);
+        assert_eq!(bytes.len() % 8, 0);
+    }
+
+    #[test]
+    fn bytes_of_a_combine_lie_where_the_fields_do() {
+        let params = CombineParams {
+            partial_o: 1,
+            partial_lse: 2,
+            o: 3,
+            lse: 4,
+            o_strides: strides(10),
+            rows: 20,
+            heads_q: Divisor::new(21),
+            seqlen_q: Divisor::new(22),
+            chunks: Divisor::new(23),
+            splits: 24,
+        };
+        let bytes = params.to_bytes();
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, lse)), 4);
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, o_strides) + offset_of!(Strides, row)), 12);
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, rows)), 20);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, chunks)), 23);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, splits)), 24);
         assert_eq!(bytes.len() % 8, 0);
     }
 }

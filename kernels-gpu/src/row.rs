@@ -4,8 +4,11 @@ use crate::geometry;
 
 /// Shared memory a CTA gets without asking for more, in bytes.
 pub const SMEM_DEFAULT_BYTES: u32 = 48 * 1024;
-/// Shared memory a CTA can opt in to on sm_86 and sm_89, the least of the family, in bytes.
+/// Shared memory a CTA can opt in to on sm_86 and sm_89, the least of all devices, in bytes.
 pub const SMEM_OPT_IN_BYTES: u32 = 99 * 1024;
+/// Shared memory a CTA can opt in to on sm_90, the most of all devices, in bytes (sm_80: 163 KB). A row that needs more
+/// than [`SMEM_OPT_IN_BYTES`] is for the devices that have it.
+pub const SMEM_MAX_BYTES: u32 = 227 * 1024;
 /// Registers a thread can address.
 pub const REGISTERS_MAX: u32 = 255;
 /// The head dimensions that have kernels.
@@ -30,6 +33,15 @@ pub const SPILLING: [[u32; 5]; 14] = [
     [96, 64, 64, 4, 3],
     [96, 32, 128, 8, 1],
 ];
+
+/// The least of the limits above that `bytes` of shared memory keep.
+pub const fn smem_limit(bytes: u32) -> u32 {
+    match bytes {
+        0..=SMEM_DEFAULT_BYTES => SMEM_DEFAULT_BYTES,
+        0..=SMEM_OPT_IN_BYTES => SMEM_OPT_IN_BYTES,
+        _ => SMEM_MAX_BYTES,
+    }
+}
 
 /// Element type of Q, K, V and O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +86,34 @@ pub enum Accumulation {
     F16,
 }
 
+/// How CTAs take their work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+pub enum Schedule {
+    /// One CTA a block of query rows of one head.
+    Grid,
+    /// As many CTAs as the device holds draw the blocks of [`Schedule::Grid`] from a counter in device memory.
+    Persistent,
+    /// One CTA a block of packed query rows (all query heads of one KV head) and a range of keys, whose partial O and
+    /// LSE the combine kernel merges. Sequence lengths may lie on the device.
+    Split,
+}
+
+impl Schedule {
+    /// The name in options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Schedule::Grid => "grid",
+            Schedule::Persistent => "persistent",
+            Schedule::Split => "split",
+        }
+    }
+}
+
 /// One kernel of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
@@ -82,18 +122,20 @@ pub struct Row {
     pub dtype: Dtype,
     /// Elements of a query, key and value vector: one of [`HEAD_DIMS`].
     pub head_dim: u32,
-    /// Query rows of a CTA: 32, 64 or 128.
+    /// Query rows of a CTA: 16, 32, 64 or 128.
     pub block_m: u32,
     /// Keys of a main-loop step: 32, 64 or 128.
     pub block_n: u32,
     /// Warps of a CTA: 4 or 8.
     pub warps: u32,
-    /// Buffers for K and V in shared memory: 1, 2 or 3.
+    /// Buffers for K and V in shared memory: 1 to 4.
     pub stages: u32,
     /// Accumulation type of Q·Kᵀ.
     pub acc: Accumulation,
     /// CTAs an SM must be able to hold: caps the registers (`.minnctapersm`). 1 caps nothing.
     pub min_ctas: u32,
+    /// How CTAs take their work.
+    pub schedule: Schedule,
 }
 
 /// Why a row is refused.
@@ -101,13 +143,13 @@ pub struct Row {
 pub enum RowError {
     /// `head_dim` is not one of [`HEAD_DIMS`].
     HeadDim,
-    /// `block_m` is not 32, 64 or 128.
+    /// `block_m` is not 16, 32, 64 or 128.
     BlockM,
     /// `block_n` is not 32, 64 or 128.
     BlockN,
     /// `warps` is not 4 or 8.
     Warps,
-    /// `stages` is not 1, 2 or 3.
+    /// `stages` is not 1 to 4.
     Stages,
     /// float16 accumulation of bfloat16 products does not exist.
     Accumulation,
@@ -115,7 +157,7 @@ pub enum RowError {
     MinCtas,
     /// A warp gets fewer than 16 keys of a block: the block is too narrow for so many warps.
     KeysPerWarp,
-    /// Shared memory over [`SMEM_OPT_IN_BYTES`].
+    /// Shared memory over [`SMEM_MAX_BYTES`].
     SharedMemory {
         /// Bytes the row needs.
         bytes: u32,
@@ -136,17 +178,17 @@ impl RowError {
     pub const fn reason(self) -> &'static str {
         match self {
             RowError::HeadDim => "head_dim must be 32, 64, 96, 128 or 256",
-            RowError::BlockM => "block_m must be 32, 64 or 128",
+            RowError::BlockM => "block_m must be 16, 32, 64 or 128",
             RowError::BlockN => "block_n must be 32, 64 or 128",
             RowError::Warps => "warps must be 4 or 8",
-            RowError::Stages => "stages must be 1, 2 or 3",
+            RowError::Stages => "stages must be 1 to 4",
             RowError::Accumulation => "acc F16 needs dtype F16: there is no such bf16 mma",
             RowError::MinCtas => "min_ctas must be 1 to 8",
             RowError::KeysPerWarp => {
                 "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps"
             }
             RowError::SharedMemory { .. } => {
-                "shared memory over 99 KB (101376 bytes): lower block_m, block_n or stages"
+                "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
             }
             RowError::Spills => {
                 "ptxas spills registers for this tile: lower block_m or block_n, or change stages"
@@ -163,7 +205,7 @@ impl core::fmt::Display for RowError {
         f.write_str(self.reason())?;
         match self {
             RowError::SharedMemory { bytes } => {
-                write!(f, " (needs {bytes} bytes, {} too many)", bytes - SMEM_OPT_IN_BYTES)
+                write!(f, " (needs {bytes} bytes, {} too many)", bytes - SMEM_MAX_BYTES)
             }
             RowError::Registers { registers, limit } => {
                 write!(f, " (needs about {registers}, limit {limit})")
@@ -188,7 +230,7 @@ impl Row {
         if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
             return Err(RowError::HeadDim);
         }
-        if !is_tile(self.block_m) {
+        if self.block_m != 16 && !is_tile(self.block_m) {
             return Err(RowError::BlockM);
         }
         if !is_tile(self.block_n) {
@@ -197,7 +239,7 @@ impl Row {
         if !matches!(self.warps, 4 | 8) {
             return Err(RowError::Warps);
         }
-        if !matches!(self.stages, 1..=3) {
+        if !matches!(self.stages, 1..=4) {
             return Err(RowError::Stages);
         }
         if matches!((self.acc, self.dtype), (Accumulation::F16, Dtype::Bf16)) {
@@ -210,7 +252,7 @@ impl Row {
             return Err(RowError::KeysPerWarp);
         }
         let bytes = geometry::smem_bytes(self);
-        if bytes > SMEM_OPT_IN_BYTES {
+        if bytes > SMEM_MAX_BYTES {
             return Err(RowError::SharedMemory { bytes });
         }
         let registers = geometry::registers_estimate(self);
@@ -238,11 +280,6 @@ impl Row {
         false
     }
 
-    /// Bytes of shared memory this row may use: 48 KB where that is enough, else the opt-in limit.
-    pub const fn smem_limit(&self) -> u32 {
-        if geometry::smem_bytes(self) <= SMEM_DEFAULT_BYTES { SMEM_DEFAULT_BYTES } else { SMEM_OPT_IN_BYTES }
-    }
-
     /// The entry's name in the PTX: every column is in it.
     #[cfg(feature = "manifest")]
     pub fn entry_name(&self) -> alloc::string::String {
@@ -251,8 +288,13 @@ impl Row {
             Accumulation::F32 => "",
             Accumulation::F16 => "_accf16",
         };
+        let schedule = match self.schedule {
+            Schedule::Grid => "",
+            Schedule::Persistent => "_persistent",
+            Schedule::Split => "_split",
+        };
         alloc::format!(
-            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}c{min_ctas}{acc}",
+            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}c{min_ctas}{acc}{schedule}",
             self.dtype.name()
         )
     }
@@ -272,6 +314,7 @@ pub(crate) mod tests {
         stages: 2,
         acc: Accumulation::F32,
         min_ctas: 1,
+        schedule: Schedule::Grid,
     };
 
     #[test]
@@ -279,19 +322,19 @@ pub(crate) mod tests {
         assert_eq!(GOOD.check(), Ok(()));
         let refused = |row: Row| row.check().expect_err("refused");
         assert_eq!(refused(Row { head_dim: 80, ..GOOD }), RowError::HeadDim);
-        assert_eq!(refused(Row { block_m: 16, ..GOOD }), RowError::BlockM);
+        assert_eq!(refused(Row { block_m: 48, ..GOOD }), RowError::BlockM);
         assert_eq!(refused(Row { block_n: 48, ..GOOD }), RowError::BlockN);
         assert_eq!(refused(Row { warps: 2, ..GOOD }), RowError::Warps);
-        assert_eq!(refused(Row { stages: 4, ..GOOD }), RowError::Stages);
+        assert_eq!(refused(Row { stages: 5, ..GOOD }), RowError::Stages);
         assert_eq!(
             refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }),
             RowError::Accumulation
         );
         assert_eq!(refused(Row { min_ctas: 0, ..GOOD }), RowError::MinCtas);
         assert_eq!(refused(Row { block_m: 32, block_n: 32, warps: 8, ..GOOD }), RowError::KeysPerWarp);
-        let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, ..GOOD };
-        assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 2 * 64 * 1024 });
-        assert!(refused(overflow).to_string().contains("needs 196608 bytes, 95232 too many"));
+        let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, stages: 3, ..GOOD };
+        assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 3 * 64 * 1024 });
+        assert!(refused(overflow).to_string().contains("needs 262144 bytes, 29696 too many"));
         let spilling = Row { block_m: 128, block_n: 128, stages: 1, ..GOOD };
         assert_eq!(refused(spilling), RowError::Spills);
         let wide = Row { head_dim: 128, block_m: 128, block_n: 128, stages: 1, ..GOOD };

@@ -8,7 +8,8 @@ use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Manifest};
+use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Manifest};
+use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -95,8 +96,9 @@ fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) 
 fn write(out: &Path, text: &str, arch: NvvmArch, version: &str, rows: &Rows) -> anyhow::Result<PathBuf> {
     let module = Module::parse(text).context("rustc's PTX cannot be read")?;
     same_names(&module.entry_names(), rows)?;
-    let bounds = |entry: &str| {
-        rows.get(entry).map(|row| Bounds { threads: geometry::threads(row), min_ctas: row.min_ctas })
+    let bounds = |entry: &str| match rows.get(entry) {
+        Some(row) => Some(Bounds { threads: geometry::threads(row), min_ctas: row.min_ctas }),
+        None => is_combine(entry).then_some(Bounds { threads: geometry::COMBINE_THREADS, min_ctas: 1 }),
     };
     let bound = module.with_bounds(bounds)?;
 
@@ -108,8 +110,15 @@ fn write(out: &Path, text: &str, arch: NvvmArch, version: &str, rows: &Rows) -> 
         let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
         kernels.push(manifest_file::kernel(entry, *row, family, &text));
     }
+    let mut combine_kernels = Vec::new();
+    for CombineVariant { entry, dtype } in COMBINE_VARIANTS {
+        let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
+        let row = CombineRow { dtype: *dtype };
+        combine_kernels.push(manifest_file::combine_kernel(entry, row, family, &text));
+    }
     if let Ok(before) = manifest_file::read(out) {
-        manifest_file::carry_over(&mut kernels, &before, out);
+        manifest_file::carry_over(&mut kernels, &before.kernels, out);
+        manifest_file::carry_over(&mut combine_kernels, &before.combine_kernels, out);
     }
     let families = vec![Family {
         arch: family.to_owned(),
@@ -117,17 +126,21 @@ fn write(out: &Path, text: &str, arch: NvvmArch, version: &str, rows: &Rows) -> 
         sha256: manifest_file::sha256(bound.as_bytes()),
     }];
     manifest_file::write_whole(&out.join(&file), bound.as_bytes())?;
-    manifest_file::write(
-        out,
-        &Manifest { format: FORMAT, device_compiler: version.to_owned(), families, kernels },
-    )?;
+    let device_compiler = version.to_owned();
+    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
+    manifest_file::write(out, &manifest)?;
     Ok(out.join(file))
 }
 
-/// Fails where the PTX lacks a row's entry, or has one without a row.
+fn is_combine(entry: &str) -> bool {
+    COMBINE_VARIANTS.iter().any(|variant| variant.entry == entry)
+}
+
+/// Fails where the PTX lacks the entry of a row or of a combine kernel, or has another.
 pub(crate) fn same_names(entries: &[&str], rows: &Rows) -> anyhow::Result<()> {
     let in_ptx: BTreeSet<&str> = entries.iter().copied().collect();
-    let in_table: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
+    let combine = COMBINE_VARIANTS.iter().map(|variant| variant.entry);
+    let in_table: BTreeSet<&str> = rows.keys().map(String::as_str).chain(combine).collect();
     let lacking: Vec<&str> = in_table.difference(&in_ptx).copied().collect();
     let foreign: Vec<&str> = in_ptx.difference(&in_table).copied().collect();
     if !lacking.is_empty() {
@@ -143,15 +156,20 @@ pub(crate) fn same_names(entries: &[&str], rows: &Rows) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    fn all_names(rows: &Rows) -> Vec<&str> {
+        let combine = COMBINE_VARIANTS.iter().map(|variant| variant.entry);
+        rows.keys().map(String::as_str).chain(combine).collect()
+    }
+
     fn fake_ptx(rows: &Rows) -> String {
-        let entries = rows.keys().map(|entry| format!(".visible .entry {entry}(\n)\n{{\n\tret;\n}}\n"));
+        let entries = all_names(rows).into_iter().map(|entry| format!(".visible .entry {entry}(\n)\n{{\n\tret;\n}}\n"));
         format!(".version 7.0\n.target sm_80\n.address_size 64\n{}", entries.collect::<String>())
     }
 
     #[test]
     fn entries_and_rows_must_be_the_same() {
         let rows = rows::of_table();
-        let names: Vec<&str> = rows.keys().map(String::as_str).collect();
+        let names = all_names(&rows);
         assert!(same_names(&names, &rows).is_ok());
         let lacking = same_names(&names[1..], &rows).expect_err("one is lacking").to_string();
         assert_eq!(lacking, format!("rows without an entry in the PTX: {}", names[0]));

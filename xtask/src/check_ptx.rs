@@ -9,6 +9,7 @@ use crate::ptxas_log;
 use crate::{rows, workspace};
 use anyhow::{Context, bail};
 use kernels_gpu::manifest::{Kernel, Manifest, Resources};
+use kernels_gpu::row::smem_limit;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +65,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for failure in &failures {
         eprintln!("{failure}");
     }
-    bail!("{} of {} compilations are refused", failures.len(), archs.len() * manifest.kernels.len())
+    let kernels = manifest.kernels.len() + manifest.combine_kernels.len();
+    bail!("{} of {} compilations are refused", failures.len(), archs.len() * kernels)
 }
 
 /// The PTX's text, once its entries, the manifest's kernels and the rows are the same.
@@ -93,52 +95,74 @@ fn check_all(
     let module = Module::parse(text)?;
     let scratch = tempfile::tempdir().context("no temporary folder")?;
     let mut failures = Vec::new();
-    for kernel in &manifest.kernels {
-        let path = scratch.path().join(format!("{}.ptx", kernel.entry));
-        std::fs::write(&path, module.only(&kernel.entry)?).with_context(|| path.display().to_string())?;
-    }
     for arch in archs {
-        let results = in_parallel(&manifest.kernels, |kernel| check_one(scratch.path(), kernel, ptxas, arch));
-        for (kernel, result) in manifest.kernels.iter_mut().zip(results) {
-            kernel.resources.remove(arch);
-            kernel.cubins.remove(arch);
+        let compilation = Compilation { folder, module: &module, scratch: scratch.path(), ptxas, arch, keep_cubins };
+        failures.extend(compilation.check(&mut manifest.kernels)?);
+        failures.extend(compilation.check(&mut manifest.combine_kernels)?);
+        eprintln!("{}", summary(manifest, arch));
+    }
+    Ok(failures)
+}
+
+/// The compilation of kernels for one architecture.
+struct Compilation<'a> {
+    folder: &'a Path,
+    module: &'a Module<'a>,
+    scratch: &'a Path,
+    ptxas: &'a Ptxas,
+    arch: &'a str,
+    keep_cubins: bool,
+}
+
+impl Compilation<'_> {
+    /// Compiles kernels of one kind and notes their resources; returns a line for each refusal.
+    fn check<R: Sync>(&self, kernels: &mut [Kernel<R>]) -> anyhow::Result<Vec<String>> {
+        let Compilation { folder, arch, .. } = self;
+        for kernel in kernels.iter() {
+            let path = self.scratch.join(format!("{}.ptx", kernel.entry));
+            std::fs::write(&path, self.module.only(&kernel.entry)?)
+                .with_context(|| path.display().to_string())?;
+        }
+        let mut failures = Vec::new();
+        let results = in_parallel(kernels, |kernel| self.check_one(kernel));
+        for (kernel, result) in kernels.iter_mut().zip(results) {
+            kernel.resources.remove(*arch);
+            kernel.cubins.remove(*arch);
             match result {
                 Ok((resources, refusals)) => {
-                    kernel.resources.insert(arch.clone(), resources);
+                    kernel.resources.insert(arch.to_string(), resources);
                     failures.extend(
                         refusals.iter().map(|refusal| format!("{} on {arch}: {refusal}", kernel.entry)),
                     );
-                    if keep_cubins && refusals.is_empty() {
+                    if self.keep_cubins && refusals.is_empty() {
                         let file = format!("cubin/{arch}/{}.cubin", kernel.entry);
-                        let code = std::fs::read(cubin_path(scratch.path(), kernel))?;
+                        let code = std::fs::read(self.cubin_path(kernel))?;
                         manifest_file::write_whole(&folder.join(&file), &code)?;
-                        kernel.cubins.insert(arch.clone(), file);
+                        kernel.cubins.insert(arch.to_string(), file);
                     }
                 }
                 Err(reason) => failures.push(format!("{} on {arch}: {reason}", kernel.entry)),
             }
         }
-        eprintln!("{}", summary(&manifest.kernels, arch));
+        Ok(failures)
     }
-    Ok(failures)
-}
 
-fn cubin_path(scratch: &Path, kernel: &Kernel) -> PathBuf {
-    scratch.join(format!("{}.cubin", kernel.entry))
-}
+    fn cubin_path<R>(&self, kernel: &Kernel<R>) -> PathBuf {
+        self.scratch.join(format!("{}.cubin", kernel.entry))
+    }
 
-/// One kernel through ptxas; the error is the reason why there is no machine code.
-fn check_one(
-    scratch: &Path,
-    kernel: &Kernel,
-    ptxas: &Ptxas,
-    arch: &str,
-) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
-    let ptx = scratch.join(format!("{}.ptx", kernel.entry));
-    let log = ptxas.compile(&ptx, arch, &cubin_path(scratch, kernel)).map_err(|error| error.to_string())?;
-    let resources = ptxas_log::resources(&log).map_err(|refusal| refusal.to_string())?;
-    let refusals = ptxas_log::refusals(&log, &resources, kernel.smem_bytes, kernel.row.smem_limit());
-    Ok((resources, refusals))
+    /// One kernel through ptxas; the error is the reason why there is no machine code.
+    fn check_one<R>(&self, kernel: &Kernel<R>) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
+        let ptx = self.scratch.join(format!("{}.ptx", kernel.entry));
+        let log = self
+            .ptxas
+            .compile(&ptx, self.arch, &self.cubin_path(kernel))
+            .map_err(|error| error.to_string())?;
+        let resources = ptxas_log::resources(&log).map_err(|refusal| refusal.to_string())?;
+        let refusals =
+            ptxas_log::refusals(&log, &resources, kernel.smem_bytes, smem_limit(kernel.smem_bytes));
+        Ok((resources, refusals))
+    }
 }
 
 /// Maps on all cores, in the order of the input.
@@ -165,9 +189,11 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> V
 }
 
 /// One line on an architecture: how many compiled, and their range of registers.
-fn summary(kernels: &[Kernel], arch: &str) -> String {
+fn summary(manifest: &Manifest, arch: &str) -> String {
+    let forward = manifest.kernels.iter().map(|kernel| &kernel.resources);
+    let all = forward.chain(manifest.combine_kernels.iter().map(|kernel| &kernel.resources));
     let registers: Vec<u32> =
-        kernels.iter().filter_map(|kernel| kernel.resources.get(arch)).map(|found| found.registers).collect();
+        all.filter_map(|resources| resources.get(arch)).map(|found| found.registers).collect();
     match (registers.iter().min(), registers.iter().max()) {
         (Some(least), Some(most)) => {
             format!("{arch}: {} kernels, {least} to {most} registers", registers.len())

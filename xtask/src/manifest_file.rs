@@ -1,7 +1,7 @@
 //! The PTX folder: `manifest.json` and the files it names, written whole or not at all.
 
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::row::Row;
 use sha2::{Digest, Sha256};
 use std::io::Write;
@@ -27,14 +27,23 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The record of a kernel that no ptxas has seen.
+/// The record of a forward kernel that no ptxas has seen.
 pub(crate) fn kernel(entry: &str, row: Row, family: &str, ptx: &str) -> Kernel {
+    record(entry, row, family, ptx, (geometry::threads(&row), geometry::smem_bytes(&row)))
+}
+
+/// The record of a combine kernel that no ptxas has seen.
+pub(crate) fn combine_kernel(entry: &str, row: CombineRow, family: &str, ptx: &str) -> Kernel<CombineRow> {
+    record(entry, row, family, ptx, (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES))
+}
+
+fn record<R>(entry: &str, row: R, family: &str, ptx: &str, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
     Kernel {
         entry: entry.to_owned(),
         family: family.to_owned(),
         row,
-        threads: geometry::threads(&row),
-        smem_bytes: geometry::smem_bytes(&row),
+        threads,
+        smem_bytes,
         sha256: sha256(ptx.as_bytes()),
         resources: Default::default(),
         cubins: Default::default(),
@@ -42,11 +51,12 @@ pub(crate) fn kernel(entry: &str, row: Row, family: &str, ptx: &str) -> Kernel {
 }
 
 /// Takes over what ptxas said of kernels that are the same as before, and their machine code where it is still there.
-pub(crate) fn carry_over(kernels: &mut [Kernel], before: &Manifest, folder: &Path) {
+pub(crate) fn carry_over<R: PartialEq>(kernels: &mut [Kernel<R>], before: &[Kernel<R>], folder: &Path) {
     for kernel in kernels {
-        let same =
-            |old: &&Kernel| (&old.entry, &old.sha256, old.row) == (&kernel.entry, &kernel.sha256, kernel.row);
-        if let Some(old) = before.kernels.iter().find(same) {
+        let same = |old: &&Kernel<R>| {
+            (&old.entry, &old.sha256, &old.row) == (&kernel.entry, &kernel.sha256, &kernel.row)
+        };
+        if let Some(old) = before.iter().find(same) {
             kernel.resources = old.resources.clone();
             kernel.cubins = old.cubins.clone();
             kernel.cubins.retain(|_, file| folder.join(file).is_file());
@@ -127,7 +137,13 @@ mod tests {
         let variant = VARIANTS[0];
         let family = Family { arch: "sm_80".into(), ptx: "sm_80.ptx".into(), sha256: sha256(b"ptx") };
         let kernels = vec![kernel(variant.entry, variant.row, "sm_80", "body")];
-        Manifest { format: FORMAT, device_compiler: "rustc".into(), families: vec![family], kernels }
+        Manifest {
+            format: FORMAT,
+            device_compiler: "rustc".into(),
+            families: vec![family],
+            kernels,
+            combine_kernels: Vec::new(),
+        }
     }
 
     #[test]
@@ -145,12 +161,12 @@ mod tests {
         before.kernels[0].resources.insert("sm_89".into(), resources);
         before.kernels[0].cubins.insert("sm_89".into(), "gone.cubin".into());
         let mut same = manifest().kernels;
-        carry_over(&mut same, &before, folder.path());
+        carry_over(&mut same, &before.kernels, folder.path());
         assert_eq!(same[0].resources["sm_89"], resources);
         assert!(same[0].cubins.is_empty(), "its file is not there");
         let mut changed = manifest().kernels;
         changed[0].sha256 = sha256(b"another body");
-        carry_over(&mut changed, &before, folder.path());
+        carry_over(&mut changed, &before.kernels, folder.path());
         assert!(changed[0].resources.is_empty());
     }
 

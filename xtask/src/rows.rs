@@ -1,7 +1,7 @@
 //! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
 
 use crate::workspace;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, RowError};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, RowError, Schedule};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ pub(crate) enum RowsError {
     Twice { number: usize, entry: String },
 }
 
-const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1}]"#;
+const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"schedule":"grid"}]"#;
 
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
@@ -73,14 +73,16 @@ pub(crate) fn of_table() -> Rows {
 fn feasible() -> Rows {
     let mut rows = Rows::new();
     for head_dim in HEAD_DIMS {
-        for (block_m, block_n) in [32, 64, 128].iter().flat_map(|m| [32, 64, 128].map(|n| (*m, n))) {
-            for (warps, stages) in [4, 8].iter().flat_map(|w| [1, 2, 3].map(|s| (*w, s))) {
+        for (block_m, block_n) in [16, 32, 64, 128].iter().flat_map(|m| [32, 64, 128].map(|n| (*m, n))) {
+            for (warps, stages) in [4, 8].iter().flat_map(|w| [1, 2, 3, 4].map(|s| (*w, s))) {
                 for (dtype, acc) in [
                     (Dtype::F16, Accumulation::F32),
                     (Dtype::F16, Accumulation::F16),
                     (Dtype::Bf16, Accumulation::F32),
                 ] {
-                    let row = Row { dtype, head_dim, block_m, block_n, warps, stages, acc, min_ctas: 1 };
+                    let schedule = Schedule::Grid;
+                    let row =
+                        Row { dtype, head_dim, block_m, block_n, warps, stages, acc, min_ctas: 1, schedule };
                     if row.check().is_ok() {
                         rows.insert(row.entry_name(), row);
                     }
@@ -128,11 +130,16 @@ pub(crate) fn macro_source(rows: &Rows) -> String {
             Accumulation::F32 => "F32",
             Accumulation::F16 => "F16",
         };
+        let schedule = match row.schedule {
+            Schedule::Grid => "Grid",
+            Schedule::Persistent => "Persistent",
+            Schedule::Split => "Split",
+        };
         let Row { head_dim, block_m, block_n, warps, stages, min_ctas, .. } = row;
         // Writing to a String cannot fail.
         let _ = writeln!(
             lines,
-            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas} }};"
+            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {schedule} }};"
         );
     }
     format!(
@@ -145,7 +152,7 @@ pub(crate) fn macro_source(rows: &Rows) -> String {
 mod tests {
     use super::*;
 
-    const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1}"#;
+    const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"schedule":"grid"}"#;
 
     fn from(text: &str) -> Result<Rows, RowsError> {
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -159,7 +166,7 @@ mod tests {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
         let source = macro_source(&rows);
         assert!(
-            source.contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1 };"),
+            source.contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, Grid };"),
             "{source}"
         );
         assert!(source.contains("macro_rules! for_each_forward_kernel"));

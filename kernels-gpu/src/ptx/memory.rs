@@ -57,6 +57,18 @@ pub unsafe fn ld_shared_v2_f32(smem: u32) -> [f32; 2] {
     [r0, r1]
 }
 
+/// `ld.shared.b32`, each time anew.
+///
+/// # Safety
+/// `smem` is a multiple of 4 with 4 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_shared(smem: u32) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe { asm!("ld.shared.b32 {r}, [{s}];", r = out(reg32) r, s = in(reg32) smem, options(nostack)) }
+    r
+}
+
 /// `st.shared.v2.f32`.
 ///
 /// # Safety
@@ -78,6 +90,19 @@ pub unsafe fn st_shared_v2_f32(smem: u32, value: [f32; 2]) {
 pub unsafe fn st_shared(smem: u32, value: u32) {
     // SAFETY: the caller's.
     unsafe { asm!("st.shared.b32 [{s}], {v};", s = in(reg32) smem, v = in(reg32) value, options(nostack)) }
+}
+
+/// `st.shared.v4.b32`: 128 bits.
+///
+/// # Safety
+/// `smem` is a multiple of 16 with 16 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_shared_v4(smem: u32, value: [u32; 4]) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("st.shared.v4.b32 [{s}], {{{a}, {b}, {c}, {d}}};", s = in(reg32) smem, a = in(reg32) value[0],
+            b = in(reg32) value[1], c = in(reg32) value[2], d = in(reg32) value[3], options(nostack));
+    }
 }
 
 /// `st.global.v4.b32`: 128 bits.
@@ -125,4 +150,62 @@ pub unsafe fn ld_global_b16(global: u64) -> u16 {
 pub unsafe fn st_global_b16(global: u64, value: u16) {
     // SAFETY: the caller's.
     unsafe { asm!("st.global.b16 [{g}], {v};", g = in(reg64) global, v = in(reg16) value, options(nostack)) }
+}
+
+/// `st.global.v2.b32`: 64 bits.
+///
+/// # Safety
+/// `global` is a multiple of 8 with 8 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_global_v2(global: u64, value: [u32; 2]) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("st.global.v2.b32 [{g}], {{{a}, {b}}};", g = in(reg64) global, a = in(reg32) value[0],
+            b = in(reg32) value[1], options(nostack));
+    }
+}
+
+/// `ld.global.b32`.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_b32(global: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global, options(nostack, readonly));
+    }
+    r
+}
+
+/// `ld.global.v4.f32`.
+///
+/// # Safety
+/// `global` is a multiple of 16 with 16 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_v4_f32(global: u64) -> [f32; 4] {
+    let (r0, r1, r2, r3);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.v4.f32 {{{r0}, {r1}, {r2}, {r3}}}, [{g}];",
+            r0 = out(reg32) r0, r1 = out(reg32) r1, r2 = out(reg32) r2, r3 = out(reg32) r3,
+            g = in(reg64) global, options(nostack, readonly));
+    }
+    [r0, r1, r2, r3]
+}
+
+/// `atom.global.inc.u32`: adds 1, or goes back to 0 from `last`; returns what was there.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 bytes behind it that all others change by atomics only.
+#[inline(always)]
+pub unsafe fn atomic_inc(global: u64, last: u32) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("atom.global.inc.u32 {r}, [{g}], {l};", r = out(reg32) r, g = in(reg64) global, l = in(reg32) last,
+            options(nostack));
+    }
+    r
 }
