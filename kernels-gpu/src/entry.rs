@@ -21,7 +21,7 @@ macro_rules! accumulation {
 macro_rules! entries {
     ($($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $schedule:ident
+        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
     };)*) => { $(
         /// # Safety
         /// As for [`forward`].

@@ -21,10 +21,15 @@ pub const fn threads(row: &Row) -> u32 {
     row.warps * 32
 }
 
-/// Warps along the query rows of a block. Each takes a multiple of 16 rows, the height of an mma.
+/// Query rows of a warp where all warps lie along the rows, as far as there are 16 rows for each.
+pub const fn warp_rows_by_default(row: &Row) -> u32 {
+    let share = row.block_m / row.warps;
+    if share > 16 { share } else { 16 }
+}
+
+/// Warps along the query rows of a block.
 pub const fn warps_m(row: &Row) -> u32 {
-    let m16_tiles = row.block_m / 16;
-    if row.warps < m16_tiles { row.warps } else { m16_tiles }
+    row.block_m / row.warp_rows
 }
 
 /// Warps along the keys of a block: the warps left over where `block_m` has too few rows for all.
@@ -35,7 +40,7 @@ pub const fn warps_n(row: &Row) -> u32 {
 
 /// m16 tiles of query rows a warp holds.
 pub const fn m_tiles(row: &Row) -> u32 {
-    row.block_m / (16 * warps_m(row))
+    row.warp_rows / 16
 }
 
 /// Keys of a block that fall to one warp.
@@ -174,10 +179,12 @@ mod tests {
     #[test]
     fn warps_share_rows_first_and_keys_with_what_is_left() {
         assert_eq!((warps_m(&ROW), warps_n(&ROW), m_tiles(&ROW), n_tiles(&ROW)), (4, 1, 1, 8));
-        let tall = Row { block_m: 128, ..ROW };
+        let tall = Row { block_m: 128, warp_rows: 32, ..ROW };
         assert_eq!((warps_m(&tall), warps_n(&tall), m_tiles(&tall), n_tiles(&tall)), (4, 1, 2, 8));
         let low = Row { block_m: 32, warps: 8, ..ROW };
         assert_eq!((warps_m(&low), warps_n(&low), m_tiles(&low), n_tiles(&low)), (2, 4, 1, 2));
+        let wide = Row { warp_rows: 32, ..ROW };
+        assert_eq!((warps_m(&wide), warps_n(&wide), m_tiles(&wide), n_tiles(&wide)), (2, 2, 2, 4));
     }
 
     #[test]

@@ -14,26 +14,6 @@ pub const REGISTERS_MAX: u32 = 255;
 /// The head dimensions that have kernels.
 pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
-/// Tiles for which ptxas 13.0 spills a few registers on one of sm_80, sm_86, sm_89 and sm_90 although they fit by
-/// count: head_dim, block_m, block_n, warps, stages. Found by compiling every row (`cargo xtask test --only every-row`),
-/// which has to be done again, with this list emptied, after a change to the main loop.
-pub const SPILLING: [[u32; 5]; 14] = [
-    [32, 128, 128, 4, 1],
-    [32, 128, 128, 4, 2],
-    [32, 128, 128, 4, 3],
-    [64, 128, 128, 4, 1],
-    [64, 128, 128, 4, 2],
-    [64, 128, 128, 4, 3],
-    [128, 128, 64, 4, 2],
-    [32, 32, 64, 8, 1],
-    [64, 128, 64, 8, 2],
-    [64, 128, 64, 8, 3],
-    [96, 128, 64, 4, 2],
-    [96, 128, 64, 4, 3],
-    [96, 64, 64, 4, 3],
-    [96, 32, 128, 8, 1],
-];
-
 /// The least of the limits above that `bytes` of shared memory keep.
 pub const fn smem_limit(bytes: u32) -> u32 {
     match bytes {
@@ -134,6 +114,9 @@ pub struct Row {
     pub acc: Accumulation,
     /// CTAs an SM must be able to hold: caps the registers (`.minnctapersm`). 1 caps nothing.
     pub min_ctas: u32,
+    /// Query rows of a warp: 16 or 32. Warps that `block_m` has no rows for share rows and split the keys of each block.
+    /// With 32 rows a warp reads K and V from shared memory half as often, and holds twice the fragments.
+    pub warp_rows: u32,
     /// How CTAs take their work.
     pub schedule: Schedule,
 }
@@ -155,6 +138,8 @@ pub enum RowError {
     Accumulation,
     /// `min_ctas` is 0 or over 8.
     MinCtas,
+    /// `warp_rows` is not 16 or 32, or the warps do not make up a block of `block_m` rows, or several.
+    WarpRows,
     /// A warp gets fewer than 16 keys of a block: the block is too narrow for so many warps.
     KeysPerWarp,
     /// Shared memory over [`SMEM_MAX_BYTES`].
@@ -162,8 +147,6 @@ pub enum RowError {
         /// Bytes the row needs.
         bytes: u32,
     },
-    /// ptxas spills registers to local memory for this row on some architecture: one of [`SPILLING`].
-    Spills,
     /// The fragments alone leave too few registers for anything else.
     Registers {
         /// Registers the row needs, estimated.
@@ -184,14 +167,14 @@ impl RowError {
             RowError::Stages => "stages must be 1 to 4",
             RowError::Accumulation => "acc F16 needs dtype F16: there is no such bf16 mma",
             RowError::MinCtas => "min_ctas must be 1 to 8",
+            RowError::WarpRows => {
+                "warp_rows must be 16 or 32, at most block_m, and block_m / warp_rows at most warps"
+            }
             RowError::KeysPerWarp => {
                 "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps"
             }
             RowError::SharedMemory { .. } => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
-            }
-            RowError::Spills => {
-                "ptxas spills registers for this tile: lower block_m or block_n, or change stages"
             }
             RowError::Registers { .. } => {
                 "registers over the limit: lower block_m or block_n, or raise warps"
@@ -248,6 +231,10 @@ impl Row {
         if !matches!(self.min_ctas, 1..=8) {
             return Err(RowError::MinCtas);
         }
+        let warps_fit = self.warp_rows <= self.block_m && self.block_m / self.warp_rows <= self.warps;
+        if !matches!(self.warp_rows, 16 | 32) || !warps_fit {
+            return Err(RowError::WarpRows);
+        }
         if geometry::keys_per_warp(self) < 16 {
             return Err(RowError::KeysPerWarp);
         }
@@ -260,27 +247,10 @@ impl Row {
         if registers > limit {
             return Err(RowError::Registers { registers, limit });
         }
-        if self.spills() {
-            return Err(RowError::Spills);
-        }
         Ok(())
     }
 
-    /// Whether the row is one of [`SPILLING`]. With min_ctas over 1 ptxas chooses other registers.
-    const fn spills(&self) -> bool {
-        let mut i = 0;
-        while i < SPILLING.len() {
-            let [head_dim, block_m, block_n, warps, stages] = SPILLING[i];
-            let same_block = self.head_dim == head_dim && self.block_m == block_m && self.block_n == block_n;
-            if same_block && self.warps == warps && self.stages == stages && self.min_ctas == 1 {
-                return true;
-            }
-            i += 1;
-        }
-        false
-    }
-
-    /// The entry's name in the PTX: every column is in it.
+    /// The entry's name in the PTX: every column is in it, but for those that have the usual value.
     #[cfg(feature = "manifest")]
     pub fn entry_name(&self) -> alloc::string::String {
         let Row { head_dim, block_m, block_n, warps, stages, min_ctas, .. } = self;
@@ -288,13 +258,17 @@ impl Row {
             Accumulation::F32 => "",
             Accumulation::F16 => "_accf16",
         };
+        let warp_rows = match self.warp_rows {
+            rows if rows == geometry::warp_rows_by_default(self) => alloc::string::String::new(),
+            rows => alloc::format!("r{rows}"),
+        };
         let schedule = match self.schedule {
             Schedule::Grid => "",
             Schedule::Persistent => "_persistent",
             Schedule::Split => "_split",
         };
         alloc::format!(
-            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}c{min_ctas}{acc}{schedule}",
+            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}",
             self.dtype.name()
         )
     }
@@ -314,6 +288,7 @@ pub(crate) mod tests {
         stages: 2,
         acc: Accumulation::F32,
         min_ctas: 1,
+        warp_rows: 16,
         schedule: Schedule::Grid,
     };
 
@@ -335,9 +310,10 @@ pub(crate) mod tests {
         let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, stages: 3, ..GOOD };
         assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 3 * 64 * 1024 });
         assert!(refused(overflow).to_string().contains("needs 262144 bytes, 29696 too many"));
-        let spilling = Row { block_m: 128, block_n: 128, stages: 1, ..GOOD };
-        assert_eq!(refused(spilling), RowError::Spills);
-        let wide = Row { head_dim: 128, block_m: 128, block_n: 128, stages: 1, ..GOOD };
+        assert_eq!(refused(Row { warp_rows: 48, ..GOOD }), RowError::WarpRows);
+        assert_eq!(refused(Row { block_m: 16, warp_rows: 32, ..GOOD }), RowError::WarpRows);
+        assert_eq!(refused(Row { block_m: 128, ..GOOD }), RowError::WarpRows, "8 warps of 16 rows");
+        let wide = Row { head_dim: 128, block_m: 128, block_n: 128, stages: 1, warp_rows: 32, ..GOOD };
         assert!(matches!(refused(wide), RowError::Registers { .. }));
     }
 }
