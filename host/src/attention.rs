@@ -2,11 +2,12 @@
 
 use crate::device::cuda::CudaDevice;
 use crate::device::sim::{SimDevice, SimOptions};
-use crate::device::{Buffer, Device, LoadedKernel, StreamHandle};
+use crate::device::{Buffer, Device, L2Policy, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Library, Source};
-use crate::plan::{Addresses, Plan, RowSelection};
+use crate::plan::{Addresses, Plan, PlanOptions, Planner};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use crate::workspace::{Workspace, Workspaces};
 use kernels_gpu::manifest::Kernel;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub struct CudaOptions {
     pub ptx: Option<PathBuf>,
     /// The device's number, counted from 0.
     pub ordinal: u32,
+    /// What stays in the L2 cache.
+    pub l2: L2Policy,
 }
 
 /// What attention computes.
@@ -35,7 +38,7 @@ pub struct Output {
 }
 
 /// Tensors on the device, by the address of their first element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTensors {
     /// Q, 16-byte aligned, [`Problem::q_len`] elements.
     pub q: u64,
@@ -47,6 +50,9 @@ pub struct DeviceTensors {
     pub o: u64,
     /// LSE in float32, 4-byte aligned, [`Problem::lse_len`] elements, where it is wanted.
     pub lse: Option<u64>,
+    /// Keys of each sequence, u32 `[batch]`, 4-byte aligned: there where the problem says so ([`Problem::with_lengths`]) and only there.
+    /// The kernel takes a length over seqlen_k for seqlen_k.
+    pub seqlens_k: Option<u64>,
 }
 
 /// A device with its kernels, each loaded when it is first needed. Any number of threads may share one.
@@ -55,15 +61,17 @@ pub struct Attention {
     library: Arc<Library>,
     /// Kernels loaded so far, by entry, with what they were loaded from.
     loaded: RwLock<HashMap<String, (LoadedKernel, Source)>>,
+    planner: Planner,
+    workspaces: Workspaces,
 }
 
 impl Attention {
     /// Opens a CUDA device and the folder of compiled kernels.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`].
+    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::NoL2ToSetAside`].
     pub fn cuda(options: &CudaOptions) -> Result<Attention, Error> {
-        let device = CudaDevice::open(options.ordinal)?;
+        let device = CudaDevice::open(options.ordinal, options.l2)?;
         let library = Library::find(options.ptx.as_deref())?;
         Attention::new(Arc::new(device), Arc::new(library))
     }
@@ -85,7 +93,14 @@ impl Attention {
         if info.sm < SM_MIN {
             return Err(Error::UnsupportedDevice { name: info.name.clone(), sm: info.sm });
         }
-        Ok(Attention { device, library, loaded: RwLock::default() })
+        let planner = Planner::new(&library, info);
+        Ok(Attention {
+            device,
+            library,
+            loaded: RwLock::default(),
+            planner,
+            workspaces: Workspaces::default(),
+        })
     }
 
     /// Computes one problem from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
@@ -104,10 +119,10 @@ impl Attention {
         self.forward_with(&self.plan(problem)?, q, k, v, want_lse)
     }
 
-    /// As [`Attention::forward`], for the plan's problem and with the plan's kernel.
+    /// As [`Attention::forward`], for the plan's problem and with the plan's kernels.
     ///
     /// # Errors
-    /// Those of [`Attention::forward`].
+    /// Those of [`Attention::forward`], [`Error::Lengths`] where the problem has lengths.
     pub fn forward_with(
         &self,
         plan: &Plan,
@@ -116,13 +131,43 @@ impl Attention {
         v: &[u16],
         want_lse: bool,
     ) -> Result<Output, Error> {
+        self.forward_on_host(plan, [q, k, v], None, want_lse)
+    }
+
+    /// As [`Attention::forward_with`], for a problem with lengths ([`Problem::with_lengths`]): sequence b has `seqlens_k[b]` keys.
+    ///
+    /// # Errors
+    /// Those of [`Attention::forward`], [`Error::LengthTooLong`], [`Error::WrongLength`] where there is not one length a sequence, and
+    /// [`Error::Lengths`] where the problem has none.
+    pub fn forward_lengths(
+        &self,
+        plan: &Plan,
+        q: &[u16],
+        k: &[u16],
+        v: &[u16],
+        seqlens_k: &[u32],
+        want_lse: bool,
+    ) -> Result<Output, Error> {
+        plan.problem().check_lengths(seqlens_k)?;
+        self.forward_on_host(plan, [q, k, v], Some(seqlens_k), want_lse)
+    }
+
+    fn forward_on_host(
+        &self,
+        plan: &Plan,
+        qkv: [&[u16]; 3],
+        seqlens_k: Option<&[u32]>,
+        want_lse: bool,
+    ) -> Result<Output, Error> {
         let problem = plan.problem();
-        for (role, tensor) in [(TensorRole::Q, q), (TensorRole::K, k), (TensorRole::V, v)] {
+        let roles = [TensorRole::Q, TensorRole::K, TensorRole::V];
+        for (role, tensor) in roles.into_iter().zip(qkv) {
             let (expected, got) = (problem.len(role), tensor.len());
             if got != expected {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
         }
+        let [q, k, v] = qkv;
         let q = Buffer::from_elements(&self.device, q)?;
         let k = Buffer::from_elements(&self.device, k)?;
         let v = Buffer::from_elements(&self.device, v)?;
@@ -131,15 +176,16 @@ impl Attention {
             o.fill(0)?;
         }
         let lse = want_lse.then(|| Buffer::new(&self.device, problem.lse_len() as u64 * 4)).transpose()?;
-        let lse_address = lse.as_ref().map(Buffer::address);
+        let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(&self.device, lengths)).transpose()?;
         let tensors = DeviceTensors {
             q: q.address(),
             k: k.address(),
             v: v.address(),
             o: o.address(),
-            lse: lse_address,
+            lse: lse.as_ref().map(Buffer::address),
+            seqlens_k: seqlens_k.as_ref().map(Buffer::address),
         };
-        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launch.
+        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
         unsafe { self.launch(plan, &tensors, StreamHandle::DEFAULT)? };
         let mut output = Output { o: vec![0; problem.o_len()], lse: None };
         o.read(0, &mut output.o)?;
@@ -151,15 +197,20 @@ impl Attention {
         Ok(output)
     }
 
-    /// Starts one problem on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing
-    /// and allocates nothing, but for the first use of a kernel, which loads it ([`Attention::preload`] does that before).
+    /// Starts one problem on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
+    /// allocates nothing, but for the first use of a kernel, which loads it ([`Attention::preload`] does that before), and of a stream,
+    /// which gives it a workspace where the plan needs one ([`Attention::reserve`] does that before). With both done before, it is two
+    /// launches at most, and can be captured into a graph.
     ///
     /// # Errors
-    /// [`Error::Misaligned`], [`Error::NoSuchKernel`], and what loading and launching report.
+    /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::ForeignStream`], [`Error::AllocationInCapture`], [`Error::NoSuchKernel`], and
+    /// what loading and launching report.
     ///
     /// # Safety
     /// Each address is on this device and allocated for as many elements as the problem says until the launch ends, nothing
-    /// writes the inputs or touches the outputs meanwhile, the outputs overlap nothing, and `stream` lives on this device.
+    /// writes the inputs or touches the outputs meanwhile, the outputs overlap nothing, and `stream` lives. Where the plan needs a
+    /// workspace, which the stream keeps: its work is done when `self` is dropped, and before the stream is destroyed or
+    /// [`Attention::release`] is called.
     pub unsafe fn forward_device(
         &self,
         problem: &Problem,
@@ -171,7 +222,7 @@ impl Attention {
         unsafe { self.launch(&plan, tensors, stream) }
     }
 
-    /// As [`Attention::forward_device`], for the plan's problem and with the plan's kernel.
+    /// As [`Attention::forward_device`], for the plan's problem and with the plan's kernels.
     ///
     /// # Errors
     /// Those of [`Attention::forward_device`].
@@ -184,35 +235,119 @@ impl Attention {
         tensors: &DeviceTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let lse = tensors.lse.unwrap_or(0);
-        let aligned = [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)];
-        for (tensor, address) in aligned {
-            check_address(tensor, address, ALIGNMENT_BYTES)?;
+        check_tensors(plan, tensors)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            match plan.workspace_bytes() {
+                0 => self.enqueue(plan, tensors, 0, stream),
+                needed => {
+                    let workspace = self.workspaces.get(&self.device, needed, stream)?;
+                    let _enqueue = workspace.enqueue(needed, stream)?;
+                    self.enqueue(plan, tensors, workspace.address(), stream)
+                }
+            }
         }
-        if tensors.lse.is_some() {
-            check_address("LSE", lse, size_of::<f32>() as u64)?;
-        }
-        let kernel = self.preload(plan)?;
-        let addresses = Addresses { q: tensors.q, k: tensors.k, v: tensors.v, o: tensors.o, lse };
-        let params = plan.params(&addresses).to_bytes();
-        // SAFETY: the kernel was loaded on this device and takes this one parameter; the addresses are the caller's promise.
-        unsafe { self.device.launch(&kernel, plan.grid(), &params, stream) }
     }
 
-    /// The plan that the measured table prefers for a problem on this device.
+    /// As [`Attention::launch`], in the caller's workspace, on its stream.
     ///
     /// # Errors
-    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    /// Those of [`Attention::launch`], [`Error::WorkspaceTooSmall`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`]; the workspace is of this device, and lives until the launch ends.
+    pub unsafe fn launch_in(
+        &self,
+        plan: &Plan,
+        tensors: &DeviceTensors,
+        workspace: &Workspace,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        check_tensors(plan, tensors)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            let _enqueue = workspace.enqueue(plan.workspace_bytes(), stream)?;
+            self.enqueue(plan, tensors, workspace.address(), stream)
+        }
+    }
+
+    /// # Safety
+    /// As [`Attention::launch`]; the workspace is as large as the plan needs, and no other call's launches come between.
+    unsafe fn enqueue(
+        &self,
+        plan: &Plan,
+        tensors: &DeviceTensors,
+        workspace: u64,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let DeviceTensors { q, k, v, o, lse, seqlens_k } = *tensors;
+        let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
+        let addresses = Addresses { q, k, v, o, lse, seqlens_k, workspace };
+        // Both before the first launch, so that a kernel that does not load leaves nothing half done.
+        let kernel = self.preload(plan)?;
+        let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;
+        let params = plan.params(&addresses).to_bytes();
+        let launch = Launch { grid: plan.grid(), params: &params, l2_window: plan.l2_window(k, v) };
+        // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
+        unsafe {
+            self.device.launch(&kernel, &launch, stream)?;
+            let Some(combine) = combine else { return Ok(()) };
+            let params = plan.combine_params(&addresses).to_bytes();
+            let launch = Launch { grid: plan.combine_grid(), params: &params, l2_window: None };
+            self.device.launch(&combine, &launch, stream)
+        }
+    }
+
+    /// Gives a stream the workspace that a plan needs and loads its kernels, so that launches allocate nothing: to be called before a
+    /// capture. A workspace that is too small is replaced; graphs captured before keep the old one. Waits for the default stream where it
+    /// allocates.
+    ///
+    /// # Errors
+    /// [`Error::AllocationInCapture`], [`Error::OutOfMemory`], [`Error::ForeignStream`], and those of [`Attention::preload`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`] says of the stream.
+    pub unsafe fn reserve(&self, plan: &Plan, stream: StreamHandle) -> Result<(), Error> {
+        self.preload(plan)?;
+        if let Some(combine) = plan.combine() {
+            self.load(combine, |_| ())?;
+        }
+        if plan.workspace_bytes() > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream)? };
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Attention::reserve`] and launches took for a stream.
+    ///
+    /// # Safety
+    /// All work on the stream is done, and no graph that was captured from it is replayed again.
+    pub unsafe fn release(&self, stream: StreamHandle) {
+        self.workspaces.release(stream);
+    }
+
+    /// The plan that measurements prefer for a problem on this device.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
     pub fn plan(&self, problem: &Problem) -> Result<Plan, Error> {
-        Plan::best(problem, &self.library, self.device.info())
+        self.planner.plan(problem, const { &PlanOptions::new() })
     }
 
     /// The plans of the rows selected; never an empty list.
     ///
     /// # Errors
-    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
-    pub fn plans(&self, problem: &Problem, rows: &RowSelection) -> Result<Vec<Plan>, Error> {
-        Plan::select(problem, &self.library, self.device.info(), rows)
+    /// Those of [`Planner::plans`].
+    pub fn plans(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<Plan>, Error> {
+        self.planner.plans(problem, options)
+    }
+
+    /// What plans for this device, with other options and with reasons.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
     }
 
     /// Loads a plan's kernel unless it is loaded, and returns it.
@@ -236,7 +371,7 @@ impl Attention {
     ///
     /// # Errors
     /// Those of [`Attention::preload`], [`Error::NoSuchKernel`] where the kernel is for other devices.
-    pub fn source_of(&self, kernel: &Kernel) -> Result<String, Error> {
+    pub fn source_of<R>(&self, kernel: &Kernel<R>) -> Result<String, Error> {
         self.load(kernel, |loaded| loaded.1.to_string())
     }
 
@@ -255,7 +390,11 @@ impl Attention {
         &self.library
     }
 
-    fn load<R>(&self, kernel: &Kernel, take: impl Fn(&(LoadedKernel, Source)) -> R) -> Result<R, Error> {
+    fn load<R, T>(
+        &self,
+        kernel: &Kernel<R>,
+        take: impl Fn(&(LoadedKernel, Source)) -> T,
+    ) -> Result<T, Error> {
         // A thread that panicked while holding the lock left a complete map.
         if let Some(loaded) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&kernel.entry) {
             return Ok(take(loaded));
@@ -276,7 +415,7 @@ impl Attention {
         Ok(taken)
     }
 
-    fn load_from(&self, kernel: &Kernel, source: Source) -> Result<(LoadedKernel, Source), Error> {
+    fn load_from<R>(&self, kernel: &Kernel<R>, source: Source) -> Result<(LoadedKernel, Source), Error> {
         let image = self.library.image(kernel, &source)?;
         match self.device.load(&image) {
             Ok(loaded) => Ok((loaded, source)),
@@ -289,6 +428,20 @@ impl Attention {
             Err(error) => Err(error),
         }
     }
+}
+
+fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
+    for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
+        check_address(tensor, address, ALIGNMENT_BYTES)?;
+    }
+    check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
+    check_address("the lengths", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
+    let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
+        (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
+        (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
+        _ => return Ok(()),
+    };
+    Err(Error::Lengths { reason })
 }
 
 fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
@@ -333,7 +486,7 @@ mod tests {
         assert_eq!(device.allocated(), 0);
         assert_eq!(*device.loads.lock().expect("unpoisoned"), [ROW.entry_name()], "loaded once");
         let launches = device.launches.lock().expect("unpoisoned");
-        let [(grid, with_lse), (_, without)] = launches.as_slice() else {
+        let [(grid, with_lse, _), (_, without, _)] = launches.as_slice() else {
             panic!("{} launches", launches.len())
         };
         assert_eq!(*grid, 4 * 2);
@@ -359,7 +512,7 @@ mod tests {
         let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
         let error = attention.forward(&problem, &q, &kv[1..], &kv, false).expect_err("K is short");
         assert!(matches!(error, Error::WrongLength { tensor: "K", .. }), "{error}");
-        let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048) };
+        let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048), seqlens_k: None };
         let bad = [
             ("Q", DeviceTensors { q: 258, ..good }),
             ("O", DeviceTensors { o: 1032, ..good }),

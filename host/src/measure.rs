@@ -69,7 +69,9 @@ pub struct Measured {
     pub entry: String,
     /// What it was loaded from, "cubin sm_90" or "PTX sm_80".
     pub source: String,
-    /// CTAs of a launch.
+    /// Ranges that the keys are split into.
+    pub splits: u32,
+    /// CTAs of a launch, those of the combine kernel not counted.
     pub ctas: u32,
     /// CTAs an SM gets, on average.
     pub ctas_per_sm: f64,
@@ -113,7 +115,7 @@ impl Bench {
     /// # Errors
     /// Those of [`Attention::cuda`].
     pub fn open(options: &CudaOptions) -> Result<Bench, Error> {
-        let device = Arc::new(CudaDevice::open(options.ordinal)?);
+        let device = Arc::new(CudaDevice::open(options.ordinal, options.l2)?);
         let library = Arc::new(Library::find(options.ptx.as_deref())?);
         let attention = Attention::new(device.clone(), library)?;
         let nvml = Nvml::open(device.pci_bus_id());
@@ -162,6 +164,8 @@ impl Bench {
             checks.push(check);
         }
         self.replay_in_turns(&timeline, &mut candidates, options, progress)?;
+        // SAFETY: replay_in_turns waited for the last replay, and the graphs are not replayed again.
+        unsafe { self.attention.release(timeline.stream()) };
         let mut timed = candidates.into_iter();
         let results = plans.iter().zip(checks).map(|(plan, check)| {
             let candidate = if check.passed() { timed.next() } else { None };
@@ -187,6 +191,8 @@ impl Bench {
                 Ok(())
             })
         };
+        // SAFETY: the timeline's stream lives longer than any work on it; measure releases it when all is done.
+        unsafe { self.attention.reserve(plan, timeline.stream())? };
         let marks = (timeline.mark()?, timeline.mark()?);
         let few = capture(LAUNCHES_TO_CALIBRATE)?;
         // The first replay pays for what is lazy; the second is taken.
@@ -263,6 +269,7 @@ impl Bench {
         Ok(Measured {
             entry: plan.kernel().entry.clone(),
             source: self.attention.kernel_source(plan)?,
+            splits: plan.splits(),
             ctas: plan.grid(),
             ctas_per_sm: f64::from(plan.grid()) / f64::from(self.device.info().sm_count),
             resident_ctas_per_sm: self.device.resident_ctas(&loaded)?,

@@ -13,6 +13,7 @@ pub use oracle::Oracle;
 
 use crate::attention::Output;
 use crate::error::Error;
+use crate::plan::PlanOptions;
 use crate::problem::{Layout, Problem, TensorRole};
 use crate::random_input::{self, InputKind};
 use crate::reference::row_start;
@@ -27,20 +28,32 @@ use std::time::Instant;
 /// Cases whose references are computed together, in parallel, before the kernels run on them.
 const BATCH_OF_CASES: usize = 16;
 
+/// One run of one kernel on one problem.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelRun<'a> {
+    /// The kernel.
+    pub kernel: &'a Arc<Kernel>,
+    /// The problem.
+    pub problem: &'a Problem,
+    /// Splits of the keys, and the order of heads.
+    pub options: &'a PlanOptions,
+    /// Q, as bits of the problem's dtype in its layout.
+    pub q: &'a [u16],
+    /// K.
+    pub k: &'a [u16],
+    /// V.
+    pub v: &'a [u16],
+    /// Keys of each sequence as they lie on the device, where the problem has lengths. They may be over seqlen_k.
+    pub seqlens_k: Option<&'a [u32]>,
+}
+
 /// Runs one kernel on one problem.
 pub trait RunKernel {
     /// O and LSE of this very kernel. What it writes to must hold NaN before, and have guard bands around.
     ///
     /// # Errors
-    /// [`Error::GuardBand`] where something outside O or LSE was written; whatever else keeps it from running.
-    fn run(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-    ) -> Result<Output, Error>;
+    /// [`Error::GuardBand`] where something outside O, LSE or the workspace was written; whatever else keeps it from running.
+    fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error>;
 }
 
 /// What became of one kernel.
@@ -173,7 +186,19 @@ impl Progress<'_> {
             Case { batch: 2, heads: (4, 2), seqlens: (199, 513), causal: true, kind: InputKind::Random };
         let problem = case.problem(row.dtype, row.head_dim)?;
         let [q, k, v] = random_input::qkv(&problem, case.kind, seed);
-        let run = || runner.run(self.kernel, &problem, &q, &k, &v);
+        let kernel = self.kernel;
+        let options = &PlanOptions::new();
+        let run = || {
+            runner.run(&KernelRun {
+                kernel,
+                problem: &problem,
+                options,
+                q: &q,
+                k: &k,
+                v: &v,
+                seqlens_k: None,
+            })
+        };
         let outcome = if repeats == 0 { Ok(None) } else { first_difference(repeats, run) };
         match outcome {
             Ok(None) => self.report.repeats = repeats,
@@ -226,7 +251,10 @@ fn run_case(
     let name = format!("{case} {}", if layout == Layout::Bhsd { "bhsd" } else { "bshd" });
     for progress in group {
         let start = Instant::now();
-        let verdict = runner.run(progress.kernel, &problem, &q, &k, &v).and_then(|mut output| {
+        let kernel = progress.kernel;
+        let options = &PlanOptions::new();
+        let run = KernelRun { kernel, problem: &problem, options, q: &q, k: &k, v: &v, seqlens_k: None };
+        let verdict = runner.run(&run).and_then(|mut output| {
             output.o = relayout(&output.o, TensorRole::O, &problem, &oracle.problem);
             oracle.judge(progress.kernel.row.acc, &output)
         });

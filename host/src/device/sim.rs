@@ -1,24 +1,34 @@
 //! The simulator as a device: runs the kernels' PTX on the CPU and checks every access.
 
-use crate::device::{Device, DeviceInfo, LoadedKernel, StreamHandle};
+use crate::device::model::DeviceModel;
+use crate::device::{Device, DeviceInfo, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Image};
-use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, launch};
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
 const MEMORY_BYTES: u64 = 8 << 30;
 
 /// How the simulator runs kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
+    /// The device that is simulated: its SMs, shared memory and architecture, which decide what is planned. Its memory is the host's.
+    pub model: &'static DeviceModel,
     /// Order of warps and of landing copies; a seed shakes it, and repeats a run.
     pub schedule: Schedule,
     /// Rules that are checked.
     pub checks: Checks,
 }
 
-/// A simulated L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
+impl Default for SimOptions {
+    /// An L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
+    fn default() -> SimOptions {
+        SimOptions { model: DeviceModel::L4, schedule: Schedule::default(), checks: Checks::default() }
+    }
+}
+
+/// A simulated GPU.
 pub struct SimDevice {
     info: DeviceInfo,
     options: SimOptions,
@@ -41,13 +51,11 @@ impl Allocations {
 impl SimDevice {
     /// A fresh device.
     pub fn new(options: SimOptions) -> SimDevice {
+        let short = options.model.title.trim_start_matches("NVIDIA ");
         let info = DeviceInfo {
-            name: "simulator (L4, sm_89)".to_owned(),
-            sm: 89,
-            sm_count: 58,
-            l2_bytes: 48 << 20,
-            smem_opt_in_bytes: Limits::SM_89.smem_per_cta,
+            name: format!("simulator ({short}, sm_{})", options.model.sm),
             memory_bytes: MEMORY_BYTES,
+            ..options.model.info()
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
         SimDevice { info, options, memory, modules: RwLock::default(), last_report: Mutex::default() }
@@ -125,11 +133,19 @@ impl Device for SimDevice {
         Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    unsafe fn check_stream(&self, _stream: StreamHandle) -> Result<(), Error> {
+        // Every stream is the one on which work is done at once.
+        Ok(())
+    }
+
+    unsafe fn is_capturing(&self, _stream: StreamHandle) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &Launch<'_>,
         _stream: StreamHandle,
     ) -> Result<(), Error> {
         let modules = self.modules.read().unwrap_or_else(PoisonError::into_inner);
@@ -140,12 +156,12 @@ impl Device for SimDevice {
         let (entry, module) = &*loaded;
         let config = LaunchConfig {
             dynamic_smem_bytes: kernel.smem_bytes,
-            limits: Limits::SM_89,
+            limits: Limits { smem_per_cta: self.info.smem_opt_in_bytes, ..Limits::default() },
             checks: self.options.checks,
             schedule: self.options.schedule,
-            ..LaunchConfig::new([grid, 1, 1], [kernel.threads, 1, 1])
+            ..LaunchConfig::new([launch.grid, 1, 1], [kernel.threads, 1, 1])
         };
-        let result = launch(module, entry, params, &mut self.allocations().memory, &config);
+        let result = ptx_sim::launch(module, entry, launch.params, &mut self.allocations().memory, &config);
         let mut last_report = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
         let (report, result) = match result {
             Ok(report) => (Some(report), Ok(())),

@@ -91,7 +91,7 @@ impl TensorSets {
         });
         let lse_at = (i % self.sets) * self.lse_step;
         let lse = self.lse.as_ref().map(|lse| lse.address() + lse_at as u64 * 4);
-        DeviceTensors { q, k, v, o, lse }
+        DeviceTensors { q, k, v, o, lse, seqlens_k: None }
     }
 
     /// Runs a plan once on the first set, with O and LSE full of NaN before, and looks at what it wrote.

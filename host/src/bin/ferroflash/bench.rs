@@ -4,12 +4,13 @@ use crate::bench_report::{self, Measurement, Report};
 use crate::bench_sim;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use crate::shape;
 use clap::ValueEnum;
 use ferroflash::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{CudaOptions, Dtype, Error, Plan, Problem, RowSelection, Sizes};
+use ferroflash::{CudaOptions, Dtype, Error, L2Policy, Plan, Problem, RowSelection, Sizes};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -61,6 +62,13 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "best")]
     rows: Vec<RowSelection>,
 
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
+    #[arg(long, value_enum, default_value_t = L2Name::Default)]
+    l2: L2Name,
+
     /// Timed replays of each kernel
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
@@ -107,6 +115,12 @@ enum DeviceName {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum L2Name {
+    Default,
+    Persist,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MaskName {
     Full,
     Causal,
@@ -127,9 +141,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.device == DeviceName::Sim {
         let library = Library::find(args.ptx.as_deref())?;
         check_names(&args.rows, &library)?;
-        return bench_sim::run(&problems, &args.rows, args.lse, library, file);
+        return bench_sim::run(&problems, &args.rows, &args.plan, args.lse, library, file);
     }
-    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
+    let l2 = match args.l2 {
+        L2Name::Default => L2Policy::Default,
+        L2Name::Persist => L2Policy::Persist,
+    };
+    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal, l2 })?;
     check_names(&args.rows, bench.attention().library())?;
     let options =
         MeasureOptions { reps: args.reps, cold: args.cold, lse: args.lse, ..MeasureOptions::default() };
@@ -230,11 +248,13 @@ fn measure(
 ) -> Result<Vec<Measured>, Error> {
     let mut plans: Vec<Plan> = Vec::new();
     for selection in &args.rows {
-        plans.extend(bench.attention().plans(problem, selection)?);
+        for options in args.plan.options(selection) {
+            plans.extend(bench.attention().plans(problem, &options)?);
+        }
     }
     // `best` may name a row that is listed too.
     let mut seen = BTreeSet::new();
-    plans.retain(|plan| seen.insert(plan.kernel().entry.clone()));
+    plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits())));
     let progress = Progress::new("measuring");
     let mut measured =
         bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;

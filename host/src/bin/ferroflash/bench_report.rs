@@ -188,8 +188,9 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
         String::new(),
         measurement.title.clone(),
         format!(
-            "  {:entry_width$} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>8} {:>8} {:>5} {:>5}",
+            "  {:entry_width$} {:>6} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>8} {:>8} {:>5} {:>5}",
             "kernel",
+            "splits",
             "median µs",
             "p10 µs",
             "p90 µs",
@@ -218,7 +219,8 @@ fn line(row: &Row, entry_width: usize) -> String {
     };
     let clock = measured.sm_clock_mhz.map_or("-".to_owned(), |mhz| mhz.to_string());
     format!(
-        "  {entry:entry_width$} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {:>8} {:>8.2} {:>5} {:>5}",
+        "  {entry:entry_width$} {:>6} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {:>8} {:>8.2} {:>5} {:>5}",
+        measured.splits,
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
@@ -278,6 +280,7 @@ mod tests {
         Measured {
             entry: entry.to_owned(),
             source: "PTX sm_80".to_owned(),
+            splits: 1,
             ctas: 64,
             ctas_per_sm: 0.5,
             resident_ctas_per_sm: 2,

@@ -3,6 +3,7 @@
 use crate::bench_report;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub(crate) fn run(
     problems: &[Problem],
     rows: &[RowSelection],
+    args: &PlanArgs,
     lse: bool,
     library: Library,
     file: Option<OutputFile>,
@@ -30,7 +32,7 @@ pub(crate) fn run(
     let mut results = Vec::new();
     for problem in problems {
         let [q, k, v] = random_input::qkv(problem, InputKind::Random, 0);
-        let plans = plans(&attention, problem, rows)?;
+        let plans = plans(&attention, problem, rows, args)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();
         for (done, plan) in plans.iter().enumerate() {
@@ -55,13 +57,20 @@ pub(crate) fn run(
 }
 
 /// The plans of the rows asked for, each once.
-fn plans(attention: &Attention, problem: &Problem, rows: &[RowSelection]) -> Result<Vec<Plan>, Error> {
+fn plans(
+    attention: &Attention,
+    problem: &Problem,
+    rows: &[RowSelection],
+    args: &PlanArgs,
+) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
     let mut seen = BTreeSet::new();
     for row in rows {
-        for plan in attention.plans(problem, row)? {
-            if seen.insert(plan.kernel().entry.clone()) {
-                plans.push(plan);
+        for options in args.options(row) {
+            for plan in attention.plans(problem, &options)? {
+                if seen.insert((plan.kernel().entry.clone(), plan.splits())) {
+                    plans.push(plan);
+                }
             }
         }
     }

@@ -58,7 +58,8 @@ impl DeviceArgs {
     /// Opens the device and says on stderr which it is.
     pub(crate) fn open(&self) -> Result<Engine, Error> {
         let cuda = || {
-            let options = CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal };
+            let options =
+                CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal, ..CudaOptions::default() };
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
         let sim = || self.simulator().map(|attention| Engine::Kernels(Box::new(attention)));

@@ -10,6 +10,7 @@ mod failure;
 mod input;
 mod memory;
 mod output;
+mod plan_args;
 mod run;
 mod shape;
 mod verify;

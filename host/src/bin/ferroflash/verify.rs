@@ -5,15 +5,15 @@ use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
 use crate::memory;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use crate::shape;
 use crate::verify_grid;
 use clap::ValueEnum;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::tensor_file::Inputs;
 use ferroflash::tolerance::Verdict;
-use ferroflash::verification::{Agreement, Oracle, RunKernel, first_difference};
+use ferroflash::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
 use ferroflash::{Attention, Dtype, Error, Problem, RowSelection, Sizes};
-use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
 use std::sync::Arc;
@@ -74,6 +74,9 @@ pub(crate) struct Args {
     /// Results as one line of JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    plan: PlanArgs,
 
     #[command(flatten)]
     problem: ProblemArgs,
@@ -157,17 +160,24 @@ impl Args {
 
     fn judge_kernels(&self, attention: &Attention, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
         let problem = &inputs.problem;
-        let plans = attention.plans(problem, self.rows.as_ref().unwrap_or(&RowSelection::Best))?;
-        let kernels: Vec<Arc<Kernel>> = plans.iter().map(|plan| Arc::new(plan.kernel().clone())).collect();
-        let mut accumulations: Vec<Accumulation> = kernels.iter().map(|kernel| kernel.row.acc).collect();
+        let rows = self.rows.clone().unwrap_or_default();
+        let mut plans = Vec::new();
+        for options in self.plan.options(&rows) {
+            plans.extend(attention.plans(problem, &options)?.into_iter().map(|plan| (plan, options.clone())));
+        }
+        let mut accumulations: Vec<Accumulation> =
+            plans.iter().map(|(plan, _)| plan.kernel().row.acc).collect();
         accumulations.push(Accumulation::F32);
         accumulations.sort_unstable();
         accumulations.dedup();
         let oracle = oracle(inputs, &accumulations);
         let simulator = if self.compare_simulator { Some(self.device.simulator()?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
-        for kernel in &kernels {
-            let run_on = |on: &Attention| on.run(kernel, problem, &inputs.q, &inputs.k, &inputs.v);
+        for (plan, options) in &plans {
+            let kernel = &Arc::new(plan.kernel().clone());
+            let Inputs { q, k, v, .. } = inputs;
+            let run_on =
+                |on: &Attention| on.run(&KernelRun { kernel, problem, options, q, k, v, seqlens_k: None });
             let run = || run_on(attention);
             let output = run()?;
             let agreement = match &simulator {
@@ -177,8 +187,12 @@ impl Args {
                 }
                 None => None,
             };
+            let splits = match plan.splits() {
+                1 => String::new(),
+                splits => format!(" in {splits} splits"),
+            };
             judged.push(Judged {
-                name: kernel.entry.clone(),
+                name: format!("{}{splits}", kernel.entry),
                 verdict: oracle.judge(kernel.row.acc, &output)?,
                 differs_at: if self.repeats > 0 { first_difference(self.repeats, run)? } else { None },
                 agreement,

@@ -1,0 +1,135 @@
+//! How many ranges of keys: enough to fill the device and no more.
+
+use super::Splits;
+use super::preference::{EFFICIENCY_SHARE, FILLED_SHARE, UNSPLIT_KEY_BLOCKS};
+use crate::error::Error;
+use kernels_gpu::geometry::SPLITS_MAX;
+
+/// Ranges of keys, and the blocks of keys of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Splitting {
+    pub(super) splits: u32,
+    pub(super) blocks: u32,
+}
+
+/// Why there are as many splits as there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Because {
+    /// They were asked for.
+    Asked,
+    /// The tiles alone fill this share of the resident CTAs.
+    Filled { share: f64 },
+    /// There are only so many blocks of keys.
+    FewKeyBlocks { blocks: u32 },
+    /// Nothing merges several.
+    NoCombine,
+    /// The waves are filled to this share, at best to that.
+    Efficiency { efficiency: f64, best: f64 },
+}
+
+impl Splitting {
+    /// One range of all keys.
+    pub(super) const fn whole(key_blocks: u32) -> Splitting {
+        Splitting { splits: 1, blocks: key_blocks }
+    }
+
+    /// As few ranges as `splits` that have equally many blocks, but for the last.
+    pub(super) const fn of(key_blocks: u32, splits: u32) -> Splitting {
+        let blocks = key_blocks.div_ceil(splits);
+        Splitting { splits: key_blocks.div_ceil(blocks), blocks }
+    }
+
+    /// What is asked for, for `tiles` on a device that holds `capacity` CTAs at a time.
+    ///
+    /// # Errors
+    /// [`Error::Splits`].
+    pub(super) fn new(
+        asked: Splits,
+        key_blocks: u32,
+        block_n: u32,
+        tiles: u64,
+        capacity: u32,
+    ) -> Result<(Splitting, Because), Error> {
+        let refused = |splits, advice: String| Error::Splits { splits, limit: SPLITS_MAX, advice };
+        match asked {
+            Splits::Auto => Ok(automatic(key_blocks, tiles, capacity)),
+            Splits::Count(count) if !(1..=SPLITS_MAX).contains(&count) => Err(refused(count, String::new())),
+            Splits::Count(count) => Ok((Splitting::of(key_blocks, count), Because::Asked)),
+            Splits::Size(0) => Err(refused(0, ": a split size is at least 1 key".to_owned())),
+            Splits::Size(keys) => {
+                let blocks = keys.div_ceil(block_n);
+                let splits = key_blocks.div_ceil(blocks);
+                if splits > SPLITS_MAX {
+                    let least = u64::from(key_blocks.div_ceil(SPLITS_MAX)) * u64::from(block_n);
+                    let advice = format!(
+                        ": with so many keys a split size of {keys} makes too many; give at least {least}"
+                    );
+                    return Err(refused(splits, advice));
+                }
+                Ok((Splitting { splits, blocks }, Because::Asked))
+            }
+        }
+    }
+}
+
+fn automatic(key_blocks: u32, tiles: u64, capacity: u32) -> (Splitting, Because) {
+    let share = tiles as f64 / f64::from(capacity.max(1));
+    let whole = Splitting::whole(key_blocks);
+    if share >= FILLED_SHARE {
+        return (whole, Because::Filled { share });
+    }
+    if key_blocks <= UNSPLIT_KEY_BLOCKS {
+        return (whole, Because::FewKeyBlocks { blocks: key_blocks });
+    }
+    let efficiency = |splitting: &Splitting| {
+        let waves = share * f64::from(splitting.splits);
+        waves / waves.ceil()
+    };
+    // Numbers that make the same ranges as a smaller one are left out.
+    let eligible = || {
+        let counts = 1..=SPLITS_MAX.min(key_blocks);
+        counts.map(|count| (count, Splitting::of(key_blocks, count))).filter(|(count, s)| *count == s.splits)
+    };
+    let best = eligible().fold(0.0, |best: f64, (_, splitting)| best.max(efficiency(&splitting)));
+    let enough = eligible().find(|(_, splitting)| efficiency(splitting) >= EFFICIENCY_SHARE * best);
+    // The best one itself is enough.
+    let splitting = enough.map_or(whole, |(_, splitting)| splitting);
+    (splitting, Because::Efficiency { efficiency: efficiency(&splitting), best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auto(key_blocks: u32, tiles: u64, capacity: u32) -> (u32, u32) {
+        let (splitting, _) = Splitting::new(Splits::Auto, key_blocks, 64, tiles, capacity).expect("possible");
+        (splitting.splits, splitting.blocks)
+    }
+
+    #[test]
+    fn the_fewest_splits_that_fill_the_waves_are_taken() {
+        // One tile: 0.85 of the best, 8 of 8.
+        assert_eq!(auto(64, 1, 8), (7, 10));
+        assert_eq!(auto(64, 8, 264), (32, 2));
+        assert_eq!(auto(4096, 1, 1000), (228, 18), "4096 keys blocks in 228 splits of at most 18");
+        assert_eq!(auto(64, 7, 8), (1, 64), "seven tiles of eight fill the device");
+        assert_eq!(auto(4, 1, 264), (1, 4), "too few blocks");
+        assert_eq!(auto(5, 1, 264), (5, 1));
+    }
+
+    #[test]
+    fn counts_and_sizes_are_taken_as_far_as_there_are_blocks() {
+        let of =
+            |asked, key_blocks| Splitting::new(asked, key_blocks, 64, 1, 264).map(|(splitting, _)| splitting);
+        assert_eq!(of(Splits::Count(3), 7).expect("possible"), Splitting { splits: 3, blocks: 3 });
+        assert_eq!(of(Splits::Count(256), 7).expect("possible"), Splitting { splits: 7, blocks: 1 });
+        assert_eq!(of(Splits::Count(5), 8).expect("possible"), Splitting { splits: 4, blocks: 2 });
+        assert_eq!(of(Splits::Size(65), 7).expect("possible"), Splitting { splits: 4, blocks: 2 });
+        assert_eq!(of(Splits::Size(1 << 30), 7).expect("possible"), Splitting { splits: 1, blocks: 1 << 24 });
+        for (asked, splits) in [(Splits::Count(0), 0), (Splits::Count(257), 257), (Splits::Size(0), 0)] {
+            assert!(matches!(of(asked, 7), Err(Error::Splits { splits: s, limit: 256, .. }) if s == splits));
+        }
+        let error = of(Splits::Size(64), 257).expect_err("too many");
+        assert!(error.to_string().contains("give at least 128"), "{error}");
+    }
+}
