@@ -37,6 +37,27 @@ pub struct Output {
     pub lse: Option<Vec<f32>>,
 }
 
+/// Q, K and V on the host, as bit patterns of a problem's dtype in its strides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTensors<'a> {
+    /// Q, [`Problem::q_len`] elements.
+    pub q: &'a [u16],
+    /// K, [`Problem::k_len`] elements.
+    pub k: &'a [u16],
+    /// V, [`Problem::v_len`] elements.
+    pub v: &'a [u16],
+    /// Keys of each sequence, `[batch]`: there where the problem says so ([`Problem::with_lengths`]) and only there.
+    pub seqlens_k: Option<&'a [u32]>,
+}
+
+impl<'a> HostTensors<'a> {
+    /// Of Q, K and V in this order.
+    pub fn new(qkv: &'a [Vec<u16>; 3], seqlens_k: Option<&'a [u32]>) -> HostTensors<'a> {
+        let [q, k, v] = qkv;
+        HostTensors { q, k, v, seqlens_k }
+    }
+}
+
 /// Tensors on the device, by the address of their first element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTensors {
@@ -103,7 +124,7 @@ impl Attention {
         })
     }
 
-    /// Computes one problem from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
+    /// Computes one problem without lengths from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
     /// `want_lse`. Copies to the device and back, and waits.
     ///
     /// # Errors
@@ -116,58 +137,31 @@ impl Attention {
         v: &[u16],
         want_lse: bool,
     ) -> Result<Output, Error> {
-        self.forward_with(&self.plan(problem)?, q, k, v, want_lse)
+        self.forward_with(&self.plan(problem)?, &HostTensors { q, k, v, seqlens_k: None }, want_lse)
     }
 
     /// As [`Attention::forward`], for the plan's problem and with the plan's kernels.
     ///
     /// # Errors
-    /// Those of [`Attention::forward`], [`Error::Lengths`] where the problem has lengths.
+    /// Those of [`Attention::forward`]; [`Error::Lengths`], [`Error::LengthTooLong`], and [`Error::WrongLength`] where there is not one
+    /// length a sequence.
     pub fn forward_with(
         &self,
         plan: &Plan,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-        want_lse: bool,
-    ) -> Result<Output, Error> {
-        self.forward_on_host(plan, [q, k, v], None, want_lse)
-    }
-
-    /// As [`Attention::forward_with`], for a problem with lengths ([`Problem::with_lengths`]): sequence b has `seqlens_k[b]` keys.
-    ///
-    /// # Errors
-    /// Those of [`Attention::forward`], [`Error::LengthTooLong`], [`Error::WrongLength`] where there is not one length a sequence, and
-    /// [`Error::Lengths`] where the problem has none.
-    pub fn forward_lengths(
-        &self,
-        plan: &Plan,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-        seqlens_k: &[u32],
-        want_lse: bool,
-    ) -> Result<Output, Error> {
-        plan.problem().check_lengths(seqlens_k)?;
-        self.forward_on_host(plan, [q, k, v], Some(seqlens_k), want_lse)
-    }
-
-    fn forward_on_host(
-        &self,
-        plan: &Plan,
-        qkv: [&[u16]; 3],
-        seqlens_k: Option<&[u32]>,
+        tensors: &HostTensors<'_>,
         want_lse: bool,
     ) -> Result<Output, Error> {
         let problem = plan.problem();
-        let roles = [TensorRole::Q, TensorRole::K, TensorRole::V];
-        for (role, tensor) in roles.into_iter().zip(qkv) {
+        let HostTensors { q, k, v, seqlens_k } = *tensors;
+        for (role, tensor) in [(TensorRole::Q, q), (TensorRole::K, k), (TensorRole::V, v)] {
             let (expected, got) = (problem.len(role), tensor.len());
             if got != expected {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
         }
-        let [q, k, v] = qkv;
+        if let Some(seqlens_k) = seqlens_k {
+            problem.check_lengths(seqlens_k)?;
+        }
         let q = Buffer::from_elements(&self.device, q)?;
         let k = Buffer::from_elements(&self.device, k)?;
         let v = Buffer::from_elements(&self.device, v)?;
@@ -454,20 +448,35 @@ fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::tests::Recorder;
+    use crate::device::tests::{CAPTURING, FOREIGN, Recorder};
+    use crate::device::{DeviceInfo, L2Window};
     use crate::module::tests::library;
-    use crate::plan::tests::ROW;
+    use crate::plan::Splits;
+    use crate::plan::tests::{ROW, SPLIT};
     use crate::problem::{ElementStrides, Sizes};
-    use kernels_gpu::params::ForwardParams;
+    use kernels_gpu::params::{CombineParams, ForwardParams, SplitParams};
     use kernels_gpu::row::Dtype;
     use std::mem::offset_of;
 
-    const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 9, head_dim: 64 };
+    const SIZES: Sizes =
+        Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 599, head_dim: 64 };
+    const TENSORS: DeviceTensors =
+        DeviceTensors { q: 1 << 12, k: 1 << 16, v: 1 << 18, o: 1 << 20, lse: None, seqlens_k: None };
 
     fn setup() -> (Arc<Recorder>, Attention, Problem) {
         let device = Recorder::new(89, 58);
         let attention = Attention::new(device.clone(), library(&[ROW])).expect("new enough");
         (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
+    }
+
+    fn setup_split() -> (Arc<Recorder>, Attention, Problem) {
+        let device = Recorder::new(89, 58);
+        let attention = Attention::new(device.clone(), library(&[ROW, SPLIT])).expect("new enough");
+        (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
+    }
+
+    fn in_splits(splits: u32) -> PlanOptions {
+        PlanOptions { splits: Splits::Count(splits), ..PlanOptions::new() }
     }
 
     fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -527,6 +536,167 @@ mod tests {
         // SAFETY: the recorder runs nothing.
         unsafe { attention.forward_device(&problem, &good, StreamHandle::DEFAULT) }.expect("launched");
         assert_eq!(device.launches.lock().expect("unpoisoned").len(), 1);
+    }
+
+    #[test]
+    fn splits_are_two_launches_in_a_workspace_that_the_stream_keeps() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k: None };
+        for _ in 0..3 {
+            attention.forward_with(&plan, &tensors, true).expect("computed");
+        }
+        assert_eq!(device.allocated(), 1, "the workspace");
+        let launches = device.launches.lock().expect("unpoisoned");
+        let grids: Vec<u32> = launches.iter().map(|(grid, ..)| *grid).collect();
+        assert_eq!(grids, [plan.grid(), plan.combine_grid()].repeat(3));
+        let split = offset_of!(ForwardParams, split) + offset_of!(SplitParams, partial_o);
+        let partial_o = u64_at(&launches[0].1, split);
+        assert_eq!(partial_o, u64_at(&launches[1].1, offset_of!(CombineParams, partial_o)));
+        assert_eq!(partial_o, u64_at(&launches[4].1, split), "the same each time");
+        assert!(partial_o.is_multiple_of(256));
+        assert_eq!(device.loads.lock().expect("unpoisoned").len(), 2, "each kernel once");
+    }
+
+    #[test]
+    fn each_stream_has_a_workspace_and_outgrown_ones_are_kept() {
+        let (device, attention, problem) = setup_split();
+        let plan = |splits| attention.planner().plan(&problem, &in_splits(splits)).expect("planned");
+        let [one, other] = [0x1000, 0x2000].map(|raw| StreamHandle::from_raw(raw as *mut _));
+        // SAFETY: the recorder's streams are numbers.
+        unsafe {
+            attention.reserve(&plan(2), one).expect("memory");
+            attention.reserve(&plan(2), other).expect("memory");
+            attention.reserve(&plan(2), one).expect("there already");
+            assert_eq!(device.allocated(), 2);
+            attention.reserve(&plan(4), one).expect("memory");
+            assert_eq!(device.allocated(), 3, "a captured graph may hold the old one");
+            attention.launch(&plan(4), &TENSORS, one).expect("launched");
+            attention.launch(&plan(1), &TENSORS, CAPTURING).expect("needs no workspace");
+            assert_eq!(device.allocated(), 3);
+            attention.release(one);
+            assert_eq!(device.allocated(), 1);
+            let handles = [(); 2].map(|()| {
+                std::thread::scope(|scope| {
+                    scope
+                        .spawn(|| attention.reserve(&plan(2), StreamHandle::PER_THREAD).expect("memory"))
+                        .join()
+                })
+            });
+            assert!(handles.iter().all(Result::is_ok));
+            assert_eq!(device.allocated(), 3, "each thread's own default stream is another one");
+        }
+    }
+
+    #[test]
+    fn nothing_is_allocated_while_a_stream_is_captured() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder's streams are numbers.
+        let refused = unsafe { attention.launch(&plan, &TENSORS, CAPTURING) }.expect_err("no workspace yet");
+        assert!(matches!(refused, Error::AllocationInCapture { needed } if needed == plan.workspace_bytes()));
+        assert!(refused.to_string().contains("call Attention::reserve"), "{refused}");
+        // SAFETY: as above; the memory is a number.
+        let refused = unsafe { Workspace::from_raw(device.as_ref(), 1 << 32, 1 << 20, CAPTURING) };
+        assert!(matches!(refused.err(), Some(Error::AllocationInCapture { .. })));
+        assert_eq!(device.allocated() + device.launches.lock().expect("unpoisoned").len(), 0);
+    }
+
+    #[test]
+    fn a_callers_workspace_must_be_large_enough_aligned_and_of_its_stream() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        let needed = plan.workspace_bytes();
+        let shared: Arc<dyn Device> = device.clone();
+        let memory = Buffer::new(&shared, needed + 512).expect("memory");
+        let stream = StreamHandle::from_raw(0x1000 as *mut _);
+        // SAFETY: the recorder runs nothing, and the memory outlives the workspaces.
+        unsafe {
+            let at = |address, bytes| Workspace::from_raw(device.as_ref(), address, bytes, stream);
+            let misaligned = at(memory.address() + 16, needed).err().expect("refused");
+            assert!(misaligned.to_string().contains("the workspace is misaligned"), "{misaligned}");
+            let tiny = at(memory.address(), 255).err().expect("refused");
+            assert!(matches!(tiny, Error::WorkspaceTooSmall { needed: 256, got: 255 }), "{tiny}");
+            let launch = |workspace: &Workspace, on| attention.launch_in(&plan, &TENSORS, workspace, on);
+
+            let small = at(memory.address(), needed - 1).expect("as such valid");
+            let error = launch(&small, stream).expect_err("too small");
+            assert!(
+                matches!(error, Error::WorkspaceTooSmall { needed: n, got } if (n, got) == (needed, needed - 1)),
+                "{error}"
+            );
+            memory.fill(0xee).expect("filled");
+            let good = at(memory.address() + 256, needed).expect("valid");
+            let mut start = [0xff_u8; 512];
+            memory.read(256, &mut start).expect("read");
+            assert_eq!((start[..256].iter().max(), start[256]), (Some(&0), 0xee), "the counter is zeroed");
+            let error = launch(&good, StreamHandle::DEFAULT).expect_err("another stream");
+            assert!(matches!(error, Error::WorkspaceStream { bound: 0x1000, got: 0 }), "{error}");
+            assert!(error.to_string().contains("make one for each stream"), "{error}");
+            assert!(device.launches.lock().expect("unpoisoned").is_empty());
+            launch(&good, stream).expect("launched");
+            assert_eq!(device.launches.lock().expect("unpoisoned").len(), 2);
+        }
+        assert_eq!(device.allocated(), 1, "the caller's");
+    }
+
+    #[test]
+    fn a_stream_of_another_context_is_refused() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder's streams are numbers.
+        unsafe {
+            let launched = attention.launch(&plan, &TENSORS, FOREIGN);
+            assert!(matches!(launched, Err(Error::ForeignStream { .. })));
+            assert!(matches!(attention.reserve(&plan, FOREIGN), Err(Error::ForeignStream { .. })));
+        }
+        assert_eq!(device.allocated() + device.launches.lock().expect("unpoisoned").len(), 0);
+    }
+
+    #[test]
+    fn lengths_are_taken_where_the_problem_has_them_and_only_there() {
+        let (device, attention, problem) = setup_split();
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let lengths = problem.with_lengths(true);
+        let plan = attention.plan(&lengths).expect("planned");
+        let forward = |plan: &Plan, seqlens_k| {
+            let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k };
+            attention.forward_with(plan, &tensors, false)
+        };
+        let error = forward(&plan, Some(&[SIZES.seqlen_k + 1])).expect_err("too long");
+        assert_eq!(error.to_string(), "sequence 0 has 600 keys, its K and V hold 599");
+        let error = forward(&plan, Some(&[1, 2])).expect_err("one sequence");
+        assert!(
+            matches!(error, Error::WrongLength { tensor: "the lengths", expected: 1, got: 2 }),
+            "{error}"
+        );
+        assert!(matches!(forward(&plan, None), Err(Error::Lengths { .. })));
+        let without = attention.plan(&problem).expect("planned");
+        assert!(matches!(forward(&without, Some(&[1])), Err(Error::Lengths { .. })));
+        let misaligned = DeviceTensors { seqlens_k: Some(4098), ..TENSORS };
+        // SAFETY: nothing is launched.
+        let error = unsafe { attention.launch(&plan, &misaligned, StreamHandle::DEFAULT) };
+        assert!(matches!(error, Err(Error::Misaligned { tensor: "the lengths", required: 4, .. })));
+        assert!(device.launches.lock().expect("unpoisoned").is_empty());
+        forward(&plan, Some(&[0])).expect("a sequence without keys");
+        let at = offset_of!(ForwardParams, split) + offset_of!(SplitParams, seqlens_k);
+        assert_ne!(u64_at(&device.launches.lock().expect("unpoisoned")[0].1, at), 0);
+    }
+
+    #[test]
+    fn k_and_v_are_named_to_a_device_that_keeps_them() {
+        let info = DeviceInfo { l2_window_bytes: 1 << 30, ..Recorder::new(89, 58).info().clone() };
+        let device = Arc::new(Recorder::with_info(info));
+        let attention = Attention::new(device.clone(), library(&[ROW, SPLIT])).expect("new enough");
+        let problem = Problem::new(SIZES, Dtype::F16).expect("valid");
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder runs nothing.
+        unsafe { attention.launch(&plan, &TENSORS, StreamHandle::DEFAULT) }.expect("launched");
+        let launches = device.launches.lock().expect("unpoisoned");
+        let bytes = TENSORS.v - TENSORS.k + 2 * problem.v_len() as u64;
+        assert_eq!(launches[0].2, Some(L2Window { address: TENSORS.k, bytes }));
+        assert_eq!(launches[1].2, None, "the combine kernel reads neither");
     }
 
     #[test]

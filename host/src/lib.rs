@@ -55,7 +55,7 @@ pub mod tolerance;
 pub mod verification;
 pub mod workspace;
 
-pub use attention::{Attention, CudaOptions, DeviceTensors, Output};
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostTensors, Output};
 pub use device::model::DeviceModel;
 pub use device::sim::SimOptions;
 pub use device::{L2Policy, StreamHandle};

@@ -11,10 +11,11 @@ use crate::error::Error;
 use crate::module::Library;
 use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
+use kernels_gpu::geometry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensors::TensorSets;
-pub use tensors::{Check, ERROR_MAX};
+pub use tensors::{Check, ERROR_MAX, lengths};
 
 /// The most launches in one graph.
 const LAUNCHES_MAX: usize = 4096;
@@ -283,10 +284,27 @@ impl Bench {
     }
 }
 
-/// Bytes that a problem must read and write at least: Q, K, V and O once.
+/// Bytes that a problem must read and write at least: Q, K, V and O once; of sequences with lengths the keys that they have.
 pub fn bytes_moved(problem: &Problem) -> u64 {
-    let elements: usize = TensorRole::ALL.into_iter().map(|role| problem.elements(role)).sum();
-    elements as u64 * u64::from(problem.dtype().bytes())
+    let queries = problem.elements(TensorRole::Q) + problem.elements(TensorRole::O);
+    let row = u64::from(problem.sizes().heads_kv) * u64::from(problem.sizes().head_dim);
+    let keys: u64 = keys_of_sequences(problem).map(u64::from).sum();
+    (queries as u64 + 2 * keys * row) * u64::from(problem.dtype().bytes())
+}
+
+/// Floating-point operations of the two products, as the field counts them: 4·B·HQ·SQ·SKV·D, of a causal mask the visible share, of
+/// sequences with lengths the keys that they have.
+pub fn flops(problem: &Problem) -> f64 {
+    let sizes = problem.sizes();
+    let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(u64::from);
+    keys_of_sequences(problem)
+        .map(|keys| geometry::flops(1, heads_q, seqlen_q, keys.into(), head_dim, problem.causal()))
+        .sum()
+}
+
+fn keys_of_sequences(problem: &Problem) -> impl Iterator<Item = u32> {
+    let sizes = problem.sizes();
+    lengths(problem).unwrap_or_else(|| vec![sizes.seqlen_k; sizes.batch as usize]).into_iter()
 }
 
 fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> Result<(), Error> {
@@ -304,6 +322,10 @@ fn check_sizes(plans: &[Plan]) -> Result<(), Error> {
             if expected != got {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
+        }
+        if plan.problem().has_lengths() != plans[0].problem().has_lengths() {
+            let reason = "plans with and without lengths cannot be measured against each other";
+            return Err(Error::Lengths { reason });
         }
     }
     Ok(())
@@ -355,5 +377,11 @@ mod tests {
         let sizes = Sizes { batch: 2, heads_q: 8, heads_kv: 2, seqlen_q: 1, seqlen_k: 100, head_dim: 64 };
         let problem = Problem::new(sizes, Dtype::Bf16).expect("valid");
         assert_eq!(bytes_moved(&problem), 2 * 2 * 64 * (8 + 2 * 100 + 2 * 100 + 8));
+        assert_eq!(flops(&problem), 4.0 * 2.0 * 8.0 * 100.0 * 64.0);
+        let problem = problem.with_lengths(true);
+        let keys: u64 = lengths(&problem).expect("lengths").into_iter().map(u64::from).sum();
+        assert!((2..200).contains(&keys), "{keys}");
+        assert_eq!(bytes_moved(&problem), 2 * 64 * (2 * 8 + 2 * 2 * keys + 2 * 8));
+        assert_eq!(flops(&problem), 4.0 * 8.0 * keys as f64 * 64.0);
     }
 }

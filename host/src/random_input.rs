@@ -34,6 +34,13 @@ pub fn qkv(problem: &Problem, kind: InputKind, seed: u64) -> [Vec<u16>; 3] {
     [TensorRole::Q, TensorRole::K, TensorRole::V].map(|role| tensor(problem, role, kind, &mut random))
 }
 
+/// A length for each sequence, 1 to seqlen_k, every one as likely.
+pub fn lengths(problem: &Problem, seed: u64) -> Vec<u32> {
+    let mut random = Random { state: seed };
+    let seqlen_k = u64::from(problem.sizes().seqlen_k);
+    (0..problem.sizes().batch).map(|_| (1 + random.next_u64() % seqlen_k) as u32).collect()
+}
+
 fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {
     let sizes = problem.sizes();
     let (heads, rows) = match role {

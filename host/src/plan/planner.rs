@@ -314,16 +314,16 @@ impl Group {
             .filter(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes)
             .map(|kernel| Candidate::new(kernel, device))
             .collect();
-        let named = |head_dim: u32, sm: (u32, u32), tile: &preference::Tile| {
+        let named = |head_dim: u32, sm: (u32, u32), tile: &str| {
             let is_it = |candidate: &Candidate| {
-                let row = &candidate.kernel.row;
-                (row.head_dim, row.acc) == (head_dim, Accumulation::F32) && tile.is_of(row)
+                let kernel = &candidate.kernel;
+                kernel.row.head_dim == head_dim && preference::tile_name(kernel) == tile
             };
             candidates.iter().position(is_it).filter(|_| (sm.0..=sm.1).contains(&device.sm))
         };
-        let best = BEST.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, &line.tile)?)));
+        let best = BEST.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
         let best_split =
-            BEST_SPLIT.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, &line.tile)?)));
+            BEST_SPLIT.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
         let (best, best_split) = (best.collect(), best_split.collect());
         Group { candidates, best, best_split }
     }

@@ -2,7 +2,10 @@
 
 use crate::device::DeviceInfo;
 use crate::problem::Problem;
-use kernels_gpu::row::{Row, Schedule};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Schedule;
+#[cfg(test)]
+use std::sync::Arc;
 
 /// Tiles fill the device from this share of its resident CTAs on: splitting the keys gains nothing there. As FlashAttention-3's
 /// `heuristics.h`.
@@ -28,18 +31,6 @@ pub(super) enum Mask {
     Causal,
 }
 
-/// A row but for dtype and head_dim, with float32 accumulation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Tile {
-    pub(super) block_m: u32,
-    pub(super) block_n: u32,
-    pub(super) warps: u32,
-    pub(super) stages: u32,
-    pub(super) min_ctas: u32,
-    pub(super) warp_rows: u32,
-    pub(super) schedule: Schedule,
-}
-
 /// A measured preference: on these architectures, for this head_dim and mask, this row, once its own tiles are so many an SM.
 #[derive(Debug)]
 pub(super) struct Best {
@@ -49,7 +40,8 @@ pub(super) struct Best {
     pub(super) mask: Mask,
     /// The least tiles an SM that the row must have.
     pub(super) tiles_per_sm: f64,
-    pub(super) tile: Tile,
+    /// The row, by what stands in its name behind head_dim: `m128n64_w4s2c1`.
+    pub(super) tile: &'static str,
 }
 
 /// Of the rows that split keys: on these architectures, for this head_dim, this row, up to so many query rows that share a KV head.
@@ -58,19 +50,12 @@ pub(super) struct BestSplit {
     pub(super) sm: (u32, u32),
     pub(super) head_dim: u32,
     pub(super) rows_max: u32,
-    pub(super) tile: Tile,
+    /// The row, by what stands in its name behind head_dim: `m128n64_w4s2c1`.
+    pub(super) tile: &'static str,
 }
 
-/// block_m, block_n, warps, stages, min_ctas, warp_rows of a row with one CTA a tile.
-type Columns = (u32, u32, u32, u32, u32, u32);
-
-const fn tile(columns: Columns, schedule: Schedule) -> Tile {
-    let (block_m, block_n, warps, stages, min_ctas, warp_rows) = columns;
-    Tile { block_m, block_n, warps, stages, min_ctas, warp_rows, schedule }
-}
-
-const fn best(sm: (u32, u32), head_dim: u32, mask: Mask, tiles_per_sm: f64, columns: Columns) -> Best {
-    Best { sm, head_dim, mask, tiles_per_sm, tile: tile(columns, Schedule::Grid) }
+const fn best(sm: (u32, u32), head_dim: u32, mask: Mask, tiles_per_sm: f64, tile: &'static str) -> Best {
+    Best { sm, head_dim, mask, tiles_per_sm, tile }
 }
 
 /// Measured on an H200 over 15 shapes of 64 to 4096 keys, both masks, f16; other architectures take the same lines.
@@ -79,31 +64,31 @@ const fn best(sm: (u32, u32), head_dim: u32, mask: Mask, tiles_per_sm: f64, colu
 /// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
 pub(super) const BEST: &[Best] = &[
-    // sm       head_dim mask    tiles/SM  block_m block_n warps stages min_ctas warp_rows
-    best((80, 999), 32, Mask::Full, 1.75, (128, 64, 4, 2, 1, 32)),
-    best((80, 999), 32, Mask::Causal, 15.0, (128, 64, 4, 2, 1, 32)),
-    best((80, 999), 32, Mask::Any, 1.9, (64, 64, 4, 2, 1, 16)),
-    best((80, 999), 32, Mask::Any, 0.0, (32, 128, 4, 2, 1, 16)),
-    best((80, 999), 64, Mask::Full, 1.75, (128, 64, 4, 2, 1, 32)),
-    best((80, 999), 64, Mask::Causal, 7.5, (128, 64, 4, 2, 1, 32)),
-    best((80, 999), 64, Mask::Any, 1.9, (64, 64, 4, 3, 1, 16)),
-    best((80, 999), 64, Mask::Any, 2.5, (32, 128, 4, 2, 1, 16)),
-    best((80, 999), 64, Mask::Any, 0.75, (64, 128, 4, 2, 1, 16)),
-    best((80, 999), 64, Mask::Any, 0.0, (32, 128, 4, 2, 1, 16)),
-    best((80, 999), 96, Mask::Full, 1.75, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 96, Mask::Causal, 7.0, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 96, Mask::Any, 2.2, (64, 64, 4, 2, 1, 16)),
-    best((80, 999), 96, Mask::Any, 0.7, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 96, Mask::Any, 0.75, (64, 64, 4, 2, 1, 16)),
-    best((80, 999), 96, Mask::Any, 0.0, (32, 64, 4, 2, 1, 16)),
-    best((80, 999), 128, Mask::Full, 1.75, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 128, Mask::Causal, 7.0, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 128, Mask::Full, 2.2, (64, 32, 4, 2, 1, 16)),
-    best((80, 999), 128, Mask::Causal, 1.9, (64, 32, 4, 2, 1, 16)),
-    best((80, 999), 128, Mask::Any, 0.7, (128, 64, 4, 1, 1, 32)),
-    best((80, 999), 128, Mask::Any, 0.0, (32, 128, 4, 1, 1, 16)),
-    best((80, 999), 256, Mask::Any, 0.75, (64, 64, 4, 1, 1, 16)),
-    best((80, 999), 256, Mask::Any, 0.0, (32, 64, 4, 1, 1, 16)),
+    // sm       head_dim mask    tiles/SM  tile
+    best((80, 999), 32, Mask::Full, 1.75, "m128n64_w4s2c1"),
+    best((80, 999), 32, Mask::Causal, 15.0, "m128n64_w4s2c1"),
+    best((80, 999), 32, Mask::Any, 1.9, "m64n64_w4s2c1"),
+    best((80, 999), 32, Mask::Any, 0.0, "m32n128_w4s2c1"),
+    best((80, 999), 64, Mask::Full, 1.75, "m128n64_w4s2c1"),
+    best((80, 999), 64, Mask::Causal, 7.5, "m128n64_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 1.9, "m64n64_w4s3c1"),
+    best((80, 999), 64, Mask::Any, 2.5, "m32n128_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 0.75, "m64n128_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 0.0, "m32n128_w4s2c1"),
+    best((80, 999), 96, Mask::Full, 1.75, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Causal, 7.0, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Any, 2.2, "m64n64_w4s2c1"),
+    best((80, 999), 96, Mask::Any, 0.7, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Any, 0.75, "m64n64_w4s2c1"),
+    best((80, 999), 96, Mask::Any, 0.0, "m32n64_w4s2c1"),
+    best((80, 999), 128, Mask::Full, 1.75, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Causal, 7.0, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Full, 2.2, "m64n32_w4s2c1"),
+    best((80, 999), 128, Mask::Causal, 1.9, "m64n32_w4s2c1"),
+    best((80, 999), 128, Mask::Any, 0.7, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Any, 0.0, "m32n128_w4s1c1"),
+    best((80, 999), 256, Mask::Any, 0.75, "m64n64_w4s1c1"),
+    best((80, 999), 256, Mask::Any, 0.0, "m32n64_w4s1c1"),
 ];
 
 /// The first line that fits is taken; where none fits, or its kernel was not compiled, the smallest block that holds all rows.
@@ -126,42 +111,36 @@ impl Mask {
     }
 }
 
-impl Tile {
-    pub(super) fn is_of(&self, row: &Row) -> bool {
-        let of_row = Tile {
-            block_m: row.block_m,
-            block_n: row.block_n,
-            warps: row.warps,
-            stages: row.stages,
-            min_ctas: row.min_ctas,
-            warp_rows: row.warp_rows,
-            schedule: row.schedule,
-        };
-        *self == of_row
-    }
+/// What stands in a kernel's name behind dtype and head_dim.
+pub(super) fn tile_name(kernel: &Kernel) -> &str {
+    kernel.entry.splitn(4, '_').nth(3).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels_gpu::row::{Accumulation, Dtype};
-    use kernels_gpu::table::VARIANTS;
+    use kernels_gpu::row::{Accumulation, HEAD_DIMS};
 
     #[test]
-    fn every_line_names_a_row_of_the_table() {
-        let tiles = BEST.iter().map(|best| (best.head_dim, best.tile));
-        let tiles = tiles.chain(BEST_SPLIT.iter().map(|best| (best.head_dim, best.tile)));
-        for (head_dim, tile) in tiles {
-            for dtype in [Dtype::F16, Dtype::Bf16] {
-                let named = VARIANTS.iter().any(|variant| {
-                    let row = &variant.row;
-                    (row.dtype, row.head_dim, row.acc) == (dtype, head_dim, Accumulation::F32)
-                        && tile.is_of(row)
-                });
-                assert!(named, "{head_dim} {tile:?} {dtype:?}");
-            }
+    fn every_line_names_a_row_of_the_table_in_both_dtypes() {
+        let (kernels, _) = crate::module::kernels_of_table();
+        let named = |head_dim: u32, tile: &str| {
+            let is_it = |kernel: &&Arc<Kernel>| kernel.row.head_dim == head_dim && tile_name(kernel) == tile;
+            kernels.iter().filter(is_it).map(|kernel| kernel.row).collect::<Vec<_>>()
+        };
+        for best in BEST {
+            let rows = named(best.head_dim, best.tile);
+            assert_eq!(rows.len(), 2, "{best:?}");
+            assert!(rows.iter().all(|row| row.schedule != Schedule::Split && row.acc == Accumulation::F32));
         }
-        assert!(BEST_SPLIT.iter().all(|best| best.tile.schedule == Schedule::Split));
-        assert!(BEST.iter().all(|best| best.tile.schedule != Schedule::Split));
+        for best in BEST_SPLIT {
+            let rows = named(best.head_dim, best.tile);
+            assert_eq!(rows.len(), 2, "{best:?}");
+            assert!(rows.iter().all(|row| row.schedule == Schedule::Split && row.acc == Accumulation::F32));
+        }
+        for head_dim in HEAD_DIMS {
+            let last = BEST.iter().rfind(|best| best.head_dim == head_dim).expect("a line");
+            assert_eq!((last.tiles_per_sm, last.mask), (0.0, Mask::Any), "the last line takes what is left");
+        }
     }
 }

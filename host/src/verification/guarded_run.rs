@@ -21,9 +21,10 @@ impl RunKernel for Attention {
         let KernelRun { kernel, problem, options, .. } = *run;
         let plan = self.planner().with_kernel(problem, kernel, options)?;
         let (device, entry) = (self.device(), kernel.entry.as_str());
-        let [q, k, v] = [run.q, run.k, run.v].map(|tensor| Guarded::with(device, tensor));
+        let [q, k, v] =
+            [run.tensors.q, run.tensors.k, run.tensors.v].map(|tensor| Guarded::with(device, tensor));
         let (q, k, v) = (q?, k?, v?);
-        let seqlens_k = run.seqlens_k.map(|lengths| Guarded::with(device, lengths)).transpose()?;
+        let seqlens_k = run.tensors.seqlens_k.map(|lengths| Guarded::with(device, lengths)).transpose()?;
         let o = Guarded::new::<u16>(device, problem.o_len())?;
         let lse = Guarded::new::<f32>(device, problem.lse_len())?;
         let tensors = DeviceTensors {

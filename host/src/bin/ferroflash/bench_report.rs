@@ -2,9 +2,8 @@
 
 use ferroflash::device::Device;
 use ferroflash::device::cuda;
-use ferroflash::measure::{Bench, ERROR_MAX, MeasureOptions, Measured, bytes_moved};
+use ferroflash::measure::{self, Bench, ERROR_MAX, MeasureOptions, Measured};
 use ferroflash::{Error, Problem};
-use kernels_gpu::geometry;
 use kernels_gpu::manifest::Family;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -127,9 +126,7 @@ impl Measurement {
         let sizes = problem.sizes();
         let shape =
             [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
-        let [batch, heads_q, _, seqlen_q, seqlen_k, head_dim] = shape.map(u64::from);
-        let flops = geometry::flops(batch, heads_q, seqlen_q, seqlen_k, head_dim, problem.causal());
-        let bytes = bytes_moved(problem);
+        let (flops, bytes) = (measure::flops(problem), measure::bytes_moved(problem));
         let rows = rows.into_iter().map(|measured| {
             let seconds = measured.timing.map(|timing| timing.median_us * 1e-6);
             let tflops = seconds.map(|seconds| flops / seconds / 1e12);

@@ -8,7 +8,7 @@ use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::random_input::{self, InputKind};
-use ferroflash::{Attention, Error, Plan, Problem, RowSelection};
+use ferroflash::{Attention, Error, HostTensors, Plan, Problem, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub(crate) fn run(
         let mut reports = Vec::new();
         for (done, plan) in plans.iter().enumerate() {
             progress.set(done, plans.len());
-            attention.forward_with(plan, &q, &k, &v, lse)?;
+            attention.forward_with(plan, &HostTensors { q: &q, k: &k, v: &v, seqlens_k: None }, lse)?;
             // A launch that succeeded has a report.
             reports.extend(device.last_report().map(|report| (plan.kernel().entry.clone(), report)));
         }

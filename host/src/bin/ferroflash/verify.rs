@@ -13,7 +13,7 @@ use ferroflash::random_input::{self, InputKind};
 use ferroflash::tensor_file::Inputs;
 use ferroflash::tolerance::Verdict;
 use ferroflash::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
-use ferroflash::{Attention, Dtype, Error, Problem, RowSelection, Sizes};
+use ferroflash::{Attention, Dtype, Error, HostTensors, Problem, RowSelection, Sizes};
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
 use std::sync::Arc;
@@ -176,8 +176,8 @@ impl Args {
         for (plan, options) in &plans {
             let kernel = &Arc::new(plan.kernel().clone());
             let Inputs { q, k, v, .. } = inputs;
-            let run_on =
-                |on: &Attention| on.run(&KernelRun { kernel, problem, options, q, k, v, seqlens_k: None });
+            let tensors = HostTensors { q, k, v, seqlens_k: None };
+            let run_on = |on: &Attention| on.run(&KernelRun { kernel, problem, options, tensors });
             let run = || run_on(attention);
             let output = run()?;
             let agreement = match &simulator {
@@ -255,7 +255,7 @@ impl Args {
 fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
     let progress = Progress::new("float64 reference");
     let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
-    Oracle::new(&inputs.problem, qkv, accumulations, &|done, total| progress.set(done, total))
+    Oracle::new(&inputs.problem, qkv, None, accumulations, &|done, total| progress.set(done, total))
 }
 
 /// What the file itself says of O and LSE, judged as if a kernel had computed it.
