@@ -33,7 +33,13 @@ struct Ring {
 impl Ring {
     /// The ring at `first`, copying from the block `last` on.
     #[inline(always)]
-    fn new<C: Config>((base, strides): (u64, &Strides), work: &Work, last: u32, first: u32, thread: u32) -> Self {
+    fn new<C: Config>(
+        (base, strides): (u64, &Strides),
+        work: &Work,
+        last: u32,
+        first: u32,
+        thread: u32,
+    ) -> Self {
         let rows = (work.batch, work.head_kv, last * C::ROW.block_n);
         let copy = TileCopy::new::<C>(to_global(base), strides, rows, thread);
         Self { copy, read: first, both: 2 * first + geometry::tile_bytes(&C::ROW, C::ROW.block_n) }

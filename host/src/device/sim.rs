@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
 const MEMORY_BYTES: u64 = 8 << 30;
 
+/// The most launches of one call: a kernel that computes attention, and one that merges its splits.
+const LAUNCHES_OF_A_CALL: usize = 2;
+
 /// How the simulator runs kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
@@ -34,7 +37,8 @@ pub struct SimDevice {
     options: SimOptions,
     memory: Mutex<Allocations>,
     modules: RwLock<Vec<Arc<(String, Module)>>>,
-    last_report: Mutex<Option<Report>>,
+    /// Of the latest launches, by entry; the oldest first.
+    reports: Mutex<Vec<(String, Report)>>,
 }
 
 struct Allocations {
@@ -58,12 +62,14 @@ impl SimDevice {
             ..options.model.info()
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
-        SimDevice { info, options, memory, modules: RwLock::default(), last_report: Mutex::default() }
+        SimDevice { info, options, memory, modules: RwLock::default(), reports: Mutex::default() }
     }
 
-    /// What the latest launch did, in numbers; `None` before the first and after a launch that failed.
-    pub fn last_report(&self) -> Option<Report> {
-        self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the latest launch of a kernel did, in numbers; `None` where that was neither of the latest two launches, as many as a call
+    /// has, or failed.
+    pub fn report(&self, entry: &str) -> Option<Report> {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.iter().rfind(|(of, _)| of == entry).map(|(_, report)| report.clone())
     }
 
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
@@ -162,13 +168,15 @@ impl Device for SimDevice {
             ..LaunchConfig::new([launch.grid, 1, 1], [kernel.threads, 1, 1])
         };
         let result = ptx_sim::launch(module, entry, launch.params, &mut self.allocations().memory, &config);
-        let mut last_report = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
-        let (report, result) = match result {
-            Ok(report) => (Some(report), Ok(())),
-            Err(error) => (None, Err(Error::Simulation { entry: entry.clone(), reason: error.to_string() })),
-        };
-        *last_report = report;
-        result
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let simulated =
+            |error: ptx_sim::SimError| Error::Simulation { entry: entry.clone(), reason: error.to_string() };
+        let report = result.map_err(simulated).inspect_err(|_| reports.clear())?;
+        if reports.len() == LAUNCHES_OF_A_CALL {
+            reports.remove(0);
+        }
+        reports.push((entry.clone(), report));
+        Ok(())
     }
 
     unsafe fn synchronize(&self, _stream: StreamHandle) -> Result<(), Error> {

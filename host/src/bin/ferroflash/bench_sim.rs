@@ -38,8 +38,10 @@ pub(crate) fn run(
         for (done, plan) in plans.iter().enumerate() {
             progress.set(done, plans.len());
             attention.forward_with(plan, &HostTensors { q: &q, k: &k, v: &v, seqlens_k: None }, lse)?;
-            // A launch that succeeded has a report.
-            reports.extend(device.last_report().map(|report| (plan.kernel().entry.clone(), report)));
+            // Launches that succeeded have reports.
+            let entries =
+                std::iter::once(&plan.kernel().entry).chain(plan.combine().map(|kernel| &kernel.entry));
+            reports.extend(entries.filter_map(|entry| Some((entry.clone(), device.report(entry)?))));
         }
         drop(progress);
         output::print("");
