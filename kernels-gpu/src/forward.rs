@@ -155,14 +155,16 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 wait_for_oldest_stage::<C>();
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
+            }
+            let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view);
+            if C::ROW.stages > 1 {
+                // Behind Q·Kᵀ: copies that are under way hold up reads of shared memory, and the softmax has none.
                 if block >= self.first_block + C::ROW.stages - 1 {
                     self.pipeline.copy_stage::<C, false>(0);
                 }
                 cp_async_commit_group();
                 self.pipeline.read = self.pipeline.next::<C>(self.pipeline.read);
-            }
-            let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view);
-            if C::ROW.stages == 1 {
+            } else {
                 // V has landed for all, and all are done with K.
                 cp_async_wait_group::<0>();
                 self.scrub_v::<C, MASKED>(v_tile);

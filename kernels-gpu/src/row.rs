@@ -200,10 +200,6 @@ impl core::fmt::Display for RowError {
 
 impl core::error::Error for RowError {}
 
-const fn is_tile(n: u32) -> bool {
-    matches!(n, 32 | 64 | 128)
-}
-
 impl Row {
     /// Whether a kernel can be made of this row.
     ///
@@ -213,10 +209,10 @@ impl Row {
         if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
             return Err(RowError::HeadDim);
         }
-        if self.block_m != 16 && !is_tile(self.block_m) {
+        if !matches!(self.block_m, 16 | 32 | 64 | 128) {
             return Err(RowError::BlockM);
         }
-        if !is_tile(self.block_n) {
+        if !matches!(self.block_n, 32 | 64 | 128) {
             return Err(RowError::BlockN);
         }
         if !matches!(self.warps, 4 | 8) {
