@@ -360,7 +360,6 @@ pub(crate) mod tests {
         acc: Accumulation::F32,
         min_ctas: 1,
         warp_rows: 16,
-        overlap: false,
         schedule: Schedule::Grid,
     };
     const TALL: Row = Row { block_m: 128, warp_rows: 32, ..ROW };

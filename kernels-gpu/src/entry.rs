@@ -3,7 +3,7 @@
 use crate::combine::combine;
 use crate::element;
 use crate::forward::{Config, forward};
-use crate::geometry::{m_tiles, score_tiles};
+use crate::geometry::{m_tiles, n_tiles};
 use crate::params::{CombineParams, ForwardParams};
 use crate::row::Row;
 use crate::table::row_of;
@@ -21,7 +21,7 @@ macro_rules! accumulation {
 macro_rules! entries {
     ($($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $overlap:literal, $schedule:ident
+        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
     };)*) => { $(
         /// # Safety
         /// As for [`forward`].
@@ -34,7 +34,7 @@ macro_rules! entries {
                 const ROW: Row = row_of(stringify!($entry));
             }
             const M: usize = m_tiles(&Kernel::ROW) as usize;
-            const N: usize = score_tiles(&Kernel::ROW) as usize;
+            const N: usize = n_tiles(&Kernel::ROW) as usize;
             // SAFETY: the caller's.
             unsafe { forward::<Kernel, M, N, { $head_dim / 8 }, { $head_dim / 16 }>(&params) }
         }

@@ -10,7 +10,6 @@ use crate::gemm::{Queries, p_v, q_kt};
 use crate::geometry;
 use crate::mask::RowLimits;
 use crate::nonfinite;
-use crate::overlap;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global};
@@ -92,13 +91,10 @@ impl Pipeline {
     }
 }
 
-/// Starts copying the next tile of K or V to `tile`, and steps to the one before it. Only the last block of the sequence
-/// may have fewer valid rows than block_n: `BOUNDED`.
-///
 /// # Safety
 /// As for [`TileCopy::copy_bounded`].
 #[inline(always)]
-pub unsafe fn copy_tile<C: Config, const BOUNDED: bool>(source: &mut TileCopy, tile: u32, valid_rows: u32) {
+unsafe fn copy_tile<C: Config, const BOUNDED: bool>(source: &mut TileCopy, tile: u32, valid_rows: u32) {
     let block_n = C::ROW.block_n;
     // SAFETY: the caller's.
     unsafe {
@@ -157,14 +153,16 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 wait_for_oldest_stage::<C>();
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
+            }
+            let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view);
+            if C::ROW.stages > 1 {
+                // Behind Q·Kᵀ: copies that are under way hold up reads of shared memory, and the softmax has none.
                 if block >= self.first_block + C::ROW.stages - 1 {
                     self.pipeline.copy_stage::<C, false>(0);
                 }
                 cp_async_commit_group();
                 self.pipeline.read = self.pipeline.next::<C>(self.pipeline.read);
-            }
-            let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view, 0);
-            if C::ROW.stages == 1 {
+            } else {
                 // V has landed for all, and all are done with K.
                 cp_async_wait_group::<0>();
                 self.scrub_v::<C, MASKED>(v_tile);
@@ -178,8 +176,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 limits.apply(&mut s, block * C::ROW.block_n + warp_key, position.lane);
             }
             self.softmax.step(&mut s, &mut self.acc_o, self.params.scale_log2);
-            let p = |k: usize| core::array::from_fn(|m| [s[m][2 * k], s[m][2 * k + 1]]);
-            p_v::<C, M, N, D>(&mut self.acc_o, p, v_tile, v_view, 0);
+            p_v::<C, M, N, D>(&mut self.acc_o, &s, v_tile, v_view);
         }
     }
 
@@ -252,7 +249,7 @@ fn key_blocks<C: Config>(params: &ForwardParams, work: &Work) -> KeyBlocks {
 }
 
 /// What a warp holds after the main loop.
-pub type Accumulated<const M: usize, const D: usize> = (OnlineSoftmax<M>, OutputFragment<M, D>);
+type Accumulated<const M: usize, const D: usize> = (OnlineSoftmax<M>, OutputFragment<M, D>);
 
 /// The main loop over all blocks of keys that the CTA's tile works on.
 ///
@@ -270,10 +267,6 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
     let (softmax, acc_o) = (OnlineSoftmax::EMPTY, [[[0.0; 4]; D]; M]);
     if blocks.is_empty() {
         return (softmax, acc_o);
-    }
-    if C::ROW.overlap {
-        // SAFETY: the caller's; blocks is the same for all threads, and not empty.
-        return unsafe { overlap::accumulate::<C, M, N, D, K>(params, &work, &blocks, thread, scrub) };
     }
     let (row, position) = (C::ROW, Position::new::<C>(thread));
     let q_tile = dynamic_smem();

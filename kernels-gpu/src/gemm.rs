@@ -46,8 +46,7 @@ impl<const M: usize, const K: usize> Queries<M, K> {
     }
 }
 
-/// S = Q·Kᵀ for the rows that `q_view` sees of Q's tile, and `N` n8 tiles of keys that `k_view` sees of the tile at `k_tile`,
-/// from n16 tile `first16` on.
+/// S = Q·Kᵀ for the rows that `q_view` sees of Q's tile, and the keys that `k_view` sees of the tile at `k_tile`.
 ///
 /// # Safety
 /// All 32 lanes take part and the tile has been written.
@@ -57,7 +56,6 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
     q_view: LaneView,
     k_tile: u32,
     k_view: LaneView,
-    first16: usize,
 ) -> ScoreFragment<M, N> {
     let mut acc_s = [[C::Scores::ZERO; N]; M];
     for k in 0..K {
@@ -66,7 +64,7 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
         for n in 0..N / 2 {
             // SAFETY: the caller's.
             unsafe {
-                let k_frag = k_view.load::<C>(k_tile, first16 + n, k);
+                let k_frag = k_view.load::<C>(k_tile, n, k);
                 for m in 0..M {
                     C::Scores::mma(&mut acc_s[m][2 * n], q_frag[m], k_frag[0], k_frag[1]);
                     C::Scores::mma(&mut acc_s[m][2 * n + 1], q_frag[m], k_frag[2], k_frag[3]);
@@ -77,25 +75,23 @@ pub unsafe fn q_kt<C: Config, const M: usize, const N: usize, const K: usize>(
     acc_s.map(|tiles| tiles.map(C::Scores::widen))
 }
 
-/// O += P·V for `N` n8 tiles of keys that `view` sees of the tile at `v_tile`, from k16 step `first16` on. `p` gives the k16
-/// steps of P one after another: their m16 tiles, two n8 tiles each.
+/// O += P·V for the keys that `view` sees of the tile at `v_tile`.
 ///
 /// # Safety
 /// All 32 lanes take part and the tile has been written.
 #[inline(always)]
 pub unsafe fn p_v<C: Config, const M: usize, const N: usize, const D: usize>(
     acc_o: &mut OutputFragment<M, D>,
-    mut p: impl FnMut(usize) -> [[[f32; 4]; 2]; M],
+    p: &ScoreFragment<M, N>,
     v_tile: u32,
     view: LaneView,
-    first16: usize,
 ) {
     for k in 0..N / 2 {
-        let p_frag: [[u32; 4]; M] = p(k).map(|[left, right]| a_operand::<C>(&left, &right));
+        let p_frag: [[u32; 4]; M] = core::array::from_fn(|m| a_operand::<C>(&p[m][2 * k], &p[m][2 * k + 1]));
         for n in 0..D / 2 {
             // SAFETY: the caller's.
             unsafe {
-                let v_frag = view.load_trans::<C>(v_tile, first16 + k, n);
+                let v_frag = view.load_trans::<C>(v_tile, k, n);
                 for m in 0..M {
                     C::Element::mma(&mut acc_o[m][2 * n], p_frag[m], v_frag[0], v_frag[1]);
                     C::Element::mma(&mut acc_o[m][2 * n + 1], p_frag[m], v_frag[2], v_frag[3]);

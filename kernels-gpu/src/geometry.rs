@@ -53,12 +53,7 @@ pub const fn n_tiles(row: &Row) -> u32 {
     keys_per_warp(row) / 8
 }
 
-/// n8 tiles of S that a warp computes at a time: half of a block's with `overlap`, which has two such fragments.
-pub const fn score_tiles(row: &Row) -> u32 {
-    if row.overlap { n_tiles(row) / 2 } else { n_tiles(row) }
-}
-
-/// Registers of the S fragments, as P in 16 bits overlays it.
+/// Registers of the S fragment, as P in 16 bits overlays it.
 const fn s_registers(row: &Row) -> u32 {
     m_tiles(row) * n_tiles(row) * 4
 }

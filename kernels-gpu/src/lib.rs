@@ -41,8 +41,6 @@ pub mod mask;
 #[cfg(target_arch = "nvptx64")]
 pub mod nonfinite;
 #[cfg(target_arch = "nvptx64")]
-pub mod overlap;
-#[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 #[cfg(target_arch = "nvptx64")]
 pub mod softmax;

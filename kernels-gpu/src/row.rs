@@ -117,8 +117,6 @@ pub struct Row {
     /// Query rows of a warp: 16 or 32. Warps that `block_m` has no rows for share rows and split the keys of each block.
     /// With 32 rows a warp reads K and V from shared memory half as often, and holds twice the fragments.
     pub warp_rows: u32,
-    /// Whether the scores of the next half of a block are computed under the softmax of this one. Takes two stages.
-    pub overlap: bool,
     /// How CTAs take their work.
     pub schedule: Schedule,
 }
@@ -142,10 +140,8 @@ pub enum RowError {
     MinCtas,
     /// `warp_rows` is not 16 or 32, or the warps do not make up a block of `block_m` rows, or several.
     WarpRows,
-    /// A warp gets fewer than 16 keys of a block, or with `overlap` of half a block: it is too narrow for so many warps.
+    /// A warp gets fewer than 16 keys of a block: the block is too narrow for so many warps.
     KeysPerWarp,
-    /// `overlap` with other than 2 stages.
-    Overlap,
     /// Shared memory over [`SMEM_MAX_BYTES`].
     SharedMemory {
         /// Bytes the row needs.
@@ -177,7 +173,6 @@ impl RowError {
             RowError::KeysPerWarp => {
                 "a warp gets fewer than 16 keys: raise block_m or block_n, or lower warps"
             }
-            RowError::Overlap => "overlap needs 2 stages",
             RowError::SharedMemory { .. } => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
             }
@@ -205,10 +200,6 @@ impl core::fmt::Display for RowError {
 
 impl core::error::Error for RowError {}
 
-const fn is_tile(n: u32) -> bool {
-    matches!(n, 32 | 64 | 128)
-}
-
 impl Row {
     /// Whether a kernel can be made of this row.
     ///
@@ -218,10 +209,10 @@ impl Row {
         if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
             return Err(RowError::HeadDim);
         }
-        if self.block_m != 16 && !is_tile(self.block_m) {
+        if !matches!(self.block_m, 16 | 32 | 64 | 128) {
             return Err(RowError::BlockM);
         }
-        if !is_tile(self.block_n) {
+        if !matches!(self.block_n, 32 | 64 | 128) {
             return Err(RowError::BlockN);
         }
         if !matches!(self.warps, 4 | 8) {
@@ -240,10 +231,7 @@ impl Row {
         if !matches!(self.warp_rows, 16 | 32) || !warps_fit {
             return Err(RowError::WarpRows);
         }
-        if self.overlap && self.stages != 2 {
-            return Err(RowError::Overlap);
-        }
-        if geometry::score_tiles(self) < 2 {
+        if geometry::keys_per_warp(self) < 16 {
             return Err(RowError::KeysPerWarp);
         }
         let bytes = geometry::smem_bytes(self);
@@ -270,14 +258,13 @@ impl Row {
             rows if rows == geometry::warp_rows_by_default(self) => alloc::string::String::new(),
             rows => alloc::format!("r{rows}"),
         };
-        let overlap = if self.overlap { "_overlap" } else { "" };
         let schedule = match self.schedule {
             Schedule::Grid => "",
             Schedule::Persistent => "_persistent",
             Schedule::Split => "_split",
         };
         alloc::format!(
-            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{overlap}{schedule}",
+            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}",
             self.dtype.name()
         )
     }
@@ -298,7 +285,6 @@ pub(crate) mod tests {
         acc: Accumulation::F32,
         min_ctas: 1,
         warp_rows: 16,
-        overlap: false,
         schedule: Schedule::Grid,
     };
 
@@ -320,7 +306,6 @@ pub(crate) mod tests {
         let overflow = Row { head_dim: 256, block_m: 128, block_n: 64, warps: 8, stages: 3, ..GOOD };
         assert_eq!(refused(overflow), RowError::SharedMemory { bytes: 64 * 1024 + 3 * 64 * 1024 });
         assert!(refused(overflow).to_string().contains("needs 262144 bytes, 29696 too many"));
-        assert_eq!(refused(Row { overlap: true, stages: 3, ..GOOD }), RowError::Overlap);
         assert_eq!(refused(Row { warp_rows: 48, ..GOOD }), RowError::WarpRows);
         assert_eq!(refused(Row { block_m: 16, warp_rows: 32, ..GOOD }), RowError::WarpRows);
         assert_eq!(refused(Row { block_m: 128, ..GOOD }), RowError::WarpRows, "8 warps of 16 rows");

@@ -32,47 +32,42 @@ impl<const M: usize> OnlineSoftmax<M> {
         acc_o: &mut OutputFragment<M, D>,
         scale_log2: f32,
     ) {
-        self.grow(self.max_with(s), acc_o, scale_log2);
-        let weights = self.weights(scale_log2);
-        let mut sums = [[0.0; 2]; M];
-        for m in 0..M {
-            for tile in &mut s[m] {
-                weights.apply(m, tile, &mut sums[m]);
-            }
-        }
-        self.add(sums);
-    }
-
-    /// Maximum of row_max and the scores, over all lanes that share a row.
-    #[inline(always)]
-    pub fn max_with<const N: usize>(&self, s: &ScoreFragment<M, N>) -> [[f32; 2]; M] {
-        let mut new_max = self.row_max;
+        self.grow_max(s, acc_o, scale_log2);
         for m in 0..M {
             for half in 0..2 {
-                let row_max = &mut new_max[m][half];
-                for tile in &s[m] {
-                    *row_max = max(*row_max, max(tile[2 * half], tile[2 * half + 1]));
+                let offset = -base(self.row_max[m][half]) * scale_log2;
+                let mut sum = 0.0;
+                for tile in &mut s[m] {
+                    for p in &mut tile[2 * half..2 * half + 2] {
+                        *p = ex2(fma(*p, scale_log2, offset));
+                        sum += *p;
+                    }
                 }
-                *row_max = max(*row_max, shfl_bfly::<1>(*row_max));
-                *row_max = max(*row_max, shfl_bfly::<2>(*row_max));
+                self.row_sum[m][half] += sum;
             }
         }
-        new_max
     }
 
-    /// Makes `new_max` row_max, and rescales O and row_sum, if it is so much larger in any row of the warp.
     #[inline(always)]
-    pub fn grow<const D: usize>(
+    fn grow_max<const N: usize, const D: usize>(
         &mut self,
-        new_max: [[f32; 2]; M],
+        s: &ScoreFragment<M, N>,
         acc_o: &mut OutputFragment<M, D>,
         scale_log2: f32,
     ) {
+        let mut new_max = self.row_max;
         let mut grew = false;
         for m in 0..M {
             for half in 0..2 {
+                let mut row_max = self.row_max[m][half];
+                for tile in &s[m] {
+                    row_max = max(row_max, max(tile[2 * half], tile[2 * half + 1]));
+                }
+                row_max = max(row_max, shfl_bfly::<1>(row_max));
+                row_max = max(row_max, shfl_bfly::<2>(row_max));
+                new_max[m][half] = row_max;
                 // −∞ before and after is no growth: the difference is NaN.
-                grew |= (new_max[m][half] - self.row_max[m][half]) * scale_log2 > RESCALE_AT;
+                grew |= (row_max - self.row_max[m][half]) * scale_log2 > RESCALE_AT;
             }
         }
         if vote_any(grew) {
@@ -85,23 +80,6 @@ impl<const M: usize> OnlineSoftmax<M> {
                 scale_rows(&mut acc_o[m], correction);
             }
             self.row_max = new_max;
-        }
-    }
-
-    /// What turns scores into P.
-    #[inline(always)]
-    pub fn weights(&self, scale_log2: f32) -> Weights<M> {
-        let offset = self.row_max.map(|rows| rows.map(|row_max| -base(row_max) * scale_log2));
-        Weights { offset, scale_log2 }
-    }
-
-    /// Adds sums of P over this lane's columns to row_sum.
-    #[inline(always)]
-    pub fn add(&mut self, sums: [[f32; 2]; M]) {
-        for m in 0..M {
-            for half in 0..2 {
-                self.row_sum[m][half] += sums[m][half];
-            }
         }
     }
 
@@ -157,24 +135,6 @@ impl<const M: usize> OnlineSoftmax<M> {
             let lse_log2 = self.row_max[m][half] * scale_log2 + lg2(sum);
             if sum == 0.0 { f32::NEG_INFINITY } else { lse_log2 * core::f32::consts::LN_2 }
         })
-    }
-}
-
-/// P = exp2(scale · S − scale · row_max) for the rows that a lane shares.
-#[derive(Clone, Copy)]
-pub struct Weights<const M: usize> {
-    offset: [[f32; 2]; M],
-    scale_log2: f32,
-}
-
-impl<const M: usize> Weights<M> {
-    /// Turns a tile of S in m16 tile `m` into P, and adds it to the rows' sums.
-    #[inline(always)]
-    pub fn apply(&self, m: usize, tile: &mut [f32; 4], sums: &mut [f32; 2]) {
-        for (i, p) in tile.iter_mut().enumerate() {
-            *p = ex2(fma(*p, self.scale_log2, self.offset[m][i / 2]));
-            sums[i / 2] += *p;
-        }
     }
 }
 

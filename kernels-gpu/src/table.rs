@@ -9,63 +9,63 @@ macro_rules! for_each_forward_kernel {
     ($callback:ident) => {
         $callback! {
             // The rows that measured best for some length and mask, one block a head_dim.
-            // entry = its name in the PTX          dtype  d    m    n  w  s  acc  min_ctas warp_rows overlap schedule
-            fwd_f16_d32_m32n128_w4s2c1           => { F16,   32,  32, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d32_m32n128_w4s2c1          => { Bf16,  32,  32, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d32_m64n64_w4s2c1            => { F16,   32,  64,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d32_m64n64_w4s2c1           => { Bf16,  32,  64,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d32_m128n64_w4s2c1           => { F16,   32, 128,  64, 4, 2, F32, 1, 32, false, Grid };
-            fwd_bf16_d32_m128n64_w4s2c1          => { Bf16,  32, 128,  64, 4, 2, F32, 1, 32, false, Grid };
-            fwd_f16_d64_m32n128_w4s2c1           => { F16,   64,  32, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d64_m32n128_w4s2c1          => { Bf16,  64,  32, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d64_m64n128_w4s2c1           => { F16,   64,  64, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d64_m64n128_w4s2c1          => { Bf16,  64,  64, 128, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d64_m64n64_w4s3c1            => { F16,   64,  64,  64, 4, 3, F32, 1, 16, false, Grid };
-            fwd_bf16_d64_m64n64_w4s3c1           => { Bf16,  64,  64,  64, 4, 3, F32, 1, 16, false, Grid };
-            fwd_f16_d64_m128n64_w4s2c1           => { F16,   64, 128,  64, 4, 2, F32, 1, 32, false, Grid };
-            fwd_bf16_d64_m128n64_w4s2c1          => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, false, Grid };
-            fwd_f16_d96_m32n64_w4s2c1            => { F16,   96,  32,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d96_m32n64_w4s2c1           => { Bf16,  96,  32,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d96_m64n64_w4s2c1            => { F16,   96,  64,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d96_m64n64_w4s2c1           => { Bf16,  96,  64,  64, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d96_m128n64_w4s1c1           => { F16,   96, 128,  64, 4, 1, F32, 1, 32, false, Grid };
-            fwd_bf16_d96_m128n64_w4s1c1          => { Bf16,  96, 128,  64, 4, 1, F32, 1, 32, false, Grid };
-            fwd_f16_d128_m32n128_w4s1c1          => { F16,  128,  32, 128, 4, 1, F32, 1, 16, false, Grid };
-            fwd_bf16_d128_m32n128_w4s1c1         => { Bf16, 128,  32, 128, 4, 1, F32, 1, 16, false, Grid };
-            fwd_f16_d128_m64n32_w4s2c1           => { F16,  128,  64,  32, 4, 2, F32, 1, 16, false, Grid };
-            fwd_bf16_d128_m64n32_w4s2c1          => { Bf16, 128,  64,  32, 4, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d128_m128n64_w4s1c1          => { F16,  128, 128,  64, 4, 1, F32, 1, 32, false, Grid };
-            fwd_bf16_d128_m128n64_w4s1c1         => { Bf16, 128, 128,  64, 4, 1, F32, 1, 32, false, Grid };
-            fwd_f16_d256_m32n64_w4s1c1           => { F16,  256,  32,  64, 4, 1, F32, 1, 16, false, Grid };
-            fwd_bf16_d256_m32n64_w4s1c1          => { Bf16, 256,  32,  64, 4, 1, F32, 1, 16, false, Grid };
-            fwd_f16_d256_m64n64_w4s1c1           => { F16,  256,  64,  64, 4, 1, F32, 1, 16, false, Grid };
-            fwd_bf16_d256_m64n64_w4s1c1          => { Bf16, 256,  64,  64, 4, 1, F32, 1, 16, false, Grid };
+            // entry = its name in the PTX          dtype  d    m    n  w  s  acc  min_ctas warp_rows schedule
+            fwd_f16_d32_m32n128_w4s2c1           => { F16,   32,  32, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d32_m32n128_w4s2c1          => { Bf16,  32,  32, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d32_m64n64_w4s2c1            => { F16,   32,  64,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d32_m64n64_w4s2c1           => { Bf16,  32,  64,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d32_m128n64_w4s2c1           => { F16,   32, 128,  64, 4, 2, F32, 1, 32, Grid };
+            fwd_bf16_d32_m128n64_w4s2c1          => { Bf16,  32, 128,  64, 4, 2, F32, 1, 32, Grid };
+            fwd_f16_d64_m32n128_w4s2c1           => { F16,   64,  32, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d64_m32n128_w4s2c1          => { Bf16,  64,  32, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d64_m64n128_w4s2c1           => { F16,   64,  64, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d64_m64n128_w4s2c1          => { Bf16,  64,  64, 128, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d64_m64n64_w4s3c1            => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
+            fwd_bf16_d64_m64n64_w4s3c1           => { Bf16,  64,  64,  64, 4, 3, F32, 1, 16, Grid };
+            fwd_f16_d64_m128n64_w4s2c1           => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Grid };
+            fwd_bf16_d64_m128n64_w4s2c1          => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Grid };
+            fwd_f16_d96_m32n64_w4s2c1            => { F16,   96,  32,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d96_m32n64_w4s2c1           => { Bf16,  96,  32,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d96_m64n64_w4s2c1            => { F16,   96,  64,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d96_m64n64_w4s2c1           => { Bf16,  96,  64,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d96_m128n64_w4s1c1           => { F16,   96, 128,  64, 4, 1, F32, 1, 32, Grid };
+            fwd_bf16_d96_m128n64_w4s1c1          => { Bf16,  96, 128,  64, 4, 1, F32, 1, 32, Grid };
+            fwd_f16_d128_m32n128_w4s1c1          => { F16,  128,  32, 128, 4, 1, F32, 1, 16, Grid };
+            fwd_bf16_d128_m32n128_w4s1c1         => { Bf16, 128,  32, 128, 4, 1, F32, 1, 16, Grid };
+            fwd_f16_d128_m64n32_w4s2c1           => { F16,  128,  64,  32, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d128_m64n32_w4s2c1          => { Bf16, 128,  64,  32, 4, 2, F32, 1, 16, Grid };
+            fwd_f16_d128_m128n64_w4s1c1          => { F16,  128, 128,  64, 4, 1, F32, 1, 32, Grid };
+            fwd_bf16_d128_m128n64_w4s1c1         => { Bf16, 128, 128,  64, 4, 1, F32, 1, 32, Grid };
+            fwd_f16_d256_m32n64_w4s1c1           => { F16,  256,  32,  64, 4, 1, F32, 1, 16, Grid };
+            fwd_bf16_d256_m32n64_w4s1c1          => { Bf16, 256,  32,  64, 4, 1, F32, 1, 16, Grid };
+            fwd_f16_d256_m64n64_w4s1c1           => { F16,  256,  64,  64, 4, 1, F32, 1, 16, Grid };
+            fwd_bf16_d256_m64n64_w4s1c1          => { Bf16, 256,  64,  64, 4, 1, F32, 1, 16, Grid };
             // Rows that exercise the other columns: 8 warps, 48 KB, float16 accumulation, capped registers.
-            fwd_f16_d64_m64n64_w4s1c1            => { F16,   64,  64,  64, 4, 1, F32, 1, 16, false, Grid };
-            fwd_f16_d64_m64n64_w8s2c1            => { F16,   64,  64,  64, 8, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d64_m32n64_w8s2c1            => { F16,   64,  32,  64, 8, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d128_m32n128_w8s1c1          => { F16,  128,  32, 128, 8, 1, F32, 1, 16, false, Grid };
-            fwd_bf16_d128_m128n64_w8s2c1         => { Bf16, 128, 128,  64, 8, 2, F32, 1, 16, false, Grid };
-            fwd_f16_d32_m64n64_w4s2c4            => { F16,   32,  64,  64, 4, 2, F32, 4, 16, false, Grid };
-            fwd_f16_d64_m64n64_w4s2c1_accf16     => { F16,   64,  64,  64, 4, 2, F16, 1, 16, false, Grid };
-            fwd_f16_d128_m64n64_w4s2c1_accf16    => { F16,  128,  64,  64, 4, 2, F16, 1, 16, false, Grid };
+            fwd_f16_d64_m64n64_w4s1c1            => { F16,   64,  64,  64, 4, 1, F32, 1, 16, Grid };
+            fwd_f16_d64_m64n64_w8s2c1            => { F16,   64,  64,  64, 8, 2, F32, 1, 16, Grid };
+            fwd_f16_d64_m32n64_w8s2c1            => { F16,   64,  32,  64, 8, 2, F32, 1, 16, Grid };
+            fwd_f16_d128_m32n128_w8s1c1          => { F16,  128,  32, 128, 8, 1, F32, 1, 16, Grid };
+            fwd_bf16_d128_m128n64_w8s2c1         => { Bf16, 128, 128,  64, 8, 2, F32, 1, 16, Grid };
+            fwd_f16_d32_m64n64_w4s2c4            => { F16,   32,  64,  64, 4, 2, F32, 4, 16, Grid };
+            fwd_f16_d64_m64n64_w4s2c1_accf16     => { F16,   64,  64,  64, 4, 2, F16, 1, 16, Grid };
+            fwd_f16_d128_m64n64_w4s2c1_accf16    => { F16,  128,  64,  64, 4, 2, F16, 1, 16, Grid };
             // Splits of the keys, packed rows; and persistent CTAs.
-            fwd_f16_d32_m16n64_w4s2c1_split      => { F16,    32,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_bf16_d32_m16n64_w4s2c1_split     => { Bf16,   32,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_f16_d64_m16n64_w4s2c1_split      => { F16,    64,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_bf16_d64_m16n64_w4s2c1_split     => { Bf16,   64,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_f16_d96_m16n64_w4s2c1_split      => { F16,    96,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_bf16_d96_m16n64_w4s2c1_split     => { Bf16,   96,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_f16_d128_m16n64_w4s2c1_split     => { F16,   128,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_bf16_d128_m16n64_w4s2c1_split    => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, false, Split };
-            fwd_f16_d256_m16n64_w4s1c1_split     => { F16,   256,  16,  64, 4, 1, F32, 1, 16, false, Split };
-            fwd_bf16_d256_m16n64_w4s1c1_split    => { Bf16,  256,  16,  64, 4, 1, F32, 1, 16, false, Split };
-            fwd_f16_d64_m64n64_w4s3c1_split      => { F16,    64,  64,  64, 4, 3, F32, 1, 16, false, Split };
-            fwd_f16_d64_m64n64_w4s3c1_persistent => { F16,    64,  64,  64, 4, 3, F32, 1, 16, false, Persistent };
-            fwd_f16_d128_m128n64_w4s1c1_persistent => { F16,   128, 128,  64, 4, 1, F32, 1, 32, false, Persistent };
-            fwd_bf16_d64_m64n64_w4s3c1_split     => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, false, Split };
-            fwd_bf16_d64_m64n64_w4s3c1_persistent => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, false, Persistent };
-            fwd_bf16_d128_m128n64_w4s1c1_persistent => { Bf16,  128, 128,  64, 4, 1, F32, 1, 32, false, Persistent };
+            fwd_f16_d32_m16n64_w4s2c1_split      => { F16,    32,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d32_m16n64_w4s2c1_split     => { Bf16,   32,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d64_m16n64_w4s2c1_split      => { F16,    64,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d64_m16n64_w4s2c1_split     => { Bf16,   64,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d96_m16n64_w4s2c1_split      => { F16,    96,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d96_m16n64_w4s2c1_split     => { Bf16,   96,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d128_m16n64_w4s2c1_split     => { F16,   128,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d128_m16n64_w4s2c1_split    => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d256_m16n64_w4s1c1_split     => { F16,   256,  16,  64, 4, 1, F32, 1, 16, Split };
+            fwd_bf16_d256_m16n64_w4s1c1_split    => { Bf16,  256,  16,  64, 4, 1, F32, 1, 16, Split };
+            fwd_f16_d64_m64n64_w4s3c1_split      => { F16,    64,  64,  64, 4, 3, F32, 1, 16, Split };
+            fwd_f16_d64_m64n64_w4s3c1_persistent => { F16,    64,  64,  64, 4, 3, F32, 1, 16, Persistent };
+            fwd_f16_d128_m128n64_w4s1c1_persistent => { F16,   128, 128,  64, 4, 1, F32, 1, 32, Persistent };
+            fwd_bf16_d64_m64n64_w4s3c1_split     => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, Split };
+            fwd_bf16_d64_m64n64_w4s3c1_persistent => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, Persistent };
+            fwd_bf16_d128_m128n64_w4s1c1_persistent => { Bf16,  128, 128,  64, 4, 1, F32, 1, 32, Persistent };
         }
     };
 }
@@ -97,7 +97,7 @@ pub struct Variant {
 macro_rules! variants {
     ($($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $overlap:literal, $schedule:ident
+        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
     };)*) => {
         /// Every kernel of the table.
         pub const VARIANTS: &[Variant] = &[$(Variant {
@@ -112,7 +112,6 @@ macro_rules! variants {
                 acc: Accumulation::$acc,
                 min_ctas: $min_ctas,
                 warp_rows: $warp_rows,
-                overlap: $overlap,
                 schedule: Schedule::$schedule,
             },
         }),*];

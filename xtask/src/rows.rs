@@ -22,7 +22,7 @@ pub(crate) enum RowsError {
     Twice { number: usize, entry: String },
 }
 
-const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"warp_rows":16,"overlap":false,"schedule":"grid"}]"#;
+const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}]"#;
 
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
@@ -93,7 +93,6 @@ fn feasible() -> Rows {
                             acc,
                             min_ctas,
                             warp_rows,
-                            overlap: false,
                             schedule,
                         };
                         if row.check().is_ok() {
@@ -149,11 +148,11 @@ pub(crate) fn macro_source(rows: &Rows) -> String {
             Schedule::Persistent => "Persistent",
             Schedule::Split => "Split",
         };
-        let Row { head_dim, block_m, block_n, warps, stages, min_ctas, warp_rows, overlap, .. } = row;
+        let Row { head_dim, block_m, block_n, warps, stages, min_ctas, warp_rows, .. } = row;
         // Writing to a String cannot fail.
         let _ = writeln!(
             lines,
-            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {warp_rows}, {overlap}, {schedule} }};"
+            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {warp_rows}, {schedule} }};"
         );
     }
     format!(
@@ -166,7 +165,7 @@ pub(crate) fn macro_source(rows: &Rows) -> String {
 mod tests {
     use super::*;
 
-    const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"warp_rows":16,"overlap":false,"schedule":"grid"}"#;
+    const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}"#;
 
     fn from(text: &str) -> Result<Rows, RowsError> {
         let folder = tempfile::tempdir().expect("a temporary directory");
@@ -180,9 +179,13 @@ mod tests {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
         let source = macro_source(&rows);
         assert!(
+<<<<<<< HEAD
             source.contains(
                 "fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, false, Grid };"
             ),
+=======
+            source.contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
+>>>>>>> fill
             "{source}"
         );
         assert!(source.contains("macro_rules! for_each_forward_kernel"));
