@@ -12,7 +12,9 @@ use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
-use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global};
+use crate::ptx::memory::{
+    atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global,
+};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::{Row, Schedule};

@@ -12,8 +12,9 @@ impl<const M: usize> RowLimits<M> {
     /// For the warp whose rows start `warp_row` rows into the tile.
     #[inline(always)]
     pub fn new(params: &ForwardParams, rows: Rows, work: &Work, warp_row: u32, lane: u32) -> Self {
-        let row =
-            |m: usize, half: usize| work.first_row + warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4;
+        let row = |m: usize, half: usize| {
+            work.first_row + warp_row + m as u32 * 16 + half as u32 * 8 + lane / 4
+        };
         let limit = |m, half| rows.visible_end(params, row(m, half), work.seqlen_k);
         Self(core::array::from_fn(|m| core::array::from_fn(|half| limit(m, half))))
     }

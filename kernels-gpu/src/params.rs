@@ -239,7 +239,8 @@ mod tests {
             },
         };
         let bytes = params.to_bytes();
-        let (persistent, split) = (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
+        let (persistent, split) =
+            (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, lse)), 5);
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, v_strides) + offset_of!(Strides, row)), 32);
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, o_strides)), 40);
