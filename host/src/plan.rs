@@ -515,12 +515,12 @@ pub(crate) mod tests {
             );
             reasons.iter().map(Reason::to_string).collect::<Vec<_>>().join("\n")
         };
-        let decode = reasons([1, 8, 2, 1, 8192, 64], &PlanOptions::new());
-        for needle in ["the fewest that fill waves", "split: estimated", "CTAs an SM"] {
+        let decode = reasons([1, 8, 2, 1, 16384, 64], &PlanOptions::new());
+        for needle in ["the fewest that fill waves", "taken: the kernel", "at least 4 CTAs an SM"] {
             assert!(decode.contains(needle), "{needle:?} is in: {decode}");
         }
         let large = reasons([8, 32, 32, 512, 512, 64], &PlanOptions::new());
-        assert!(large.contains("not split: estimated"), "{large}");
+        assert!(large.contains("not taken: the kernel"), "{large}");
         let asked = reasons([1, 8, 2, 1, 8192, 64], &with(Splits::Size(1024)));
         assert!(asked.contains("a split size was asked for") && asked.contains("8 splits"), "{asked}");
     }

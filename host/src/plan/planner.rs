@@ -206,7 +206,7 @@ impl Planner {
                 let unsplit = Choice { candidate: unsplit, splitting: Splitting::whole(0) };
                 let split = self.choice(problem, split, options.splits, trace)?;
                 let costs = [unsplit, split].map(|choice| self.cost(problem, choice));
-                let is_split = costs[1] < costs[0];
+                let is_split = costs[1] <= preference::SPLIT_GAIN * costs[0];
                 trace.note(|| Reason::Estimate { unsplit: costs[0], split: costs[1], is_split });
                 Ok(if is_split { split } else { unsplit })
             }
@@ -245,8 +245,8 @@ impl Planner {
             return Ok((Splitting::whole(0), Because::Asked));
         }
         let tiles = tiles(row, problem);
-        let capacity = self.device.sm_count * candidate.resident_ctas;
-        let (splitting, because) = Splitting::new(splits, key_blocks, row.block_n, tiles, capacity)?;
+        let room = (self.device.sm_count, candidate.resident_ctas);
+        let (splitting, because) = Splitting::new(splits, key_blocks, row.block_n, tiles, room)?;
         if splitting.splits > 1 && self.combine(problem).is_none() {
             if splits == Splits::Auto {
                 return Ok((Splitting::whole(key_blocks), Because::NoCombine));

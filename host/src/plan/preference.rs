@@ -15,6 +15,12 @@ pub(super) const FILLED_SHARE: f64 = 0.8;
 pub(super) const EFFICIENCY_SHARE: f64 = 0.85;
 /// Up to so many blocks of keys nothing is split: a split's fixed cost is that of some blocks. As FlashAttention-3's `heuristics.h`.
 pub(super) const UNSPLIT_KEY_BLOCKS: u32 = 4;
+/// Blocks of keys that a split has at least: each CTA reads Q and writes O, however few keys it has.
+pub(super) const SPLIT_BLOCKS_LEAST: u32 = 2;
+/// CTAs an SM that splits make at least, as far as there are keys: with several waves, CTAs that end early make room for others.
+pub(super) const CTAS_PER_SM_LEAST: f64 = 4.0;
+/// Splitting must be estimated to take no more than this share of the time: the other row was measured, the estimate was not.
+pub(super) const SPLIT_GAIN: f64 = 0.9;
 
 /// Query rows that an SM must have in flight to be busy: with fewer, a step over keys takes as long as with so many.
 pub(super) const BUSY_ROWS: u32 = 128;

@@ -1,5 +1,6 @@
 //! Why a plan is what it is, built only where somebody asks.
 
+use super::preference::CTAS_PER_SM_LEAST;
 use super::splitting::Because;
 use super::{Plan, PlanOptions, Splits};
 use crate::problem::Problem;
@@ -146,17 +147,19 @@ impl fmt::Display for Reason {
             ),
             Reason::Estimate { unsplit, split, is_split } => write!(
                 f,
-                "{}: estimated to take {:.2} of the other's time",
-                if is_split { "split" } else { "not split" },
-                if is_split { split / unsplit } else { unsplit / split }
+                "{}: the kernel that can split keys is estimated to take {:.2} of the other's time{}",
+                if is_split { "taken" } else { "not taken" },
+                split / unsplit,
+                if is_split { "" } else { ", which was measured" },
             ),
             Reason::Fill { ctas, resident_ctas, persistent: true, .. } => {
                 write!(f, "one full wave of persistent CTAs: {ctas}, {resident_ctas} an SM")
             }
             Reason::Fill { ctas, ctas_per_sm, resident_ctas, .. } => {
+                let enough = if ctas_per_sm >= CTAS_PER_SM_LEAST { "at least" } else { "fewer than" };
                 write!(
                     f,
-                    "{ctas_per_sm:.2} CTAs an SM ({ctas} in all), of which it holds {resident_ctas} at a time"
+                    "{enough} {CTAS_PER_SM_LEAST} CTAs an SM: {ctas_per_sm:.2} ({ctas} in all), of which it holds {resident_ctas} at a time"
                 )
             }
         }

@@ -1,7 +1,9 @@
 //! How many ranges of keys: enough to fill the device and no more.
 
 use super::Splits;
-use super::preference::{EFFICIENCY_SHARE, FILLED_SHARE, UNSPLIT_KEY_BLOCKS};
+use super::preference::{
+    CTAS_PER_SM_LEAST, EFFICIENCY_SHARE, FILLED_SHARE, SPLIT_BLOCKS_LEAST, UNSPLIT_KEY_BLOCKS,
+};
 use crate::error::Error;
 use kernels_gpu::geometry::SPLITS_MAX;
 
@@ -39,7 +41,7 @@ impl Splitting {
         Splitting { splits: key_blocks.div_ceil(blocks), blocks }
     }
 
-    /// What is asked for, for `tiles` on a device that holds `capacity` CTAs at a time.
+    /// What is asked for, for `tiles` on a device of so many SMs, each of which holds so many CTAs at a time.
     ///
     /// # Errors
     /// [`Error::Splits`].
@@ -48,11 +50,11 @@ impl Splitting {
         key_blocks: u32,
         block_n: u32,
         tiles: u64,
-        capacity: u32,
+        (sms, resident): (u32, u32),
     ) -> Result<(Splitting, Because), Error> {
         let refused = |splits, advice: String| Error::Splits { splits, limit: SPLITS_MAX, advice };
         match asked {
-            Splits::Auto => Ok(automatic(key_blocks, tiles, capacity)),
+            Splits::Auto => Ok(automatic(key_blocks, tiles, sms, resident)),
             Splits::Count(count) if !(1..=SPLITS_MAX).contains(&count) => Err(refused(count, String::new())),
             Splits::Count(count) => Ok((Splitting::of(key_blocks, count), Because::Asked)),
             Splits::Size(0) => Err(refused(0, ": a split size is at least 1 key".to_owned())),
@@ -72,8 +74,9 @@ impl Splitting {
     }
 }
 
-fn automatic(key_blocks: u32, tiles: u64, capacity: u32) -> (Splitting, Because) {
-    let share = tiles as f64 / f64::from(capacity.max(1));
+fn automatic(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (Splitting, Because) {
+    let tiles_per_sm = tiles as f64 / f64::from(sms.max(1));
+    let share = tiles_per_sm / f64::from(resident);
     let whole = Splitting::whole(key_blocks);
     if share >= FILLED_SHARE {
         return (whole, Because::Filled { share });
@@ -85,15 +88,17 @@ fn automatic(key_blocks: u32, tiles: u64, capacity: u32) -> (Splitting, Because)
         let waves = share * f64::from(splitting.splits);
         waves / waves.ceil()
     };
+    let most = SPLITS_MAX.min(key_blocks / SPLIT_BLOCKS_LEAST);
+    let least = ((CTAS_PER_SM_LEAST / tiles_per_sm).ceil() as u32).min(most);
     // Numbers that make the same ranges as a smaller one are left out.
     let eligible = || {
-        let counts = 1..=SPLITS_MAX.min(key_blocks);
-        counts.map(|count| (count, Splitting::of(key_blocks, count))).filter(|(count, s)| *count == s.splits)
+        let splittings = (least..=most).map(|count| (count, Splitting::of(key_blocks, count)));
+        splittings.filter(|(count, splitting)| *count == splitting.splits).map(|(_, splitting)| splitting)
     };
-    let best = eligible().fold(0.0, |best: f64, (_, splitting)| best.max(efficiency(&splitting)));
-    let enough = eligible().find(|(_, splitting)| efficiency(splitting) >= EFFICIENCY_SHARE * best);
-    // The best one itself is enough.
-    let splitting = enough.map_or(whole, |(_, splitting)| splitting);
+    let best = eligible().fold(0.0, |best: f64, splitting| best.max(efficiency(&splitting)));
+    let enough = eligible().find(|splitting| efficiency(splitting) >= EFFICIENCY_SHARE * best);
+    // The best one itself is enough. Where none is left, the most make too few CTAs.
+    let splitting = enough.unwrap_or_else(|| Splitting::of(key_blocks, most));
     (splitting, Because::Efficiency { efficiency: efficiency(&splitting), best })
 }
 
@@ -101,26 +106,37 @@ fn automatic(key_blocks: u32, tiles: u64, capacity: u32) -> (Splitting, Because)
 mod tests {
     use super::*;
 
-    fn auto(key_blocks: u32, tiles: u64, capacity: u32) -> (u32, u32) {
-        let (splitting, _) = Splitting::new(Splits::Auto, key_blocks, 64, tiles, capacity).expect("possible");
+    fn auto(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (u32, u32) {
+        let (splitting, _) =
+            Splitting::new(Splits::Auto, key_blocks, 64, tiles, (sms, resident)).expect("possible");
         (splitting.splits, splitting.blocks)
     }
 
     #[test]
     fn the_fewest_splits_that_fill_the_waves_are_taken() {
-        // One tile: 0.85 of the best, 8 of 8.
-        assert_eq!(auto(64, 1, 8), (7, 10));
-        assert_eq!(auto(64, 8, 264), (32, 2));
-        assert_eq!(auto(4096, 1, 1000), (228, 18), "4096 keys blocks in 228 splits of at most 18");
-        assert_eq!(auto(64, 7, 8), (1, 64), "seven tiles of eight fill the device");
-        assert_eq!(auto(4, 1, 264), (1, 4), "too few blocks");
-        assert_eq!(auto(5, 1, 264), (5, 1));
+        assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs fill the device");
+        assert_eq!(auto(4, 1, 132, 2), (1, 4), "too few blocks");
+        assert_eq!(auto(5, 1, 132, 2), (2, 3), "no split has fewer than two blocks");
+        // 64 tiles on 132 SMs that hold 3 CTAs each: 9 splits are 4 CTAs an SM and 1.45 waves, 11 are 1.78.
+        assert_eq!(auto(128, 64, 132, 3), (11, 12));
+        // 66 splits would be one full wave of 4 CTAs an SM, but there is no way to make 66 equal ones of 1024 blocks.
+        assert_eq!(auto(1024, 8, 132, 4), (114, 9));
+        assert_eq!(auto(1056, 8, 132, 4), (66, 16));
+        assert_eq!(auto(4096, 1, 1000, 1), (256, 16), "one tile makes no four CTAs an SM");
+        for key_blocks in 5..300 {
+            for tiles in 1..100 {
+                let (splits, blocks) = auto(key_blocks, tiles, 132, 2);
+                assert!((1..=SPLITS_MAX).contains(&splits) && splits * blocks >= key_blocks);
+                assert!((splits - 1) * blocks < key_blocks, "no split is empty");
+            }
+        }
     }
 
     #[test]
     fn counts_and_sizes_are_taken_as_far_as_there_are_blocks() {
-        let of =
-            |asked, key_blocks| Splitting::new(asked, key_blocks, 64, 1, 264).map(|(splitting, _)| splitting);
+        let of = |asked, key_blocks| {
+            Splitting::new(asked, key_blocks, 64, 1, (132, 2)).map(|(splitting, _)| splitting)
+        };
         assert_eq!(of(Splits::Count(3), 7).expect("possible"), Splitting { splits: 3, blocks: 3 });
         assert_eq!(of(Splits::Count(256), 7).expect("possible"), Splitting { splits: 7, blocks: 1 });
         assert_eq!(of(Splits::Count(5), 8).expect("possible"), Splitting { splits: 4, blocks: 2 });

@@ -147,8 +147,9 @@ impl Measurement {
 pub(crate) fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
     let mask = if problem.causal() { "causal" } else { "full" };
+    let lengths = if problem.has_lengths() { " lengths" } else { "" };
     format!(
-        "{},{},{},{},{},{} {} {mask}",
+        "{},{},{},{},{},{} {} {mask}{lengths}",
         sizes.batch,
         sizes.heads_q,
         sizes.heads_kv,
