@@ -1,5 +1,6 @@
 //! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
 
+mod copy;
 mod tensors;
 
 use crate::attention::{Attention, CudaOptions};
@@ -78,6 +79,8 @@ pub struct Measured {
     pub ctas_per_sm: f64,
     /// CTAs that an SM holds at a time.
     pub resident_ctas_per_sm: u32,
+    /// Waves of CTAs, or of the tiles that persistent CTAs take.
+    pub waves: f64,
     /// Launches in one replay.
     pub launches_per_replay: usize,
     /// Timed replays.
@@ -136,6 +139,14 @@ impl Bench {
     /// Clocks, power and the driver's version now, where NVML tells.
     pub fn reading(&self) -> Reading {
         self.nvml.as_ref().map(Nvml::read).unwrap_or_default()
+    }
+
+    /// Bytes that a copy within the device reads and writes in a second, in GB/s.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Cuda`].
+    pub fn copy_bandwidth_gb_s(&self) -> Result<f64, Error> {
+        copy::bandwidth_gb_s(&self.device)
     }
 
     /// Measures plans of one problem against each other: checks each one's output, then replays them in turns, so that whatever
@@ -267,13 +278,17 @@ impl Bench {
     ) -> Result<Measured, Error> {
         debug_assert!(candidate.is_none_or(|candidate| std::ptr::eq(candidate.plan, plan)));
         let loaded = self.attention.preload(plan)?;
+        let resident = self.device.resident_ctas(&loaded)?;
+        let sm_count = f64::from(self.device.info().sm_count);
+        let pieces = f64::from(plan.tiles()) * f64::from(plan.splits());
         Ok(Measured {
             entry: plan.kernel().entry.clone(),
             source: self.attention.kernel_source(plan)?,
             splits: plan.splits(),
             ctas: plan.grid(),
-            ctas_per_sm: f64::from(plan.grid()) / f64::from(self.device.info().sm_count),
-            resident_ctas_per_sm: self.device.resident_ctas(&loaded)?,
+            ctas_per_sm: f64::from(plan.grid()) / sm_count,
+            resident_ctas_per_sm: resident,
+            waves: pieces / (sm_count * f64::from(resident.max(1))),
             launches_per_replay: candidate.map_or(0, |candidate| candidate.launches),
             reps: options.reps,
             check,

@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// Tiles fill the device from this share of its resident CTAs on: splitting the keys gains nothing there. As FlashAttention-3's
 /// `heuristics.h`.
 pub(super) const FILLED_SHARE: f64 = 0.8;
+/// From so many waves on it does not matter how full the last one is.
+pub(super) const WAVES_MANY: f64 = 4.0;
 /// The fewest splits are taken whose waves are this well filled, compared with the best number. As FlashAttention-3's
 /// `heuristics.h`.
 pub(super) const EFFICIENCY_SHARE: f64 = 0.85;

@@ -2,7 +2,7 @@
 
 use super::Splits;
 use super::preference::{
-    CTAS_PER_SM_LEAST, EFFICIENCY_SHARE, FILLED_SHARE, SPLIT_BLOCKS_LEAST, UNSPLIT_KEY_BLOCKS,
+    CTAS_PER_SM_LEAST, EFFICIENCY_SHARE, FILLED_SHARE, SPLIT_BLOCKS_LEAST, UNSPLIT_KEY_BLOCKS, WAVES_MANY,
 };
 use crate::error::Error;
 use kernels_gpu::geometry::SPLITS_MAX;
@@ -78,16 +78,17 @@ fn automatic(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (Splitting
     let tiles_per_sm = tiles as f64 / f64::from(sms.max(1));
     let share = tiles_per_sm / f64::from(resident);
     let whole = Splitting::whole(key_blocks);
-    if share >= FILLED_SHARE {
+    let efficiency = |splitting: &Splitting| {
+        let waves = share * f64::from(splitting.splits);
+        waves / waves.ceil()
+    };
+    let last_wave_is_full = share <= 1.0 || share >= WAVES_MANY || efficiency(&whole) >= EFFICIENCY_SHARE;
+    if share >= FILLED_SHARE && last_wave_is_full {
         return (whole, Because::Filled { share });
     }
     if key_blocks <= UNSPLIT_KEY_BLOCKS {
         return (whole, Because::FewKeyBlocks { blocks: key_blocks });
     }
-    let efficiency = |splitting: &Splitting| {
-        let waves = share * f64::from(splitting.splits);
-        waves / waves.ceil()
-    };
     let most = SPLITS_MAX.min(key_blocks / SPLIT_BLOCKS_LEAST);
     let least = ((CTAS_PER_SM_LEAST / tiles_per_sm).ceil() as u32).min(most);
     // Numbers that make the same ranges as a smaller one are left out.
@@ -115,6 +116,8 @@ mod tests {
     #[test]
     fn the_fewest_splits_that_fill_the_waves_are_taken() {
         assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs fill the device");
+        assert_eq!(auto(64, 512, 132, 3), (2, 32), "1.29 waves are 65 % full, 2.59 are 86 %");
+        assert_eq!(auto(64, 2048, 132, 3), (1, 64), "5.2 waves");
         assert_eq!(auto(4, 1, 132, 2), (1, 4), "too few blocks");
         assert_eq!(auto(5, 1, 132, 2), (2, 3), "no split has fewer than two blocks");
         // 64 tiles on 132 SMs that hold 3 CTAs each: 9 splits are 4 CTAs an SM and 1.45 waves, 11 are 1.78.

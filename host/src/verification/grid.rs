@@ -2,9 +2,8 @@
 
 use crate::error::Error;
 use crate::plan::{PlanOptions, Splits};
-use crate::problem::{Problem, Sizes, TensorRole};
+use crate::problem::{Problem, Sizes};
 use crate::random_input::{self, InputKind};
-use crate::reference::{narrow, row_start};
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::{Dtype, Row, Schedule};
 
@@ -64,9 +63,7 @@ impl Case {
         let lengths = [0, keys + 7, keys / 2 + 1, keys - 1, 1];
         let length = |batch: u32| lengths[(batch as usize + self.variation) % lengths.len()];
         let seqlens_k: Vec<u32> = (0..self.batch).map(length).collect();
-        for role in [TensorRole::K, TensorRole::V] {
-            poison_behind(problem, role, &seqlens_k, &mut qkv[role as usize]);
-        }
+        random_input::poison_behind(problem, &seqlens_k, &mut qkv);
         (qkv, Some(seqlens_k))
     }
 
@@ -91,20 +88,6 @@ impl Case {
     /// Whether a kernel of this row can run it.
     pub fn fits(&self, row: &Row) -> bool {
         !self.lengths || row.schedule == Schedule::Split
-    }
-}
-
-/// NaN in place of the keys behind each sequence's last.
-fn poison_behind(problem: &Problem, role: TensorRole, seqlens_k: &[u32], data: &mut [u16]) {
-    let sizes = problem.sizes();
-    let nan = narrow(problem.dtype(), f64::NAN);
-    for (batch, &length) in seqlens_k.iter().enumerate() {
-        for head in 0..sizes.heads_kv as usize {
-            for key in length.min(sizes.seqlen_k)..sizes.seqlen_k {
-                let start = row_start(problem, role, [batch, head, key as usize]);
-                data[start..start + sizes.head_dim as usize].fill(nan);
-            }
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
 use crate::bench_report::{self, Measurement, Report};
-use crate::bench_sim;
+use crate::bench_sim::{self, Simulated};
+use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
@@ -10,7 +11,7 @@ use clap::ValueEnum;
 use ferroflash::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{CudaOptions, Dtype, Error, L2Policy, Plan, Problem, RowSelection, Sizes};
+use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Plan, Problem, RowSelection, Sizes};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -28,7 +29,8 @@ const EXAMPLES: &str = "Examples:
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
-of a causal mask the visible share. GB/s counts Q, K, V and O once. Every kernel's output is checked before.";
+of a causal mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
+stands its share of what copies within the device reach in the same run. Every kernel's output is checked before.";
 
 /// Shapes measured where none is given: short, long, wide heads, very long.
 const USUAL_SHAPES: [[u32; 6]; 5] = [
@@ -53,6 +55,10 @@ pub(crate) struct Args {
     /// Which masks to measure with
     #[arg(long, value_enum, default_value_t = MaskName::Full)]
     mask: MaskName,
+
+    /// Sequences have lengths of their own, 1 to SKV, the same in every run
+    #[arg(long)]
+    lengths: bool,
 
     /// Element types, joined by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "f16")]
@@ -101,6 +107,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     ptx: Option<PathBuf>,
 
+    /// The device that the simulator stands for
+    #[arg(long, value_name = "MODEL", value_parser = parse_model, default_value = "l4")]
+    device_model: &'static DeviceModel,
+
     /// Number of the GPU, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: u32,
@@ -141,7 +151,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.device == DeviceName::Sim {
         let library = Library::find(args.ptx.as_deref())?;
         check_names(&args.rows, &library)?;
-        return bench_sim::run(&problems, &args.rows, &args.plan, args.lse, library, file);
+        let simulated =
+            Simulated { rows: &args.rows, plan: &args.plan, model: args.device_model, lse: args.lse };
+        return bench_sim::run(&problems, &simulated, library, file);
     }
     let l2 = match args.l2 {
         L2Name::Default => L2Policy::Default,
@@ -157,7 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut errors = Vec::new();
     for problem in &problems {
         let measurement = match measure(&bench, problem, args, &options) {
-            Ok(rows) => Measurement::new(problem, rows),
+            Ok(rows) => Measurement::new(problem, rows, report.copy_gbytes_per_s()),
             Err(error) => {
                 let measurement = Measurement::failed(problem, &error);
                 // A single one is what the command ends with.
@@ -234,7 +246,8 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             };
             let problem = Problem::new(*sizes, dtype)
                 .map_err(|source| Failure::Argument { option: "--shape", source })?;
-            problems.extend(masks.iter().map(|&causal| problem.with_causal(causal)));
+            problems
+                .extend(masks.iter().map(|&causal| problem.with_causal(causal).with_lengths(args.lengths)));
         }
     }
     Ok(problems)

@@ -1,13 +1,13 @@
 //! `ferroflash plan`: how a problem would be computed on a device, and why so. Needs no GPU.
 
 use crate::bench_report::title;
+use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
 use crate::shape;
 use clap::ValueEnum;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::model::MODELS;
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::measure;
 use ferroflash::module::Library;
@@ -71,17 +71,6 @@ pub(crate) struct Args {
 enum DtypeName {
     F16,
     Bf16,
-}
-
-/// A model that is not in the list.
-#[derive(Debug, thiserror::Error)]
-#[error("no model {name:?}: there are {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "))]
-struct UnknownModel {
-    name: String,
-}
-
-fn parse_model(name: &str) -> Result<&'static DeviceModel, UnknownModel> {
-    DeviceModel::find(name).ok_or_else(|| UnknownModel { name: name.to_owned() })
 }
 
 /// A device to plan for, and its data sheet where that is known.

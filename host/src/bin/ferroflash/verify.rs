@@ -13,7 +13,7 @@ use ferroflash::random_input::{self, InputKind};
 use ferroflash::tensor_file::Inputs;
 use ferroflash::tolerance::Verdict;
 use ferroflash::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
-use ferroflash::{Attention, Dtype, Error, HostTensors, Problem, RowSelection, Sizes};
+use ferroflash::{Attention, Dtype, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes};
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
 use std::sync::Arc;
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     /// Distribution of generated tensors
     #[arg(long, value_enum, default_value_t = KindName::Random, conflicts_with = "input")]
     input_kind: KindName,
+
+    /// Sequences of generated tensors have lengths of their own, from the seed; behind each lies NaN
+    #[arg(long, conflicts_with_all = ["input", "grid"])]
+    lengths: bool,
 
     /// Run each kernel so many times more: every output must be equal to the first in every bit
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -125,14 +129,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let engine = args.device.open()?;
         return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
     }
-    let inputs = match args.shape {
+    let (inputs, seqlens_k) = match args.shape {
         Some(sizes) => args.generate(sizes)?,
-        None => args.problem.read(&args.input)?,
+        None => (args.problem.read(&args.input)?, None),
     };
+    let seqlens_k = seqlens_k.as_deref();
     let engine = args.device.open()?;
     let judged = match &engine {
-        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs)?,
-        Engine::Reference => args.judge_reference(&engine, &inputs)?,
+        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs, seqlens_k)?,
+        Engine::Reference => args.judge_reference(&engine, &inputs, seqlens_k)?,
     };
     args.report(&engine, &inputs.problem, &judged);
     let failed = judged.iter().filter(|judged| !judged.passed()).count();
@@ -140,13 +145,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+    /// Tensors, and the keys of each sequence where they have lengths.
+    fn generate(&self, sizes: Sizes) -> Result<(Inputs, Option<Vec<u32>>), Failure> {
         let layout = self.problem.layout().unwrap_or_default();
         let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
         let problem = Problem::new(sizes, dtype)
             .map_err(|source| Failure::Argument { option: "--shape", source })?
             .with_layout(layout)
-            .with_causal(self.problem.causal.unwrap_or(false));
+            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_lengths(self.lengths);
         let problem = self.problem.scaled(problem)?;
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
         let kind = match self.input_kind {
@@ -154,11 +161,21 @@ impl Args {
             KindName::Outliers => InputKind::Outliers,
             KindName::Nan => InputKind::NotANumber,
         };
-        let [q, k, v] = random_input::qkv(&problem, kind, self.seed);
-        Ok(Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None })
+        let mut qkv = random_input::qkv(&problem, kind, self.seed);
+        let seqlens_k = self.lengths.then(|| random_input::lengths(&problem, self.seed));
+        if let Some(seqlens_k) = &seqlens_k {
+            random_input::poison_behind(&problem, seqlens_k, &mut qkv);
+        }
+        let [q, k, v] = qkv;
+        Ok((Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None }, seqlens_k))
     }
 
-    fn judge_kernels(&self, attention: &Attention, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+    fn judge_kernels(
+        &self,
+        attention: &Attention,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
         let problem = &inputs.problem;
         let rows = self.rows.clone().unwrap_or_default();
         let mut plans = Vec::new();
@@ -170,13 +187,13 @@ impl Args {
         accumulations.push(Accumulation::F32);
         accumulations.sort_unstable();
         accumulations.dedup();
-        let oracle = oracle(inputs, &accumulations);
+        let oracle = oracle(inputs, seqlens_k, &accumulations);
         let simulator = if self.compare_simulator { Some(self.device.simulator()?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
         for (plan, options) in &plans {
             let kernel = &Arc::new(plan.kernel().clone());
             let Inputs { q, k, v, .. } = inputs;
-            let tensors = HostTensors { q, k, v, seqlens_k: None };
+            let tensors = HostTensors { q, k, v, seqlens_k };
             let run_on = |on: &Attention| on.run(&KernelRun { kernel, problem, options, tensors });
             let run = || run_on(attention);
             let output = run()?;
@@ -201,7 +218,12 @@ impl Args {
         Ok(judged)
     }
 
-    fn judge_reference(&self, engine: &Engine, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+    fn judge_reference(
+        &self,
+        engine: &Engine,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
         if !matches!(self.rows, None | Some(RowSelection::Best)) {
             return Err(Failure::NoRows { option: "rows", device: engine.name() });
         }
@@ -210,9 +232,11 @@ impl Args {
                 "the CPU computes the reference itself: this compares only its rounding to the dtype",
             );
         }
-        let oracle = oracle(inputs, &[Accumulation::F32]);
+        let oracle = oracle(inputs, seqlens_k, &[Accumulation::F32]);
         let mut judged = stored(inputs, &oracle)?;
-        let result = engine.forward(&inputs.problem, &inputs.q, &inputs.k, &inputs.v, true)?;
+        let Inputs { q, k, v, .. } = inputs;
+        let tensors = HostTensors { q, k, v, seqlens_k };
+        let result = engine.forward(&inputs.problem, &PlanOptions::new(), &tensors, true)?;
         let verdict = oracle.judge(Accumulation::F32, &result)?;
         judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None, agreement: None });
         Ok(judged)
@@ -252,10 +276,11 @@ impl Args {
     }
 }
 
-fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
+fn oracle(inputs: &Inputs, seqlens_k: Option<&[u32]>, accumulations: &[Accumulation]) -> Oracle {
     let progress = Progress::new("float64 reference");
     let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
-    Oracle::new(&inputs.problem, qkv, None, accumulations, &|done, total| progress.set(done, total))
+    let seqlens_k = seqlens_k.map(<[u32]>::to_vec);
+    Oracle::new(&inputs.problem, qkv, seqlens_k, accumulations, &|done, total| progress.set(done, total))
 }
 
 /// What the file itself says of O and LSE, judged as if a kernel had computed it.
