@@ -5,8 +5,8 @@
 //! splits, so that a result repeats in every bit; with one split that saw keys it is that split's, bit by bit.
 
 use crate::element::Element;
-use crate::params::CombineParams;
 use crate::geometry::{COMBINE_THREADS, SPLITS_MAX};
+use crate::params::CombineParams;
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
     dynamic_smem, ld_global_b32, ld_global_v4_f32, ld_shared, ld_shared_v4, st_global_f32, st_global_v2,
@@ -69,7 +69,8 @@ unsafe fn weigh_splits(params: &CombineParams, row: u32, thread: u32, weights: u
     let lse: [f32; LSE_A_LANE] = core::array::from_fn(|i| {
         let split = i as u32 * 32 + lane;
         // SAFETY: an element of the partial LSE.
-        let of_split = || unsafe { ld_global_b32(partial_lse + (u64::from(split) * params.rows + u64::from(row)) * 4) };
+        let of_split =
+            || unsafe { ld_global_b32(partial_lse + (u64::from(split) * params.rows + u64::from(row)) * 4) };
         if split < params.splits { f32::from_bits(of_split()) } else { f32::NEG_INFINITY }
     });
     let most = over_lanes(lse.into_iter().fold(f32::NEG_INFINITY, max), max);

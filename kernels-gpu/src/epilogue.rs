@@ -85,6 +85,10 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
                     ld_shared_v2_f32(state + row(m, half) * 8)
                 });
                 let other_o = |n| {
+                    if n % 8 == 0 {
+                        // No more loads than these at a time: together they would fill the registers.
+                        sync_warp();
+                    }
                     // SAFETY: as above.
                     let [low, high] = [0, 1].map(|half| unsafe { ld_shared_v2_f32(o_at(m, half, n)) });
                     [low[0], low[1], high[0], high[1]]

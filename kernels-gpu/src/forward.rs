@@ -12,9 +12,7 @@ use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
-use crate::ptx::memory::{
-    atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global,
-};
+use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::{Row, Schedule};
@@ -117,15 +115,16 @@ struct MainLoop<'a, const M: usize, const D: usize, const K: usize> {
     queries: Queries<M, K>,
     softmax: OnlineSoftmax<M>,
     acc_o: OutputFragment<M, D>,
-    /// Keys of the sequence, and the first block of them that is worked on.
-    seqlen_k: u32,
-    first_block: u32,
+    /// First key, and keys from there on to the end of the sequence.
+    first_key: u32,
+    keys: u32,
     /// Whether non-finite elements of V are replaced by 0 in blocks that are seen only in part.
     scrub: bool,
 }
 
 impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
-    /// Takes in block `block` of the keys. `MASKED` blocks are seen only in part, or are ragged.
+    /// Takes in block `block` of the keys, counted from the first one that is worked on. `MASKED` blocks are seen only in
+    /// part, or are ragged.
     ///
     /// # Safety
     /// All threads of the CTA take part, with the blocks in descending order.
@@ -148,7 +147,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 // K has landed for all, and all are done with V of the block before.
                 cp_async_wait_group::<0>();
                 sync_threads();
-                self.pipeline.copy_v::<C, MASKED>(self.seqlen_k - block * C::ROW.block_n);
+                self.pipeline.copy_v::<C, MASKED>(self.keys - block * C::ROW.block_n);
                 cp_async_commit_group();
             } else {
                 // The block's stage has landed for all, and all are done with the one that is written next.
@@ -159,7 +158,7 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
             let mut s = q_kt::<C, M, N, K>(&self.queries, q_view, k_tile, k_view);
             if C::ROW.stages > 1 {
                 // Behind Q·Kᵀ: copies that are under way hold up reads of shared memory, and the softmax has none.
-                if block >= self.first_block + C::ROW.stages - 1 {
+                if block >= C::ROW.stages - 1 {
                     self.pipeline.copy_stage::<C, false>(0);
                 }
                 cp_async_commit_group();
@@ -169,13 +168,13 @@ impl<const M: usize, const D: usize, const K: usize> MainLoop<'_, M, D, K> {
                 cp_async_wait_group::<0>();
                 self.scrub_v::<C, MASKED>(v_tile);
                 sync_threads();
-                if block > self.first_block {
+                if block > 0 {
                     self.pipeline.copy_k::<C, false>(0);
                 }
                 cp_async_commit_group();
             }
             if MASKED {
-                limits.apply(&mut s, block * C::ROW.block_n + warp_key, position.lane);
+                limits.apply(&mut s, self.first_key + block * C::ROW.block_n + warp_key, position.lane);
             }
             self.softmax.step(&mut s, &mut self.acc_o, self.params.scale_log2);
             p_v::<C, M, N, D>(&mut self.acc_o, &s, v_tile, v_view);
@@ -311,16 +310,16 @@ unsafe fn accumulate<C: Config, const M: usize, const N: usize, const D: usize, 
             queries: Queries::<M, K>::new::<C>(q_tile, q_view),
             softmax,
             acc_o,
-            seqlen_k: work.seqlen_k,
-            first_block: blocks.first,
+            first_key: blocks.first * row.block_n,
+            keys: work.seqlen_k - blocks.first * row.block_n,
             scrub,
         };
-        let mut block = blocks.end;
-        while block > blocks.full.max(blocks.first) {
+        let mut block = blocks.end - blocks.first;
+        while block > blocks.full.saturating_sub(blocks.first) {
             block -= 1;
             main_loop.step::<C, N, true>(block, &limits);
         }
-        while block > blocks.first {
+        while block > 0 {
             block -= 1;
             main_loop.step::<C, N, false>(block, &limits);
         }
@@ -362,6 +361,8 @@ unsafe fn tile<C: Config, const M: usize, const N: usize, const D: usize, const 
         if scrub {
             // O is written.
             sync_threads();
+            // It is set under a causal mask only: knowing it, the compiler shares nothing with the other case.
+            core::hint::assert_unchecked(params.causal != 0);
             // Computed anew, so that the main loop need not keep registers for what is hardly ever used.
             let work = work_in_hand::<C>(params);
             nonfinite::restore::<C>(params, &work, &key_blocks::<C>(params, &work));

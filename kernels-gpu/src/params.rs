@@ -53,6 +53,11 @@ pub struct ForwardParams {
     pub query_blocks: Divisor,
     /// Heads that are worked on together, block by block: divides batch · tile_heads. Unused by `Schedule::Split`.
     pub heads_together: Divisor,
+    /// With a causal mask, how many query blocks of a head are taken last, in ascending order; the others are taken before
+    /// them in descending order, the longest first. Unused by `Schedule::Split`.
+    pub ascending_blocks: u32,
+    /// Keeps the block a multiple of 8 bytes without hidden padding.
+    pub reserved: u32,
     /// 1 for the bottom-right aligned causal mask, else 0.
     pub causal: u32,
     /// Softmax scale times log2(e), so that the kernel can use exp2. Positive and finite.
@@ -165,7 +170,7 @@ impl ForwardParams {
         bytes.strides([self.q_strides, self.k_strides, self.v_strides, self.o_strides]);
         bytes.u32s([self.seqlen_q, self.seqlen_k, self.heads_q, self.batch]);
         bytes.divisors([self.tile_heads, self.group, self.query_blocks, self.heads_together]);
-        bytes.u32s([self.causal, self.scale_log2.to_bits()]);
+        bytes.u32s([self.ascending_blocks, self.reserved, self.causal, self.scale_log2.to_bits()]);
         let PersistentParams { counter, tiles, reserved } = self.persistent;
         bytes.u64s([counter]);
         bytes.u32s([tiles, reserved]);
@@ -227,6 +232,8 @@ mod tests {
             group: Divisor::new(54),
             query_blocks: Divisor::new(55),
             heads_together: Divisor::new(56),
+            ascending_blocks: 58,
+            reserved: 0,
             causal: 1,
             scale_log2: 0.25,
             persistent: PersistentParams { counter: 60, tiles: 61, reserved: 0 },
@@ -239,14 +246,14 @@ mod tests {
             },
         };
         let bytes = params.to_bytes();
-        let (persistent, split) =
-            (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
+        let (persistent, split) = (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, lse)), 5);
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, v_strides) + offset_of!(Strides, row)), 32);
         assert_eq!(u64_at(&bytes, offset_of!(ForwardParams, o_strides)), 40);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, seqlen_q)), 50);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, tile_heads)), 53);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, heads_together)), 56);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, ascending_blocks)), 58);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, causal)), 1);
         assert_eq!(f32::from_bits(u32_at(&bytes, offset_of!(ForwardParams, scale_log2))), 0.25);
         assert_eq!(u64_at(&bytes, persistent + offset_of!(PersistentParams, counter)), 60);

@@ -25,7 +25,8 @@ impl Work {
     ///
     /// Query blocks vary fastest, so that neighbours in time share K and V in L2; where `heads_together` is over 1, that many
     /// heads advance block by block. Causal blocks are taken from the end, where most keys are visible: the longest work
-    /// starts first.
+    /// starts first. Where the device holds all CTAs at once, two an SM, the shorter half in ascending order gives each long
+    /// block a short one beside it (`ascending_blocks`).
     #[inline(always)]
     pub fn of_head(params: &ForwardParams, index: u32, block_m: u32) -> Self {
         let (blocks, within) = params.heads_together.divide(index);
@@ -36,7 +37,7 @@ impl Work {
             batch,
             head_q,
             head_kv: params.group.quotient(head_q),
-            first_row: from_the_end_if_causal(params, block) * block_m,
+            first_row: block_in_order(params, block, params.ascending_blocks) * block_m,
             split: 0,
             seqlen_k: params.seqlen_k,
         }
@@ -58,16 +59,23 @@ impl Work {
             batch,
             head_q: head_kv * params.group.value,
             head_kv,
-            first_row: from_the_end_if_causal(params, block) * block_m,
+            first_row: block_in_order(params, block, 0) * block_m,
             split,
             seqlen_k: seqlen_k(batch),
         }
     }
 }
 
+/// The query block that is taken as number `turn` of its head.
 #[inline(always)]
-fn from_the_end_if_causal(params: &ForwardParams, block: u32) -> u32 {
-    if params.causal != 0 { params.query_blocks.value - 1 - block } else { block }
+fn block_in_order(params: &ForwardParams, turn: u32, ascending: u32) -> u32 {
+    let blocks = params.query_blocks.value;
+    let descending = blocks - ascending;
+    match params.causal {
+        0 => turn,
+        _ if turn < descending => blocks - 1 - turn,
+        _ => turn - descending,
+    }
 }
 
 /// How the rows of tiles are queries of heads.
@@ -221,6 +229,9 @@ mod tests {
             let causal = ForwardParams { causal: 1, ..params };
             assert_eq!(Work::of_head(&causal, 0, 64).first_row, 128);
             assert_eq!(Work::of_head(&causal, 2 * together, 64).first_row, 0);
+            let folded = ForwardParams { ascending_blocks: 2, ..causal };
+            let rows = [0, 1, 2].map(|turn| Work::of_head(&folded, turn * together, 64).first_row);
+            assert_eq!(rows, [128, 0, 64]);
         }
     }
 

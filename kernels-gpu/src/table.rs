@@ -20,8 +20,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d64_m32n128_w4s2c1          => { Bf16,  64,  32, 128, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n128_w4s2c1           => { F16,   64,  64, 128, 4, 2, F32, 1, 16, Grid };
             fwd_bf16_d64_m64n128_w4s2c1          => { Bf16,  64,  64, 128, 4, 2, F32, 1, 16, Grid };
-            fwd_f16_d64_m64n64_w4s3c1            => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
-            fwd_bf16_d64_m64n64_w4s3c1           => { Bf16,  64,  64,  64, 4, 3, F32, 1, 16, Grid };
+            fwd_f16_d64_m64n64_w4s2c1            => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
+            fwd_bf16_d64_m64n64_w4s2c1           => { Bf16,  64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m128n64_w4s2c1           => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_bf16_d64_m128n64_w4s2c1          => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_f16_d96_m32n64_w4s2c1            => { F16,   96,  32,  64, 4, 2, F32, 1, 16, Grid };
@@ -40,7 +40,37 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d256_m32n64_w4s1c1          => { Bf16, 256,  32,  64, 4, 1, F32, 1, 16, Grid };
             fwd_f16_d256_m64n64_w4s1c1           => { F16,  256,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_bf16_d256_m64n64_w4s1c1          => { Bf16, 256,  64,  64, 4, 1, F32, 1, 16, Grid };
-            // Rows that exercise the other columns: 8 warps, 48 KB, float16 accumulation, capped registers.
+            // The rows that split keys, for decoding (16 or 32 rows) and for few heads: one block a head_dim.
+            fwd_f16_d32_m16n128_w4s3c1_split     => { F16,   32,  16, 128, 4, 3, F32, 1, 16, Split };
+            fwd_bf16_d32_m16n128_w4s3c1_split    => { Bf16,  32,  16, 128, 4, 3, F32, 1, 16, Split };
+            fwd_f16_d32_m64n64_w4s2c1_split      => { F16,   32,  64,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d32_m64n64_w4s2c1_split     => { Bf16,  32,  64,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d64_m16n128_w4s3c1_split     => { F16,   64,  16, 128, 4, 3, F32, 1, 16, Split };
+            fwd_bf16_d64_m16n128_w4s3c1_split    => { Bf16,  64,  16, 128, 4, 3, F32, 1, 16, Split };
+            fwd_f16_d64_m64n64_w4s2c1_split      => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d64_m64n64_w4s2c1_split     => { Bf16,  64,  64,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d96_m16n64_w4s3c1_split      => { F16,   96,  16,  64, 4, 3, F32, 1, 16, Split };
+            fwd_bf16_d96_m16n64_w4s3c1_split     => { Bf16,  96,  16,  64, 4, 3, F32, 1, 16, Split };
+            fwd_f16_d96_m64n64_w4s1c1_split      => { F16,   96,  64,  64, 4, 1, F32, 1, 16, Split };
+            fwd_bf16_d96_m64n64_w4s1c1_split     => { Bf16,  96,  64,  64, 4, 1, F32, 1, 16, Split };
+            fwd_f16_d128_m16n64_w4s2c1_split     => { F16,  128,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_bf16_d128_m16n64_w4s2c1_split    => { Bf16, 128,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d128_m64n64_w4s1c1_split     => { F16,  128,  64,  64, 4, 1, F32, 1, 16, Split };
+            fwd_bf16_d128_m64n64_w4s1c1_split    => { Bf16, 128,  64,  64, 4, 1, F32, 1, 16, Split };
+            fwd_f16_d128_m128n32_w4s2c1_split    => { F16,  128, 128,  32, 4, 2, F32, 1, 32, Split };
+            fwd_bf16_d128_m128n32_w4s2c1_split   => { Bf16, 128, 128,  32, 4, 2, F32, 1, 32, Split };
+            fwd_f16_d256_m32n64_w4s1c1_split     => { F16,  256,  32,  64, 4, 1, F32, 1, 16, Split };
+            fwd_bf16_d256_m32n64_w4s1c1_split    => { Bf16, 256,  32,  64, 4, 1, F32, 1, 16, Split };
+            fwd_f16_d256_m64n64_w4s1c1_split     => { F16,  256,  64,  64, 4, 1, F32, 1, 16, Split };
+            fwd_bf16_d256_m64n64_w4s1c1_split    => { Bf16, 256,  64,  64, 4, 1, F32, 1, 16, Split };
+            // Rows whose CTAs draw their work from a counter.
+            fwd_f16_d64_m128n64_w4s2c1_persistent => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Persistent };
+            fwd_bf16_d64_m128n64_w4s2c1_persistent => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Persistent };
+            fwd_f16_d128_m128n32_w4s2c1_persistent => { F16,  128, 128,  32, 4, 2, F32, 1, 32, Persistent };
+            fwd_bf16_d128_m128n32_w4s2c1_persistent => { Bf16, 128, 128,  32, 4, 2, F32, 1, 32, Persistent };
+            // Rows that exercise the other columns: 8 warps, 48 KB, 3 and 4 stages, float16 accumulation, capped registers,
+            // 32 rows a warp.
+            fwd_f16_d64_m64n64_w4s3c1            => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s1c1            => { F16,   64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w8s2c1            => { F16,   64,  64,  64, 8, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m32n64_w8s2c1            => { F16,   64,  32,  64, 8, 2, F32, 1, 16, Grid };
@@ -48,6 +78,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m128n64_w8s2c1         => { Bf16, 128, 128,  64, 8, 2, F32, 1, 16, Grid };
             fwd_f16_d32_m64n64_w4s2c4            => { F16,   32,  64,  64, 4, 2, F32, 4, 16, Grid };
             fwd_f16_d64_m64n64_w4s2c1_accf16     => { F16,   64,  64,  64, 4, 2, F16, 1, 16, Grid };
+            fwd_f16_d64_m64n128_w4r32s2c1        => { F16,   64,  64, 128, 4, 2, F32, 1, 32, Grid };
+            fwd_f16_d64_m64n64_w4s4c1            => { F16,   64,  64,  64, 4, 4, F32, 1, 16, Grid };
             fwd_f16_d128_m64n64_w4s2c1_accf16    => { F16,  128,  64,  64, 4, 2, F16, 1, 16, Grid };
             // Splits of the keys, packed rows; and persistent CTAs.
             fwd_f16_d32_m16n64_w4s2c1_split      => { F16,    32,  16,  64, 4, 2, F32, 1, 16, Split };

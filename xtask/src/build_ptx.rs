@@ -162,7 +162,8 @@ mod tests {
     }
 
     fn fake_ptx(rows: &Rows) -> String {
-        let entries = all_names(rows).into_iter().map(|entry| format!(".visible .entry {entry}(\n)\n{{\n\tret;\n}}\n"));
+        let entries =
+            all_names(rows).into_iter().map(|entry| format!(".visible .entry {entry}(\n)\n{{\n\tret;\n}}\n"));
         format!(".version 7.0\n.target sm_80\n.address_size 64\n{}", entries.collect::<String>())
     }
 

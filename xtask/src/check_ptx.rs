@@ -96,7 +96,8 @@ fn check_all(
     let scratch = tempfile::tempdir().context("no temporary folder")?;
     let mut failures = Vec::new();
     for arch in archs {
-        let compilation = Compilation { folder, module: &module, scratch: scratch.path(), ptxas, arch, keep_cubins };
+        let compilation =
+            Compilation { folder, module: &module, scratch: scratch.path(), ptxas, arch, keep_cubins };
         failures.extend(compilation.check(&mut manifest.kernels)?);
         failures.extend(compilation.check(&mut manifest.combine_kernels)?);
         eprintln!("{}", summary(manifest, arch));

@@ -179,7 +179,8 @@ mod tests {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
         let source = macro_source(&rows);
         assert!(
-            source.contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
+            source
+                .contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
             "{source}"
         );
         assert!(source.contains("macro_rules! for_each_forward_kernel"));
