@@ -81,23 +81,6 @@ macro_rules! for_each_forward_kernel {
             fwd_f16_d64_m64n128_w4r32s2c1        => { F16,   64,  64, 128, 4, 2, F32, 1, 32, Grid };
             fwd_f16_d64_m64n64_w4s4c1            => { F16,   64,  64,  64, 4, 4, F32, 1, 16, Grid };
             fwd_f16_d128_m64n64_w4s2c1_accf16    => { F16,  128,  64,  64, 4, 2, F16, 1, 16, Grid };
-            // Splits of the keys, packed rows; and persistent CTAs.
-            fwd_f16_d32_m16n64_w4s2c1_split      => { F16,    32,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_bf16_d32_m16n64_w4s2c1_split     => { Bf16,   32,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_f16_d64_m16n64_w4s2c1_split      => { F16,    64,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_bf16_d64_m16n64_w4s2c1_split     => { Bf16,   64,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_f16_d96_m16n64_w4s2c1_split      => { F16,    96,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_bf16_d96_m16n64_w4s2c1_split     => { Bf16,   96,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_f16_d128_m16n64_w4s2c1_split     => { F16,   128,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_bf16_d128_m16n64_w4s2c1_split    => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Split };
-            fwd_f16_d256_m16n64_w4s1c1_split     => { F16,   256,  16,  64, 4, 1, F32, 1, 16, Split };
-            fwd_bf16_d256_m16n64_w4s1c1_split    => { Bf16,  256,  16,  64, 4, 1, F32, 1, 16, Split };
-            fwd_f16_d64_m64n64_w4s3c1_split      => { F16,    64,  64,  64, 4, 3, F32, 1, 16, Split };
-            fwd_f16_d64_m64n64_w4s3c1_persistent => { F16,    64,  64,  64, 4, 3, F32, 1, 16, Persistent };
-            fwd_f16_d128_m128n64_w4s1c1_persistent => { F16,   128, 128,  64, 4, 1, F32, 1, 32, Persistent };
-            fwd_bf16_d64_m64n64_w4s3c1_split     => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, Split };
-            fwd_bf16_d64_m64n64_w4s3c1_persistent => { Bf16,   64,  64,  64, 4, 3, F32, 1, 16, Persistent };
-            fwd_bf16_d128_m128n64_w4s1c1_persistent => { Bf16,  128, 128,  64, 4, 1, F32, 1, 32, Persistent };
         }
     };
 }
