@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The most CTAs along the first dimension of a grid, and the most rows that the kernels' divisors take.
 const GRID_MAX: u64 = (1 << 31) - 1;
-/// The most heads that a grid takes in turns.
+/// The most heads that a grid takes in turns, unless it takes all.
 const HEADS_TOGETHER_MAX: u32 = 1024;
 /// Bytes at the start of a workspace that hold the persistent schedule's counter, and nothing else.
 pub(crate) const COUNTER_BYTES: u64 = 256;
@@ -36,7 +36,7 @@ pub struct PlanOptions {
     pub splits: Splits,
     /// Only kernels of this schedule; `None` leaves it to the plan.
     pub schedule: Option<Schedule>,
-    /// Heads whose query blocks a grid takes in turns, at most 1024, rounded down to a divisor of batch × heads; `None` leaves it to
+    /// Heads whose query blocks a grid takes in turns, at most 1024 or all, rounded down to a divisor of batch × heads; `None` leaves it to
     /// the plan. [`Schedule::Split`] has no use for it.
     pub heads_together: Option<u32>,
 }
@@ -164,9 +164,8 @@ impl Plan {
         };
         let tile_heads = sizes.heads_q / packed_heads;
         let heads = sizes.batch * tile_heads;
-        let together = heads_together
-            .unwrap_or_else(|| preference::heads_together(row.schedule, problem, device))
-            .clamp(1, heads.min(HEADS_TOGETHER_MAX));
+        let together = heads_together.unwrap_or_else(|| preference::heads_together(problem, heads));
+        let query_blocks = geometry::query_blocks(row, sizes.seqlen_q, group);
         let params = ForwardParams {
             q_strides: problem.byte_strides(TensorRole::Q),
             k_strides: problem.byte_strides(TensorRole::K),
@@ -178,8 +177,9 @@ impl Plan {
             batch: sizes.batch,
             tile_heads: Divisor::new(tile_heads),
             group: Divisor::new(group),
-            query_blocks: Divisor::new(geometry::query_blocks(row, sizes.seqlen_q, group)),
+            query_blocks: Divisor::new(query_blocks),
             heads_together: Divisor::new(largest_divisor(heads, together)),
+            ascending_blocks: preference::ascending_blocks(problem, candidate, device, tiles, query_blocks),
             causal: problem.causal().into(),
             scale_log2: problem.scale_log2(),
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
@@ -335,9 +335,12 @@ fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), Error> {
     if value > limit { Err(Error::TooLarge { what, value: value.to_string(), limit }) } else { Ok(()) }
 }
 
-/// The largest divisor of `n` that is at most `most`, which is at least 1.
+/// The largest divisor of `n` that is at most `most`, or [`HEADS_TOGETHER_MAX`] where that is less and `n` is more.
 fn largest_divisor(n: u32, most: u32) -> u32 {
-    (1..=most).rev().find(|&divisor| n.is_multiple_of(divisor)).unwrap_or(1)
+    if most >= n {
+        return n;
+    }
+    (1..=most.min(HEADS_TOGETHER_MAX)).rev().find(|&divisor| n.is_multiple_of(divisor)).unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -516,7 +519,7 @@ pub(crate) mod tests {
             reasons.iter().map(Reason::to_string).collect::<Vec<_>>().join("\n")
         };
         let decode = reasons([1, 8, 2, 1, 16384, 64], &PlanOptions::new());
-        for needle in ["the fewest that fill waves", "taken: the kernel", "at least 4 CTAs an SM"] {
+        for needle in ["the fewest that fill waves", "taken: the kernel", "enough to read"] {
             assert!(decode.contains(needle), "{needle:?} is in: {decode}");
         }
         let large = reasons([8, 32, 32, 512, 512, 64], &PlanOptions::new());
@@ -612,7 +615,23 @@ pub(crate) mod tests {
             let plan = planner.plan(&shaped([3, 10, 2, 64, 64, 64]), &options).expect("planned");
             plan.params(&Addresses::default()).heads_together.value
         };
-        assert_eq!([0, 1, 4, 7, 14, 29, 30, 1000].map(together), [1, 1, 3, 6, 10, 15, 30, 30]);
+        assert_eq!([1, 4, 7, 14, 29, 30, 1000].map(together), [1, 3, 6, 10, 15, 30, 30]);
+    }
+
+    #[test]
+    fn causal_blocks_are_taken_longest_first_and_folded_where_two_an_sm_run_at_once() {
+        let order = |batch, causal| {
+            let problem = shaped([batch, 8, 2, 640, 640, 64]).with_causal(causal);
+            let plan = planner(&[ROW], &info(80, 58)).plan(&problem, &PlanOptions::new()).expect("planned");
+            let params = plan.params(&Addresses::default());
+            (plan.grid(), params.heads_together.value, params.ascending_blocks)
+        };
+        assert_eq!(order(1, true), (80, 8, 5), "58 SMs hold 116");
+        assert_eq!(order(2, true), (160, 16, 0));
+        assert_eq!(order(1, false), (80, 1, 0));
+        let many = shaped([300, 8, 2, 640, 640, 64]).with_causal(true);
+        let plan = planner(&[ROW], &info(80, 58)).plan(&many, &PlanOptions::new()).expect("planned");
+        assert_eq!(plan.params(&Addresses::default()).heads_together.value, 2400);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Why a plan is what it is, built only where somebody asks.
 
-use super::preference::CTAS_PER_SM_LEAST;
+use super::preference::CTAS_TO_READ;
 use super::splitting::Because;
 use super::{Plan, PlanOptions, Splits};
 use crate::problem::Problem;
 use kernels_gpu::row::Schedule;
 use std::fmt;
+
+/// CTAs an SM with which it is busy to the end: some always wait for the tensor cores while others load.
+const CTAS_PER_SM: f64 = 4.0;
 
 /// One reason for one decision of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -74,6 +77,8 @@ pub enum Reason {
         ctas_per_sm: f64,
         /// CTAs that an SM holds at a time.
         resident_ctas: u32,
+        /// Ranges of keys.
+        splits: u32,
         /// Whether they stay and draw their work from a counter.
         persistent: bool,
     },
@@ -105,6 +110,7 @@ impl Reason {
             ctas: plan.grid(),
             ctas_per_sm: f64::from(plan.grid()) / f64::from(sm_count.max(1)),
             resident_ctas: plan.resident_ctas(),
+            splits: plan.splits(),
             persistent: plan.schedule() == Schedule::Persistent,
         }
     }
@@ -155,12 +161,16 @@ impl fmt::Display for Reason {
             Reason::Fill { ctas, resident_ctas, persistent: true, .. } => {
                 write!(f, "one full wave of persistent CTAs: {ctas}, {resident_ctas} an SM")
             }
-            Reason::Fill { ctas, ctas_per_sm, resident_ctas, .. } => {
-                let enough = if ctas_per_sm >= CTAS_PER_SM_LEAST { "at least" } else { "fewer than" };
+            Reason::Fill { ctas, ctas_per_sm, resident_ctas, splits, .. } => {
                 write!(
                     f,
-                    "{enough} {CTAS_PER_SM_LEAST} CTAs an SM: {ctas_per_sm:.2} ({ctas} in all), of which it holds {resident_ctas} at a time"
-                )
+                    "{ctas_per_sm:.2} CTAs an SM, {ctas} in all, of which it holds {resident_ctas} at a time"
+                )?;
+                match splits {
+                    _ if ctas_per_sm >= CTAS_PER_SM => write!(f, ": at least {CTAS_PER_SM}"),
+                    1 => write!(f, ": there are no more tiles"),
+                    _ => write!(f, ": about {CTAS_TO_READ} are enough to read at the memory's bandwidth"),
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Splits;
 use super::preference::{
-    CTAS_PER_SM_LEAST, EFFICIENCY_SHARE, FILLED_SHARE, SPLIT_BLOCKS_LEAST, UNSPLIT_KEY_BLOCKS, WAVES_MANY,
+    CTAS_TO_READ, EFFICIENCY_SHARE, FILLED_SHARE, SPLIT_BLOCKS_LEAST, UNSPLIT_KEY_BLOCKS, WAVES_MANY,
 };
 use crate::error::Error;
 use kernels_gpu::geometry::SPLITS_MAX;
@@ -75,8 +75,7 @@ impl Splitting {
 }
 
 fn automatic(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (Splitting, Because) {
-    let tiles_per_sm = tiles as f64 / f64::from(sms.max(1));
-    let share = tiles_per_sm / f64::from(resident);
+    let share = tiles as f64 / f64::from((sms * resident.min(CTAS_TO_READ)).max(1));
     let whole = Splitting::whole(key_blocks);
     let efficiency = |splitting: &Splitting| {
         let waves = share * f64::from(splitting.splits);
@@ -90,16 +89,15 @@ fn automatic(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (Splitting
         return (whole, Because::FewKeyBlocks { blocks: key_blocks });
     }
     let most = SPLITS_MAX.min(key_blocks / SPLIT_BLOCKS_LEAST);
-    let least = ((CTAS_PER_SM_LEAST / tiles_per_sm).ceil() as u32).min(most);
     // Numbers that make the same ranges as a smaller one are left out.
     let eligible = || {
-        let splittings = (least..=most).map(|count| (count, Splitting::of(key_blocks, count)));
+        let splittings = (1..=most).map(|count| (count, Splitting::of(key_blocks, count)));
         splittings.filter(|(count, splitting)| *count == splitting.splits).map(|(_, splitting)| splitting)
     };
     let best = eligible().fold(0.0, |best: f64, splitting| best.max(efficiency(&splitting)));
     let enough = eligible().find(|splitting| efficiency(splitting) >= EFFICIENCY_SHARE * best);
-    // The best one itself is enough. Where none is left, the most make too few CTAs.
-    let splitting = enough.unwrap_or_else(|| Splitting::of(key_blocks, most));
+    // The best one itself is enough.
+    let splitting = enough.unwrap_or(whole);
     (splitting, Because::Efficiency { efficiency: efficiency(&splitting), best })
 }
 
@@ -116,16 +114,15 @@ mod tests {
     #[test]
     fn the_fewest_splits_that_fill_the_waves_are_taken() {
         assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs fill the device");
-        assert_eq!(auto(64, 512, 132, 3), (2, 32), "1.29 waves are 65 % full, 2.59 are 86 %");
-        assert_eq!(auto(64, 2048, 132, 3), (1, 64), "5.2 waves");
+        assert_eq!(auto(64, 300, 132, 2), (3, 22), "1.14 waves are 57 % full, 3.4 are 85 %");
+        assert_eq!(auto(64, 2048, 132, 3), (1, 64), "7.8 waves");
         assert_eq!(auto(4, 1, 132, 2), (1, 4), "too few blocks");
         assert_eq!(auto(5, 1, 132, 2), (2, 3), "no split has fewer than two blocks");
-        // 64 tiles on 132 SMs that hold 3 CTAs each: 9 splits are 4 CTAs an SM and 1.45 waves, 11 are 1.78.
-        assert_eq!(auto(128, 64, 132, 3), (11, 12));
-        // 66 splits would be one full wave of 4 CTAs an SM, but there is no way to make 66 equal ones of 1024 blocks.
-        assert_eq!(auto(1024, 8, 132, 4), (114, 9));
-        assert_eq!(auto(1056, 8, 132, 4), (66, 16));
-        assert_eq!(auto(4096, 1, 1000, 1), (256, 16), "one tile makes no four CTAs an SM");
+        // 64 tiles on 132 SMs: 4 splits make 256 CTAs, two an SM but for 8, however many an SM holds.
+        assert_eq!(auto(128, 64, 132, 2), (4, 32));
+        assert_eq!(auto(128, 64, 132, 3), (4, 32));
+        assert_eq!(auto(128, 64, 132, 1), (2, 64));
+        assert_eq!(auto(4096, 1, 1000, 1), (228, 18), "as good as 256, which is the most");
         for key_blocks in 5..300 {
             for tiles in 1..100 {
                 let (splits, blocks) = auto(key_blocks, tiles, 132, 2);

@@ -206,6 +206,9 @@ impl Forward {
         if row.schedule != Schedule::Split && !(batch * tile_heads.value).is_multiple_of(together.value) {
             return Err(refuse(entry, "heads_together does not divide the heads"));
         }
+        if params.ascending_blocks > query_blocks.value {
+            return Err(refuse(entry, "more ascending blocks than there are"));
+        }
         let divisors = [tile_heads, group, query_blocks, together, params.split.splits];
         check_divisors(entry, &divisors, [0, self.ctas / 2, self.ctas - 1])?;
         if params.causal > 1 || !(params.scale_log2 > 0.0 && params.scale_log2.is_finite()) {
