@@ -2,7 +2,7 @@
 
 use benches::kernels::Kernels;
 use benches::null_device::NullDevice;
-use benches::problems::{self, Shape};
+use benches::problems::{self, DECODE, Shape};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use ferroflash::module::slice_entry;
@@ -11,14 +11,14 @@ use ferroflash::plan::Addresses;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::reference;
 use ferroflash::tensor_file::{self, Options, Source};
-use ferroflash::{Attention, DeviceTensors, Dtype, Layout, Problem, Sizes, StreamHandle};
+use ferroflash::{Attention, DeviceTensors, Dtype, Layout, Plan, Problem, Sizes, StreamHandle};
 use safetensors::tensor::TensorView;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
 const SHORT: Shape = [2, 8, 8, 512, 512, 64];
-const TENSORS: DeviceTensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None };
+const TENSORS: DeviceTensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None, seqlens_k: None };
 
 fn main() {
     let what = if kernels().are_generated() { "generated, as none are compiled" } else { "compiled" };
@@ -53,38 +53,47 @@ mod launch {
         Problem::new(black_box(sizes), Dtype::F16).expect("valid").with_causal(true)
     }
 
-    #[divan::bench]
-    fn plan(bencher: Bencher<'_, '_>) {
-        let problem = problem(SHORT);
+    /// The last shape has one tile, so that as many splits as there may be are weighed.
+    #[divan::bench(args = [SHORT, DECODE, [1, 8, 1, 1, 65536, 128]])]
+    fn plan(bencher: Bencher<'_, '_>, shape: Shape) {
+        let problem = problem(shape);
         bencher.bench(|| attention().plan(black_box(&problem)));
     }
 
     #[divan::bench]
     fn parameter_block(bencher: Bencher<'_, '_>) {
         let plan = attention().plan(&problem(SHORT)).expect("a plan");
-        let addresses = Addresses { q: 256, k: 512, v: 768, o: 1024, lse: 0 };
+        let addresses = Addresses { q: 256, k: 512, v: 768, o: 1024, ..Addresses::default() };
         bencher.bench(|| plan.params(black_box(&addresses)).to_bytes());
     }
 
-    #[divan::bench]
-    fn planned(bencher: Bencher<'_, '_>) {
-        let plan = attention().plan(&problem(SHORT)).expect("a plan");
-        // The first launch reads and cuts the PTX, which is no part of the others.
-        attention().preload(&plan).expect("loaded");
+    /// The second shape splits its keys: two launches, with a workspace.
+    #[divan::bench(args = [SHORT, DECODE])]
+    fn planned(bencher: Bencher<'_, '_>, shape: Shape) {
+        let plan = reserved(shape);
+        assert_eq!(plan.combine().is_some(), shape == DECODE);
         bencher.bench(|| {
             // SAFETY: the device reads and writes nothing.
             unsafe { attention().launch(black_box(&plan), &TENSORS, StreamHandle::DEFAULT) }
         });
     }
 
-    #[divan::bench]
-    fn unplanned(bencher: Bencher<'_, '_>) {
-        let problem = problem(SHORT);
-        attention().plan(&problem).and_then(|plan| attention().preload(&plan)).expect("loaded");
+    #[divan::bench(args = [SHORT, DECODE])]
+    fn unplanned(bencher: Bencher<'_, '_>, shape: Shape) {
+        let problem = problem(shape);
+        reserved(shape);
         bencher.bench(|| {
             // SAFETY: the device reads and writes nothing.
             unsafe { attention().forward_device(black_box(&problem), &TENSORS, StreamHandle::DEFAULT) }
         });
+    }
+
+    /// A plan whose kernels are loaded and whose workspace is there: reading and cutting the PTX is no part of a further launch.
+    fn reserved(shape: Shape) -> Plan {
+        let plan = attention().plan(&problem(shape)).expect("a plan");
+        // SAFETY: the default stream lives always, and the device works on nothing.
+        unsafe { attention().reserve(&plan, StreamHandle::DEFAULT) }.expect("reserved");
+        plan
     }
 }
 

@@ -2,9 +2,8 @@
 
 use crate::problems;
 use ferroflash::device::Buffer;
-use ferroflash::measure::{Bench, MeasureOptions, Measured};
-use ferroflash::{CudaOptions, DeviceTensors, Error, Problem, RowSelection, StreamHandle, TensorRole};
-use kernels_gpu::geometry;
+use ferroflash::measure::{self, Bench, MeasureOptions, Measured};
+use ferroflash::{CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole};
 use std::time::{Duration, Instant};
 
 /// Launches that one timed batch enqueues: fewer than a stream holds before a launch waits.
@@ -102,7 +101,9 @@ pub fn run(arguments: &Arguments) -> Result<usize, Error> {
 
 fn benchmarks() -> Result<Vec<Benchmark>, Error> {
     let mut all: Vec<Benchmark> = problems::standard()?.into_iter().map(Benchmark::DeviceTime).collect();
-    all.push(Benchmark::LaunchCall(problems::problem(problems::STANDARD[0], ferroflash::Dtype::F16)?));
+    for shape in [problems::STANDARD[0], problems::DECODE] {
+        all.push(Benchmark::LaunchCall(problems::problem(shape, ferroflash::Dtype::F16)?));
+    }
     Ok(all)
 }
 
@@ -123,7 +124,7 @@ fn heading(bench: &Bench) -> String {
 fn measure(bench: &Bench, benchmark: &Benchmark, test: bool) -> Result<String, Error> {
     match benchmark {
         Benchmark::DeviceTime(problem) => {
-            let plans = bench.attention().plans(problem, &RowSelection::Best)?;
+            let plans = bench.attention().plans(problem, &PlanOptions::new())?;
             let measured = bench.measure(&plans, &options(test), &mut |_, _| {})?;
             Ok(measured.first().map_or_else(String::new, |measured| device_time_line(problem, measured)))
         }
@@ -143,16 +144,12 @@ fn device_time_line(problem: &Problem, measured: &Measured) -> String {
     let Some(timing) = measured.timing else {
         return format!("WRONG OUTPUT of {}: {:?}", measured.entry, measured.check);
     };
-    let s = problem.sizes();
-    let [batch, heads_q, seqlen_q, seqlen_k, head_dim] =
-        [s.batch, s.heads_q, s.seqlen_q, s.seqlen_k, s.head_dim].map(u64::from);
-    let flops = geometry::flops(batch, heads_q, seqlen_q, seqlen_k, head_dim, problem.causal());
     format!(
         "{:>10.2} µs ({:.2} to {:.2}) {:>7.1} TFLOP/s  {}",
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
-        flops / timing.median_us / 1e6,
+        measure::flops(problem) / timing.median_us / 1e6,
         measured.entry
     )
 }
@@ -166,7 +163,7 @@ fn launch_call(bench: &Bench, problem: &Problem, batches: usize) -> Result<Strin
     let [q, k, v, o] = TensorRole::ALL;
     let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
     let [q, k, v, o] = [0, 1, 2, 3].map(|i| buffers[i].address());
-    let tensors = DeviceTensors { q, k, v, o, lse: None };
+    let tensors = DeviceTensors { q, k, v, o, lse: None, seqlens_k: None };
     let mut times_us = Vec::new();
     // The first batch loads the kernel.
     for _ in 0..=batches {
@@ -228,9 +225,11 @@ mod tests {
         let mut measured = Measured {
             entry: "fwd_x".to_owned(),
             source: "PTX sm_80".to_owned(),
+            splits: 1,
             ctas: 64,
             ctas_per_sm: 0.5,
             resident_ctas_per_sm: 2,
+            waves: 0.25,
             launches_per_replay: 10,
             reps: 31,
             check: Check { nan: 0, max_error: 0.001 },

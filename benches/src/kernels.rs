@@ -1,12 +1,9 @@
 //! The folder of compiled kernels that the host's benchmarks read.
 
 use ferroflash::Error;
-use ferroflash::module::{Library, MANIFEST_FILE};
-use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use kernels_gpu::table::{VARIANTS, Variant};
+use ferroflash::module::{Library, MANIFEST_FILE, kernels_of_table};
+use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,16 +42,22 @@ impl Kernels {
     pub fn generated() -> io::Result<Kernels> {
         let folder = tempfile::tempdir()?;
         let mut ptx = ".version 7.8\n.target sm_80\n.address_size 64\n".to_owned();
-        for variant in VARIANTS {
+        let (kernels, combine_kernels) = kernels_of_table();
+        let kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
+        let combine_kernels: Vec<Kernel<CombineRow>> =
+            combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
+        let names = kernels.iter().map(|kernel| &kernel.entry);
+        for entry in names.chain(combine_kernels.iter().map(|kernel| &kernel.entry)) {
             let body = "\tadd.f32 \t%f1, %f2, %f3;\n".repeat(LINES);
-            let _ = writeln!(ptx, ".visible .entry {}()\n{{\n{body}\tret;\n}}", variant.entry);
+            let _ = writeln!(ptx, ".visible .entry {entry}()\n{{\n{body}\tret;\n}}");
         }
         let family = Family { arch: FAMILY.to_owned(), ptx: "sm_80.ptx".to_owned(), sha256: sha256(&ptx) };
         let manifest = Manifest {
             format: FORMAT,
             device_compiler: "none: generated".to_owned(),
             families: vec![family],
-            kernels: VARIANTS.iter().map(kernel).collect(),
+            kernels,
+            combine_kernels,
         };
         std::fs::write(folder.path().join("sm_80.ptx"), ptx)?;
         std::fs::write(folder.path().join(MANIFEST_FILE), serde_json::to_string(&manifest)?)?;
@@ -80,19 +83,6 @@ impl Kernels {
     }
 }
 
-fn kernel(variant: &Variant) -> Kernel {
-    Kernel {
-        entry: variant.entry.to_owned(),
-        family: FAMILY.to_owned(),
-        row: variant.row,
-        threads: geometry::threads(&variant.row),
-        smem_bytes: geometry::smem_bytes(&variant.row),
-        sha256: String::new(),
-        resources: BTreeMap::new(),
-        cubins: BTreeMap::new(),
-    }
-}
-
 fn sha256(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -104,6 +94,7 @@ fn sha256(text: &str) -> String {
 mod tests {
     use super::*;
     use ferroflash::module::slice_entry;
+    use kernels_gpu::table::VARIANTS;
 
     #[test]
     fn generated_kernels_are_valid_and_hold_every_row() {

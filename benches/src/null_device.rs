@@ -1,8 +1,8 @@
 //! A device that does nothing, so that what remains of a launch is the host's part.
 
-use ferroflash::device::{Device, DeviceInfo, LoadedKernel};
+use ferroflash::device::{Device, DeviceInfo, Launch, LoadedKernel};
 use ferroflash::module::Image;
-use ferroflash::{Error, StreamHandle};
+use ferroflash::{DeviceModel, Error, StreamHandle};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,14 +17,7 @@ pub struct NullDevice {
 impl Default for NullDevice {
     /// As large as an H200.
     fn default() -> NullDevice {
-        let info = DeviceInfo {
-            name: "no device".to_owned(),
-            sm: 90,
-            sm_count: 132,
-            l2_bytes: 50 << 20,
-            smem_opt_in_bytes: 227 * 1024,
-            memory_bytes: 141 << 30,
-        };
+        let info = DeviceInfo { name: "no device".to_owned(), ..DeviceModel::H200.info() };
         NullDevice { info, launches: AtomicU64::new(0), next_address: AtomicU64::new(256) }
     }
 }
@@ -67,15 +60,22 @@ impl Device for NullDevice {
         Ok(LoadedKernel { handle: 1, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    unsafe fn check_stream(&self, _: StreamHandle) -> Result<(), Error> {
+        Ok(())
+    }
+
+    unsafe fn is_capturing(&self, _: StreamHandle) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &Launch<'_>,
         _: StreamHandle,
     ) -> Result<(), Error> {
         // The parameters must be made, as for a device that takes them.
-        black_box((kernel, grid, params));
+        black_box((kernel, launch));
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -98,12 +98,14 @@ mod tests {
         let kernels = Kernels::generated().expect("written");
         let device = Arc::new(NullDevice::default());
         let attention = Attention::new(device.clone(), kernels.open().expect("valid")).expect("new enough");
-        let tensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None };
+        let tensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None, seqlens_k: None };
         let problems = problems::standard().expect("valid");
         for problem in &problems {
             // SAFETY: the device reads and writes nothing.
             unsafe { attention.forward_device(problem, &tensors, StreamHandle::DEFAULT) }.expect("launched");
         }
-        assert_eq!(device.launches(), problems.len() as u64);
+        let combined =
+            problems.iter().filter(|problem| attention.plan(problem).expect("planned").combine().is_some());
+        assert_eq!(device.launches(), (problems.len() + combined.count()) as u64);
     }
 }

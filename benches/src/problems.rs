@@ -5,8 +5,11 @@ use ferroflash::{Dtype, Error, Problem, Sizes};
 /// B, HQ, HKV, SQ, SKV, D.
 pub type Shape = [u32; 6];
 
-/// The shapes of the device's benchmarks: short, long and very long, each head_dim, grouped heads, and one query.
-pub const STANDARD: [Shape; 15] = [
+/// Decoding: one query, four query heads a KV head.
+pub const DECODE: Shape = [8, 32, 8, 1, 8192, 128];
+
+/// The shapes of the device's benchmarks: short, long and very long, each head_dim, grouped heads, few heads, and one query.
+pub const STANDARD: [Shape; 19] = [
     [1, 1, 1, 128, 128, 64],
     [1, 8, 8, 512, 512, 64],
     [2, 8, 8, 512, 512, 64],
@@ -21,7 +24,11 @@ pub const STANDARD: [Shape; 15] = [
     [8, 8, 8, 512, 512, 256],
     [4, 8, 8, 4096, 4096, 256],
     [2, 32, 8, 2048, 2048, 128],
-    [8, 32, 8, 1, 8192, 128],
+    [1, 2, 2, 16384, 16384, 128],
+    [1, 8, 1, 128, 32768, 128],
+    DECODE,
+    [1, 32, 8, 1, 32768, 128],
+    [64, 32, 8, 1, 4096, 128],
 ];
 
 /// A problem without a mask.
@@ -68,7 +75,7 @@ mod tests {
     fn every_standard_problem_is_valid_and_has_a_name_of_its_own() {
         let problems = standard().expect("valid");
         let names: BTreeSet<String> = problems.iter().map(name).collect();
-        assert_eq!(names.len(), STANDARD.len() * 4 - 2);
+        assert_eq!(names.len(), STANDARD.len() * 4 - 3 * 2);
         assert_eq!(names.len(), problems.len());
         assert!(names.contains("2,32,8,2048,2048,128 bf16 causal"));
     }

@@ -39,9 +39,9 @@ pub enum Reason {
         /// Splits.
         splits: u32,
     },
-    /// One split, as the tiles alone fill enough of the CTAs that the device holds.
+    /// One split, as the tiles alone are enough CTAs.
     SplitsFilled {
-        /// The share that they fill.
+        /// Waves of CTAs that they make.
         share: f64,
     },
     /// One split, as there are hardly any keys.
@@ -136,10 +136,7 @@ impl fmt::Display for Reason {
             }
             Reason::SplitsAsked { splits } => write!(f, "{splits} splits, as asked for"),
             Reason::SplitsFilled { share } => {
-                write!(
-                    f,
-                    "1 split: the tiles alone are {share:.2} of the CTAs that the device holds at a time"
-                )
+                write!(f, "1 split: the tiles alone are {share:.2} waves of up to {CTAS_TO_READ} CTAs an SM")
             }
             Reason::SplitsFewKeys { key_blocks } => {
                 write!(f, "1 split: there are only {key_blocks} blocks of keys")
