@@ -429,7 +429,7 @@ fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
         check_address(tensor, address, ALIGNMENT_BYTES)?;
     }
     check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
-    check_address("the lengths", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
+    check_address("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
     let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
         (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
         (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
@@ -667,17 +667,14 @@ mod tests {
         let error = forward(&plan, Some(&[SIZES.seqlen_k + 1])).expect_err("too long");
         assert_eq!(error.to_string(), "sequence 0 has 600 keys, its K and V hold 599");
         let error = forward(&plan, Some(&[1, 2])).expect_err("one sequence");
-        assert!(
-            matches!(error, Error::WrongLength { tensor: "the lengths", expected: 1, got: 2 }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::WrongLength { tensor: "seqlens_k", expected: 1, got: 2 }), "{error}");
         assert!(matches!(forward(&plan, None), Err(Error::Lengths { .. })));
         let without = attention.plan(&problem).expect("planned");
         assert!(matches!(forward(&without, Some(&[1])), Err(Error::Lengths { .. })));
         let misaligned = DeviceTensors { seqlens_k: Some(4098), ..TENSORS };
         // SAFETY: nothing is launched.
         let error = unsafe { attention.launch(&plan, &misaligned, StreamHandle::DEFAULT) };
-        assert!(matches!(error, Err(Error::Misaligned { tensor: "the lengths", required: 4, .. })));
+        assert!(matches!(error, Err(Error::Misaligned { tensor: "seqlens_k", required: 4, .. })));
         assert!(device.launches.lock().expect("unpoisoned").is_empty());
         forward(&plan, Some(&[0])).expect("a sequence without keys");
         let at = offset_of!(ForwardParams, split) + offset_of!(SplitParams, seqlens_k);

@@ -303,7 +303,7 @@ impl Problem {
         }
         let (expected, got) = (self.sizes.batch as usize, seqlens_k.len());
         if got != expected {
-            return Err(Error::WrongLength { tensor: "the lengths", expected, got });
+            return Err(Error::WrongLength { tensor: "seqlens_k", expected, got });
         }
         let seqlen_k = self.sizes.seqlen_k;
         match seqlens_k.iter().enumerate().find(|&(_, &length)| length > seqlen_k) {

@@ -34,6 +34,7 @@ support::trials!(
     bad_metadata_is_refused_and_can_be_overridden,
     a_bad_scale_is_misuse,
     bad_shapes_in_arguments_are_misuse,
+    bad_lengths_and_splits_are_misuse,
     unknown_and_missing_arguments_are_misuse,
     no_driver_is_one_line,
     rows_without_kernels_are_misuse,
@@ -320,6 +321,19 @@ fn bad_shapes_in_arguments_are_misuse() {
         run_args(folder.path(), &["verify", "--device", "cpu", "--shape", shape])
             .refused(2, &["--shape", needle]);
     }
+}
+
+fn bad_lengths_and_splits_are_misuse() {
+    let folder = folder();
+    write(folder.path(), &good_file());
+    run(folder.path(), &["--lengths", "4"]).refused(2, &["--lengths", "sequence 0 has 4 keys", "hold 3"]);
+    run(folder.path(), &["--lengths", "1,2"]).refused(2, &["--lengths", "seqlens_k holds 2", "needs 1"]);
+    run(folder.path(), &["--lengths", "none"]).refused(2, &["--lengths"]);
+    run(folder.path(), &["--splits", "257"]).refused(2, &["--splits", "at most 256"]);
+    run(folder.path(), &["--splits", "0"]).refused(2, &["--splits", "at least 1"]);
+    run(folder.path(), &["--split-size", "0"]).refused(2, &["--split-size"]);
+    run(folder.path(), &["--splits", "1", "--split-size", "64"]).refused(2, &["cannot be used with"]);
+    run(folder.path(), &["--lengths", "3", "--splits", "2"]).succeeded();
 }
 
 fn unknown_and_missing_arguments_are_misuse() {

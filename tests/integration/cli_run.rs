@@ -12,6 +12,7 @@ support::trials!(
     json_is_one_value,
     layouts_agree,
     the_file_says_the_mask_and_the_command_line_overrides_it,
+    lengths_hide_what_lies_behind_them,
     help_has_examples,
 );
 
@@ -143,9 +144,27 @@ fn the_file_says_the_mask_and_the_command_line_overrides_it() {
     assert_eq!(names(folder.path()), ["o.safetensors", "qkv.safetensors"]);
 }
 
+fn lengths_hide_what_lies_behind_them() {
+    let folder = folder();
+    let shape: &[usize] = &[2, 1, 3, 32];
+    let bytes =
+        |values: [f32; 6]| values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes().repeat(32)).collect();
+    let q = ("q", "F16", &[2, 1, 1, 32][..], halves(&[2, 1, 1, 32]));
+    let k = ("k", "F16", shape, bytes([0.5, 0.5, f32::NAN, 0.5, 0.5, 0.5]));
+    let v = ("v", "F16", shape, bytes([1.0, 3.0, f32::NAN, 1.0, 1.0, 4.0]));
+    fs::write(folder.path().join("qkv.safetensors"), safetensors(&[q, k, v], &[])).expect("written");
+    let first_elements = |lengths: &str| {
+        ferroflash(folder.path(), &[&RUN[..], &["--force", "--lengths", lengths]].concat()).succeeded();
+        let (o, _) = tensor(&folder.path().join("o.safetensors"), "o");
+        [0, 64].map(|at| f16::from_le_bytes([o[at], o[at + 1]]).to_f32())
+    };
+    assert_eq!(first_elements("2,3"), [2.0, 2.0]);
+    assert_eq!(first_elements("1,0"), [1.0, 0.0]);
+}
+
 fn help_has_examples() {
     let folder = folder();
-    for command in ["run", "verify"] {
+    for command in ["run", "verify", "bench", "plan"] {
         let ended = ferroflash(folder.path(), &[command, "--help"]);
         assert!(ended.succeeded().stdout.contains(&format!("  ferroflash {command} --")), "{}", ended.stdout);
     }

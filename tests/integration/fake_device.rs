@@ -4,7 +4,8 @@ use crate::support::{
     self, Ended, binary, fake_driver, ferroflash_with, folder, names, safetensors, tensor, write_kernels,
     write_qkv,
 };
-use kernels_gpu::table::VARIANTS;
+use ferroflash::{Dtype, Schedule};
+use kernels_gpu::table::{VARIANTS, Variant};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,6 +17,12 @@ support::trials!(
     a_wrong_output_fails_verify_and_bench,
     an_unsteady_output_is_found_by_repeats,
     a_write_past_the_output_is_named,
+    a_write_past_the_workspace_is_named,
+    a_counter_that_is_left_is_found,
+    wrong_splits_fail_verify,
+    verify_takes_lengths_splits_and_orders_of_heads,
+    bench_measures_splits_side_by_side,
+    k_and_v_stay_in_l2_where_that_is_asked_for,
     run_computes_real_tensors_as_the_cpu_does,
     verify_takes_real_tensors_through_every_row,
     bench_measures_and_never_calls_it_a_gpu,
@@ -126,6 +133,99 @@ fn an_unsteady_output_is_found_by_repeats() {
 fn a_write_past_the_output_is_named() {
     let ended = setup().run(&VERIFY, &[("FAKE_DRIVER_OUTPUT", "past")]);
     ended.refused(1, &["fwd_f16_d64", "wrote outside O, 0 bytes after it"]);
+}
+
+/// A kernel of a schedule, by name.
+fn entry_of(schedule: Schedule) -> &'static str {
+    let is_it = |variant: &&Variant| {
+        (variant.row.head_dim, variant.row.dtype, variant.row.schedule) == (64, Dtype::F16, schedule)
+    };
+    VARIANTS.iter().find(is_it).expect("in the table").entry
+}
+
+fn a_write_past_the_workspace_is_named() {
+    let (setup, past) = (setup(), [("FAKE_DRIVER_OUTPUT", "past_partials")]);
+    setup
+        .run(&[&VERIFY[..], &["--splits", "2"]].concat(), &past)
+        .refused(1, &["wrote outside the workspace", "after it"]);
+    setup.run(&VERIFY, &past).succeeded();
+}
+
+fn a_counter_that_is_left_is_found() {
+    let (setup, counter) = (setup(), [("FAKE_DRIVER_OUTPUT", "counter")]);
+    let persistent = entry_of(Schedule::Persistent);
+    let args = [&VERIFY[..], &["--rows", persistent]].concat();
+    setup.run(&args, &counter).refused(1, &[persistent, "left its work counter at another value than 0"]);
+    setup.run(&args, &[]).succeeded();
+    // Launches of one stream share the counter, and the driver looks at it before each.
+    let bench = ["bench", "--shape", "1,2,1,65,127,64", "--reps", "1", "--rows", persistent];
+    setup.run(&bench, &[]).succeeded();
+}
+
+fn wrong_splits_fail_verify() {
+    let (setup, wrong) = (setup(), [("FAKE_DRIVER_OUTPUT", "wrong")]);
+    let ended = setup.run(&[&VERIFY[..], &["--splits", "2"]].concat(), &wrong);
+    assert_eq!(ended.code, Some(1), "{}", ended.stdout);
+    assert!(ended.stdout.contains("in 2 splits"), "{}", ended.stdout);
+}
+
+fn verify_takes_lengths_splits_and_orders_of_heads() {
+    let setup = setup();
+    let verify = |shape: &str, more: &[&str]| {
+        let args = ["verify", "--device", "cuda", "--rows", "all", "--json", "--shape", shape];
+        setup.run(&[&args[..], more].concat(), &[]).succeeded().json()
+    };
+    let count = |report: &serde_json::Value| report["results"].as_array().map(Vec::len);
+    let rows = |schedules: &[Schedule]| {
+        let is_it = |variant: &&Variant| {
+            (variant.row.head_dim, variant.row.dtype) == (64, Dtype::F16)
+                && schedules.contains(&variant.row.schedule)
+        };
+        VARIANTS.iter().filter(is_it).count()
+    };
+    let split = rows(&[Schedule::Split]);
+    let lengths = verify("3,8,2,5,300,64", &["--lengths", "--splits", "1,2,3", "--causal"]);
+    assert_eq!(count(&lengths), Some(3 * split), "only kernels that split keys take lengths");
+    assert_eq!(lengths["problem"]["lengths"], true);
+    assert_eq!(count(&verify("2,8,2,5,300,64", &["--split-size", "100"])), Some(split));
+    let unsplit = rows(&[Schedule::Grid, Schedule::Persistent]);
+    let together = verify("2,6,2,200,300,64", &["--heads-together", "4", "--causal"]);
+    assert_eq!(count(&together), Some(unsplit + split));
+}
+
+fn bench_measures_splits_side_by_side() {
+    let setup = setup();
+    let args = ["bench", "--shape", "2,4,2,1,900,64", "--lengths", "--splits", "1,2,4", "--reps", "2"];
+    let ended = setup.run(&[&args[..], &["--json", "bench.json"]].concat(), &[]);
+    let stdout = &ended.succeeded().stdout;
+    for needle in ["copies ", " GB/s", "of copy", "waves", "2,4,2,1,900,64 f16 full lengths"] {
+        assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
+    }
+    let file = fs::read_to_string(setup.path().join("bench.json")).expect("written");
+    let report: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    let rows = report["results"][0]["rows"].as_array().expect("a list");
+    let splits: Vec<_> = rows.iter().filter_map(|row| row["splits"].as_u64()).collect();
+    assert_eq!(splits, [1, 2, 4]);
+    assert!(
+        rows.iter().all(|row| row["share_of_copy"].as_f64() > Some(0.0) && row["waves"].as_f64() > Some(0.0))
+    );
+    assert!(report["device"]["copy_gbytes_per_s"].as_f64() > Some(0.0));
+    let full: f64 = 4.0 * 2.0 * 4.0 * 900.0 * 64.0;
+    assert!(report["results"][0]["flops"].as_f64() < Some(full), "only the keys that there are");
+}
+
+fn k_and_v_stay_in_l2_where_that_is_asked_for() {
+    let setup = setup();
+    let args = ["bench", "--shape", "1,4,2,65,300,64", "--reps", "1", "--l2", "persist", "--splits", "1,2"];
+    let ended = setup.run(&[&args[..], &["--json", "bench.json"]].concat(), &[]);
+    assert!(
+        ended.succeeded().stdout.contains("(524288 bytes of it set aside for K and V)"),
+        "{}",
+        ended.stdout
+    );
+    assert!(!ended.stderr.contains("fake driver:"), "{}", ended.stderr);
+    let refused = setup.run(&args, &[("FAKE_DRIVER_L2", "0")]);
+    refused.refused(1, &["fake driver (no GPU) has no L2 cache that can be set aside", "default L2 policy"]);
 }
 
 fn run_computes_real_tensors_as_the_cpu_does() {

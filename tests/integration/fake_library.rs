@@ -2,17 +2,21 @@
 //! opens the driver once. No GPU is used.
 
 use crate::support::{self, fake_driver, folder, write_kernels};
-use cust::context::CurrentContext;
-use cust::memory::{DeviceBuffer, GpuBuffer};
+use cust::context::{Context, CurrentContext};
+use cust::memory::{CopyDestination, DeviceBuffer, GpuBuffer};
 use cust::stream::{Stream, StreamFlags};
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::graph::Timeline;
+use ferroflash::module::Library;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::{narrow, reference};
 use ferroflash::{
-    Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, Layout, Problem, StreamHandle,
-    TensorRole,
+    Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, HostTensors, L2Policy, Layout, Plan,
+    PlanOptions, Problem, Splits, StreamHandle, TensorRole, Workspace,
 };
 use libtest_mimic::Trial;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// Names the test that this process runs on a fake driver.
 const CHILD: &str = "FERROFLASH_TEST_CHILD";
@@ -28,6 +32,11 @@ const TESTS: &[(&str, fn())] = &[
     ("out_of_memory_gives_back_what_was_taken", out_of_memory_gives_back_what_was_taken),
     ("the_callers_context_stays_current", the_callers_context_stays_current),
     ("threads_share_one_device", threads_share_one_device),
+    ("splits_are_captured_and_replayed", splits_are_captured_and_replayed),
+    ("a_capture_without_a_reservation_is_refused", a_capture_without_a_reservation_is_refused),
+    ("a_stream_of_another_device_is_refused", a_stream_of_another_device_is_refused),
+    ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
+    ("threads_split_on_one_stream", threads_split_on_one_stream),
 ];
 
 /// The tests of this module.
@@ -49,6 +58,7 @@ fn in_a_child(name: &str) {
         .env("FERROFLASH_LIBCUDA", fake_driver())
         .env("FERROFLASH_PTX", kernels.path())
         .env("FAKE_DRIVER_MEMORY", MEMORY_BYTES.to_string())
+        .env("FAKE_DRIVER_DEVICES", "2")
         .stdin(Stdio::null())
         .output()
         .expect("it starts");
@@ -69,7 +79,7 @@ pub(crate) fn child() {
     test();
 }
 
-const MEMORY_BYTES: u64 = 1 << 20;
+const MEMORY_BYTES: u64 = 2 << 20;
 
 fn attention() -> Attention {
     let attention = Attention::cuda(&CudaOptions::default()).expect("the fake driver opens");
@@ -159,10 +169,10 @@ fn pointers_outside_memory_are_the_drivers_error() {
 fn out_of_memory_gives_back_what_was_taken() {
     let attention = attention();
     // Q takes half of the memory, K fits, V does not.
-    let problem = support::problem(Dtype::F16, [1, 1, 1, 4096, 2049, 64]);
+    let problem = support::problem(Dtype::F16, [1, 1, 1, 8192, 4097, 64]);
     let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 1);
     let error = attention.forward(&problem, &q, &k, &v, false).expect_err("V does not fit");
-    let (requested, free) = (2049 * 128, MEMORY_BYTES - 4096 * 128 - 2049 * 128);
+    let (requested, free) = (4097 * 128, MEMORY_BYTES - 8192 * 128 - 4097 * 128);
     assert!(
         matches!(error, Error::OutOfMemory { requested: r, free: f } if (r, f) == (requested, free)),
         "{error}"
@@ -197,6 +207,160 @@ fn threads_share_one_device() {
                 let output = attention.forward(&problem, &q, &k, &v, true).expect("computed");
                 assert_eq!(output, expected);
             });
+        }
+    });
+}
+
+/// Tensors of a problem on the device, and what is right.
+struct Case {
+    problem: Problem,
+    inputs: [DeviceBuffer<u16>; 3],
+    o: DeviceBuffer<u16>,
+    expected: Vec<u16>,
+}
+
+impl Case {
+    fn new() -> Case {
+        let problem = support::problem(Dtype::Bf16, [2, 4, 2, 3, 700, 64]).with_causal(true);
+        let qkv = random_input::qkv(&problem, InputKind::Random, 5);
+        let expected = reference(&problem, &qkv[0], &qkv[1], &qkv[2], &|_, _| ());
+        let expected = expected.o.iter().map(|&o| narrow(Dtype::Bf16, o)).collect();
+        let inputs = qkv.map(|tensor| DeviceBuffer::from_slice(&tensor).expect("on the device"));
+        let o = DeviceBuffer::from_slice(&vec![0xffff_u16; problem.o_len()]).expect("on the device");
+        Case { problem, inputs, o, expected }
+    }
+
+    fn plan(&self, attention: &Attention) -> Plan {
+        let options = PlanOptions { splits: Splits::Count(4), ..PlanOptions::new() };
+        let plan = attention.planner().plan(&self.problem, &options).expect("planned");
+        assert!(plan.combine().is_some() && plan.workspace_bytes() > 0);
+        plan
+    }
+
+    fn tensors(&self) -> DeviceTensors {
+        let [q, k, v] = [0, 1, 2].map(|i| address(&self.inputs[i]));
+        DeviceTensors { q, k, v, o: address(&self.o), ..DeviceTensors::default() }
+    }
+
+    /// Asserts that O is right, and makes it wrong for the next time.
+    fn check(&mut self) {
+        let o = self.o.as_host_vec().expect("read");
+        let different = o.iter().zip(&self.expected).filter(|(a, b)| a != b).count();
+        assert!(different <= o.len() / 100, "{different} of {}", o.len());
+        self.o.copy_from(&vec![0xffff_u16; o.len()][..]).expect("written");
+    }
+}
+
+fn device() -> (Arc<CudaDevice>, Attention) {
+    let device = Arc::new(CudaDevice::open(0, L2Policy::Default).expect("the fake driver opens"));
+    let library = Arc::new(Library::find(None).expect("kernels"));
+    let attention = Attention::new(device.clone(), library).expect("new enough");
+    (device, attention)
+}
+
+fn splits_are_captured_and_replayed() {
+    let _context = cust::quick_init().expect("the caller's context");
+    let (device, attention) = device();
+    let mut case = Case::new();
+    let plan = case.plan(&attention);
+    let timeline = Timeline::new(&device).expect("a stream");
+    let free = || attention.device().memory_free().expect("known");
+    // SAFETY: the case's tensors outlive the replays, which are finished each time.
+    unsafe {
+        attention.reserve(&plan, timeline.stream()).expect("reserved");
+        let reserved = free();
+        let graph =
+            timeline.capture(|stream| attention.launch(&plan, &case.tensors(), stream)).expect("captured");
+        assert_eq!(free(), reserved, "a launch allocates nothing");
+        // A larger workspace for later calls leaves the graph its own.
+        let options = PlanOptions { splits: Splits::Count(6), ..PlanOptions::new() };
+        let larger = attention.planner().plan(&case.problem, &options).expect("planned");
+        assert!(larger.workspace_bytes() > plan.workspace_bytes());
+        attention.reserve(&larger, timeline.stream()).expect("reserved");
+        for _ in 0..3 {
+            timeline.replay(&graph).expect("replayed");
+            timeline.finish().expect("done");
+            case.check();
+        }
+        attention.launch(&larger, &case.tensors(), timeline.stream()).expect("launched");
+        timeline.finish().expect("done");
+        case.check();
+    }
+}
+
+fn a_capture_without_a_reservation_is_refused() {
+    let _context = cust::quick_init().expect("the caller's context");
+    let (device, attention) = device();
+    let case = Case::new();
+    let plan = case.plan(&attention);
+    let timeline = Timeline::new(&device).expect("a stream");
+    // SAFETY: nothing is launched.
+    let captured = timeline.capture(|stream| unsafe { attention.launch(&plan, &case.tensors(), stream) });
+    let error = captured.err().expect("there is no workspace yet");
+    assert!(matches!(error, Error::AllocationInCapture { .. }), "{error}");
+    assert!(error.to_string().contains("call Attention::reserve"), "{error}");
+}
+
+fn a_stream_of_another_device_is_refused() {
+    let _context = cust::quick_init().expect("the caller's context");
+    let (_, attention) = device();
+    let case = Case::new();
+    let plan = case.plan(&attention);
+    let other =
+        Context::new(cust::device::Device::get_device(1).expect("a second device")).expect("its context");
+    let stream = Stream::new(StreamFlags::NON_BLOCKING, None).expect("a stream there");
+    let handle = StreamHandle::from_raw(stream.as_inner().cast());
+    // SAFETY: the stream lives, and nothing is launched on it.
+    let refused =
+        unsafe { [attention.launch(&plan, &case.tensors(), handle), attention.reserve(&plan, handle)] };
+    for error in refused.map(|refused| refused.expect_err("a stream of device 1")) {
+        assert!(matches!(error, Error::ForeignStream { ordinal: 0, .. }), "{error}");
+        assert!(error.to_string().contains("belongs to another context"), "{error}");
+    }
+    drop((stream, other));
+}
+
+fn two_streams_have_a_workspace_each() {
+    let _context = cust::quick_init().expect("the caller's context");
+    let (_, attention) = device();
+    let mut case = Case::new();
+    let plan = case.plan(&attention);
+    let streams =
+        [(); 2].map(|()| Stream::new(StreamFlags::NON_BLOCKING, None).expect("the caller's stream"));
+    let handles = [0, 1].map(|i| StreamHandle::from_raw(streams[i].as_inner().cast()));
+    let free = || attention.device().memory_free().expect("known");
+    let before = free();
+    // SAFETY: the case's tensors outlive the launches; the streams are released before they are destroyed.
+    unsafe {
+        for handle in handles {
+            attention.launch(&plan, &case.tensors(), handle).expect("launched");
+            case.check();
+        }
+        assert_eq!(before - free(), 2 * plan.workspace_bytes());
+        let device = attention.device();
+        let workspace = Workspace::new(device, plan.workspace_bytes(), handles[0]).expect("memory");
+        attention.launch_in(&plan, &case.tensors(), &workspace, handles[0]).expect("launched");
+        case.check();
+        let error =
+            attention.launch_in(&plan, &case.tensors(), &workspace, handles[1]).expect_err("not its own");
+        assert!(matches!(error, Error::WorkspaceStream { .. }), "{error}");
+        drop(workspace);
+        handles.into_iter().for_each(|handle| attention.release(handle));
+    }
+    assert_eq!(free(), before);
+}
+
+fn threads_split_on_one_stream() {
+    let attention = attention();
+    let problem = support::problem(Dtype::F16, [1, 2, 1, 3, 700, 64]);
+    let qkv = random_input::qkv(&problem, InputKind::Random, 1);
+    let options = PlanOptions { splits: Splits::Count(4), ..PlanOptions::new() };
+    let plan = attention.planner().plan(&problem, &options).expect("planned");
+    let forward = || attention.forward_with(&plan, &HostTensors::new(&qkv, None), true).expect("computed");
+    let expected = forward();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(forward(), expected));
         }
     });
 }

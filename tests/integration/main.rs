@@ -1,6 +1,7 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
 mod cli_errors;
+mod cli_plan;
 mod cli_run;
 mod cli_verify;
 mod devices;
@@ -10,6 +11,7 @@ mod host_device;
 mod interrupt;
 mod reference;
 mod sample;
+mod splits;
 mod support;
 mod tensor_files;
 mod tolerance;
@@ -24,6 +26,7 @@ fn main() {
     let arguments = Arguments::from_args();
     let trials = [
         cli_errors::trials(),
+        cli_plan::trials(),
         cli_run::trials(),
         cli_verify::trials(),
         devices::trials(),
@@ -33,6 +36,7 @@ fn main() {
         interrupt::trials(),
         reference::trials(),
         sample::trials(),
+        splits::trials(),
         tensor_files::trials(),
         tolerance::trials(),
         verification::trials(),

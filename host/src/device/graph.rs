@@ -54,16 +54,20 @@ impl Timeline {
         let mut graph = std::ptr::null_mut();
         // SAFETY: ends the capture begun above, whether or not the launches succeeded.
         let ended = check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(stream, &mut graph) });
-        launched?;
-        ended?;
+        if let Err(error) = ended {
+            // A launch that failed is why.
+            return Err(launched.err().unwrap_or(error));
+        }
         let mut exec = std::ptr::null_mut();
         // SAFETY: the graph was captured above; it is destroyed once, and its executable form does not need it.
-        let result = unsafe {
-            let result = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0);
+        let instantiated = unsafe {
+            let instantiated = launched.and_then(|()| {
+                check("cuGraphInstantiate", sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0))
+            });
             let _ = sys::cuGraphDestroy(graph);
-            result
+            instantiated
         };
-        check("cuGraphInstantiate", result)?;
+        instantiated?;
         Ok(Graph { exec, device: self.device.clone() })
     }
 

@@ -1,0 +1,161 @@
+//! Splits of the keys, lengths on the device and persistent CTAs, on the simulator: what holds between calls rather than within one.
+
+use crate::support::{self, problem};
+use ferroflash::device::Buffer;
+use ferroflash::random_input::{self, InputKind};
+use ferroflash::reference::widen;
+use ferroflash::verification::{KernelRun, Oracle, RunKernel};
+use ferroflash::{
+    Attention, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem, Schedule,
+    SimOptions, Splits, StreamHandle, Workspace,
+};
+use kernels_gpu::geometry::SPLITS_MAX;
+use kernels_gpu::row::Accumulation;
+use std::sync::Arc;
+
+support::trials!(
+    with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache,
+    up_to_the_most_splits_are_merged_right,
+    a_workspace_serves_one_call_after_the_other,
+    lengths_are_clamped_on_the_device,
+);
+
+fn simulator(model: &'static DeviceModel) -> Attention {
+    Attention::simulator(None, SimOptions { model, ..SimOptions::default() }).expect("compiled kernels")
+}
+
+fn with(splits: Splits) -> PlanOptions {
+    PlanOptions { splits, ..PlanOptions::new() }
+}
+
+/// `keys` of the keys of every head of one batch entry, and all of its queries, as tensors of their own.
+fn cut(of: &Problem, qkv: &[Vec<u16>; 3], batch: usize, keys: usize) -> [Vec<u16>; 3] {
+    let sizes = of.sizes();
+    let head_dim = sizes.head_dim as usize;
+    let head = |rows: u32| rows as usize * head_dim;
+    let q_batch = sizes.heads_q as usize * head(sizes.seqlen_q);
+    let q = qkv[0][batch * q_batch..][..q_batch].to_vec();
+    let [k, v] = [&qkv[1], &qkv[2]].map(|tensor| {
+        let heads = sizes.heads_kv as usize;
+        let heads = (0..heads).map(|index| &tensor[(batch * heads + index) * head(sizes.seqlen_k)..]);
+        heads.flat_map(|rows| rows[..keys * head_dim].to_vec()).collect()
+    });
+    [q, k, v]
+}
+
+fn with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache() {
+    const LENGTHS: [u32; 3] = [57, 131, 300];
+    const CACHE: u32 = 300;
+    for (dtype, seqlen_q, causal) in [(Dtype::F16, 1, false), (Dtype::Bf16, 3, true)] {
+        let batch = problem(dtype, [3, 4, 2, seqlen_q, CACHE, 64]).with_causal(causal);
+        let qkv = random_input::qkv(&batch, InputKind::Random, 9);
+        let options = with(Splits::Size(128));
+        let run = |attention: &Attention, problem: &Problem, qkv: &[Vec<u16>; 3], lengths: Option<&[u32]>| {
+            let plan = attention.planner().plan(problem, &options).expect("planned");
+            attention.forward_with(&plan, &HostTensors::new(qkv, lengths), true).expect("computed")
+        };
+        let small = simulator(DeviceModel::L4);
+        let together = run(&small, &batch.with_lengths(true), &qkv, Some(&LENGTHS));
+        assert_eq!(
+            together,
+            run(&simulator(DeviceModel::H200), &batch.with_lengths(true), &qkv, Some(&LENGTHS))
+        );
+        for (index, length) in LENGTHS.into_iter().enumerate() {
+            let entry = |output: &Output| {
+                let [o, lse] = [64, 1].map(|width| 4 * seqlen_q as usize * width);
+                let lses = output.lse.as_ref().expect("asked for");
+                let bits: Vec<u32> = lses[index * lse..][..lse].iter().map(|lse| lse.to_bits()).collect();
+                (output.o[index * o..][..o].to_vec(), bits)
+            };
+            let first = |output: Output| {
+                (output.o, output.lse.expect("asked for").into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            let cache = problem(dtype, [1, 4, 2, seqlen_q, CACHE, 64]).with_causal(causal).with_lengths(true);
+            let in_cache = cut(&batch, &qkv, index, CACHE as usize);
+            assert_eq!(entry(&together), first(run(&small, &cache, &in_cache, Some(&[length]))), "{length}");
+            let alone = problem(dtype, [1, 4, 2, seqlen_q, length, 64]).with_causal(causal);
+            let tensors = cut(&batch, &qkv, index, length as usize);
+            assert_eq!(entry(&together), first(run(&small, &alone, &tensors, None)), "{length}");
+        }
+    }
+}
+
+fn up_to_the_most_splits_are_merged_right() {
+    // As many blocks of 64 keys as there may be splits, the last of them ragged.
+    let problem = problem(Dtype::F16, [1, 2, 1, 1, 64 * SPLITS_MAX - 5, 128]);
+    let qkv = random_input::qkv(&problem, InputKind::Outliers, 4);
+    let attention = simulator(DeviceModel::L4);
+    let oracle = Oracle::new(&problem, qkv.clone(), None, &[Accumulation::F32], &|_, _| ());
+    for count in [1, 2, 3, SPLITS_MAX] {
+        let options = &with(Splits::Count(count));
+        let plan = attention.planner().plan(&problem, options).expect("planned");
+        assert_eq!(plan.splits(), count, "{}", plan.kernel().entry);
+        let kernel = &Arc::new(plan.kernel().clone());
+        let tensors = HostTensors::new(&qkv, None);
+        let output = attention.run(&KernelRun { kernel, problem: &problem, options, tensors }).expect("ran");
+        let verdict = oracle.judge(Accumulation::F32, &output).expect("of the right length");
+        assert!(verdict.passed, "{count} splits: {verdict}");
+    }
+    let error =
+        attention.planner().plan(&problem, &with(Splits::Count(SPLITS_MAX + 1))).expect_err("too many");
+    assert!(matches!(error, Error::Splits { splits: 257, limit: 256, .. }), "{error}");
+}
+
+fn a_workspace_serves_one_call_after_the_other() {
+    let attention = simulator(DeviceModel::L4);
+    let device = attention.device();
+    let memory = Buffer::new(device, 16 << 20).expect("memory");
+    memory.fill(0xff).expect("filled");
+    let stream = StreamHandle::DEFAULT;
+    // SAFETY: the memory is as long as is said and outlives the workspace.
+    let workspace = unsafe { Workspace::from_raw(device.as_ref(), memory.address(), memory.bytes(), stream) }
+        .expect("valid");
+    let persistent = PlanOptions { schedule: Some(Schedule::Persistent), ..PlanOptions::new() };
+    // Fewer tiles than the 58 SMs hold, more, and splits in between; each twice.
+    let two = with(Splits::Count(2));
+    let shapes = [[1, 2, 1, 150, 70, 64], [3, 20, 2, 300, 65, 64]];
+    for (shape, options) in shapes.into_iter().flat_map(|shape| [(shape, &persistent), (shape, &two)]) {
+        let problem = problem(Dtype::F16, shape).with_causal(true);
+        let qkv = random_input::qkv(&problem, InputKind::Random, 2);
+        let plan = attention.planner().plan(&problem, options).expect("planned");
+        let expected = attention.forward(&problem, &qkv[0], &qkv[1], &qkv[2], false).expect("computed").o;
+        let [q, k, v] = [0, 1, 2].map(|i| Buffer::from_elements(device, &qkv[i]).expect("memory"));
+        let o = Buffer::new(device, 2 * problem.o_len() as u64).expect("memory");
+        for _ in 0..2 {
+            o.fill(0xff).expect("filled");
+            let [q, k, v, o_at] = [&q, &k, &v, &o].map(Buffer::address);
+            let tensors = DeviceTensors { q, k, v, o: o_at, ..DeviceTensors::default() };
+            // SAFETY: the buffers are as long as the problem says, and the simulator is done when it returns.
+            unsafe { attention.launch_in(&plan, &tensors, &workspace, stream) }.expect("launched");
+            let mut got = vec![0; problem.o_len()];
+            o.read(0, &mut got).expect("read");
+            let distance =
+                got.iter().zip(&expected).map(|(&a, &b)| (widen(Dtype::F16, a) - widen(Dtype::F16, b)).abs());
+            assert!(distance.fold(0.0, f64::max) < 4e-3, "{}", plan.kernel().entry);
+            let mut counter = [1_u32];
+            memory.read(0, &mut counter).expect("read");
+            assert_eq!(counter, [0], "the counter of {} is back", plan.kernel().entry);
+        }
+    }
+}
+
+fn lengths_are_clamped_on_the_device() {
+    let attention = simulator(DeviceModel::L4);
+    let problem = problem(Dtype::F16, [2, 2, 1, 2, 100, 64]).with_lengths(true);
+    let qkv = random_input::qkv(&problem, InputKind::Random, 6);
+    let options = &with(Splits::Count(2));
+    let plan = attention.planner().plan(&problem, options).expect("planned");
+    let kernel = &Arc::new(plan.kernel().clone());
+    let run = |lengths: &[u32]| {
+        let tensors = HostTensors::new(&qkv, Some(lengths));
+        attention
+            .run(&KernelRun { kernel, problem: &problem, options, tensors })
+            .expect("nothing is read outside")
+    };
+    assert_eq!(run(&[100, u32::MAX]), run(&[101, 100]));
+    let empty = run(&[0, 100]);
+    assert!(empty.o[..2 * 2 * 64].iter().all(|&o| widen(Dtype::F16, o) == 0.0));
+    assert!(empty.lse.expect("always")[..4].iter().all(|&lse| lse == f32::NEG_INFINITY));
+    let refused = attention.forward_with(&plan, &HostTensors::new(&qkv, Some(&[100, 101])), false);
+    assert!(matches!(refused, Err(Error::LengthTooLong { batch: 1, length: 101, seqlen_k: 100 })));
+}
