@@ -2,11 +2,12 @@
 
 use crate::device::cuda::CudaDevice;
 use crate::device::sim::{SimDevice, SimOptions};
-use crate::device::{Buffer, Device, LoadedKernel, StreamHandle};
+use crate::device::{Buffer, Device, L2Policy, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Library, Source};
-use crate::plan::{Addresses, Plan, RowSelection};
+use crate::plan::{Addresses, Plan, PlanOptions, Planner};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use crate::workspace::{Workspace, Workspaces};
 use kernels_gpu::manifest::Kernel;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub struct CudaOptions {
     pub ptx: Option<PathBuf>,
     /// The device's number, counted from 0.
     pub ordinal: u32,
+    /// What stays in the L2 cache.
+    pub l2: L2Policy,
 }
 
 /// What attention computes.
@@ -34,8 +37,29 @@ pub struct Output {
     pub lse: Option<Vec<f32>>,
 }
 
-/// Tensors on the device, by the address of their first element.
+/// Q, K and V on the host, as bit patterns of a problem's dtype in its strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTensors<'a> {
+    /// Q, [`Problem::q_len`] elements.
+    pub q: &'a [u16],
+    /// K, [`Problem::k_len`] elements.
+    pub k: &'a [u16],
+    /// V, [`Problem::v_len`] elements.
+    pub v: &'a [u16],
+    /// Keys of each sequence, `[batch]`: there where the problem says so ([`Problem::with_lengths`]) and only there.
+    pub seqlens_k: Option<&'a [u32]>,
+}
+
+impl<'a> HostTensors<'a> {
+    /// Of Q, K and V in this order.
+    pub fn new(qkv: &'a [Vec<u16>; 3], seqlens_k: Option<&'a [u32]>) -> HostTensors<'a> {
+        let [q, k, v] = qkv;
+        HostTensors { q, k, v, seqlens_k }
+    }
+}
+
+/// Tensors on the device, by the address of their first element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTensors {
     /// Q, 16-byte aligned, [`Problem::q_len`] elements.
     pub q: u64,
@@ -47,6 +71,9 @@ pub struct DeviceTensors {
     pub o: u64,
     /// LSE in float32, 4-byte aligned, [`Problem::lse_len`] elements, where it is wanted.
     pub lse: Option<u64>,
+    /// Keys of each sequence, u32 `[batch]`, 4-byte aligned: there where the problem says so ([`Problem::with_lengths`]) and only there.
+    /// The kernel takes a length over seqlen_k for seqlen_k.
+    pub seqlens_k: Option<u64>,
 }
 
 /// A device with its kernels, each loaded when it is first needed. Any number of threads may share one.
@@ -55,15 +82,17 @@ pub struct Attention {
     library: Arc<Library>,
     /// Kernels loaded so far, by entry, with what they were loaded from.
     loaded: RwLock<HashMap<String, (LoadedKernel, Source)>>,
+    planner: Planner,
+    workspaces: Workspaces,
 }
 
 impl Attention {
     /// Opens a CUDA device and the folder of compiled kernels.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`].
+    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::NoL2ToSetAside`].
     pub fn cuda(options: &CudaOptions) -> Result<Attention, Error> {
-        let device = CudaDevice::open(options.ordinal)?;
+        let device = CudaDevice::open(options.ordinal, options.l2)?;
         let library = Library::find(options.ptx.as_deref())?;
         Attention::new(Arc::new(device), Arc::new(library))
     }
@@ -85,10 +114,17 @@ impl Attention {
         if info.sm < SM_MIN {
             return Err(Error::UnsupportedDevice { name: info.name.clone(), sm: info.sm });
         }
-        Ok(Attention { device, library, loaded: RwLock::default() })
+        let planner = Planner::new(&library, info);
+        Ok(Attention {
+            device,
+            library,
+            loaded: RwLock::default(),
+            planner,
+            workspaces: Workspaces::default(),
+        })
     }
 
-    /// Computes one problem from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
+    /// Computes one problem without lengths from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
     /// `want_lse`. Copies to the device and back, and waits.
     ///
     /// # Errors
@@ -101,27 +137,30 @@ impl Attention {
         v: &[u16],
         want_lse: bool,
     ) -> Result<Output, Error> {
-        self.forward_with(&self.plan(problem)?, q, k, v, want_lse)
+        self.forward_with(&self.plan(problem)?, &HostTensors { q, k, v, seqlens_k: None }, want_lse)
     }
 
-    /// As [`Attention::forward`], for the plan's problem and with the plan's kernel.
+    /// As [`Attention::forward`], for the plan's problem and with the plan's kernels.
     ///
     /// # Errors
-    /// Those of [`Attention::forward`].
+    /// Those of [`Attention::forward`]; [`Error::Lengths`], [`Error::LengthTooLong`], and [`Error::WrongLength`] where there is not one
+    /// length a sequence.
     pub fn forward_with(
         &self,
         plan: &Plan,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
+        tensors: &HostTensors<'_>,
         want_lse: bool,
     ) -> Result<Output, Error> {
         let problem = plan.problem();
+        let HostTensors { q, k, v, seqlens_k } = *tensors;
         for (role, tensor) in [(TensorRole::Q, q), (TensorRole::K, k), (TensorRole::V, v)] {
             let (expected, got) = (problem.len(role), tensor.len());
             if got != expected {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
+        }
+        if let Some(seqlens_k) = seqlens_k {
+            problem.check_lengths(seqlens_k)?;
         }
         let q = Buffer::from_elements(&self.device, q)?;
         let k = Buffer::from_elements(&self.device, k)?;
@@ -131,15 +170,16 @@ impl Attention {
             o.fill(0)?;
         }
         let lse = want_lse.then(|| Buffer::new(&self.device, problem.lse_len() as u64 * 4)).transpose()?;
-        let lse_address = lse.as_ref().map(Buffer::address);
+        let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(&self.device, lengths)).transpose()?;
         let tensors = DeviceTensors {
             q: q.address(),
             k: k.address(),
             v: v.address(),
             o: o.address(),
-            lse: lse_address,
+            lse: lse.as_ref().map(Buffer::address),
+            seqlens_k: seqlens_k.as_ref().map(Buffer::address),
         };
-        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launch.
+        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
         unsafe { self.launch(plan, &tensors, StreamHandle::DEFAULT)? };
         let mut output = Output { o: vec![0; problem.o_len()], lse: None };
         o.read(0, &mut output.o)?;
@@ -151,15 +191,20 @@ impl Attention {
         Ok(output)
     }
 
-    /// Starts one problem on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing
-    /// and allocates nothing, but for the first use of a kernel, which loads it ([`Attention::preload`] does that before).
+    /// Starts one problem on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
+    /// allocates nothing, but for the first use of a kernel, which loads it ([`Attention::preload`] does that before), and of a stream,
+    /// which gives it a workspace where the plan needs one ([`Attention::reserve`] does that before). With both done before, it is two
+    /// launches at most, and can be captured into a graph.
     ///
     /// # Errors
-    /// [`Error::Misaligned`], [`Error::NoSuchKernel`], and what loading and launching report.
+    /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::ForeignStream`], [`Error::AllocationInCapture`], [`Error::NoSuchKernel`], and
+    /// what loading and launching report.
     ///
     /// # Safety
     /// Each address is on this device and allocated for as many elements as the problem says until the launch ends, nothing
-    /// writes the inputs or touches the outputs meanwhile, the outputs overlap nothing, and `stream` lives on this device.
+    /// writes the inputs or touches the outputs meanwhile, the outputs overlap nothing, and `stream` lives. Where the plan needs a
+    /// workspace, which the stream keeps: its work is done when `self` is dropped, and before the stream is destroyed or
+    /// [`Attention::release`] is called.
     pub unsafe fn forward_device(
         &self,
         problem: &Problem,
@@ -171,7 +216,7 @@ impl Attention {
         unsafe { self.launch(&plan, tensors, stream) }
     }
 
-    /// As [`Attention::forward_device`], for the plan's problem and with the plan's kernel.
+    /// As [`Attention::forward_device`], for the plan's problem and with the plan's kernels.
     ///
     /// # Errors
     /// Those of [`Attention::forward_device`].
@@ -184,35 +229,119 @@ impl Attention {
         tensors: &DeviceTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let lse = tensors.lse.unwrap_or(0);
-        let aligned = [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)];
-        for (tensor, address) in aligned {
-            check_address(tensor, address, ALIGNMENT_BYTES)?;
+        check_tensors(plan, tensors)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            match plan.workspace_bytes() {
+                0 => self.enqueue(plan, tensors, 0, stream),
+                needed => {
+                    let workspace = self.workspaces.get(&self.device, needed, stream)?;
+                    let _enqueue = workspace.enqueue(needed, stream)?;
+                    self.enqueue(plan, tensors, workspace.address(), stream)
+                }
+            }
         }
-        if tensors.lse.is_some() {
-            check_address("LSE", lse, size_of::<f32>() as u64)?;
-        }
-        let kernel = self.preload(plan)?;
-        let addresses = Addresses { q: tensors.q, k: tensors.k, v: tensors.v, o: tensors.o, lse };
-        let params = plan.params(&addresses).to_bytes();
-        // SAFETY: the kernel was loaded on this device and takes this one parameter; the addresses are the caller's promise.
-        unsafe { self.device.launch(&kernel, plan.grid(), &params, stream) }
     }
 
-    /// The plan that the measured table prefers for a problem on this device.
+    /// As [`Attention::launch`], in the caller's workspace, on its stream.
     ///
     /// # Errors
-    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    /// Those of [`Attention::launch`], [`Error::WorkspaceTooSmall`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`]; the workspace is of this device, and lives until the launch ends.
+    pub unsafe fn launch_in(
+        &self,
+        plan: &Plan,
+        tensors: &DeviceTensors,
+        workspace: &Workspace,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        check_tensors(plan, tensors)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            let _enqueue = workspace.enqueue(plan.workspace_bytes(), stream)?;
+            self.enqueue(plan, tensors, workspace.address(), stream)
+        }
+    }
+
+    /// # Safety
+    /// As [`Attention::launch`]; the workspace is as large as the plan needs, and no other call's launches come between.
+    unsafe fn enqueue(
+        &self,
+        plan: &Plan,
+        tensors: &DeviceTensors,
+        workspace: u64,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let DeviceTensors { q, k, v, o, lse, seqlens_k } = *tensors;
+        let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
+        let addresses = Addresses { q, k, v, o, lse, seqlens_k, workspace };
+        // Both before the first launch, so that a kernel that does not load leaves nothing half done.
+        let kernel = self.preload(plan)?;
+        let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;
+        let params = plan.params(&addresses).to_bytes();
+        let launch = Launch { grid: plan.grid(), params: &params, l2_window: plan.l2_window(k, v) };
+        // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
+        unsafe {
+            self.device.launch(&kernel, &launch, stream)?;
+            let Some(combine) = combine else { return Ok(()) };
+            let params = plan.combine_params(&addresses).to_bytes();
+            let launch = Launch { grid: plan.combine_grid(), params: &params, l2_window: None };
+            self.device.launch(&combine, &launch, stream)
+        }
+    }
+
+    /// Gives a stream the workspace that a plan needs and loads its kernels, so that launches allocate nothing: to be called before a
+    /// capture. A workspace that is too small is replaced; graphs captured before keep the old one. Waits for the default stream where it
+    /// allocates.
+    ///
+    /// # Errors
+    /// [`Error::AllocationInCapture`], [`Error::OutOfMemory`], [`Error::ForeignStream`], and those of [`Attention::preload`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`] says of the stream.
+    pub unsafe fn reserve(&self, plan: &Plan, stream: StreamHandle) -> Result<(), Error> {
+        self.preload(plan)?;
+        if let Some(combine) = plan.combine() {
+            self.load(combine, |_| ())?;
+        }
+        if plan.workspace_bytes() > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream)? };
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Attention::reserve`] and launches took for a stream.
+    ///
+    /// # Safety
+    /// All work on the stream is done, and no graph that was captured from it is replayed again.
+    pub unsafe fn release(&self, stream: StreamHandle) {
+        self.workspaces.release(stream);
+    }
+
+    /// The plan that measurements prefer for a problem on this device.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
     pub fn plan(&self, problem: &Problem) -> Result<Plan, Error> {
-        Plan::best(problem, &self.library, self.device.info())
+        self.planner.plan(problem, const { &PlanOptions::new() })
     }
 
     /// The plans of the rows selected; never an empty list.
     ///
     /// # Errors
-    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
-    pub fn plans(&self, problem: &Problem, rows: &RowSelection) -> Result<Vec<Plan>, Error> {
-        Plan::select(problem, &self.library, self.device.info(), rows)
+    /// Those of [`Planner::plans`].
+    pub fn plans(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<Plan>, Error> {
+        self.planner.plans(problem, options)
+    }
+
+    /// What plans for this device, with other options and with reasons.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
     }
 
     /// Loads a plan's kernel unless it is loaded, and returns it.
@@ -236,7 +365,7 @@ impl Attention {
     ///
     /// # Errors
     /// Those of [`Attention::preload`], [`Error::NoSuchKernel`] where the kernel is for other devices.
-    pub fn source_of(&self, kernel: &Kernel) -> Result<String, Error> {
+    pub fn source_of<R>(&self, kernel: &Kernel<R>) -> Result<String, Error> {
         self.load(kernel, |loaded| loaded.1.to_string())
     }
 
@@ -255,7 +384,11 @@ impl Attention {
         &self.library
     }
 
-    fn load<R>(&self, kernel: &Kernel, take: impl Fn(&(LoadedKernel, Source)) -> R) -> Result<R, Error> {
+    fn load<R, T>(
+        &self,
+        kernel: &Kernel<R>,
+        take: impl Fn(&(LoadedKernel, Source)) -> T,
+    ) -> Result<T, Error> {
         // A thread that panicked while holding the lock left a complete map.
         if let Some(loaded) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&kernel.entry) {
             return Ok(take(loaded));
@@ -276,7 +409,7 @@ impl Attention {
         Ok(taken)
     }
 
-    fn load_from(&self, kernel: &Kernel, source: Source) -> Result<(LoadedKernel, Source), Error> {
+    fn load_from<R>(&self, kernel: &Kernel<R>, source: Source) -> Result<(LoadedKernel, Source), Error> {
         let image = self.library.image(kernel, &source)?;
         match self.device.load(&image) {
             Ok(loaded) => Ok((loaded, source)),
@@ -291,6 +424,20 @@ impl Attention {
     }
 }
 
+fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
+    for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
+        check_address(tensor, address, ALIGNMENT_BYTES)?;
+    }
+    check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
+    check_address("the lengths", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
+    let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
+        (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
+        (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
+        _ => return Ok(()),
+    };
+    Err(Error::Lengths { reason })
+}
+
 fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
     if !address.is_multiple_of(required) {
         return Err(Error::Misaligned { tensor, what: "address", value: address.into(), required });
@@ -301,20 +448,35 @@ fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::tests::Recorder;
+    use crate::device::tests::{CAPTURING, FOREIGN, Recorder};
+    use crate::device::{DeviceInfo, L2Window};
     use crate::module::tests::library;
-    use crate::plan::tests::ROW;
+    use crate::plan::Splits;
+    use crate::plan::tests::{ROW, SPLIT};
     use crate::problem::{ElementStrides, Sizes};
-    use kernels_gpu::params::ForwardParams;
+    use kernels_gpu::params::{CombineParams, ForwardParams, SplitParams};
     use kernels_gpu::row::Dtype;
     use std::mem::offset_of;
 
-    const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 9, head_dim: 64 };
+    const SIZES: Sizes =
+        Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 599, head_dim: 64 };
+    const TENSORS: DeviceTensors =
+        DeviceTensors { q: 1 << 12, k: 1 << 16, v: 1 << 18, o: 1 << 20, lse: None, seqlens_k: None };
 
     fn setup() -> (Arc<Recorder>, Attention, Problem) {
         let device = Recorder::new(89, 58);
         let attention = Attention::new(device.clone(), library(&[ROW])).expect("new enough");
         (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
+    }
+
+    fn setup_split() -> (Arc<Recorder>, Attention, Problem) {
+        let device = Recorder::new(89, 58);
+        let attention = Attention::new(device.clone(), library(&[ROW, SPLIT])).expect("new enough");
+        (device, attention, Problem::new(SIZES, Dtype::F16).expect("valid"))
+    }
+
+    fn in_splits(splits: u32) -> PlanOptions {
+        PlanOptions { splits: Splits::Count(splits), ..PlanOptions::new() }
     }
 
     fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -333,7 +495,7 @@ mod tests {
         assert_eq!(device.allocated(), 0);
         assert_eq!(*device.loads.lock().expect("unpoisoned"), [ROW.entry_name()], "loaded once");
         let launches = device.launches.lock().expect("unpoisoned");
-        let [(grid, with_lse), (_, without)] = launches.as_slice() else {
+        let [(grid, with_lse, _), (_, without, _)] = launches.as_slice() else {
             panic!("{} launches", launches.len())
         };
         assert_eq!(*grid, 4 * 2);
@@ -359,7 +521,7 @@ mod tests {
         let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
         let error = attention.forward(&problem, &q, &kv[1..], &kv, false).expect_err("K is short");
         assert!(matches!(error, Error::WrongLength { tensor: "K", .. }), "{error}");
-        let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048) };
+        let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048), seqlens_k: None };
         let bad = [
             ("Q", DeviceTensors { q: 258, ..good }),
             ("O", DeviceTensors { o: 1032, ..good }),
@@ -374,6 +536,167 @@ mod tests {
         // SAFETY: the recorder runs nothing.
         unsafe { attention.forward_device(&problem, &good, StreamHandle::DEFAULT) }.expect("launched");
         assert_eq!(device.launches.lock().expect("unpoisoned").len(), 1);
+    }
+
+    #[test]
+    fn splits_are_two_launches_in_a_workspace_that_the_stream_keeps() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k: None };
+        for _ in 0..3 {
+            attention.forward_with(&plan, &tensors, true).expect("computed");
+        }
+        assert_eq!(device.allocated(), 1, "the workspace");
+        let launches = device.launches.lock().expect("unpoisoned");
+        let grids: Vec<u32> = launches.iter().map(|(grid, ..)| *grid).collect();
+        assert_eq!(grids, [plan.grid(), plan.combine_grid()].repeat(3));
+        let split = offset_of!(ForwardParams, split) + offset_of!(SplitParams, partial_o);
+        let partial_o = u64_at(&launches[0].1, split);
+        assert_eq!(partial_o, u64_at(&launches[1].1, offset_of!(CombineParams, partial_o)));
+        assert_eq!(partial_o, u64_at(&launches[4].1, split), "the same each time");
+        assert!(partial_o.is_multiple_of(256));
+        assert_eq!(device.loads.lock().expect("unpoisoned").len(), 2, "each kernel once");
+    }
+
+    #[test]
+    fn each_stream_has_a_workspace_and_outgrown_ones_are_kept() {
+        let (device, attention, problem) = setup_split();
+        let plan = |splits| attention.planner().plan(&problem, &in_splits(splits)).expect("planned");
+        let [one, other] = [0x1000, 0x2000].map(|raw| StreamHandle::from_raw(raw as *mut _));
+        // SAFETY: the recorder's streams are numbers.
+        unsafe {
+            attention.reserve(&plan(2), one).expect("memory");
+            attention.reserve(&plan(2), other).expect("memory");
+            attention.reserve(&plan(2), one).expect("there already");
+            assert_eq!(device.allocated(), 2);
+            attention.reserve(&plan(4), one).expect("memory");
+            assert_eq!(device.allocated(), 3, "a captured graph may hold the old one");
+            attention.launch(&plan(4), &TENSORS, one).expect("launched");
+            attention.launch(&plan(1), &TENSORS, CAPTURING).expect("needs no workspace");
+            assert_eq!(device.allocated(), 3);
+            attention.release(one);
+            assert_eq!(device.allocated(), 1);
+            let handles = [(); 2].map(|()| {
+                std::thread::scope(|scope| {
+                    scope
+                        .spawn(|| attention.reserve(&plan(2), StreamHandle::PER_THREAD).expect("memory"))
+                        .join()
+                })
+            });
+            assert!(handles.iter().all(Result::is_ok));
+            assert_eq!(device.allocated(), 3, "each thread's own default stream is another one");
+        }
+    }
+
+    #[test]
+    fn nothing_is_allocated_while_a_stream_is_captured() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder's streams are numbers.
+        let refused = unsafe { attention.launch(&plan, &TENSORS, CAPTURING) }.expect_err("no workspace yet");
+        assert!(matches!(refused, Error::AllocationInCapture { needed } if needed == plan.workspace_bytes()));
+        assert!(refused.to_string().contains("call Attention::reserve"), "{refused}");
+        // SAFETY: as above; the memory is a number.
+        let refused = unsafe { Workspace::from_raw(device.as_ref(), 1 << 32, 1 << 20, CAPTURING) };
+        assert!(matches!(refused.err(), Some(Error::AllocationInCapture { .. })));
+        assert_eq!(device.allocated() + device.launches.lock().expect("unpoisoned").len(), 0);
+    }
+
+    #[test]
+    fn a_callers_workspace_must_be_large_enough_aligned_and_of_its_stream() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        let needed = plan.workspace_bytes();
+        let shared: Arc<dyn Device> = device.clone();
+        let memory = Buffer::new(&shared, needed + 512).expect("memory");
+        let stream = StreamHandle::from_raw(0x1000 as *mut _);
+        // SAFETY: the recorder runs nothing, and the memory outlives the workspaces.
+        unsafe {
+            let at = |address, bytes| Workspace::from_raw(device.as_ref(), address, bytes, stream);
+            let misaligned = at(memory.address() + 16, needed).err().expect("refused");
+            assert!(misaligned.to_string().contains("the workspace is misaligned"), "{misaligned}");
+            let tiny = at(memory.address(), 255).err().expect("refused");
+            assert!(matches!(tiny, Error::WorkspaceTooSmall { needed: 256, got: 255 }), "{tiny}");
+            let launch = |workspace: &Workspace, on| attention.launch_in(&plan, &TENSORS, workspace, on);
+
+            let small = at(memory.address(), needed - 1).expect("as such valid");
+            let error = launch(&small, stream).expect_err("too small");
+            assert!(
+                matches!(error, Error::WorkspaceTooSmall { needed: n, got } if (n, got) == (needed, needed - 1)),
+                "{error}"
+            );
+            memory.fill(0xee).expect("filled");
+            let good = at(memory.address() + 256, needed).expect("valid");
+            let mut start = [0xff_u8; 512];
+            memory.read(256, &mut start).expect("read");
+            assert_eq!((start[..256].iter().max(), start[256]), (Some(&0), 0xee), "the counter is zeroed");
+            let error = launch(&good, StreamHandle::DEFAULT).expect_err("another stream");
+            assert!(matches!(error, Error::WorkspaceStream { bound: 0x1000, got: 0 }), "{error}");
+            assert!(error.to_string().contains("make one for each stream"), "{error}");
+            assert!(device.launches.lock().expect("unpoisoned").is_empty());
+            launch(&good, stream).expect("launched");
+            assert_eq!(device.launches.lock().expect("unpoisoned").len(), 2);
+        }
+        assert_eq!(device.allocated(), 1, "the caller's");
+    }
+
+    #[test]
+    fn a_stream_of_another_context_is_refused() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder's streams are numbers.
+        unsafe {
+            let launched = attention.launch(&plan, &TENSORS, FOREIGN);
+            assert!(matches!(launched, Err(Error::ForeignStream { .. })));
+            assert!(matches!(attention.reserve(&plan, FOREIGN), Err(Error::ForeignStream { .. })));
+        }
+        assert_eq!(device.allocated() + device.launches.lock().expect("unpoisoned").len(), 0);
+    }
+
+    #[test]
+    fn lengths_are_taken_where_the_problem_has_them_and_only_there() {
+        let (device, attention, problem) = setup_split();
+        let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
+        let lengths = problem.with_lengths(true);
+        let plan = attention.plan(&lengths).expect("planned");
+        let forward = |plan: &Plan, seqlens_k| {
+            let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k };
+            attention.forward_with(plan, &tensors, false)
+        };
+        let error = forward(&plan, Some(&[SIZES.seqlen_k + 1])).expect_err("too long");
+        assert_eq!(error.to_string(), "sequence 0 has 600 keys, its K and V hold 599");
+        let error = forward(&plan, Some(&[1, 2])).expect_err("one sequence");
+        assert!(
+            matches!(error, Error::WrongLength { tensor: "the lengths", expected: 1, got: 2 }),
+            "{error}"
+        );
+        assert!(matches!(forward(&plan, None), Err(Error::Lengths { .. })));
+        let without = attention.plan(&problem).expect("planned");
+        assert!(matches!(forward(&without, Some(&[1])), Err(Error::Lengths { .. })));
+        let misaligned = DeviceTensors { seqlens_k: Some(4098), ..TENSORS };
+        // SAFETY: nothing is launched.
+        let error = unsafe { attention.launch(&plan, &misaligned, StreamHandle::DEFAULT) };
+        assert!(matches!(error, Err(Error::Misaligned { tensor: "the lengths", required: 4, .. })));
+        assert!(device.launches.lock().expect("unpoisoned").is_empty());
+        forward(&plan, Some(&[0])).expect("a sequence without keys");
+        let at = offset_of!(ForwardParams, split) + offset_of!(SplitParams, seqlens_k);
+        assert_ne!(u64_at(&device.launches.lock().expect("unpoisoned")[0].1, at), 0);
+    }
+
+    #[test]
+    fn k_and_v_are_named_to_a_device_that_keeps_them() {
+        let info = DeviceInfo { l2_window_bytes: 1 << 30, ..Recorder::new(89, 58).info().clone() };
+        let device = Arc::new(Recorder::with_info(info));
+        let attention = Attention::new(device.clone(), library(&[ROW, SPLIT])).expect("new enough");
+        let problem = Problem::new(SIZES, Dtype::F16).expect("valid");
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        // SAFETY: the recorder runs nothing.
+        unsafe { attention.launch(&plan, &TENSORS, StreamHandle::DEFAULT) }.expect("launched");
+        let launches = device.launches.lock().expect("unpoisoned");
+        let bytes = TENSORS.v - TENSORS.k + 2 * problem.v_len() as u64;
+        assert_eq!(launches[0].2, Some(L2Window { address: TENSORS.k, bytes }));
+        assert_eq!(launches[1].2, None, "the combine kernel reads neither");
     }
 
     #[test]

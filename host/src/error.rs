@@ -140,6 +140,76 @@ pub enum Error {
         /// Bytes free at that moment.
         free: u64,
     },
+    /// A stream belongs to another device, or to another context of this one.
+    #[error(
+        "the stream belongs to another context: {device} (device {ordinal}) is used through its primary context; make the stream there"
+    )]
+    ForeignStream {
+        /// The device's name.
+        device: String,
+        /// Its number.
+        ordinal: u32,
+    },
+    /// The device or its driver keeps nothing in L2 on request.
+    #[error(
+        "{name} has no L2 cache that can be set aside, or its driver no cuLaunchKernelEx: use the default L2 policy"
+    )]
+    NoL2ToSetAside {
+        /// The device's name.
+        name: String,
+    },
+    /// More splits of the keys than the kernels merge.
+    #[error("{splits} splits of the keys: at most {limit}, and at least 1{advice}")]
+    Splits {
+        /// Splits asked for, or that a fixed size makes.
+        splits: u32,
+        /// The most there may be.
+        limit: u32,
+        /// What else to do; empty or begins with a separator.
+        advice: String,
+    },
+    /// Lengths on the device, or none, against what the problem says.
+    #[error("{reason}")]
+    Lengths {
+        /// What is wrong and what to do.
+        reason: &'static str,
+    },
+    /// A sequence is longer than its K and V.
+    #[error("sequence {batch} has {length} keys, its K and V hold {seqlen_k}")]
+    LengthTooLong {
+        /// The batch entry.
+        batch: usize,
+        /// Its length.
+        length: u32,
+        /// Keys of K and V.
+        seqlen_k: u32,
+    },
+    /// A workspace does not hold what a plan keeps there.
+    #[error("the workspace has {got} bytes, the plan needs {needed}: see Plan::workspace_bytes")]
+    WorkspaceTooSmall {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes there are.
+        got: u64,
+    },
+    /// A workspace is used on another stream than its own.
+    #[error(
+        "the workspace belongs to stream {bound:#x}, the launch is on {got:#x}: calls on two streams would write to it at a time; make one for each stream"
+    )]
+    WorkspaceStream {
+        /// The stream it was made for.
+        bound: u64,
+        /// The stream of the launch.
+        got: u64,
+    },
+    /// Memory would have to be allocated while a stream is captured.
+    #[error(
+        "the stream is being captured and has no workspace of {needed} bytes yet: call Attention::reserve with the plan before the capture"
+    )]
+    AllocationInCapture {
+        /// Bytes needed.
+        needed: u64,
+    },
     /// Any other call to the driver that failed.
     #[error("CUDA: {call} failed: {reason}")]
     Cuda {
@@ -159,6 +229,12 @@ pub enum Error {
         distance: u64,
         /// "before" or "after".
         side: &'static str,
+    },
+    /// A kernel of the persistent schedule left its counter in another state than it found it.
+    #[error("{entry} left its work counter at another value than 0")]
+    CounterNotZero {
+        /// The kernel.
+        entry: String,
     },
     /// The simulator stopped a kernel, because it broke a rule or cannot be simulated.
     #[error("the simulator stopped {entry}: {reason}")]

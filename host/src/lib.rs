@@ -53,14 +53,17 @@ pub mod reference;
 pub mod tensor_file;
 pub mod tolerance;
 pub mod verification;
+pub mod workspace;
 
-pub use attention::{Attention, CudaOptions, DeviceTensors, Output};
-pub use device::StreamHandle;
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostTensors, Output};
+pub use device::model::DeviceModel;
 pub use device::sim::SimOptions;
+pub use device::{L2Policy, StreamHandle};
 pub use error::Error;
-pub use kernels_gpu::row::{Dtype, Row};
-pub use plan::{Plan, RowSelection};
+pub use kernels_gpu::row::{Dtype, Row, Schedule};
+pub use plan::{Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
 pub use problem::{ElementStrides, Layout, Problem, Sizes, TensorRole};
+pub use workspace::Workspace;
 
 /// The README's examples compile.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
 
+mod copy;
 mod tensors;
 
 use crate::attention::{Attention, CudaOptions};
@@ -11,10 +12,11 @@ use crate::error::Error;
 use crate::module::Library;
 use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
+use kernels_gpu::geometry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensors::TensorSets;
-pub use tensors::{Check, ERROR_MAX};
+pub use tensors::{Check, ERROR_MAX, lengths};
 
 /// The most launches in one graph.
 const LAUNCHES_MAX: usize = 4096;
@@ -69,12 +71,16 @@ pub struct Measured {
     pub entry: String,
     /// What it was loaded from, "cubin sm_90" or "PTX sm_80".
     pub source: String,
-    /// CTAs of a launch.
+    /// Ranges that the keys are split into.
+    pub splits: u32,
+    /// CTAs of a launch, those of the combine kernel not counted.
     pub ctas: u32,
     /// CTAs an SM gets, on average.
     pub ctas_per_sm: f64,
     /// CTAs that an SM holds at a time.
     pub resident_ctas_per_sm: u32,
+    /// Waves of CTAs, or of the tiles that persistent CTAs take.
+    pub waves: f64,
     /// Launches in one replay.
     pub launches_per_replay: usize,
     /// Timed replays.
@@ -113,7 +119,7 @@ impl Bench {
     /// # Errors
     /// Those of [`Attention::cuda`].
     pub fn open(options: &CudaOptions) -> Result<Bench, Error> {
-        let device = Arc::new(CudaDevice::open(options.ordinal)?);
+        let device = Arc::new(CudaDevice::open(options.ordinal, options.l2)?);
         let library = Arc::new(Library::find(options.ptx.as_deref())?);
         let attention = Attention::new(device.clone(), library)?;
         let nvml = Nvml::open(device.pci_bus_id());
@@ -133,6 +139,14 @@ impl Bench {
     /// Clocks, power and the driver's version now, where NVML tells.
     pub fn reading(&self) -> Reading {
         self.nvml.as_ref().map(Nvml::read).unwrap_or_default()
+    }
+
+    /// Bytes that a copy within the device reads and writes in a second, in GB/s.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Cuda`].
+    pub fn copy_bandwidth_gb_s(&self) -> Result<f64, Error> {
+        copy::bandwidth_gb_s(&self.device)
     }
 
     /// Measures plans of one problem against each other: checks each one's output, then replays them in turns, so that whatever
@@ -162,6 +176,8 @@ impl Bench {
             checks.push(check);
         }
         self.replay_in_turns(&timeline, &mut candidates, options, progress)?;
+        // SAFETY: replay_in_turns waited for the last replay, and the graphs are not replayed again.
+        unsafe { self.attention.release(timeline.stream()) };
         let mut timed = candidates.into_iter();
         let results = plans.iter().zip(checks).map(|(plan, check)| {
             let candidate = if check.passed() { timed.next() } else { None };
@@ -187,6 +203,8 @@ impl Bench {
                 Ok(())
             })
         };
+        // SAFETY: the timeline's stream lives longer than any work on it; measure releases it when all is done.
+        unsafe { self.attention.reserve(plan, timeline.stream())? };
         let marks = (timeline.mark()?, timeline.mark()?);
         let few = capture(LAUNCHES_TO_CALIBRATE)?;
         // The first replay pays for what is lazy; the second is taken.
@@ -260,12 +278,17 @@ impl Bench {
     ) -> Result<Measured, Error> {
         debug_assert!(candidate.is_none_or(|candidate| std::ptr::eq(candidate.plan, plan)));
         let loaded = self.attention.preload(plan)?;
+        let resident = self.device.resident_ctas(&loaded)?;
+        let sm_count = f64::from(self.device.info().sm_count);
+        let pieces = f64::from(plan.tiles()) * f64::from(plan.splits());
         Ok(Measured {
             entry: plan.kernel().entry.clone(),
             source: self.attention.kernel_source(plan)?,
+            splits: plan.splits(),
             ctas: plan.grid(),
-            ctas_per_sm: f64::from(plan.grid()) / f64::from(self.device.info().sm_count),
-            resident_ctas_per_sm: self.device.resident_ctas(&loaded)?,
+            ctas_per_sm: f64::from(plan.grid()) / sm_count,
+            resident_ctas_per_sm: resident,
+            waves: pieces / (sm_count * f64::from(resident.max(1))),
             launches_per_replay: candidate.map_or(0, |candidate| candidate.launches),
             reps: options.reps,
             check,
@@ -276,10 +299,27 @@ impl Bench {
     }
 }
 
-/// Bytes that a problem must read and write at least: Q, K, V and O once.
+/// Bytes that a problem must read and write at least: Q, K, V and O once; of sequences with lengths the keys that they have.
 pub fn bytes_moved(problem: &Problem) -> u64 {
-    let elements: usize = TensorRole::ALL.into_iter().map(|role| problem.elements(role)).sum();
-    elements as u64 * u64::from(problem.dtype().bytes())
+    let queries = problem.elements(TensorRole::Q) + problem.elements(TensorRole::O);
+    let row = u64::from(problem.sizes().heads_kv) * u64::from(problem.sizes().head_dim);
+    let keys: u64 = keys_of_sequences(problem).map(u64::from).sum();
+    (queries as u64 + 2 * keys * row) * u64::from(problem.dtype().bytes())
+}
+
+/// Floating-point operations of the two products, as the field counts them: 4·B·HQ·SQ·SKV·D, of a causal mask the visible share, of
+/// sequences with lengths the keys that they have.
+pub fn flops(problem: &Problem) -> f64 {
+    let sizes = problem.sizes();
+    let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(u64::from);
+    keys_of_sequences(problem)
+        .map(|keys| geometry::flops(1, heads_q, seqlen_q, keys.into(), head_dim, problem.causal()))
+        .sum()
+}
+
+fn keys_of_sequences(problem: &Problem) -> impl Iterator<Item = u32> {
+    let sizes = problem.sizes();
+    lengths(problem).unwrap_or_else(|| vec![sizes.seqlen_k; sizes.batch as usize]).into_iter()
 }
 
 fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> Result<(), Error> {
@@ -297,6 +337,10 @@ fn check_sizes(plans: &[Plan]) -> Result<(), Error> {
             if expected != got {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
+        }
+        if plan.problem().has_lengths() != plans[0].problem().has_lengths() {
+            let reason = "plans with and without lengths cannot be measured against each other";
+            return Err(Error::Lengths { reason });
         }
     }
     Ok(())
@@ -348,5 +392,11 @@ mod tests {
         let sizes = Sizes { batch: 2, heads_q: 8, heads_kv: 2, seqlen_q: 1, seqlen_k: 100, head_dim: 64 };
         let problem = Problem::new(sizes, Dtype::Bf16).expect("valid");
         assert_eq!(bytes_moved(&problem), 2 * 2 * 64 * (8 + 2 * 100 + 2 * 100 + 8));
+        assert_eq!(flops(&problem), 4.0 * 2.0 * 8.0 * 100.0 * 64.0);
+        let problem = problem.with_lengths(true);
+        let keys: u64 = lengths(&problem).expect("lengths").into_iter().map(u64::from).sum();
+        assert!((2..200).contains(&keys), "{keys}");
+        assert_eq!(bytes_moved(&problem), 2 * 64 * (2 * 8 + 2 * 2 * keys + 2 * 8));
+        assert_eq!(flops(&problem), 4.0 * 8.0 * keys as f64 * 64.0);
     }
 }

@@ -4,7 +4,8 @@ mod ptx_slice;
 
 use crate::error::Error;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::table::{COMBINE_VARIANTS, VARIANTS};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -25,6 +26,7 @@ pub struct Library {
     device_compiler: String,
     families: Vec<Family>,
     kernels: Vec<Arc<Kernel>>,
+    combine_kernels: Vec<Arc<Kernel<CombineRow>>>,
     /// PTX files read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
 }
@@ -109,6 +111,7 @@ impl Library {
             device_compiler: manifest.device_compiler,
             families: manifest.families,
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
+            combine_kernels: manifest.combine_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
         })
     }
@@ -128,14 +131,19 @@ impl Library {
         &self.families
     }
 
-    /// The kernels, in the order of the manifest.
+    /// The kernels that compute attention, in the order of the manifest.
     pub fn kernels(&self) -> &[Arc<Kernel>] {
         &self.kernels
     }
 
+    /// The kernels that merge splits of the keys.
+    pub fn combine_kernels(&self) -> &[Arc<Kernel<CombineRow>>] {
+        &self.combine_kernels
+    }
+
     /// Which code of a kernel a device of compute capability `sm` gets (89 for 8.9): the cubin of the nearest architecture
     /// that fits it, else PTX. `None` where neither runs there.
-    pub fn source(&self, kernel: &Kernel, sm: u32) -> Option<Source> {
+    pub fn source<R>(&self, kernel: &Kernel<R>, sm: u32) -> Option<Source> {
         let fitting = kernel.cubins.keys().filter_map(|arch| Some((Arch::parse(arch)?, arch)));
         let nearest =
             fitting.filter(|(arch, _)| arch.runs_cubin_on(sm)).max_by_key(|(arch, _)| (arch.sm, arch.exact));
@@ -150,7 +158,7 @@ impl Library {
     ///
     /// # Errors
     /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
-    pub fn image(&self, kernel: &Kernel, source: &Source) -> Result<Image, Error> {
+    pub fn image<R>(&self, kernel: &Kernel<R>, source: &Source) -> Result<Image, Error> {
         let code = match source {
             Source::Ptx { family } => Code::Ptx(self.entry_ptx(family, &kernel.entry)?),
             Source::Cubin { arch } => Code::Cubin(self.cubin(kernel, arch)?),
@@ -198,7 +206,7 @@ impl Library {
         })
     }
 
-    fn cubin(&self, kernel: &Kernel, arch: &str) -> Result<Vec<u8>, Error> {
+    fn cubin<R>(&self, kernel: &Kernel<R>, arch: &str) -> Result<Vec<u8>, Error> {
         let Some(file) = kernel.cubins.get(arch) else {
             let reason = format!("{} has no cubin for {arch}", kernel.entry);
             return Err(Error::BadKernels { path: self.folder.join(MANIFEST_FILE), reason });
@@ -262,20 +270,27 @@ fn parse_manifest(text: &str) -> Result<Manifest, String> {
     let manifest: Manifest =
         serde_json::from_str(text).map_err(|error| format!("not a manifest: {error}"))?;
     for kernel in &manifest.kernels {
-        check_kernel(kernel, &manifest.families)
+        let row = &kernel.row;
+        let expected = (geometry::threads(row), geometry::smem_bytes(row));
+        let checked = row.check().map_err(|error| error.to_string());
+        checked
+            .and_then(|()| check_kernel(kernel, expected, &manifest.families))
+            .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
+    }
+    for kernel in &manifest.combine_kernels {
+        let expected = (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES);
+        check_kernel(kernel, expected, &manifest.families)
             .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
     }
     Ok(manifest)
 }
 
-/// What the host computes from a row must be what the kernel was compiled with.
-fn check_kernel(kernel: &Kernel, families: &[Family]) -> Result<(), String> {
-    kernel.row.check().map_err(|error| error.to_string())?;
+/// What the host computes from a row must be what the kernel was compiled with: threads and bytes of shared memory.
+fn check_kernel<R>(kernel: &Kernel<R>, expected: (u32, u32), families: &[Family]) -> Result<(), String> {
     if !families.iter().any(|family| family.arch == kernel.family) {
         return Err(format!("there is no family {}", kernel.family));
     }
     let compiled = (kernel.threads, kernel.smem_bytes);
-    let expected = (geometry::threads(&kernel.row), geometry::smem_bytes(&kernel.row));
     if compiled != expected {
         return Err(format!(
             "compiled for {} threads and {} bytes of shared memory, its row has {} and {}",
@@ -283,6 +298,33 @@ fn check_kernel(kernel: &Kernel, families: &[Family]) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// A kernel that is not compiled: what follows from its row.
+fn uncompiled<R>(entry: &str, row: R, threads: u32, smem_bytes: u32) -> Kernel<R> {
+    Kernel {
+        entry: entry.to_owned(),
+        family: "sm_80".to_owned(),
+        row,
+        threads,
+        smem_bytes,
+        sha256: String::new(),
+        resources: BTreeMap::new(),
+        cubins: BTreeMap::new(),
+    }
+}
+
+/// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and those that merge splits.
+pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<CombineRow>>>) {
+    let kernels = VARIANTS.iter().map(|variant| {
+        let row = variant.row;
+        Arc::new(uncompiled(variant.entry, row, geometry::threads(&row), geometry::smem_bytes(&row)))
+    });
+    let combine = COMBINE_VARIANTS.iter().map(|variant| {
+        let row = CombineRow { dtype: variant.dtype };
+        Arc::new(uncompiled(variant.entry, row, geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES))
+    });
+    (kernels.collect(), combine.collect())
 }
 
 fn sha256_hex(bytes: &[u8]) -> String {
@@ -296,37 +338,30 @@ fn sha256_hex(bytes: &[u8]) -> String {
 pub(crate) mod tests {
     use super::*;
     use kernels_gpu::row::Row;
-    use kernels_gpu::table::VARIANTS;
 
-    /// A library of these rows, all in a family sm_80 and none on disk.
+    /// A library of these rows and the combine kernels, all in a family sm_80 and none on disk.
     pub(crate) fn library(rows: &[Row]) -> Arc<Library> {
-        let kernels: Vec<Kernel> = rows.iter().map(|row| kernel_of(row.entry_name(), *row)).collect();
-        let entries = kernels.iter().map(|kernel| format!(".visible .entry {}()\n{{\n}}\n", kernel.entry));
-        let ptx: Arc<str> = entries.collect::<String>().into();
+        let kernels: Vec<Kernel> = rows.iter().map(|row| kernel_of(&row.entry_name(), *row)).collect();
+        let (_, combine_kernels) = kernels_of_table();
+        let entries = kernels.iter().map(|kernel| &kernel.entry);
+        let entries = entries.chain(combine_kernels.iter().map(|kernel| &kernel.entry));
+        let ptx: String = entries.map(|entry| format!(".visible .entry {entry}()\n{{\n}}\n")).collect();
         Arc::new(Library {
             folder: PathBuf::from("nowhere"),
             device_compiler: "none".to_owned(),
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
-            ptx: Mutex::new(BTreeMap::from([("sm_80".to_owned(), ptx)])),
+            combine_kernels,
+            ptx: Mutex::new(BTreeMap::from([("sm_80".to_owned(), ptx.into())])),
         })
     }
 
     fn kernel() -> Kernel {
-        kernel_of(VARIANTS[0].entry.to_owned(), VARIANTS[0].row)
+        kernel_of(VARIANTS[0].entry, VARIANTS[0].row)
     }
 
-    fn kernel_of(entry: String, row: Row) -> Kernel {
-        Kernel {
-            entry,
-            family: "sm_80".to_owned(),
-            row,
-            threads: geometry::threads(&row),
-            smem_bytes: geometry::smem_bytes(&row),
-            sha256: String::new(),
-            resources: BTreeMap::new(),
-            cubins: BTreeMap::new(),
-        }
+    fn kernel_of(entry: &str, row: Row) -> Kernel {
+        uncompiled(entry, row, geometry::threads(&row), geometry::smem_bytes(&row))
     }
 
     /// A folder whose one kernel is `entry`, with PTX that has it.
@@ -341,6 +376,7 @@ pub(crate) mod tests {
             device_compiler: "rustc".to_owned(),
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
+            combine_kernels: Vec::new(),
         };
         (folder, manifest)
     }

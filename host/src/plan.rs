@@ -1,93 +1,89 @@
-//! Which kernel computes a problem on a device, with which grid and parameters.
+//! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
-use crate::device::DeviceInfo;
+mod planner;
+mod preference;
+mod reason;
+mod splitting;
+
+pub use planner::Planner;
+pub use reason::Reason;
+
+use crate::device::{DeviceInfo, L2Window};
 use crate::error::Error;
-use crate::module::Library;
 use crate::problem::{Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::Kernel;
-use kernels_gpu::params::ForwardParams;
-use kernels_gpu::row::{Accumulation, Row};
+use kernels_gpu::manifest::{CombineRow, Kernel};
+use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams};
+use kernels_gpu::row::Schedule;
+use planner::Candidate;
+use splitting::Splitting;
 use std::sync::Arc;
 
-/// The most CTAs along the first dimension of a grid.
+/// The most CTAs along the first dimension of a grid, and the most rows that the kernels' divisors take.
 const GRID_MAX: u64 = (1 << 31) - 1;
+/// The most heads that a grid takes in turns, unless it takes all.
+const HEADS_TOGETHER_MAX: u32 = 1024;
+/// Bytes at the start of a workspace that hold the persistent schedule's counter, and nothing else.
+pub(crate) const COUNTER_BYTES: u64 = 256;
 
-/// The mask that a line of [`BEST`] was measured with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Mask {
-    Any,
-    Full,
-    Causal,
+/// What a plan may be made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Which kernels.
+    pub rows: RowSelection,
+    /// How many ranges of keys.
+    pub splits: Splits,
+    /// Only kernels of this schedule; `None` leaves it to the plan.
+    pub schedule: Option<Schedule>,
+    /// Heads whose query blocks a grid takes in turns, at most 1024 or all, rounded down to a divisor of batch × heads; `None` leaves it to
+    /// the plan. [`Schedule::Split`] has no use for it.
+    pub heads_together: Option<u32>,
 }
 
-/// A measured preference: on these architectures, for this head_dim and mask, this row, once its own grid has so many CTAs an SM.
-struct Best {
-    /// First and last compute capability, 80 and 89 for Ampere and Ada.
-    sm: (u32, u32),
-    head_dim: u32,
-    mask: Mask,
-    /// The least CTAs an SM that the row's grid must have.
-    ctas_per_sm: f64,
-    /// block_m, block_n, warps, stages, min_ctas.
-    row: (u32, u32, u32, u32, u32),
+/// Which of the rows that can compute a problem are meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RowSelection {
+    /// The one that measurements prefer.
+    #[default]
+    Best,
+    /// Every one.
+    All,
+    /// The one of this name; with a name of another dtype or head_dim, none.
+    Named(String),
 }
 
-const fn best(
-    sm: (u32, u32),
-    head_dim: u32,
-    mask: Mask,
-    ctas_per_sm: f64,
-    row: (u32, u32, u32, u32, u32),
-) -> Best {
-    Best { sm, head_dim, mask, ctas_per_sm, row }
+/// Into how many ranges the keys are split, each of which CTAs of its own work on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Splits {
+    /// As many as fill the device; none where that is no gain.
+    #[default]
+    Auto,
+    /// At most so many, 1 to [`geometry::SPLITS_MAX`], on a kernel that can split; fewer where there are not as many blocks of keys.
+    Count(u32),
+    /// A range of so many keys each, rounded up to the kernel's blocks.
+    ///
+    /// The kernel is then chosen without regard to batch and device size, so that a sequence's result is the same in every bit
+    /// alone, in any batch, and in a longer K and V of which the lengths on the device leave as much: it depends on the sequence,
+    /// the split size, the number of query rows and heads, and the architecture.
+    Size(u32),
 }
 
-/// Measured on an H200 over 15 shapes of 64 to 4096 keys, both masks, f16; other architectures take the same lines.
-/// Between one and two waves of CTAs the balance decides, not the tile: there the preference goes back and forth.
-///
-/// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
-/// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, [`fallback`] chooses.
-const BEST: &[Best] = &[
-    // sm       head_dim mask       CTAs/SM  block_m block_n warps stages min_ctas
-    best((80, 999), 32, Mask::Full, 1.75, (128, 64, 4, 2, 1)),
-    best((80, 999), 32, Mask::Causal, 15.0, (128, 64, 4, 2, 1)),
-    best((80, 999), 32, Mask::Any, 1.9, (64, 64, 4, 2, 1)),
-    best((80, 999), 32, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
-    best((80, 999), 64, Mask::Full, 1.75, (128, 64, 4, 2, 1)),
-    best((80, 999), 64, Mask::Causal, 7.5, (128, 64, 4, 2, 1)),
-    best((80, 999), 64, Mask::Any, 1.9, (64, 64, 4, 3, 1)),
-    best((80, 999), 64, Mask::Any, 2.5, (32, 128, 4, 2, 1)),
-    best((80, 999), 64, Mask::Any, 0.75, (64, 128, 4, 2, 1)),
-    best((80, 999), 64, Mask::Any, 0.0, (32, 128, 4, 2, 1)),
-    best((80, 999), 96, Mask::Full, 1.75, (128, 64, 4, 1, 1)),
-    best((80, 999), 96, Mask::Causal, 7.0, (128, 64, 4, 1, 1)),
-    best((80, 999), 96, Mask::Any, 2.2, (64, 64, 4, 2, 1)),
-    best((80, 999), 96, Mask::Any, 0.7, (128, 64, 4, 1, 1)),
-    best((80, 999), 96, Mask::Any, 0.75, (64, 64, 4, 2, 1)),
-    best((80, 999), 96, Mask::Any, 0.0, (32, 64, 4, 2, 1)),
-    best((80, 999), 128, Mask::Full, 1.75, (128, 64, 4, 1, 1)),
-    best((80, 999), 128, Mask::Causal, 7.0, (128, 64, 4, 1, 1)),
-    best((80, 999), 128, Mask::Full, 2.2, (64, 32, 4, 2, 1)),
-    best((80, 999), 128, Mask::Causal, 1.9, (64, 32, 4, 2, 1)),
-    best((80, 999), 128, Mask::Any, 0.7, (128, 64, 4, 1, 1)),
-    best((80, 999), 128, Mask::Any, 0.0, (32, 128, 4, 1, 1)),
-    best((80, 999), 256, Mask::Any, 0.75, (64, 64, 4, 1, 1)),
-    best((80, 999), 256, Mask::Any, 0.0, (32, 64, 4, 1, 1)),
-];
-
-/// How one problem is computed: the kernel, its grid, and its parameters but for the addresses.
+/// How one problem is computed: kernels, grids, and parameters but for the addresses.
 #[derive(Clone, Debug)]
 pub struct Plan {
     kernel: Arc<Kernel>,
     problem: Problem,
     grid: u32,
+    resident_ctas: u32,
     params: ForwardParams,
+    combine: Option<Arc<Kernel<CombineRow>>>,
+    workspace_bytes: u64,
+    l2_window_bytes: u64,
 }
 
 /// The addresses of a launch, on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Q.
     pub q: u64,
@@ -99,17 +95,33 @@ pub struct Addresses {
     pub o: u64,
     /// LSE, 0 where none is wanted.
     pub lse: u64,
+    /// Keys of each sequence, 0 where all have seqlen_k.
+    pub seqlens_k: u64,
+    /// The workspace, 0 where the plan needs none.
+    pub workspace: u64,
 }
 
-/// Which of the rows that can compute a problem are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowSelection {
-    /// The one that the measured table prefers.
-    Best,
-    /// Every one.
-    All,
-    /// The one of this name; with a name of another dtype or head_dim, none.
-    Named(String),
+impl PlanOptions {
+    /// Everything left to the plan.
+    pub const fn new() -> PlanOptions {
+        PlanOptions { rows: RowSelection::Best, splits: Splits::Auto, schedule: None, heads_together: None }
+    }
+}
+
+impl std::fmt::Display for Splits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Splits::Auto => write!(f, "auto splits"),
+            Splits::Count(count) => write!(f, "{count} splits"),
+            Splits::Size(keys) => write!(f, "splits of {keys} keys"),
+        }
+    }
+}
+
+impl From<RowSelection> for PlanOptions {
+    fn from(rows: RowSelection) -> PlanOptions {
+        PlanOptions { rows, ..PlanOptions::new() }
+    }
 }
 
 impl std::str::FromStr for RowSelection {
@@ -125,22 +137,35 @@ impl std::str::FromStr for RowSelection {
 }
 
 impl Plan {
-    /// The plan that runs this kernel, whether or not it is the best.
+    /// A plan of these parts.
     ///
     /// # Errors
-    /// [`Error::NoSuchKernel`] where the kernel cannot compute the problem, [`Error::TooLarge`] where its grid is.
-    pub fn with_kernel(problem: &Problem, kernel: &Arc<Kernel>) -> Result<Plan, Error> {
-        let row = &kernel.row;
-        let sizes = *problem.sizes();
-        if (row.dtype, row.head_dim) != (problem.dtype(), sizes.head_dim) {
-            let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
-            return Err(Error::NoSuchKernel { wanted: wanted(problem), available: found });
-        }
-        let ctas = geometry::ctas(row, sizes.batch, sizes.heads_q, sizes.seqlen_q);
-        if ctas > GRID_MAX {
-            let what = "the number of CTAs (batch × heads_q × blocks of queries)";
-            return Err(Error::TooLarge { what, value: ctas.to_string(), limit: GRID_MAX });
-        }
+    /// [`Error::TooLarge`] where a grid or the workspace is.
+    fn new(
+        problem: &Problem,
+        candidate: &Candidate,
+        device: &DeviceInfo,
+        splitting: Splitting,
+        combine: Option<&Arc<Kernel<CombineRow>>>,
+        heads_together: Option<u32>,
+    ) -> Result<Plan, Error> {
+        let row = &candidate.kernel.row;
+        let (sizes, group) = (*problem.sizes(), problem.group());
+        let packed_heads = geometry::packed_heads(row, group);
+        let packed_rows = u64::from(sizes.seqlen_q) * u64::from(packed_heads);
+        limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
+        let tiles = geometry::tiles(row, sizes.batch, sizes.heads_q, group, sizes.seqlen_q);
+        let ctas = tiles.saturating_mul(splitting.splits.into());
+        limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
+        let resident = device.sm_count * candidate.resident_ctas;
+        let grid = match row.schedule {
+            Schedule::Grid | Schedule::Split => ctas as u32,
+            Schedule::Persistent => (ctas as u32).min(resident),
+        };
+        let tile_heads = sizes.heads_q / packed_heads;
+        let heads = sizes.batch * tile_heads;
+        let together = heads_together.unwrap_or_else(|| preference::heads_together(problem, heads));
+        let query_blocks = geometry::query_blocks(row, sizes.seqlen_q, group);
         let params = ForwardParams {
             q_strides: problem.byte_strides(TensorRole::Q),
             k_strides: problem.byte_strides(TensorRole::K),
@@ -148,61 +173,60 @@ impl Plan {
             o_strides: problem.byte_strides(TensorRole::O),
             seqlen_q: sizes.seqlen_q,
             seqlen_k: sizes.seqlen_k,
-            heads_q: Divisor::new(sizes.heads_q),
-            group: Divisor::new(problem.group()),
-            query_blocks: Divisor::new(geometry::query_blocks(row, sizes.seqlen_q)),
+            heads_q: sizes.heads_q,
+            batch: sizes.batch,
+            tile_heads: Divisor::new(tile_heads),
+            group: Divisor::new(group),
+            query_blocks: Divisor::new(query_blocks),
+            heads_together: Divisor::new(largest_divisor(heads, together)),
+            ascending_blocks: preference::ascending_blocks(problem, candidate, device, tiles, query_blocks),
             causal: problem.causal().into(),
             scale_log2: problem.scale_log2(),
+            persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
+            split: SplitParams {
+                splits: Divisor::new(splitting.splits),
+                split_blocks: splitting.blocks,
+                ..SplitParams::default()
+            },
             ..ForwardParams::default()
         };
-        Ok(Plan { kernel: kernel.clone(), problem: *problem, grid: ctas as u32, params })
-    }
-
-    /// The plan that the measured table prefers on this device.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchKernel`] where no compiled kernel computes the problem there, [`Error::TooLarge`].
-    pub fn best(problem: &Problem, library: &Library, device: &DeviceInfo) -> Result<Plan, Error> {
-        match choose(BEST, problem, library, device) {
-            Some(kernel) => Plan::with_kernel(problem, kernel),
-            None => Err(no_kernel(problem, library, device)),
-        }
-    }
-
-    /// The plans of the rows selected; never an empty list.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchKernel`] where there is none, [`Error::TooLarge`].
-    pub fn select(
-        problem: &Problem,
-        library: &Library,
-        device: &DeviceInfo,
-        rows: &RowSelection,
-    ) -> Result<Vec<Plan>, Error> {
-        let kernels: Vec<&Arc<Kernel>> = match rows {
-            RowSelection::Best => return Ok(vec![Plan::best(problem, library, device)?]),
-            RowSelection::All => usable(problem, library, device).collect(),
-            RowSelection::Named(name) => {
-                let named: Vec<_> = library.kernels().iter().filter(|kernel| kernel.entry == *name).collect();
-                if named.is_empty() {
-                    let names: Vec<&str> =
-                        library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-                    let available = format!("there are {}", names.join(", "));
-                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
-                }
-                let runs = |kernel: &&Arc<Kernel>| runs_on(kernel, library, device);
-                named.into_iter().filter(runs).collect()
-            }
+        let mut plan = Plan {
+            kernel: candidate.kernel.clone(),
+            problem: *problem,
+            grid,
+            resident_ctas: candidate.resident_ctas,
+            params,
+            combine: combine.filter(|_| splitting.splits > 1).cloned(),
+            workspace_bytes: 0,
+            l2_window_bytes: device.l2_window_bytes,
         };
-        if kernels.is_empty() {
-            return Err(no_kernel(problem, library, device));
-        }
-        kernels.into_iter().map(|kernel| Plan::with_kernel(problem, kernel)).collect()
+        plan.workspace_bytes = match row.schedule {
+            Schedule::Grid => 0,
+            Schedule::Persistent => COUNTER_BYTES,
+            Schedule::Split if splitting.splits == 1 => 0,
+            Schedule::Split => plan.partial_bytes()?,
+        };
+        Ok(plan)
     }
 
-    /// The kernel.
+    /// Bytes of a workspace with the partial O and LSE.
+    fn partial_bytes(&self) -> Result<u64, Error> {
+        let rows = self.problem.lse_len() as u64;
+        limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows, GRID_MAX)?;
+        // The head dimension is at most 256, the splits as many: 2^31 · 2^8 · 2^8 · 4 bytes fit.
+        let partial_rows = rows * u64::from(self.splits());
+        let row_bytes = u64::from(self.problem.sizes().head_dim) * 4 + 4;
+        Ok(COUNTER_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
+    }
+
+    /// The kernel that computes attention.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// The kernel that merges the splits, where there are several.
+    pub fn combine(&self) -> Option<&Kernel<CombineRow>> {
+        self.combine.as_deref()
     }
 
     /// The problem.
@@ -210,111 +234,122 @@ impl Plan {
         &self.problem
     }
 
-    /// CTAs of the launch.
+    /// How CTAs take their work.
+    pub fn schedule(&self) -> Schedule {
+        self.kernel.row.schedule
+    }
+
+    /// CTAs of the launch of [`Plan::kernel`].
     pub fn grid(&self) -> u32 {
         self.grid
     }
 
+    /// CTAs of the launch of [`Plan::combine`]: one a query row.
+    pub fn combine_grid(&self) -> u32 {
+        // Checked where there is a combine kernel.
+        self.problem.lse_len() as u32
+    }
+
+    /// CTAs of [`Plan::kernel`] that an SM holds at a time, by shared memory, registers and threads.
+    pub fn resident_ctas(&self) -> u32 {
+        self.resident_ctas
+    }
+
+    /// Ranges that the keys are split into; 1 where they are not split.
+    pub fn splits(&self) -> u32 {
+        self.params.split.splits.value
+    }
+
+    /// Keys of a range, in whole blocks.
+    pub fn split_keys(&self) -> u64 {
+        u64::from(self.params.split.split_blocks) * u64::from(self.kernel.row.block_n)
+    }
+
+    /// Blocks of query rows of all heads and batch entries.
+    pub fn tiles(&self) -> u32 {
+        self.params.persistent.tiles
+    }
+
+    /// Bytes of workspace that a launch needs, 0 where none: [`COUNTER_BYTES`] for the persistent schedule's counter, and O and
+    /// LSE of each split in float32.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes
+    }
+
     /// The parameters of a launch with these addresses.
     pub fn params(&self, at: &Addresses) -> ForwardParams {
-        ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, ..self.params }
+        let (partial_o, partial_lse) = self.partials(at.workspace);
+        let persistent = PersistentParams { counter: at.workspace, ..self.params.persistent };
+        let split = SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, ..self.params.split };
+        ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, persistent, split, ..self.params }
     }
-}
 
-impl Best {
-    fn fits(&self, problem: &Problem, device: &DeviceInfo) -> bool {
-        let mask_fits = match self.mask {
-            Mask::Any => true,
-            Mask::Full => !problem.causal(),
-            Mask::Causal => problem.causal(),
+    /// The parameters of the launch of [`Plan::combine`] with these addresses.
+    pub fn combine_params(&self, at: &Addresses) -> CombineParams {
+        let sizes = self.problem.sizes();
+        let (partial_o, partial_lse) = self.partials(at.workspace);
+        CombineParams {
+            partial_o,
+            partial_lse,
+            o: at.o,
+            lse: at.lse,
+            o_strides: self.params.o_strides,
+            rows: self.problem.lse_len() as u64,
+            heads_q: Divisor::new(sizes.heads_q),
+            seqlen_q: Divisor::new(sizes.seqlen_q),
+            chunks: Divisor::new(sizes.head_dim / 4),
+            splits: self.splits(),
+        }
+    }
+
+    /// Where the partial O and LSE lie in a workspace; 0 where there are none.
+    fn partials(&self, workspace: u64) -> (u64, u64) {
+        if self.combine.is_none() {
+            return (0, 0);
+        }
+        let partial_o = workspace + COUNTER_BYTES;
+        let rows = self.problem.lse_len() as u64 * u64::from(self.splits());
+        (partial_o, partial_o + rows * u64::from(self.problem.sizes().head_dim) * 4)
+    }
+
+    /// The range of addresses that holds K and V, or as much as the device keeps: V where the two lie too far apart. `None` where
+    /// the device keeps nothing.
+    pub(crate) fn l2_window(&self, k: u64, v: u64) -> Option<L2Window> {
+        if self.l2_window_bytes == 0 {
+            return None;
+        }
+        let bytes = |role| self.problem.len(role) as u64 * u64::from(self.problem.dtype().bytes());
+        let (k_bytes, v_bytes) = (bytes(TensorRole::K), bytes(TensorRole::V));
+        let address = k.min(v);
+        let both = (k + k_bytes).max(v + v_bytes) - address;
+        let window = if both <= self.l2_window_bytes {
+            L2Window { address, bytes: both }
+        } else {
+            L2Window { address: v, bytes: v_bytes.min(self.l2_window_bytes) }
         };
-        (self.sm.0..=self.sm.1).contains(&device.sm) && self.head_dim == problem.sizes().head_dim && mask_fits
-    }
-
-    fn names(&self, row: &Row) -> bool {
-        (row.block_m, row.block_n, row.warps, row.stages, row.min_ctas) == self.row
+        Some(window)
     }
 }
 
-/// The kernel of the first line that fits, else of [`fallback`]. Only float32 accumulation is chosen unasked.
-fn choose<'a>(
-    table: &[Best],
-    problem: &Problem,
-    library: &'a Library,
-    device: &DeviceInfo,
-) -> Option<&'a Arc<Kernel>> {
-    let usable = || usable(problem, library, device).filter(|kernel| kernel.row.acc == Accumulation::F32);
-    let measured = table.iter().filter(|best| best.fits(problem, device)).find_map(|best| {
-        usable()
-            .find(|kernel| best.names(&kernel.row) && fills(&kernel.row, problem, device, best.ctas_per_sm))
-    });
-    measured.or_else(|| fallback(usable(), problem, device))
+fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), Error> {
+    if value > limit { Err(Error::TooLarge { what, value: value.to_string(), limit }) } else { Ok(()) }
 }
 
-/// CTAs an SM that a row's grid has.
-pub fn ctas_per_sm(row: &Row, problem: &Problem, sm_count: u32) -> f64 {
-    let sizes = problem.sizes();
-    geometry::ctas(row, sizes.batch, sizes.heads_q, sizes.seqlen_q) as f64 / f64::from(sm_count.max(1))
-}
-
-fn fills(row: &Row, problem: &Problem, device: &DeviceInfo, least: f64) -> bool {
-    ctas_per_sm(row, problem, device.sm_count) >= least
-}
-
-/// Of the kernels that can compute the problem: one whose grid gives every SM a CTA before one whose does not, then the largest
-/// tile where SMs are busy and the smallest where they are not, then more stages; the name decides what is left, so that the
-/// choice is always the same.
-fn fallback<'a>(
-    kernels: impl Iterator<Item = &'a Arc<Kernel>>,
-    problem: &Problem,
-    device: &DeviceInfo,
-) -> Option<&'a Arc<Kernel>> {
-    kernels.max_by_key(|kernel| {
-        let row = &kernel.row;
-        let busy = fills(row, problem, device, 1.0);
-        let tile = i64::from(row.block_m * row.block_n);
-        (busy, if busy { tile } else { -tile }, row.stages, std::cmp::Reverse(&kernel.entry))
-    })
-}
-
-/// The kernels that can compute the problem on the device.
-fn usable<'a>(
-    problem: &Problem,
-    library: &'a Library,
-    device: &DeviceInfo,
-) -> impl Iterator<Item = &'a Arc<Kernel>> {
-    let wanted = (problem.dtype(), problem.sizes().head_dim);
-    library.kernels().iter().filter(move |kernel| {
-        (kernel.row.dtype, kernel.row.head_dim) == wanted && runs_on(kernel, library, device)
-    })
-}
-
-fn runs_on(kernel: &Kernel, library: &Library, device: &DeviceInfo) -> bool {
-    kernel.smem_bytes <= device.smem_opt_in_bytes && library.source(kernel, device.sm).is_some()
-}
-
-fn wanted(problem: &Problem) -> String {
-    format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim)
-}
-
-fn no_kernel(problem: &Problem, library: &Library, device: &DeviceInfo) -> Error {
-    let available = format!(
-        "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
-        library.kernels().len(),
-        library.folder().display(),
-        device.sm
-    );
-    Error::NoSuchKernel { wanted: wanted(problem), available }
+/// The largest divisor of `n` that is at most `most`, or [`HEADS_TOGETHER_MAX`] where that is less and `n` is more.
+fn largest_divisor(n: u32, most: u32) -> u32 {
+    if most >= n {
+        return n;
+    }
+    (1..=most.min(HEADS_TOGETHER_MAX)).rev().find(|&divisor| n.is_multiple_of(divisor)).unwrap_or(1)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::device::Device;
-    use crate::device::tests::Recorder;
+    use crate::device::model::DeviceModel;
     use crate::module::tests::library;
     use crate::problem::{Layout, Sizes};
-    use kernels_gpu::row::{Dtype, HEAD_DIMS};
+    use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row};
     use kernels_gpu::table::VARIANTS;
 
     /// A usual row, for tests to vary.
@@ -327,34 +362,47 @@ pub(crate) mod tests {
         stages: 2,
         acc: Accumulation::F32,
         min_ctas: 1,
+        warp_rows: 16,
+        schedule: Schedule::Grid,
     };
-    const TALL: Row = Row { block_m: 128, ..ROW };
+    const TALL: Row = Row { block_m: 128, warp_rows: 32, ..ROW };
     const LOW: Row = Row { block_m: 32, ..ROW };
+    pub(crate) const SPLIT: Row = Row { block_m: 16, schedule: Schedule::Split, ..ROW };
+    const TALL_SPLIT: Row = Row { schedule: Schedule::Split, ..ROW };
+    pub(crate) const PERSISTENT: Row = Row { schedule: Schedule::Persistent, ..ROW };
 
     fn problem(batch: u32, seqlen: u32) -> Problem {
-        let sizes =
-            Sizes { batch, heads_q: 8, heads_kv: 2, seqlen_q: seqlen, seqlen_k: seqlen, head_dim: 64 };
+        shaped([batch, 8, 2, seqlen, seqlen, 64])
+    }
+
+    fn shaped([batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]: [u32; 6]) -> Problem {
+        let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
         Problem::new(sizes, Dtype::F16).expect("valid")
     }
 
+    /// A device of so many SMs that holds one CTA of any row with over 50 KB on each, two of the others.
     fn info(sm: u32, sm_count: u32) -> DeviceInfo {
-        Recorder::new(sm, sm_count).info().clone()
+        DeviceInfo { sm, sm_count, ..DeviceModel::L4.info() }
+    }
+
+    fn planner(rows: &[Row], device: &DeviceInfo) -> Planner {
+        Planner::new(&library(rows), device)
+    }
+
+    fn with(splits: Splits) -> PlanOptions {
+        PlanOptions { splits, ..PlanOptions::new() }
     }
 
     #[test]
     fn parameters_are_the_problems() {
-        let sizes = Sizes { batch: 3, heads_q: 8, heads_kv: 2, seqlen_q: 65, seqlen_k: 17, head_dim: 64 };
-        let problem =
-            Problem::new(sizes, Dtype::F16).expect("valid").with_layout(Layout::Bshd).with_causal(true);
-        let plan = Plan::best(&problem, &library(&[ROW]), &info(80, 1)).expect("planned");
-        assert_eq!(plan.grid(), 3 * 8 * 2);
-        let at = Addresses { q: 16, k: 32, v: 48, o: 64, lse: 80 };
+        let problem = shaped([3, 8, 2, 65, 17, 64]).with_layout(Layout::Bshd).with_causal(true);
+        let plan = planner(&[ROW], &info(80, 1)).plan(&problem, &PlanOptions::new()).expect("planned");
+        assert_eq!((plan.grid(), plan.tiles(), plan.workspace_bytes(), plan.splits()), (48, 48, 0, 1));
+        let at = Addresses { q: 16, k: 32, v: 48, o: 64, lse: 80, ..Addresses::default() };
         let params = plan.params(&at);
         assert_eq!((params.q, params.k, params.v, params.o, params.lse), (16, 32, 48, 64, 80));
-        assert_eq!(
-            (params.seqlen_q, params.seqlen_k, params.heads_q.value, params.group.value),
-            (65, 17, 8, 4)
-        );
+        assert_eq!((params.seqlen_q, params.seqlen_k, params.heads_q, params.batch), (65, 17, 8, 3));
+        assert_eq!((params.group.value, params.tile_heads.value), (4, 8));
         assert_eq!((params.query_blocks.value, params.causal), (2, 1));
         assert_eq!(params.scale_log2, 0.125 * std::f32::consts::LOG2_E);
         assert_eq!((params.q_strides.row, params.q_strides.head), (8 * 128, 128));
@@ -363,70 +411,148 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_first_line_that_fits_is_taken_and_small_grids_get_smaller_blocks() {
-        let library = library(&[LOW, ROW, TALL]);
-        let table = [
-            best((90, 90), 64, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-            best((80, 89), 64, Mask::Causal, 0.0, (32, 64, 4, 2, 1)),
-            best((80, 89), 64, Mask::Any, 2.0, (128, 64, 4, 2, 1)),
-            best((80, 89), 64, Mask::Any, 0.0, (64, 64, 4, 2, 1)),
-        ];
-        let block_m = |problem: &Problem, device: &DeviceInfo| {
-            choose(&table, problem, &library, device).expect("one fits").row.block_m
-        };
-        // 8 heads × 4 blocks of 128 rows are 2 CTAs an SM of 16.
-        assert_eq!(block_m(&problem(1, 512), &info(89, 16)), 128);
-        assert_eq!(block_m(&problem(1, 512), &info(89, 17)), 64);
-        assert_eq!(block_m(&problem(1, 512).with_causal(true), &info(89, 16)), 32);
-        assert_eq!(block_m(&problem(1, 512), &info(90, 16)), 64);
+    fn splits_have_a_grid_a_workspace_and_a_combine_kernel() {
+        let problem = shaped([3, 8, 2, 5, 1000, 64]);
+        let planner = planner(&[ROW, SPLIT], &info(80, 58));
+        let plan = planner.plan(&problem, &with(Splits::Count(5))).expect("planned");
+        // 20 packed rows are 2 blocks of 16; 16 blocks of keys are 4 splits of 4.
+        assert_eq!(
+            (plan.schedule(), plan.tiles(), plan.splits(), plan.split_keys()),
+            (Schedule::Split, 12, 4, 256)
+        );
+        assert_eq!((plan.grid(), plan.combine_grid()), (12 * 4, 3 * 8 * 5));
+        assert_eq!(plan.combine().map(|kernel| kernel.entry.as_str()), Some("combine_f16"));
+        let rows = 4 * 3 * 8 * 5;
+        assert_eq!(plan.workspace_bytes(), 256 + (rows * 65 * 4_u64).next_multiple_of(256));
+        let at = Addresses { o: 64, lse: 80, workspace: 1 << 20, ..Addresses::default() };
+        let (forward, combine) = (plan.params(&at), plan.combine_params(&at));
+        assert_eq!(
+            (forward.tile_heads.value, forward.split.splits.value, forward.split.split_blocks),
+            (2, 4, 4)
+        );
+        assert_eq!(forward.split.partial_o, (1 << 20) + 256);
+        assert_eq!(forward.split.partial_lse, (1 << 20) + 256 + rows * 64 * 4);
+        assert_eq!(
+            (combine.partial_o, combine.partial_lse),
+            (forward.split.partial_o, forward.split.partial_lse)
+        );
+        assert_eq!((combine.rows, combine.splits, combine.chunks.value, combine.o), (120, 4, 16, 64));
+        assert!(forward.split.partial_lse + rows * 4 <= at.workspace + plan.workspace_bytes());
+
+        let one = planner.plan(&problem, &with(Splits::Count(1))).expect("planned");
+        assert_eq!((one.workspace_bytes(), one.combine().is_none(), one.grid()), (0, true, 12));
+        assert_eq!(one.params(&at).split.partial_o, 0);
     }
 
     #[test]
-    fn without_a_line_any_kernel_that_fits_is_taken_the_smallest_where_sms_would_idle() {
-        let library = library(&[TALL, LOW, ROW]);
-        let block_m = |sm_count| {
-            choose(&[], &problem(1, 512), &library, &info(80, sm_count)).expect("one fits").row.block_m
-        };
-        assert_eq!((block_m(32), block_m(33), block_m(64), block_m(1000)), (128, 64, 64, 32));
+    fn persistent_ctas_are_as_many_as_the_device_holds_or_as_there_are_tiles() {
+        let device = info(80, 10);
+        let options = PlanOptions { schedule: Some(Schedule::Persistent), ..PlanOptions::new() };
+        let planner = planner(&[ROW, PERSISTENT], &device);
+        let plan = planner.plan(&problem(4, 640), &options).expect("planned");
+        assert_eq!((plan.tiles(), plan.resident_ctas(), plan.grid()), (320, 2, 20));
+        assert_eq!(plan.workspace_bytes(), COUNTER_BYTES);
+        let at = Addresses { workspace: 4096, ..Addresses::default() };
+        assert_eq!((plan.params(&at).persistent.counter, plan.params(&at).persistent.tiles), (4096, 320));
+        let few = planner.plan(&problem(1, 64), &options).expect("planned");
+        assert_eq!((few.tiles(), few.grid()), (8, 8));
+        let unasked = planner.plan(&problem(4, 640), &PlanOptions::new()).expect("planned");
+        assert_eq!(unasked.schedule(), Schedule::Grid, "no measurement prefers it");
     }
 
     #[test]
-    fn every_row_of_the_table_lines_is_one_that_can_exist() {
-        for best in BEST {
-            let (block_m, block_n, warps, stages, min_ctas) = best.row;
-            for dtype in [Dtype::F16, Dtype::Bf16] {
-                let head_dim = best.head_dim;
-                let row = Row {
-                    dtype,
-                    head_dim,
-                    block_m,
-                    block_n,
-                    warps,
-                    stages,
-                    acc: Accumulation::F32,
-                    min_ctas,
-                };
-                assert_eq!(row.check(), Ok(()));
-                assert!(
-                    VARIANTS.iter().any(|variant| variant.row == row),
-                    "{} is not in the table",
-                    row.entry_name()
-                );
+    fn few_tiles_and_many_keys_are_split_and_full_devices_are_not() {
+        let planner = planner(&[LOW, ROW, TALL, SPLIT, TALL_SPLIT], &DeviceModel::H200.info());
+        let plan = |shape| planner.plan(&shaped(shape), &PlanOptions::new()).expect("planned");
+        let decode = plan([1, 32, 8, 1, 32768, 64]);
+        assert_eq!((decode.schedule(), decode.kernel().row.block_m), (Schedule::Split, 16));
+        assert!(decode.splits() > 8 && decode.grid() > 132, "{}", decode.splits());
+        assert_eq!(plan([8, 32, 32, 4096, 4096, 64]).schedule(), Schedule::Grid);
+        assert_eq!(plan([1, 2, 2, 64, 64, 64]).schedule(), Schedule::Grid, "one block of keys");
+        let few_heads = plan([1, 8, 1, 128, 32768, 64]);
+        assert_eq!((few_heads.schedule(), few_heads.kernel().row.block_m), (Schedule::Split, 64));
+    }
+
+    #[test]
+    fn a_split_size_makes_the_same_ranges_in_any_batch_and_on_any_device() {
+        let options = with(Splits::Size(200));
+        for (device, batch, seqlen_k) in [(1, 1, 500), (58, 3, 500), (132, 64, 4000), (1000, 2, 65)] {
+            let planner = planner(&[LOW, ROW, SPLIT, TALL_SPLIT], &info(90, device));
+            for lengths in [false, true] {
+                let problem = shaped([batch, 8, 2, 3, seqlen_k, 64]).with_lengths(lengths);
+                let plan = planner.plan(&problem, &options).expect("planned");
+                assert_eq!((plan.kernel().row, plan.split_keys()), (SPLIT, 256));
             }
         }
     }
 
     #[test]
+    fn lengths_and_splits_need_kernels_that_can() {
+        let device = info(80, 58);
+        let lengths = problem(1, 300).with_lengths(true);
+        let plan = planner(&[ROW, SPLIT], &device).plan(&lengths, &PlanOptions::new()).expect("planned");
+        assert_eq!(plan.schedule(), Schedule::Split);
+        let without = planner(&[ROW], &device);
+        let error = without.plan(&lengths, &PlanOptions::new()).expect_err("none can").to_string();
+        assert!(error.contains("that takes lengths on the device"), "{error}");
+        let error =
+            without.plan(&problem(1, 300), &with(Splits::Count(2))).expect_err("none can").to_string();
+        assert!(error.contains("that splits the keys"), "{error}");
+        let named = PlanOptions { rows: RowSelection::Named(ROW.entry_name()), ..with(Splits::Count(2)) };
+        assert!(planner(&[ROW, SPLIT], &device).plan(&problem(1, 300), &named).is_err());
+        let kernel = library(&[ROW]).kernels()[0].clone();
+        assert!(without.with_kernel(&lengths, &kernel, &PlanOptions::new()).is_err());
+        let too_many = planner(&[SPLIT], &device).plan(&problem(1, 300), &with(Splits::Count(257)));
+        assert!(matches!(too_many, Err(Error::Splits { splits: 257, limit: 256, .. })));
+    }
+
+    #[test]
+    fn a_plan_says_why_it_is_what_it_is() {
+        let planner = planner(&[LOW, ROW, SPLIT], &info(80, 58));
+        let reasons = |shape, options: &PlanOptions| {
+            let (plan, reasons) = planner.explain(&shaped(shape), options).expect("planned");
+            let unexplained = planner.plan(&shaped(shape), options).expect("planned");
+            assert_eq!(
+                (plan.grid(), &plan.kernel().entry),
+                (unexplained.grid(), &unexplained.kernel().entry)
+            );
+            reasons.iter().map(Reason::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let decode = reasons([1, 8, 2, 1, 16384, 64], &PlanOptions::new());
+        for needle in ["the fewest that fill waves", "taken: the kernel", "enough to read"] {
+            assert!(decode.contains(needle), "{needle:?} is in: {decode}");
+        }
+        let large = reasons([8, 32, 32, 512, 512, 64], &PlanOptions::new());
+        assert!(large.contains("not taken: the kernel"), "{large}");
+        let asked = reasons([1, 8, 2, 1, 8192, 64], &with(Splits::Size(1024)));
+        assert!(asked.contains("a split size was asked for") && asked.contains("8 splits"), "{asked}");
+    }
+
+    #[test]
+    fn without_a_line_any_kernel_that_fits_is_taken_the_smallest_where_sms_would_idle() {
+        let rows = [TALL, LOW, ROW].map(|row| Row { stages: 1, ..row });
+        let block_m = |sm_count| {
+            let planner = planner(&rows, &info(80, sm_count));
+            planner.plan(&problem(1, 512), &PlanOptions::new()).expect("one fits").kernel().row.block_m
+        };
+        assert_eq!((block_m(32), block_m(33), block_m(64), block_m(1000)), (128, 64, 64, 32));
+    }
+
+    #[test]
     fn every_head_dim_and_dtype_has_a_plan_on_every_family() {
         let rows: Vec<Row> = VARIANTS.iter().map(|variant| variant.row).collect();
-        let library = library(&rows);
-        for head_dim in HEAD_DIMS {
-            for dtype in [Dtype::F16, Dtype::Bf16] {
-                let sizes = Sizes { head_dim, ..*problem(1, 128).sizes() };
-                let problem = Problem::new(sizes, dtype).expect("valid");
-                for sm in [80, 86, 89, 90, 100, 120] {
-                    let plan = Plan::best(&problem, &library, &info(sm, 58)).expect("planned");
-                    assert_eq!((plan.kernel().row.dtype, plan.kernel().row.head_dim), (dtype, head_dim));
+        for sm in [80, 86, 89, 90, 100, 120] {
+            let planner = planner(&rows, &info(sm, 58));
+            for head_dim in HEAD_DIMS {
+                for dtype in [Dtype::F16, Dtype::Bf16] {
+                    for (seqlen_q, splits) in [(128, Splits::Auto), (1, Splits::Auto), (1, Splits::Size(256))]
+                    {
+                        let sizes = Sizes { head_dim, seqlen_q, ..*problem(1, 4096).sizes() };
+                        let problem = Problem::new(sizes, dtype).expect("valid");
+                        let plan = planner.plan(&problem, &with(splits)).expect("planned");
+                        assert_eq!((plan.kernel().row.dtype, plan.kernel().row.head_dim), (dtype, head_dim));
+                        assert!(plan.combine().is_none_or(|combine| combine.row.dtype == dtype));
+                    }
                 }
             }
         }
@@ -436,11 +562,10 @@ pub(crate) mod tests {
     fn rows_are_selected_by_name_and_f16_accumulation_only_so() {
         let half = Row { acc: Accumulation::F16, ..ROW };
         let bf16 = Row { dtype: Dtype::Bf16, ..ROW };
-        let library = library(&[half, ROW, bf16]);
-        let device = info(89, 58);
+        let planner = planner(&[half, ROW, bf16], &info(89, 58));
         let select = |rows: &str| {
-            let rows = rows.parse().expect("any text is a selection");
-            Plan::select(&problem(1, 64), &library, &device, &rows)
+            let rows: RowSelection = rows.parse().expect("any text is a selection");
+            planner.plans(&problem(1, 64), &rows.into())
         };
         let names =
             |rows| select(rows).expect("some").iter().map(|plan| plan.kernel().row).collect::<Vec<_>>();
@@ -450,21 +575,78 @@ pub(crate) mod tests {
         let error = select("fwd_nothing").expect_err("unknown").to_string();
         assert!(error.starts_with("no kernel fwd_nothing: there are fwd_f16"), "{error}");
         assert!(matches!(select(&bf16.entry_name()), Err(Error::NoSuchKernel { .. })), "another dtype");
-        let wide =
-            Problem::new(Sizes { head_dim: 32, ..*problem(1, 64).sizes() }, Dtype::F16).expect("valid");
-        assert!(matches!(Plan::best(&wide, &library, &device), Err(Error::NoSuchKernel { .. })));
+        let wide = shaped([1, 8, 2, 64, 64, 32]);
+        assert!(matches!(planner.plan(&wide, &PlanOptions::new()), Err(Error::NoSuchKernel { .. })));
     }
 
     #[test]
     fn a_grid_over_the_limit_and_shared_memory_over_the_devices_are_refused() {
-        let sizes =
-            Sizes { batch: 1 << 15, heads_q: 1 << 15, heads_kv: 1, seqlen_q: 129, seqlen_k: 1, head_dim: 64 };
-        let large = Problem::new(sizes, Dtype::F16).expect("valid");
-        assert!(matches!(Plan::best(&large, &library(&[ROW]), &info(80, 1)), Err(Error::TooLarge { .. })));
+        let refused = |shape: [u32; 6], options: &PlanOptions| {
+            planner(&[ROW, SPLIT], &info(80, 1)).plan(&shaped(shape), options).expect_err("refused")
+        };
+        let huge = 1 << 15;
+        assert!(matches!(refused([huge, huge, 1, 129, 1, 64], &PlanOptions::new()), Error::TooLarge { .. }));
+        let rows = refused([1, 1 << 16, 1, 1 << 16, 9, 64], &with(Splits::Count(1)));
+        assert!(matches!(rows, Error::TooLarge { what, .. } if what.contains("share a KV head")), "{rows}");
+        let ctas = refused([huge, 256, 256, 16, 64 * 256, 64], &with(Splits::Count(256)));
+        assert!(matches!(ctas, Error::TooLarge { what, .. } if what.contains("CTAs")), "{ctas}");
         let small = DeviceInfo { smem_opt_in_bytes: 1024, ..info(80, 1) };
         assert!(matches!(
-            Plan::best(&problem(1, 1), &library(&[ROW]), &small),
+            planner(&[ROW], &small).plan(&problem(1, 1), &PlanOptions::new()),
             Err(Error::NoSuchKernel { .. })
         ));
+    }
+
+    #[test]
+    fn rows_for_more_shared_memory_are_for_the_devices_that_have_it() {
+        let large = Row { stages: 4, block_n: 128, ..TALL };
+        let smem = |name: &str| DeviceModel::find(name).expect("a model").info();
+        assert!(geometry::smem_bytes(&large) > 99 * 1024 && geometry::smem_bytes(&large) < 163 * 1024);
+        let rows = |device| planner(&[ROW, large], &device).plans(&problem(1, 64), &RowSelection::All.into());
+        assert_eq!(rows(smem("a100")).expect("some").len(), 2);
+        assert_eq!(rows(smem("l4")).expect("some").len(), 1);
+    }
+
+    #[test]
+    fn heads_together_divide_the_heads() {
+        let planner = planner(&[ROW], &info(80, 1));
+        let together = |asked| {
+            let options = PlanOptions { heads_together: Some(asked), ..PlanOptions::new() };
+            let plan = planner.plan(&shaped([3, 10, 2, 64, 64, 64]), &options).expect("planned");
+            plan.params(&Addresses::default()).heads_together.value
+        };
+        assert_eq!([1, 4, 7, 14, 29, 30, 1000].map(together), [1, 3, 6, 10, 15, 30, 30]);
+    }
+
+    #[test]
+    fn causal_blocks_are_taken_longest_first_and_folded_where_two_an_sm_run_at_once() {
+        let order = |batch, causal| {
+            let problem = shaped([batch, 8, 2, 640, 640, 64]).with_causal(causal);
+            let plan = planner(&[ROW], &info(80, 58)).plan(&problem, &PlanOptions::new()).expect("planned");
+            let params = plan.params(&Addresses::default());
+            (plan.grid(), params.heads_together.value, params.ascending_blocks)
+        };
+        assert_eq!(order(1, true), (80, 8, 5), "58 SMs hold 116");
+        assert_eq!(order(2, true), (160, 16, 0));
+        assert_eq!(order(1, false), (80, 1, 0));
+        let many = shaped([300, 8, 2, 640, 640, 64]).with_causal(true);
+        let plan = planner(&[ROW], &info(80, 58)).plan(&many, &PlanOptions::new()).expect("planned");
+        assert_eq!(plan.params(&Addresses::default()).heads_together.value, 2400);
+    }
+
+    #[test]
+    fn the_window_holds_k_and_v_or_what_fits() {
+        let device = DeviceInfo { l2_window_bytes: 1 << 20, ..info(90, 1) };
+        let plan = |seqlen| {
+            planner(&[ROW], &device)
+                .plan(&shaped([1, 1, 1, 64, seqlen, 64]), &PlanOptions::new())
+                .expect("planned")
+        };
+        let window = |seqlen, k, v| plan(seqlen).l2_window(k, v).map(|window| (window.address, window.bytes));
+        assert_eq!(window(64, 8192, 16384), Some((8192, 16384)), "8 KB each, side by side");
+        assert_eq!(window(64, 1 << 30, 8192), Some((8192, 8192)), "far apart: V");
+        assert_eq!(window(1 << 20, 0, 1 << 27), Some((1 << 27, 1 << 20)), "too long");
+        let none = planner(&[ROW], &info(90, 1)).plan(&problem(1, 64), &PlanOptions::new()).expect("planned");
+        assert_eq!(none.l2_window(0, 0), None);
     }
 }

@@ -148,6 +148,7 @@ pub struct Problem {
     sizes: Sizes,
     dtype: Dtype,
     causal: bool,
+    has_lengths: bool,
     scale: f32,
     strides: [ElementStrides; 4],
     /// Elements from the first to the last of each tensor, both included.
@@ -209,12 +210,19 @@ impl Problem {
         // Fewer than O has elements, so it fits.
         let lse_len = sizes.batch as usize * sizes.heads_q as usize * sizes.seqlen_q as usize;
         let scale = (1.0 / f64::from(sizes.head_dim).sqrt()) as f32;
-        Ok(Problem { sizes, dtype, causal: false, scale, strides, lengths, lse_len })
+        Ok(Problem { sizes, dtype, causal: false, has_lengths: false, scale, strides, lengths, lse_len })
     }
 
     /// With or without the causal mask, aligned bottom-right: query i sees key j where j ≤ i + seqlen_k − seqlen_q.
     pub fn with_causal(self, causal: bool) -> Problem {
         Problem { causal, ..self }
+    }
+
+    /// With or without lengths: then each sequence of K and V has a number of keys of its own, at most seqlen_k, which lies on the
+    /// device ([`crate::DeviceTensors::seqlens_k`]). Its other keys are never read; the causal mask is aligned to its own last key; a
+    /// sequence of length 0 has O 0 and LSE −∞.
+    pub fn with_lengths(self, has_lengths: bool) -> Problem {
+        Problem { has_lengths, ..self }
     }
 
     /// With another softmax scale.
@@ -277,6 +285,31 @@ impl Problem {
     /// Whether the causal mask applies.
     pub fn causal(&self) -> bool {
         self.causal
+    }
+
+    /// Whether each sequence has a number of keys of its own.
+    pub fn has_lengths(&self) -> bool {
+        self.has_lengths
+    }
+
+    /// Refuses lengths that are not one a sequence, or longer than K and V.
+    ///
+    /// # Errors
+    /// [`Error::Lengths`] where the problem has none, [`Error::WrongLength`], [`Error::LengthTooLong`].
+    pub fn check_lengths(&self, seqlens_k: &[u32]) -> Result<(), Error> {
+        if !self.has_lengths {
+            let reason = "lengths were given, and the problem has none: plan Problem::with_lengths";
+            return Err(Error::Lengths { reason });
+        }
+        let (expected, got) = (self.sizes.batch as usize, seqlens_k.len());
+        if got != expected {
+            return Err(Error::WrongLength { tensor: "the lengths", expected, got });
+        }
+        let seqlen_k = self.sizes.seqlen_k;
+        match seqlens_k.iter().enumerate().find(|&(_, &length)| length > seqlen_k) {
+            Some((batch, &length)) => Err(Error::LengthTooLong { batch, length, seqlen_k }),
+            None => Ok(()),
+        }
     }
 
     /// The softmax scale.

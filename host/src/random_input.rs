@@ -34,6 +34,31 @@ pub fn qkv(problem: &Problem, kind: InputKind, seed: u64) -> [Vec<u16>; 3] {
     [TensorRole::Q, TensorRole::K, TensorRole::V].map(|role| tensor(problem, role, kind, &mut random))
 }
 
+/// A length for each sequence, 1 to seqlen_k, every one as likely.
+pub fn lengths(problem: &Problem, seed: u64) -> Vec<u32> {
+    let mut random = Random { state: seed };
+    let seqlen_k = u64::from(problem.sizes().seqlen_k);
+    (0..problem.sizes().batch).map(|_| (1 + random.next_u64() % seqlen_k) as u32).collect()
+}
+
+/// Puts NaN in place of the keys and values behind each sequence's last.
+///
+/// # Panics
+/// If there is not a length for each sequence.
+pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 3]) {
+    let sizes = problem.sizes();
+    for role in [TensorRole::K, TensorRole::V] {
+        for batch in 0..sizes.batch as usize {
+            for head in 0..sizes.heads_kv as usize {
+                for key in seqlens_k[batch].min(sizes.seqlen_k)..sizes.seqlen_k {
+                    let start = row_start(problem, role, [batch, head, key as usize]);
+                    qkv[role as usize][start..start + sizes.head_dim as usize].fill(nan(problem.dtype()));
+                }
+            }
+        }
+    }
+}
+
 fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {
     let sizes = problem.sizes();
     let (heads, rows) = match role {

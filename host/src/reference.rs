@@ -3,6 +3,7 @@
 //! Two passes over the scores of a few query rows at a time, with no online rescaling: as little in common with
 //! the kernels as can be. Threads share the work by KV head and by block of query rows.
 
+use crate::attention::HostTensors;
 use crate::problem::{Problem, TensorRole};
 use half::{bf16, f16};
 use kernels_gpu::row::Dtype;
@@ -50,6 +51,16 @@ pub fn narrow(dtype: Dtype, value: f64) -> u16 {
 /// # Panics
 /// If a slice is shorter than the problem needs: check lengths first.
 pub fn reference(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], progress: Progress<'_>) -> Reference {
+    reference_of(problem, &HostTensors { q, k, v, seqlens_k: None }, progress)
+}
+
+/// As [`reference`](fn@reference), for sequences with lengths; one over seqlen_k counts as seqlen_k. What lies behind a sequence's last key
+/// is not read.
+///
+/// # Panics
+/// If a slice is shorter than the problem needs: check lengths first.
+pub fn reference_of(problem: &Problem, tensors: &HostTensors<'_>, progress: Progress<'_>) -> Reference {
+    let HostTensors { q, k, v, .. } = *tensors;
     let sizes = problem.sizes();
     let [group, heads_kv, seqlen_q, head_dim] =
         [problem.group(), sizes.heads_kv, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);
@@ -62,12 +73,12 @@ pub fn reference(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], progress: P
     let heads: Vec<HeadOutput> = kv_heads
         .into_par_iter()
         .flat_map_iter(|(batch, head_kv)| {
-            let kv = KvHead::load(problem, k, v, batch, head_kv);
+            let kv = KvHead::load(problem, [k, v], keys(problem, tensors.seqlens_k, batch), [batch, head_kv]);
             let heads: Vec<HeadOutput> = (0..group)
                 .into_par_iter()
                 .map(|member| {
                     let head_q = head_kv * group + member;
-                    let query = Matrix::load(problem, TensorRole::Q, q, batch, head_q);
+                    let query = Matrix::load(problem, TensorRole::Q, q, seqlen_q, [batch, head_q]);
                     let mut output =
                         HeadOutput { o: vec![0.0; seqlen_q * head_dim], lse: vec![0.0; seqlen_q] };
                     output
@@ -101,12 +112,17 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn load(problem: &Problem, role: TensorRole, data: &[u16], batch: usize, head: usize) -> Matrix {
-        let sizes = problem.sizes();
-        let seqlen = if role == TensorRole::Q { sizes.seqlen_q } else { sizes.seqlen_k } as usize;
-        let head_dim = sizes.head_dim as usize;
-        let mut rows = Vec::with_capacity(seqlen * head_dim);
-        for row in 0..seqlen {
+    /// The first `count` rows of a head.
+    fn load(
+        problem: &Problem,
+        role: TensorRole,
+        data: &[u16],
+        count: usize,
+        [batch, head]: [usize; 2],
+    ) -> Matrix {
+        let head_dim = problem.sizes().head_dim as usize;
+        let mut rows = Vec::with_capacity(count * head_dim);
+        for row in 0..count {
             let elements = &data[row_start(problem, role, [batch, head, row])..][..head_dim];
             rows.extend(elements.iter().map(|&bits| widen(problem.dtype(), bits)));
         }
@@ -122,21 +138,22 @@ struct KvHead {
     /// Kᵀ in tiles of [`KEYS`] keys, each `[head_dim, KEYS]`, padded with zero keys.
     k_tiles: Vec<f64>,
     v: Matrix,
+    /// Keys of the sequence.
+    keys: usize,
 }
 
 impl KvHead {
-    fn load(problem: &Problem, k: &[u16], v: &[u16], batch: usize, head: usize) -> KvHead {
-        let seqlen_k = problem.sizes().seqlen_k as usize;
-        let k = Matrix::load(problem, TensorRole::K, k, batch, head);
+    fn load(problem: &Problem, [k, v]: [&[u16]; 2], keys: usize, head: [usize; 2]) -> KvHead {
+        let k = Matrix::load(problem, TensorRole::K, k, keys, head);
         let head_dim = k.head_dim;
-        let mut k_tiles = vec![0.0; seqlen_k.div_ceil(KEYS) * KEYS * head_dim];
-        for key in 0..seqlen_k {
+        let mut k_tiles = vec![0.0; keys.div_ceil(KEYS) * KEYS * head_dim];
+        for key in 0..keys {
             let tile = &mut k_tiles[key / KEYS * KEYS * head_dim..];
             for (d, &value) in k.row(key).iter().enumerate() {
                 tile[d * KEYS + key % KEYS] = value;
             }
         }
-        KvHead { k_tiles, v: Matrix::load(problem, TensorRole::V, v, batch, head) }
+        KvHead { k_tiles, v: Matrix::load(problem, TensorRole::V, v, keys, head), keys }
     }
 }
 
@@ -147,18 +164,23 @@ pub(crate) fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]:
     batch * strides.batch as usize + head * strides.head as usize + row * strides.row as usize
 }
 
-/// Keys that a query row sees, from key 0: all, or under the causal mask those up to its own position.
-pub(crate) fn visible_keys(problem: &Problem, row: usize) -> usize {
-    let sizes = problem.sizes();
-    let [seqlen_q, seqlen_k] = [sizes.seqlen_q, sizes.seqlen_k].map(|n| n as usize);
-    if problem.causal() { (row + 1 + seqlen_k).saturating_sub(seqlen_q) } else { seqlen_k }
+/// Keys of a sequence.
+pub(crate) fn keys(problem: &Problem, seqlens_k: Option<&[u32]>, batch: usize) -> usize {
+    let most = problem.sizes().seqlen_k;
+    seqlens_k.map_or(most, |lengths| lengths[batch].min(most)) as usize
+}
+
+/// Of a sequence's keys those that a query row sees, from key 0: all, or under the causal mask those up to its own position.
+pub(crate) fn visible_keys(problem: &Problem, keys: usize, row: usize) -> usize {
+    let seqlen_q = problem.sizes().seqlen_q as usize;
+    if problem.causal() { (row + 1 + keys).saturating_sub(seqlen_q).min(keys) } else { keys }
 }
 
 fn row_block(problem: &Problem, q: &Matrix, kv: &KvHead, first_row: usize, o: &mut [f64], lse: &mut [f64]) {
     let scale = f64::from(problem.scale());
     let rows = lse.len();
     // The last row of a block sees the most keys.
-    let keys = visible_keys(problem, first_row + rows - 1);
+    let keys = visible_keys(problem, kv.keys, first_row + rows - 1);
     let width = keys.div_ceil(KEYS) * KEYS;
     let mut s = vec![0.0; rows * width];
     for (tile, k_tile) in kv.k_tiles.chunks_exact(KEYS * q.head_dim).take(width / KEYS).enumerate() {
@@ -170,13 +192,14 @@ fn row_block(problem: &Problem, q: &Matrix, kv: &KvHead, first_row: usize, o: &m
         }
     }
     for row in 0..rows {
-        let visible = visible_keys(problem, first_row + row);
+        let visible = visible_keys(problem, kv.keys, first_row + row);
         lse[row] = softmax(&mut s[row * width..][..visible], scale);
     }
     for key in 0..keys {
         let v_row = kv.v.row(key);
         // What a row does not see stays out of its sum altogether, as 0 · NaN is NaN.
-        let first = (0..rows).find(|&row| key < visible_keys(problem, first_row + row)).unwrap_or(rows);
+        let first =
+            (0..rows).find(|&row| key < visible_keys(problem, kv.keys, first_row + row)).unwrap_or(rows);
         for row in first..rows {
             add_scaled(&mut o[row * q.head_dim..][..q.head_dim], s[row * width + key], v_row);
         }

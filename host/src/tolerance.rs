@@ -6,9 +6,10 @@
 //!
 //! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
+use crate::attention::HostTensors;
 use crate::error::Error;
 use crate::problem::{Problem, TensorRole};
-use crate::reference::{Reference, narrow, row_start, visible_keys, widen};
+use crate::reference::{Reference, keys, narrow, row_start, visible_keys, widen};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kernels_gpu::row::{Accumulation, Dtype};
@@ -105,19 +106,17 @@ impl Tolerance {
     /// Computes the bounds that hold for kernels with this accumulation of Q·Kᵀ.
     pub fn new(
         problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
+        tensors: &HostTensors<'_>,
         reference: &Reference,
         accumulation: Accumulation,
     ) -> Tolerance {
-        let plain = plain(problem, q, k, v, accumulation);
+        let plain = plain(problem, tensors, accumulation);
         let dtype = problem.dtype();
         let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
         let plain_error = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
         let largest = reference.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
         let floor = 2.0 * unit_roundoff(dtype) * largest.max(smallest_normal(dtype));
-        let lse_allowed = lse_allowed(problem, q, k, &reference.lse, accumulation);
+        let lse_allowed = lse_allowed(problem, tensors, &reference.lse, accumulation);
         Tolerance { plain_error, allowed: f64::max(2.0 * plain_error, floor), lse_allowed }
     }
 
@@ -280,7 +279,13 @@ fn round(dtype: Dtype, value: f64) -> f64 {
 ///
 /// An error in the scores moves the LSE by no more than itself, as the LSE is a weighted mean of the scores plus
 /// an entropy.
-fn lse_allowed(problem: &Problem, q: &[u16], k: &[u16], lse: &[f64], accumulation: Accumulation) -> Vec<f64> {
+fn lse_allowed(
+    problem: &Problem,
+    tensors: &HostTensors<'_>,
+    lse: &[f64],
+    accumulation: Accumulation,
+) -> Vec<f64> {
+    let HostTensors { q, k, seqlens_k, .. } = *tensors;
     let sizes = problem.sizes();
     let steps = f64::from(sizes.head_dim) / MMA_DEPTH as f64;
     let float = f64::exp2(-22.0);
@@ -297,7 +302,8 @@ fn lse_allowed(problem: &Problem, q: &[u16], k: &[u16], lse: &[f64], accumulatio
     let k_norms: Vec<f64> = (0..(sizes.batch * sizes.heads_kv) as usize)
         .map(|index| {
             let (batch, head) = (index / sizes.heads_kv as usize, index % sizes.heads_kv as usize);
-            let norms = (0..sizes.seqlen_k as usize).map(|key| norm(k, TensorRole::K, [batch, head, key]));
+            let norms =
+                (0..keys(problem, seqlens_k, batch)).map(|key| norm(k, TensorRole::K, [batch, head, key]));
             // Keys with NaN or ∞ have no bound; rows that see them have no finite LSE.
             norms.filter(|norm| norm.is_finite()).fold(0.0, f64::max)
         })
@@ -319,10 +325,10 @@ fn lse_allowed(problem: &Problem, q: &[u16], k: &[u16], lse: &[f64], accumulatio
 ///
 /// # Panics
 /// If a slice is shorter than the problem needs.
-pub fn plain(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], accumulation: Accumulation) -> Vec<f32> {
+pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumulation) -> Vec<f32> {
+    let HostTensors { q, k, v, seqlens_k } = *tensors;
     let sizes = problem.sizes();
-    let [heads_q, seqlen_q, seqlen_k, head_dim] =
-        [sizes.heads_q, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim].map(|n| n as usize);
+    let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);
     let heads: Vec<Vec<f32>> = (0..sizes.batch as usize * heads_q)
         .into_par_iter()
         .map(|index| {
@@ -333,6 +339,7 @@ pub fn plain(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], accumulation: A
             };
             let head_kv = head / problem.group() as usize;
             let q = load(q, TensorRole::Q, head, seqlen_q);
+            let seqlen_k = keys(problem, seqlens_k, batch);
             let k = load(k, TensorRole::K, head_kv, seqlen_k);
             let v = load(v, TensorRole::V, head_kv, seqlen_k);
             plain_head(problem, &q, &k, &v, accumulation)
@@ -349,7 +356,7 @@ pub fn plain(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], accumulation: A
 fn plain_head(problem: &Problem, q: &[f32], k: &[f32], v: &[f32], accumulation: Accumulation) -> Vec<f32> {
     let dtype = problem.dtype();
     let head_dim = problem.sizes().head_dim as usize;
-    let seqlen_k = problem.sizes().seqlen_k as usize;
+    let seqlen_k = k.len() / head_dim;
     let mut k_transposed = vec![0.0; k.len()];
     for (key, row) in k.chunks_exact(head_dim).enumerate() {
         for (d, &value) in row.iter().enumerate() {
@@ -358,9 +365,9 @@ fn plain_head(problem: &Problem, q: &[f32], k: &[f32], v: &[f32], accumulation: 
     }
     let mut o = vec![0.0; q.len()];
     o.par_chunks_mut(head_dim).zip(q.par_chunks(head_dim)).enumerate().for_each(|(row, (o, q))| {
-        let visible = visible_keys(problem, row);
+        let visible = visible_keys(problem, seqlen_k, row);
         let mut s = vec![0.0; visible];
-        for (step, k_rows) in k_transposed.chunks(MMA_DEPTH * seqlen_k).enumerate() {
+        for (step, k_rows) in k_transposed.chunks((MMA_DEPTH * seqlen_k).max(1)).enumerate() {
             for (d, k_row) in k_rows.chunks_exact(seqlen_k).enumerate() {
                 add_scaled(&mut s, q[step * MMA_DEPTH + d], &k_row[..visible]);
             }

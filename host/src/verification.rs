@@ -11,14 +11,15 @@ pub use agreement::Agreement;
 pub use grid::{Case, Grid};
 pub use oracle::Oracle;
 
-use crate::attention::Output;
+use crate::attention::{HostTensors, Output};
 use crate::error::Error;
+use crate::plan::{PlanOptions, Splits};
 use crate::problem::{Layout, Problem, TensorRole};
-use crate::random_input::{self, InputKind};
+use crate::random_input::InputKind;
 use crate::reference::row_start;
 use crate::tolerance::Verdict;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype};
+use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,20 +28,26 @@ use std::time::Instant;
 /// Cases whose references are computed together, in parallel, before the kernels run on them.
 const BATCH_OF_CASES: usize = 16;
 
+/// One run of one kernel on one problem.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelRun<'a> {
+    /// The kernel.
+    pub kernel: &'a Arc<Kernel>,
+    /// The problem.
+    pub problem: &'a Problem,
+    /// Splits of the keys, and the order of heads.
+    pub options: &'a PlanOptions,
+    /// Q, K, V and lengths, which may be over seqlen_k here: the device clamps them.
+    pub tensors: HostTensors<'a>,
+}
+
 /// Runs one kernel on one problem.
 pub trait RunKernel {
     /// O and LSE of this very kernel. What it writes to must hold NaN before, and have guard bands around.
     ///
     /// # Errors
-    /// [`Error::GuardBand`] where something outside O or LSE was written; whatever else keeps it from running.
-    fn run(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-    ) -> Result<Output, Error>;
+    /// [`Error::GuardBand`] where something outside O, LSE or the workspace was written; whatever else keeps it from running.
+    fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error>;
 }
 
 /// What became of one kernel.
@@ -102,8 +109,8 @@ pub fn verify_rows(
                 .par_iter()
                 .map(|case| {
                     let problem = case.problem(dtype, head_dim)?;
-                    let qkv = random_input::qkv(&problem, case.kind, seed);
-                    Ok((*case, Oracle::new(&problem, qkv, &accumulations, &|_, _| ())))
+                    let (qkv, seqlens_k) = case.inputs(&problem, seed);
+                    Ok((*case, Oracle::new(&problem, qkv, seqlens_k, &accumulations, &|_, _| ())))
                 })
                 .collect::<Result<_, Error>>()?;
             for (case, oracle) in &oracles {
@@ -115,6 +122,7 @@ pub fn verify_rows(
             }
         }
         for progress in &mut group {
+            progress.compare_with_twin(kernels, seed, runner)?;
             progress.repeat(repeats, seed, runner)?;
             observer.finished(&progress.report);
         }
@@ -165,15 +173,56 @@ impl Progress<'_> {
         }
     }
 
+    /// Compares with the kernel of the same tile that has one CTA a tile, where there is one: at one split, and with persistent CTAs,
+    /// every bit must be the same.
+    fn compare_with_twin(
+        &mut self,
+        kernels: &[Arc<Kernel>],
+        seed: u64,
+        runner: &dyn RunKernel,
+    ) -> Result<(), Error> {
+        let row = self.kernel.row;
+        let unsplit = Row { schedule: Schedule::Grid, ..row };
+        let Some(twin) =
+            kernels.iter().find(|kernel| kernel.row == unsplit && row.schedule != Schedule::Grid)
+        else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        // Rows of several heads lie otherwise in tiles of packed rows; with one head they lie alike.
+        let case = Case { batch: 2, heads: (2, 2), seqlens: (67, 150), ..REPEATED };
+        let problem = case.problem(row.dtype, row.head_dim)?;
+        let (qkv, _) = case.inputs(&problem, seed);
+        let outputs = [self.kernel, twin].map(|kernel| {
+            let one = Splits::Count(1);
+            let splits = if kernel.row.schedule == Schedule::Split { one } else { Splits::Auto };
+            let options = &PlanOptions { splits, ..PlanOptions::new() };
+            runner.run(&KernelRun {
+                kernel,
+                problem: &problem,
+                options,
+                tensors: HostTensors::new(&qkv, None),
+            })
+        });
+        self.report.time_s += start.elapsed().as_secs_f64();
+        match outputs {
+            [Ok(this), Ok(other)] if bits(&this) == bits(&other) => {}
+            [Ok(_), Ok(_)] => self.fail(&case.to_string(), &format!("differs from {}", twin.entry)),
+            [Err(error), _] | [_, Err(error)] => self.fail(&case.to_string(), &error.to_string()),
+        }
+        Ok(())
+    }
+
     /// Runs one problem again and again: every output must be the first one, bit by bit.
     fn repeat(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let start = Instant::now();
-        let row = &self.kernel.row;
-        let case =
-            Case { batch: 2, heads: (4, 2), seqlens: (199, 513), causal: true, kind: InputKind::Random };
+        let (kernel, row) = (self.kernel, &self.kernel.row);
+        let case = Case { lengths: row.schedule == Schedule::Split, ..REPEATED };
         let problem = case.problem(row.dtype, row.head_dim)?;
-        let [q, k, v] = random_input::qkv(&problem, case.kind, seed);
-        let run = || runner.run(self.kernel, &problem, &q, &k, &v);
+        let (qkv, seqlens_k) = case.inputs(&problem, seed);
+        let tensors = HostTensors::new(&qkv, seqlens_k.as_deref());
+        let options = &case.options(row, 0);
+        let run = || runner.run(&KernelRun { kernel, problem: &problem, options, tensors });
         let outcome = if repeats == 0 { Ok(None) } else { first_difference(repeats, run) };
         match outcome {
             Ok(None) => self.report.repeats = repeats,
@@ -191,6 +240,23 @@ impl Progress<'_> {
     }
 }
 
+/// The problem that is run again and again; in three splits where the kernel splits keys.
+const REPEATED: Case = Case {
+    batch: 2,
+    heads: (4, 2),
+    seqlens: (199, 513),
+    causal: true,
+    kind: InputKind::Random,
+    variation: 1,
+    lengths: false,
+};
+
+/// An output's bits, as NaN is equal to nothing.
+fn bits(output: &Output) -> (&[u16], Option<Vec<u32>>) {
+    let lse = output.lse.as_ref().map(|lse| lse.iter().map(|lse| lse.to_bits()).collect());
+    (&output.o, lse)
+}
+
 /// Runs `repeats` times and returns the number of the first run that differs from run 0 in any bit.
 ///
 /// # Errors
@@ -199,14 +265,9 @@ pub fn first_difference(
     repeats: usize,
     run: impl Fn() -> Result<Output, Error>,
 ) -> Result<Option<usize>, Error> {
-    let bits = |output: &Output| {
-        let lse: Option<Vec<u32>> =
-            output.lse.as_ref().map(|lse| lse.iter().map(|lse| lse.to_bits()).collect());
-        (output.o.clone(), lse)
-    };
-    let first = bits(&run()?);
+    let first = run()?;
     for repeat in 1..repeats {
-        if bits(&run()?) != first {
+        if bits(&run()?) != bits(&first) {
             return Ok(Some(repeat));
         }
     }
@@ -221,12 +282,20 @@ fn run_case(
     runner: &dyn RunKernel,
 ) {
     let problem = oracle.problem.with_layout(layout);
-    let [q, k, v] = [TensorRole::Q, TensorRole::K, TensorRole::V]
+    let qkv = [TensorRole::Q, TensorRole::K, TensorRole::V]
         .map(|role| relayout(&oracle.qkv[role as usize], role, &oracle.problem, &problem));
-    let name = format!("{case} {}", if layout == Layout::Bhsd { "bhsd" } else { "bshd" });
-    for progress in group {
+    let tensors = HostTensors::new(&qkv, oracle.seqlens_k.as_deref());
+    let layout_name = if layout == Layout::Bhsd { "bhsd" } else { "bshd" };
+    for progress in group.iter_mut().filter(|progress| case.fits(&progress.kernel.row)) {
         let start = Instant::now();
-        let verdict = runner.run(progress.kernel, &problem, &q, &k, &v).and_then(|mut output| {
+        let kernel = progress.kernel;
+        let options = &case.options(&kernel.row, usize::from(layout == Layout::Bshd));
+        let name = match kernel.row.schedule {
+            Schedule::Split => format!("{case} {layout_name} {}", options.splits),
+            Schedule::Grid | Schedule::Persistent => format!("{case} {layout_name}"),
+        };
+        let run = KernelRun { kernel, problem: &problem, options, tensors };
+        let verdict = runner.run(&run).and_then(|mut output| {
             output.o = relayout(&output.o, TensorRole::O, &problem, &oracle.problem);
             oracle.judge(progress.kernel.row.acc, &output)
         });

@@ -5,7 +5,9 @@ use ferroflash::device::sim::SimDevice;
 use ferroflash::module::Library;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::verification::{Grid, Observer, RowReport, verify_rows};
-use ferroflash::{Attention, CudaOptions, Error, Problem, Row, RowSelection, SimOptions, Sizes};
+use ferroflash::{
+    Attention, CudaOptions, DeviceModel, Error, HostTensors, Problem, Row, RowSelection, SimOptions, Sizes,
+};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Dtype;
 use kernels_gpu::table::{VARIANTS, Variant};
@@ -50,18 +52,19 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// No access to shared memory takes more passes than its size needs: exact, for ragged and full blocks, both masks.
 fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
-    let device = Arc::new(SimDevice::new(SimOptions::default()));
+    let device = Arc::new(SimDevice::new(SimOptions { model: DeviceModel::H200, ..SimOptions::default() }));
     let library = Arc::new(Library::find(None).map_err(|error| error.to_string())?);
     let attention = Attention::new(device.clone(), library).map_err(|error| error.to_string())?;
     let Row { head_dim, dtype, .. } = variant.row;
     let sizes = Sizes { batch: 1, heads_q: 2, heads_kv: 1, seqlen_q: 150, seqlen_k: 300, head_dim };
     let full = Problem::new(sizes, dtype).map_err(|error| error.to_string())?;
     for problem in [full, full.with_causal(true)] {
-        let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 0);
-        let named = RowSelection::Named(variant.entry.to_owned());
+        let qkv = random_input::qkv(&problem, InputKind::Random, 0);
+        let named = RowSelection::Named(variant.entry.to_owned()).into();
         let plans = attention.plans(&problem, &named).map_err(|error| error.to_string())?;
-        attention.forward_with(&plans[0], &q, &k, &v, true).map_err(|error| error.to_string())?;
-        let report = device.last_report().ok_or("no report")?;
+        let tensors = HostTensors::new(&qkv, None);
+        attention.forward_with(&plans[0], &tensors, true).map_err(|error| error.to_string())?;
+        let report = device.report(variant.entry).ok_or("no report")?;
         let traffic = [report.shared_load, report.shared_store, report.async_shared];
         if traffic.iter().any(|traffic| traffic.conflicts > 0 || traffic.wavefronts == 0) {
             return Err(format!("loads, stores, copies: {traffic:?}").into());
@@ -127,7 +130,8 @@ fn verify(Key(on, head_dim, dtype): Key) -> Result<Vec<RowReport>, String> {
     let (attention, grid, repeats) = match on {
         On::Gpu => (gpu().as_ref().map_err(Error::to_string)?, Grid::Odd, GPU_REPEATS),
         On::Simulator(schedule) => {
-            let options = SimOptions { schedule, ..SimOptions::default() };
+            // It has the shared memory for every row.
+            let options = SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() };
             simulator = Attention::simulator(None, options).map_err(|error| error.to_string())?;
             (&simulator, Grid::Quick, 1)
         }

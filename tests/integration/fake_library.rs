@@ -99,6 +99,7 @@ fn device_pointers_on_a_callers_stream() {
         v: address(&device[2]),
         o: address(&o),
         lse: Some(lse.as_device_ptr().as_raw()),
+        seqlens_k: None,
     };
     let handle = StreamHandle::from_raw(stream.as_inner().cast());
     // SAFETY: the tensors are as long as the problem says, and outlive the synchronisation below.
@@ -115,7 +116,8 @@ fn device_pointers_on_a_callers_stream() {
 
 fn misaligned_pointers_launch_nothing() {
     let (attention, problem) = (attention(), problem());
-    let good = DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: Some(1 << 16) };
+    let good =
+        DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: Some(1 << 16), seqlens_k: None };
     for (name, value, tensors) in [
         ("Q", 4098, DeviceTensors { q: 4098, ..good }),
         ("K", 8200, DeviceTensors { k: 8200, ..good }),
@@ -145,7 +147,8 @@ fn strides_without_contiguous_or_aligned_rows_are_refused() {
 
 fn pointers_outside_memory_are_the_drivers_error() {
     let (attention, problem) = (attention(), problem());
-    let tensors = DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: None };
+    let tensors =
+        DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: None, seqlens_k: None };
     // SAFETY: the fake driver looks before it reads.
     let error = unsafe { attention.forward_device(&problem, &tensors, StreamHandle::DEFAULT) };
     let error = error.expect_err("nothing is allocated there");

@@ -3,14 +3,15 @@
 //! Plan, parameters, strides, memory and guard bands are the same code as for a GPU.
 
 use crate::support;
-use ferroflash::device::{Device, DeviceInfo, LoadedKernel};
+use ferroflash::device::{self, Device, DeviceInfo, LoadedKernel};
 use ferroflash::module::{Image, Library};
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::{narrow, reference};
 use ferroflash::tolerance::Verdict;
-use ferroflash::verification::{Grid, Observer, Oracle, RowReport, RunKernel, verify_rows};
+use ferroflash::verification::{Grid, KernelRun, Observer, Oracle, RowReport, RunKernel, verify_rows};
 use ferroflash::{
-    Attention, Dtype, ElementStrides, Error, Layout, Output, Problem, Sizes, StreamHandle, TensorRole,
+    Attention, DeviceModel, Dtype, ElementStrides, Error, HostTensors, Layout, Output, PlanOptions, Problem,
+    Sizes, StreamHandle, TensorRole,
 };
 use kernels_gpu::params::{ForwardParams, Strides};
 use kernels_gpu::row::Accumulation;
@@ -106,15 +107,22 @@ impl Device for HostDevice {
         Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    unsafe fn check_stream(&self, _: StreamHandle) -> Result<(), Error> {
+        Ok(())
+    }
+
+    unsafe fn is_capturing(&self, _: StreamHandle) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &device::Launch<'_>,
         _: StreamHandle,
     ) -> Result<(), Error> {
         let entry = self.loaded.lock().expect("unpoisoned")[kernel.handle as usize].clone();
-        let launch = Launch::new(&entry, grid, params, self.planted);
+        let launch = Launch::new(&entry, launch.params, self.planted);
         let problem = &launch.problem;
         let [q, k, v, o, lse] = launch.addresses;
         let inputs = [(q, problem.q_len()), (k, problem.k_len()), (v, problem.v_len())]
@@ -158,14 +166,14 @@ struct Launch {
 }
 
 impl Launch {
-    fn new(entry: &str, grid: u32, params: &[u8], planted: Planted) -> Launch {
+    fn new(entry: &str, params: &[u8], planted: Planted) -> Launch {
         let u32_at = |at: usize| u32::from_ne_bytes(params[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_ne_bytes(params[at..at + 8].try_into().expect("8 bytes"));
         let row = VARIANTS.iter().find(|variant| variant.entry == entry).expect("in the table").row;
         let heads_q = u32_at(offset_of!(ForwardParams, heads_q));
         let extra_keys = u32::from(planted == Planted::ReadsPastK);
         let sizes = Sizes {
-            batch: grid / heads_q / u32_at(offset_of!(ForwardParams, query_blocks)),
+            batch: u32_at(offset_of!(ForwardParams, batch)),
             heads_q,
             heads_kv: heads_q / u32_at(offset_of!(ForwardParams, group)),
             seqlen_q: u32_at(offset_of!(ForwardParams, seqlen_q)),
@@ -214,9 +222,8 @@ fn attention(planted: Planted) -> Attention {
         name: "host memory".to_owned(),
         sm: 80,
         sm_count: 4,
-        l2_bytes: 1 << 20,
-        smem_opt_in_bytes: 99 * 1024,
         memory_bytes: 1 << 30,
+        ..DeviceModel::L4.info()
     };
     let device = HostDevice { info, planted, loaded: Mutex::default(), memory: Mutex::default() };
     Attention::new(Arc::new(device), Arc::new(library)).expect("new enough")
@@ -261,10 +268,11 @@ fn judged(planted: Planted, layout: Layout) -> Result<Verdict, Error> {
     let attention = attention(planted);
     let problem = support::problem(Dtype::F16, [1, 2, 2, 33, 65, 64]).with_layout(layout);
     let qkv = random_input::qkv(&problem, InputKind::Random, 3);
-    let kernels = attention.plans(&problem, &ferroflash::RowSelection::Best).expect("planned");
-    let kernel = Arc::new(kernels[0].kernel().clone());
-    let output: Output = attention.run(&kernel, &problem, &qkv[0], &qkv[1], &qkv[2])?;
-    Oracle::new(&problem, qkv, &[Accumulation::F32], &|_, _| ()).judge(Accumulation::F32, &output)
+    let plan = attention.plan(&problem).expect("planned");
+    let (kernel, options) = (&Arc::new(plan.kernel().clone()), &PlanOptions::new());
+    let tensors = HostTensors::new(&qkv, None);
+    let output: Output = attention.run(&KernelRun { kernel, problem: &problem, options, tensors })?;
+    Oracle::new(&problem, qkv, None, &[Accumulation::F32], &|_, _| ()).judge(Accumulation::F32, &output)
 }
 
 fn a_write_outside_the_output_is_reported() {

@@ -1,11 +1,9 @@
 //! What the tests share: the command as a process, files to feed it, problems.
 
+use ferroflash::module::kernels_of_table;
 use ferroflash::{Dtype, Problem, Sizes};
-use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use kernels_gpu::table::{VARIANTS, Variant};
+use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,22 +69,14 @@ fn build(what: &[&str], file: impl Fn(&serde_json::Value) -> Option<PathBuf>) ->
 
 /// Writes a folder of kernels with the table's entries, whose PTX is empty: for devices that run none.
 pub(crate) fn write_kernels(folder: &Path, change: impl Fn(&mut Kernel)) {
-    let kernel = |variant: &Variant| {
-        let mut kernel = Kernel {
-            entry: variant.entry.to_owned(),
-            family: "sm_80".to_owned(),
-            row: variant.row,
-            threads: geometry::threads(&variant.row),
-            smem_bytes: geometry::smem_bytes(&variant.row),
-            sha256: String::new(),
-            resources: BTreeMap::new(),
-            cubins: BTreeMap::new(),
-        };
-        change(&mut kernel);
-        kernel
-    };
-    let kernels: Vec<Kernel> = VARIANTS.iter().map(kernel).collect();
-    let entries = kernels.iter().map(|kernel| format!(".visible .entry {}()\n{{\n}}\n", kernel.entry));
+    let (kernels, combine_kernels) = kernels_of_table();
+    let mut kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
+    kernels.iter_mut().for_each(change);
+    let combine_kernels: Vec<Kernel<CombineRow>> =
+        combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
+    let names = kernels.iter().map(|kernel| &kernel.entry);
+    let names = names.chain(combine_kernels.iter().map(|kernel| &kernel.entry));
+    let entries = names.map(|name| format!(".visible .entry {name}()\n{{\n}}\n"));
     let header = ".version 7.4\n.target sm_80\n.address_size 64\n";
     let ptx: String = std::iter::once(header.to_owned()).chain(entries).collect();
     let sha256 = Sha256::digest(ptx.as_bytes()).iter().fold(String::new(), |mut text, byte| {
@@ -94,7 +84,8 @@ pub(crate) fn write_kernels(folder: &Path, change: impl Fn(&mut Kernel)) {
         text
     });
     let families = vec![Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 }];
-    let manifest = Manifest { format: FORMAT, device_compiler: "none".to_owned(), families, kernels };
+    let device_compiler = "none".to_owned();
+    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
     fs::write(folder.join("sm_80.ptx"), ptx).expect("written");
     let manifest = serde_json::to_string(&manifest).expect("serializable");
     fs::write(folder.join("manifest.json"), manifest).expect("written");

@@ -2,9 +2,9 @@
 
 use crate::support::{self, problem};
 use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::{Reference, narrow, reference};
+use ferroflash::reference::{Reference, narrow, reference, reference_of};
 use ferroflash::tolerance::{Tolerance, Verdict, plain};
-use ferroflash::{Dtype, Problem};
+use ferroflash::{Dtype, HostTensors, Problem};
 use half::f16;
 use kernels_gpu::row::Accumulation;
 
@@ -36,9 +36,9 @@ impl Setup {
     fn new(dtype: Dtype, shape: [u32; 6], kind: InputKind) -> Setup {
         let problem = problem(dtype, shape).with_causal(true);
         let qkv = random_input::qkv(&problem, kind, 11);
-        let [q, k, v] = &qkv;
-        let reference = reference(&problem, q, k, v, &|_, _| ());
-        let tolerance = Tolerance::new(&problem, q, k, v, &reference, Accumulation::F32);
+        let tensors = HostTensors::new(&qkv, None);
+        let reference = reference_of(&problem, &tensors, &|_, _| ());
+        let tolerance = Tolerance::new(&problem, &tensors, &reference, Accumulation::F32);
         Setup { kind, problem, qkv, reference, tolerance }
     }
 
@@ -71,8 +71,8 @@ fn the_rounded_reference_passes() {
 }
 
 fn plain_attention_passes() {
-    for Setup { problem, qkv: [q, k, v], reference, tolerance, .. } in setups() {
-        let o = plain(&problem, &q, &k, &v, Accumulation::F32);
+    for Setup { problem, qkv, reference, tolerance, .. } in setups() {
+        let o = plain(&problem, &HostTensors::new(&qkv, None), Accumulation::F32);
         let o: Vec<u16> = o.iter().map(|&o| narrow(problem.dtype(), f64::from(o))).collect();
         let verdict = tolerance.judge(&problem, &reference, &o, None).expect("of the right length");
         assert!(verdict.passed, "{verdict}");
@@ -169,10 +169,11 @@ fn a_wrong_lse_is_caught() {
 
 fn float16_accumulation_is_worse_and_allowed_more() {
     let problem = problem(Dtype::F16, [1, 2, 2, 64, 128, 256]);
-    let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 12);
-    let reference = reference(&problem, &q, &k, &v, &|_, _| ());
+    let qkv = random_input::qkv(&problem, InputKind::Random, 12);
+    let tensors = HostTensors::new(&qkv, None);
+    let reference = reference_of(&problem, &tensors, &|_, _| ());
     let error = |accumulation| {
-        let tolerance = Tolerance::new(&problem, &q, &k, &v, &reference, accumulation);
+        let tolerance = Tolerance::new(&problem, &tensors, &reference, accumulation);
         let o: Vec<u16> = reference.o.iter().map(|&o| f16::from_f64(o).to_bits()).collect();
         tolerance.judge(&problem, &reference, &o, None).expect("of the right length").plain_error
     };

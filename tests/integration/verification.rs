@@ -1,12 +1,11 @@
 //! The loop over a grid, with stand-ins for kernels: right ones pass, wrong ones are named.
 
 use crate::support;
-use ferroflash::reference::{narrow, reference};
-use ferroflash::verification::{Grid, Observer, RowReport, RunKernel, verify_rows};
-use ferroflash::{Error, Output, Problem};
-use kernels_gpu::geometry;
+use ferroflash::module::kernels_of_table;
+use ferroflash::reference::{narrow, reference_of};
+use ferroflash::verification::{Grid, KernelRun, Observer, RowReport, RunKernel, verify_rows};
+use ferroflash::{Error, Output, Schedule};
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,15 +41,9 @@ struct StandIn {
 }
 
 impl RunKernel for StandIn {
-    fn run(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-    ) -> Result<Output, Error> {
-        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+    fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
+        let KernelRun { kernel, problem, ref tensors, .. } = *run;
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let posed = match self.planted {
             Planted::Scale => problem.with_scale(problem.scale() * 1.05)?,
             Planted::Mask => problem.with_causal(false),
@@ -60,7 +53,7 @@ impl RunKernel for StandIn {
             }
             _ => *problem,
         };
-        let mut computed = reference(&posed, q, k, v, &|_, _| ());
+        let mut computed = reference_of(&posed, tensors, &|_, _| ());
         if self.planted == Planted::Group && problem.group() > 1 {
             computed.o.reverse();
         }
@@ -70,7 +63,7 @@ impl RunKernel for StandIn {
             computed.o[last..].fill(f64::NAN);
         }
         let mut o: Vec<u16> = computed.o.iter().map(|&o| narrow(problem.dtype(), o)).collect();
-        if self.planted == Planted::Flicker && run % 100 == 99 {
+        if self.planted == Planted::Flicker && number % 100 == 99 {
             o[0] ^= 1;
         }
         Ok(Output { o, lse: Some(computed.lse.iter().map(|&lse| lse as f32).collect()) })
@@ -93,24 +86,18 @@ impl Observer for Seen {
     }
 }
 
-/// The first two kernels of the table with head_dim 32, and one with 64.
+/// The first two kernels of the table with head_dim 32, one with 64, and one that splits keys.
 fn kernels() -> Vec<Arc<Kernel>> {
-    let of = |head_dim| VARIANTS.iter().filter(move |variant| variant.row.head_dim == head_dim);
-    of(32)
+    let (all, _) = kernels_of_table();
+    let of = |head_dim, schedule| {
+        let is_it =
+            move |kernel: &&Arc<Kernel>| (kernel.row.head_dim, kernel.row.schedule) == (head_dim, schedule);
+        all.iter().filter(is_it).cloned()
+    };
+    of(32, Schedule::Grid)
         .take(2)
-        .chain(of(64).take(1))
-        .map(|variant| {
-            Arc::new(Kernel {
-                entry: variant.entry.to_owned(),
-                family: "sm_80".to_owned(),
-                row: variant.row,
-                threads: geometry::threads(&variant.row),
-                smem_bytes: geometry::smem_bytes(&variant.row),
-                sha256: String::new(),
-                resources: Default::default(),
-                cubins: Default::default(),
-            })
-        })
+        .chain(of(64, Schedule::Grid).take(1))
+        .chain(of(64, Schedule::Split).take(1))
         .collect()
 }
 
@@ -126,7 +113,9 @@ fn right_kernels_pass_in_every_case() {
     assert_eq!(reports.len(), kernels().len());
     for report in &reports {
         assert_eq!((report.failed, &report.first_failure), (0, &None), "{report:?}");
-        assert_eq!((report.cases, report.repeats), (2 * Grid::Quick.cases().len(), 3));
+        let splits = report.entry.ends_with("_split");
+        let cases = Grid::Quick.cases().into_iter().filter(|case| splits || !case.lengths).count();
+        assert_eq!((report.cases, report.repeats), (2 * cases, 3));
         assert!(report.worst_ratio > 0.0 && report.worst_ratio < 1.0, "{report:?}");
     }
     assert_eq!(seen.finished.len(), reports.len());

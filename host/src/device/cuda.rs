@@ -1,10 +1,13 @@
 //! A CUDA GPU behind [`Device`], through `cust` and the driver calls that `cust` does not wrap.
 
-use super::{Device, DeviceInfo, LoadedKernel, StreamHandle};
+use super::l2::SetAside;
+use super::{Device, DeviceInfo, L2Policy, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Image};
 use cust::context::Context;
-use cust::sys::{self, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult};
+use cust::sys::{
+    self, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult, CUstreamCaptureStatus,
+};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -24,6 +27,8 @@ pub struct CudaDevice {
     pci_bus_id: String,
     /// Loaded modules as addresses, unloaded with the device.
     modules: Mutex<Vec<usize>>,
+    /// L2 for K and V, given back with the device.
+    set_aside: Option<SetAside>,
     context: Context,
 }
 
@@ -88,8 +93,8 @@ impl CudaDevice {
     /// Opens the device of this number, counted from 0 as `CUDA_VISIBLE_DEVICES` leaves them.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::Cuda`].
-    pub fn open(ordinal: u32) -> Result<CudaDevice, Error> {
+    /// [`Error::NoDriver`], [`Error::NoL2ToSetAside`], [`Error::Cuda`].
+    pub fn open(ordinal: u32, l2: L2Policy) -> Result<CudaDevice, Error> {
         let driver = driver()?;
         if ordinal >= driver.device_count {
             let reason = format!("there is no device {ordinal}, it has {}", driver.device_count);
@@ -110,7 +115,28 @@ impl CudaDevice {
         let context = Context::new(device).map_err(cust_error("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: the context was current a moment ago; null stands for none.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(callers) })?;
-        Ok(CudaDevice { info, ordinal, pci_bus_id, modules: Mutex::default(), context })
+        let modules = Mutex::default();
+        let mut opened = CudaDevice { info, ordinal, pci_bus_id, modules, set_aside: None, context };
+        if l2 == L2Policy::Persist {
+            opened.set_l2_aside(&device)?;
+        }
+        Ok(opened)
+    }
+
+    fn set_l2_aside(&mut self, device: &cust::device::Device) -> Result<(), Error> {
+        let most = attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)?;
+        let window =
+            attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?;
+        let current = self.make_current()?;
+        let set_aside = SetAside::new(most as c_int)?;
+        drop(current);
+        let Some(set_aside) = set_aside.filter(|_| window > 0) else {
+            return Err(Error::NoL2ToSetAside { name: self.info.name.clone() });
+        };
+        self.info.l2_persisting_bytes = set_aside.bytes;
+        self.info.l2_window_bytes = window.into();
+        self.set_aside = Some(set_aside);
+        Ok(())
     }
 
     /// Its number.
@@ -258,20 +284,47 @@ impl Device for CudaDevice {
         Ok(LoadedKernel { handle: function as u64, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    unsafe fn check_stream(&self, stream: StreamHandle) -> Result<(), Error> {
+        // Which context a default stream belongs to is decided when it is used.
+        if stream.is_default() {
+            return Ok(());
+        }
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes one context where it is told to; the stream lives.
+        check("cuStreamGetCtx", unsafe { sys::cuStreamGetCtx(stream.as_raw().cast(), &mut context) })?;
+        if context == self.context.as_raw() {
+            Ok(())
+        } else {
+            Err(Error::ForeignStream { device: self.info.name.clone(), ordinal: self.ordinal })
+        }
+    }
+
+    unsafe fn is_capturing(&self, stream: StreamHandle) -> Result<bool, Error> {
+        let _current = self.make_current()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: writes one status where it is told to; the stream is the caller's promise.
+        let result = unsafe { sys::cuStreamIsCapturing(stream.as_raw().cast(), &mut status) };
+        check("cuStreamIsCapturing", result)?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &Launch<'_>,
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let _current = self.make_current()?;
-        let mut arguments = [params.as_ptr().cast_mut().cast::<c_void>()];
+        if let (Some(set_aside), Some(window)) = (&self.set_aside, launch.l2_window) {
+            // SAFETY: the caller's promise; the context is current.
+            return unsafe { set_aside.launch(kernel, launch, window, stream) };
+        }
+        let mut arguments = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the driver copies the one parameter before it returns; kernel, parameters and stream are the caller's promise.
         let result = unsafe {
             sys::cuLaunchKernel(
                 kernel.handle as sys::CUfunction,
-                grid,
+                launch.grid,
                 1,
                 1,
                 kernel.threads,
@@ -300,6 +353,9 @@ impl Drop for CudaDevice {
             // SAFETY: the module was loaded in this context, once, and nothing can launch from it any more.
             let _ = unsafe { sys::cuModuleUnload(module as sys::CUmodule) };
         }
+        if let Some(set_aside) = &self.set_aside {
+            set_aside.give_back();
+        }
     }
 }
 
@@ -314,26 +370,31 @@ impl Drop for Current {
     }
 }
 
+fn attribute(device: &cust::device::Device, attribute: CUdevice_attribute) -> Result<u32, Error> {
+    let mut value: c_int = 0;
+    // SAFETY: writes one int where it is told to.
+    let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device.as_raw()) };
+    check("cuDeviceGetAttribute", result)?;
+    Ok(value as u32)
+}
+
 fn device_info(device: &cust::device::Device) -> Result<DeviceInfo, Error> {
-    let attribute = |attribute: CUdevice_attribute| {
-        let mut value: c_int = 0;
-        // SAFETY: writes one int where it is told to.
-        check("cuDeviceGetAttribute", unsafe {
-            sys::cuDeviceGetAttribute(&mut value, attribute, device.as_raw())
-        })?;
-        Ok::<u32, Error>(value as u32)
-    };
-    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    use CUdevice_attribute::*;
+    let attribute = |which| attribute(device, which);
+    let major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(DeviceInfo {
         name: device.name().map_err(cust_error("cuDeviceGetName"))?,
         sm: major * 10 + minor,
-        sm_count: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        l2_bytes: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
-        smem_opt_in_bytes: attribute(
-            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-        )?,
+        sm_count: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        smem_opt_in_bytes: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        smem_per_sm_bytes: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        threads_per_sm: attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        ctas_per_sm: attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
         memory_bytes: device.total_memory().map_err(cust_error("cuDeviceTotalMem"))? as u64,
+        l2_persisting_bytes: 0,
+        l2_window_bytes: 0,
     })
 }
 
@@ -400,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_device_that_does_not_exist_is_an_error_with_or_without_a_driver() {
-        let error = CudaDevice::open(4096).err().expect("no machine has so many devices");
+        let error = CudaDevice::open(4096, L2Policy::Default).err().expect("no machine has so many devices");
         assert!(matches!(&error, Error::NoDriver { searched, .. } if searched.contains("cuda")), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! CUDA graphs of launches, replayed between timing events: device time without the host's part.
 
 use super::cuda::{CudaDevice, check, cust_error};
-use super::{Device, StreamHandle};
+use super::{Buffer, Device, StreamHandle};
 use crate::error::Error;
 use cust::event::{Event, EventFlags};
 use cust::stream::{Stream, StreamFlags};
@@ -78,6 +78,24 @@ impl Timeline {
         let _current = self.device.make_current()?;
         // SAFETY: graph and stream live; the rest is the caller's promise.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.exec, self.stream.as_inner()) })
+    }
+
+    /// Copies all of a buffer to the start of another.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] where that one is shorter, [`Error::Cuda`].
+    pub fn copy(&self, from: &Buffer<CudaDevice>, to: &Buffer<CudaDevice>) -> Result<(), Error> {
+        if to.bytes() < from.bytes() {
+            let [expected, got] = [from.bytes(), to.bytes()].map(|bytes| bytes as usize);
+            return Err(Error::WrongLength { tensor: "a device buffer", expected, got });
+        }
+        let _current = self.device.make_current()?;
+        // SAFETY: both hold as many bytes. A buffer that is dropped before the copy ends is freed after it: freeing waits.
+        let result = unsafe {
+            let stream = self.stream.as_inner();
+            sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), from.bytes() as usize, stream)
+        };
+        check("cuMemcpyDtoDAsync", result)
     }
 
     /// A mark that is nowhere yet.

@@ -2,6 +2,8 @@
 
 pub mod cuda;
 pub mod graph;
+mod l2;
+pub mod model;
 pub mod nvml;
 pub mod sim;
 
@@ -23,8 +25,49 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
     /// Bytes of shared memory that a CTA can opt in to.
     pub smem_opt_in_bytes: u32,
+    /// Bytes of shared memory of an SM.
+    pub smem_per_sm_bytes: u32,
+    /// Threads that an SM holds at a time.
+    pub threads_per_sm: u32,
+    /// CTAs that an SM holds at a time, however small.
+    pub ctas_per_sm: u32,
     /// Bytes of device memory in all.
     pub memory_bytes: u64,
+    /// Bytes of L2 that are set aside for K and V, see [`L2Policy`]; 0 where none are.
+    pub l2_persisting_bytes: u64,
+    /// The longest range of addresses that may be kept in L2 at a time, in bytes; 0 where L2 keeps nothing.
+    pub l2_window_bytes: u64,
+}
+
+/// What stays in the L2 cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L2Policy {
+    /// What the device's own replacement keeps.
+    #[default]
+    Default,
+    /// K and V, as far as they fit: part of L2 is set aside for them, in the whole context, while the device is open, and each
+    /// launch names their addresses (an access-policy window). For whoever reads the same K and V again and again.
+    Persist,
+}
+
+/// One launch of a kernel, on a one-dimensional grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch<'a> {
+    /// CTAs.
+    pub grid: u32,
+    /// The bytes of the kernel's one parameter.
+    pub params: &'a [u8],
+    /// Addresses that should stay in L2, where the device has some of it set aside ([`DeviceInfo::l2_persisting_bytes`]).
+    pub l2_window: Option<L2Window>,
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L2Window {
+    /// The first.
+    pub address: u64,
+    /// How many, at least 1 and at most [`DeviceInfo::l2_window_bytes`].
+    pub bytes: u64,
 }
 
 /// A kernel that a device has loaded: what that device's [`Device::load`] returned.
@@ -39,12 +82,16 @@ pub struct LoadedKernel {
 }
 
 /// A stream of work on a device: for CUDA, a raw `CUstream`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamHandle(u64);
 
 impl StreamHandle {
     /// The device's default stream.
     pub const DEFAULT: StreamHandle = StreamHandle(0);
+    /// The default stream of the calling thread (`CU_STREAM_PER_THREAD`): another one on each thread.
+    pub const PER_THREAD: StreamHandle = StreamHandle(2);
+    /// The last of the handles that stand for streams of any context; what follows are addresses.
+    const LAST_SPECIAL: u64 = 2;
 
     /// The stream behind a raw `CUstream` (or `cudaStream_t`).
     pub fn from_raw(stream: *mut c_void) -> StreamHandle {
@@ -54,6 +101,11 @@ impl StreamHandle {
     /// The raw `CUstream`.
     pub fn as_raw(self) -> *mut c_void {
         self.0 as *mut c_void
+    }
+
+    /// Whether this is one of the default streams, which every context has.
+    pub fn is_default(self) -> bool {
+        self.0 <= StreamHandle::LAST_SPECIAL
     }
 }
 
@@ -113,19 +165,36 @@ pub trait Device: Send + Sync {
     /// [`Error::PtxRejected`], [`Error::DriverTooOld`].
     fn load(&self, image: &Image) -> Result<LoadedKernel, Error>;
 
-    /// Starts a kernel on a one-dimensional grid of `grid` CTAs and returns; allocates nothing.
+    /// Refuses a stream of another device or context.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`], and what the driver reports.
+    ///
+    /// # Safety
+    /// `stream` lives.
+    unsafe fn check_stream(&self, stream: StreamHandle) -> Result<(), Error>;
+
+    /// Whether work on a stream is being recorded into a graph instead of run.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `stream` lives on this device.
+    unsafe fn is_capturing(&self, stream: StreamHandle) -> Result<bool, Error>;
+
+    /// Starts a kernel and returns; allocates nothing.
     ///
     /// # Errors
     /// What the driver reports, also of earlier launches.
     ///
     /// # Safety
-    /// `kernel` came from this device, `params` are the bytes of its one parameter, every address in them is allocated for what
-    /// the kernel reads and writes there until the launch ends, and `stream` lives on this device.
+    /// `kernel` came from this device, the launch's parameter is its, every address in it is allocated for what the kernel reads
+    /// and writes there until the launch ends, and `stream` lives on this device.
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &Launch<'_>,
         stream: StreamHandle,
     ) -> Result<(), Error>;
 
@@ -230,12 +299,14 @@ impl<D: Device + ?Sized> Drop for Buffer<D> {
 pub trait Element: Copy + sealed::Sealed {}
 impl Element for u8 {}
 impl Element for u16 {}
+impl Element for u32 {}
 impl Element for f32 {}
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for u8 {}
     impl Sealed for u16 {}
+    impl Sealed for u32 {}
     impl Sealed for f32 {}
 }
 
@@ -251,13 +322,20 @@ fn as_bytes_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::model::DeviceModel;
     use super::*;
     use std::sync::Mutex;
+
+    /// A stream that no recorder takes.
+    pub(crate) const FOREIGN: StreamHandle = StreamHandle(0xf0);
+    /// A stream that is being captured.
+    pub(crate) const CAPTURING: StreamHandle = StreamHandle(0xc0);
 
     /// A device of the host's memory that records launches instead of running them.
     pub(crate) struct Recorder {
         pub(crate) info: DeviceInfo,
-        pub(crate) launches: Mutex<Vec<(u32, Vec<u8>)>>,
+        /// Grid, parameters and window of each.
+        pub(crate) launches: Mutex<Vec<(u32, Vec<u8>, Option<L2Window>)>>,
         pub(crate) loads: Mutex<Vec<String>>,
         /// One address space: allocation i starts at (i + 1) << 32.
         memory: Mutex<Vec<Option<Vec<u8>>>>,
@@ -270,11 +348,15 @@ pub(crate) mod tests {
                 sm,
                 sm_count,
                 l2_bytes: 1 << 20,
-                smem_opt_in_bytes: 99 * 1024,
                 memory_bytes: 1 << 30,
+                ..DeviceModel::L4.info()
             };
+            Arc::new(Recorder::with_info(info))
+        }
+
+        pub(crate) fn with_info(info: DeviceInfo) -> Recorder {
             let (launches, loads, memory) = (Mutex::default(), Mutex::default(), Mutex::default());
-            Arc::new(Recorder { info, launches, loads, memory })
+            Recorder { info, launches, loads, memory }
         }
 
         pub(crate) fn allocated(&self) -> usize {
@@ -334,14 +416,20 @@ pub(crate) mod tests {
             Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
         }
 
-        unsafe fn launch(
-            &self,
-            _: &LoadedKernel,
-            grid: u32,
-            params: &[u8],
-            _: StreamHandle,
-        ) -> Result<(), Error> {
-            self.launches.lock().expect("unpoisoned").push((grid, params.to_vec()));
+        unsafe fn check_stream(&self, stream: StreamHandle) -> Result<(), Error> {
+            if stream == FOREIGN {
+                return Err(Error::ForeignStream { device: self.info.name.clone(), ordinal: 0 });
+            }
+            Ok(())
+        }
+
+        unsafe fn is_capturing(&self, stream: StreamHandle) -> Result<bool, Error> {
+            Ok(stream == CAPTURING)
+        }
+
+        unsafe fn launch(&self, _: &LoadedKernel, launch: &Launch<'_>, _: StreamHandle) -> Result<(), Error> {
+            let mut launches = self.launches.lock().expect("unpoisoned");
+            launches.push((launch.grid, launch.params.to_vec(), launch.l2_window));
             Ok(())
         }
 

@@ -1,30 +1,44 @@
 //! The simulator as a device: runs the kernels' PTX on the CPU and checks every access.
 
-use crate::device::{Device, DeviceInfo, LoadedKernel, StreamHandle};
+use crate::device::model::DeviceModel;
+use crate::device::{Device, DeviceInfo, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Image};
-use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, launch};
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
 const MEMORY_BYTES: u64 = 8 << 30;
 
+/// The most launches of one call: a kernel that computes attention, and one that merges its splits.
+const LAUNCHES_OF_A_CALL: usize = 2;
+
 /// How the simulator runs kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
+    /// The device that is simulated: its SMs, shared memory and architecture, which decide what is planned. Its memory is the host's.
+    pub model: &'static DeviceModel,
     /// Order of warps and of landing copies; a seed shakes it, and repeats a run.
     pub schedule: Schedule,
     /// Rules that are checked.
     pub checks: Checks,
 }
 
-/// A simulated L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
+impl Default for SimOptions {
+    /// An L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
+    fn default() -> SimOptions {
+        SimOptions { model: DeviceModel::L4, schedule: Schedule::default(), checks: Checks::default() }
+    }
+}
+
+/// A simulated GPU.
 pub struct SimDevice {
     info: DeviceInfo,
     options: SimOptions,
     memory: Mutex<Allocations>,
     modules: RwLock<Vec<Arc<(String, Module)>>>,
-    last_report: Mutex<Option<Report>>,
+    /// Of the latest launches, by entry; the oldest first.
+    reports: Mutex<Vec<(String, Report)>>,
 }
 
 struct Allocations {
@@ -41,21 +55,21 @@ impl Allocations {
 impl SimDevice {
     /// A fresh device.
     pub fn new(options: SimOptions) -> SimDevice {
+        let short = options.model.title.trim_start_matches("NVIDIA ");
         let info = DeviceInfo {
-            name: "simulator (L4, sm_89)".to_owned(),
-            sm: 89,
-            sm_count: 58,
-            l2_bytes: 48 << 20,
-            smem_opt_in_bytes: Limits::SM_89.smem_per_cta,
+            name: format!("simulator ({short}, sm_{})", options.model.sm),
             memory_bytes: MEMORY_BYTES,
+            ..options.model.info()
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
-        SimDevice { info, options, memory, modules: RwLock::default(), last_report: Mutex::default() }
+        SimDevice { info, options, memory, modules: RwLock::default(), reports: Mutex::default() }
     }
 
-    /// What the latest launch did, in numbers; `None` before the first and after a launch that failed.
-    pub fn last_report(&self) -> Option<Report> {
-        self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the latest launch of a kernel did, in numbers; `None` where that was neither of the latest two launches, as many as a call
+    /// has, or failed.
+    pub fn report(&self, entry: &str) -> Option<Report> {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.iter().rfind(|(of, _)| of == entry).map(|(_, report)| report.clone())
     }
 
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
@@ -125,11 +139,19 @@ impl Device for SimDevice {
         Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    unsafe fn check_stream(&self, _stream: StreamHandle) -> Result<(), Error> {
+        // Every stream is the one on which work is done at once.
+        Ok(())
+    }
+
+    unsafe fn is_capturing(&self, _stream: StreamHandle) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &LoadedKernel,
-        grid: u32,
-        params: &[u8],
+        launch: &Launch<'_>,
         _stream: StreamHandle,
     ) -> Result<(), Error> {
         let modules = self.modules.read().unwrap_or_else(PoisonError::into_inner);
@@ -140,19 +162,21 @@ impl Device for SimDevice {
         let (entry, module) = &*loaded;
         let config = LaunchConfig {
             dynamic_smem_bytes: kernel.smem_bytes,
-            limits: Limits::SM_89,
+            limits: Limits { smem_per_cta: self.info.smem_opt_in_bytes, ..Limits::default() },
             checks: self.options.checks,
             schedule: self.options.schedule,
-            ..LaunchConfig::new([grid, 1, 1], [kernel.threads, 1, 1])
+            ..LaunchConfig::new([launch.grid, 1, 1], [kernel.threads, 1, 1])
         };
-        let result = launch(module, entry, params, &mut self.allocations().memory, &config);
-        let mut last_report = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
-        let (report, result) = match result {
-            Ok(report) => (Some(report), Ok(())),
-            Err(error) => (None, Err(Error::Simulation { entry: entry.clone(), reason: error.to_string() })),
-        };
-        *last_report = report;
-        result
+        let result = ptx_sim::launch(module, entry, launch.params, &mut self.allocations().memory, &config);
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let simulated =
+            |error: ptx_sim::SimError| Error::Simulation { entry: entry.clone(), reason: error.to_string() };
+        let report = result.map_err(simulated).inspect_err(|_| reports.clear())?;
+        if reports.len() == LAUNCHES_OF_A_CALL {
+            reports.remove(0);
+        }
+        reports.push((entry.clone(), report));
+        Ok(())
     }
 
     unsafe fn synchronize(&self, _stream: StreamHandle) -> Result<(), Error> {

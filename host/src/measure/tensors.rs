@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::plan::Plan;
 use crate::problem::{Problem, Sizes, TensorRole};
 use crate::random_input::{self, InputKind};
-use crate::reference::{row_start, visible_keys, widen};
+use crate::reference::{keys, row_start, visible_keys, widen};
 use kernels_gpu::row::Dtype;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ pub(super) struct TensorSets {
     lse: Option<Buffer<CudaDevice>>,
     /// Elements from one set to the next in LSE.
     lse_step: usize,
+    /// Keys of each sequence, where the problem has lengths; the same for all sets.
+    seqlens_k: Option<Buffer<CudaDevice>>,
     sets: usize,
     inputs: Inputs,
 }
@@ -64,7 +66,9 @@ impl TensorSets {
         let lse_step = if lse { problem.lse_len().next_multiple_of(64) } else { 0 };
         let set_bytes = 2 * steps.iter().sum::<usize>() as u64 + 4 * lse_step as u64;
         let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
-        let inputs = Inputs::new(problem.dtype())?;
+        let inputs = Inputs::new(problem)?;
+        let seqlens_k = inputs.seqlens_k.as_ref();
+        let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(device, lengths)).transpose()?;
         let buffer = |role: TensorRole| {
             let elements = steps[role as usize] * sets;
             let buffer = Buffer::new(device, elements as u64 * 2)?;
@@ -76,7 +80,7 @@ impl TensorSets {
         let [q, k, v, o] = TensorRole::ALL;
         let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
         let lse = lse.then(|| Buffer::new(device, (lse_step * sets) as u64 * 4)).transpose()?;
-        Ok(TensorSets { buffers, steps, lse, lse_step, sets, inputs })
+        Ok(TensorSets { buffers, steps, lse, lse_step, seqlens_k, sets, inputs })
     }
 
     pub(super) fn sets(&self) -> usize {
@@ -91,7 +95,8 @@ impl TensorSets {
         });
         let lse_at = (i % self.sets) * self.lse_step;
         let lse = self.lse.as_ref().map(|lse| lse.address() + lse_at as u64 * 4);
-        DeviceTensors { q, k, v, o, lse }
+        let seqlens_k = self.seqlens_k.as_ref().map(Buffer::address);
+        DeviceTensors { q, k, v, o, lse, seqlens_k }
     }
 
     /// Runs a plan once on the first set, with O and LSE full of NaN before, and looks at what it wrote.
@@ -118,19 +123,29 @@ impl TensorSets {
     }
 }
 
+/// The seed of lengths.
+const LENGTHS_SEED: u64 = 1;
+
+/// The keys of each sequence of a problem with lengths, as it is measured: the same on every machine.
+pub fn lengths(problem: &Problem) -> Option<Vec<u32>> {
+    problem.has_lengths().then(|| random_input::lengths(problem, LENGTHS_SEED))
+}
+
 /// Standard normal inputs, the same on every machine, made of one pattern that starts elsewhere for each tensor.
 struct Inputs {
     dtype: Dtype,
     pattern: Vec<u16>,
+    seqlens_k: Option<Vec<u32>>,
 }
 
 impl Inputs {
-    fn new(dtype: Dtype) -> Result<Inputs, Error> {
+    fn new(problem: &Problem) -> Result<Inputs, Error> {
+        let dtype = problem.dtype();
         // One head of 2²⁰ elements.
         let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1 << 14, seqlen_k: 1, head_dim: 64 };
         let [mut pattern, _, _] = random_input::qkv(&Problem::new(sizes, dtype)?, InputKind::Random, 1);
         pattern.truncate(PATTERN_LEN);
-        Ok(Inputs { dtype, pattern })
+        Ok(Inputs { dtype, pattern, seqlens_k: lengths(problem) })
     }
 
     /// Where in the pattern element `index` of a tensor lies.
@@ -181,7 +196,8 @@ impl Inputs {
         let head_kv = head / problem.group() as usize;
         let q = row_start(problem, TensorRole::Q, [batch, head, row]);
         let (mut row_max, mut row_sum, mut o) = (f64::NEG_INFINITY, 0.0, vec![0.0; head_dim]);
-        for j in 0..visible_keys(problem, row) {
+        let keys = keys(problem, self.seqlens_k.as_deref(), batch);
+        for j in 0..visible_keys(problem, keys, row) {
             let k = row_start(problem, TensorRole::K, [batch, head_kv, j]);
             let v = row_start(problem, TensorRole::V, [batch, head_kv, j]);
             let product = |d| self.value(TensorRole::Q, q + d) * self.value(TensorRole::K, k + d);
@@ -235,7 +251,8 @@ mod tests {
     #[test]
     fn a_right_output_passes_and_a_wrong_or_nan_one_does_not() {
         for dtype in [Dtype::F16, Dtype::Bf16] {
-            let (inputs, problem) = (Inputs::new(dtype).expect("valid"), problem(dtype));
+            let problem = problem(dtype);
+            let inputs = Inputs::new(&problem).expect("valid");
             let [q, k, v, _] = TensorRole::ALL.map(|role| {
                 (0..problem.len(role)).map(|i| inputs.pattern[Inputs::at(role, i)]).collect::<Vec<u16>>()
             });
@@ -264,7 +281,7 @@ mod tests {
 
     #[test]
     fn inputs_are_standard_normal_and_differ_between_tensors() {
-        let inputs = Inputs::new(Dtype::F16).expect("valid");
+        let inputs = Inputs::new(&problem(Dtype::F16)).expect("valid");
         let values: Vec<f64> = (0..PATTERN_LEN).map(|i| inputs.value(TensorRole::Q, i)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let variance = values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64;

@@ -6,10 +6,9 @@
 use crate::attention::{Attention, DeviceTensors, Output};
 use crate::device::{Buffer, Device, Element, StreamHandle};
 use crate::error::Error;
-use crate::plan::Plan;
-use crate::problem::Problem;
-use crate::verification::RunKernel;
-use kernels_gpu::manifest::Kernel;
+use crate::verification::{KernelRun, RunKernel};
+use crate::workspace::Workspace;
+use kernels_gpu::row::Schedule;
 use std::sync::Arc;
 
 /// Bytes of a band: a whole block of 128 rows at head_dim 256.
@@ -18,37 +17,42 @@ const BAND_BYTES: usize = 128 * 256 * 2;
 const BAND_BYTE: u8 = 0xff;
 
 impl RunKernel for Attention {
-    fn run(
-        &self,
-        kernel: &Arc<Kernel>,
-        problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
-    ) -> Result<Output, Error> {
-        let plan = Plan::with_kernel(problem, kernel)?;
-        let inputs = [q, k, v].map(|tensor| {
-            let guarded = Guarded::new::<u16>(self.device(), tensor.len())?;
-            guarded.buffer.write(guarded.at::<u16>(), tensor)?;
-            Ok(guarded)
-        });
-        let [q, k, v] = inputs;
+    fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
+        let KernelRun { kernel, problem, options, .. } = *run;
+        let plan = self.planner().with_kernel(problem, kernel, options)?;
+        let (device, entry) = (self.device(), kernel.entry.as_str());
+        let [q, k, v] =
+            [run.tensors.q, run.tensors.k, run.tensors.v].map(|tensor| Guarded::with(device, tensor));
         let (q, k, v) = (q?, k?, v?);
-        let o = Guarded::new::<u16>(self.device(), problem.o_len())?;
-        let lse = Guarded::new::<f32>(self.device(), problem.lse_len())?;
+        let seqlens_k = run.tensors.seqlens_k.map(|lengths| Guarded::with(device, lengths)).transpose()?;
+        let o = Guarded::new::<u16>(device, problem.o_len())?;
+        let lse = Guarded::new::<f32>(device, problem.lse_len())?;
         let tensors = DeviceTensors {
             q: q.address(),
             k: k.address(),
             v: v.address(),
             o: o.address(),
             lse: Some(lse.address()),
+            seqlens_k: seqlens_k.as_ref().map(Guarded::address),
         };
-        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launch.
-        unsafe { self.launch(&plan, &tensors, StreamHandle::DEFAULT)? };
-        Ok(Output {
-            o: o.read(&kernel.entry, "O", 0_u16)?,
-            lse: Some(lse.read(&kernel.entry, "LSE", 0_f32)?),
-        })
+        let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
+        let stream = StreamHandle::DEFAULT;
+        // SAFETY: every buffer is as long as the problem or the plan says and lives until the reads below, which wait for the launches.
+        unsafe {
+            if plan.workspace_bytes() == 0 {
+                self.launch(&plan, &tensors, stream)?;
+            } else {
+                let (address, bytes) = (memory.address(), plan.workspace_bytes());
+                let workspace = Workspace::from_raw(device.as_ref(), address, bytes, stream)?;
+                self.launch_in(&plan, &tensors, &workspace, stream)?;
+            }
+        }
+        let output = Output { o: o.read(entry, "O", 0_u16)?, lse: Some(lse.read(entry, "LSE", 0_f32)?) };
+        let workspace = memory.read(entry, "the workspace", 0_u8)?;
+        if plan.schedule() == Schedule::Persistent && workspace[..4] != [0; 4] {
+            return Err(Error::CounterNotZero { entry: entry.to_owned() });
+        }
+        Ok(output)
     }
 }
 
@@ -64,6 +68,12 @@ impl Guarded {
         let buffer = Buffer::new(device, bytes)?;
         buffer.fill(BAND_BYTE)?;
         Ok(Guarded { buffer, elements })
+    }
+
+    fn with<T: Element>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Guarded, Error> {
+        let guarded = Guarded::new::<T>(device, elements.len())?;
+        guarded.buffer.write(guarded.at::<T>(), elements)?;
+        Ok(guarded)
     }
 
     /// The tensor's first element, counted from the buffer's start.

@@ -1,9 +1,9 @@
 //! What is right for one problem, and how far a kernel may be from it: computed once, used for many kernels.
 
-use crate::attention::Output;
+use crate::attention::{HostTensors, Output};
 use crate::error::Error;
 use crate::problem::Problem;
-use crate::reference::{Reference, reference};
+use crate::reference::{Reference, reference_of};
 use crate::tolerance::{Tolerance, Verdict};
 use kernels_gpu::row::Accumulation;
 
@@ -13,6 +13,8 @@ pub struct Oracle {
     pub problem: Problem,
     /// Q, K and V.
     pub qkv: [Vec<u16>; 3],
+    /// Keys of each sequence, where the problem has lengths.
+    pub seqlens_k: Option<Vec<u32>>,
     /// What is right.
     pub reference: Reference,
     tolerances: Vec<(Accumulation, Tolerance)>,
@@ -23,16 +25,18 @@ impl Oracle {
     pub fn new(
         problem: &Problem,
         qkv: [Vec<u16>; 3],
+        seqlens_k: Option<Vec<u32>>,
         accumulations: &[Accumulation],
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Oracle {
         let [q, k, v] = &qkv;
-        let reference = reference(problem, q, k, v, progress);
+        let tensors = HostTensors { q, k, v, seqlens_k: seqlens_k.as_deref() };
+        let reference = reference_of(problem, &tensors, progress);
         let tolerances = accumulations
             .iter()
-            .map(|&accumulation| (accumulation, Tolerance::new(problem, q, k, v, &reference, accumulation)))
+            .map(|&accumulation| (accumulation, Tolerance::new(problem, &tensors, &reference, accumulation)))
             .collect();
-        Oracle { problem: *problem, qkv, reference, tolerances }
+        Oracle { problem: *problem, qkv, seqlens_k, reference, tolerances }
     }
 
     /// Judges the output of a kernel with this accumulation, in the problem's layout.

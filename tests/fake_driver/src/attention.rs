@@ -1,16 +1,16 @@
-//! Attention from a parameter block, in float64: each CTA of the grid computes its query rows.
+//! Attention from a parameter block, in float64, and the merge of splits.
 
-use crate::launch::Launch;
+use crate::launch::{Combine, Forward};
 use half::{bf16, f16};
 use kernels_gpu::params::Strides;
 use kernels_gpu::row::Dtype;
 
-/// Computes every CTA of a launch, heads in parallel.
+/// Computes a launch, heads in parallel.
 ///
 /// # Safety
 /// Every row of its tensors lies in memory, and nobody else uses them.
-pub(crate) unsafe fn compute(launch: &Launch) {
-    let heads = launch.ctas.div_ceil(launch.params.query_blocks.value);
+pub(crate) unsafe fn compute(launch: &Forward) {
+    let heads = launch.params.batch * launch.params.heads_q;
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32).min(heads);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -25,9 +25,9 @@ pub(crate) unsafe fn compute(launch: &Launch) {
 }
 
 /// The last row of O of the last head.
-pub(crate) fn last_row(launch: &Launch) -> *mut u16 {
-    let (batch, head) = (launch.batch() - 1, launch.params.heads_q.value - 1);
-    row(launch.params.o, &launch.params.o_strides, [batch, head, launch.params.seqlen_q - 1])
+pub(crate) fn last_row(launch: &Forward) -> *mut u16 {
+    let params = &launch.params;
+    row(params.o, &params.o_strides, [params.batch - 1, params.heads_q - 1, params.seqlen_q - 1])
 }
 
 fn row(address: u64, strides: &Strides, [batch, head, row]: [u32; 3]) -> *mut u16 {
@@ -38,31 +38,91 @@ fn row(address: u64, strides: &Strides, [batch, head, row]: [u32; 3]) -> *mut u1
 
 /// # Safety
 /// As for [`compute`].
-unsafe fn compute_head(launch: &Launch, index: u32) {
-    let (params, head_dim) = (&launch.params, launch.variant.row.head_dim as usize);
-    let (batch, head_q) = (index / params.heads_q.value, index % params.heads_q.value);
+unsafe fn compute_head(launch: &Forward, index: u32) {
+    let (params, row_of_table) = (&launch.params, &launch.variant.row);
+    let (dtype, head_dim) = (row_of_table.dtype, row_of_table.head_dim as usize);
+    let (batch, head_q) = (index / params.heads_q, index % params.heads_q);
     let head_kv = head_q / params.group.value;
-    // SAFETY: the caller's.
-    let read = |address, strides, at| unsafe {
-        widen(launch.variant.row.dtype, row(address, strides, at), head_dim)
+    // SAFETY: the caller's; the lengths are there where their address is not 0.
+    let keys = match params.split.seqlens_k {
+        0 => params.seqlen_k,
+        lengths => unsafe { (lengths as *const u32).add(batch as usize).read() }.min(params.seqlen_k),
     };
+    // SAFETY: the caller's.
+    let read = |address, strides, at| unsafe { widen(dtype, row(address, strides, at), head_dim) };
     let tensor = |address, strides| -> Vec<Vec<f64>> {
-        (0..params.seqlen_k).map(|key| read(address, strides, [batch, head_kv, key])).collect()
+        (0..keys).map(|key| read(address, strides, [batch, head_kv, key])).collect()
     };
     let (k, v) = (tensor(params.k, &params.k_strides), tensor(params.v, &params.v_strides));
-    // The grid's CTAs of this head; one too few leaves its rows unwritten.
-    let ctas = (launch.ctas - index * params.query_blocks.value).min(params.query_blocks.value);
-    for query in 0..(ctas * launch.variant.row.block_m).min(params.seqlen_q) {
+    for query in 0..params.seqlen_q {
         let q = read(params.q, &params.q_strides, [batch, head_q, query]);
         let hidden = if params.causal == 1 { params.seqlen_q - 1 - query } else { 0 };
-        let visible = params.seqlen_k.saturating_sub(hidden) as usize;
-        let (o, lse) = attend(&q, &k[..visible], &v[..visible], f64::from(params.scale_log2));
+        let visible = keys.saturating_sub(hidden) as usize;
+        let at = u64::from(index) * u64::from(params.seqlen_q) + u64::from(query);
+        let attend = |keys: std::ops::Range<usize>| {
+            attend(&q, &k[keys.clone()], &v[keys], f64::from(params.scale_log2))
+        };
+        if launch.is_partial() {
+            let split_keys = (params.split.split_blocks * row_of_table.block_n) as usize;
+            for split in 0..params.split.splits.value as usize {
+                let first = (split * split_keys).min(visible);
+                let (o, lse) = attend(first..(first + split_keys).min(visible));
+                let index = split as u64 * launch.rows() + at;
+                let partial_o = (params.split.partial_o as *mut f32).wrapping_add(index as usize * head_dim);
+                // SAFETY: the caller's.
+                unsafe {
+                    o.iter().enumerate().for_each(|(d, &o)| partial_o.add(d).write(o as f32));
+                    (params.split.partial_lse as *mut f32).add(index as usize).write(lse as f32);
+                }
+            }
+            continue;
+        }
+        let (o, lse) = attend(0..visible);
         // SAFETY: the caller's.
         unsafe {
-            narrow(launch.variant.row.dtype, &o, row(params.o, &params.o_strides, [batch, head_q, query]));
+            narrow(dtype, &o, row(params.o, &params.o_strides, [batch, head_q, query]));
             if params.lse != 0 {
-                let at = u64::from(index) * u64::from(params.seqlen_q) + u64::from(query);
                 (params.lse as *mut f32).add(at as usize).write_unaligned(lse as f32);
+            }
+        }
+    }
+}
+
+/// Merges the splits of every row.
+///
+/// # Safety
+/// As for [`compute`].
+pub(crate) unsafe fn merge(launch: &Combine) {
+    let (params, head_dim) = (&launch.params, launch.head_dim() as usize);
+    for at in 0..params.rows as usize {
+        let partial = |split: u32| split as usize * params.rows as usize + at;
+        // SAFETY: the caller's.
+        let lse = |split| f64::from(unsafe { (params.partial_lse as *const f32).add(partial(split)).read() });
+        // The largest that is a number.
+        let most = (0..params.splits).map(lse).fold(f64::NEG_INFINITY, f64::max);
+        let (mut o, mut sum) = (vec![0.0; head_dim], 0.0);
+        for split in (0..params.splits).filter(|&split| lse(split) != f64::NEG_INFINITY) {
+            let weight = (lse(split) - most).exp();
+            sum += weight;
+            let row = (params.partial_o as *const f32).wrapping_add(partial(split) * head_dim);
+            for (d, o) in o.iter_mut().enumerate() {
+                // SAFETY: the caller's.
+                *o += weight * f64::from(unsafe { row.add(d).read() });
+            }
+        }
+        if sum != 0.0 {
+            o.iter_mut().for_each(|o| *o /= sum);
+        }
+        let (heads_q, seqlen_q) = (params.heads_q.value, params.seqlen_q.value);
+        let (head, query) = (at as u32 / seqlen_q, at as u32 % seqlen_q);
+        let o_row = row(params.o, &params.o_strides, [head / heads_q, head % heads_q, query]);
+        // Not so where every split is NaN.
+        let lse = if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() };
+        // SAFETY: the caller's.
+        unsafe {
+            narrow(launch.variant.dtype, &o, o_row);
+            if params.lse != 0 {
+                (params.lse as *mut f32).add(at).write_unaligned(lse as f32);
             }
         }
     }

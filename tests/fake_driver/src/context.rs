@@ -5,10 +5,10 @@ use crate::{
     CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, CuResult, call, complain, faults,
 };
-use kernels_gpu::row::SMEM_OPT_IN_BYTES;
+use kernels_gpu::row::SMEM_MAX_BYTES;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering};
 
 /// Every device's name: nothing that was computed here can pass for a GPU's.
 const DEVICE_NAME: &CStr = c"fake driver (no GPU)";
@@ -17,6 +17,11 @@ const PCI_BUS_ID: &CStr = c"ffff:ff:1f.7";
 /// The contexts' handles: this, plus the device's number.
 const CONTEXT: u64 = 0x1000;
 
+/// The longest range of addresses that may stay in L2.
+const L2_WINDOW_BYTES: usize = 1 << 20;
+
+/// Bytes of L2 that are set aside.
+static L2_SET_ASIDE: AtomicUsize = AtomicUsize::new(0);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 static RETAINED: AtomicI32 = AtomicI32::new(0);
 /// Allocations, modules, streams, events and graphs that live.
@@ -39,6 +44,53 @@ pub(crate) fn needs_context() -> Result<(), CuResult> {
         Some(_) if RETAINED.load(Ordering::Relaxed) > 0 => Ok(()),
         _ => Err(CUDA_ERROR_INVALID_CONTEXT),
     }
+}
+
+/// The context that is current on this thread.
+pub(crate) fn current_context() -> u64 {
+    CURRENT.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// The error of a window in L2 that is empty, too long, or of a cache of which nothing is set aside.
+pub(crate) fn needs_window(bytes: usize) -> Result<(), CuResult> {
+    if (1..=L2_WINDOW_BYTES).contains(&bytes) && L2_SET_ASIDE.load(Ordering::Relaxed) > 0 {
+        return Ok(());
+    }
+    complain(&format!("a window of {bytes} bytes in L2"));
+    Err(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
+const PERSISTING_LIMIT: i32 = 6;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: i32) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if limit != PERSISTING_LIMIT {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: by the call's contract, `value` is valid for a write.
+        unsafe { value.write(L2_SET_ASIDE.load(Ordering::Relaxed)) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetLimit(limit: i32, value: usize) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if limit != PERSISTING_LIMIT || value > faults::l2_persisting_bytes() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        L2_SET_ASIDE.store(value, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxResetPersistingL2Cache() -> CuResult {
+    call(needs_context)
 }
 
 fn needs_init() -> Result<(), CuResult> {
@@ -104,7 +156,14 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, devic
             // Multiprocessors, bytes of L2, bytes of shared memory that a CTA can opt in to.
             16 => 4,
             38 => 1 << 20,
-            97 => SMEM_OPT_IN_BYTES as i32,
+            97 => SMEM_MAX_BYTES as i32,
+            // Of a multiprocessor: threads, bytes of shared memory, CTAs.
+            39 => 1536,
+            81 => SMEM_MAX_BYTES as i32 + 1024,
+            106 => 24,
+            // Bytes of L2 that can be set aside, and of the range of addresses that may stay there.
+            108 => faults::l2_persisting_bytes() as i32,
+            109 => L2_WINDOW_BYTES as i32,
             other => {
                 complain(&format!("device attribute {other} is not known here"));
                 return Err(CUDA_ERROR_INVALID_VALUE);
@@ -174,6 +233,10 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(_: i32) -> CuResult {
         let living = LIVING.load(Ordering::Relaxed);
         if living != 0 {
             complain(&format!("left behind: {living} allocations, modules, streams, events and graphs"));
+        }
+        let set_aside = L2_SET_ASIDE.load(Ordering::Relaxed);
+        if set_aside != 0 {
+            complain(&format!("left behind: {set_aside} bytes of L2 set aside"));
         }
     }
     0

@@ -14,6 +14,9 @@
 //! | `FAKE_DRIVER_OUTPUT=unsteady` | every second launch differs in one bit of O |
 //! | `FAKE_DRIVER_OUTPUT=past` | a launch writes one element past O |
 //! | `FAKE_DRIVER_OUTPUT=lse` | the first value of LSE is wrong |
+//! | `FAKE_DRIVER_OUTPUT=counter` | a launch leaves its work counter at 1 |
+//! | `FAKE_DRIVER_OUTPUT=past_partials` | a launch writes past the LSE of its splits |
+//! | `FAKE_DRIVER_L2=0` | so many bytes of L2 can be set aside |
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,6 +29,8 @@ pub(crate) enum Output {
     Unsteady,
     Past,
     Lse,
+    Counter,
+    PastPartials,
 }
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
@@ -81,6 +86,13 @@ pub(crate) fn output() -> Output {
         Ok("unsteady") => Output::Unsteady,
         Ok("past") => Output::Past,
         Ok("lse") => Output::Lse,
+        Ok("counter") => Output::Counter,
+        Ok("past_partials") => Output::PastPartials,
         _ => Output::Right,
     }
+}
+
+/// Bytes of L2 that can be set aside.
+pub(crate) fn l2_persisting_bytes() -> usize {
+    number("FAKE_DRIVER_L2").unwrap_or(1 << 19)
 }

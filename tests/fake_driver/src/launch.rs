@@ -1,15 +1,16 @@
-//! A launch: checked against its row and against memory, then computed.
+//! A launch: checked against its kernel and against memory, then computed.
 
-use crate::context::needs_context;
+use crate::context::{needs_context, needs_window};
 use crate::faults::{self, Output};
 use crate::memory::needs_memory;
-use crate::module::Function;
+use crate::module::{Function, Kernel};
 use crate::stream::{Stream, submit};
 use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MISALIGNED_ADDRESS, CuResult, attention, call, complain};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::params::{ForwardParams, Strides};
-use kernels_gpu::table::Variant;
+use kernels_gpu::params::{CombineParams, ForwardParams, Strides};
+use kernels_gpu::row::Schedule;
+use kernels_gpu::table::{CombineVariant, Variant};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,116 +19,356 @@ const ROW_ALIGNMENT: u64 = 16;
 
 /// A launch of one kernel, its parameters taken in.
 #[derive(Clone)]
-pub(crate) struct Launch {
+pub(crate) enum Launch {
+    Forward(Forward),
+    Combine(Combine),
+}
+
+/// A launch of a kernel that computes attention.
+#[derive(Clone)]
+pub(crate) struct Forward {
     pub(crate) variant: &'static Variant,
     pub(crate) params: ForwardParams,
-    pub(crate) ctas: u32,
+    ctas: u32,
+}
+
+/// A launch of a kernel that merges splits.
+#[derive(Clone)]
+pub(crate) struct Combine {
+    pub(crate) variant: &'static CombineVariant,
+    pub(crate) params: CombineParams,
+    ctas: u32,
+}
+
+/// One tensor of a launch.
+struct Tensor<'a> {
+    name: &'static str,
+    address: u64,
+    strides: &'a Strides,
+    /// Batch entries, heads, rows.
+    counts: [u32; 3],
+    row_bytes: u32,
 }
 
 impl Launch {
-    /// Batch entries, as the grid has them.
-    pub(crate) fn batch(&self) -> u32 {
-        self.ctas / self.params.query_blocks.value / self.params.heads_q.value
-    }
-
     /// Computes the launch.
     ///
     /// # Safety
     /// Nobody else uses its tensors.
     pub(crate) unsafe fn run(&self) -> Result<(), CuResult> {
-        static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-        let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        self.check_sizes()?;
-        self.check_memory()?;
+        let number = launch_number();
+        match self {
+            Launch::Forward(forward) => forward.check()?,
+            Launch::Combine(combine) => combine.check()?,
+        }
         std::thread::sleep(faults::launch_delay());
         if let Some(error) = faults::launch_error() {
             return Err(error);
         }
         // SAFETY: every row of every tensor lies in memory; the rest is the caller's promise.
         unsafe {
-            attention::compute(self);
-            let last = attention::last_row(self);
-            match faults::output() {
-                Output::Wrong => last.write_bytes(0, self.variant.row.head_dim as usize),
-                Output::Unsteady => last.write(last.read() ^ (number % 2) as u16),
-                Output::Past => last.add(self.variant.row.head_dim as usize).write(0),
-                Output::Lse if self.params.lse != 0 => (self.params.lse as *mut f32).write_unaligned(100.0),
-                Output::Lse | Output::Right => {}
+            match self {
+                Launch::Forward(forward) => {
+                    attention::compute(forward);
+                    forward.spoil(number);
+                }
+                Launch::Combine(combine) => attention::merge(combine),
             }
         }
         Ok(())
     }
 
-    fn refuse(&self, reason: &str) -> CuResult {
-        complain(&format!("{}: {reason}", self.variant.entry));
-        CUDA_ERROR_INVALID_VALUE
+    fn entry(&self) -> &'static str {
+        match self {
+            Launch::Forward(forward) => forward.variant.entry,
+            Launch::Combine(combine) => combine.variant.entry,
+        }
     }
 
-    fn check_sizes(&self) -> Result<(), CuResult> {
+    fn threads_and_smem(&self) -> (u32, u32) {
+        match self {
+            Launch::Forward(Forward { variant, .. }) => {
+                (geometry::threads(&variant.row), geometry::smem_bytes(&variant.row))
+            }
+            Launch::Combine(_) => (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES),
+        }
+    }
+}
+
+/// Launches before this one.
+fn launch_number() -> u64 {
+    static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+    LAUNCHES.fetch_add(1, Ordering::Relaxed)
+}
+
+fn refuse(entry: &str, reason: &str) -> CuResult {
+    complain(&format!("{entry}: {reason}"));
+    CUDA_ERROR_INVALID_VALUE
+}
+
+fn check_divisors(entry: &str, divisors: &[Divisor], numbers: [u32; 3]) -> Result<(), CuResult> {
+    for n in numbers {
+        let divides = |divisor: &Divisor| divisor.divide(n) == (n / divisor.value, n % divisor.value);
+        if !divisors.iter().all(divides) {
+            return Err(refuse(entry, &format!("a divisor does not divide {n}")));
+        }
+    }
+    Ok(())
+}
+
+fn check_tensor(entry: &str, tensor: &Tensor<'_>) -> Result<(), CuResult> {
+    let Tensor { name, address, strides, counts, row_bytes } = *tensor;
+    let strides = [strides.batch, strides.head, strides.row];
+    let misaligned = |value: u64| !value.is_multiple_of(ROW_ALIGNMENT);
+    if misaligned(address) || strides.iter().any(|&stride| misaligned(stride as u64)) {
+        complain(&format!("{entry}: {name} is misaligned"));
+        return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
+    }
+    let (mut first, mut last) = (i128::from(address), i128::from(address));
+    for (stride, count) in strides.into_iter().zip(counts) {
+        let span = i128::from(stride) * i128::from(count - 1);
+        if span < 0 { first += span } else { last += span }
+    }
+    needs_memory(first as u64, (last + i128::from(row_bytes) - first) as u64)
+        .inspect_err(|_| complain(&format!("{entry}: {name} lies outside memory")))
+}
+
+/// Checks float32 or u32 elements that lie side by side.
+fn check_array(entry: &str, name: &str, address: u64, elements: u64) -> Result<(), CuResult> {
+    if !address.is_multiple_of(4) {
+        complain(&format!("{entry}: {name} is misaligned"));
+        return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
+    }
+    needs_memory(address, elements * 4)
+        .inspect_err(|_| complain(&format!("{entry}: {name} lies outside memory")))
+}
+
+impl Forward {
+    /// Rows of O of all heads and batch entries.
+    pub(crate) fn rows(&self) -> u64 {
+        let ForwardParams { batch, heads_q, seqlen_q, .. } = self.params;
+        u64::from(batch) * u64::from(heads_q) * u64::from(seqlen_q)
+    }
+
+    /// Whether the splits' O and LSE go to the workspace.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.variant.row.schedule == Schedule::Split && self.params.split.splits.value > 1
+    }
+
+    fn check(&self) -> Result<(), CuResult> {
+        self.check_sizes()?;
         let (params, row) = (&self.params, &self.variant.row);
-        let ForwardParams { heads_q, group, query_blocks, seqlen_q, .. } = *params;
-        if query_blocks.value != geometry::query_blocks(row, seqlen_q) {
-            return Err(self.refuse("query_blocks is not seqlen_q / block_m"));
-        }
-        if !heads_q.value.is_multiple_of(group.value) {
-            return Err(self.refuse("heads_q is not a multiple of group"));
-        }
-        let heads = query_blocks.value * heads_q.value;
-        if self.ctas == 0 || !self.ctas.is_multiple_of(heads) {
-            return Err(self.refuse(&format!("a grid of {} is not a multiple of {heads}", self.ctas)));
-        }
-        let divides = |divisor: Divisor, n: u32| divisor.divide(n) == (n / divisor.value, n % divisor.value);
-        for n in [0, self.ctas / 2, self.ctas - 1] {
-            if ![heads_q, group, query_blocks].into_iter().all(|divisor| divides(divisor, n)) {
-                return Err(self.refuse(&format!("a divisor does not divide {n}")));
-            }
-        }
-        if params.causal > 1 || !(params.scale_log2 > 0.0 && params.scale_log2.is_finite()) {
-            return Err(self.refuse("mask or scale is none"));
-        }
-        Ok(())
-    }
-
-    fn check_memory(&self) -> Result<(), CuResult> {
-        let params = &self.params;
-        let (batch, heads_q) = (self.batch(), params.heads_q.value);
-        let heads_kv = heads_q / params.group.value;
-        let queries = [batch, heads_q, params.seqlen_q];
-        let keys = [batch, heads_kv, params.seqlen_k];
+        let entry = self.variant.entry;
+        let heads_kv = params.heads_q / params.group.value;
+        let queries = [params.batch, params.heads_q, params.seqlen_q];
+        let keys = [params.batch, heads_kv, params.seqlen_k];
+        let row_bytes = row.head_dim * row.dtype.bytes();
         for (name, address, strides, counts) in [
             ("Q", params.q, &params.q_strides, queries),
             ("K", params.k, &params.k_strides, keys),
             ("V", params.v, &params.v_strides, keys),
             ("O", params.o, &params.o_strides, queries),
         ] {
-            self.check_tensor(name, address, strides, counts)?;
+            check_tensor(entry, &Tensor { name, address, strides, counts, row_bytes })?;
         }
-        let lse_bytes = u64::from(batch) * u64::from(heads_q) * u64::from(params.seqlen_q) * 4;
-        if params.lse == 0 { Ok(()) } else { needs_memory(params.lse, lse_bytes) }
+        if params.lse != 0 {
+            check_array(entry, "LSE", params.lse, self.rows())?;
+        }
+        match row.schedule {
+            Schedule::Grid => Ok(()),
+            Schedule::Persistent => self.check_counter(),
+            Schedule::Split => self.check_split(),
+        }
     }
 
-    fn check_tensor(
-        &self,
-        name: &str,
-        address: u64,
-        strides: &Strides,
-        counts: [u32; 3],
-    ) -> Result<(), CuResult> {
-        let strides = [strides.batch, strides.head, strides.row];
-        let misaligned = |value: u64| !value.is_multiple_of(ROW_ALIGNMENT);
-        if misaligned(address) || strides.iter().any(|&stride| misaligned(stride as u64)) {
-            complain(&format!("{}: {name} is misaligned", self.variant.entry));
-            return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
+    fn check_sizes(&self) -> Result<(), CuResult> {
+        let (params, row, entry) = (&self.params, &self.variant.row, self.variant.entry);
+        let ForwardParams { heads_q, batch, group, query_blocks, seqlen_q, tile_heads, .. } = *params;
+        if group.value == 0 || !heads_q.is_multiple_of(group.value) {
+            return Err(refuse(entry, "heads_q is not a multiple of group"));
         }
-        let (mut first, mut last) = (i128::from(address), i128::from(address));
-        for (stride, count) in strides.into_iter().zip(counts) {
-            let span = i128::from(stride) * i128::from(count - 1);
-            if span < 0 { first += span } else { last += span }
+        if query_blocks.value != geometry::query_blocks(row, seqlen_q, group.value) {
+            return Err(refuse(entry, "query_blocks is not the rows of a head / block_m"));
         }
-        let row_bytes = i128::from(self.variant.row.head_dim * self.variant.row.dtype.bytes());
-        needs_memory(first as u64, (last + row_bytes - first) as u64)
-            .inspect_err(|_| complain(&format!("{}: {name} lies outside memory", self.variant.entry)))
+        if tile_heads.value != heads_q / geometry::packed_heads(row, group.value) {
+            return Err(refuse(entry, "tile_heads is not the number of heads that make up blocks"));
+        }
+        let tiles = geometry::tiles(row, batch, heads_q, group.value, seqlen_q);
+        let right = match row.schedule {
+            Schedule::Grid => u64::from(self.ctas) == tiles,
+            Schedule::Persistent => (1..=tiles).contains(&self.ctas.into()),
+            Schedule::Split => u64::from(self.ctas) == tiles * u64::from(params.split.splits.value),
+        };
+        if !right {
+            return Err(refuse(entry, &format!("a grid of {} for {tiles} tiles", self.ctas)));
+        }
+        let together = params.heads_together;
+        if row.schedule != Schedule::Split && !(batch * tile_heads.value).is_multiple_of(together.value) {
+            return Err(refuse(entry, "heads_together does not divide the heads"));
+        }
+        if params.ascending_blocks > query_blocks.value {
+            return Err(refuse(entry, "more ascending blocks than there are"));
+        }
+        let divisors = [tile_heads, group, query_blocks, together, params.split.splits];
+        check_divisors(entry, &divisors, [0, self.ctas / 2, self.ctas - 1])?;
+        if params.causal > 1 || !(params.scale_log2 > 0.0 && params.scale_log2.is_finite()) {
+            return Err(refuse(entry, "mask or scale is none"));
+        }
+        Ok(())
     }
+
+    fn check_counter(&self) -> Result<(), CuResult> {
+        let (entry, persistent) = (self.variant.entry, self.params.persistent);
+        check_array(entry, "the counter", persistent.counter, 1)?;
+        let ForwardParams { batch, heads_q, seqlen_q, group, .. } = self.params;
+        let tiles = geometry::tiles(&self.variant.row, batch, heads_q, group.value, seqlen_q);
+        if u64::from(persistent.tiles) != tiles {
+            return Err(refuse(entry, "tiles are not those of the sizes"));
+        }
+        // SAFETY: a u32 in memory.
+        match unsafe { (persistent.counter as *const u32).read() } {
+            0 => Ok(()),
+            value => Err(refuse(entry, &format!("the counter is {value} before the launch"))),
+        }
+    }
+
+    fn check_split(&self) -> Result<(), CuResult> {
+        let (entry, split) = (self.variant.entry, &self.params.split);
+        let key_blocks = geometry::key_blocks(&self.variant.row, self.params.seqlen_k);
+        let splits = split.splits.value;
+        if split.split_blocks == 0
+            || splits > geometry::SPLITS_MAX
+            || key_blocks.div_ceil(split.split_blocks) > splits
+        {
+            return Err(refuse(entry, "the splits do not cover the keys"));
+        }
+        if split.seqlens_k != 0 {
+            check_array(entry, "the lengths", split.seqlens_k, self.params.batch.into())?;
+        }
+        if splits > 1 {
+            let partial_rows = self.rows() * u64::from(splits);
+            let head_dim = u64::from(self.variant.row.head_dim);
+            check_partials(entry, split.partial_o, split.partial_lse, partial_rows, head_dim)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the output wrong, where that is asked for.
+    ///
+    /// # Safety
+    /// As [`Launch::run`].
+    unsafe fn spoil(&self, number: u64) {
+        let head_dim = self.variant.row.head_dim as usize;
+        // SAFETY: the caller's; the fault past O is on purpose.
+        unsafe {
+            let last = attention::last_row(self);
+            match faults::output() {
+                Output::Wrong if self.is_partial() => {
+                    let last = self.params.split.partial_o + (self.rows() - 1) * head_dim as u64 * 4;
+                    (last as *mut f32).write_bytes(0x40, head_dim);
+                }
+                Output::Wrong => last.write_bytes(0, head_dim),
+                Output::Unsteady => last.write(last.read() ^ (number % 2) as u16),
+                Output::Past => last.add(head_dim).write(0),
+                Output::Lse if self.params.lse != 0 => (self.params.lse as *mut f32).write_unaligned(100.0),
+                Output::Counter if self.variant.row.schedule == Schedule::Persistent => {
+                    (self.params.persistent.counter as *mut u32).write(1);
+                }
+                Output::PastPartials if self.is_partial() => {
+                    let rows = self.rows() * u64::from(self.params.split.splits.value);
+                    // The next multiple of 256 bytes is where the workspace ends.
+                    let end = (self.params.split.partial_lse + rows * 4).next_multiple_of(256);
+                    (end as *mut u32).write(0);
+                }
+                Output::Lse | Output::Counter | Output::PastPartials | Output::Right => {}
+            }
+        }
+    }
+}
+
+fn check_partials(entry: &str, o: u64, lse: u64, rows: u64, head_dim: u64) -> Result<(), CuResult> {
+    if !o.is_multiple_of(ROW_ALIGNMENT) {
+        complain(&format!("{entry}: the partial O is misaligned"));
+        return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
+    }
+    check_array(entry, "the partial O", o, rows * head_dim)?;
+    check_array(entry, "the partial LSE", lse, rows)
+}
+
+impl Combine {
+    pub(crate) fn head_dim(&self) -> u32 {
+        self.params.chunks.value * 4
+    }
+
+    fn check(&self) -> Result<(), CuResult> {
+        let (params, entry) = (&self.params, self.variant.entry);
+        let CombineParams { rows, heads_q, seqlen_q, chunks, splits, .. } = *params;
+        if !(2..=geometry::SPLITS_MAX).contains(&splits) {
+            return Err(refuse(entry, &format!("{splits} splits")));
+        }
+        let heads = u64::from(heads_q.value) * u64::from(seqlen_q.value);
+        if rows != u64::from(self.ctas) || heads == 0 || !rows.is_multiple_of(heads) {
+            return Err(refuse(entry, &format!("a grid of {} for {rows} rows", self.ctas)));
+        }
+        check_divisors(entry, &[heads_q, seqlen_q, chunks], [0, self.ctas / 2, self.ctas - 1])?;
+        let partial_rows = rows * u64::from(splits);
+        check_partials(entry, params.partial_o, params.partial_lse, partial_rows, self.head_dim().into())?;
+        let counts = [(rows / heads) as u32, heads_q.value, seqlen_q.value];
+        let row_bytes = self.head_dim() * self.variant.dtype.bytes();
+        let o = Tensor { name: "O", address: params.o, strides: &params.o_strides, counts, row_bytes };
+        check_tensor(entry, &o)?;
+        if params.lse == 0 { Ok(()) } else { check_array(entry, "LSE", params.lse, rows) }
+    }
+}
+
+/// Grid and block of a launch, and its shared memory.
+struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    smem_bytes: u32,
+}
+
+/// # Safety
+/// The function's module is loaded, and `params` points to its one parameter; the stream lives, or is null.
+unsafe fn launch(
+    function: *const Function,
+    shape: &Shape,
+    stream: *const Stream,
+    params: *const *const c_void,
+) -> Result<(), CuResult> {
+    needs_context()?;
+    let ctas = shape.grid[0];
+    // SAFETY: the caller's.
+    let (function, launch) = unsafe {
+        let (function, params) = (&*function, *params);
+        let launch = match function.kernel {
+            Kernel::Forward(variant) => {
+                let params = params.cast::<ForwardParams>().read_unaligned();
+                Launch::Forward(Forward { variant, params, ctas })
+            }
+            Kernel::Combine(variant) => {
+                let params = params.cast::<CombineParams>().read_unaligned();
+                Launch::Combine(Combine { variant, params, ctas })
+            }
+        };
+        (function, launch)
+    };
+    let entry = launch.entry();
+    let [[_, grid_y, grid_z], [threads, block_y, block_z]] = [shape.grid, shape.block];
+    if [grid_y, grid_z, block_y, block_z] != [1; 4] || ctas == 0 {
+        return Err(refuse(entry, "grid and block have one dimension"));
+    }
+    if (threads, shape.smem_bytes) != launch.threads_and_smem() {
+        return Err(refuse(
+            entry,
+            &format!("{threads} threads and {} bytes are not its own", shape.smem_bytes),
+        ));
+    }
+    if shape.smem_bytes > function.smem_limit.load(Ordering::Relaxed) {
+        return Err(refuse(entry, "nobody asked for so much shared memory"));
+    }
+    // SAFETY: the caller's.
+    unsafe { submit(launch, stream) }
 }
 
 #[unsafe(no_mangle)]
@@ -144,22 +385,68 @@ unsafe extern "C" fn cuLaunchKernel(
     params: *const *const c_void,
     extra: *const c_void,
 ) -> CuResult {
+    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], smem_bytes };
     call(|| {
-        needs_context()?;
-        // SAFETY: by the call's contract, the function's module is loaded, and its one parameter is a ForwardParams in bytes.
-        let (function, params) = unsafe { (&*function, (*params).cast::<ForwardParams>().read_unaligned()) };
-        let launch = Launch { variant: function.variant, params, ctas: grid_x };
-        let row = &function.variant.row;
-        if [grid_y, grid_z, block_y, block_z] != [1; 4] || !extra.is_null() {
-            return Err(launch.refuse("grid and block have one dimension"));
-        }
-        if block_x != geometry::threads(row) || smem_bytes != geometry::smem_bytes(row) {
-            return Err(launch.refuse(&format!("{block_x} threads and {smem_bytes} bytes are not its row's")));
-        }
-        if smem_bytes > function.smem_limit.load(Ordering::Relaxed) {
-            return Err(launch.refuse("nobody asked for so much shared memory"));
+        if !extra.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: the call's contract.
-        unsafe { submit(launch, stream) }
+        unsafe { launch(function, &shape, stream, params) }
+    })
+}
+
+/// CUlaunchConfig of cuda.h.
+#[repr(C)]
+struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    smem_bytes: u32,
+    stream: *const Stream,
+    attributes: *const LaunchAttribute,
+    attribute_count: u32,
+}
+
+/// CUlaunchAttribute of cuda.h with an access-policy window.
+#[repr(C)]
+struct LaunchAttribute {
+    id: u32,
+    padding: u32,
+    address: u64,
+    bytes: usize,
+    hit_ratio: f32,
+    hit_property: u32,
+    miss_property: u32,
+    rest: [u32; 9],
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: *const Function,
+    params: *const *const c_void,
+    extra: *const c_void,
+) -> CuResult {
+    /// CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, and CU_ACCESS_PROPERTY_PERSISTING.
+    const WINDOW: u32 = 1;
+    const PERSISTING: u32 = 2;
+    call(|| {
+        // SAFETY: by the call's contract, the configuration lives, and has as many attributes as it says.
+        unsafe {
+            let config = &*config;
+            for i in 0..config.attribute_count as usize {
+                let attribute = &*config.attributes.add(i);
+                let ratio = attribute.hit_ratio > 0.0 && attribute.hit_ratio <= 1.0;
+                if attribute.id != WINDOW || attribute.hit_property != PERSISTING || !ratio {
+                    complain("an attribute is no window of persisting accesses");
+                    return Err(CUDA_ERROR_INVALID_VALUE);
+                }
+                needs_window(attribute.bytes)?;
+            }
+            if !extra.is_null() {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let shape = Shape { grid: config.grid, block: config.block, smem_bytes: config.smem_bytes };
+            launch(function, &shape, config.stream, params)
+        }
     })
 }

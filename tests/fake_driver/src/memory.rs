@@ -1,6 +1,7 @@
 //! Device memory: blocks of the host's, counted against the device's size.
 
 use crate::context::{count_living, needs_context};
+use crate::stream::Stream;
 use crate::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CuResult, call, faults,
 };
@@ -106,6 +107,18 @@ unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -
         needs_memory(from, bytes as u64)?;
         // SAFETY: the source lies in an allocation; the destination is the call's contract.
         unsafe { to.cast::<u8>().copy_from_nonoverlapping(from as *const u8, bytes) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: *const Stream) -> CuResult {
+    call(|| {
+        needs_context()?;
+        needs_memory(from, bytes as u64)?;
+        needs_memory(to, bytes as u64)?;
+        // SAFETY: both lie in an allocation each.
+        unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
         Ok(())
     })
 }

@@ -7,14 +7,32 @@ use crate::{
 };
 use kernels_gpu::geometry;
 use kernels_gpu::row::SMEM_DEFAULT_BYTES;
-use kernels_gpu::table::{VARIANTS, Variant};
+use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant, VARIANTS, Variant};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// A kernel of the tables.
+#[derive(Clone, Copy)]
+pub(crate) enum Kernel {
+    /// One that computes attention.
+    Forward(&'static Variant),
+    /// One that merges splits.
+    Combine(&'static CombineVariant),
+}
+
+impl Kernel {
+    fn entry(self) -> &'static str {
+        match self {
+            Kernel::Forward(variant) => variant.entry,
+            Kernel::Combine(variant) => variant.entry,
+        }
+    }
+}
+
 /// A kernel of a loaded module.
 pub(crate) struct Function {
-    /// Its row of the table.
-    pub(crate) variant: &'static Variant,
+    /// Its line of the tables.
+    pub(crate) kernel: Kernel,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub(crate) smem_limit: AtomicU32,
 }
@@ -43,9 +61,11 @@ fn parse(ptx: &str) -> Result<Module, CuResult> {
     }
     let name = |text: &str| text.split(['(', ' ', '\n']).next().unwrap_or_default().to_owned();
     let names: Vec<String> = ptx.split(".entry ").skip(1).map(name).collect();
-    let functions = VARIANTS.iter().filter(|variant| names.iter().any(|name| name == variant.entry));
-    let smem_limit = || AtomicU32::new(SMEM_DEFAULT_BYTES);
-    let functions = functions.map(|variant| Function { variant, smem_limit: smem_limit() }).collect();
+    let kernels = VARIANTS.iter().map(Kernel::Forward).chain(COMBINE_VARIANTS.iter().map(Kernel::Combine));
+    let functions = kernels
+        .filter(|kernel| names.iter().any(|name| name == kernel.entry()))
+        .map(|kernel| Function { kernel, smem_limit: AtomicU32::new(SMEM_DEFAULT_BYTES) })
+        .collect();
     Ok(Module { functions })
 }
 
@@ -116,7 +136,7 @@ unsafe extern "C" fn cuModuleGetFunction(
         // SAFETY: by the call's contract, the module is loaded, the name ends in NUL and `function` is valid for a write.
         unsafe {
             let (module, name) = (&*module.cast::<Module>(), CStr::from_ptr(name).to_bytes());
-            let named = |function: &&Function| function.variant.entry.as_bytes() == name;
+            let named = |function: &&Function| function.kernel.entry().as_bytes() == name;
             function.write(module.functions.iter().find(named).ok_or(CUDA_ERROR_NOT_FOUND)?);
         }
         Ok(())
@@ -149,8 +169,11 @@ unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         needs_context()?;
         // SAFETY: by the call's contract, the function's module is loaded and `ctas` is valid for a write.
         unsafe {
-            let row = &(*function).variant.row;
-            if (threads as u32, smem_bytes as u32) != (geometry::threads(row), geometry::smem_bytes(row)) {
+            let expected = match (*function).kernel {
+                Kernel::Forward(Variant { row, .. }) => (geometry::threads(row), geometry::smem_bytes(row)),
+                Kernel::Combine(_) => (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES),
+            };
+            if (threads as u32, smem_bytes as u32) != expected {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             ctas.write(1);

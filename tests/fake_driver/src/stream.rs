@@ -1,6 +1,6 @@
 //! Streams, events and graphs. All work is done when its call returns; only a capturing stream keeps it.
 
-use crate::context::{count_living, needs_context};
+use crate::context::{count_living, current_context, needs_context};
 use crate::launch::Launch;
 use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CuResult, call};
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +8,8 @@ use std::time::Instant;
 
 /// A stream; the null stream is no such thing.
 pub(crate) struct Stream {
+    /// The context that was current when it was made.
+    context: u64,
     /// The launches captured so far, while a capture is under way.
     captured: Mutex<Option<Vec<Launch>>>,
 }
@@ -55,7 +57,7 @@ unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut *mut Stream, _: u32
     call(|| {
         needs_context()?;
         // SAFETY: by the call's contract, `stream` is valid for a write.
-        unsafe { stream.write(make(Stream { captured: Mutex::new(None) })) };
+        unsafe { stream.write(make(Stream { context: current_context(), captured: Mutex::new(None) })) };
         Ok(())
     })
 }
@@ -64,6 +66,29 @@ unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut *mut Stream, _: u32
 unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut Stream) -> CuResult {
     // SAFETY: the call's contract.
     unsafe { destroy(stream) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCtx(stream: *const Stream, context: *mut u64) -> CuResult {
+    call(|| {
+        // SAFETY: by the call's contract, the stream lives and `context` is valid for a write.
+        unsafe { context.write(stream.as_ref().map_or_else(current_context, |stream| stream.context)) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: *const Stream, status: *mut i32) -> CuResult {
+    call(|| {
+        needs_context()?;
+        // SAFETY: by the call's contract, the stream lives and `status` is valid for a write.
+        unsafe {
+            let is_capturing =
+                |stream: &Stream| stream.captured.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            status.write(stream.as_ref().is_some_and(is_capturing).into());
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -1,15 +1,17 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
 use crate::bench_report::{self, Measurement, Report};
-use crate::bench_sim;
+use crate::bench_sim::{self, Simulated};
+use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use crate::shape;
 use clap::ValueEnum;
 use ferroflash::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{CudaOptions, Dtype, Error, Plan, Problem, RowSelection, Sizes};
+use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Plan, Problem, RowSelection, Sizes};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -27,7 +29,8 @@ const EXAMPLES: &str = "Examples:
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
-of a causal mask the visible share. GB/s counts Q, K, V and O once. Every kernel's output is checked before.";
+of a causal mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
+stands its share of what copies within the device reach in the same run. Every kernel's output is checked before.";
 
 /// Shapes measured where none is given: short, long, wide heads, very long.
 const USUAL_SHAPES: [[u32; 6]; 5] = [
@@ -53,6 +56,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = MaskName::Full)]
     mask: MaskName,
 
+    /// Sequences have lengths of their own, 1 to SKV, the same in every run
+    #[arg(long)]
+    lengths: bool,
+
     /// Element types, joined by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "f16")]
     dtype: Vec<DtypeName>,
@@ -60,6 +67,13 @@ pub(crate) struct Args {
     /// Kernels: best, all, or names joined by commas
     #[arg(long, value_delimiter = ',', default_value = "best")]
     rows: Vec<RowSelection>,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
+    #[arg(long, value_enum, default_value_t = L2Name::Default)]
+    l2: L2Name,
 
     /// Timed replays of each kernel
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..))]
@@ -93,6 +107,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     ptx: Option<PathBuf>,
 
+    /// The device that the simulator stands for
+    #[arg(long, value_name = "MODEL", value_parser = parse_model, default_value = "l4")]
+    device_model: &'static DeviceModel,
+
     /// Number of the GPU, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: u32,
@@ -104,6 +122,12 @@ enum DeviceName {
     Cuda,
     /// The simulator: instructions, wavefronts and bytes, exact on any machine, and no time
     Sim,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum L2Name {
+    Default,
+    Persist,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -127,9 +151,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.device == DeviceName::Sim {
         let library = Library::find(args.ptx.as_deref())?;
         check_names(&args.rows, &library)?;
-        return bench_sim::run(&problems, &args.rows, args.lse, library, file);
+        let simulated =
+            Simulated { rows: &args.rows, plan: &args.plan, model: args.device_model, lse: args.lse };
+        return bench_sim::run(&problems, &simulated, library, file);
     }
-    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal })?;
+    let l2 = match args.l2 {
+        L2Name::Default => L2Policy::Default,
+        L2Name::Persist => L2Policy::Persist,
+    };
+    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal, l2 })?;
     check_names(&args.rows, bench.attention().library())?;
     let options =
         MeasureOptions { reps: args.reps, cold: args.cold, lse: args.lse, ..MeasureOptions::default() };
@@ -139,7 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut errors = Vec::new();
     for problem in &problems {
         let measurement = match measure(&bench, problem, args, &options) {
-            Ok(rows) => Measurement::new(problem, rows),
+            Ok(rows) => Measurement::new(problem, rows, report.copy_gbytes_per_s()),
             Err(error) => {
                 let measurement = Measurement::failed(problem, &error);
                 // A single one is what the command ends with.
@@ -216,7 +246,8 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             };
             let problem = Problem::new(*sizes, dtype)
                 .map_err(|source| Failure::Argument { option: "--shape", source })?;
-            problems.extend(masks.iter().map(|&causal| problem.with_causal(causal)));
+            problems
+                .extend(masks.iter().map(|&causal| problem.with_causal(causal).with_lengths(args.lengths)));
         }
     }
     Ok(problems)
@@ -230,11 +261,13 @@ fn measure(
 ) -> Result<Vec<Measured>, Error> {
     let mut plans: Vec<Plan> = Vec::new();
     for selection in &args.rows {
-        plans.extend(bench.attention().plans(problem, selection)?);
+        for options in args.plan.options(selection) {
+            plans.extend(bench.attention().plans(problem, &options)?);
+        }
     }
     // `best` may name a row that is listed too.
     let mut seen = BTreeSet::new();
-    plans.retain(|plan| seen.insert(plan.kernel().entry.clone()));
+    plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits())));
     let progress = Progress::new("measuring");
     let mut measured =
         bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;

@@ -2,9 +2,8 @@
 
 use ferroflash::device::Device;
 use ferroflash::device::cuda;
-use ferroflash::measure::{Bench, ERROR_MAX, MeasureOptions, Measured, bytes_moved};
+use ferroflash::measure::{self, Bench, ERROR_MAX, MeasureOptions, Measured};
 use ferroflash::{Error, Problem};
-use kernels_gpu::geometry;
 use kernels_gpu::manifest::Family;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,6 +33,8 @@ struct DeviceReport {
     driver: Option<String>,
     cuda: Option<String>,
     sm_clock_max_mhz: Option<u32>,
+    /// Bytes that a copy within the device reads and writes in a second; `None` where there was no memory for one.
+    copy_gbytes_per_s: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -50,6 +51,7 @@ struct MethodReport {
     replay_us: f64,
     cold: bool,
     lse: bool,
+    l2_persisting_bytes: u64,
 }
 
 /// One problem and its kernels.
@@ -76,6 +78,8 @@ pub(crate) struct Row {
     pub(crate) measured: Measured,
     tflops: Option<f64>,
     gbytes_per_s: Option<f64>,
+    /// GB/s as a share of what copies reach.
+    share_of_copy: Option<f64>,
 }
 
 impl Report {
@@ -98,6 +102,7 @@ impl Report {
                 driver: reading.driver,
                 cuda,
                 sm_clock_max_mhz: reading.sm_clock_max_mhz,
+                copy_gbytes_per_s: bench.copy_bandwidth_gb_s().ok(),
             },
             kernels: KernelsReport {
                 folder: library.folder().display().to_string(),
@@ -110,9 +115,15 @@ impl Report {
                 replay_us: options.replay_us,
                 cold: options.cold,
                 lse: options.lse,
+                l2_persisting_bytes: info.l2_persisting_bytes,
             },
             results: Vec::new(),
         }
+    }
+
+    /// What copies within the device reach, in GB/s.
+    pub(crate) fn copy_gbytes_per_s(&self) -> Option<f64> {
+        self.device.copy_gbytes_per_s
     }
 
     /// The file's text.
@@ -123,18 +134,18 @@ impl Report {
 }
 
 impl Measurement {
-    pub(crate) fn new(problem: &Problem, rows: Vec<Measured>) -> Measurement {
+    /// `copy_gbytes_per_s` is what copies reach on the device.
+    pub(crate) fn new(problem: &Problem, rows: Vec<Measured>, copy_gbytes_per_s: Option<f64>) -> Measurement {
         let sizes = problem.sizes();
         let shape =
             [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
-        let [batch, heads_q, _, seqlen_q, seqlen_k, head_dim] = shape.map(u64::from);
-        let flops = geometry::flops(batch, heads_q, seqlen_q, seqlen_k, head_dim, problem.causal());
-        let bytes = bytes_moved(problem);
+        let (flops, bytes) = (measure::flops(problem), measure::bytes_moved(problem));
         let rows = rows.into_iter().map(|measured| {
             let seconds = measured.timing.map(|timing| timing.median_us * 1e-6);
             let tflops = seconds.map(|seconds| flops / seconds / 1e12);
             let gbytes_per_s = seconds.map(|seconds| bytes as f64 / seconds / 1e9);
-            Row { measured, tflops, gbytes_per_s }
+            let share_of_copy = gbytes_per_s.zip(copy_gbytes_per_s).map(|(rate, copy)| rate / copy);
+            Row { measured, tflops, gbytes_per_s, share_of_copy }
         });
         let rows = rows.collect();
         let (dtype, causal) = (problem.dtype().name(), problem.causal());
@@ -142,7 +153,7 @@ impl Measurement {
     }
 
     pub(crate) fn failed(problem: &Problem, error: &Error) -> Measurement {
-        Measurement { error: Some(error.to_string()), ..Measurement::new(problem, Vec::new()) }
+        Measurement { error: Some(error.to_string()), ..Measurement::new(problem, Vec::new(), None) }
     }
 }
 
@@ -150,8 +161,9 @@ impl Measurement {
 pub(crate) fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
     let mask = if problem.causal() { "causal" } else { "full" };
+    let lengths = if problem.has_lengths() { " lengths" } else { "" };
     format!(
-        "{},{},{},{},{},{} {} {mask}",
+        "{},{},{},{},{},{} {} {mask}{lengths}",
         sizes.batch,
         sizes.heads_q,
         sizes.heads_kv,
@@ -169,8 +181,13 @@ pub(crate) fn heading(report: &Report) -> String {
     let cuda = device.cuda.as_deref().unwrap_or("unknown");
     let caches = if report.method.cold { "cold" } else { "warm" };
     let lse = if report.method.lse { ", with LSE" } else { "" };
+    let persisting = match report.method.l2_persisting_bytes {
+        0 => String::new(),
+        bytes => format!(" ({bytes} bytes of it set aside for K and V)"),
+    };
+    let copy = device.copy_gbytes_per_s.map_or(String::new(), |rate| format!(", copies {rate:.0} GB/s"));
     format!(
-        "{} (sm_{}, {} SMs), driver {driver}, CUDA {cuda}, {}, {caches} L2{lse}, {} replays",
+        "{} (sm_{}, {} SMs{copy}), driver {driver}, CUDA {cuda}, {}, {caches} L2{persisting}{lse}, {} replays",
         device.name, device.sm, device.sm_count, report.date, report.method.reps
     )
 }
@@ -188,17 +205,20 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
         String::new(),
         measurement.title.clone(),
         format!(
-            "  {:entry_width$} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>8} {:>8} {:>5} {:>5}",
+            "  {:entry_width$} {:>6} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}",
             "kernel",
+            "splits",
             "median µs",
             "p10 µs",
             "p90 µs",
             "spread",
             "TFLOP/s",
             "GB/s",
+            "of copy",
             "CTAs",
             "CTAs/SM",
             "held",
+            "waves",
             "MHz"
         ),
     ];
@@ -217,8 +237,10 @@ fn line(row: &Row, entry_width: usize) -> String {
         );
     };
     let clock = measured.sm_clock_mhz.map_or("-".to_owned(), |mhz| mhz.to_string());
+    let share = row.share_of_copy.map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
     format!(
-        "  {entry:entry_width$} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {:>8} {:>8.2} {:>5} {:>5}",
+        "  {entry:entry_width$} {:>6} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}",
+        measured.splits,
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
@@ -228,6 +250,7 @@ fn line(row: &Row, entry_width: usize) -> String {
         measured.ctas,
         measured.ctas_per_sm,
         measured.resident_ctas_per_sm,
+        measured.waves,
         clock
     )
 }
@@ -278,9 +301,11 @@ mod tests {
         Measured {
             entry: entry.to_owned(),
             source: "PTX sm_80".to_owned(),
+            splits: 1,
             ctas: 64,
             ctas_per_sm: 0.5,
             resident_ctas_per_sm: 2,
+            waves: 0.25,
             launches_per_replay: 10,
             reps: 31,
             check: Check { nan: usize::from(median_us.is_none()), max_error: 0.001 },
@@ -298,7 +323,7 @@ mod tests {
     #[test]
     fn the_fastest_kernel_stands_first_and_a_wrong_one_last() {
         let rows = vec![measured("wrong", None), measured("slow", Some(20.0)), measured("fast", Some(10.0))];
-        let lines = table(&Measurement::new(&problem(), rows));
+        let lines = table(&Measurement::new(&problem(), rows, None));
         assert_eq!(lines[1], "1,8,8,512,512,64 f16 full");
         assert!(
             lines[3].contains("fast ") && lines[3].contains("10.00") && lines[3].contains("20.0%"),
@@ -306,16 +331,20 @@ mod tests {
         );
         assert!(lines[4].contains("slow"));
         assert!(lines[5].contains("wrong WRONG: 1 elements"), "{lines:?}");
-        assert!(table(&Measurement::new(&problem(), Vec::new())).is_empty());
+        assert!(table(&Measurement::new(&problem(), Vec::new(), None)).is_empty());
     }
 
     #[test]
     fn rates_follow_from_the_median() {
-        let measurement = Measurement::new(&problem(), vec![measured("one", Some(10.0))]);
+        let measurement = Measurement::new(&problem(), vec![measured("one", Some(10.0))], Some(400.0));
         let seconds = 10.0 * 1e-6;
         let flops = 4.0 * 8.0 * 512.0 * 512.0 * 64.0;
         assert_eq!(measurement.rows[0].tflops, Some(flops / seconds / 1e12));
         assert_eq!(measurement.rows[0].gbytes_per_s, Some(4.0 * 8.0 * 512.0 * 64.0 * 2.0 / seconds / 1e9));
+        assert_eq!(
+            measurement.rows[0].share_of_copy,
+            measurement.rows[0].gbytes_per_s.map(|rate| rate / 400.0)
+        );
         let json = serde_json::to_value(&measurement).expect("JSON");
         assert_eq!((&json["shape"][3], &json["rows"][0]["entry"]), (&512.into(), &"one".into()));
         assert_eq!(json["rows"][0]["timing"]["median_us"], 10.0);

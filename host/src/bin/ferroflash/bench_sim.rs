@@ -3,25 +3,38 @@
 use crate::bench_report;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use ferroflash::device::sim::{SimDevice, SimOptions};
+use ferroflash::measure;
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::random_input::{self, InputKind};
-use ferroflash::{Attention, Error, Plan, Problem, RowSelection};
+use ferroflash::{Attention, DeviceModel, Error, HostTensors, Plan, Problem, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// What is simulated.
+pub(crate) struct Simulated<'a> {
+    /// Kernels.
+    pub(crate) rows: &'a [RowSelection],
+    /// How they are planned.
+    pub(crate) plan: &'a PlanArgs,
+    /// The device that the simulator stands for.
+    pub(crate) model: &'static DeviceModel,
+    /// Whether LSE is written too.
+    pub(crate) lse: bool,
+}
+
 /// Runs every problem with every row asked for, prints a table a problem, and writes the file.
 pub(crate) fn run(
     problems: &[Problem],
-    rows: &[RowSelection],
-    lse: bool,
+    simulated: &Simulated<'_>,
     library: Library,
     file: Option<OutputFile>,
 ) -> Result<(), Failure> {
-    let device = Arc::new(SimDevice::new(SimOptions::default()));
+    let device = Arc::new(SimDevice::new(SimOptions { model: simulated.model, ..SimOptions::default() }));
     let attention = Attention::new(device.clone(), Arc::new(library))?;
     output::print(&format!(
         "{}: counts of what the kernels execute, every access checked; no times",
@@ -29,15 +42,19 @@ pub(crate) fn run(
     ));
     let mut results = Vec::new();
     for problem in problems {
-        let [q, k, v] = random_input::qkv(problem, InputKind::Random, 0);
-        let plans = plans(&attention, problem, rows)?;
+        let qkv = random_input::qkv(problem, InputKind::Random, 0);
+        let seqlens_k = measure::lengths(problem);
+        let tensors = HostTensors::new(&qkv, seqlens_k.as_deref());
+        let plans = plans(&attention, problem, simulated)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();
         for (done, plan) in plans.iter().enumerate() {
             progress.set(done, plans.len());
-            attention.forward_with(plan, &q, &k, &v, lse)?;
-            // A launch that succeeded has a report.
-            reports.extend(device.last_report().map(|report| (plan.kernel().entry.clone(), report)));
+            attention.forward_with(plan, &tensors, simulated.lse)?;
+            // Launches that succeeded have reports.
+            let entries =
+                std::iter::once(&plan.kernel().entry).chain(plan.combine().map(|kernel| &kernel.entry));
+            reports.extend(entries.filter_map(|entry| Some((entry.clone(), device.report(entry)?))));
         }
         drop(progress);
         output::print("");
@@ -55,13 +72,15 @@ pub(crate) fn run(
 }
 
 /// The plans of the rows asked for, each once.
-fn plans(attention: &Attention, problem: &Problem, rows: &[RowSelection]) -> Result<Vec<Plan>, Error> {
+fn plans(attention: &Attention, problem: &Problem, simulated: &Simulated<'_>) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
     let mut seen = BTreeSet::new();
-    for row in rows {
-        for plan in attention.plans(problem, row)? {
-            if seen.insert(plan.kernel().entry.clone()) {
-                plans.push(plan);
+    for row in simulated.rows {
+        for options in simulated.plan.options(row) {
+            for plan in attention.plans(problem, &options)? {
+                if seen.insert((plan.kernel().entry.clone(), plan.splits())) {
+                    plans.push(plan);
+                }
             }
         }
     }

@@ -3,8 +3,11 @@
 use crate::memory;
 use crate::output::{self, Progress};
 use clap::ValueEnum;
-use ferroflash::reference::{narrow, reference};
-use ferroflash::{Attention, CudaOptions, Error, Output, Problem, SimOptions};
+use ferroflash::device::model::MODELS;
+use ferroflash::reference::{narrow, reference_of};
+use ferroflash::{
+    Attention, CudaOptions, DeviceModel, Error, HostTensors, Output, PlanOptions, Problem, SimOptions,
+};
 use ptx_sim::Schedule;
 use std::path::PathBuf;
 
@@ -23,6 +26,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: u32,
 
+    /// The device that the simulator stands for: its SMs decide about splits, its shared memory which kernels run
+    #[arg(long, value_name = "MODEL", value_parser = parse_model, default_value = "l4")]
+    device_model: &'static DeviceModel,
+
     /// Seed that shakes the simulator's schedule: order of warps, landing of asynchronous copies
     #[arg(long, value_name = "SEED")]
     schedule_seed: Option<u64>,
@@ -40,6 +47,18 @@ enum Choice {
     Cpu,
 }
 
+/// A model that is not in the list.
+#[derive(Debug, thiserror::Error)]
+#[error("no model {name:?}: there are {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "))]
+pub(crate) struct UnknownModel {
+    name: String,
+}
+
+/// The model of a name.
+pub(crate) fn parse_model(name: &str) -> Result<&'static DeviceModel, UnknownModel> {
+    DeviceModel::find(name).ok_or_else(|| UnknownModel { name: name.to_owned() })
+}
+
 /// What was opened.
 pub(crate) enum Engine {
     /// Kernels on a device.
@@ -52,13 +71,17 @@ impl DeviceArgs {
     /// The simulator, with the kernels and the schedule that the options name.
     pub(crate) fn simulator(&self) -> Result<Attention, Error> {
         let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
-        Attention::simulator(self.ptx.as_deref(), SimOptions { schedule, ..SimOptions::default() })
+        Attention::simulator(
+            self.ptx.as_deref(),
+            SimOptions { model: self.device_model, schedule, ..SimOptions::default() },
+        )
     }
 
     /// Opens the device and says on stderr which it is.
     pub(crate) fn open(&self) -> Result<Engine, Error> {
         let cuda = || {
-            let options = CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal };
+            let options =
+                CudaOptions { ptx: self.ptx.clone(), ordinal: self.ordinal, ..CudaOptions::default() };
             Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
         };
         let sim = || self.simulator().map(|attention| Engine::Kernels(Box::new(attention)));
@@ -101,17 +124,22 @@ impl Engine {
     pub(crate) fn forward(
         &self,
         problem: &Problem,
-        q: &[u16],
-        k: &[u16],
-        v: &[u16],
+        options: &PlanOptions,
+        tensors: &HostTensors<'_>,
         want_lse: bool,
     ) -> Result<Output, Error> {
         match self {
-            Engine::Kernels(attention) => attention.forward(problem, q, k, v, want_lse),
+            Engine::Kernels(attention) => {
+                let plan = attention.planner().plan(problem, options)?;
+                attention.forward_with(&plan, tensors, want_lse)
+            }
             Engine::Reference => {
                 memory::check(problem)?;
+                if let Some(seqlens_k) = tensors.seqlens_k {
+                    problem.check_lengths(seqlens_k)?;
+                }
                 let progress = Progress::new("attention on the CPU");
-                let reference = reference(problem, q, k, v, &|done, total| progress.set(done, total));
+                let reference = reference_of(problem, tensors, &|done, total| progress.set(done, total));
                 Ok(Output {
                     o: reference.o.iter().map(|&o| narrow(problem.dtype(), o)).collect(),
                     lse: want_lse.then(|| reference.lse.iter().map(|&lse| lse as f32).collect()),

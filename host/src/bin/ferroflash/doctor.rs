@@ -7,7 +7,7 @@ use ferroflash::device::cuda::{self, CudaDevice, Driver};
 use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::{Library, Source};
-use ferroflash::{Attention, Error};
+use ferroflash::{Attention, Error, L2Policy};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ fn open_devices(driver: &Driver, findings: &mut Vec<Finding>) -> Vec<Arc<CudaDev
     findings.push(Finding::ok("driver", format!("{}, supports CUDA {major}.{minor}", driver.path)));
     let mut devices = Vec::new();
     for ordinal in 0..driver.device_count {
-        match CudaDevice::open(ordinal) {
+        match CudaDevice::open(ordinal, L2Policy::Default) {
             Ok(device) => {
                 findings.extend(device_findings(&device));
                 devices.push(Arc::new(device));

@@ -95,7 +95,7 @@ fn source(input: &[String]) -> Result<Source, Failure> {
 pub(crate) fn describe(problem: &Problem) -> String {
     let sizes = problem.sizes();
     format!(
-        "batch {} heads {}/{} seqlen {}×{} head_dim {} {} {}",
+        "batch {} heads {}/{} seqlen {}×{} head_dim {} {} {}{}",
         sizes.batch,
         sizes.heads_q,
         sizes.heads_kv,
@@ -104,6 +104,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
         sizes.head_dim,
         problem.dtype().name(),
         if problem.causal() { "causal" } else { "full" },
+        if problem.has_lengths() { " lengths" } else { "" },
     )
 }
 
@@ -119,6 +120,7 @@ pub(crate) fn to_json(problem: &Problem) -> Value {
         "head_dim": sizes.head_dim,
         "dtype": problem.dtype().name(),
         "causal": problem.causal(),
+        "lengths": problem.has_lengths(),
         "scale": problem.scale(),
     })
 }

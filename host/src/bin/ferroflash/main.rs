@@ -10,6 +10,8 @@ mod failure;
 mod input;
 mod memory;
 mod output;
+mod plan;
+mod plan_args;
 mod run;
 mod shape;
 mod verify;
@@ -33,6 +35,7 @@ const EXAMPLES: &str = "Examples:
   ferroflash run --input qkv.safetensors --output o.safetensors --causal
   ferroflash verify --input tests/data/minilm_layer2.safetensors
   ferroflash bench --shape 4,32,32,4096,4096,64 --causal
+  ferroflash plan --shape 8,32,8,1,8192,128 --device-model h200
   ferroflash doctor
 
 Exit codes: 0 done, 1 failed (also: a verification that found errors), 2 misuse, 130 interrupted.";
@@ -45,6 +48,8 @@ enum Command {
     Verify(verify::Args),
     /// Measure kernels on the GPU
     Bench(bench::Args),
+    /// Say how a problem would be computed on a device, and why so; needs no GPU
+    Plan(plan::Args),
     /// Say what of driver, device and tools is there, and what to do about the rest
     Doctor(doctor::Args),
 }
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
     let shown = || output::unwritten().map_or(Ok(()), |source| Err(failure::Failure::Stdout { source }));

@@ -5,15 +5,15 @@ use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
 use crate::memory;
 use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
 use crate::shape;
 use crate::verify_grid;
 use clap::ValueEnum;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::tensor_file::Inputs;
 use ferroflash::tolerance::Verdict;
-use ferroflash::verification::{Agreement, Oracle, RunKernel, first_difference};
-use ferroflash::{Attention, Dtype, Error, Problem, RowSelection, Sizes};
-use kernels_gpu::manifest::Kernel;
+use ferroflash::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
+use ferroflash::{Attention, Dtype, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes};
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
 use std::sync::Arc;
@@ -63,6 +63,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = KindName::Random, conflicts_with = "input")]
     input_kind: KindName,
 
+    /// Sequences of generated tensors have lengths of their own, from the seed; behind each lies NaN
+    #[arg(long, conflicts_with_all = ["input", "grid"])]
+    lengths: bool,
+
     /// Run each kernel so many times more: every output must be equal to the first in every bit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) repeats: usize,
@@ -74,6 +78,9 @@ pub(crate) struct Args {
     /// Results as one line of JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    plan: PlanArgs,
 
     #[command(flatten)]
     problem: ProblemArgs,
@@ -122,14 +129,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let engine = args.device.open()?;
         return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
     }
-    let inputs = match args.shape {
+    let (inputs, seqlens_k) = match args.shape {
         Some(sizes) => args.generate(sizes)?,
-        None => args.problem.read(&args.input)?,
+        None => (args.problem.read(&args.input)?, None),
     };
+    let seqlens_k = seqlens_k.as_deref();
     let engine = args.device.open()?;
     let judged = match &engine {
-        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs)?,
-        Engine::Reference => args.judge_reference(&engine, &inputs)?,
+        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs, seqlens_k)?,
+        Engine::Reference => args.judge_reference(&engine, &inputs, seqlens_k)?,
     };
     args.report(&engine, &inputs.problem, &judged);
     let failed = judged.iter().filter(|judged| !judged.passed()).count();
@@ -137,13 +145,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+    /// Tensors, and the keys of each sequence where they have lengths.
+    fn generate(&self, sizes: Sizes) -> Result<(Inputs, Option<Vec<u32>>), Failure> {
         let layout = self.problem.layout().unwrap_or_default();
         let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
         let problem = Problem::new(sizes, dtype)
             .map_err(|source| Failure::Argument { option: "--shape", source })?
             .with_layout(layout)
-            .with_causal(self.problem.causal.unwrap_or(false));
+            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_lengths(self.lengths);
         let problem = self.problem.scaled(problem)?;
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
         let kind = match self.input_kind {
@@ -151,23 +161,40 @@ impl Args {
             KindName::Outliers => InputKind::Outliers,
             KindName::Nan => InputKind::NotANumber,
         };
-        let [q, k, v] = random_input::qkv(&problem, kind, self.seed);
-        Ok(Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None })
+        let mut qkv = random_input::qkv(&problem, kind, self.seed);
+        let seqlens_k = self.lengths.then(|| random_input::lengths(&problem, self.seed));
+        if let Some(seqlens_k) = &seqlens_k {
+            random_input::poison_behind(&problem, seqlens_k, &mut qkv);
+        }
+        let [q, k, v] = qkv;
+        Ok((Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None }, seqlens_k))
     }
 
-    fn judge_kernels(&self, attention: &Attention, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+    fn judge_kernels(
+        &self,
+        attention: &Attention,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
         let problem = &inputs.problem;
-        let plans = attention.plans(problem, self.rows.as_ref().unwrap_or(&RowSelection::Best))?;
-        let kernels: Vec<Arc<Kernel>> = plans.iter().map(|plan| Arc::new(plan.kernel().clone())).collect();
-        let mut accumulations: Vec<Accumulation> = kernels.iter().map(|kernel| kernel.row.acc).collect();
+        let rows = self.rows.clone().unwrap_or_default();
+        let mut plans = Vec::new();
+        for options in self.plan.options(&rows) {
+            plans.extend(attention.plans(problem, &options)?.into_iter().map(|plan| (plan, options.clone())));
+        }
+        let mut accumulations: Vec<Accumulation> =
+            plans.iter().map(|(plan, _)| plan.kernel().row.acc).collect();
         accumulations.push(Accumulation::F32);
         accumulations.sort_unstable();
         accumulations.dedup();
-        let oracle = oracle(inputs, &accumulations);
+        let oracle = oracle(inputs, seqlens_k, &accumulations);
         let simulator = if self.compare_simulator { Some(self.device.simulator()?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
-        for kernel in &kernels {
-            let run_on = |on: &Attention| on.run(kernel, problem, &inputs.q, &inputs.k, &inputs.v);
+        for (plan, options) in &plans {
+            let kernel = &Arc::new(plan.kernel().clone());
+            let Inputs { q, k, v, .. } = inputs;
+            let tensors = HostTensors { q, k, v, seqlens_k };
+            let run_on = |on: &Attention| on.run(&KernelRun { kernel, problem, options, tensors });
             let run = || run_on(attention);
             let output = run()?;
             let agreement = match &simulator {
@@ -177,8 +204,12 @@ impl Args {
                 }
                 None => None,
             };
+            let splits = match plan.splits() {
+                1 => String::new(),
+                splits => format!(" in {splits} splits"),
+            };
             judged.push(Judged {
-                name: kernel.entry.clone(),
+                name: format!("{}{splits}", kernel.entry),
                 verdict: oracle.judge(kernel.row.acc, &output)?,
                 differs_at: if self.repeats > 0 { first_difference(self.repeats, run)? } else { None },
                 agreement,
@@ -187,7 +218,12 @@ impl Args {
         Ok(judged)
     }
 
-    fn judge_reference(&self, engine: &Engine, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
+    fn judge_reference(
+        &self,
+        engine: &Engine,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
         if !matches!(self.rows, None | Some(RowSelection::Best)) {
             return Err(Failure::NoRows { option: "rows", device: engine.name() });
         }
@@ -196,9 +232,11 @@ impl Args {
                 "the CPU computes the reference itself: this compares only its rounding to the dtype",
             );
         }
-        let oracle = oracle(inputs, &[Accumulation::F32]);
+        let oracle = oracle(inputs, seqlens_k, &[Accumulation::F32]);
         let mut judged = stored(inputs, &oracle)?;
-        let result = engine.forward(&inputs.problem, &inputs.q, &inputs.k, &inputs.v, true)?;
+        let Inputs { q, k, v, .. } = inputs;
+        let tensors = HostTensors { q, k, v, seqlens_k };
+        let result = engine.forward(&inputs.problem, &PlanOptions::new(), &tensors, true)?;
         let verdict = oracle.judge(Accumulation::F32, &result)?;
         judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None, agreement: None });
         Ok(judged)
@@ -238,10 +276,11 @@ impl Args {
     }
 }
 
-fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
+fn oracle(inputs: &Inputs, seqlens_k: Option<&[u32]>, accumulations: &[Accumulation]) -> Oracle {
     let progress = Progress::new("float64 reference");
     let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
-    Oracle::new(&inputs.problem, qkv, accumulations, &|done, total| progress.set(done, total))
+    let seqlens_k = seqlens_k.map(<[u32]>::to_vec);
+    Oracle::new(&inputs.problem, qkv, seqlens_k, accumulations, &|done, total| progress.set(done, total))
 }
 
 /// What the file itself says of O and LSE, judged as if a kernel had computed it.

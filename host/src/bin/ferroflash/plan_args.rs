@@ -1,0 +1,90 @@
+//! The options that say how a problem is planned: splits of the keys, schedule, order of heads.
+
+use clap::ValueEnum;
+use ferroflash::{PlanOptions, RowSelection, Schedule, Splits};
+use kernels_gpu::geometry::SPLITS_MAX;
+use std::num::ParseIntError;
+
+/// How to plan.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct PlanArgs {
+    /// Ranges that the keys are split into, auto or at most so many; several numbers, joined by commas, make a plan each
+    #[arg(long, value_name = "auto|N", value_parser = parse_splits, value_delimiter = ',', conflicts_with = "split_size")]
+    splits: Vec<Splits>,
+
+    /// Keys of a range: results then do not depend on batch and device size
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
+    split_size: Option<u32>,
+
+    /// Only kernels of this schedule
+    #[arg(long, value_enum)]
+    schedule: Option<ScheduleName>,
+
+    /// Heads whose query blocks a grid without splits takes in turns
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    heads_together: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ScheduleName {
+    /// One CTA a block of query rows
+    Grid,
+    /// As many CTAs as the device holds take blocks of query rows from a counter
+    Persistent,
+    /// One CTA a block of the query rows that share a KV head, and a range of keys
+    Split,
+}
+
+/// Why a number of splits cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SplitsError {
+    #[error("{text:?} is neither auto nor a number: {source}")]
+    Number { text: String, source: ParseIntError },
+    #[error("{splits} splits: at least 1 and at most {SPLITS_MAX}")]
+    Range { splits: u32 },
+}
+
+/// `auto` or a number of splits.
+pub(crate) fn parse_splits(text: &str) -> Result<Splits, SplitsError> {
+    if text == "auto" {
+        return Ok(Splits::Auto);
+    }
+    match text.parse().map_err(|source| SplitsError::Number { text: text.to_owned(), source })? {
+        splits @ 1..=SPLITS_MAX => Ok(Splits::Count(splits)),
+        splits => Err(SplitsError::Range { splits }),
+    }
+}
+
+impl PlanArgs {
+    /// What is asked for, for these rows.
+    pub(crate) fn options(&self, rows: &RowSelection) -> Vec<PlanOptions> {
+        let splits = match self.split_size {
+            Some(keys) => &[Splits::Size(keys)][..],
+            None if self.splits.is_empty() => &[Splits::Auto],
+            None => &self.splits,
+        };
+        let schedule = self.schedule.map(|name| match name {
+            ScheduleName::Grid => Schedule::Grid,
+            ScheduleName::Persistent => Schedule::Persistent,
+            ScheduleName::Split => Schedule::Split,
+        });
+        let heads_together = self.heads_together;
+        let with = |&splits| PlanOptions { rows: rows.clone(), splits, schedule, heads_together };
+        splits.iter().map(with).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_are_auto_or_a_number_within_the_limit() {
+        assert_eq!(parse_splits("auto").ok(), Some(Splits::Auto));
+        assert_eq!(parse_splits("256").ok(), Some(Splits::Count(256)));
+        for (text, needle) in [("0", "at least 1"), ("257", "at most 256"), ("many", "neither auto")] {
+            let error = parse_splits(text).expect_err(text).to_string();
+            assert!(error.contains(needle), "{error}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The choice: which row, how many splits, for a problem on a device.
+
+use super::preference::{self, BEST, BEST_SPLIT, Best, BestSplit, Mask};
+use super::reason::{Reason, Trace};
+use super::splitting::{Because, Splitting};
+use super::{Plan, PlanOptions, RowSelection, Splits};
+use crate::device::DeviceInfo;
+use crate::error::Error;
+use crate::module::Library;
+use crate::problem::Problem;
+use kernels_gpu::geometry;
+use kernels_gpu::manifest::{CombineRow, Kernel};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, Schedule};
+use ptx_sim::Multiprocessor;
+use std::sync::Arc;
+
+const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
+
+/// The kernels that a device runs, in the order in which they are preferred there.
+#[derive(Debug)]
+pub struct Planner {
+    device: DeviceInfo,
+    groups: Vec<Group>,
+    combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+    /// Every kernel's name and where they are, for messages.
+    names: Vec<String>,
+    origin: String,
+}
+
+/// The kernels of one dtype and head_dim.
+#[derive(Debug, Default)]
+struct Group {
+    candidates: Vec<Candidate>,
+    /// The lines of [`BEST`] for this device whose kernel is there, and the candidate they name.
+    best: Vec<(&'static Best, usize)>,
+    best_split: Vec<(&'static BestSplit, usize)>,
+}
+
+/// A kernel that the device runs.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) kernel: Arc<Kernel>,
+    /// CTAs of it that an SM holds at a time, at least 1.
+    pub(super) resident_ctas: u32,
+}
+
+/// What was chosen.
+#[derive(Clone, Copy)]
+struct Choice<'a> {
+    candidate: &'a Candidate,
+    splitting: Splitting,
+}
+
+impl Planner {
+    /// The kernels of a library that run on a device.
+    pub fn new(library: &Library, device: &DeviceInfo) -> Planner {
+        let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
+        let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();
+        let combine = |dtype| {
+            let runs = |kernel: &&Arc<Kernel<CombineRow>>| {
+                kernel.row.dtype == dtype && library.source(kernel, device.sm).is_some()
+            };
+            library.combine_kernels().iter().find(runs).cloned()
+        };
+        let names = library.kernels().iter().map(|kernel| kernel.entry.clone()).collect();
+        Planner::of(kernels, DTYPES.map(combine), device, names, library.folder().display().to_string())
+    }
+
+    /// The kernels of the table on a device, compiled or not: for planning alone.
+    pub fn of_table(device: &DeviceInfo) -> Planner {
+        let (kernels, combine) = crate::module::kernels_of_table();
+        let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
+        let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
+        Planner::of(kernels, combine, device, names, "the table".to_owned())
+    }
+
+    fn of(
+        kernels: Vec<Arc<Kernel>>,
+        combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+        device: &DeviceInfo,
+        names: Vec<String>,
+        origin: String,
+    ) -> Planner {
+        let mut groups = Vec::new();
+        for dtype in DTYPES {
+            for head_dim in HEAD_DIMS {
+                let of_group = kernels
+                    .iter()
+                    .filter(|kernel| (kernel.row.dtype, kernel.row.head_dim) == (dtype, head_dim));
+                groups.push(Group::new(of_group, device));
+            }
+        }
+        Planner { device: device.clone(), groups, combine, names, origin }
+    }
+
+    /// The device that is planned for.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    /// The plan for a problem.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`] where no kernel can do what is asked, [`Error::Splits`], [`Error::TooLarge`].
+    pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, Error> {
+        let choice = self.choose(problem, options, &mut Trace::silent())?;
+        self.build(problem, options, choice)
+    }
+
+    /// The plan for a problem, and why it is this one.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
+    pub fn explain(&self, problem: &Problem, options: &PlanOptions) -> Result<(Plan, Vec<Reason>), Error> {
+        let mut trace = Trace::recording();
+        let choice = self.choose(problem, options, &mut trace)?;
+        let plan = self.build(problem, options, choice)?;
+        trace.note(|| Reason::fill(&plan, self.device.sm_count));
+        Ok((plan, trace.reasons()))
+    }
+
+    /// The plans of all rows selected; never an empty list. Rows that cannot do what is asked are left out.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
+    pub fn plans(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<Plan>, Error> {
+        if options.rows == RowSelection::Best {
+            return Ok(vec![self.plan(problem, options)?]);
+        }
+        let candidates = self.selected(problem, options)?;
+        candidates.into_iter().map(|candidate| self.with(problem, candidate, options)).collect()
+    }
+
+    /// The plan that runs this kernel, whether or not it is the best one. `options` may name splits and heads.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`] where the kernel cannot compute the problem, and those of [`Planner::plan`].
+    pub fn with_kernel(
+        &self,
+        problem: &Problem,
+        kernel: &Arc<Kernel>,
+        options: &PlanOptions,
+    ) -> Result<Plan, Error> {
+        let row = &kernel.row;
+        if (row.dtype, row.head_dim) != (problem.dtype(), problem.sizes().head_dim) {
+            let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
+            return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
+        }
+        if !allows(problem, options, row) {
+            let found = format!("{} has the schedule {}", kernel.entry, row.schedule.name());
+            return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
+        }
+        self.with(problem, &Candidate::new(kernel, &self.device), options)
+    }
+
+    fn with(&self, problem: &Problem, candidate: &Candidate, options: &PlanOptions) -> Result<Plan, Error> {
+        let (splitting, _) = self.split(problem, candidate, options.splits)?;
+        self.build(problem, options, Choice { candidate, splitting })
+    }
+
+    fn group(&self, problem: &Problem) -> &Group {
+        let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
+        // A problem's head_dim is one of them.
+        let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.sizes().head_dim).unwrap_or_default();
+        &self.groups[dtype * HEAD_DIMS.len() + head_dim]
+    }
+
+    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<CombineRow>>> {
+        let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype())?;
+        self.combine[dtype].as_ref()
+    }
+
+    fn selected(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<&Candidate>, Error> {
+        let candidates = self.group(problem).candidates.iter();
+        let allowed = candidates.filter(|candidate| allows(problem, options, &candidate.kernel.row));
+        let selected: Vec<&Candidate> = match &options.rows {
+            RowSelection::Best | RowSelection::All => allowed.collect(),
+            RowSelection::Named(name) => {
+                if !self.names.contains(name) {
+                    let available = format!("there are {}", self.names.join(", "));
+                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
+                }
+                allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
+            }
+        };
+        if selected.is_empty() { Err(self.no_kernel(problem, options)) } else { Ok(selected) }
+    }
+
+    fn choose<'a>(
+        &'a self,
+        problem: &Problem,
+        options: &PlanOptions,
+        trace: &mut Trace,
+    ) -> Result<Choice<'a>, Error> {
+        if let RowSelection::Named(_) = options.rows {
+            // One name is one candidate.
+            let candidate = self.selected(problem, options)?[0];
+            trace.note(|| Reason::Named);
+            return self.choice(problem, candidate, options.splits, trace);
+        }
+        let group = self.group(problem);
+        let unsplit = group.unsplit(problem, options, &self.device, trace);
+        let split = group.split(problem, options);
+        match (unsplit, split) {
+            (Some(unsplit), Some(split)) => {
+                let unsplit = Choice { candidate: unsplit, splitting: Splitting::whole(0) };
+                let split = self.choice(problem, split, options.splits, trace)?;
+                let costs = [unsplit, split].map(|choice| self.cost(problem, choice));
+                let is_split = costs[1] <= preference::SPLIT_GAIN * costs[0];
+                trace.note(|| Reason::Estimate { unsplit: costs[0], split: costs[1], is_split });
+                Ok(if is_split { split } else { unsplit })
+            }
+            (Some(candidate), None) => Ok(Choice { candidate, splitting: Splitting::whole(0) }),
+            (None, Some(candidate)) => {
+                trace.note(|| Reason::only_split(problem, options));
+                self.choice(problem, candidate, options.splits, trace)
+            }
+            (None, None) => Err(self.no_kernel(problem, options)),
+        }
+    }
+
+    fn choice<'a>(
+        &self,
+        problem: &Problem,
+        candidate: &'a Candidate,
+        splits: Splits,
+        trace: &mut Trace,
+    ) -> Result<Choice<'a>, Error> {
+        let (splitting, because) = self.split(problem, candidate, splits)?;
+        if candidate.kernel.row.schedule == Schedule::Split {
+            trace.note(|| Reason::splits(splitting.splits, because));
+        }
+        Ok(Choice { candidate, splitting })
+    }
+
+    fn split(
+        &self,
+        problem: &Problem,
+        candidate: &Candidate,
+        splits: Splits,
+    ) -> Result<(Splitting, Because), Error> {
+        let (row, sizes) = (&candidate.kernel.row, problem.sizes());
+        let key_blocks = geometry::key_blocks(row, sizes.seqlen_k);
+        if row.schedule != Schedule::Split {
+            return Ok((Splitting::whole(0), Because::Asked));
+        }
+        let tiles = tiles(row, problem);
+        let room = (self.device.sm_count, candidate.resident_ctas);
+        let (splitting, because) = Splitting::new(splits, key_blocks, row.block_n, tiles, room)?;
+        if splitting.splits > 1 && self.combine(problem).is_none() {
+            if splits == Splits::Auto {
+                return Ok((Splitting::whole(key_blocks), Because::NoCombine));
+            }
+            let wanted = format!("that merges splits of {}", problem.dtype().name());
+            return Err(Error::NoSuchKernel {
+                wanted,
+                available: format!("there is none in {}", self.origin),
+            });
+        }
+        Ok((splitting, because))
+    }
+
+    fn build(&self, problem: &Problem, options: &PlanOptions, choice: Choice<'_>) -> Result<Plan, Error> {
+        let Choice { candidate, splitting } = choice;
+        let combine = self.combine(problem);
+        Plan::new(problem, candidate, &self.device, splitting, combine, options.heads_together)
+    }
+
+    /// The time that a choice takes, in query rows × keys × elements of head_dim that one SM computes: waves of CTAs, each as long
+    /// as its keys, with as many query rows side by side as an SM holds or [`preference::BUSY_ROWS`], and the combine kernel.
+    fn cost(&self, problem: &Problem, choice: Choice<'_>) -> f64 {
+        let Choice { candidate, splitting } = choice;
+        let (row, sizes) = (&candidate.kernel.row, problem.sizes());
+        let head_dim = f64::from(sizes.head_dim);
+        let (sms, resident) = (f64::from(self.device.sm_count), f64::from(candidate.resident_ctas));
+        let ctas = tiles(row, problem) as f64 * f64::from(splitting.splits);
+        let cta_keys = match row.schedule {
+            Schedule::Split => {
+                f64::from(splitting.blocks.min(geometry::key_blocks(row, sizes.seqlen_k)) * row.block_n)
+            }
+            Schedule::Grid | Schedule::Persistent => f64::from(sizes.seqlen_k),
+        };
+        let wave = |ctas_per_sm: f64, keys: f64| {
+            (keys + preference::CTA_KEYS)
+                * (ctas_per_sm * f64::from(row.block_m)).max(preference::BUSY_ROWS.into())
+        };
+        let waves = ctas / (sms * resident);
+        // The CTAs of a last wave spread over the SMs.
+        let last = ((waves.fract() * sms * resident) / sms).ceil();
+        let all_keys =
+            waves.floor() * wave(resident, cta_keys) + if last > 0.0 { wave(last, cta_keys) } else { 0.0 };
+        // Of a causal mask the longest CTAs start first, and the others fill what they leave.
+        let visible = visible_share(problem);
+        let longest = wave(last.max(1.0).min(resident), cta_keys);
+        let rows = (all_keys * visible).max(longest);
+        let combine = if splitting.splits > 1 { preference::COMBINE_COST } else { 0.0 };
+        rows * head_dim + combine
+    }
+
+    fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let available = format!(
+            "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
+            self.names.len(),
+            self.origin,
+            self.device.sm
+        );
+        Error::NoSuchKernel { wanted: wanted(problem, options), available }
+    }
+}
+
+impl Group {
+    fn new<'a>(kernels: impl Iterator<Item = &'a Arc<Kernel>>, device: &DeviceInfo) -> Group {
+        let candidates: Vec<Candidate> = kernels
+            .filter(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes)
+            .map(|kernel| Candidate::new(kernel, device))
+            .collect();
+        let named = |head_dim: u32, sm: (u32, u32), tile: &str| {
+            let is_it = |candidate: &Candidate| {
+                let kernel = &candidate.kernel;
+                kernel.row.head_dim == head_dim && preference::tile_name(kernel) == tile
+            };
+            candidates.iter().position(is_it).filter(|_| (sm.0..=sm.1).contains(&device.sm))
+        };
+        let best = BEST.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
+        let best_split =
+            BEST_SPLIT.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
+        let (best, best_split) = (best.collect(), best_split.collect());
+        Group { candidates, best, best_split }
+    }
+
+    /// The preferred row of those with one CTA a tile: the first line of [`BEST`] that fits, else of [`fallback`]. Only float32
+    /// accumulation is chosen unasked.
+    fn unsplit(
+        &self,
+        problem: &Problem,
+        options: &PlanOptions,
+        device: &DeviceInfo,
+        trace: &mut Trace,
+    ) -> Option<&Candidate> {
+        let is_allowed = |candidate: &&Candidate| {
+            let row = &candidate.kernel.row;
+            row.schedule != Schedule::Split && row.acc == Accumulation::F32 && allows(problem, options, row)
+        };
+        let measured = self.best.iter().find_map(|&(line, index)| {
+            let candidate = Some(&self.candidates[index]).filter(is_allowed)?;
+            let tiles = tiles_per_sm(&candidate.kernel.row, problem, device);
+            let fits = line.mask.fits(problem.causal()) && tiles >= line.tiles_per_sm;
+            fits.then(|| {
+                trace.note(|| Reason::Measured {
+                    tiles_per_sm: tiles,
+                    least: line.tiles_per_sm,
+                    mask: line.mask != Mask::Any,
+                });
+                candidate
+            })
+        });
+        measured.or_else(|| {
+            // Persistent CTAs are for where they measured better.
+            let rows = self.candidates.iter().filter(is_allowed).filter(|candidate| {
+                options.schedule.is_some() || candidate.kernel.row.schedule == Schedule::Grid
+            });
+            let candidate = fallback(rows, problem, device)?;
+            trace.note(|| Reason::Unmeasured);
+            Some(candidate)
+        })
+    }
+
+    /// The preferred row of those that split keys, by nothing but the query rows that share a KV head: neither batch nor device size
+    /// may change a sequence's kernel. Without a line in [`BEST_SPLIT`], the smallest block that holds all of these rows, else the
+    /// largest; then more stages and more keys a step; the name decides what is left.
+    fn split(&self, problem: &Problem, options: &PlanOptions) -> Option<&Candidate> {
+        let is_allowed = |candidate: &&Candidate| {
+            let row = &candidate.kernel.row;
+            row.schedule == Schedule::Split && row.acc == Accumulation::F32 && allows(problem, options, row)
+        };
+        let rows = u64::from(problem.sizes().seqlen_q) * u64::from(problem.group());
+        let mut lines = self.best_split.iter();
+        let measured = lines.find(|(line, _)| rows <= line.rows_max.into());
+        let measured = measured.and_then(|&(_, index)| Some(&self.candidates[index]).filter(is_allowed));
+        measured.or_else(|| {
+            self.candidates.iter().filter(is_allowed).max_by_key(|candidate| {
+                let row = &candidate.kernel.row;
+                let holds_all = u64::from(row.block_m) >= rows;
+                let size = i64::from(row.block_m);
+                let preferred = if holds_all { -size } else { size };
+                (holds_all, preferred, row.stages, row.block_n, std::cmp::Reverse(&candidate.kernel.entry))
+            })
+        })
+    }
+}
+
+impl Candidate {
+    fn new(kernel: &Arc<Kernel>, device: &DeviceInfo) -> Candidate {
+        Candidate { kernel: kernel.clone(), resident_ctas: resident_ctas(kernel, device) }
+    }
+}
+
+/// CTAs of a kernel that an SM holds at a time, at least 1: by shared memory, threads, and the registers that ptxas reported for the
+/// nearest architecture, or their estimate.
+fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
+    let of_arch = |arch: &str| arch.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
+    let reported =
+        kernel.resources.iter().filter_map(|(arch, found)| Some((of_arch(arch)?, found.registers)));
+    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
+    let registers =
+        nearest.map_or_else(|| geometry::registers_estimate(&kernel.row), |(_, registers)| registers);
+    let sm = Multiprocessor {
+        name: "",
+        smem_bytes: device.smem_per_sm_bytes,
+        threads: device.threads_per_sm,
+        ctas: device.ctas_per_sm,
+    };
+    sm.occupancy(kernel.threads, registers, kernel.smem_bytes).map_or(1, |occupancy| occupancy.ctas)
+}
+
+/// Whether a row can do what is asked.
+fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
+    let is_split = row.schedule == Schedule::Split;
+    options.schedule.is_none_or(|schedule| schedule == row.schedule)
+        && (is_split || (options.splits == Splits::Auto && !problem.has_lengths()))
+}
+
+fn tiles(row: &Row, problem: &Problem) -> u64 {
+    let sizes = problem.sizes();
+    // Packed rows past what a plan takes; it refuses them.
+    if u64::from(sizes.seqlen_q) * u64::from(problem.group()) > u64::from(u32::MAX) {
+        return u64::MAX;
+    }
+    geometry::tiles(row, sizes.batch, sizes.heads_q, problem.group(), sizes.seqlen_q)
+}
+
+fn tiles_per_sm(row: &Row, problem: &Problem, device: &DeviceInfo) -> f64 {
+    tiles(row, problem) as f64 / f64::from(device.sm_count.max(1))
+}
+
+/// The share of query-key pairs that the mask leaves.
+fn visible_share(problem: &Problem) -> f64 {
+    let sizes = problem.sizes();
+    let (q, k) = (u64::from(sizes.seqlen_q), u64::from(sizes.seqlen_k));
+    geometry::flops(1, 1, q, k, 1, problem.causal()) / geometry::flops(1, 1, q, k, 1, false)
+}
+
+/// Of the kernels that can compute the problem: one whose tiles give every SM a CTA before one whose do not, then the largest
+/// tile where SMs are busy and the smallest where they are not, then more stages; the name decides what is left, so that the
+/// choice is always the same.
+fn fallback<'a>(
+    candidates: impl Iterator<Item = &'a Candidate>,
+    problem: &Problem,
+    device: &DeviceInfo,
+) -> Option<&'a Candidate> {
+    candidates.max_by_key(|candidate| {
+        let row = &candidate.kernel.row;
+        let busy = tiles_per_sm(row, problem, device) >= 1.0;
+        let tile = i64::from(row.block_m * row.block_n);
+        (busy, if busy { tile } else { -tile }, row.stages, std::cmp::Reverse(&candidate.kernel.entry))
+    })
+}
+
+fn wanted(problem: &Problem, options: &PlanOptions) -> String {
+    let mut wanted = format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim);
+    if let Some(schedule) = options.schedule {
+        wanted += &format!(" with the schedule {}", schedule.name());
+    }
+    if options.splits != Splits::Auto {
+        wanted += " that splits the keys";
+    }
+    if problem.has_lengths() {
+        wanted += " that takes lengths on the device";
+    }
+    wanted
+}

@@ -1,0 +1,167 @@
+//! What was measured, in one place: which row for which grid, and the numbers that decide about splits.
+
+use super::planner::Candidate;
+use crate::device::DeviceInfo;
+use crate::problem::Problem;
+use kernels_gpu::manifest::Kernel;
+
+/// Tiles fill the device from this share of its resident CTAs on: splitting the keys gains nothing there. As FlashAttention-3's
+/// `heuristics.h`.
+pub(super) const FILLED_SHARE: f64 = 0.8;
+/// From so many waves on it does not matter how full the last one is.
+pub(super) const WAVES_MANY: f64 = 4.0;
+/// The fewest splits are taken whose waves are this well filled, compared with the best number. As FlashAttention-3's
+/// `heuristics.h`.
+pub(super) const EFFICIENCY_SHARE: f64 = 0.85;
+/// Up to so many blocks of keys nothing is split: a split's fixed cost is that of some blocks. As FlashAttention-3's `heuristics.h`.
+pub(super) const UNSPLIT_KEY_BLOCKS: u32 = 4;
+/// Blocks of keys that a split has at least: each CTA reads Q and writes O, however few keys it has.
+pub(super) const SPLIT_BLOCKS_LEAST: u32 = 2;
+/// CTAs an SM that are enough to read at the memory's bandwidth. More splits cost the combine kernel, fewer leave loads unissued:
+/// 8,32/8,1,8192,128 takes 67.1 µs with 256 CTAs on an H200, 67.6 with 384, 68.7 with 192.
+pub(super) const CTAS_TO_READ: u32 = 2;
+/// Splitting must be estimated to take no more than this share of the time: the other row was measured, the estimate was not.
+pub(super) const SPLIT_GAIN: f64 = 0.9;
+
+/// Query rows that an SM must have in flight to be busy: with fewer, a step over keys takes as long as with so many.
+pub(super) const BUSY_ROWS: u32 = 128;
+/// What a CTA costs beside its keys (its start, Q, the epilogue), in keys.
+pub(super) const CTA_KEYS: f64 = 64.0;
+/// What a second kernel costs (its launch, the partial O and LSE), in query rows × keys × elements of head_dim on one SM: about 3 µs.
+pub(super) const COMBINE_COST: f64 = 3.5e6;
+
+/// The mask that a line of [`BEST`] was measured with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Mask {
+    Any,
+    Full,
+    Causal,
+}
+
+/// A measured preference: on these architectures, for this head_dim and mask, this row, once its own tiles are so many an SM.
+#[derive(Debug)]
+pub(super) struct Best {
+    /// First and last compute capability, 80 and 89 for Ampere and Ada.
+    pub(super) sm: (u32, u32),
+    pub(super) head_dim: u32,
+    pub(super) mask: Mask,
+    /// The least tiles an SM that the row must have.
+    pub(super) tiles_per_sm: f64,
+    /// The row, by what stands in its name behind head_dim: `m128n64_w4s2c1`.
+    pub(super) tile: &'static str,
+}
+
+/// Of the rows that split keys: on these architectures, for this head_dim, this row, up to so many query rows that share a KV head.
+#[derive(Debug)]
+pub(super) struct BestSplit {
+    pub(super) sm: (u32, u32),
+    pub(super) head_dim: u32,
+    pub(super) rows_max: u32,
+    /// The row, by what stands in its name behind head_dim: `m128n64_w4s2c1`.
+    pub(super) tile: &'static str,
+}
+
+const fn best(sm: (u32, u32), head_dim: u32, mask: Mask, tiles_per_sm: f64, tile: &'static str) -> Best {
+    Best { sm, head_dim, mask, tiles_per_sm, tile }
+}
+
+/// Measured on an H200 over 15 shapes of 64 to 4096 keys, both masks, f16; other architectures take the same lines.
+/// Between one and two waves of CTAs the balance decides, not the tile: there the preference goes back and forth.
+///
+/// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
+/// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
+pub(super) const BEST: &[Best] = &[
+    // sm       head_dim mask    tiles/SM  tile
+    best((80, 999), 32, Mask::Full, 1.75, "m128n64_w4s2c1"),
+    best((80, 999), 32, Mask::Causal, 15.0, "m128n64_w4s2c1"),
+    best((80, 999), 32, Mask::Any, 1.9, "m64n64_w4s2c1"),
+    best((80, 999), 32, Mask::Any, 0.0, "m32n128_w4s2c1"),
+    best((80, 999), 64, Mask::Full, 1.75, "m128n64_w4s2c1"),
+    best((80, 999), 64, Mask::Causal, 7.5, "m128n64_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 1.9, "m64n64_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 2.5, "m32n128_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 0.75, "m64n128_w4s2c1"),
+    best((80, 999), 64, Mask::Any, 0.0, "m32n128_w4s2c1"),
+    best((80, 999), 96, Mask::Full, 1.75, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Causal, 7.0, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Any, 2.2, "m64n64_w4s2c1"),
+    best((80, 999), 96, Mask::Any, 0.7, "m128n64_w4s1c1"),
+    best((80, 999), 96, Mask::Any, 0.75, "m64n64_w4s2c1"),
+    best((80, 999), 96, Mask::Any, 0.0, "m32n64_w4s2c1"),
+    best((80, 999), 128, Mask::Full, 1.75, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Causal, 7.0, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Full, 2.2, "m64n32_w4s2c1"),
+    best((80, 999), 128, Mask::Causal, 1.9, "m64n32_w4s2c1"),
+    best((80, 999), 128, Mask::Any, 0.7, "m128n64_w4s1c1"),
+    best((80, 999), 128, Mask::Any, 0.0, "m32n128_w4s1c1"),
+    best((80, 999), 256, Mask::Any, 0.75, "m64n64_w4s1c1"),
+    best((80, 999), 256, Mask::Any, 0.0, "m32n64_w4s1c1"),
+];
+
+/// The first line that fits is taken; where none fits, or its kernel was not compiled, the smallest block that holds all rows.
+pub(super) const BEST_SPLIT: &[BestSplit] = &[];
+
+/// Heads whose query blocks a grid takes in turns: all of them under a causal mask, so that the longest blocks of all heads start
+/// first and the end is made of short ones. 10 to 25 % on an H200; full masks do not care.
+pub(super) fn heads_together(problem: &Problem, heads: u32) -> u32 {
+    if problem.causal() { heads } else { 1 }
+}
+
+/// Query blocks of a head that are taken last, in ascending order: half of them under a causal mask where the device holds the whole
+/// grid at once, two CTAs an SM, so that a short block lies beside each long one. 7 to 23 % on an H200.
+pub(super) fn ascending_blocks(
+    problem: &Problem,
+    candidate: &Candidate,
+    device: &DeviceInfo,
+    tiles: u64,
+    query_blocks: u32,
+) -> u32 {
+    let sms = u64::from(device.sm_count);
+    let two_an_sm = tiles > sms && tiles <= sms * u64::from(candidate.resident_ctas.min(2));
+    if problem.causal() && two_an_sm { query_blocks / 2 } else { 0 }
+}
+
+impl Mask {
+    pub(super) fn fits(self, causal: bool) -> bool {
+        match self {
+            Mask::Any => true,
+            Mask::Full => !causal,
+            Mask::Causal => causal,
+        }
+    }
+}
+
+/// What stands in a kernel's name behind dtype and head_dim.
+pub(super) fn tile_name(kernel: &Kernel) -> &str {
+    kernel.entry.splitn(4, '_').nth(3).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels_gpu::row::{Accumulation, HEAD_DIMS, Schedule};
+    use std::sync::Arc;
+
+    #[test]
+    fn every_line_names_a_row_of_the_table_in_both_dtypes() {
+        let (kernels, _) = crate::module::kernels_of_table();
+        let named = |head_dim: u32, tile: &str| {
+            let is_it = |kernel: &&Arc<Kernel>| kernel.row.head_dim == head_dim && tile_name(kernel) == tile;
+            kernels.iter().filter(is_it).map(|kernel| kernel.row).collect::<Vec<_>>()
+        };
+        for best in BEST {
+            let rows = named(best.head_dim, best.tile);
+            assert_eq!(rows.len(), 2, "{best:?}");
+            assert!(rows.iter().all(|row| row.schedule != Schedule::Split && row.acc == Accumulation::F32));
+        }
+        for best in BEST_SPLIT {
+            let rows = named(best.head_dim, best.tile);
+            assert_eq!(rows.len(), 2, "{best:?}");
+            assert!(rows.iter().all(|row| row.schedule == Schedule::Split && row.acc == Accumulation::F32));
+        }
+        for head_dim in HEAD_DIMS {
+            let last = BEST.iter().rfind(|best| best.head_dim == head_dim).expect("a line");
+            assert_eq!((last.tiles_per_sm, last.mask), (0.0, Mask::Any), "the last line takes what is left");
+        }
+    }
+}
