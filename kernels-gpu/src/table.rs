@@ -60,6 +60,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d96_m64n64_w4s1c1_split       => { Bf16,  96,  64,  64, 4, 1, F32, 1, 16, Split };
             fwd_f16_d128_m16n64_w4s2c1_split       => { F16,  128,  16,  64, 4, 2, F32, 1, 16, Split };
             fwd_bf16_d128_m16n64_w4s2c1_split      => { Bf16, 128,  16,  64, 4, 2, F32, 1, 16, Split };
+            fwd_f16_d128_m16n64_w4s3c1_split       => { F16,  128,  16,  64, 4, 3, F32, 1, 16, Split };
+            fwd_bf16_d128_m16n64_w4s3c1_split      => { Bf16, 128,  16,  64, 4, 3, F32, 1, 16, Split };
             fwd_f16_d128_m64n64_w4s1c1_split       => { F16,  128,  64,  64, 4, 1, F32, 1, 16, Split };
             fwd_bf16_d128_m64n64_w4s1c1_split      => { Bf16, 128,  64,  64, 4, 1, F32, 1, 16, Split };
             fwd_f16_d128_m128n32_w4s2c1_split      => { F16,  128, 128,  32, 4, 2, F32, 1, 32, Split };
