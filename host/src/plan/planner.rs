@@ -1,6 +1,6 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::preference::{self, BEST, BEST_SPLIT, Best, BestSplit, Mask};
+use super::preference::{self, BEST, Best, Mask};
 use super::reason::{Reason, Trace};
 use super::splitting::{Because, Splitting};
 use super::{Plan, PlanOptions, RowSelection, Splits};
@@ -33,7 +33,6 @@ struct Group {
     candidates: Vec<Candidate>,
     /// The lines of [`BEST`] for this device whose kernel is there, and the candidate they name.
     best: Vec<(&'static Best, usize)>,
-    best_split: Vec<(&'static BestSplit, usize)>,
 }
 
 /// A kernel that the device runs.
@@ -322,10 +321,8 @@ impl Group {
             candidates.iter().position(is_it).filter(|_| (sm.0..=sm.1).contains(&device.sm))
         };
         let best = BEST.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
-        let best_split =
-            BEST_SPLIT.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
-        let (best, best_split) = (best.collect(), best_split.collect());
-        Group { candidates, best, best_split }
+        let best = best.collect();
+        Group { candidates, best }
     }
 
     /// The preferred row of those with one CTA a tile: the first line of [`BEST`] that fits, else of [`fallback`]. Only float32
@@ -344,7 +341,9 @@ impl Group {
         let measured = self.best.iter().find_map(|&(line, index)| {
             let candidate = Some(&self.candidates[index]).filter(is_allowed)?;
             let tiles = tiles_per_sm(&candidate.kernel.row, problem, device);
-            let fits = line.mask.fits(problem.causal()) && tiles >= line.tiles_per_sm;
+            let fits = line.mask.fits(problem.causal())
+                && tiles >= line.tiles_per_sm
+                && problem.sizes().seqlen_k >= line.keys;
             fits.then(|| {
                 trace.note(|| Reason::Measured {
                     tiles_per_sm: tiles,
@@ -366,25 +365,19 @@ impl Group {
     }
 
     /// The preferred row of those that split keys, by nothing but the query rows that share a KV head: neither batch nor device size
-    /// may change a sequence's kernel. Without a line in [`BEST_SPLIT`], the smallest block that holds all of these rows, else the
-    /// largest; then more stages and more keys a step; the name decides what is left.
+    /// may change a sequence's kernel. The smallest block that holds all of these rows, else the largest; then more stages and more keys a step; the name decides what is left.
     fn split(&self, problem: &Problem, options: &PlanOptions) -> Option<&Candidate> {
         let is_allowed = |candidate: &&Candidate| {
             let row = &candidate.kernel.row;
             row.schedule == Schedule::Split && row.acc == Accumulation::F32 && allows(problem, options, row)
         };
         let rows = u64::from(problem.sizes().seqlen_q) * u64::from(problem.group());
-        let mut lines = self.best_split.iter();
-        let measured = lines.find(|(line, _)| rows <= line.rows_max.into());
-        let measured = measured.and_then(|&(_, index)| Some(&self.candidates[index]).filter(is_allowed));
-        measured.or_else(|| {
-            self.candidates.iter().filter(is_allowed).max_by_key(|candidate| {
-                let row = &candidate.kernel.row;
-                let holds_all = u64::from(row.block_m) >= rows;
-                let size = i64::from(row.block_m);
-                let preferred = if holds_all { -size } else { size };
-                (holds_all, preferred, row.stages, row.block_n, std::cmp::Reverse(&candidate.kernel.entry))
-            })
+        self.candidates.iter().filter(is_allowed).max_by_key(|candidate| {
+            let row = &candidate.kernel.row;
+            let holds_all = u64::from(row.block_m) >= rows;
+            let size = i64::from(row.block_m);
+            let preferred = if holds_all { -size } else { size };
+            (holds_all, preferred, row.stages, row.block_n, std::cmp::Reverse(&candidate.kernel.entry))
         })
     }
 }
