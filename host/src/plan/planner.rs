@@ -348,6 +348,7 @@ impl Group {
                 trace.note(|| Reason::Measured {
                     tiles_per_sm: tiles,
                     least: line.tiles_per_sm,
+                    keys: line.keys,
                     mask: line.mask != Mask::Any,
                 });
                 candidate
@@ -365,7 +366,8 @@ impl Group {
     }
 
     /// The preferred row of those that split keys, by nothing but the query rows that share a KV head: neither batch nor device size
-    /// may change a sequence's kernel. The smallest block that holds all of these rows, else the largest; then more stages and more keys a step; the name decides what is left.
+    /// may change a sequence's kernel. The smallest block that holds all of these rows, else the largest; then more stages and more
+    /// keys a step; the name decides what is left.
     fn split(&self, problem: &Problem, options: &PlanOptions) -> Option<&Candidate> {
         let is_allowed = |candidate: &&Candidate| {
             let row = &candidate.kernel.row;

@@ -23,6 +23,8 @@ pub enum Reason {
         tiles_per_sm: f64,
         /// Tiles an SM from which on it measured best.
         least: f64,
+        /// Keys from which on.
+        keys: u32,
         /// Whether this holds for this mask alone.
         mask: bool,
     },
@@ -120,11 +122,12 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Reason::Named => write!(f, "the kernel was asked for by name"),
-            Reason::Measured { tiles_per_sm, least, mask } => {
+            Reason::Measured { tiles_per_sm, least, keys, mask } => {
                 let mask = if mask { " with this mask" } else { "" };
+                let keys = if keys > 0 { format!(" and {keys} keys") } else { String::new() };
                 write!(
                     f,
-                    "without splits, this tile measured best{mask} from {least} tiles an SM on; here are {tiles_per_sm:.2}"
+                    "without splits, this tile measured best{mask} from {least} tiles an SM{keys} on; here are {tiles_per_sm:.2}"
                 )
             }
             Reason::Unmeasured => write!(

@@ -112,23 +112,36 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_splits_that_fill_the_waves_are_taken() {
-        assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs fill the device");
-        assert_eq!(auto(64, 300, 132, 2), (3, 22), "1.14 waves are 57 % full, 3.4 are 85 %");
+    fn nothing_is_split_where_tiles_fill_the_device_or_keys_are_few() {
+        assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs");
         assert_eq!(auto(64, 2048, 132, 3), (1, 64), "7.8 waves");
-        assert_eq!(auto(4, 1, 132, 2), (1, 4), "too few blocks");
+        assert_eq!(auto(UNSPLIT_KEY_BLOCKS, 1, 132, 2), (1, UNSPLIT_KEY_BLOCKS));
         assert_eq!(auto(5, 1, 132, 2), (2, 3), "no split has fewer than two blocks");
+        assert!(auto(64, 300, 132, 2).0 > 1, "1.14 waves are 57 % full");
+    }
+
+    #[test]
+    fn the_fewest_splits_that_fill_the_waves_are_taken() {
         // 64 tiles on 132 SMs: 4 splits make 256 CTAs, two an SM but for 8, however many an SM holds.
         assert_eq!(auto(128, 64, 132, 2), (4, 32));
         assert_eq!(auto(128, 64, 132, 3), (4, 32));
-        assert_eq!(auto(128, 64, 132, 1), (2, 64));
-        assert_eq!(auto(4096, 1, 1000, 1), (228, 18), "as good as 256, which is the most");
-        for key_blocks in 5..300 {
-            for tiles in 1..100 {
-                let (splits, blocks) = auto(key_blocks, tiles, 132, 2);
-                assert!((1..=SPLITS_MAX).contains(&splits) && splits * blocks >= key_blocks);
-                assert!((splits - 1) * blocks < key_blocks, "no split is empty");
-            }
+        for (key_blocks, tiles) in
+            (5_u32..300).step_by(7).flat_map(|blocks| (1..100).map(move |tiles: u64| (blocks, tiles)))
+        {
+            let filled = |splits: u32| {
+                let waves = tiles as f64 * f64::from(splits) / 264.0;
+                waves / waves.ceil()
+            };
+            let possible = |splits: &u32| {
+                let blocks = key_blocks.div_ceil(*splits);
+                *splits <= key_blocks / SPLIT_BLOCKS_LEAST && key_blocks.div_ceil(blocks) == *splits
+            };
+            let counts = || (1..=SPLITS_MAX).filter(possible);
+            let best = counts().map(filled).fold(0.0, f64::max);
+            let (splits, blocks) = auto(key_blocks, tiles, 132, 2);
+            let fewest = counts().find(|&splits| filled(splits) >= EFFICIENCY_SHARE * best);
+            assert_eq!(Some(splits), fewest, "{key_blocks} blocks, {tiles} tiles");
+            assert!(splits * blocks >= key_blocks && (splits - 1) * blocks < key_blocks, "none is empty");
         }
     }
 
