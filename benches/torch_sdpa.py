@@ -251,11 +251,22 @@ def take_report(report, problems, collected):
         into.add(OURS, row["times_us"])
         kept = {key: row[key] for key in KERNEL_FIELDS if row.get(key) is not None}
         into.kernel = {key: round(value, 3) if isinstance(value, float) else value for key, value in kept.items()}
+        into.kernel.setdefault("schedule", schedule_of(row["entry"]))
         if row.get("sm_clock_mhz"):
             into.clocks_mhz.append(row["sm_clock_mhz"])
-    return {key: report.get(key) for key in ("version", "commit", "device")} | {
-        "device_compiler": report.get("kernels", {}).get("device_compiler")
+    # The one copy bandwidth in the file is that of copy_rates, which is the best of several kinds.
+    device = {key: value for key, value in report["device"].items() if key != "copy_gbytes_per_s"}
+    return {
+        "version": report.get("version"),
+        "commit": report.get("commit"),
+        "device": device,
+        "device_compiler": report.get("kernels", {}).get("device_compiler"),
     }
+
+
+def schedule_of(entry):
+    """The schedule that a kernel's name ends with; where it names none, a CTA computes one tile."""
+    return next((name for name in ("persistent", "split") if entry.endswith("_" + name)), "grid")
 
 
 # The run.

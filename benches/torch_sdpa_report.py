@@ -178,8 +178,9 @@ def kernel_text(kernel):
     words = [kernel["entry"]]
     if "ctas" in kernel:
         words.append("%d CTAs (%.2f/SM)" % (kernel["ctas"], kernel.get("ctas_per_sm", float("nan"))))
-    if kernel.get("splits", 1) > 1:
-        words.append("split %d" % kernel["splits"])
-    elif kernel.get("schedule", "grid") != "grid":
-        words.append(kernel["schedule"])
+    schedule = kernel.get("schedule", "grid")
+    if schedule == "split":
+        words.append("split %d" % kernel.get("splits", 1))
+    elif schedule != "grid":
+        words.append(schedule)
     return " ".join(words)

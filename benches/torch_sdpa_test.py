@@ -163,6 +163,21 @@ class Ferroflash(unittest.TestCase):
         self.assertEqual((line["kernel"]["schedule"], line["kernel"]["splits"]), ("split", 4))
         self.assertNotIn("waves", line["kernel"], "what the report lacks is left out")
 
+    def test_the_schedule_is_read_from_the_name_where_the_report_lacks_it(self):
+        problem = sdpa.Problem(SHAPE, "f16", False)
+        for entry, schedule in (("fwd_x_split", "split"), ("fwd_x_persistent", "persistent"), ("fwd_x", "grid")):
+            report, found = report_of([problem], [2.0]), {problem: sdpa.Collected()}
+            row = report["results"][0]["rows"][0]
+            row["entry"] = entry
+            del row["schedule"]
+            sdpa.take_report(report, [problem], found)
+            self.assertEqual(found[problem].kernel["schedule"], schedule)
+
+    def test_the_file_has_one_copy_bandwidth(self):
+        report = report_of([], [])
+        report["device"]["copy_gbytes_per_s"] = 2700.0
+        self.assertEqual(sdpa.take_report(report, [], {})["device"], {"name": "Some GPU", "driver": "580.1"})
+
     def test_a_failed_call_is_reported_with_its_last_line(self):
         problem = sdpa.Problem(SHAPE, "f16", False)
         found, about = self.run_script([problem], "import sys\nsys.exit('warming\\nno CUDA driver')")
@@ -344,6 +359,7 @@ class Rounds(unittest.TestCase):
         kernel = {"entry": "fwd_x", "ctas": 264, "ctas_per_sm": 2.0, "schedule": "persistent", "splits": 1}
         self.assertEqual(reports.kernel_text(kernel), "fwd_x 264 CTAs (2.00/SM) persistent")
         self.assertEqual(reports.kernel_text(kernel | {"schedule": "grid"}), "fwd_x 264 CTAs (2.00/SM)")
+        self.assertEqual(reports.kernel_text(kernel | {"schedule": "split"}), "fwd_x 264 CTAs (2.00/SM) split 1")
         self.assertEqual([reports.kernel_text(k) for k in (None, {"entry": "fwd_x"})], ["-", "fwd_x"])
 
     def test_a_device_that_fails_leaves_a_table(self):

@@ -162,14 +162,12 @@ fn ctas(kernel: Option<&Kernel>) -> String {
     if let Some(per_sm) = kernel.ctas_per_sm {
         let _ = write!(text, " ({per_sm:.2}/SM)");
     }
-    match (kernel.splits, kernel.schedule.as_deref()) {
-        (Some(splits @ 2..), _) => {
-            let _ = write!(text, " split {splits}");
-        }
-        (_, None | Some("grid")) => {}
-        (_, Some(schedule)) => {
-            let _ = write!(text, " {schedule}");
-        }
+    let schedule = kernel.schedule.as_deref().filter(|&schedule| schedule != "grid");
+    if let Some(schedule) = schedule {
+        let _ = write!(text, " {schedule}");
+    }
+    if let (Some("split"), Some(splits)) = (schedule, kernel.splits) {
+        let _ = write!(text, " {splits}");
     }
     text
 }
@@ -264,6 +262,18 @@ mod tests {
         for line in lines {
             assert_eq!(line.matches('|').count(), 13, "{line}");
         }
+    }
+
+    #[test]
+    fn how_a_launch_shares_its_work_is_said_where_it_is_not_a_tile_a_cta() {
+        let text = |schedule: Option<&str>, splits| {
+            let schedule = schedule.map(str::to_owned);
+            ctas(Some(&Kernel { ctas: Some(264), ctas_per_sm: Some(2.0), schedule, splits }))
+        };
+        assert_eq!(text(Some("grid"), Some(1)), "264 (2.00/SM)");
+        assert_eq!(text(Some("persistent"), Some(1)), "264 (2.00/SM) persistent");
+        assert_eq!(text(Some("split"), Some(33)), "264 (2.00/SM) split 33");
+        assert_eq!((text(None, None), ctas(None)), ("264 (2.00/SM)".to_owned(), "–".to_owned()));
     }
 
     #[test]
