@@ -25,7 +25,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 from torch_sdpa_problems import BACK_ENDS, BOTH, COPY, DTYPES, MASKS, SETS, Problem, interleaved, target_text  # noqa: E402
-from torch_sdpa_report import OURS, Collected, copy_bandwidth, table, to_text  # noqa: E402
+from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, smi, table, to_text  # noqa: E402
 
 EXAMPLES = """examples:
   # build both parts, then everything the README's table needs, into a file (about 4 minutes)
@@ -360,33 +360,6 @@ def as_json(args, torch, problems, collected, report):
         "copy_bandwidth": copy,
         "problems": [collected[problem].as_json(problem, copy["gbytes_per_s"]) for problem in problems],
     }
-
-
-def dotted_cudnn(number):
-    """91900 is 9.19.0, 8902 is 8.9.2."""
-    if not number:
-        return None
-    major = number // 10000 if number >= 90000 else number // 1000
-    rest = number - major * (10000 if number >= 90000 else 1000)
-    return "%d.%d.%d" % (major, rest // 100, rest % 100)
-
-
-def smi():
-    """Clocks, power and temperature now, where nvidia-smi tells."""
-    fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
-    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
-        return dict(zip(("sm_mhz", "sm_max_mhz", "memory_mhz", "power_w", "power_limit_w", "celsius"), map(number_in, answer[0].split(","))))
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return None
-
-
-def number_in(text):
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return None
 
 
 def first_line(error):

@@ -1,6 +1,7 @@
-"""What torch_sdpa.py reports: statistics of a problem's rounds, the file and the table for people."""
+"""What torch_sdpa.py reports: statistics of a problem's rounds, versions and clocks, the file and the table for people."""
 
 import json
+import subprocess
 
 from torch_sdpa_problems import BACK_ENDS, COPY, P90, bytes_moved, target_text, visible_flops
 
@@ -104,6 +105,37 @@ def copy_bandwidth(rounds, errors, method):
     rounded = [{kind: round(rate, 1) for kind, rate in kinds.items()} for kinds in rounds]
     best = best if best is None else round(best, 1)
     return {"gbytes_per_s": best, "kind": kind, "method": method, "rounds": rounded, "errors": errors}
+
+
+# What it depends on.
+
+
+def dotted_cudnn(number):
+    """91900 is 9.19.0, 8902 is 8.9.2."""
+    if not number:
+        return None
+    major = number // 10000 if number >= 90000 else number // 1000
+    rest = number - major * (10000 if number >= 90000 else 1000)
+    return "%d.%d.%d" % (major, rest // 100, rest % 100)
+
+
+def smi():
+    """Clocks, power and temperature now, where nvidia-smi tells."""
+    fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        names = ("sm_mhz", "sm_max_mhz", "memory_mhz", "power_w", "power_limit_w", "celsius")
+        return dict(zip(names, map(number_in, answer[0].split(","))))
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None
+
+
+def number_in(text):
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return None
 
 
 # What comes out.
