@@ -5,12 +5,13 @@ What is measured: device time of one forward pass, from events around CUDA-graph
 default back ends here, and for Ferroflash's best kernels through `ferroflash bench --json`. The two take turns, round by
 round, and each round turns the order round; the replays of all rounds are pooled. Ferroflash writes LSE too, as PyTorch's
 flash does. Both find their tensors in the L2 cache as far as they fit: every launch of a problem works on the same ones.
+Where PyTorch's default is cuDNN, cuDNN is not timed a second time. Of decoding, the bytes of Q, K, V and O over that time are
+compared with the device's copy bandwidth, measured in every round of the same job.
 
 Ratios are speed: 1.10x of flash means that PyTorch's flash takes 1.10 times as long as Ferroflash."""
 
 import argparse
 import contextlib
-import dataclasses
 import datetime
 import gc
 import json
@@ -22,10 +23,17 @@ import tempfile
 import time
 import unittest
 
+sys.dont_write_bytecode = True
+from torch_sdpa_problems import BACK_ENDS, BOTH, COPY, DTYPES, MASKS, SETS, Problem, interleaved, target_text  # noqa: E402
+from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, smi, table, to_text  # noqa: E402
+
 EXAMPLES = """examples:
-  # build both parts, then everything the README's table needs, into a file (3 to 4 minutes)
+  # build both parts, then everything the README's table needs, into a file (about 4 minutes)
   cargo xtask build-ptx && cargo build --release -p ferroflash
   python3 benches/torch_sdpa.py --ferroflash target/release/ferroflash --ptx target/ptx --out headline.json
+
+  # decoding only, as a share of the copy bandwidth
+  python3 benches/torch_sdpa.py --set decode
 
   # short problems only, more rounds
   python3 benches/torch_sdpa.py --set small --rounds 7
@@ -37,13 +45,10 @@ EXAMPLES = """examples:
   python3 benches/torch_sdpa.py --set headline --list
 
 sets: %s
-exit code: 0 when every problem was measured and right, 1 when not (file and table come all the same), 2 for misuse.
+exit code: 0 when every problem was measured and right, and the copy bandwidth where a target needs it, 1 when not (file and
+table come all the same), 2 for misuse. A missed target is no failure.
 Copy the file to benches/results and run `cargo xtask readme` to bring the README's table and plot up to date."""
 
-BACK_ENDS = ("flash", "cudnn", "default")
-OURS = "ferroflash"
-DTYPES = {"f16": "float16", "bf16": "bfloat16"}
-MASKS = {"full": (False,), "causal": (True,), "both": (False, True)}
 # Values of torch.nn.attention.SDPBackend.
 BACK_END_OF_NUMBER = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
@@ -52,132 +57,20 @@ REPLAY_US = 300.0
 WARM_UP_S = 0.15
 LAUNCHES_TO_CALIBRATE = 5
 LAUNCHES_MAX = 4096
-# One call of ferroflash times a dozen problems: minutes mean that it hangs.
+# One call of ferroflash times a score of problems: minutes mean that it hangs.
 CALL_LIMIT_S = 180
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """One attention problem. `shape` is B, HQ, HKV, SQ, SKV, D; `target` the back end and the ratio to reach."""
-
-    shape: tuple
-    dtype: str
-    causal: bool
-    target: tuple = dataclasses.field(default=None, compare=False)
-
-    def title(self):
-        return "%s %s %s" % (",".join(map(str, self.shape)), self.dtype, "causal" if self.causal else "full")
-
-
-def group(shapes, dtypes, target=None, masks=(False, True)):
-    return [Problem(s, d, m, target) for s in shapes for d in dtypes for m in masks]
-
-
-BOTH = ("f16", "bf16")
-LARGE = group([(4, 32, 32, 4096, 4096, 64), (4, 16, 16, 4096, 4096, 128), (1, 16, 16, 16384, 16384, 128)], BOTH, ("flash", 1.0))
-DEFAULT_BEATEN = group([(1, 8, 8, 512, 512, 64), (2, 8, 8, 512, 512, 64)], ("f16",), ("default", 1.2))
-OTHER_SMALL = group([(1, 1, 1, 128, 128, 64), (4, 8, 8, 512, 512, 64), (4, 16, 16, 512, 512, 64), (8, 16, 16, 512, 512, 64)], ("f16",))
-OTHER_HEAD_DIMS = group([(4, 32, 32, 4096, 4096, 32), (4, 16, 16, 4096, 4096, 96)], ("f16",))
-HEAD_DIM_256 = group([(8, 8, 8, 512, 512, 256), (4, 8, 8, 4096, 4096, 256)], BOTH, ("flash", 0.9))
-GQA = group([(2, 32, 8, 2048, 2048, 128)], ("f16",))
-DECODE = group([(8, 32, 8, 1, 8192, 128), (1, 32, 8, 1, 32768, 128), (64, 32, 8, 1, 4096, 128)], ("f16",), masks=(False,))
-HEADLINE = LARGE + DEFAULT_BEATEN + OTHER_SMALL + OTHER_HEAD_DIMS + HEAD_DIM_256 + GQA
-SETS = {
-    "headline": (HEADLINE, "what the README shows"),
-    "issue": (LARGE + DEFAULT_BEATEN + HEAD_DIM_256, "the problems with a ratio to reach"),
-    "small": (DEFAULT_BEATEN + OTHER_SMALL, "lengths 128 and 512"),
-    "large": (LARGE, "lengths 4096 and 16384, head_dim 64 and 128"),
-    "all": (HEADLINE + DECODE, "headline and one-query decoding"),
-}
-
-
-# Statistics.
-
-
-def percentile(times, share):
-    """The value at this share of the sorted times, as `ferroflash bench` takes it."""
-    return sorted(times)[int(share * (len(times) - 1) + 0.5)]
-
-
-def timing(rounds):
-    """Pools the replays of all rounds; None where there are none."""
-    pooled = [time_us for times in rounds for time_us in times]
-    if not pooled:
-        return None
-    return {
-        "median_us": round(percentile(pooled, 0.5), 3),
-        "p10_us": round(percentile(pooled, 0.1), 3),
-        "p90_us": round(percentile(pooled, 0.9), 3),
-        "replays": len(pooled),
-        "round_medians_us": [round(percentile(times, 0.5), 3) for times in rounds if times],
-    }
-
-
-def ratios(timings):
-    """How many times as long as Ferroflash each back end takes, by medians and by 90th percentiles."""
-    ours = timings.get(OURS)
-    found = {}
-    for name in BACK_ENDS:
-        theirs = timings.get(name)
-        if ours and theirs:
-            found[name] = {
-                "median": round(theirs["median_us"] / ours["median_us"], 4),
-                "p90": round(theirs["p90_us"] / ours["p90_us"], 4),
-            }
-    return found
-
-
-def visible_flops(problem):
-    """4*B*H*SQ*SKV*D, of a causal mask the visible share."""
-    batch, heads, _, seqlen_q, seqlen_k, head_dim = problem.shape
-    pairs = seqlen_q * (seqlen_k - seqlen_q) + seqlen_q * (seqlen_q + 1) / 2 if problem.causal else seqlen_q * seqlen_k
-    return 4.0 * batch * heads * head_dim * pairs
-
-
-def interleaved(problems):
-    """Problems in groups of one dtype and mask, as one call of ferroflash takes them."""
-    groups = {}
-    for problem in problems:
-        groups.setdefault((problem.dtype, problem.causal), []).append(problem)
-    return list(groups.values())
-
-
-class Collected:
-    """What was measured of one problem, over all rounds."""
-
-    def __init__(self):
-        self.rounds = {name: [] for name in (OURS,) + BACK_ENDS}
-        self.errors = {}
-        self.row = None
-        self.clocks_mhz = []
-        self.default_picks = None
-
-    def add(self, name, times_us):
-        self.rounds[name].append(list(times_us))
-
-    def as_json(self, problem):
-        timings = {name: timing(rounds) for name, rounds in self.rounds.items()}
-        found = ratios(timings)
-        flops = visible_flops(problem)
-        line = {
-            "shape": list(problem.shape),
-            "dtype": problem.dtype,
-            "causal": problem.causal,
-            "flops": flops,
-            "kernel": self.row,
-            "sm_clock_mhz": int(percentile(self.clocks_mhz, 0.5)) if self.clocks_mhz else None,
-            "default_picks": self.default_picks,
-            "times": timings,
-            "tflops": {name: round(flops / t["median_us"] / 1e6, 2) for name, t in timings.items() if t},
-            "speed_relative_to": found,
-            "target": None,
-            "errors": self.errors,
-        }
-        if problem.target:
-            name, least = problem.target
-            reached = found.get(name, {}).get("median")
-            line["target"] = {"relative_to": name, "least": least, "met": reached is not None and reached >= least}
-        return line
+# Bytes of one copy, far more than any cache holds; copies between two events, of which the best time of several is taken.
+COPY_BYTES = 1 << 30
+COPIES_TIMED = 4
+COPY_REPS = 10
+COPY_METHOD = (
+    "best of %d times %d copies of %d bytes on the device in each round, by cudaMemcpy (copy_) and by an elementwise kernel "
+    "(mul by 1, float32); bytes read and written count; the best round" % (COPY_REPS, COPIES_TIMED, COPY_BYTES)
+)
+# What is kept of a row of the bench's report, where it has it.
+KERNEL_FIELDS = (
+    "entry", "source", "schedule", "splits", "ctas", "ctas_per_sm", "resident_ctas_per_sm", "waves", "workspace_bytes",
+)  # fmt: skip
 
 
 # PyTorch.
@@ -201,6 +94,9 @@ def sdpa_times(torch, problem, reps, turned, found):
     found.default_picks = found.default_picks or default_back_end(torch, q, k, v, options)
     candidates = []
     for name in reversed(BACK_ENDS) if turned else BACK_ENDS:
+        # The default's times are then cuDNN's.
+        if name == "cudnn" and found.default_picks == "cudnn":
+            continue
         try:
             with back_end(torch, name):
                 candidates.append((name,) + captured(torch, attention))
@@ -282,6 +178,32 @@ def replay_in_turns(torch, candidates, reps):
     return [(candidate[0], times) for candidate, times in zip(candidates, times_us)]
 
 
+def copy_rates(torch):
+    """GB/s, read and written, of the best of several copies on the device, by kind."""
+    source = torch.ones(COPY_BYTES // 4, device="cuda", dtype=torch.float32)
+    target = torch.empty_like(source)
+    kinds = {"copy_": lambda: target.copy_(source), "mul": lambda: torch.mul(source, 1.0, out=target)}
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    rates = {}
+    for kind, copy in kinds.items():
+        end_of_warm_up = time.monotonic() + WARM_UP_S
+        while time.monotonic() < end_of_warm_up:
+            copy()
+            torch.cuda.synchronize()
+        times_ms = []
+        for _ in range(COPY_REPS):
+            # An untimed copy keeps the device busy until the timed ones are enqueued behind it.
+            copy()
+            start.record()
+            for _ in range(COPIES_TIMED):
+                copy()
+            end.record()
+            torch.cuda.synchronize()
+            times_ms.append(start.elapsed_time(end) / COPIES_TIMED)
+        rates[kind] = 2 * COPY_BYTES / min(times_ms) / 1e6
+    return rates
+
+
 # Ferroflash.
 
 
@@ -327,13 +249,24 @@ def take_report(report, problems, collected):
             into.errors[OURS] = "wrong output: %s" % json.dumps(row["check"])
             continue
         into.add(OURS, row["times_us"])
-        kept = ("entry", "source", "ctas", "ctas_per_sm", "resident_ctas_per_sm")
-        into.row = {key: round(row[key], 3) if isinstance(row[key], float) else row[key] for key in kept}
+        kept = {key: row[key] for key in KERNEL_FIELDS if row.get(key) is not None}
+        into.kernel = {key: round(value, 3) if isinstance(value, float) else value for key, value in kept.items()}
+        into.kernel.setdefault("schedule", schedule_of(row["entry"]))
         if row.get("sm_clock_mhz"):
             into.clocks_mhz.append(row["sm_clock_mhz"])
-    return {key: report.get(key) for key in ("version", "commit", "device")} | {
-        "device_compiler": report.get("kernels", {}).get("device_compiler")
+    # The one copy bandwidth in the file is that of copy_rates, which is the best of several kinds.
+    device = {key: value for key, value in report["device"].items() if key != "copy_gbytes_per_s"}
+    return {
+        "version": report.get("version"),
+        "commit": report.get("commit"),
+        "device": device,
+        "device_compiler": report.get("kernels", {}).get("device_compiler"),
     }
+
+
+def schedule_of(entry):
+    """The schedule that a kernel's name ends with; where it names none, a CTA computes one tile."""
+    return next((name for name in ("persistent", "split") if entry.endswith("_" + name)), "grid")
 
 
 # The run.
@@ -342,7 +275,7 @@ def take_report(report, problems, collected):
 def measure(args, problems, torch):
     """All rounds; stops between two where the time limit would be passed, or at Ctrl-C. Returns the report."""
     collected = {problem: Collected() for problem in problems}
-    report = {"about": {}, "before": smi(), "rounds": 0}
+    report = {"about": {}, "before": smi(), "rounds": 0, "copies": [], "copy_errors": []}
     start = time.monotonic()
     longest_s = 0.0
     try:
@@ -351,7 +284,7 @@ def measure(args, problems, torch):
             if number > 0 and begun - start + longest_s > args.limit:
                 say("stopped after %d of %d rounds: the limit of %d s is near" % (number, args.rounds, args.limit))
                 break
-            one_round(args, torch, number, problems, collected, report["about"])
+            one_round(args, torch, number, problems, collected, report)
             report["rounds"] = number + 1
             longest_s = max(longest_s, time.monotonic() - begun)
             say("round %d of %d: %.0f s" % (number + 1, args.rounds, time.monotonic() - begun))
@@ -361,9 +294,11 @@ def measure(args, problems, torch):
     return as_json(args, torch, problems, collected, report)
 
 
-def one_round(args, torch, number, problems, collected, about):
+def one_round(args, torch, number, problems, collected, report):
     """PyTorch before Ferroflash in even rounds, after it in odd ones, which go through everything backwards."""
-    turned = number % 2 == 1
+    turned, about = number % 2 == 1, report["about"]
+    if not turned:
+        copy_round(torch, report)
     for batch in reversed(interleaved(problems)) if turned else interleaved(problems):
         batch = batch[::-1] if turned else batch
         say("  %s %s: %d problems" % (batch[0].dtype, "causal" if batch[0].causal else "full", len(batch)))
@@ -374,15 +309,33 @@ def one_round(args, torch, number, problems, collected, about):
                 sdpa_times(torch, problem, args.reps, turned, collected[problem])
             except Exception as error:  # Out of memory, for instance: the other problems go on.
                 collected[problem].errors["torch"] = first_line(error)
-            with contextlib.suppress(Exception):
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()
+            give_back(torch)
         if not turned:
             about.update(ferroflash_times(args, batch, collected))
+    if turned:
+        copy_round(torch, report)
+
+
+def copy_round(torch, report):
+    """Adds this round's copy bandwidth. Where it cannot be measured, shares of it are not, and all else goes on."""
+    try:
+        report["copies"].append(copy_rates(torch))
+    except Exception as error:
+        say("  copy bandwidth: %s" % first_line(error))
+        report["copy_errors"].append(first_line(error))
+    give_back(torch)
+
+
+def give_back(torch):
+    """Memory that PyTorch keeps for later, so that ferroflash finds it free."""
+    with contextlib.suppress(Exception):
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def as_json(args, torch, problems, collected, report):
     about = report["about"]
+    copy = copy_bandwidth(report["copies"], report["copy_errors"], COPY_METHOD)
     return {
         "what": "device time of one forward pass: Ferroflash and PyTorch's SDPA in turns, one job",
         "set": "own" if args.shape else args.set,
@@ -404,35 +357,9 @@ def as_json(args, torch, problems, collected, report):
             "caches": "warm",
         },
         "clocks": {"before": report["before"], "after": smi()},
-        "problems": [collected[problem].as_json(problem) for problem in problems],
+        "copy_bandwidth": copy,
+        "problems": [collected[problem].as_json(problem, copy["gbytes_per_s"]) for problem in problems],
     }
-
-
-def dotted_cudnn(number):
-    """91900 is 9.19.0, 8902 is 8.9.2."""
-    if not number:
-        return None
-    major = number // 10000 if number >= 90000 else number // 1000
-    rest = number - major * (10000 if number >= 90000 else 1000)
-    return "%d.%d.%d" % (major, rest // 100, rest % 100)
-
-
-def smi():
-    """Clocks, power and temperature now, where nvidia-smi tells."""
-    fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
-    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
-        return dict(zip(("sm_mhz", "sm_max_mhz", "memory_mhz", "power_w", "power_limit_w", "celsius"), map(number_in, answer[0].split(","))))
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return None
-
-
-def number_in(text):
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return None
 
 
 def first_line(error):
@@ -443,65 +370,12 @@ def say(line):
     print(line, file=sys.stderr, flush=True)
 
 
-# What comes out.
-
-
-def to_text(report):
-    """JSON with one problem a line."""
-    head = {key: value for key, value in report.items() if key != "problems"}
-    lines = [json.dumps(problem) for problem in report["problems"]]
-    text = json.dumps(head, indent=2)[: -len("\n}")]
-    return text + ',\n  "problems": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
-
-
 def write_json(args, report):
     """Writes beside, then renames, so that a run that is ended leaves a whole file."""
     if args.out:
         beside = args.out + ".tmp"
         pathlib.Path(beside).write_text(to_text(report))
         os.replace(beside, args.out)
-
-
-def table(report):
-    """The table for people, as lines."""
-    device, torch = report["device"], report["torch"]
-    lines = [
-        "%s, driver %s, PyTorch %s, cuDNN %s, %s, commit %s, %d rounds of %d replays"
-        % (device["name"], device.get("driver"), torch["version"], torch["cudnn"], report["date"], report["commit"],
-           report["method"]["rounds"], report["method"]["replays_per_round"]),
-        "",
-        "%-28s %-4s %-6s %10s %21s %7s %10s %10s %10s %8s %8s %9s %8s  %s"
-        % ("B,HQ,HKV,SQ,SKV,D", "type", "mask", "ours us", "p10 to p90", "TFLOP/s", "flash us", "cudnn us", "default us",
-           "x flash", "by p90", "x default", "by p90", "target"),
-    ]  # fmt: skip
-    for problem in report["problems"]:
-        lines.append(table_line(problem))
-        lines += ["    %s: %s" % item for item in problem["errors"].items()]
-    met = [problem["target"]["met"] for problem in report["problems"] if problem["target"]]
-    lines += ["", "%d of %d targets met" % (sum(met), len(met))]
-    return lines
-
-
-def table_line(problem):
-    times, relative = problem["times"], problem["speed_relative_to"]
-
-    def us(name):
-        return "%.2f" % times[name]["median_us"] if times[name] else "-"
-
-    def ratio(name, which):
-        return "%.3f" % relative[name][which] if name in relative else "-"
-
-    ours = times[OURS]
-    spread = "%.2f to %.2f" % (ours["p10_us"], ours["p90_us"]) if ours else "-"
-    target = problem["target"]
-    verdict = "%s %.1f %s" % (target["relative_to"], target["least"], "met" if target["met"] else "MISSED") if target else ""
-    kernel = " %s, %d CTAs" % (problem["kernel"]["entry"], problem["kernel"]["ctas"]) if problem["kernel"] else ""
-    return "%-28s %-4s %-6s %10s %21s %7s %10s %10s %10s %8s %8s %9s %8s  %-18s%s" % (
-        ",".join(map(str, problem["shape"])), problem["dtype"], "causal" if problem["causal"] else "full",
-        us(OURS), spread, "%.1f" % problem["tflops"][OURS] if OURS in problem["tflops"] else "-",
-        us("flash"), us("cudnn"), us("default"), ratio("flash", "median"), ratio("flash", "p90"),
-        ratio("default", "median"), ratio("default", "p90"), verdict, kernel,
-    )  # fmt: skip
 
 
 # The command line.
@@ -555,9 +429,21 @@ def problems_of(args):
     return list(dict.fromkeys(p for p in wanted if not p.causal or p.shape[3] == p.shape[4]))
 
 
+def listed(problem):
+    targets = "; ".join(target_text(name, least) for name, least in problem.targets)
+    return "%-40s %s" % (problem.title(), targets) if targets else problem.title()
+
+
+def complete(report):
+    """Whether each problem was measured and right, and the copy bandwidth where a target needs it."""
+    needs_copy = any(target["relative_to"] == COPY for problem in report["problems"] for target in problem["targets"])
+    if needs_copy and report["copy_bandwidth"]["gbytes_per_s"] is None:
+        return False
+    return all(problem["times"][OURS] and not problem["errors"].get(OURS) for problem in report["problems"])
+
+
 def self_test():
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-    sys.dont_write_bytecode = True
     tests = unittest.defaultTestLoader.loadTestsFromName("torch_sdpa_test")
     return 0 if unittest.TextTestRunner(stream=sys.stderr).run(tests).wasSuccessful() else 1
 
@@ -570,7 +456,7 @@ def main():
     if not problems:
         parser().error("a causal mask needs equal lengths: PyTorch aligns it otherwise")
     if args.list:
-        print("\n".join(problem.title() for problem in problems))
+        print("\n".join(listed(problem) for problem in problems))
         return 0
     if args.out and not pathlib.Path(args.out).resolve().parent.is_dir():
         parser().error("--out: the folder of %s does not exist" % args.out)
@@ -590,7 +476,7 @@ def main():
     report = measure(args, problems, torch)
     write_json(args, report)
     print("\n".join(table(report)), flush=True)
-    return 0 if all(problem["times"][OURS] and not problem["errors"].get(OURS) for problem in report["problems"]) else 1
+    return 0 if complete(report) else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Tests of torch_sdpa.py without a GPU: PyTorch is a stand-in with a clock of its own, ferroflash a script."""
 
+import collections
 import json
 import pathlib
 import stat
@@ -9,8 +10,11 @@ import types
 import unittest
 
 import torch_sdpa as sdpa
+import torch_sdpa_problems as sets
+import torch_sdpa_report as reports
 
 SHAPE = (1, 8, 8, 512, 512, 64)
+DECODE = (8, 32, 8, 1, 8192, 128)
 
 
 def collected(ours, flash=(), default=()):
@@ -24,7 +28,7 @@ def collected(ours, flash=(), default=()):
 def report_of(problems, times_us):
     """What `ferroflash bench --json` writes, as far as it is read."""
     row = {"entry": "fwd_x", "source": "PTX sm_80", "ctas": 64, "ctas_per_sm": 0.48484, "resident_ctas_per_sm": 2}
-    row |= {"check": {"nan": 0, "max_error": 0.001}, "times_us": times_us, "sm_clock_mhz": 1980}
+    row |= {"schedule": "split", "splits": 4, "check": {"nan": 0, "max_error": 0.001}, "times_us": times_us, "sm_clock_mhz": 1980}
     device = {"name": "Some GPU", "driver": "580.1"}
     results = [{"shape": p.shape, "dtype": p.dtype, "causal": p.causal, "error": None, "rows": [row]} for p in problems]
     return {"version": "0.1.0", "commit": "abc", "device": device, "kernels": {"device_compiler": "rustc"}, "results": results}
@@ -33,29 +37,51 @@ def report_of(problems, times_us):
 class Statistics(unittest.TestCase):
     def test_percentiles_are_of_the_sorted_times(self):
         times = [110.0 - i for i in range(11)]
-        self.assertEqual([sdpa.percentile(times, share) for share in (0.1, 0.5, 0.9)], [101.0, 105.0, 109.0])
+        self.assertEqual([reports.percentile(times, share) for share in (0.1, 0.5, 0.9)], [101.0, 105.0, 109.0])
         # A half is rounded up, as in Rust, and not to even.
-        self.assertEqual(sdpa.percentile([1.0, 2.0], 0.5), 2.0)
+        self.assertEqual(reports.percentile([1.0, 2.0], 0.5), 2.0)
 
     def test_replays_of_all_rounds_are_pooled(self):
-        pooled = sdpa.timing([[1.0, 1.0], [3.0, 3.0, 3.0]])
+        pooled = reports.timing([[1.0, 1.0], [3.0, 3.0, 3.0]])
         self.assertEqual((pooled["median_us"], pooled["replays"]), (3.0, 5))
         self.assertEqual(pooled["round_medians_us"], [1.0, 3.0])
-        self.assertIsNone(sdpa.timing([[], []]))
+        self.assertIsNone(reports.timing([[], []]))
 
     def test_ratios_say_how_many_times_as_long_the_other_takes(self):
-        line = collected([[2.0] * 9 + [4.0] * 2], [[3.0] * 11]).as_json(sdpa.Problem(SHAPE, "f16", False, ("flash", 1.5)))
+        problem = sdpa.Problem(SHAPE, "f16", False, (("flash", 1.5), ("flash p90", 0.8)))
+        line = collected([[2.0] * 9 + [4.0] * 2], [[3.0] * 11]).as_json(problem)
         self.assertEqual(line["speed_relative_to"], {"flash": {"median": 1.5, "p90": 0.75}})
-        self.assertTrue(line["target"]["met"])
+        targets = [(t["relative_to"], t["reached"], t["met"]) for t in line["targets"]]
+        self.assertEqual(targets, [("flash", 1.5, True), ("flash p90", 0.75, False)])
         self.assertEqual(line["tflops"][sdpa.OURS], round(4 * 8 * 512 * 512 * 64 / 2e-6 / 1e12, 2))
 
     def test_a_target_without_times_is_missed(self):
-        line = collected([]).as_json(sdpa.Problem(SHAPE, "f16", False, ("flash", 1.0)))
-        self.assertFalse(line["target"]["met"])
-        self.assertEqual((line["times"][sdpa.OURS], line["tflops"]), (None, {}))
+        for name in sets.COMPARED_WITH:
+            line = collected([]).as_json(sdpa.Problem(DECODE, "f16", False, ((name, 0.1),)), 4000.0)
+            self.assertEqual(line["targets"], [{"relative_to": name, "least": 0.1, "reached": None, "met": False}])
+            self.assertEqual((line["times"][sdpa.OURS], line["tflops"], line["share_of_copy"]), (None, {}, {}))
+
+    def test_decoding_is_a_share_of_the_copy_bandwidth(self):
+        # 2 x 2 bytes x 64 x (2 queries + 8 x 100 keys of K and V, O as Q).
+        problem = sdpa.Problem((2, 4, 1, 1, 100, 64), "f16", False, (("copy", 0.5), ("copy", 0.6)))
+        moved = 2 * 2 * 64 * (2 * 4 + 2 * 100)
+        self.assertEqual(sets.bytes_moved(problem), moved)
+        line = collected([[2.0]], default=[[4.0]]).as_json(problem, 2 * moved / 2e3)
+        self.assertEqual((line["bytes"], line["gbytes_per_s"][sdpa.OURS]), (moved, round(moved / 2e3, 1)))
+        self.assertEqual(line["share_of_copy"], {sdpa.OURS: 0.5, "default": 0.25})
+        self.assertEqual([target["met"] for target in line["targets"]], [True, False])
+        # Without a bandwidth there is no share, and a long query has none either.
+        self.assertFalse(collected([[2.0]]).as_json(problem)["targets"][0]["met"])
+        self.assertEqual(collected([[2.0]]).as_json(sdpa.Problem(SHAPE, "f16", False), 4000.0)["share_of_copy"], {})
+
+    def test_the_copy_bandwidth_is_the_best_of_kinds_and_rounds(self):
+        found = sdpa.copy_bandwidth([{"copy_": 2700.0, "mul": 4100.04}, {"copy_": 2800.0, "mul": 4000.0}], [], "how")
+        self.assertEqual((found["gbytes_per_s"], found["kind"], found["method"]), (4100.0, "mul", "how"))
+        self.assertEqual(found["rounds"][1], {"copy_": 2800.0, "mul": 4000.0})
+        self.assertIsNone(sdpa.copy_bandwidth([], ["out of memory"], "how")["gbytes_per_s"])
 
     def test_a_causal_mask_counts_what_is_visible(self):
-        flops = sdpa.visible_flops(sdpa.Problem((1, 1, 1, 2, 3, 1), "f16", True))
+        flops = sets.visible_flops(sdpa.Problem((1, 1, 1, 2, 3, 1), "f16", True))
         self.assertEqual(flops, 4 * (2 + 3))
 
     def test_a_replay_is_filled(self):
@@ -72,11 +98,27 @@ class Problems(unittest.TestCase):
             groups = sdpa.interleaved(problems)
             self.assertEqual(sum(map(len, groups)), len(problems))
             self.assertTrue(all(len({(p.dtype, p.causal) for p in batch}) == 1 for batch in groups))
-        self.assertEqual(len(sdpa.HEADLINE), 38)
+        self.assertEqual(len(sets.HEADLINE), 44)
 
-    def test_every_target_is_in_the_headline_set(self):
-        targets = [problem.target for problem in sdpa.HEADLINE if problem.target]
-        self.assertEqual([targets.count(t) for t in (("flash", 1.0), ("default", 1.2), ("flash", 0.9))], [12, 4, 8])
+    def test_the_headline_set_holds_every_promised_ratio(self):
+        counts = collections.Counter(target for problem in sets.HEADLINE for target in problem.targets)
+        expected = {("default", 1.5): 6, ("default", 1.15): 2, ("flash", 1.1): 4 + 6, ("default p90", 1.0): 12}
+        expected |= {("flash", 1.05): 6, ("flash", 1.3): 2, ("flash", 1.5): 1, ("flash", 0.9): 8}
+        expected |= {("copy", 0.88): 2, ("copy", 0.8): 1, ("default", 1.0): 3}
+        self.assertEqual(counts, expected)
+        self.assertEqual({name for name, _ in counts} - set(sets.COMPARED_WITH), set())
+        compared = [p for p in sets.HEADLINE if p.is_decode() != any(name == sets.COPY for name, _ in p.targets)]
+        self.assertEqual(compared, [], "a share of the copy bandwidth is promised for decoding, and for nothing else")
+        large = {(p.causal, p.targets) for p in sets.LARGE}
+        self.assertEqual(large, {(False, (("flash", 1.05),)), (True, (("flash", 1.1),))})
+
+    def test_no_problem_has_a_causal_mask_that_the_two_align_otherwise(self):
+        self.assertEqual([p.title() for p in sets.HEADLINE if p.causal and p.shape[3] != p.shape[4]], [])
+
+    def test_targets_read_as_text(self):
+        texts = [sets.target_text(*t) for t in (("default", 1.15), ("default p90", 1.0), ("copy", 0.88))]
+        self.assertEqual(texts, ["1.15 x default", "1 x default p90", "0.88 of copy"])
+        self.assertTrue(sdpa.listed(sets.DECODE[0]).endswith(" 0.88 of copy; 1 x default"))
 
     def test_shapes_of_ones_own(self):
         def problems(*words):
@@ -118,6 +160,23 @@ class Ferroflash(unittest.TestCase):
         self.assertEqual(about["device"]["name"], "Some GPU")
         line = found[problems[0]].as_json(problems[0])
         self.assertEqual((line["kernel"]["ctas"], line["kernel"]["ctas_per_sm"], line["sm_clock_mhz"]), (64, 0.485, 1980))
+        self.assertEqual((line["kernel"]["schedule"], line["kernel"]["splits"]), ("split", 4))
+        self.assertNotIn("waves", line["kernel"], "what the report lacks is left out")
+
+    def test_the_schedule_is_read_from_the_name_where_the_report_lacks_it(self):
+        problem = sdpa.Problem(SHAPE, "f16", False)
+        for entry, schedule in (("fwd_x_split", "split"), ("fwd_x_persistent", "persistent"), ("fwd_x", "grid")):
+            report, found = report_of([problem], [2.0]), {problem: sdpa.Collected()}
+            row = report["results"][0]["rows"][0]
+            row["entry"] = entry
+            del row["schedule"]
+            sdpa.take_report(report, [problem], found)
+            self.assertEqual(found[problem].kernel["schedule"], schedule)
+
+    def test_the_file_has_one_copy_bandwidth(self):
+        report = report_of([], [])
+        report["device"]["copy_gbytes_per_s"] = 2700.0
+        self.assertEqual(sdpa.take_report(report, [], {})["device"], {"name": "Some GPU", "driver": "580.1"})
 
     def test_a_failed_call_is_reported_with_its_last_line(self):
         problem = sdpa.Problem(SHAPE, "f16", False)
@@ -161,6 +220,10 @@ class Torch(types.SimpleNamespace):
 
     def __init__(self, ms):
         super().__init__(ms=ms, clock_ms=0.0, now="default", graph=None, __version__="2.x", float16="half", bfloat16="b")
+        self.float32, self.picks, self.copy_ms = "float", 1, {"copy_": 0.8, "mul": 0.5}
+        self.copies = collections.Counter()
+        self.ones = self.empty_like = lambda *sizes, **options: types.SimpleNamespace(copy_=lambda other: self.copy("copy_"))
+        self.mul = lambda tensor, factor, out: self.copy("mul")
         context = lambda enter, leave: type("C", (), {"__enter__": lambda s: enter(), "__exit__": lambda s, *e: leave()})()
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         self.manual_seed = lambda seed: None
@@ -168,7 +231,7 @@ class Torch(types.SimpleNamespace):
         self.version = types.SimpleNamespace(cuda="13.0")
         self.backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91900))
         self.nn = types.SimpleNamespace(functional=types.SimpleNamespace(scaled_dot_product_attention=self.attention))
-        self._fused_sdp_choice = lambda *tensors, **options: 3
+        self._fused_sdp_choice = lambda *tensors, **options: self.picks
         self.cuda = types.SimpleNamespace(
             Stream=lambda: stream, current_stream=lambda: stream, stream=lambda s: context(lambda: None, lambda: None),
             Event=lambda enable_timing: Event(self), CUDAGraph=lambda: Graph(self), empty_cache=lambda: None,
@@ -183,12 +246,24 @@ class Torch(types.SimpleNamespace):
             self.graph.ms += self.ms[self.now]
 
 
+    def copy(self, kind):
+        if self.copy_ms[kind] is None:
+            raise RuntimeError("CUDA out of memory.")
+        # The first copies of each round take longer than all others.
+        in_round = self.copies[kind] % (sdpa.COPY_REPS * (1 + sdpa.COPIES_TIMED))
+        self.copies[kind] += 1
+        self.clock_ms += self.copy_ms[kind] * (2 if in_round < 10 else 1)
+
+
 class Rounds(unittest.TestCase):
     def setUp(self):
         self.order = []
         self.torch = Torch({"flash": 0.02, "cudnn": None, "default": 0.01})
-        self.problems = [sdpa.Problem(SHAPE, "f16", False, ("flash", 1.0)), sdpa.Problem(SHAPE, "f16", True)]
+        targets = (("flash", 1.0), ("default p90", 1.2))
+        self.problems = [sdpa.Problem(SHAPE, "f16", False, targets), sdpa.Problem(SHAPE, "f16", True)]
         self.patch("WARM_UP_S", 0.0)
+        rates = sdpa.copy_rates
+        self.patch("copy_rates", lambda torch: (self.order.append("copy"), rates(torch))[1])
         self.patch("say", lambda line: None)
         self.patch("smi", lambda: None)
         self.patch("back_end", self.back_end)
@@ -214,7 +289,39 @@ class Rounds(unittest.TestCase):
     def test_the_two_take_turns_and_every_other_round_is_backwards(self):
         self.run_main("--rounds", "2", "--reps", "3")
         there = ["flash", "cudnn", "default", sdpa.OURS]
-        self.assertEqual(self.order, there * 2 + there[::-1] * 2)
+        self.assertEqual(self.order, ["copy"] + there * 2 + there[::-1] * 2 + ["copy"])
+
+    def test_cudnn_is_not_timed_twice_where_it_is_the_default(self):
+        self.torch.picks = 3
+        _, report = self.run_main("--rounds", "1", "--reps", "3")
+        self.assertEqual(self.order, ["copy"] + ["flash", "default", sdpa.OURS] * 2)
+        first = report["problems"][0]
+        self.assertEqual((first["default_picks"], first["times"]["cudnn"], first["errors"]), ("cudnn", None, {}))
+
+    def test_copies_are_measured_in_every_round_and_read_and_written_bytes_count(self):
+        self.problems = [sdpa.Problem(DECODE, "f16", False, (("copy", 0.8),))]
+        _, report = self.run_main("--rounds", "2", "--reps", "3")
+        copy = report["copy_bandwidth"]
+        rate = 2 * sdpa.COPY_BYTES / 0.5e-3 / 1e9
+        self.assertEqual((len(copy["rounds"]), copy["kind"], copy["errors"]), (2, "mul", []))
+        self.assertAlmostEqual(copy["gbytes_per_s"], rate, delta=0.1)
+        reached = report["problems"][0]["targets"][0]["reached"]
+        self.assertAlmostEqual(reached, sets.bytes_moved(self.problems[0]) / 10e-6 / 1e9 / rate, delta=1e-3)
+        self.assertIn("copy bandwidth: %.0f GB/s by mul" % rate, sdpa.table(report)[1])
+        self.assertTrue(sdpa.complete(report))
+
+    def test_without_a_copy_bandwidth_the_rest_is_measured_and_the_share_is_missed(self):
+        self.torch.copy_ms["mul"] = None
+        self.problems = [sdpa.Problem(DECODE, "f16", False, (("copy", 0.8), ("flash", 1.0)))]
+        _, report = self.run_main("--rounds", "2", "--reps", "3")
+        self.assertEqual(report["copy_bandwidth"]["errors"], ["CUDA out of memory."] * 2)
+        self.assertEqual([target["met"] for target in report["problems"][0]["targets"]], [False, True])
+        lines = sdpa.table(report)
+        self.assertEqual(lines[1], "copy bandwidth: not measured")
+        self.assertEqual(lines[-1], "  missed: 8,32,8,1,8192,128 f16 full: 0.8 of copy, not measured")
+        self.assertFalse(sdpa.complete(report), "a target could not be judged")
+        report["problems"][0]["targets"].pop(0)
+        self.assertTrue(sdpa.complete(report), "no target needs it")
 
     def test_times_are_of_one_launch_and_errors_do_not_stop_the_rest(self):
         _, report = self.run_main("--rounds", "2", "--reps", "3")
@@ -223,7 +330,7 @@ class Rounds(unittest.TestCase):
         self.assertAlmostEqual(first["times"]["default"]["median_us"], 10.0)
         self.assertEqual(first["times"]["flash"]["replays"], 6)
         self.assertEqual(first["errors"], {"cudnn": "No available kernel."})
-        self.assertEqual((first["default_picks"], first["speed_relative_to"]["flash"]["median"]), ("cudnn", 2.0))
+        self.assertEqual((first["default_picks"], first["speed_relative_to"]["flash"]["median"]), ("flash", 2.0))
         self.assertEqual((report["device"]["name"], report["torch"]["cudnn"]), ("Some GPU", "9.19.0"))
 
     def test_no_round_begins_that_would_pass_the_limit(self):
@@ -243,17 +350,25 @@ class Rounds(unittest.TestCase):
             self.assertEqual(sum(line.startswith('    {"shape"') for line in out.read_text().splitlines()), 2)
         lines = sdpa.table(report)
         self.assertIn("commit abc, 1 rounds of 3 replays", lines[0])
-        self.assertIn("2.000", lines[3])
-        self.assertIn("flash 1.0 met", lines[3])
-        self.assertIn("fwd_x, 64 CTAs", lines[3])
-        self.assertEqual(lines[-1], "1 of 1 targets met")
+        self.assertIn("2.000", lines[4])
+        self.assertIn("fwd_x 64 CTAs (0.48/SM) split 4; 1 x flash met; 1.2 x default p90 MISSED", lines[4])
+        missed = "  missed: 1,8,8,512,512,64 f16 full: 1.2 x default p90, 1.000"
+        self.assertEqual(lines[-2:], ["1 of 2 targets met", missed])
+
+    def test_how_a_kernel_shares_its_work_is_said_where_it_is_not_a_tile_a_cta(self):
+        kernel = {"entry": "fwd_x", "ctas": 264, "ctas_per_sm": 2.0, "schedule": "persistent", "splits": 1}
+        self.assertEqual(reports.kernel_text(kernel), "fwd_x 264 CTAs (2.00/SM) persistent")
+        self.assertEqual(reports.kernel_text(kernel | {"schedule": "grid"}), "fwd_x 264 CTAs (2.00/SM)")
+        self.assertEqual(reports.kernel_text(kernel | {"schedule": "split"}), "fwd_x 264 CTAs (2.00/SM) split 1")
+        self.assertEqual([reports.kernel_text(k) for k in (None, {"entry": "fwd_x"})], ["-", "fwd_x"])
 
     def test_a_device_that_fails_leaves_a_table(self):
         self.torch.cuda.Event = lambda enable_timing: (_ for _ in ()).throw(RuntimeError("out of memory"))
         self.patch("ferroflash_times", lambda args, problems, found: {})
         _, report = self.run_main("--rounds", "1", "--reps", "3")
         self.assertEqual(report["problems"][0]["errors"]["flash"], "out of memory")
-        self.assertIn("flash 1.0 MISSED", sdpa.table(report)[3])
+        self.assertIn("1 x flash MISSED", sdpa.table(report)[4])
+        self.assertEqual(report["copy_bandwidth"]["errors"], ["out of memory"])
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
 /// The least of the limits above that `bytes` of shared memory keep.
 pub const fn smem_limit(bytes: u32) -> u32 {
-    match bytes {
-        0..=SMEM_DEFAULT_BYTES => SMEM_DEFAULT_BYTES,
-        0..=SMEM_OPT_IN_BYTES => SMEM_OPT_IN_BYTES,
-        _ => SMEM_MAX_BYTES,
+    if bytes <= SMEM_DEFAULT_BYTES {
+        SMEM_DEFAULT_BYTES
+    } else if bytes <= SMEM_OPT_IN_BYTES {
+        SMEM_OPT_IN_BYTES
+    } else {
+        SMEM_MAX_BYTES
     }
 }
 

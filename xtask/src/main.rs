@@ -13,6 +13,7 @@ mod ptxas_log;
 mod readme;
 mod results;
 mod results_plot;
+mod results_table;
 mod rows;
 mod test;
 mod tidy;

@@ -1,7 +1,7 @@
 //! `cargo xtask readme`: the README's results and their plot, from the measurements in benches/results.
 
 use crate::results::{self, FOLDER, Results};
-use crate::{results_plot, workspace};
+use crate::{results_plot, results_table, workspace};
 use anyhow::{Context, bail};
 use std::path::Path;
 
@@ -76,7 +76,7 @@ fn part(devices: &[Results]) -> String {
     if devices.is_empty() {
         return format!("Nothing is measured yet: `{FOLDER}` is empty.\n");
     }
-    let tables: Vec<String> = devices.iter().map(Results::markdown).collect();
+    let tables: Vec<String> = devices.iter().map(results_table::markdown).collect();
     format!("![Speed relative to PyTorch's flash, a bar a problem]({PLOT})\n\n{}", tables.join("\n"))
 }
 
@@ -115,12 +115,12 @@ mod tests {
         let rendered = render(root).expect("rendered");
         let text = rendered.readme.expect("a README");
         assert!(text.starts_with(&format!("# Title\n{BEGIN}\n![Speed")) && !text.contains("old"), "{text}");
-        assert!(text.ends_with(&format!("missed** |\n{END}\nafter\n")), "{text}");
+        assert!(text.ends_with(&format!("1.0 × default: met |\n{END}\nafter\n")), "{text}");
         fs::write(root.join(README), &text).expect("written");
         fs::write(root.join(PLOT), rendered.plot.expect("a plot")).expect("written");
         assert_eq!(complaints_of(root), Vec::<String>::new());
 
-        fs::write(root.join(README), text.replace("1.50", "1.51")).expect("written");
+        fs::write(root.join(README), text.replace("| 1.50 |", "| 1.51 |")).expect("written");
         assert_eq!(complaints_of(root), ["README.md and benches/results disagree: cargo xtask readme"]);
         fs::write(root.join(README), &text).expect("written");
         fs::remove_file(root.join(FOLDER).join("a.json")).expect("removed");

@@ -1,6 +1,7 @@
-//! The plot of the results: speed relative to PyTorch's flash, a bar a problem, as SVG that reads in light and dark.
+//! The plot of the results, as SVG that reads in light and dark: speed relative to PyTorch's flash, a bar a problem, and for
+//! decoding the share of the device's copy bandwidth.
 
-use crate::results::{Problem, Results};
+use crate::results::{OURS, Problem, Results};
 use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -13,6 +14,8 @@ const AXIS: i32 = 34;
 /// Where the bars begin, and the space beyond the longest.
 const LEFT: i32 = 290;
 const RIGHT: i32 = 30;
+/// Ticks of an axis at most.
+const TICKS_MAX: f64 = 12.0;
 
 const TEXT: RGBColor = RGBColor(31, 35, 40);
 const GREY: RGBColor = RGBColor(139, 148, 158);
@@ -26,80 +29,165 @@ const STYLE: &str = "<style>@media(prefers-color-scheme:dark)\
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The file's text: one panel a device.
+/// Bars under a heading.
+struct Panel {
+    title: String,
+    /// What the colours of the bars mean.
+    legend: [&'static str; 2],
+    unit: Unit,
+    bars: Vec<Bar>,
+}
+
+/// One problem.
+struct Bar {
+    title: String,
+    /// `None` where it was not measured.
+    value: Option<f64>,
+    /// That of PyTorch's default back end.
+    default: Option<f64>,
+    is_faster: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    /// `1.25×`
+    Times,
+    /// `90 %`
+    Percent,
+}
+
+/// The file's text: one or two panels a device.
 pub(crate) fn svg(devices: &[Results]) -> anyhow::Result<String> {
-    let heights: Vec<i32> = devices.iter().map(panel_height).collect();
+    let panels: Vec<Panel> = devices.iter().flat_map(Panel::of).collect();
     let mut text = String::new();
-    draw(&mut text, devices, &heights).map_err(|error| anyhow!("the plot cannot be drawn: {error}"))?;
+    draw(&mut text, &panels).map_err(|error| anyhow!("the plot cannot be drawn: {error}"))?;
     // After the opening tag.
     let at = text.find(">\n").map_or(0, |at| at + 2);
     text.insert_str(at, STYLE);
     Ok(text)
 }
 
-fn draw(text: &mut String, devices: &[Results], heights: &[i32]) -> Result<(), Box<dyn std::error::Error>> {
-    let height = heights.iter().sum::<i32>().max(1) as u32;
+fn draw(text: &mut String, panels: &[Panel]) -> Result<(), Box<dyn std::error::Error>> {
+    let height = panels.iter().map(Panel::height).sum::<i32>().max(1) as u32;
     let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut rest = root.clone();
-    for (device, &height) in devices.iter().zip(heights) {
-        let (panel, below) = rest.split_vertically(height);
-        draw_panel(&panel, device)?;
+    for panel in panels {
+        let (area, below) = rest.split_vertically(panel.height());
+        panel.draw(&area)?;
         rest = below;
     }
     root.present()?;
     Ok(())
 }
 
-fn panel_height(device: &Results) -> i32 {
-    HEADING + LINE * device.problems.len() as i32 + AXIS
+impl Panel {
+    /// Those of a device that have problems.
+    fn of(device: &Results) -> Vec<Panel> {
+        let name = &device.device.name;
+        let speed = Panel {
+            title: format!("Speed relative to PyTorch's flash on {name}"),
+            legend: ["Ferroflash, faster than flash", "slower than flash"],
+            unit: Unit::Times,
+            bars: device.prefill().into_iter().map(Bar::of_speed).collect(),
+        };
+        let share = Panel {
+            title: format!("Decoding: share of the copy bandwidth on {name}"),
+            legend: ["Ferroflash, faster than the default", "slower than the default"],
+            unit: Unit::Percent,
+            bars: device.decode().into_iter().map(Bar::of_share).collect(),
+        };
+        [speed, share].into_iter().filter(|panel| !panel.bars.is_empty()).collect()
+    }
+
+    fn height(&self) -> i32 {
+        HEADING + LINE * self.bars.len() as i32 + AXIS
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+        area.draw(&Text::new(self.title.clone(), (12, 20), label(20, HPos::Left)))?;
+        self.draw_legend(area)?;
+        let scale = Scale::of(&self.bars);
+        let bottom = HEADING + LINE * self.bars.len() as i32;
+        for tick in scale.ticks() {
+            let (x, colour) = (scale.x(tick), if tick == 1.0 { GREY.mix(1.0) } else { GREY.mix(0.3) });
+            area.draw(&PathElement::new(vec![(x, HEADING - 4), (x, bottom + 4)], colour))?;
+            area.draw(&Text::new(self.unit.of_tick(tick), (x, bottom + 14), label(15, HPos::Center)))?;
+        }
+        for (number, bar) in self.bars.iter().enumerate() {
+            bar.draw(area, &scale, self.unit, HEADING + LINE * number as i32 + LINE / 2)?;
+        }
+        Ok(())
+    }
+
+    fn draw_legend(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+        let middle = 44;
+        let [faster, slower] = self.legend;
+        for (x, colour, name) in [(12, FASTER, faster), (290, SLOWER, slower)] {
+            area.draw(&Rectangle::new([(x, middle - 5), (x + 14, middle + 5)], colour.filled()))?;
+            area.draw(&Text::new(name, (x + 20, middle), label(15, HPos::Left)))?;
+        }
+        area.draw(&mark(492, middle))?;
+        area.draw(&Text::new("PyTorch's default back end", (503, middle), label(15, HPos::Left)))?;
+        Ok(())
+    }
 }
 
-fn draw_panel(area: &Area<'_>, device: &Results) -> Result<(), Box<dyn std::error::Error>> {
-    let label = |size: i32, h: HPos| {
-        TextStyle::from(("sans-serif", size).into_font()).color(&TEXT).pos(Pos::new(h, VPos::Center))
-    };
-    area.draw(&Text::new(
-        format!("Speed relative to PyTorch's flash on {}", device.device.name),
-        (12, 20),
-        label(20, HPos::Left),
-    ))?;
-    draw_legend(area, &label(15, HPos::Left))?;
-    let scale = Scale::of(&device.problems);
-    let bottom = HEADING + LINE * device.problems.len() as i32;
-    for tick in scale.ticks() {
-        let (x, colour) = (scale.x(tick), if tick == 1.0 { GREY.mix(1.0) } else { GREY.mix(0.3) });
-        area.draw(&PathElement::new(vec![(x, HEADING - 4), (x, bottom + 4)], colour))?;
-        area.draw(&Text::new(format!("{tick:.1}×"), (x, bottom + 14), label(15, HPos::Center)))?;
+impl Bar {
+    fn of_speed(problem: &Problem) -> Bar {
+        let value = problem.ratio("flash").map(|ratio| ratio.median);
+        let is_faster = value.is_some_and(|value| value >= 1.0);
+        Bar { title: problem.title(), value, default: problem.default_relative_to_flash(), is_faster }
     }
-    for (number, problem) in device.problems.iter().enumerate() {
-        let middle = HEADING + LINE * number as i32 + LINE / 2;
-        area.draw(&Text::new(problem.title(), (LEFT - 10, middle), label(15, HPos::Right)))?;
-        let Some(ratio) = problem.relative_to_flash() else {
+
+    fn of_share(problem: &Problem) -> Bar {
+        let is_faster = problem.ratio("default").is_some_and(|ratio| ratio.median >= 1.0);
+        let [value, default] = [OURS, "default"].map(|name| problem.share_of_copy(name));
+        Bar { title: problem.title(), value, default, is_faster }
+    }
+
+    fn draw(
+        &self,
+        area: &Area<'_>,
+        scale: &Scale,
+        unit: Unit,
+        middle: i32,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        area.draw(&Text::new(self.title.clone(), (LEFT - 10, middle), label(15, HPos::Right)))?;
+        if let Some(value) = self.value {
+            let colour = if self.is_faster { FASTER } else { SLOWER };
+            let bar = [(LEFT, middle - 6), (scale.x(value), middle + 6)];
+            area.draw(&Rectangle::new(bar, colour.filled()))?;
+            let number = label(14, HPos::Left).color(&WHITE);
+            area.draw(&Text::new(unit.of_value(value), (LEFT + 6, middle), number))?;
+        } else {
             area.draw(&Text::new("not measured", (LEFT + 6, middle), label(15, HPos::Left)))?;
-            continue;
-        };
-        let colour = if ratio >= 1.0 { FASTER } else { SLOWER };
-        let bar = [(LEFT, middle - 6), (scale.x(ratio), middle + 6)];
-        area.draw(&Rectangle::new(bar, colour.filled()))?;
-        let number = label(14, HPos::Left).color(&WHITE);
-        area.draw(&Text::new(format!("{ratio:.2}×"), (LEFT + 6, middle), number))?;
-        if let Some(default) = problem.default_relative_to_flash() {
+        }
+        if let Some(default) = self.default {
             area.draw(&mark(scale.x(default), middle))?;
         }
+        Ok(())
     }
-    Ok(())
 }
 
-fn draw_legend(area: &Area<'_>, label: &TextStyle<'_>) -> Result<(), Box<dyn std::error::Error>> {
-    let middle = 44;
-    for (x, colour, name) in [(12, FASTER, "Ferroflash, faster"), (150, SLOWER, "Ferroflash, slower")] {
-        area.draw(&Rectangle::new([(x, middle - 5), (x + 14, middle + 5)], colour.filled()))?;
-        area.draw(&Text::new(name, (x + 20, middle), label.clone()))?;
+impl Unit {
+    fn of_value(self, value: f64) -> String {
+        match self {
+            Unit::Times => format!("{value:.2}×"),
+            Unit::Percent => format!("{:.1} %", value * 100.0),
+        }
     }
-    area.draw(&mark(297, middle))?;
-    area.draw(&Text::new("PyTorch's default back end", (308, middle), label.clone()))?;
-    Ok(())
+
+    fn of_tick(self, value: f64) -> String {
+        match self {
+            Unit::Times => format!("{value:.1}×"),
+            Unit::Percent => format!("{:.0} %", value * 100.0),
+        }
+    }
+}
+
+fn label(size: i32, h: HPos) -> TextStyle<'static> {
+    TextStyle::from(("sans-serif", size).into_font()).color(&TEXT).pos(Pos::new(h, VPos::Center))
 }
 
 /// A diamond.
@@ -107,46 +195,85 @@ fn mark(x: i32, y: i32) -> Polygon<(i32, i32)> {
     Polygon::new(vec![(x, y - 6), (x + 5, y), (x, y + 6), (x - 5, y)], DEFAULT.filled())
 }
 
-/// Ratios to pixels: from 0, so that a bar's length is its value.
+/// Values to pixels: from 0, so that a bar's length is its value, to the largest or 1.
 struct Scale {
     most: f64,
 }
 
 impl Scale {
-    fn of(problems: &[Problem]) -> Scale {
-        let values = problems.iter().flat_map(|problem| {
-            [problem.relative_to_flash(), problem.default_relative_to_flash()].into_iter().flatten()
-        });
+    fn of(bars: &[Bar]) -> Scale {
+        let values = bars.iter().flat_map(|bar| [bar.value, bar.default].into_iter().flatten());
         Scale { most: values.fold(1.0, f64::max) }
     }
 
-    fn x(&self, ratio: f64) -> i32 {
-        LEFT + (ratio / self.most * f64::from(WIDTH as i32 - LEFT - RIGHT)).round() as i32
+    fn x(&self, value: f64) -> i32 {
+        LEFT + (value / self.most * f64::from(WIDTH as i32 - LEFT - RIGHT)).round() as i32
     }
 
+    /// Multiples of the finest step that leaves them apart; 1 is one of them.
     fn ticks(&self) -> impl Iterator<Item = f64> {
-        let halves = (self.most * 2.0).floor() as u32;
-        (0..=halves).map(|half| f64::from(half) / 2.0)
+        let per_unit = [5.0, 2.0, 1.0].into_iter().find(|per_unit| self.most * per_unit <= TICKS_MAX);
+        let per_unit = per_unit.unwrap_or(1.0);
+        let last = (self.most * per_unit).floor() as u32;
+        (0..=last).map(move |number| f64::from(number) / per_unit)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::results;
+    use crate::results::tests::{former_results, results};
+
+    fn panels() -> Vec<Panel> {
+        Panel::of(&results())
+    }
 
     #[test]
     fn a_bar_is_as_long_as_its_ratio_and_a_missing_one_is_said() {
         let svg = svg(&[results(), results()]).expect("drawn");
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-        assert_eq!(svg.matches("not measured").count(), 2, "one a panel");
+        assert_eq!(svg.matches("not measured").count(), 2, "one a device");
         assert!(svg.contains("1,8,8,512,512,64 f16 causal") && svg.contains("1.50×"));
         // The ratio 1.5 is the largest: its bar is as long as they get.
         let bar = format!("width=\"{}\" height=\"12\"", WIDTH as i32 - LEFT - RIGHT);
         assert_eq!(svg.matches(&bar).count(), 2, "{svg}");
-        let scale = Scale::of(&results().problems);
+        let scale = Scale::of(&panels()[0].bars);
         assert_eq!(scale.x(0.75), LEFT + (WIDTH as i32 - LEFT - RIGHT) / 2);
-        assert_eq!(scale.ticks().collect::<Vec<_>>(), [0.0, 0.5, 1.0, 1.5]);
+    }
+
+    #[test]
+    fn decoding_has_a_panel_of_its_own_in_percent() {
+        let panels = panels();
+        assert_eq!(panels.iter().map(|panel| panel.bars.len()).collect::<Vec<_>>(), [2, 1]);
+        let bar = &panels[1].bars[0];
+        assert_eq!((bar.value, bar.default, bar.is_faster), (Some(0.8999), Some(0.45), true));
+        let text = svg(&[results()]).expect("drawn");
+        assert!(
+            text.contains("Decoding: share of the copy bandwidth on Some GPU") && text.contains("90.0 %")
+        );
+        let of_all = ((WIDTH as i32 - LEFT - RIGHT) as f64 * 0.8999).round();
+        assert!(text.contains(&format!("width=\"{of_all}\" height=\"12\"")), "1 is the whole width: {text}");
+        assert_eq!(Panel::of(&former_results()).len(), 1, "no decoding, no panel");
+    }
+
+    #[test]
+    fn a_bar_says_whether_it_is_faster() {
+        let bars = &panels()[0].bars;
+        assert_eq!([bars[0].is_faster, bars[1].is_faster], [true, false]);
+        let colours = |svg: &str| {
+            [FASTER, SLOWER]
+                .map(|RGBColor(r, g, b)| svg.matches(&format!("fill=\"#{r:02X}{g:02X}{b:02X}\"")).count())
+        };
+        // Two bars and two legends.
+        assert_eq!(colours(&svg(&[results()]).expect("drawn")), [4, 2]);
+    }
+
+    #[test]
+    fn ticks_keep_apart_and_hit_1() {
+        let ticks = |most: f64| Scale { most }.ticks().collect::<Vec<_>>();
+        assert_eq!(ticks(1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
+        assert_eq!(ticks(3.1), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
+        assert_eq!(ticks(7.9), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
     }
 
     #[test]
@@ -156,6 +283,6 @@ mod tests {
         assert!(style.is_some() && style < background && background < text, "{svg}");
         // The rule of the dark theme finds text by its colour.
         let themed = svg.matches("opacity=\"1\" fill=\"#1F2328\"").count();
-        assert_eq!(themed + 1, svg.matches("<text").count(), "all but the number in the one bar");
+        assert_eq!(themed + 2, svg.matches("<text").count(), "all but the numbers in the two bars");
     }
 }

@@ -1,6 +1,5 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 
-use crate::rows::RowsOptions;
 use crate::{build_ptx, check_ptx, process, ptxas, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -36,8 +35,6 @@ enum Step {
     Python,
     /// cargo test
     Tests,
-    /// Every row that can be compiled, through ptxas; minutes, and only on demand
-    EveryRow,
 }
 
 /// How a step ended, where it did not fail.
@@ -54,8 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut summary = Vec::new();
     let mut failure = None;
     for step in Step::value_variants() {
-        let wanted = if options.only.is_empty() { !step.is_on_demand() } else { options.only.contains(step) };
-        if !wanted {
+        if !options.only.is_empty() && !options.only.contains(step) {
             continue;
         }
         eprintln!("\n== {}", step.name());
@@ -86,10 +82,6 @@ impl Step {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn is_on_demand(self) -> bool {
-        self == Step::EveryRow
-    }
-
     fn run(self) -> anyhow::Result<Outcome> {
         match self {
             Step::BuildPtx => build_ptx::run(&build_ptx::Options::default()).map(|()| Outcome::Passed),
@@ -114,7 +106,6 @@ impl Step {
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
             Step::Python => python(),
             Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
-            Step::EveryRow => every_row().map(|()| Outcome::Passed),
         }
     }
 }
@@ -143,14 +134,6 @@ fn python() -> anyhow::Result<Outcome> {
     passed(
         Command::new("python3").args(["benches/torch_sdpa.py", "--self-test"]).current_dir(workspace::root()),
     )
-}
-
-fn every_row() -> anyhow::Result<()> {
-    let rows = RowsOptions { every_row: true, rows: None };
-    build_ptx::run(&build_ptx::Options { rows: rows.clone(), ..build_ptx::Options::default() })?;
-    // Without ptxas there is nothing to learn: the check below fails then, and says so.
-    let _ = ptxas::resolve_or_fetch();
-    check_ptx::run(&check_ptx::Options { rows, require_ptxas: true, ..check_ptx::Options::default() })
 }
 
 fn cargo_has(subcommand: &str) -> bool {

@@ -1,0 +1,96 @@
+"""The problems of torch_sdpa.py, and what the project promises for each."""
+
+import dataclasses
+
+BACK_ENDS = ("flash", "cudnn", "default")
+DTYPES = {"f16": "float16", "bf16": "bfloat16"}
+MASKS = {"full": (False,), "causal": (True,), "both": (False, True)}
+ELEMENT_BYTES = 2
+# Up to here a problem counts as decoding: each K and V is read for so few queries that memory is the limit.
+DECODE_SEQLEN_Q_MAX = 16
+
+# What a target compares with: a back end by medians or by 90th percentiles, or the device's measured copy bandwidth.
+COPY = "copy"
+P90 = " p90"
+COMPARED_WITH = BACK_ENDS + tuple(name + P90 for name in BACK_ENDS) + (COPY,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One attention problem. `shape` is B, HQ, HKV, SQ, SKV, D; `targets` are pairs of COMPARED_WITH and the ratio to reach."""
+
+    shape: tuple
+    dtype: str
+    causal: bool
+    targets: tuple = dataclasses.field(default=(), compare=False)
+
+    def title(self):
+        return "%s %s %s" % (",".join(map(str, self.shape)), self.dtype, "causal" if self.causal else "full")
+
+    def is_decode(self):
+        return self.shape[3] <= DECODE_SEQLEN_Q_MAX
+
+
+def target_text(name, least):
+    """1.5 x default, 1 x default p90, 0.88 of copy."""
+    return "%g %s %s" % (least, "of" if name == COPY else "x", name)
+
+
+def visible_flops(problem):
+    """4*B*H*SQ*SKV*D, of a causal mask the visible share."""
+    batch, heads, _, seqlen_q, seqlen_k, head_dim = problem.shape
+    pairs = seqlen_q * (seqlen_k - seqlen_q) + seqlen_q * (seqlen_q + 1) / 2 if problem.causal else seqlen_q * seqlen_k
+    return 4.0 * batch * heads * head_dim * pairs
+
+
+def bytes_moved(problem):
+    """Q, K, V and O once: the least that a launch reads and writes. LSE is not counted."""
+    batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = problem.shape
+    return 2 * batch * head_dim * (heads_q * seqlen_q + heads_kv * seqlen_k) * ELEMENT_BYTES
+
+
+def interleaved(problems):
+    """Problems in groups of one dtype and mask, as one call of ferroflash takes them."""
+    groups = {}
+    for problem in problems:
+        groups.setdefault((problem.dtype, problem.causal), []).append(problem)
+    return list(groups.values())
+
+
+def group(shapes, dtypes=("f16",), targets=(), causal_targets=None, mask="both"):
+    """Each shape with each dtype and mask; with `causal_targets` where those of the causal mask are others."""
+    of_mask = {False: targets, True: targets if causal_targets is None else causal_targets}
+    return [Problem(s, d, m, of_mask[m]) for s in shapes for d in dtypes for m in MASKS[mask]]
+
+
+BOTH = ("f16", "bf16")
+STEADY = ("default" + P90, 1.0)
+SMALL = (
+    group([(1, 1, 1, 128, 128, 64), (1, 8, 8, 512, 512, 64), (2, 8, 8, 512, 512, 64)], targets=(("default", 1.5), STEADY))
+    + group([(4, 8, 8, 512, 512, 64)], targets=(("default", 1.15), STEADY))
+    + group([(4, 16, 16, 512, 512, 64), (8, 16, 16, 512, 512, 64)], targets=(("flash", 1.1), STEADY))
+)
+LARGE = group(
+    [(4, 32, 32, 4096, 4096, 64), (4, 16, 16, 4096, 4096, 128), (1, 16, 16, 16384, 16384, 128)],
+    BOTH,
+    targets=(("flash", 1.05),),
+    causal_targets=(("flash", 1.1),),
+)
+LONG = group([(1, 2, 2, 16384, 16384, 128)], targets=(("flash", 1.3),)) + group(
+    [(1, 8, 1, 128, 32768, 128)], targets=(("flash", 1.5),), mask="full"
+)
+DECODE = group(
+    [(8, 32, 8, 1, 8192, 128), (64, 32, 8, 1, 4096, 128)], targets=((COPY, 0.88), ("default", 1.0)), mask="full"
+) + group([(1, 32, 8, 1, 32768, 128)], targets=((COPY, 0.8), ("default", 1.0)), mask="full")
+OTHER_HEAD_DIMS = group([(4, 32, 32, 4096, 4096, 32), (4, 16, 16, 4096, 4096, 96)])
+HEAD_DIM_256 = group([(8, 8, 8, 512, 512, 256), (4, 8, 8, 4096, 4096, 256)], BOTH, targets=(("flash", 0.9),))
+GQA = group([(2, 32, 8, 2048, 2048, 128)])
+HEADLINE = SMALL + LARGE + LONG + DECODE + OTHER_HEAD_DIMS + HEAD_DIM_256 + GQA
+SETS = {
+    "headline": (HEADLINE, "what the README shows"),
+    "targets": ([problem for problem in HEADLINE if problem.targets], "the problems with a ratio to reach"),
+    "small": (SMALL, "lengths 128 and 512"),
+    "large": (LARGE, "lengths 4096 and 16384, head_dim 64 and 128"),
+    "long": (LONG, "many keys for few heads"),
+    "decode": (DECODE, "one query a sequence"),
+}
