@@ -37,8 +37,9 @@
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 //!
-//! [`Attention::forward_device`] takes device pointers on the caller's stream, allocates nothing and waits for nothing. Every failure is
-//! an [`Error`] with its values; no input panics.
+//! [`Attention::forward_device`] takes device pointers on the caller's stream and waits for nothing; it allocates nothing once
+//! [`Attention::reserve`] gave the stream its [`Workspace`]. [`Planner`] says which kernels compute a problem, into how many ranges the
+//! keys are split, and with [`Planner::explain`] why. Every failure is an [`Error`] with its values; no input panics.
 
 pub mod attention;
 pub mod device;

@@ -270,7 +270,7 @@ impl Plan {
         self.params.persistent.tiles
     }
 
-    /// Bytes of workspace that a launch needs, 0 where none: [`COUNTER_BYTES`] for the persistent schedule's counter, and O and
+    /// Bytes of workspace that a launch needs, 0 where none: 256 for the persistent schedule's counter, and O and
     /// LSE of each split in float32.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes

@@ -42,15 +42,12 @@ pub fn lengths(problem: &Problem, seed: u64) -> Vec<u32> {
 }
 
 /// Puts NaN in place of the keys and values behind each sequence's last.
-///
-/// # Panics
-/// If there is not a length for each sequence.
 pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 3]) {
     let sizes = problem.sizes();
     for role in [TensorRole::K, TensorRole::V] {
-        for batch in 0..sizes.batch as usize {
+        for (batch, &length) in seqlens_k.iter().enumerate().take(sizes.batch as usize) {
             for head in 0..sizes.heads_kv as usize {
-                for key in seqlens_k[batch].min(sizes.seqlen_k)..sizes.seqlen_k {
+                for key in length.min(sizes.seqlen_k)..sizes.seqlen_k {
                     let start = row_start(problem, role, [batch, head, key as usize]);
                     qkv[role as usize][start..start + sizes.head_dim as usize].fill(nan(problem.dtype()));
                 }

@@ -331,11 +331,13 @@ pub(crate) mod tests {
     /// A stream that is being captured.
     pub(crate) const CAPTURING: StreamHandle = StreamHandle(0xc0);
 
+    /// Grid, parameters and window of a launch.
+    type Recorded = (u32, Vec<u8>, Option<L2Window>);
+
     /// A device of the host's memory that records launches instead of running them.
     pub(crate) struct Recorder {
         pub(crate) info: DeviceInfo,
-        /// Grid, parameters and window of each.
-        pub(crate) launches: Mutex<Vec<(u32, Vec<u8>, Option<L2Window>)>>,
+        pub(crate) launches: Mutex<Vec<Recorded>>,
         pub(crate) loads: Mutex<Vec<String>>,
         /// One address space: allocation i starts at (i + 1) << 32.
         memory: Mutex<Vec<Option<Vec<u8>>>>,

@@ -129,7 +129,7 @@ mod tests {
             (5_u32..300).step_by(7).flat_map(|blocks| (1..100).map(move |tiles: u64| (blocks, tiles)))
         {
             let filled = |splits: u32| {
-                let waves = tiles as f64 * f64::from(splits) / 264.0;
+                let waves = tiles as f64 / 264.0 * f64::from(splits);
                 waves / waves.ceil()
             };
             let possible = |splits: &u32| {

@@ -43,11 +43,10 @@ unsafe fn compute_head(launch: &Forward, index: u32) {
     let (dtype, head_dim) = (row_of_table.dtype, row_of_table.head_dim as usize);
     let (batch, head_q) = (index / params.heads_q, index % params.heads_q);
     let head_kv = head_q / params.group.value;
-    // SAFETY: the caller's; the lengths are there where their address is not 0.
-    let keys = match params.split.seqlens_k {
-        0 => params.seqlen_k,
-        lengths => unsafe { (lengths as *const u32).add(batch as usize).read() }.min(params.seqlen_k),
-    };
+    let lengths = params.split.seqlens_k as *const u32;
+    // SAFETY: the caller's.
+    let length = || unsafe { lengths.add(batch as usize).read() };
+    let keys = if lengths.is_null() { params.seqlen_k } else { length().min(params.seqlen_k) };
     // SAFETY: the caller's.
     let read = |address, strides, at| unsafe { widen(dtype, row(address, strides, at), head_dim) };
     let tensor = |address, strides| -> Vec<Vec<f64>> {

@@ -23,7 +23,10 @@ const EXAMPLES: &str = "Examples:
   ferroflash bench --shape 4,32,32,4096,4096,64 --mask both --rows all --json bench.json
 
   # two kernels against each other, each launch with cold caches
-  ferroflash bench --shape 8,32,8,1,8192,128 --rows fwd_f16_d128_m128n64_w4s1c1,fwd_f16_d128_m64n32_w4s2c1 --cold
+  ferroflash bench --shape 2,32,8,2048,2048,128 --rows fwd_f16_d128_m128n64_w4s1c1,fwd_f16_d128_m64n64_w4s1c1 --cold
+
+  # decoding over caches that are filled to different lengths, with several numbers of splits
+  ferroflash bench --shape 8,32,8,1,8192,128 --lengths --splits auto,1,4,16
 
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
