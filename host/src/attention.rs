@@ -315,7 +315,8 @@ impl Attention {
         Ok(())
     }
 
-    /// Gives back what [`Attention::reserve`] and launches took for a stream.
+    /// Gives back what [`Attention::reserve`] and launches took for a stream, of a thread's own default stream
+    /// ([`StreamHandle::PER_THREAD`]) the calling thread's.
     ///
     /// # Safety
     /// All work on the stream is done, and no graph that was captured from it is replayed again.

@@ -65,7 +65,7 @@ pub enum Splits {
     ///
     /// The kernel is then chosen without regard to batch and device size, so that a sequence's result is the same in every bit
     /// alone, in any batch, and in a longer K and V of which the lengths on the device leave as much: it depends on the sequence,
-    /// the split size, the number of query rows and heads, and the architecture.
+    /// the split size, the number of query rows and heads, the device's architecture and its shared memory.
     Size(u32),
 }
 

@@ -34,6 +34,7 @@ fn a_plan_is_explained_for_a_device_that_is_not_there() {
         "bound       55.95 µs: 55.95 by memory at 4800 GB/s",
         "no prediction",
         "because     taken: the kernel that can split keys",
+        "because     not persistent",
     ] {
         assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
     }
@@ -83,7 +84,7 @@ fn a_split_size_is_the_same_in_any_batch() {
         (report[0]["kernel"].clone(), report[0]["split_keys"].clone())
     };
     let one = kernel("1,8,2,1,4096,128", "l4");
-    assert_eq!(one, kernel("64,8,2,1,8192,128", "h200"));
+    assert_eq!(one, kernel("64,8,2,1,8192,128", "rtx4090"));
     assert_eq!(one.1, 1024);
 }
 

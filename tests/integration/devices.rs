@@ -9,6 +9,7 @@ use ferroflash::{
     Attention, CudaOptions, DeviceModel, Error, HostTensors, PlanOptions, Problem, Row, RowSelection,
     Schedule, SimOptions, Sizes, Splits,
 };
+use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Dtype;
 use kernels_gpu::table::{VARIANTS, Variant};
@@ -118,6 +119,14 @@ impl Observer for Quiet {
 fn kernel_is_right(on: On, variant: &Variant) -> Result<Completion, Failed> {
     if let (On::Gpu, Some(reason)) = (on, missing_gpu()) {
         return Ok(Completion::ignored_with(reason));
+    }
+    if let (On::Gpu, Ok(attention)) = (on, gpu()) {
+        let (needed, limit) =
+            (geometry::smem_bytes(&variant.row), attention.device().info().smem_opt_in_bytes);
+        if needed > limit {
+            let reason = format!("it needs {needed} bytes of shared memory, the GPU has {limit}");
+            return Ok(Completion::ignored_with(reason));
+        }
     }
     let reports = reports(Key(on, variant.row.head_dim, variant.row.dtype))?;
     let report = reports.iter().find(|report| report.entry == variant.entry);

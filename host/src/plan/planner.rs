@@ -114,6 +114,9 @@ impl Planner {
         let mut trace = Trace::recording();
         let choice = self.choose(problem, options, &mut trace)?;
         let plan = self.build(problem, options, choice)?;
+        if plan.schedule() != Schedule::Persistent && options.schedule.is_none() {
+            trace.note(|| Reason::NotPersistent);
+        }
         trace.note(|| Reason::fill(&plan, self.device.sm_count));
         Ok((plan, trace.reasons()))
     }
@@ -143,6 +146,13 @@ impl Planner {
         let row = &kernel.row;
         if (row.dtype, row.head_dim) != (problem.dtype(), problem.sizes().head_dim) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
+            return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
+        }
+        let limit = self.device.smem_opt_in_bytes;
+        if kernel.smem_bytes > limit {
+            let needed = kernel.smem_bytes;
+            let found =
+                format!("{} needs {needed} bytes of shared memory, the device has {limit}", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         if !allows(problem, options, row) {

@@ -71,6 +71,8 @@ pub enum Reason {
         /// Whether the one with splits is taken.
         is_split: bool,
     },
+    /// No CTAs that stay and draw their work from a counter, as nobody asked for them.
+    NotPersistent,
     /// How the CTAs fill the device.
     Fill {
         /// CTAs.
@@ -157,6 +159,10 @@ impl fmt::Display for Reason {
                 if is_split { "taken" } else { "not taken" },
                 split / unsplit,
                 if is_split { "" } else { ", which was measured" },
+            ),
+            Reason::NotPersistent => write!(
+                f,
+                "not persistent: the hardware hands out CTAs as well as a counter does, so these are for whoever asks for them"
             ),
             Reason::Fill { ctas, resident_ctas, persistent: true, .. } => {
                 write!(f, "one full wave of persistent CTAs: {ctas}, {resident_ctas} an SM")

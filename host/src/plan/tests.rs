@@ -252,6 +252,9 @@ fn rows_for_more_shared_memory_are_for_the_devices_that_have_it() {
     let rows = |device| planner(&[ROW, large], &device).plans(&problem(1, 64), &RowSelection::All.into());
     assert_eq!(rows(smem("a100")).expect("some").len(), 2);
     assert_eq!(rows(smem("l4")).expect("some").len(), 1);
+    let kernel = library(&[large]).kernels()[0].clone();
+    let refused = planner(&[large], &smem("l4")).with_kernel(&problem(1, 64), &kernel, &PlanOptions::new());
+    assert!(refused.expect_err("too much").to_string().contains("the device has 101376"));
 }
 
 #[test]

@@ -177,11 +177,16 @@ impl Planned<'_> {
         f64::from(self.plan.grid()) / f64::from(self.device().sm_count)
     }
 
+    /// The problem with all keys that its K and V hold: lengths are on the device.
+    fn full_problem(&self) -> Problem {
+        self.plan.problem().with_lengths(false)
+    }
+
     /// Microseconds below which nothing can be by memory and by tensor cores; `None` where there is no data sheet.
     fn bounds_us(&self) -> Option<(f64, f64)> {
-        let (problem, model) = (self.plan.problem(), self.target.model?);
-        let memory_us = measure::bytes_moved(problem) as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
-        let tensor_us = measure::flops(problem) / f64::from(model.tensor_tflops) * 1e-6;
+        let (problem, model) = (self.full_problem(), self.target.model?);
+        let memory_us = measure::bytes_moved(&problem) as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
+        let tensor_us = measure::flops(&problem) / f64::from(model.tensor_tflops) * 1e-6;
         Some((memory_us, tensor_us))
     }
 
@@ -216,12 +221,13 @@ impl Planned<'_> {
                 plan.combine_grid()
             ));
         }
-        let problem = plan.problem();
+        let problem = self.full_problem();
+        let lengths = if plan.problem().has_lengths() { ", if every sequence is full" } else { "" };
         lines.push(format!("  workspace   {} bytes", plan.workspace_bytes()));
         lines.push(format!(
-            "  work        {:.3} GFLOP, {:.3} MB of Q, K, V and O",
-            measure::flops(problem) * 1e-9,
-            measure::bytes_moved(problem) as f64 * 1e-6
+            "  work        {:.3} GFLOP, {:.3} MB of Q, K, V and O{lengths}",
+            measure::flops(&problem) * 1e-9,
+            measure::bytes_moved(&problem) as f64 * 1e-6
         ));
         if let (Some((memory_us, tensor_us)), Some(model)) = (self.bounds_us(), self.target.model) {
             lines.push(format!(
@@ -265,8 +271,8 @@ impl Planned<'_> {
             "wave_efficiency": self.efficiency(),
             "combine": plan.combine().map(|combine| json!({ "kernel": combine.entry, "ctas": plan.combine_grid() })),
             "workspace_bytes": plan.workspace_bytes(),
-            "flops": measure::flops(problem),
-            "bytes": measure::bytes_moved(problem),
+            "flops": measure::flops(&self.full_problem()),
+            "bytes": measure::bytes_moved(&self.full_problem()),
             "bound_us": bounds.map(|(memory, tensor)| json!({ "memory": memory, "tensor": tensor })),
             "reasons": reasons,
         })

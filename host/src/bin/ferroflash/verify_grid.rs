@@ -55,12 +55,13 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         GridName::Quick => Grid::Quick,
         GridName::Odd => Grid::Odd,
     };
-    let sm = attention.device().info().sm;
+    let info = attention.device().info();
+    let sm = info.sm;
     let library = attention.library();
     let kernels: Vec<Arc<Kernel>> = library
         .kernels()
         .iter()
-        .filter(|kernel| library.source(kernel, sm).is_some())
+        .filter(|kernel| library.source(kernel, sm).is_some() && kernel.smem_bytes <= info.smem_opt_in_bytes)
         .filter(|kernel| match rows {
             RowSelection::Named(name) => kernel.entry == *name,
             RowSelection::Best | RowSelection::All => true,
