@@ -648,8 +648,11 @@ mod tests {
         let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
         // SAFETY: the recorder's streams are numbers.
         unsafe {
-            let launched = attention.launch(&plan, &TENSORS, FOREIGN);
-            assert!(matches!(launched, Err(Error::ForeignStream { .. })));
+            let whole = attention.planner().plan(&problem, &in_splits(1)).expect("planned");
+            for plan in [&plan, &whole] {
+                let launched = attention.launch(plan, &TENSORS, FOREIGN);
+                assert!(matches!(launched, Err(Error::ForeignStream { .. })));
+            }
             assert!(matches!(attention.reserve(&plan, FOREIGN), Err(Error::ForeignStream { .. })));
         }
         assert_eq!(device.allocated() + device.launches.lock().expect("unpoisoned").len(), 0);

@@ -310,9 +310,14 @@ fn a_stream_of_another_device_is_refused() {
         Context::new(cust::device::Device::get_device(1).expect("a second device")).expect("its context");
     let stream = Stream::new(StreamFlags::NON_BLOCKING, None).expect("a stream there");
     let handle = StreamHandle::from_raw(stream.as_inner().cast());
+    // One that needs no workspace, so that nothing but the launch looks at the stream.
+    let whole = attention.plan(&support::problem(Dtype::Bf16, [2, 4, 2, 3, 64, 64])).expect("planned");
+    assert_eq!(whole.workspace_bytes(), 0);
     // SAFETY: the stream lives, and nothing is launched on it.
-    let refused =
-        unsafe { [attention.launch(&plan, &case.tensors(), handle), attention.reserve(&plan, handle)] };
+    let refused = unsafe {
+        let [splits, whole] = [&plan, &whole].map(|plan| attention.launch(plan, &case.tensors(), handle));
+        [splits, whole, attention.reserve(&plan, handle)]
+    };
     for error in refused.map(|refused| refused.expect_err("a stream of device 1")) {
         assert!(matches!(error, Error::ForeignStream { ordinal: 0, .. }), "{error}");
         assert!(error.to_string().contains("belongs to another context"), "{error}");
