@@ -643,6 +643,23 @@ mod tests {
     }
 
     #[test]
+    fn no_call_comes_between_the_two_launches_of_another() {
+        let (device, attention, problem) = setup_split();
+        let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
+        let calls = || {
+            for _ in 0..100 {
+                // SAFETY: the recorder runs nothing.
+                unsafe { attention.launch(&plan, &TENSORS, StreamHandle::DEFAULT) }.expect("launched");
+            }
+        };
+        std::thread::scope(|scope| [(); 4].map(|()| scope.spawn(calls)).map(|thread| thread.join().is_ok()));
+        let launches = device.launches.lock().expect("unpoisoned");
+        let pair = [plan.grid(), plan.combine_grid()];
+        let grids: Vec<u32> = launches.iter().map(|(grid, ..)| *grid).collect();
+        assert_eq!(grids, pair.repeat(400));
+    }
+
+    #[test]
     fn a_stream_of_another_context_is_refused() {
         let (device, attention, problem) = setup_split();
         let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");

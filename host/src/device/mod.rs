@@ -432,6 +432,9 @@ pub(crate) mod tests {
         unsafe fn launch(&self, _: &LoadedKernel, launch: &Launch<'_>, _: StreamHandle) -> Result<(), Error> {
             let mut launches = self.launches.lock().expect("unpoisoned");
             launches.push((launch.grid, launch.params.to_vec(), launch.l2_window));
+            drop(launches);
+            // Lets another thread's launch come in between, where nothing keeps it out.
+            std::thread::yield_now();
             Ok(())
         }
 
