@@ -125,7 +125,7 @@ impl Attention {
     }
 
     /// Computes one problem without lengths from host tensors, as bit patterns of its dtype in its strides, and returns O, and LSE where
-    /// `want_lse`. Copies to the device and back, and waits.
+    /// `want_lse`. Copies to the device and back, and waits. Where the plan needs a workspace, the default stream keeps it.
     ///
     /// # Errors
     /// [`Error::WrongLength`], [`Error::OutOfMemory`], [`Error::NoSuchKernel`], and what loading and launching report.

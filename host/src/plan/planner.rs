@@ -192,7 +192,14 @@ impl Planner {
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
         };
-        if selected.is_empty() { Err(self.no_kernel(problem, options)) } else { Ok(selected) }
+        match &options.rows {
+            _ if !selected.is_empty() => Ok(selected),
+            RowSelection::Named(name) => {
+                let available = format!("{name} is none, or does not run on sm_{}", self.device.sm);
+                Err(Error::NoSuchKernel { wanted: wanted(problem, options), available })
+            }
+            RowSelection::Best | RowSelection::All => Err(self.no_kernel(problem, options)),
+        }
     }
 
     fn choose<'a>(

@@ -150,7 +150,9 @@ fn lengths_and_splits_need_kernels_that_can() {
     let error = without.plan(&problem(1, 300), &with(Splits::Count(2))).expect_err("none can").to_string();
     assert!(error.contains("that splits the keys"), "{error}");
     let named = PlanOptions { rows: RowSelection::Named(ROW.entry_name()), ..with(Splits::Count(2)) };
-    assert!(planner(&[ROW, SPLIT], &device).plan(&problem(1, 300), &named).is_err());
+    let error =
+        planner(&[ROW, SPLIT], &device).plan(&problem(1, 300), &named).expect_err("it cannot").to_string();
+    assert!(error.contains("that splits the keys: fwd_f16_d64_m64n64_w4s2c1 is none"), "{error}");
     let kernel = library(&[ROW]).kernels()[0].clone();
     assert!(without.with_kernel(&lengths, &kernel, &PlanOptions::new()).is_err());
     let too_many = planner(&[SPLIT], &device).plan(&problem(1, 300), &with(Splits::Count(257)));
