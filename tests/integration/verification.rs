@@ -4,7 +4,7 @@ use crate::support;
 use ferroflash::module::kernels_of_table;
 use ferroflash::reference::{narrow, reference_of};
 use ferroflash::verification::{Grid, KernelRun, Observer, RowReport, RunKernel, verify_rows};
-use ferroflash::{Error, Output, Schedule};
+use ferroflash::{Error, Output, Row, Schedule, Splits};
 use kernels_gpu::manifest::Kernel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ support::trials!(
     each_planted_error_is_reported_with_its_case,
     a_run_that_differs_is_found,
     the_odd_grid_has_every_length_ratio_and_mask,
+    grids_have_every_way_to_split_and_every_group_with_and_without_lengths,
 );
 
 #[derive(Clone, Copy, PartialEq)]
@@ -154,8 +155,39 @@ fn the_odd_grid_has_every_length_ratio_and_mask() {
                 };
                 let ratios: BTreeSet<u32> =
                     cases.iter().filter(here).map(|case| case.heads.0 / case.heads.1).collect();
-                assert_eq!(ratios, BTreeSet::from([1, 2, 3]), "{seqlen_q} {seqlen_k} {causal}");
+                assert!(ratios.is_superset(&BTreeSet::from([1, 2, 3])), "{seqlen_q} {seqlen_k} {causal}");
             }
         }
     }
+}
+
+fn grids_have_every_way_to_split_and_every_group_with_and_without_lengths() {
+    let row = kernels().iter().find(|kernel| kernel.row.schedule == Schedule::Split).expect("one").row;
+    for grid in [Grid::Quick, Grid::Odd] {
+        let mut ways = BTreeSet::new();
+        let mut groups = BTreeSet::new();
+        for case in grid.cases() {
+            let options = [0, 1].map(|layout| case.options(&row, layout).splits);
+            ways.extend(options.map(|splits| match splits {
+                Splits::Auto => "auto".to_owned(),
+                Splits::Count(count) => count.to_string(),
+                Splits::Size(_) => "size".to_owned(),
+            }));
+            if case.seqlens.0 <= 16 {
+                groups.insert((case.heads.0 / case.heads.1, case.lengths));
+            }
+            assert!(!case.fits(&Row { schedule: Schedule::Grid, ..row }) == case.lengths, "{case}");
+            if case.lengths {
+                let problem = case.problem(row.dtype, row.head_dim).expect("valid");
+                let lengths = case.inputs(&problem, 0).1.expect("lengths");
+                let keys = case.seqlens.1;
+                assert!(lengths.iter().any(|&length| length == 0 || length > keys), "{case} {lengths:?}");
+            }
+        }
+        assert_eq!(ways, ["1", "2", "256", "3", "auto", "size"].map(String::from).into());
+        let all = [1, 2, 3, 4, 8].into_iter().flat_map(|group| [(group, false), (group, true)]);
+        assert_eq!(groups, all.collect());
+    }
+    let queries: BTreeSet<u32> = Grid::Odd.cases().iter().map(|case| case.seqlens.0).collect();
+    assert!([1, 2, 3, 5, 8, 11, 16].iter().all(|queries_now| queries.contains(queries_now)));
 }

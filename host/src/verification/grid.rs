@@ -60,7 +60,8 @@ impl Case {
             return (qkv, None);
         }
         let keys = self.seqlens.1;
-        let lengths = [0, keys + 7, keys / 2 + 1, keys - 1, 1];
+        // Any three neighbours have one of the first and the third.
+        let lengths = [0, keys / 2 + 1, keys + 7, keys - 1];
         let length = |batch: u32| lengths[(batch as usize + self.variation) % lengths.len()];
         let seqlens_k: Vec<u32> = (0..self.batch).map(length).collect();
         random_input::poison_behind(problem, &seqlens_k, &mut qkv);
