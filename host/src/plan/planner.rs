@@ -221,6 +221,10 @@ impl Planner {
             (Some(unsplit), Some(split)) => {
                 let unsplit = Choice { candidate: unsplit, splitting: Splitting::whole(0) };
                 let split = self.choice(problem, split, options.splits, trace)?;
+                if split.splitting.splits == 1 && problem.group() == 1 {
+                    trace.note(|| Reason::NothingShared);
+                    return Ok(unsplit);
+                }
                 let costs = [unsplit, split].map(|choice| self.cost(problem, choice));
                 let is_split = costs[1] <= preference::SPLIT_GAIN * costs[0];
                 trace.note(|| Reason::Estimate { unsplit: costs[0], split: costs[1], is_split });

@@ -5,10 +5,11 @@ use crate::device::DeviceInfo;
 use crate::problem::Problem;
 use kernels_gpu::manifest::Kernel;
 
-/// Tiles fill the device from this share of its resident CTAs on: splitting the keys gains nothing there. As FlashAttention-3's
-/// `heuristics.h`.
+/// Tiles fill the device from this share of a wave on, and several waves if the last one is as full: splitting the keys gains nothing
+/// there. As FlashAttention-3's `heuristics.h`; 512 tiles on an H200, 1.94 waves, take 239 µs at 64,32/8,1,4096,128, and 271 with 22
+/// splits.
 pub(super) const FILLED_SHARE: f64 = 0.8;
-/// From so many waves on it does not matter how full the last one is.
+/// From so many waves on it does not matter how full the last one is, and more are never made.
 pub(super) const WAVES_MANY: f64 = 4.0;
 /// The fewest splits are taken whose waves are this well filled, compared with the best number. FlashAttention-3's `heuristics.h`
 /// has 0.85; on an H200 31 splits instead of 32 cost 3 % where memory bounds the time and 4 % where products do.

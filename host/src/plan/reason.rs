@@ -71,6 +71,8 @@ pub enum Reason {
         /// Whether the one with splits is taken.
         is_split: bool,
     },
+    /// Not the kernel that can split keys, as it would make one split, and no query heads share a KV head.
+    NothingShared,
     /// No CTAs that stay and draw their work from a counter, as nobody asked for them.
     NotPersistent,
     /// How the CTAs fill the device.
@@ -159,6 +161,10 @@ impl fmt::Display for Reason {
                 if is_split { "taken" } else { "not taken" },
                 split / unsplit,
                 if is_split { "" } else { ", which was measured" },
+            ),
+            Reason::NothingShared => write!(
+                f,
+                "not taken: with one split, and no query heads that share a KV head, the kernel that can split keys gains nothing"
             ),
             Reason::NotPersistent => write!(
                 f,

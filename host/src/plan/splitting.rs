@@ -81,14 +81,14 @@ fn automatic(key_blocks: u32, tiles: u64, sms: u32, resident: u32) -> (Splitting
         let waves = share * f64::from(splitting.splits);
         waves / waves.ceil()
     };
-    let last_wave_is_full = share <= 1.0 || share >= WAVES_MANY || efficiency(&whole) >= EFFICIENCY_SHARE;
+    let last_wave_is_full = share <= 1.0 || share >= WAVES_MANY || efficiency(&whole) >= FILLED_SHARE;
     if share >= FILLED_SHARE && last_wave_is_full {
         return (whole, Because::Filled { share });
     }
     if key_blocks <= UNSPLIT_KEY_BLOCKS {
         return (whole, Because::FewKeyBlocks { blocks: key_blocks });
     }
-    let most = SPLITS_MAX.min(key_blocks / SPLIT_BLOCKS_LEAST);
+    let most = SPLITS_MAX.min(key_blocks / SPLIT_BLOCKS_LEAST).min((WAVES_MANY / share) as u32);
     // Numbers that make the same ranges as a smaller one are left out.
     let eligible = || {
         let splittings = (1..=most).map(|count| (count, Splitting::of(key_blocks, count)));
@@ -134,7 +134,9 @@ mod tests {
             };
             let possible = |splits: &u32| {
                 let blocks = key_blocks.div_ceil(*splits);
-                *splits <= key_blocks / SPLIT_BLOCKS_LEAST && key_blocks.div_ceil(blocks) == *splits
+                let waves = tiles as f64 / 264.0 * f64::from(*splits);
+                let few = *splits <= key_blocks / SPLIT_BLOCKS_LEAST && waves <= WAVES_MANY;
+                few && key_blocks.div_ceil(blocks) == *splits
             };
             let counts = || (1..=SPLITS_MAX).filter(possible);
             let best = counts().map(filled).fold(0.0, f64::max);

@@ -173,7 +173,9 @@ fn a_plan_says_why_it_is_what_it_is() {
         assert!(decode.contains(needle), "{needle:?} is in: {decode}");
     }
     let large = reasons([8, 32, 32, 512, 512, 64], &PlanOptions::new());
-    assert!(large.contains("not taken: the kernel"), "{large}");
+    assert!(large.contains("not taken: with one split"), "{large}");
+    let grouped = reasons([8, 32, 8, 512, 512, 64], &PlanOptions::new());
+    assert!(grouped.contains("not taken: the kernel"), "{grouped}");
     let asked = reasons([1, 8, 2, 1, 8192, 64], &with(Splits::Size(1024)));
     assert!(asked.contains("a split size was asked for") && asked.contains("8 splits"), "{asked}");
 }
