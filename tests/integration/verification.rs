@@ -176,7 +176,7 @@ fn grids_have_every_way_to_split_and_every_group_with_and_without_lengths() {
             if case.seqlens.0 <= 16 {
                 groups.insert((case.heads.0 / case.heads.1, case.lengths));
             }
-            assert!(!case.fits(&Row { schedule: Schedule::Grid, ..row }) == case.lengths, "{case}");
+            assert_ne!(case.fits(&Row { schedule: Schedule::Grid, ..row }), case.lengths, "{case}");
             if case.lengths {
                 let problem = case.problem(row.dtype, row.head_dim).expect("valid");
                 let lengths = case.inputs(&problem, 0).1.expect("lengths");
