@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(auto(64, 7, 4, 2), (1, 64), "seven tiles of eight CTAs");
         assert_eq!(auto(64, 2048, 132, 3), (1, 64), "7.8 waves");
         assert_eq!(auto(UNSPLIT_KEY_BLOCKS, 1, 132, 2), (1, UNSPLIT_KEY_BLOCKS));
-        assert_eq!(auto(5, 1, 132, 2), (2, 3), "no split has fewer than two blocks");
+        assert_eq!(auto(9, 1, 132, 2), (2, 5), "no split has fewer than four blocks");
         assert!(auto(64, 300, 132, 2).0 > 1, "1.14 waves are 57 % full");
     }
 
