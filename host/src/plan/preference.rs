@@ -80,6 +80,7 @@ const fn best(
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
 pub(super) const BEST: &[Best] = &[
     // sm       head_dim mask    tiles/SM keys  tile
+    best((80, 999), 32, Mask::Any, 15.0, 0, "m128n64_w4s2c1"),
     best((80, 999), 32, Mask::Causal, 4.5, 0, "m64n64_w4s2c1"),
     best((80, 999), 32, Mask::Causal, 0.0, 4096, "m32n128_w4s2c1"),
     best((80, 999), 32, Mask::Any, 1.5, 0, "m64n64_w4s2c1"),
