@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::op::{Addr, Callee, Op, Program, Reg};
+use crate::op::{Addr, Callee, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg};
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::Shape;
 
@@ -111,6 +111,27 @@ impl Numbers {
         }
     }
 
+    fn mbarrier(&mut self, op: &mut MbarrierOp) {
+        self.addr(&mut op.addr);
+        match &mut op.action {
+            MbarrierAction::Init { count: word }
+            | MbarrierAction::ExpectTx(word)
+            | MbarrierAction::CompleteTx(word) => self.word(word),
+            MbarrierAction::Invalidate => {}
+            MbarrierAction::Arrive { count, bytes, state } => {
+                count.iter_mut().chain(bytes).for_each(|s| self.word(s));
+                state.iter_mut().for_each(|r| self.reg(r));
+            }
+            MbarrierAction::Wait { result, phase } => {
+                self.pred(result);
+                match phase {
+                    PhaseOperand::Parity(word) => self.word(word),
+                    PhaseOperand::State(state) => self.slot(Bank::Double, state),
+                }
+            }
+        }
+    }
+
     fn warp_op(&mut self, op: &mut Op) {
         match op {
             Op::MoveMatrix { result, value } => [value, result].into_iter().for_each(|s| self.word(s)),
@@ -145,6 +166,7 @@ impl Numbers {
                     self.pred(pred);
                 }
             }
+            Op::Mbarrier(op) => self.mbarrier(op),
             Op::ActiveMask(slot) | Op::WarpBarrier(slot) => self.word(slot),
             Op::BranchTable { index, .. } => self.word(index),
             Op::Call(call) => {

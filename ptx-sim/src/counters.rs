@@ -1,4 +1,5 @@
-//! Counts what a CTA does. All counts are exact and do not depend on the schedule, but for the branches that diverge.
+//! Counts what a CTA does. All counts are exact and do not depend on the schedule, but for the branches that diverge and the
+//! turns of loops that wait for an mbarrier.
 
 use crate::launch::Launch;
 use crate::op::{Pc, Space};
@@ -38,6 +39,7 @@ pub(crate) struct Counters {
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
     pub(crate) tensor_flops: u64,
     pub(crate) barriers: u64,
+    pub(crate) mbarrier_waits: u64,
     pub(crate) divergent_branches: u64,
     pub(crate) atomics: u64,
     pub(crate) global_load: GlobalTraffic,
@@ -147,6 +149,7 @@ impl Counters {
         }
         self.tensor_flops += other.tensor_flops;
         self.barriers += other.barriers;
+        self.mbarrier_waits += other.mbarrier_waits;
         self.divergent_branches += other.divergent_branches;
         self.atomics += other.atomics;
         self.local_bytes += other.local_bytes;

@@ -43,13 +43,15 @@
 //! - A CTA that executes a fence and then an atomic is no longer checked for races with other CTAs.
 //! - A shared-memory race is found between the last write and the latest reads of two warps of each granule.
 //! - CTAs do not run in lockstep: a kernel whose CTAs wait for one another ends in [`FindingKind::Budget`].
-//! - `mbarrier`, bulk copies and `wgmma` are refused. They belong next to the barriers (`exec/barrier.rs`), the queue of
-//!   asynchronous copies (`exec/copy.rs`) and the tensor instructions (`exec/mma.rs`), with a row each in the family table.
+//! - A cluster has one CTA, whose `.shared::cluster` addresses are its own.
+//! - A wait for an mbarrier fails once where it would wait, then waits: how often a loop around it turns is not the hardware's.
 
 #![forbid(unsafe_code)]
 
 mod bits;
+mod blocked;
 mod cfg;
+mod clock;
 mod compact;
 mod config;
 mod counters;
@@ -76,6 +78,7 @@ mod support;
 mod table;
 mod window;
 
+pub use blocked::{ArrivalSite, Blocked, BlockedOn};
 pub use config::{Checks, LaunchConfig, Limits, Schedule};
 pub use counters::{GlobalTraffic, SharedTraffic};
 pub use error::{LoadError, MemoryError, SimError};

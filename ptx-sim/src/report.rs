@@ -129,6 +129,8 @@ pub struct Report {
     pub tensor_flops: u64,
     /// Arrivals of warps at barriers.
     pub barriers: u64,
+    /// Waits of warps for an mbarrier's phase that ended with its completion.
+    pub mbarrier_waits: u64,
     /// Branches at which a warp's lanes parted.
     pub divergent_branches: u64,
     /// Atomic operations, a lane each.
@@ -197,6 +199,7 @@ impl Report {
             sources: sources(module, &counters),
             tensor_flops: counters.tensor_flops,
             barriers: counters.barriers,
+            mbarrier_waits: counters.mbarrier_waits,
             divergent_branches: counters.divergent_branches,
             atomics: counters.atomics,
             global_load: counters.global_load,
@@ -259,7 +262,12 @@ fn class_of(op: &Op) -> InstructionClass {
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
             InstructionClass::Warp
         }
-        Op::Barrier(_) | Op::WarpBarrier(_) | Op::Fence => InstructionClass::Barrier,
+        Op::Barrier(_)
+        | Op::WarpBarrier(_)
+        | Op::Fence
+        | Op::Mbarrier(_)
+        | Op::MbarrierFence
+        | Op::ProxyFence => InstructionClass::Barrier,
         Op::Branch { .. } | Op::BranchTable { .. } | Op::Call(_) | Op::Return | Op::Exit | Op::Trap => {
             InstructionClass::Control
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use crate::blocked::Blocked;
 use crate::counters::{GlobalTraffic, SharedTraffic};
 use crate::finding::Finding;
 use crate::report::{InstructionClass, Report};
@@ -18,6 +19,7 @@ impl Report {
             ("thread_instructions", self.thread_instructions),
             ("tensor_flops", self.tensor_flops),
             ("barriers", self.barriers),
+            ("mbarrier_waits", self.mbarrier_waits),
             ("divergent_branches", self.divergent_branches),
             ("atomics", self.atomics),
             ("local_bytes", self.local_bytes),
@@ -98,7 +100,7 @@ impl Finding {
         });
         format!(
             "{{\"kind\":\"{}\",\"kernel\":\"{}\",\"line\":{},\"instruction\":\"{}\",\"source\":{},\"cta\":[{x},{y},{z}],\
-             \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"seed\":{}}}",
+             \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"detail\":{},\"blocked\":[{}],\"seed\":{}}}",
             self.kind.name(),
             escaped(&self.kernel),
             self.line,
@@ -108,7 +110,20 @@ impl Finding {
             known(self.lane),
             known(self.address),
             known(other),
+            known(self.detail.map(|detail| format!("\"{detail}\""))),
+            self.blocked.iter().map(Blocked::to_json).collect::<Vec<_>>().join(","),
             known(self.seed),
+        )
+    }
+}
+
+impl Blocked {
+    /// As one JSON object: where, and what the warp waits for in words.
+    fn to_json(&self) -> String {
+        let (name, text) = (self.on.name(), escaped(&self.on.to_string()));
+        format!(
+            "{{\"warp\":{},\"lanes\":{},\"line\":{},\"on\":\"{name}\",\"for\":\"{text}\"}}",
+            self.warp, self.lanes, self.line
         )
     }
 }

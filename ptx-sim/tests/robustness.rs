@@ -136,6 +136,10 @@ fn refusals_name_the_line_and_the_reason() {
     };
     let error = |text: &str| Module::parse(&body(text)).map(|_| ()).unwrap_err().to_string();
     assert_eq!(error("wgmma.fence.sync.aligned;"), "line 5: `wgmma.fence.sync.aligned` is not supported");
+    assert_eq!(
+        error("fence.proxy.async;"),
+        "line 5: `fence.proxy.async` needs .target sm_90, the module has `sm_80`"
+    );
     assert_eq!(error("mov.u32 %r1, 0;"), "line 5: `%r1` is not declared");
     assert_eq!(
         error(".reg .b64 %a;\nmov.u32 %a, 0;"),

@@ -186,6 +186,9 @@ impl Warp {
             line,
             strong,
             clock: &self.clock,
+            now: self.now,
+            synced: self.synced,
+            proxy: None,
             order: self.order.as_deref(),
         }
     }

@@ -134,6 +134,9 @@ impl Warp {
                     line: copy.line,
                     strong: false,
                     clock: &self.clock,
+                    now: self.now,
+                    synced: self.synced,
+                    proxy: None,
                     order: self.order.as_deref(),
                 };
                 cta.shared.note_landed(copy.to[lane], copy.bytes, &who);

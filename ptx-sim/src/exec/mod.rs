@@ -3,6 +3,7 @@
 mod access;
 mod atomic;
 mod barrier;
+mod blocked;
 mod call;
 mod collective;
 mod copy;
@@ -10,8 +11,10 @@ pub(crate) mod cta;
 mod join;
 mod local;
 mod matrix;
+mod mbarrier;
 mod mma;
 mod scalar;
+mod schedule;
 mod together;
 mod warp;
 mod wmma;

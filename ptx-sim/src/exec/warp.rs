@@ -2,9 +2,12 @@
 //! meet at the branch's post-dominator; paths run in any order, and an instruction that needs several lanes together waits
 //! until they have come.
 
+use std::collections::HashSet;
+
+use crate::clock::{Agent, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::lane_order::LaneOrder;
-use crate::op::{EXIT, Inst, Op, Pc};
+use crate::op::{EXIT, Inst, MbarrierAction, Op, Pc};
 use crate::regs::Regs;
 
 use super::copy::CopyQueue;
@@ -23,6 +26,15 @@ pub(super) enum Wait {
     Whole,
     /// The CTA's barrier.
     Barrier,
+    /// The end of an mbarrier's phase, or of the time that a wait takes.
+    Mbarrier,
+}
+
+impl Wait {
+    /// Whether something outside the warp must happen.
+    pub(super) fn is_outside(self) -> bool {
+        matches!(self, Wait::Barrier | Wait::Mbarrier)
+    }
 }
 
 /// Lanes that execute together.
@@ -53,8 +65,8 @@ pub(super) struct Frame {
 pub(super) enum Stop {
     /// Every lane has exited.
     Exited,
-    /// It has come to a barrier.
-    Barrier,
+    /// It waits for other warps or for what runs on its own.
+    Waits,
     /// Its time slice is over.
     Slice,
 }
@@ -72,10 +84,15 @@ pub(super) struct Warp {
     pub(super) frames: Vec<Option<Frame>>,
     pub(super) local: LocalMemory,
     pub(super) copies: CopyQueue,
-    /// The vector clock: what this warp has seen of every warp.
-    pub(super) clock: Vec<u32>,
+    /// The vector clock: what this warp has seen of every other agent.
+    pub(super) clock: Clock,
+    /// Its own time, and its time when all of its lanes were last in order with each other.
+    pub(super) now: u32,
+    pub(super) synced: u32,
     /// The order among its lanes beyond the clock, once a barrier names some of them only.
     pub(super) order: Option<Box<LaneOrder>>,
+    /// Waits for an mbarrier that have failed once (function and instruction), as they may at any time.
+    pub(super) failed_waits: HashSet<(usize, Pc)>,
     /// Instruction that is executed, for findings.
     pub(super) at: (usize, Pc),
     /// The allocation that was accessed last.
@@ -83,9 +100,7 @@ pub(super) struct Warp {
 }
 
 impl Warp {
-    pub(super) fn new(index: u32, lanes: u32, warps: usize, frame: Frame, local_bytes: u32) -> Self {
-        let mut clock = vec![0; warps];
-        clock[index as usize] = 1;
+    pub(super) fn new(index: u32, lanes: u32, frame: Frame, local_bytes: u32) -> Self {
         let mut local = LocalMemory::default();
         local.push(0, local_bytes);
         let path = Path { pc: 0, mask: lanes, frame: 0, rejoin: EXIT, join: None, wait: Wait::Ready };
@@ -98,11 +113,35 @@ impl Warp {
             frames: vec![Some(frame)],
             local,
             copies: CopyQueue::default(),
-            clock,
+            clock: Clock::default(),
+            now: 1,
+            synced: 1,
             order: None,
+            failed_waits: HashSet::new(),
             at: (0, 0),
             hint: 0,
         }
+    }
+
+    /// What others see who are told by these lanes: all that the warp has seen, and what the lanes did.
+    pub(super) fn release_clock(&self, active: u32) -> Clock {
+        let mut clock = self.clock.clone();
+        let own = self.index as Agent;
+        // Lanes that a barrier of some has ordered are not told apart here, which may miss a race but invents none.
+        if self.live & !active == 0 || self.order.is_some() {
+            clock.see(own, self.now);
+        } else {
+            clock.see(own, self.synced - 1);
+            clock.see_part(own, self.now, active);
+        }
+        clock
+    }
+
+    /// What the warp does from here on comes after what all of its lanes have done.
+    pub(super) fn sync_lanes(&mut self) {
+        self.now += 1;
+        self.synced = self.now;
+        self.order = None;
     }
 
     /// The frame of that index, which is live as long as a path is in it.
@@ -121,7 +160,7 @@ impl Warp {
                 if self.resume_together(cta)? {
                     continue;
                 }
-                return Ok(Stop::Barrier);
+                return Ok(Stop::Waits);
             };
             self.run_path(at, cta, end)?;
             if cta.executed >= end {
@@ -138,13 +177,7 @@ impl Warp {
         while pc != rejoin && pc != EXIT {
             let inst = &program.insts[pc as usize];
             self.at = (program_index, pc);
-            let active = match inst.guard {
-                None => mask,
-                Some(guard) => {
-                    let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
-                    mask & if guard.negated { !bits } else { bits }
-                }
-            };
+            let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;
@@ -221,6 +254,13 @@ impl Warp {
                 Ok(false)
             }
             Op::Trap => Err(Fault::new(FindingKind::Trap)),
+            Op::Mbarrier(op) if matches!(op.action, MbarrierAction::Wait { .. }) => {
+                let goes_on = self.wait_mbarrier(op, frame, active, cta)?;
+                if !goes_on {
+                    self.paths[at].wait = Wait::Mbarrier;
+                }
+                Ok(goes_on)
+            }
             _ => match self.needs(inst, frame, active)? {
                 Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
                 wait => {

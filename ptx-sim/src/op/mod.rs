@@ -1,7 +1,9 @@
 //! The decoded program: what the executor runs.
 
+mod hopper;
 mod warp;
 
+pub(crate) use hopper::*;
 pub(crate) use warp::*;
 
 use crate::float::Round;
@@ -253,6 +255,11 @@ pub(crate) enum Op {
     Barrier(Box<Barrier>),
     WarpBarrier(Slot),
     Fence,
+    Mbarrier(Box<MbarrierOp>),
+    /// Makes initialised mbarriers known to the async proxy.
+    MbarrierFence,
+    /// Orders generic accesses to shared memory before those of the async proxy.
+    ProxyFence,
     Branch {
         target: Pc,
         reconverge: Pc,

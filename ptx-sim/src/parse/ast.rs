@@ -122,4 +122,6 @@ pub(crate) struct Module<'a> {
     pub(crate) functions: Vec<Function<'a>>,
     /// `.file` numbers and names.
     pub(crate) files: Vec<(u32, &'a str)>,
+    /// The architecture of `.target`.
+    pub(crate) target: &'a str,
 }

@@ -42,6 +42,15 @@ pub(crate) enum Family {
     SetpBool,
     Carry,
     MovVector,
+    MbarrierInit,
+    MbarrierInvalidate,
+    MbarrierArrive,
+    MbarrierArriveExpect,
+    MbarrierExpect,
+    MbarrierComplete,
+    MbarrierWait,
+    MbarrierFence,
+    ProxyFence,
 }
 
 /// A row of the table.
@@ -50,6 +59,13 @@ pub(crate) struct FamilyRow {
     pub(crate) pattern: &'static str,
     pub(crate) section: &'static str,
     pub(crate) meaning: &'static str,
+    /// The least `.target`; one that ends in `a` is needed as it stands. Empty for any.
+    pub(crate) needs: &'static str,
+}
+
+/// Every family row, in the order of the tables.
+pub(crate) fn rows() -> impl Iterator<Item = &'static FamilyRow> {
+    ROWS.iter().chain(super::hopper::ROWS)
 }
 
 const fn row(
@@ -58,11 +74,11 @@ const fn row(
     section: &'static str,
     meaning: &'static str,
 ) -> FamilyRow {
-    FamilyRow { family, pattern, section, meaning }
+    FamilyRow { family, pattern, section, meaning, needs: "" }
 }
 
 /// The families.
-pub(crate) const ROWS: &[FamilyRow] = &[
+const ROWS: &[FamilyRow] = &[
     row(
         Family::Load,
         "ld [weak volatile relaxed acquire] [cta gpu sys] \

@@ -1,0 +1,109 @@
+//! The order in which the warps of a CTA run, and what happens between their turns.
+
+use crate::counters::Counters;
+use crate::finding::{Fault, Finding, FindingKind};
+
+use super::barrier::BARRIERS;
+use super::cta::Cta;
+use super::warp::{Stop, Warp};
+
+/// Whether a warp can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Ready,
+    Waiting,
+    Exited,
+}
+
+/// A fault and the warp to blame.
+type Blamed<T = ()> = Result<T, (usize, Box<Fault>)>;
+
+impl Cta<'_> {
+    /// Runs every warp to its end.
+    pub(crate) fn run(mut self) -> Result<Counters, Box<Finding>> {
+        let count = self.launch.warps();
+        let mut warps: Vec<Warp> = (0..count as u32).map(|index| self.warp(index)).collect();
+        let mut states = vec![State::Ready; count];
+        loop {
+            let turn = match self.pick(&states) {
+                Some(at) => self.turn(at, &mut warps, &mut states).map(|()| true),
+                None => self.wake(&mut warps, &mut states),
+            };
+            match turn {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err((at, fault)) => return Err(self.blame(*fault, &warps[at])),
+            }
+        }
+        match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
+            (Some(deferred), _) => Err(deferred),
+            (None, None) => Ok(self.counters),
+            (None, Some(at)) => {
+                let blocked = self.blocked(&warps, &states);
+                let mut finding = self.blame(*Fault::new(FindingKind::Deadlock), &warps[at]);
+                finding.blocked = blocked;
+                Err(finding)
+            }
+        }
+    }
+
+    /// Lets a warp run, and then those that it has set free.
+    fn turn(&mut self, at: usize, warps: &mut [Warp], states: &mut [State]) -> Blamed {
+        let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
+        match warps[at].run(self, slice).map_err(|fault| (at, fault))? {
+            Stop::Slice => {}
+            Stop::Waits => states[at] = State::Waiting,
+            Stop::Exited => {
+                states[at] = State::Exited;
+                self.live_warps -= 1;
+                self.progress += 1;
+                // A barrier for all threads does not wait for those that have exited.
+                (0..BARRIERS).for_each(|id| self.complete_barrier(id));
+            }
+        }
+        self.set_free(warps, states)
+    }
+
+    /// Lets warps go on that wait for what has happened.
+    fn set_free(&mut self, warps: &mut [Warp], states: &mut [State]) -> Blamed {
+        for release in std::mem::take(&mut self.releases) {
+            let index = release.warp as usize;
+            release.apply(&mut warps[index]).map_err(|fault| (index, fault))?;
+            states[index] = State::Ready;
+        }
+        if std::mem::take(&mut self.phase_ended) {
+            self.retry(false, warps, states)?;
+        }
+        Ok(())
+    }
+
+    fn retry(&mut self, time_over: bool, warps: &mut [Warp], states: &mut [State]) -> Blamed<bool> {
+        let mut any = false;
+        for at in 0..warps.len() {
+            if states[at] == State::Waiting
+                && warps[at].retry_mbarriers(time_over, self).map_err(|fault| (at, fault))?
+            {
+                states[at] = State::Ready;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// No warp can run: ends the time of waits, once between two changes that others could notice. False if nothing helps.
+    fn wake(&mut self, warps: &mut [Warp], states: &mut [State]) -> Blamed<bool> {
+        if self.progress == self.progress_at_timeout {
+            return Ok(false);
+        }
+        self.progress_at_timeout = self.progress;
+        self.retry(true, warps, states)
+    }
+
+    /// The next warp to run.
+    fn pick(&mut self, states: &[State]) -> Option<usize> {
+        let ready = states.iter().filter(|s| **s == State::Ready).count() as u64;
+        let skip = if ready > 1 && self.is_random() { self.random() % ready } else { 0 };
+        let mut indices = states.iter().enumerate().filter(|(_, s)| **s == State::Ready);
+        indices.nth(skip as usize).map(|(at, _)| at)
+    }
+}

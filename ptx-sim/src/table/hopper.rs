@@ -1,0 +1,88 @@
+//! Forms of sm_90 and of sm_90a: mbarriers, proxy fences, bulk copies, warpgroup matrix products. Each row says the least target
+//! (PTX ISA, "Target ISA Notes" of its section).
+
+use super::family::{Family, FamilyRow};
+
+const fn row(
+    needs: &'static str,
+    family: Family,
+    pattern: &'static str,
+    section: &'static str,
+    meaning: &'static str,
+) -> FamilyRow {
+    FamilyRow { family, pattern, section, meaning, needs }
+}
+
+/// The families.
+pub(super) const ROWS: &[FamilyRow] = &[
+    row(
+        "sm_80",
+        Family::MbarrierInit,
+        "mbarrier init [shared shared::cta] b64",
+        "9.7.13.15.9",
+        "makes an mbarrier at [a] whose phases take b arrivals each",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierInvalidate,
+        "mbarrier inval [shared shared::cta] b64",
+        "9.7.13.15.10",
+        "ends the mbarrier at [a]",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierArrive,
+        "mbarrier arrive [release] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.13",
+        "b (or one) of the arrivals of the phase; releases what the thread did before; d = the phase",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierArriveExpect,
+        "mbarrier arrive expect_tx [release] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.13",
+        "the phase takes b more bytes, then an arrival",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierExpect,
+        "mbarrier expect_tx [relaxed] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.11",
+        "the phase takes b more bytes",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierComplete,
+        "mbarrier complete_tx [relaxed] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.12",
+        "b bytes of the phase have come",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierWait,
+        "mbarrier test_wait [parity] [acquire] [cta cluster] [shared shared::cta] b64",
+        "9.7.13.15.16",
+        "p = the phase is complete, and what was released into it is seen",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierWait,
+        "mbarrier try_wait [parity] [acquire] [cta cluster] [shared shared::cta] b64",
+        "9.7.13.15.16",
+        "waits some time, then p = the phase is complete, and what was released into it is seen; it fails once where it would wait",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierFence,
+        "fence mbarrier_init release cluster",
+        "9.7.13.4",
+        "makes the thread's initialised mbarriers known to the async proxy",
+    ),
+    row(
+        "sm_90",
+        Family::ProxyFence,
+        "fence proxy async [global shared::cta shared::cluster]",
+        "9.7.13.4",
+        "orders what the thread knows of the generic proxy before the async proxy",
+    ),
+];
