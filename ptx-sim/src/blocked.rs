@@ -51,6 +51,13 @@ pub enum BlockedOn {
         /// Who has arrived so far, in any phase.
         arrived: Vec<ArrivalSite>,
     },
+    /// Registers (`setmaxnreg.inc`).
+    Registers {
+        /// Registers of a thread that it wants.
+        wanted: u32,
+        /// Registers of the CTA that no warp has.
+        free: u32,
+    },
 }
 
 /// Where a warp has arrived at an mbarrier.
@@ -70,6 +77,7 @@ impl BlockedOn {
         match self {
             BlockedOn::Barrier { .. } => "barrier",
             BlockedOn::Mbarrier { .. } => "mbarrier",
+            BlockedOn::Registers { .. } => "registers",
         }
     }
 }
@@ -93,6 +101,9 @@ impl fmt::Display for BlockedOn {
         match self {
             BlockedOn::Barrier { id, expected, arrived, warps } => {
                 write!(f, "barrier {id}: {arrived} of {expected} threads have come, of warps {warps:?}")
+            }
+            BlockedOn::Registers { wanted, free } => {
+                write!(f, "{wanted} registers a thread: the pool has {free}")
             }
             BlockedOn::Mbarrier { address, symbol, phase, arrivals, count, bytes, arrived } => {
                 write!(f, "the mbarrier at {address:#x}")?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::op::{Addr, Callee, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg};
+use crate::op::{Addr, BulkTo, Callee, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg};
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::Shape;
 
@@ -167,6 +167,15 @@ impl Numbers {
                 }
             }
             Op::Mbarrier(op) => self.mbarrier(op),
+            Op::Bulk(op) => {
+                self.addr(&mut op.shared);
+                self.addr(&mut op.global);
+                if let BulkTo::Shared { mbarrier, .. } = &mut op.to {
+                    self.addr(mbarrier);
+                }
+                op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));
+            }
+            Op::CopyArrive(op) => self.addr(&mut op.addr),
             Op::ActiveMask(slot) | Op::WarpBarrier(slot) => self.word(slot),
             Op::BranchTable { index, .. } => self.word(index),
             Op::Call(call) => {

@@ -48,6 +48,9 @@ pub(crate) struct Counters {
     pub(crate) async_shared: SharedTraffic,
     pub(crate) shared_load: SharedTraffic,
     pub(crate) shared_store: SharedTraffic,
+    pub(crate) bulk_copies: u64,
+    pub(crate) bulk_load_bytes: u64,
+    pub(crate) bulk_store_bytes: u64,
     pub(crate) local_bytes: u64,
     /// Most committed `cp.async` groups in flight at a wait.
     pub(crate) async_groups: u32,
@@ -152,6 +155,9 @@ impl Counters {
         self.mbarrier_waits += other.mbarrier_waits;
         self.divergent_branches += other.divergent_branches;
         self.atomics += other.atomics;
+        self.bulk_copies += other.bulk_copies;
+        self.bulk_load_bytes += other.bulk_load_bytes;
+        self.bulk_store_bytes += other.bulk_store_bytes;
         self.local_bytes += other.local_bytes;
         self.async_groups = self.async_groups.max(other.async_groups);
         self.global_load.merge(&other.global_load);

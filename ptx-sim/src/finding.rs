@@ -38,6 +38,8 @@ pub enum FindingKind {
     ShuffleInactive,
     /// An instruction that the whole warp must execute, in a diverged warp.
     DivergedWarp,
+    /// Warps of a warpgroup that execute different `wgmma` or `setmaxnreg`, or not all of them.
+    DivergedWarpgroup,
     /// The kernel executed `trap`.
     Trap,
     /// A call or jump through a value that is no valid target.
@@ -64,6 +66,7 @@ impl FindingKind {
             FindingKind::Budget => "budget",
             FindingKind::ShuffleInactive => "shuffle-inactive",
             FindingKind::DivergedWarp => "diverged-warp",
+            FindingKind::DivergedWarpgroup => "diverged-warpgroup",
             FindingKind::Trap => "trap",
             FindingKind::BadTarget => "bad-target",
             FindingKind::BadOperand => "bad-operand",

@@ -76,6 +76,7 @@ mod shared;
 mod summary;
 mod support;
 mod table;
+mod tensor_map;
 mod window;
 
 pub use blocked::{ArrivalSite, Blocked, BlockedOn};
@@ -89,3 +90,4 @@ pub use module::{Entry, Module, Param};
 pub use occupancy::{Multiprocessor, Occupancy, OccupancyLimit};
 pub use report::{InstructionClass, LineCount, Report, SourceCount};
 pub use support::support_matrix;
+pub use tensor_map::{Swizzle, TensorMap, TensorMapError, TensorType};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::decode::{self, Names, Target, Variable};
 use crate::error::LoadError;
-use crate::op::{Op, Program, Space as OpSpace};
+use crate::op::{BulkTo, Op, Program, Space as OpSpace};
 use crate::parse::ast::{self, InitValue, Space};
 
 /// A module that was parsed, checked and decoded.
@@ -258,6 +258,12 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::CopyAsync(copy) => (OpSpace::Shared, copy.bytes.into()),
         Op::StoreMatrix(_) => (OpSpace::Shared, 16),
         Op::Mbarrier(op) => (op.space, 8),
+        Op::Bulk(op) => match (&op.to, op.bytes) {
+            (BulkTo::Shared { .. }, _) => (OpSpace::Shared, 16),
+            (BulkTo::Global, Some(_)) => (OpSpace::Global, 16),
+            // A row may end after any element.
+            (BulkTo::Global, None) => (OpSpace::Global, 1),
+        },
         Op::WmmaStore(access) => (access.space, u32::from(access.ty.bits()) / 8),
         _ => return None,
     };

@@ -30,7 +30,7 @@ pub enum InstructionClass {
     Shared,
     /// Loads and stores of local memory and parameters.
     Local,
-    /// `cp.async` and its groups.
+    /// `cp.async`, `cp.async.bulk` and their groups.
     AsyncCopy,
     /// Atomic operations.
     Atomic,
@@ -147,6 +147,12 @@ pub struct Report {
     pub shared_load: SharedTraffic,
     /// Stores to shared memory, `stmatrix` included.
     pub shared_store: SharedTraffic,
+    /// Bulk copies, a thread each.
+    pub bulk_copies: u64,
+    /// Bytes that bulk copies bring to shared memory, parts outside a tensor included.
+    pub bulk_load_bytes: u64,
+    /// Bytes that bulk copies write to global memory.
+    pub bulk_store_bytes: u64,
     /// Bytes of local memory that lanes accessed.
     pub local_bytes: u64,
     /// Most `cp.async` groups in flight when a warp waited.
@@ -208,6 +214,9 @@ impl Report {
             async_shared: counters.async_shared,
             shared_load: counters.shared_load,
             shared_store: counters.shared_store,
+            bulk_copies: counters.bulk_copies,
+            bulk_load_bytes: counters.bulk_load_bytes,
+            bulk_store_bytes: counters.bulk_store_bytes,
             local_bytes: counters.local_bytes,
             async_groups: counters.async_groups,
         }
@@ -257,7 +266,12 @@ fn class_of(op: &Op) -> InstructionClass {
         Op::WmmaLoad(_) | Op::WmmaStore(_) => InstructionClass::Shared,
         Op::LoadMatrix(_) | Op::StoreMatrix(_) => InstructionClass::Shared,
         Op::Atomic(_) => InstructionClass::Atomic,
-        Op::CopyAsync(_) | Op::CommitGroup | Op::WaitGroup(_) => InstructionClass::AsyncCopy,
+        Op::CopyAsync(_)
+        | Op::CommitGroup
+        | Op::WaitGroup(_)
+        | Op::Bulk(_)
+        | Op::CommitBulk
+        | Op::WaitBulk { .. } => InstructionClass::AsyncCopy,
         Op::Mma(_) | Op::WmmaMma(_) => InstructionClass::Tensor,
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
             InstructionClass::Warp
@@ -266,11 +280,16 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::WarpBarrier(_)
         | Op::Fence
         | Op::Mbarrier(_)
+        | Op::CopyArrive(_)
         | Op::MbarrierFence
         | Op::ProxyFence => InstructionClass::Barrier,
-        Op::Branch { .. } | Op::BranchTable { .. } | Op::Call(_) | Op::Return | Op::Exit | Op::Trap => {
-            InstructionClass::Control
-        }
+        Op::Branch { .. }
+        | Op::BranchTable { .. }
+        | Op::Call(_)
+        | Op::Return
+        | Op::Exit
+        | Op::Trap
+        | Op::SetRegisters { .. } => InstructionClass::Control,
     }
 }
 

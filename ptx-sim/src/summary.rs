@@ -22,6 +22,9 @@ impl Report {
             ("mbarrier_waits", self.mbarrier_waits),
             ("divergent_branches", self.divergent_branches),
             ("atomics", self.atomics),
+            ("bulk_copies", self.bulk_copies),
+            ("bulk_load_bytes", self.bulk_load_bytes),
+            ("bulk_store_bytes", self.bulk_store_bytes),
             ("local_bytes", self.local_bytes),
             ("async_groups", self.async_groups.into()),
         ]

@@ -3,7 +3,7 @@
 use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
-use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
+use crate::op::{Bulk, BulkTo, CopyArrive, MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
 use crate::parse::ast::Operand;
 use crate::table::family::Family;
 
@@ -99,6 +99,91 @@ impl<'a> Builder<'_, 'a> {
         };
         self.emit(Op::Mbarrier(Box::new(MbarrierOp { space, addr, action })));
         Ok(())
+    }
+
+    /// `cp.async.bulk` and `cp.async.bulk.tensor`. Captures of a tensor's start with its rank; the last is the cache hint.
+    pub(super) fn bulk(
+        &mut self,
+        family: Family,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let to_shared = matches!(family, Family::BulkLoad | Family::TensorLoad);
+        let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore);
+        let hinted = captures.last().is_some_and(|hint| !hint.is_empty());
+        let expected = 2 + usize::from(to_shared) + usize::from(!is_tensor) + usize::from(hinted);
+        self.count(operands, expected)?;
+        if hinted {
+            self.source(&operands[expected - 1], expected, data_shape(64))?;
+        }
+        let (shared_at, global_at) = if to_shared { (0, 1) } else { (1, 0) };
+        let shared = self.address(&operands[shared_at], shared_at + 1)?;
+        let mut coordinates = Vec::new();
+        let global = match &operands[global_at] {
+            Operand::TensorAddress { address, coordinates: list } if is_tensor => {
+                if list.len() != usize::from(captures[0].as_bytes()[0] - b'0') {
+                    return Err(self.operand_error(global_at + 1, "as many coordinates as the form has"));
+                }
+                for coordinate in list {
+                    coordinates.push(self.word(coordinate, global_at + 1)?);
+                }
+                self.address(address, global_at + 1)?
+            }
+            _ if is_tensor => {
+                return Err(self.operand_error(global_at + 1, "a tensor map with coordinates"));
+            }
+            operand => self.address(operand, global_at + 1)?,
+        };
+        let bytes = if is_tensor { None } else { Some(self.word(&operands[2], 3)?) };
+        let to = if to_shared {
+            let at = 2 + usize::from(!is_tensor);
+            BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Shared }
+        } else {
+            BulkTo::Global
+        };
+        let space = Space::Shared;
+        self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, bytes, coordinates })));
+        Ok(())
+    }
+
+    /// `cp.async.bulk.wait_group{.read} n`.
+    pub(super) fn wait_bulk(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        match operands[0] {
+            Operand::Int(keep) if (0..=i64::from(u32::MAX)).contains(&keep) => {
+                self.emit(Op::WaitBulk { keep: keep as u32, read: !captures[0].is_empty() });
+                Ok(())
+            }
+            _ => Err(self.operand_error(1, "a constant")),
+        }
+    }
+
+    pub(super) fn copy_arrive(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        let (space, addr) = (shared_or_generic(captures[1]), self.address(&operands[0], 1)?);
+        let increments = captures[0].is_empty();
+        self.emit(Op::CopyArrive(Box::new(CopyArrive { space, addr, increments })));
+        Ok(())
+    }
+
+    /// `setmaxnreg.inc` and `.dec`.
+    pub(super) fn set_registers(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        match operands[0] {
+            Operand::Int(count @ 24..=256) if count % 8 == 0 => {
+                self.emit(Op::SetRegisters { increase: captures[0] == "inc", count: count as u32 });
+                Ok(())
+            }
+            _ => Err(self.operand_error(1, "a multiple of 8 from 24 to 256")),
+        }
     }
 }
 

@@ -331,7 +331,14 @@ impl<'a> Builder<'_, 'a> {
             | Family::MbarrierExpect
             | Family::MbarrierComplete
             | Family::MbarrierWait => self.mbarrier(family, captures, operands),
+            Family::BulkLoad | Family::BulkStore | Family::TensorLoad | Family::TensorStore => {
+                self.bulk(family, captures, operands)
+            }
+            Family::WaitBulk => self.wait_bulk(captures, operands),
+            Family::CopyArrive => self.copy_arrive(captures, operands),
+            Family::SetRegisters => self.set_registers(captures, operands),
             Family::CommitGroup
+            | Family::CommitBulk
             | Family::MbarrierFence
             | Family::ProxyFence
             | Family::WaitAll
@@ -343,6 +350,7 @@ impl<'a> Builder<'_, 'a> {
                 self.emit(match family {
                     Family::CommitGroup => Op::CommitGroup,
                     Family::WaitAll => Op::WaitGroup(None),
+                    Family::CommitBulk => Op::CommitBulk,
                     Family::Fence => Op::Fence,
                     Family::MbarrierFence => Op::MbarrierFence,
                     // The form for global memory alone orders nothing that is watched here.

@@ -304,7 +304,7 @@ fn load_param(cta: &Cta<'_>, lane: usize, address: u64, bytes: u32) -> Outcome<W
     Ok(words_of(&params[address as usize..end as usize]))
 }
 
-fn words_of(bytes: &[u8]) -> Words {
+pub(super) fn words_of(bytes: &[u8]) -> Words {
     let mut words = [0; 4];
     for (i, byte) in bytes.iter().enumerate() {
         words[i / 4] |= u32::from(*byte) << (8 * (i % 4));

@@ -37,6 +37,9 @@ impl Cta<'_> {
                 let mut first = first.filter_map(|address| self.blocked_on_mbarrier(address, states));
                 first.next()?
             }
+            (Op::SetRegisters { count, .. }, _) => {
+                BlockedOn::Registers { wanted: *count, free: self.registers.free }
+            }
             _ => return None,
         };
         let (line, source) = (self.launch.line(at), self.launch.source(at));

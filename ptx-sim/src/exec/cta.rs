@@ -12,8 +12,10 @@ use crate::regs::LANES;
 use crate::shared::{Shared, Who};
 
 use super::barrier::{BARRIERS, BarrierState, Release};
+use super::bulk::{BulkGroups, BulkLoad};
 use super::call;
 use super::mbarrier::Mbarrier;
+use super::registers::Pool;
 use super::warp::{Frame, Warp};
 
 /// What the warps of a CTA share.
@@ -27,8 +29,13 @@ pub(crate) struct Cta<'c> {
     pub(super) releases: Vec<Release>,
     /// By offset in shared memory; those that are no longer valid stay.
     pub(super) mbarriers: BTreeMap<u64, Mbarrier>,
-    /// Whether a phase has ended since the waiting warps were last looked at.
-    pub(super) phase_ended: bool,
+    /// Bulk copies to shared memory that have not landed.
+    pub(super) loads: Vec<BulkLoad>,
+    /// By warp and lane.
+    pub(super) bulk_groups: BTreeMap<(u32, usize), BulkGroups>,
+    pub(super) registers: Pool,
+    /// Whether a phase has ended, or the pool has changed, since the waiting warps were last looked at.
+    pub(super) changed: bool,
     pub(super) agents: Agents,
     /// Counts what other warps could notice, and how far it was when waits last ran out of time.
     pub(super) progress: u64,
@@ -61,7 +68,10 @@ impl<'c> Cta<'c> {
             barriers: vec![BarrierState::default(); BARRIERS],
             releases: Vec::new(),
             mbarriers: BTreeMap::new(),
-            phase_ended: false,
+            loads: Vec::new(),
+            bulk_groups: BTreeMap::new(),
+            registers: Pool::new(launch.warps()),
+            changed: false,
             agents: Agents::new(launch.warps()),
             progress: 1,
             progress_at_timeout: 0,
@@ -151,7 +161,7 @@ impl<'c> Cta<'c> {
         }
     }
 
-    fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
+    pub(super) fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
         let launch = self.launch;
         let line = launch.line(at);
         Box::new(Finding {

@@ -11,6 +11,7 @@ use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
 use crate::window;
 
 use super::access::{addresses, check_alignment, lanes};
+use super::bulk::Issued;
 use super::cta::Cta;
 use super::warp::{Wait, Warp};
 
@@ -40,6 +41,8 @@ pub(super) struct Mbarrier {
     initialized_by: u32,
     /// Whether the async proxy knows of the initialisation.
     pub(super) fenced: bool,
+    /// The newest bulk copy of a phase that nobody has waited for.
+    pub(super) unwaited: Option<Issued>,
 }
 
 impl Mbarrier {
@@ -86,13 +89,19 @@ impl Cta<'_> {
             return Err(misuse(lane, address, "more bytes are pending than a phase can count"));
         }
         if mbarrier.settle() {
-            self.phase_ended = true;
+            self.changed = true;
         }
         Ok(())
     }
 
     /// Arrivals of one thread, with what it has seen.
-    fn arrive_at(&mut self, at: (u64, usize, u64), count: u32, site: (u32, u32), clock: &Clock) -> Outcome {
+    pub(super) fn arrive_at(
+        &mut self,
+        at: (u64, usize, u64),
+        count: u32,
+        site: (u32, u32),
+        clock: &Clock,
+    ) -> Outcome {
         let (offset, lane, address) = at;
         let mbarrier = self.mbarrier(offset, lane, address)?;
         if count == 0 || count > LIMIT {
@@ -107,7 +116,7 @@ impl Cta<'_> {
             mbarrier.sites.push(site);
         }
         if mbarrier.settle() {
-            self.phase_ended = true;
+            self.changed = true;
         }
         Ok(())
     }
@@ -228,6 +237,7 @@ impl Warp {
             sites: Vec::new(),
             initialized_by: self.index,
             fenced: false,
+            unwaited: None,
         };
         cta.mbarriers.insert(offset, new);
         Ok(())
@@ -300,7 +310,9 @@ impl Warp {
         for lane in lanes(complete) {
             let address = shared_address(op.space, list[lane]);
             if let Some(offset) = cta.shared.offset(lane, address, 8)? {
-                self.clock.join(&cta.mbarrier(offset, lane, address)?.done);
+                let mbarrier = cta.mbarrier(offset, lane, address)?;
+                mbarrier.unwaited = mbarrier.unwaited.filter(|u| u.time > mbarrier.time);
+                self.clock.join(&mbarrier.done);
             }
         }
         cta.counters.mbarrier_waits += u64::from(complete != 0);
@@ -308,24 +320,34 @@ impl Warp {
         Ok(())
     }
 
-    /// Lets waits go on whose phases are complete, or all of them when their time is over. True if any does.
-    pub(super) fn retry_mbarriers(&mut self, time_over: bool, cta: &mut Cta<'_>) -> Outcome<bool> {
+    /// Lets waits go on for which there is what they wait for, and those for mbarriers when their time is over. True if any
+    /// does.
+    pub(super) fn retry_waits(&mut self, time_over: bool, cta: &mut Cta<'_>) -> Outcome<bool> {
         let mut any = false;
         let mut at = 0;
         while at < self.paths.len() {
             let path = self.paths[at].clone();
             at += 1;
-            if path.wait != Wait::Mbarrier {
+            if path.wait != Wait::Mbarrier && path.wait != Wait::Registers {
                 continue;
             }
             let program = self.frame(path.frame)?.program;
             let inst = &cta.launch.program(program).insts[path.pc as usize];
             self.at = (program, path.pc);
-            let Op::Mbarrier(op) = &inst.op else { continue };
-            let active = self.guarded(inst, path.frame, path.mask)?;
-            let complete = self.complete_lanes(op, path.frame, active, cta)?;
-            if complete == active || time_over {
-                self.end_wait(op, path.frame, active, complete, cta)?;
+            let goes_on = match &inst.op {
+                Op::Mbarrier(op) => {
+                    let active = self.guarded(inst, path.frame, path.mask)?;
+                    let complete = self.complete_lanes(op, path.frame, active, cta)?;
+                    let ends = complete == active || time_over;
+                    if ends {
+                        self.end_wait(op, path.frame, active, complete, cta)?;
+                    }
+                    ends
+                }
+                Op::SetRegisters { increase, count } => cta.set_registers(self, *increase, *count)?,
+                _ => false,
+            };
+            if goes_on {
                 self.release(|p| (p.frame, p.pc, p.mask) == (path.frame, path.pc, path.mask));
                 (any, at) = (true, 0);
             }

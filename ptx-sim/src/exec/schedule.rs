@@ -35,9 +35,17 @@ impl Cta<'_> {
                 Err((at, fault)) => return Err(self.blame(*fault, &warps[at])),
             }
         }
+        self.finish_stores();
         match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
             (Some(deferred), _) => Err(deferred),
-            (None, None) => Ok(self.counters),
+            (None, None) => match self.unwaited().filter(|_| self.launch.config.checks.async_copies) {
+                None => Ok(self.counters),
+                Some(copy) => {
+                    let detail = "the CTA ends before anybody has waited for the copy";
+                    let fault = Fault::new(FindingKind::AsyncPending).saying(detail);
+                    Err(self.finding(*fault, copy.warp, copy.at))
+                }
+            },
             (None, Some(at)) => {
                 let blocked = self.blocked(&warps, &states);
                 let mut finding = self.blame(*Fault::new(FindingKind::Deadlock), &warps[at]);
@@ -49,6 +57,10 @@ impl Cta<'_> {
 
     /// Lets a warp run, and then those that it has set free.
     fn turn(&mut self, at: usize, warps: &mut [Warp], states: &mut [State]) -> Blamed {
+        if self.random_bit() {
+            self.land(warps)?;
+            self.set_free(warps, states)?;
+        }
         let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
         match warps[at].run(self, slice).map_err(|fault| (at, fault))? {
             Stop::Slice => {}
@@ -71,7 +83,7 @@ impl Cta<'_> {
             release.apply(&mut warps[index]).map_err(|fault| (index, fault))?;
             states[index] = State::Ready;
         }
-        if std::mem::take(&mut self.phase_ended) {
+        if std::mem::take(&mut self.changed) {
             self.retry(false, warps, states)?;
         }
         Ok(())
@@ -81,7 +93,7 @@ impl Cta<'_> {
         let mut any = false;
         for at in 0..warps.len() {
             if states[at] == State::Waiting
-                && warps[at].retry_mbarriers(time_over, self).map_err(|fault| (at, fault))?
+                && warps[at].retry_waits(time_over, self).map_err(|fault| (at, fault))?
             {
                 states[at] = State::Ready;
                 any = true;
@@ -90,8 +102,26 @@ impl Cta<'_> {
         Ok(any)
     }
 
-    /// No warp can run: ends the time of waits, once between two changes that others could notice. False if nothing helps.
+    /// Lets something land that is on its way; false if nothing is.
+    fn land(&mut self, warps: &mut [Warp]) -> Blamed<bool> {
+        let arriving = warps.iter().position(|w| w.copies.has_arrivals());
+        match arriving.filter(|_| self.loads.is_empty() || self.random_bit()) {
+            Some(at) => warps[at].land_arrivals(u32::MAX, self).map_err(|fault| (at, fault))?,
+            None if self.loads.is_empty() => return Ok(false),
+            None => self.land_bulk().map_err(|(issued, fault)| {
+                warps[issued.warp as usize].at = issued.at;
+                (issued.warp as usize, fault)
+            })?,
+        }
+        Ok(true)
+    }
+
+    /// No warp can run: lets copies land, and ends the time of waits, once between two changes that others could notice. False if nothing helps.
     fn wake(&mut self, warps: &mut [Warp], states: &mut [State]) -> Blamed<bool> {
+        if self.land(warps)? {
+            self.set_free(warps, states)?;
+            return Ok(true);
+        }
         if self.progress == self.progress_at_timeout {
             return Ok(false);
         }

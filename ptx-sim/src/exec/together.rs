@@ -9,7 +9,7 @@ use super::warp::{Wait, Warp};
 impl Warp {
     /// Nothing is ready: lets waiting paths at one instruction run it together. False if only the CTA's barrier can help.
     pub(super) fn resume_together(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
-        if self.retry_mbarriers(false, cta)? {
+        if self.retry_waits(false, cta)? {
             return Ok(true);
         }
         let mut seen: Vec<(usize, Pc)> = Vec::new();
@@ -201,6 +201,16 @@ impl Warp {
                 Ok(())
             }
             Op::Mbarrier(op) => self.mbarrier(op, frame, active, cta),
+            Op::Bulk(op) => self.bulk(op, frame, active, cta),
+            Op::CommitBulk => {
+                self.commit_bulk(active, cta);
+                Ok(())
+            }
+            Op::WaitBulk { keep, read } => {
+                self.wait_bulk(*keep, *read, active, cta);
+                Ok(())
+            }
+            Op::CopyArrive(op) => self.copy_arrive(op, frame, active, cta),
             Op::MbarrierFence => {
                 cta.fence_mbarriers(self.index);
                 Ok(())
@@ -219,7 +229,13 @@ impl Warp {
 fn changes_state(op: &Op) -> bool {
     match op {
         Op::Store(access) => matches!(access.space, Space::Generic | Space::Global | Space::Shared),
-        Op::Mbarrier(_) | Op::Atomic(_) | Op::CopyAsync(_) | Op::StoreMatrix(_) | Op::WmmaStore(_) => true,
+        Op::Mbarrier(_)
+        | Op::Bulk(_)
+        | Op::CopyArrive(_)
+        | Op::Atomic(_)
+        | Op::CopyAsync(_)
+        | Op::StoreMatrix(_)
+        | Op::WmmaStore(_) => true,
         _ => false,
     }
 }

@@ -28,12 +28,14 @@ pub(super) enum Wait {
     Barrier,
     /// The end of an mbarrier's phase, or of the time that a wait takes.
     Mbarrier,
+    /// Registers of the CTA's pool.
+    Registers,
 }
 
 impl Wait {
     /// Whether something outside the warp must happen.
     pub(super) fn is_outside(self) -> bool {
-        matches!(self, Wait::Barrier | Wait::Mbarrier)
+        matches!(self, Wait::Barrier | Wait::Mbarrier | Wait::Registers)
     }
 }
 
@@ -262,6 +264,13 @@ impl Warp {
                 Ok(goes_on)
             }
             _ => match self.needs(inst, frame, active)? {
+                Wait::Ready if let Op::SetRegisters { increase, count } = inst.op => {
+                    let goes_on = cta.set_registers(self, increase, count)?;
+                    if !goes_on {
+                        self.paths[at].wait = Wait::Registers;
+                    }
+                    Ok(goes_on)
+                }
                 Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
                 wait => {
                     self.paths[at].wait = wait;
@@ -283,6 +292,7 @@ impl Warp {
             | Op::Mma(_)
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
+            | Op::SetRegisters { .. }
             | Op::MoveMatrix { .. } => {
                 return Ok(if active == self.lanes { Wait::Ready } else { Wait::Whole });
             }

@@ -41,3 +41,35 @@ pub(crate) struct MbarrierOp {
     pub(crate) addr: Addr,
     pub(crate) action: MbarrierAction,
 }
+
+/// Where a bulk copy goes.
+#[derive(Clone, Debug)]
+pub(crate) enum BulkTo {
+    /// To shared memory; its bytes are counted at an mbarrier.
+    Shared { mbarrier: Addr, space: Space },
+    /// To global memory, in the thread's bulk group.
+    Global,
+}
+
+/// `cp.async.bulk` and `cp.async.bulk.tensor`.
+#[derive(Clone, Debug)]
+pub(crate) struct Bulk {
+    pub(crate) to: BulkTo,
+    pub(crate) shared: Addr,
+    /// The space of the shared address.
+    pub(crate) space: Space,
+    /// The range in global memory, or the tensor map.
+    pub(crate) global: Addr,
+    /// Bytes of a range; `None` for a tensor.
+    pub(crate) bytes: Option<Slot>,
+    pub(crate) coordinates: Vec<Slot>,
+}
+
+/// `cp.async.mbarrier.arrive`.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyArrive {
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    /// Whether the phase takes an arrival more.
+    pub(crate) increments: bool,
+}

@@ -256,6 +256,18 @@ pub(crate) enum Op {
     WarpBarrier(Slot),
     Fence,
     Mbarrier(Box<MbarrierOp>),
+    Bulk(Box<Bulk>),
+    CommitBulk,
+    /// Leaves at most so many bulk groups open, or unread.
+    WaitBulk {
+        keep: u32,
+        read: bool,
+    },
+    CopyArrive(Box<CopyArrive>),
+    SetRegisters {
+        increase: bool,
+        count: u32,
+    },
     /// Makes initialised mbarriers known to the async proxy.
     MbarrierFence,
     /// Orders generic accesses to shared memory before those of the async proxy.

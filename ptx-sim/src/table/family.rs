@@ -51,6 +51,14 @@ pub(crate) enum Family {
     MbarrierWait,
     MbarrierFence,
     ProxyFence,
+    BulkLoad,
+    BulkStore,
+    TensorLoad,
+    TensorStore,
+    CommitBulk,
+    WaitBulk,
+    CopyArrive,
+    SetRegisters,
 }
 
 /// A row of the table.
