@@ -51,6 +51,11 @@ pub enum BlockedOn {
         /// Who has arrived so far, in any phase.
         arrived: Vec<ArrivalSite>,
     },
+    /// The rest of its warpgroup at a `wgmma`.
+    Warpgroup {
+        /// The warps that have not come.
+        missing: Vec<u32>,
+    },
     /// Registers (`setmaxnreg.inc`).
     Registers {
         /// Registers of a thread that it wants.
@@ -77,6 +82,7 @@ impl BlockedOn {
         match self {
             BlockedOn::Barrier { .. } => "barrier",
             BlockedOn::Mbarrier { .. } => "mbarrier",
+            BlockedOn::Warpgroup { .. } => "warpgroup",
             BlockedOn::Registers { .. } => "registers",
         }
     }
@@ -102,6 +108,7 @@ impl fmt::Display for BlockedOn {
             BlockedOn::Barrier { id, expected, arrived, warps } => {
                 write!(f, "barrier {id}: {arrived} of {expected} threads have come, of warps {warps:?}")
             }
+            BlockedOn::Warpgroup { missing } => write!(f, "warps {missing:?} of its warpgroup"),
             BlockedOn::Registers { wanted, free } => {
                 write!(f, "{wanted} registers a thread: the pool has {free}")
             }

@@ -37,6 +37,7 @@ pub struct SharedTraffic {
 pub(crate) struct Counters {
     /// Warp and thread instructions at every program counter of every function.
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
+    pub(crate) wgmma: u64,
     pub(crate) tensor_flops: u64,
     pub(crate) barriers: u64,
     pub(crate) mbarrier_waits: u64,
@@ -150,6 +151,7 @@ impl Counters {
                 to[1] += from[1];
             }
         }
+        self.wgmma += other.wgmma;
         self.tensor_flops += other.tensor_flops;
         self.barriers += other.barriers;
         self.mbarrier_waits += other.mbarrier_waits;

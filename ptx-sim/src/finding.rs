@@ -38,6 +38,10 @@ pub enum FindingKind {
     ShuffleInactive,
     /// An instruction that the whole warp must execute, in a diverged warp.
     DivergedWarp,
+    /// A register of a `wgmma` touched before its group is waited for.
+    WgmmaPending,
+    /// A register of a `wgmma` that another instruction wrote without `wgmma.fence` between.
+    WgmmaFence,
     /// Warps of a warpgroup that execute different `wgmma` or `setmaxnreg`, or not all of them.
     DivergedWarpgroup,
     /// The kernel executed `trap`.
@@ -66,6 +70,8 @@ impl FindingKind {
             FindingKind::Budget => "budget",
             FindingKind::ShuffleInactive => "shuffle-inactive",
             FindingKind::DivergedWarp => "diverged-warp",
+            FindingKind::WgmmaPending => "wgmma-pending",
+            FindingKind::WgmmaFence => "wgmma-fence",
             FindingKind::DivergedWarpgroup => "diverged-warpgroup",
             FindingKind::Trap => "trap",
             FindingKind::BadTarget => "bad-target",

@@ -22,7 +22,7 @@ pub enum InstructionClass {
     Special,
     /// Conversions between types.
     Convert,
-    /// `mma`.
+    /// `mma`, `wmma`, `wgmma`.
     Tensor,
     /// Loads and stores of global memory, and generic ones.
     Global,
@@ -125,7 +125,9 @@ pub struct Report {
     pub lines: Vec<LineCount>,
     /// Source lines that executed, by file and line; empty without `.loc`.
     pub sources: Vec<SourceCount>,
-    /// Floating-point operations of `mma`, a multiply-add counting as two.
+    /// Products of warpgroups (`wgmma`).
+    pub wgmma: u64,
+    /// Floating-point operations of `mma` and `wgmma`, a multiply-add counting as two.
     pub tensor_flops: u64,
     /// Arrivals of warps at barriers.
     pub barriers: u64,
@@ -203,6 +205,7 @@ impl Report {
             by_class,
             lines,
             sources: sources(module, &counters),
+            wgmma: counters.wgmma,
             tensor_flops: counters.tensor_flops,
             barriers: counters.barriers,
             mbarrier_waits: counters.mbarrier_waits,
@@ -272,7 +275,7 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::Bulk(_)
         | Op::CommitBulk
         | Op::WaitBulk { .. } => InstructionClass::AsyncCopy,
-        Op::Mma(_) | Op::WmmaMma(_) => InstructionClass::Tensor,
+        Op::Mma(_) | Op::WmmaMma(_) | Op::Wgmma(_) => InstructionClass::Tensor,
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
             InstructionClass::Warp
         }
@@ -282,7 +285,10 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::Mbarrier(_)
         | Op::CopyArrive(_)
         | Op::MbarrierFence
-        | Op::ProxyFence => InstructionClass::Barrier,
+        | Op::ProxyFence
+        | Op::WgmmaFence
+        | Op::WgmmaCommit
+        | Op::WgmmaWait(_) => InstructionClass::Barrier,
         Op::Branch { .. }
         | Op::BranchTable { .. }
         | Op::Call(_)

@@ -17,6 +17,7 @@ impl Report {
             ("shared_bytes", self.shared_bytes),
             ("warp_instructions", self.warp_instructions),
             ("thread_instructions", self.thread_instructions),
+            ("wgmma", self.wgmma),
             ("tensor_flops", self.tensor_flops),
             ("barriers", self.barriers),
             ("mbarrier_waits", self.mbarrier_waits),

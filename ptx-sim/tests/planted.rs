@@ -239,7 +239,7 @@ fn every_check_can_be_turned_off() {
             "misaligned" => checks = Checks { bounds: true, ..Checks::NONE },
             "uninitialized" => checks.initialized = false,
             // The race and the missing value of an unfinished copy are findings of their own.
-            "async-pending" | "proxy-fence" => {
+            "async-pending" | "proxy-fence" | "wgmma-pending" | "wgmma-fence" => {
                 (checks.async_copies, checks.initialized, checks.shared_races) = (false, false, false);
             }
             // Reading too early also reads what is not there yet.
@@ -256,7 +256,8 @@ fn every_check_can_be_turned_off() {
         }
         Some(checks)
     };
-    for case in cases() {
+    // A part of a warp cannot multiply for it.
+    for case in cases().into_iter().filter(|c| c.name != "diverged-warp/wgmma.ptx") {
         if let Some(checks) = without(&case.kind)
             && let Err(error) = run(&case.text, checks, Schedule::Deterministic)
         {

@@ -135,7 +135,10 @@ fn refusals_name_the_line_and_the_reason() {
         format!(".version 7.0\n.target sm_80\n.address_size 64\n.entry k() {{\n{text}\nret;\n}}")
     };
     let error = |text: &str| Module::parse(&body(text)).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(error("wgmma.fence.sync.aligned;"), "line 5: `wgmma.fence.sync.aligned` is not supported");
+    assert_eq!(
+        error("barrier.cluster.wait.aligned;"),
+        "line 5: `barrier.cluster.wait.aligned` is not supported"
+    );
     assert_eq!(
         error("fence.proxy.async;"),
         "line 5: `fence.proxy.async` needs .target sm_90, the module has `sm_80`"

@@ -8,6 +8,7 @@ mod memory;
 mod operand;
 mod scope;
 mod warp;
+mod wgmma;
 mod wmma;
 
 use std::collections::HashMap;
@@ -134,6 +135,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
+                    self.program.touches = compact::touches(&self.program);
                 }
             }
         }
@@ -337,8 +339,12 @@ impl<'a> Builder<'_, 'a> {
             Family::WaitBulk => self.wait_bulk(captures, operands),
             Family::CopyArrive => self.copy_arrive(captures, operands),
             Family::SetRegisters => self.set_registers(captures, operands),
+            Family::Wgmma => self.wgmma(captures, operands),
+            Family::WgmmaWait => self.wgmma_wait(operands),
             Family::CommitGroup
             | Family::CommitBulk
+            | Family::WgmmaFence
+            | Family::WgmmaCommit
             | Family::MbarrierFence
             | Family::ProxyFence
             | Family::WaitAll
@@ -351,6 +357,8 @@ impl<'a> Builder<'_, 'a> {
                     Family::CommitGroup => Op::CommitGroup,
                     Family::WaitAll => Op::WaitGroup(None),
                     Family::CommitBulk => Op::CommitBulk,
+                    Family::WgmmaFence => Op::WgmmaFence,
+                    Family::WgmmaCommit => Op::WgmmaCommit,
                     Family::Fence => Op::Fence,
                     Family::MbarrierFence => Op::MbarrierFence,
                     // The form for global memory alone orders nothing that is watched here.

@@ -203,7 +203,7 @@ impl Warp {
     ) -> Outcome<Words> {
         let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
         let who = self.who(lane, strong, cta);
-        cta.note_read(offset, bytes, &who, self.at)?;
+        cta.note_read(offset, bytes, &who, (self.index, self.at))?;
         Ok(cta.shared.load(offset, bytes))
     }
 

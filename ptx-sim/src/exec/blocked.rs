@@ -1,7 +1,7 @@
 //! Names what every waiting warp waits for, once nothing can go on.
 
 use crate::blocked::{ArrivalSite, Blocked, BlockedOn};
-use crate::op::{MbarrierAction, Op};
+use crate::op::{MbarrierAction, Op, Pc};
 use crate::regs::LANES;
 
 use super::access::{addresses, lanes};
@@ -14,12 +14,12 @@ impl Cta<'_> {
     pub(super) fn blocked(&self, warps: &[Warp], states: &[State]) -> Vec<Blocked> {
         let mut list = Vec::new();
         for (warp, _) in warps.iter().zip(states).filter(|(_, s)| **s == State::Waiting) {
-            list.extend(warp.paths.iter().filter_map(|path| self.blocked_path(warp, path, states)));
+            list.extend(warp.paths.iter().filter_map(|path| self.blocked_path(warp, path, warps, states)));
         }
         list
     }
 
-    fn blocked_path(&self, warp: &Warp, path: &Path, states: &[State]) -> Option<Blocked> {
+    fn blocked_path(&self, warp: &Warp, path: &Path, warps: &[Warp], states: &[State]) -> Option<Blocked> {
         let program = warp.frames[path.frame].as_ref()?.program;
         let at = (program, path.pc);
         let on = match (&self.launch.program(program).insts[path.pc as usize].op, path.wait) {
@@ -37,6 +37,7 @@ impl Cta<'_> {
                 let mut first = first.filter_map(|address| self.blocked_on_mbarrier(address, states));
                 first.next()?
             }
+            (Op::Wgmma(_), _) => BlockedOn::Warpgroup { missing: missing(warp, at, warps) },
             (Op::SetRegisters { count, .. }, _) => {
                 BlockedOn::Registers { wanted: *count, free: self.registers.free }
             }
@@ -67,4 +68,18 @@ impl Cta<'_> {
             arrived: sites.map(|&(warp, line)| ArrivalSite { warp, line, exited: exited(warp) }).collect(),
         })
     }
+}
+
+/// The warps of a warp's warpgroup that are not where it is.
+fn missing(warp: &Warp, at: (usize, Pc), warps: &[Warp]) -> Vec<u32> {
+    let group = warps.iter().filter(|w| w.index / 4 == warp.index / 4);
+    group.filter(|w| w.at_wgmma() != Some(at)).map(|w| w.index).collect()
+}
+
+/// Whether a warp waits at a `wgmma` to which others of its warpgroup never come: they have exited.
+pub(super) fn is_diverged(blocked: &[Blocked], states: &[State]) -> bool {
+    blocked.iter().any(|b| match &b.on {
+        BlockedOn::Warpgroup { missing } => missing.iter().all(|w| states[*w as usize] == State::Exited),
+        _ => false,
+    })
 }

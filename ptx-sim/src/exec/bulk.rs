@@ -207,7 +207,7 @@ impl Warp {
         for chunk in chunks.iter().filter(|c| c.bytes > 0) {
             let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
             let who = self.proxy_who(lane, agent, group, cta);
-            cta.note_read(from, 16, &who, self.at)?;
+            cta.note_read(from, 16, &who, (self.index, self.at))?;
             let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
             let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
             if !cta.synchronized {

@@ -137,11 +137,17 @@ impl<'c> Cta<'c> {
 
     /// Notes a read of shared memory. One that nobody has written is reported at the end: if another warp writes there
     /// before any barrier, the fault is the missing barrier.
-    pub(super) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>, at: (usize, Pc)) -> Outcome {
+    pub(super) fn note_read(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        who: &Who<'_>,
+        by: (u32, (usize, Pc)),
+    ) -> Outcome {
         match self.shared.note_read(offset, bytes, who) {
             Err(fault) if fault.kind == FindingKind::Uninitialized && self.live_warps > 1 => {
                 if self.deferred.is_none() && self.launch.config.checks.shared_races {
-                    self.deferred = Some(self.finding(*fault, who.warp, at));
+                    self.deferred = Some(self.finding(*fault, by.0, by.1));
                     return Ok(());
                 }
                 if self.deferred.is_some() { Ok(()) } else { Err(fault) }

@@ -348,7 +348,8 @@ impl Warp {
                 _ => false,
             };
             if goes_on {
-                self.release(|p| (p.frame, p.pc, p.mask) == (path.frame, path.pc, path.mask));
+                let all = path.wait == Wait::Registers;
+                self.release(|p| (p.frame, p.pc) == (path.frame, path.pc) && (all || p.mask == path.mask));
                 (any, at) = (true, 0);
             }
         }

@@ -16,7 +16,7 @@ pub(super) enum State {
 }
 
 /// A fault and the warp to blame.
-type Blamed<T = ()> = Result<T, (usize, Box<Fault>)>;
+pub(super) type Blamed<T = ()> = Result<T, (usize, Box<Fault>)>;
 
 impl Cta<'_> {
     /// Runs every warp to its end.
@@ -48,7 +48,11 @@ impl Cta<'_> {
             },
             (None, Some(at)) => {
                 let blocked = self.blocked(&warps, &states);
-                let mut finding = self.blame(*Fault::new(FindingKind::Deadlock), &warps[at]);
+                let kind = match super::blocked::is_diverged(&blocked, &states) {
+                    true => FindingKind::DivergedWarpgroup,
+                    false => FindingKind::Deadlock,
+                };
+                let mut finding = self.blame(*Fault::new(kind), &warps[at]);
                 finding.blocked = blocked;
                 Err(finding)
             }
@@ -64,7 +68,10 @@ impl Cta<'_> {
         let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
         match warps[at].run(self, slice).map_err(|fault| (at, fault))? {
             Stop::Slice => {}
-            Stop::Waits => states[at] = State::Waiting,
+            Stop::Waits => {
+                states[at] = State::Waiting;
+                self.join_warpgroup(at, warps, states)?;
+            }
             Stop::Exited => {
                 states[at] = State::Exited;
                 self.live_warps -= 1;

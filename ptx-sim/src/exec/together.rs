@@ -5,6 +5,7 @@ use crate::op::{Inst, Op, Pc, Space};
 
 use super::cta::Cta;
 use super::warp::{Wait, Warp};
+use super::wgmma::agent_of;
 
 impl Warp {
     /// Nothing is ready: lets waiting paths at one instruction run it together. False if only the CTA's barrier can help.
@@ -24,6 +25,9 @@ impl Warp {
                 Wait::Lanes(needed) => needed & self.live & !lanes == 0,
                 _ => lanes == self.lanes,
             };
+            if complete && self.waits_outside(frame, pc, cta)? {
+                return Ok(false);
+            }
             if complete {
                 self.run_waiting(frame, pc, cta)?;
                 return Ok(true);
@@ -38,7 +42,9 @@ impl Warp {
             Some(path) => {
                 let (frame, pc, wait) = (path.frame, path.pc, path.wait);
                 self.at = (self.frame(frame)?.program, pc);
-                if cta.launch.config.checks.convergence {
+                let inst = &cta.launch.program(self.at.0).insts[pc as usize];
+                let alone = !matches!(inst.op, Op::Wgmma(_) | Op::SetRegisters { .. });
+                if cta.launch.config.checks.convergence || !alone {
                     let missing = match wait {
                         Wait::Lanes(needed) => needed & !self.lanes_at(frame, pc),
                         _ => self.lanes & !self.lanes_at(frame, pc),
@@ -51,6 +57,21 @@ impl Warp {
                 Ok(true)
             }
         }
+    }
+
+    /// All lanes are at an instruction for which they then wait for others: true if it is one.
+    fn waits_outside(&mut self, frame: usize, pc: Pc, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let program = self.frame(frame)?.program;
+        let wait = match &cta.launch.program(program).insts[pc as usize].op {
+            Op::Wgmma(_) => Wait::Warpgroup,
+            Op::SetRegisters { .. } => {
+                cta.changed = true;
+                Wait::Registers
+            }
+            _ => return Ok(false),
+        };
+        self.paths.iter_mut().for_each(|p| p.wait = wait);
+        Ok(true)
     }
 
     /// Lanes that wait at an instruction.
@@ -208,6 +229,19 @@ impl Warp {
             }
             Op::WaitBulk { keep, read } => {
                 self.wait_bulk(*keep, *read, active, cta);
+                Ok(())
+            }
+            Op::WgmmaFence => {
+                self.wgmma.fence();
+                Ok(())
+            }
+            Op::WgmmaCommit => {
+                self.wgmma.commit();
+                Ok(())
+            }
+            Op::WgmmaWait(keep) => {
+                let completed = self.wgmma.wait(*keep);
+                self.clock.see(cta.agents.number(agent_of(self.index)), completed);
                 Ok(())
             }
             Op::CopyArrive(op) => self.copy_arrive(op, frame, active, cta),

@@ -14,6 +14,7 @@ use super::copy::CopyQueue;
 use super::cta::Cta;
 use super::join::{Join, JoinId};
 use super::local::LocalMemory;
+use super::tracking::{Groups, Tracked};
 
 /// What a path waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +31,14 @@ pub(super) enum Wait {
     Mbarrier,
     /// Registers of the CTA's pool.
     Registers,
+    /// The other warps of the warpgroup.
+    Warpgroup,
 }
 
 impl Wait {
     /// Whether something outside the warp must happen.
     pub(super) fn is_outside(self) -> bool {
-        matches!(self, Wait::Barrier | Wait::Mbarrier | Wait::Registers)
+        !matches!(self, Wait::Ready | Wait::Lanes(_) | Wait::Whole)
     }
 }
 
@@ -58,6 +61,8 @@ pub(super) struct Frame {
     pub(super) regs: Regs,
     /// The parameter area of each lane, one after the other.
     pub(super) params: Vec<u8>,
+    /// The state of each word register, in a function with `wgmma`.
+    pub(super) tracked: Vec<Tracked>,
     /// Where the call goes back to: the caller's frame, instruction, meeting point and join.
     pub(super) caller: Option<(usize, Pc, Pc, JoinId)>,
 }
@@ -93,6 +98,8 @@ pub(super) struct Warp {
     pub(super) synced: u32,
     /// The order among its lanes beyond the clock, once a barrier names some of them only.
     pub(super) order: Option<Box<LaneOrder>>,
+    /// Its groups of `wgmma`.
+    pub(super) wgmma: Groups,
     /// Waits for an mbarrier that have failed once (function and instruction), as they may at any time.
     pub(super) failed_waits: HashSet<(usize, Pc)>,
     /// Instruction that is executed, for findings.
@@ -119,6 +126,7 @@ impl Warp {
             now: 1,
             synced: 1,
             order: None,
+            wgmma: Groups::default(),
             failed_waits: HashSet::new(),
             at: (0, 0),
             hint: 0,
@@ -181,6 +189,9 @@ impl Warp {
             self.at = (program_index, pc);
             let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
+            if active != 0 && !program.touches.is_empty() && cta.launch.config.checks.async_copies {
+                self.track(program, inst, pc, frame)?;
+            }
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;
                 if !self.step(at, inst, active, cta)? {
@@ -293,9 +304,13 @@ impl Warp {
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
             | Op::SetRegisters { .. }
+            | Op::WgmmaFence
+            | Op::WgmmaCommit
+            | Op::WgmmaWait(_)
             | Op::MoveMatrix { .. } => {
                 return Ok(if active == self.lanes { Wait::Ready } else { Wait::Whole });
             }
+            Op::Wgmma(_) => return Ok(if active == self.lanes { Wait::Warpgroup } else { Wait::Whole }),
             Op::Barrier(_) => return Ok(Wait::Barrier),
             _ => return Ok(Wait::Ready),
         };

@@ -1,6 +1,6 @@
 //! Operations of sm_90: mbarriers, bulk copies, `wgmma`.
 
-use super::{Addr, Reg, Space};
+use super::{Addr, MatrixType, Reg, Space};
 use crate::regs::Slot;
 
 /// Which phase a wait is for.
@@ -72,4 +72,30 @@ pub(crate) struct CopyArrive {
     pub(crate) addr: Addr,
     /// Whether the phase takes an arrival more.
     pub(crate) increments: bool,
+}
+
+/// A of a `wgmma`.
+#[derive(Clone, Debug)]
+pub(crate) enum WgmmaA {
+    /// A descriptor, in a 64-bit register.
+    Shared(Slot),
+    Registers(Vec<Slot>),
+}
+
+/// `wgmma.mma_async` m64nNk16 into f32.
+#[derive(Clone, Debug)]
+pub(crate) struct Wgmma {
+    pub(crate) n: usize,
+    pub(crate) input: MatrixType,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: WgmmaA,
+    /// A descriptor.
+    pub(crate) b: Slot,
+    /// Whether D is added to.
+    pub(crate) scale_d: Slot,
+    pub(crate) scale_d_negated: bool,
+    pub(crate) a_negative: bool,
+    pub(crate) b_negative: bool,
+    pub(crate) a_mn_major: bool,
+    pub(crate) b_mn_major: bool,
 }

@@ -264,6 +264,11 @@ pub(crate) enum Op {
         read: bool,
     },
     CopyArrive(Box<CopyArrive>),
+    Wgmma(Box<Wgmma>),
+    WgmmaFence,
+    WgmmaCommit,
+    /// Leaves at most so many groups open.
+    WgmmaWait(u32),
     SetRegisters {
         increase: bool,
         count: u32,
@@ -375,6 +380,15 @@ pub(crate) struct Program {
     pub(crate) callees: Vec<u32>,
     pub(crate) variables: Vec<u32>,
     pub(crate) has_indirect_call: bool,
+    /// The word registers of each instruction, where `wgmma` needs them watched.
+    pub(crate) touches: Vec<Touches>,
+}
+
+/// Word registers that an instruction reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touches {
+    pub(crate) reads: Vec<Slot>,
+    pub(crate) writes: Vec<Slot>,
 }
 
 impl Program {

@@ -59,6 +59,10 @@ pub(crate) enum Family {
     WaitBulk,
     CopyArrive,
     SetRegisters,
+    Wgmma,
+    WgmmaFence,
+    WgmmaCommit,
+    WgmmaWait,
 }
 
 /// A row of the table.

@@ -142,4 +142,35 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "9.7.19.5",
         "takes registers of the CTA's pool, waiting for them, or gives them back",
     ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k16 m64n16k16 m64n24k16 m64n32k16 m64n40k16 m64n48k16 m64n56k16 m64n64k16 \
+         m64n72k16 m64n80k16 m64n88k16 m64n96k16 m64n104k16 m64n112k16 m64n120k16 m64n128k16 \
+         m64n136k16 m64n144k16 m64n152k16 m64n160k16 m64n168k16 m64n176k16 m64n184k16 m64n192k16 \
+         m64n200k16 m64n208k16 m64n216k16 m64n224k16 m64n232k16 m64n240k16 m64n248k16 m64n256k16} f32 {f16 bf16} {f16 bf16}",
+        "9.7.15.5.2",
+        "starts D = A·B (+ D) over a warpgroup; A from shared memory or registers, B from shared memory; sums in f32",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaFence,
+        "wgmma fence sync aligned",
+        "9.7.15.7.1",
+        "orders register accesses before the wgmma that follow",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaCommit,
+        "wgmma commit_group sync aligned",
+        "9.7.15.7.2",
+        "the warpgroup's open wgmma become its newest group",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaWait,
+        "wgmma wait_group sync aligned",
+        "9.7.15.7.3",
+        "waits until at most n of the newest groups are open; registers and tiles of the others are free",
+    ),
 ];
