@@ -225,7 +225,7 @@ impl TensorMap {
                 let (low, high) = if inside { (low, high) } else { (0, 0) };
                 let global = start.wrapping_add(((first + low as i64) as u64).wrapping_mul(bytes));
                 list.push(Chunk {
-                    shared: self.swizzle.apply(shared + row * row_bytes + chunk),
+                    shared: self.swizzle.apply(shared.wrapping_add(row * row_bytes + chunk)),
                     global,
                     skip: (low * bytes) as u32,
                     bytes: ((high - low) * bytes) as u32,

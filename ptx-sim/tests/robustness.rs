@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ptx_sim::{LaunchConfig, LoadError, Memory, Module, launch};
+use ptx_sim::{LaunchConfig, LoadError, Memory, Module, Swizzle, TensorMap, TensorType, launch};
 
 /// A small generator: every run mutates alike.
 struct Random(u64);
@@ -114,9 +114,16 @@ fn damaged_text_is_refused_or_runs_to_an_end() {
                 for param in params.chunks_mut(8).filter(|p| p.len() == 8) {
                     let address = memory.alloc(1024);
                     memory.write(address, &[1; 1024]).unwrap();
+                    if random.below(2) == 0 {
+                        // Where a program takes it for a tensor map, it is one.
+                        let (dims, boxes) = ([64, 8], [64, 1 + random.below(8) as u64]);
+                        let map =
+                            TensorMap::new(TensorType::F16, address, &dims, &[128], &boxes, Swizzle::B128);
+                        memory.write(address, &map.unwrap().to_bytes()).unwrap();
+                    }
                     param.copy_from_slice(&address.to_le_bytes());
                 }
-                let mut config = LaunchConfig::new([2, 1, 1], [64, 1, 1]);
+                let mut config = LaunchConfig::new([2, 1, 1], [[64, 128][round / 2 % 2], 1, 1]);
                 config.instruction_budget = 5000;
                 config.dynamic_smem_bytes = 1024;
                 config.checks = if round % 2 == 0 { ptx_sim::Checks::ALL } else { ptx_sim::Checks::NONE };

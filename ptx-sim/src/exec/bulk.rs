@@ -128,14 +128,19 @@ impl Warp {
             }
             check_alignment(cta, lane, shared, 16)?;
             check_alignment(cta, lane, global, 16)?;
-            let chunk = |at| Chunk { shared: shared + at, global: global + at, skip: 0, bytes: 16 };
+            fits(bytes.into(), lane, shared, cta)?;
+            let chunk = |at| {
+                let (shared, global) = (shared.wrapping_add(at), global.wrapping_add(at));
+                Chunk { shared, global, skip: 0, bytes: 16 }
+            };
             return Ok((0..u64::from(bytes)).step_by(16).map(chunk).collect());
         }
         check_alignment(cta, lane, global, 64)?;
         check_alignment(cta, lane, shared, 128)?;
         let mut bytes = [0; TensorMap::BYTES];
         for (i, part) in bytes.chunks_mut(16).enumerate() {
-            let words = self.read(Space::Generic, global + 16 * i as u64, (lane, 16), false, frame, cta)?;
+            let words =
+                self.read(Space::Generic, global.wrapping_add(16 * i as u64), (lane, 16), false, frame, cta)?;
             part.copy_from_slice(&bytes_of(&words));
         }
         let bad = |detail| Fault::at(FindingKind::BadOperand, lane, global).saying(detail);
@@ -144,6 +149,7 @@ impl Warp {
         if map.rank() != op.coordinates.len() {
             return Err(bad("the tensor map has another number of dimensions"));
         }
+        fits(map.box_bytes(), lane, shared, cta)?;
         let regs = &self.frame(frame)?.regs;
         let at: Vec<i32> = op.coordinates.iter().map(|c| regs.word[*c as usize][lane] as i32).collect();
         Ok(map.chunks(&at, shared))
@@ -247,6 +253,14 @@ impl Warp {
             self.clock.see(agent, done);
         }
     }
+}
+
+/// What is larger than the CTA's shared memory lies partly outside, whether that is checked or not.
+fn fits(bytes: u64, lane: usize, shared: u64, cta: &Cta<'_>) -> Outcome {
+    if bytes > cta.launch.shared_bytes {
+        return Err(Fault::at(FindingKind::OutOfBounds, lane, shared));
+    }
+    Ok(())
 }
 
 fn write_pieces(pieces: &[(u64, u32, Words)], memory: &crate::memory::Memory) {

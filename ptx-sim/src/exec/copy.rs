@@ -10,7 +10,7 @@ use crate::regs::LANES;
 
 use super::access::{addresses, check_alignment, lanes};
 use super::cta::Cta;
-use super::mbarrier::shared_address;
+use super::mbarrier::{LIMIT, shared_address};
 use super::warp::Warp;
 
 /// One instruction's copies.
@@ -153,6 +153,9 @@ impl Warp {
             let mbarrier = cta.mbarrier(offset, lane, address)?;
             if op.increments {
                 mbarrier.pending += 1;
+                if mbarrier.pending > LIMIT {
+                    return Err(Fault::at(FindingKind::BadOperand, lane, address));
+                }
             }
             let (clock, number) = (self.release_clock(1 << lane), self.copies.issued);
             let (now, line) = (self.now, cta.launch.line(self.at));

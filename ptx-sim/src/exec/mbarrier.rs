@@ -16,7 +16,7 @@ use super::cta::Cta;
 use super::warp::{Wait, Warp};
 
 /// The most arrivals, and the most bytes, that a phase can lack (PTX ISA §9.7.13.15.1).
-const LIMIT: u32 = (1 << 20) - 1;
+pub(super) const LIMIT: u32 = (1 << 20) - 1;
 
 /// One mbarrier.
 #[derive(Debug)]

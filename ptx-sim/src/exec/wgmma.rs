@@ -94,6 +94,7 @@ impl Cta<'_> {
 
     /// Reads what lies in shared memory, as the warpgroup's agent.
     fn tiles(&mut self, op: &Wgmma, frames: &[usize], number: u32, group: &mut [Warp]) -> Outcome<Tiles> {
+        check_scale(op, frames, group)?;
         let b = uniform(group, frames, op.b)?;
         let a = match op.a {
             WgmmaA::Shared(slot) => Some(uniform(group, frames, slot)?),
@@ -157,6 +158,18 @@ impl Cta<'_> {
         let b = (0..K * op.n).map(|i| columns[i % op.n * K + i / op.n]).collect();
         Ok(Tiles { a, b })
     }
+}
+
+/// Whether D is added to must be the same in all lanes of all four warps.
+fn check_scale(op: &Wgmma, frames: &[usize], group: &mut [Warp]) -> Outcome {
+    let mut all = Vec::with_capacity(WARPS);
+    for (warp, frame) in group.iter_mut().zip(frames) {
+        all.push(warp.frame(*frame)?.regs.pred[op.scale_d as usize]);
+    }
+    if all.iter().all(|bits| *bits == 0) || all.iter().all(|bits| *bits == u32::MAX) {
+        return Ok(());
+    }
+    Err(Fault::new(FindingKind::BadOperand).saying("scale-d differs within the warpgroup"))
 }
 
 /// A descriptor, which must be the same in all lanes of all four warps.
