@@ -41,6 +41,8 @@ pub(super) struct Mbarrier {
     initialized_by: u32,
     /// Whether the async proxy knows of the initialisation.
     pub(super) fenced: bool,
+    /// Where bytes were last expected.
+    expected: Option<Issued>,
     /// The newest bulk copy of a phase that nobody has waited for.
     pub(super) unwaited: Option<Issued>,
 }
@@ -121,6 +123,11 @@ impl Cta<'_> {
         Ok(())
     }
 
+    /// Where bytes were expected that have not come.
+    pub(super) fn missing_bytes(&self) -> Option<Issued> {
+        self.mbarriers.values().filter(|m| m.valid && m.bytes > 0).find_map(|m| m.expected)
+    }
+
     /// The async proxy knows of the mbarriers that the warp has initialised.
     pub(super) fn fence_mbarriers(&mut self, warp: u32) {
         self.mbarriers.values_mut().filter(|m| m.initialized_by == warp).for_each(|m| m.fenced = true);
@@ -164,7 +171,7 @@ impl Warp {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
                     let phase = cta.mbarrier(offset, lane, address)?.phase;
                     if let Some(bytes) = bytes {
-                        expect(offset, bytes, (lane, address), cta)?;
+                        self.expect(offset, bytes, (lane, address), cta)?;
                     }
                     let site = (self.index, cta.launch.line(self.at));
                     cta.arrive_at((offset, lane, address), count, site, &self.release_clock(1 << lane))?;
@@ -172,7 +179,10 @@ impl Warp {
                         self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
                     }
                 }
-                MbarrierAction::ExpectTx(bytes) => expect(offset, word(*bytes), (lane, address), cta)?,
+                MbarrierAction::ExpectTx(bytes) => {
+                    let bytes = word(*bytes);
+                    self.expect(offset, bytes, (lane, address), cta)?;
+                }
                 MbarrierAction::CompleteTx(bytes) => {
                     cta.transact(offset, -i64::from(word(*bytes)), lane, address)?;
                 }
@@ -202,6 +212,15 @@ impl Warp {
             cta.shared.check_mbarrier(offset, &who)?;
         }
         Ok(Some(offset))
+    }
+
+    fn expect(&self, offset: u64, bytes: u32, (lane, address): (usize, u64), cta: &mut Cta<'_>) -> Outcome {
+        if bytes > LIMIT {
+            return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()));
+        }
+        let mbarrier = cta.mbarrier(offset, lane, address)?;
+        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.at });
+        cta.transact(offset, bytes.into(), lane, address)
     }
 
     fn init_mbarrier(
@@ -237,6 +256,7 @@ impl Warp {
             sites: Vec::new(),
             initialized_by: self.index,
             fenced: false,
+            expected: None,
             unwaited: None,
         };
         cta.mbarriers.insert(offset, new);
@@ -355,11 +375,4 @@ impl Warp {
         }
         Ok(any)
     }
-}
-
-fn expect(offset: u64, bytes: u32, (lane, address): (usize, u64), cta: &mut Cta<'_>) -> Outcome {
-    if bytes > LIMIT {
-        return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()));
-    }
-    cta.transact(offset, bytes.into(), lane, address)
 }

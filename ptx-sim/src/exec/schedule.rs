@@ -38,13 +38,9 @@ impl Cta<'_> {
         self.finish_stores();
         match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
             (Some(deferred), _) => Err(deferred),
-            (None, None) => match self.unwaited().filter(|_| self.launch.config.checks.async_copies) {
+            (None, None) => match self.left_over() {
                 None => Ok(self.counters),
-                Some(copy) => {
-                    let detail = "the CTA ends before anybody has waited for the copy";
-                    let fault = Fault::new(FindingKind::AsyncPending).saying(detail);
-                    Err(self.finding(*fault, copy.warp, copy.at))
-                }
+                Some(finding) => Err(finding),
             },
             (None, Some(at)) => {
                 let blocked = self.blocked(&warps, &states);
@@ -57,6 +53,21 @@ impl Cta<'_> {
                 Err(finding)
             }
         }
+    }
+
+    /// What every warp has left undone at its end.
+    fn left_over(&self) -> Option<Box<Finding>> {
+        if !self.launch.config.checks.async_copies {
+            return None;
+        }
+        let (kind, detail, place) = match (self.unwaited(), self.missing_bytes()) {
+            (Some(copy), _) => {
+                (FindingKind::AsyncPending, "the CTA ends before anybody has waited for the copy", copy)
+            }
+            (None, Some(place)) => (FindingKind::Mbarrier, "bytes are expected that never come", place),
+            (None, None) => return None,
+        };
+        Some(self.finding(*Fault::new(kind).saying(detail), place.warp, place.at))
     }
 
     /// Lets a warp run, and then those that it has set free.
