@@ -89,6 +89,11 @@ const fn row(
     FamilyRow { family, pattern, section, meaning, needs: "" }
 }
 
+/// A row of newer targets.
+const fn from(needs: &'static str, row: FamilyRow) -> FamilyRow {
+    FamilyRow { needs, ..row }
+}
+
 /// The families.
 const ROWS: &[FamilyRow] = &[
     row(
@@ -171,11 +176,14 @@ const ROWS: &[FamilyRow] = &[
     row(Family::Nothing, "prefetch {global local} {L1 L2}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "prefetchu {L1}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "nanosleep {u32}", "9.7.13.9", "a hint, without effect here"),
-    row(
-        Family::Nothing,
-        "griddepcontrol {launch_dependents wait}",
-        "9.7.13.13",
-        "one grid at a time: without effect",
+    from(
+        "sm_90",
+        row(
+            Family::Nothing,
+            "griddepcontrol {launch_dependents wait}",
+            "9.7.13.13",
+            "one grid at a time: without effect",
+        ),
     ),
     row(
         Family::CopyAsync,
@@ -202,11 +210,14 @@ const ROWS: &[FamilyRow] = &[
         "9.7.14.5.15",
         "loads 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
     ),
-    row(
-        Family::StoreMatrix,
-        "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
-        "9.7.14.5.16",
-        "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    from(
+        "sm_90",
+        row(
+            Family::StoreMatrix,
+            "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
+            "9.7.14.5.16",
+            "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+        ),
     ),
     row(
         Family::MoveMatrix,
@@ -264,7 +275,10 @@ const ROWS: &[FamilyRow] = &[
         "d = the operation over the lanes' values",
     ),
     row(Family::ActiveMask, "activemask b32", "9.7.13.10", "d = the lanes that execute this instruction"),
-    row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
+    from(
+        "sm_90",
+        row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
+    ),
     row(
         Family::Barrier,
         "{bar barrier} [cta] {sync arrive} [aligned]",
