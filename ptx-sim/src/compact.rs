@@ -1,40 +1,81 @@
-//! Renumbers the registers of a function so that only those that it names take space.
+//! Renumbers the registers of a function so that only those that it names take space, and lists those that each instruction
+//! reads and writes.
 
 use std::collections::HashMap;
 
-use crate::op::{Addr, Callee, Op, Program, Reg};
+use crate::op::{
+    Addr, BulkTo, Callee, Inst, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg, Touches, Wgmma,
+    WgmmaA,
+};
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::Shape;
 
 /// Gives the registers that the program names the numbers from 0 on, in order of appearance.
 pub(crate) fn renumber(program: &mut Program) {
-    let mut numbers = Numbers::default();
-    for constant in &mut program.constants {
-        numbers.slot(constant.bank, &mut constant.slot);
-    }
-    for inst in &mut program.insts {
-        if let Some(guard) = &mut inst.guard {
-            numbers.slot(Bank::Pred, &mut guard.slot);
-        }
-        numbers.op(&mut inst.op);
-    }
-    program.registers = numbers.counts;
-}
-
-/// New numbers by bank and old number.
-#[derive(Default)]
-struct Numbers {
-    map: HashMap<(Bank, Slot), Slot>,
-    counts: [usize; 3],
-}
-
-impl Numbers {
-    fn slot(&mut self, bank: Bank, slot: &mut Slot) {
-        let count = &mut self.counts[bank as usize];
-        *slot = *self.map.entry((bank, *slot)).or_insert_with(|| {
+    let mut map: HashMap<(Bank, Slot), Slot> = HashMap::new();
+    let mut counts = [0; 3];
+    let mut number = |bank: Bank, slot: &mut Slot, _: Role| {
+        let count = &mut counts[bank as usize];
+        *slot = *map.entry((bank, *slot)).or_insert_with(|| {
             *count += 1;
             *count as Slot - 1
         });
+    };
+    for constant in &mut program.constants {
+        number(constant.bank, &mut constant.slot, Role::Write);
+    }
+    for inst in &mut program.insts {
+        if let Some(guard) = &mut inst.guard {
+            number(Bank::Pred, &mut guard.slot, Role::Read);
+        }
+        Visitor(&mut number).op(&mut inst.op);
+    }
+    program.registers = counts;
+}
+
+/// The word registers that each instruction touches; empty for a function without `wgmma`, which needs no such list.
+pub(crate) fn touches(program: &Program) -> Vec<Touches> {
+    if !program.insts.iter().any(|inst| matches!(inst.op, Op::Wgmma(_))) {
+        return Vec::new();
+    }
+    let one = |inst: &Inst| {
+        let mut touches = Touches::default();
+        let mut note = |bank: Bank, slot: &mut Slot, role: Role| match (bank, role) {
+            (Bank::Word, Role::Read) => touches.reads.push(*slot),
+            (Bank::Word, Role::Write) => touches.writes.push(*slot),
+            _ => {}
+        };
+        Visitor(&mut note).op(&mut inst.op.clone());
+        touches
+    };
+    program.insts.iter().map(one).collect()
+}
+
+/// What an instruction does with a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Read,
+    Write,
+}
+
+/// Calls a function with every register of an operation.
+struct Visitor<'f, F: FnMut(Bank, &mut Slot, Role)>(&'f mut F);
+
+impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
+    fn slot(&mut self, bank: Bank, slot: &mut Slot) {
+        (self.0)(bank, slot, Role::Read);
+    }
+
+    fn result(&mut self, bank: Bank, slot: &mut Slot) {
+        (self.0)(bank, slot, Role::Write);
+    }
+
+    fn written(&mut self, reg: &mut Reg) {
+        self.result(reg.bank, &mut reg.slot);
+    }
+
+    fn words_written(&mut self, slots: &mut [Slot]) {
+        slots.iter_mut().for_each(|s| self.result(Bank::Word, s));
     }
 
     fn word(&mut self, slot: &mut Slot) {
@@ -54,10 +95,10 @@ impl Numbers {
     }
 
     fn lane(&mut self, slots: &mut Slots, (result, args): (Shape, &'static [Shape])) {
-        self.slot(result.bank, &mut slots[0]);
         for (slot, shape) in slots[1..].iter_mut().zip(args) {
             self.slot(shape.bank, slot);
         }
+        self.result(result.bank, &mut slots[0]);
     }
 
     fn op(&mut self, op: &mut Op) {
@@ -69,33 +110,42 @@ impl Numbers {
             Op::Convert(op, s) => self.lane(s, op.shapes()),
             Op::Cvt(cvt) => {
                 self.reg(&mut cvt.operand);
-                self.reg(&mut cvt.result);
+                self.written(&mut cvt.result);
             }
-            Op::CvtPack { slots, .. } => slots[..3].iter_mut().for_each(|s| self.word(s)),
+            Op::CvtPack { slots, .. } => {
+                slots[1..3].iter_mut().for_each(|s| self.word(s));
+                self.result(Bank::Word, &mut slots[0]);
+            }
             Op::Carry(carry) => {
                 self.pred(&mut carry.flag);
-                carry.regs.iter_mut().for_each(|r| self.reg(r));
+                carry.regs[1..].iter_mut().for_each(|r| self.reg(r));
+                self.written(&mut carry.regs[0]);
             }
             Op::Combine { compared, c, p, q, .. } => {
                 [compared, c, p, q].into_iter().for_each(|s| self.pred(s))
             }
             Op::Pack(pack) => {
                 pack.1.iter_mut().for_each(|r| self.reg(r));
-                self.reg(&mut pack.0);
+                self.written(&mut pack.0);
             }
             Op::Unpack(unpack) => {
                 self.reg(&mut unpack.1);
-                unpack.0.iter_mut().flatten().for_each(|r| self.reg(r));
+                unpack.0.iter_mut().flatten().for_each(|r| self.written(r));
             }
-            Op::Timer(_, reg) => self.reg(reg),
-            Op::Load(access) | Op::Store(access) => {
+            Op::Timer(_, reg) => self.written(reg),
+            Op::Load(access) => {
+                self.addr(&mut access.addr);
+                access.regs.iter_mut().for_each(|r| self.written(r));
+            }
+            Op::Store(access) => {
                 self.addr(&mut access.addr);
                 access.regs.iter_mut().for_each(|r| self.reg(r));
             }
             Op::Atomic(atomic) => {
                 self.addr(&mut atomic.addr);
                 self.reg(&mut atomic.operand);
-                atomic.swap.iter_mut().chain(&mut atomic.result).for_each(|r| self.reg(r));
+                atomic.swap.iter_mut().for_each(|r| self.reg(r));
+                atomic.result.iter_mut().for_each(|r| self.written(r));
             }
             Op::CopyAsync(copy) => {
                 self.addr(&mut copy.to);
@@ -103,7 +153,11 @@ impl Numbers {
                 copy.source_bytes.iter_mut().for_each(|r| self.reg(r));
                 copy.ignore.iter_mut().for_each(|p| self.pred(p));
             }
-            Op::LoadMatrix(matrix) | Op::StoreMatrix(matrix) => {
+            Op::LoadMatrix(matrix) => {
+                self.addr(&mut matrix.addr);
+                self.words_written(&mut matrix.regs);
+            }
+            Op::StoreMatrix(matrix) => {
                 self.addr(&mut matrix.addr);
                 matrix.regs.iter_mut().for_each(|s| self.word(s));
             }
@@ -111,41 +165,95 @@ impl Numbers {
         }
     }
 
+    fn mbarrier(&mut self, op: &mut MbarrierOp) {
+        self.addr(&mut op.addr);
+        match &mut op.action {
+            MbarrierAction::Init { count: word }
+            | MbarrierAction::ExpectTx(word)
+            | MbarrierAction::CompleteTx(word) => self.word(word),
+            MbarrierAction::Invalidate => {}
+            MbarrierAction::Arrive { count, bytes, state } => {
+                count.iter_mut().chain(bytes).for_each(|s| self.word(s));
+                state.iter_mut().for_each(|r| self.written(r));
+            }
+            MbarrierAction::Wait { result, phase } => {
+                self.pred(result);
+                match phase {
+                    PhaseOperand::Parity(word) => self.word(word),
+                    PhaseOperand::State(state) => self.slot(Bank::Double, state),
+                }
+            }
+        }
+    }
+
+    fn wgmma(&mut self, op: &mut Wgmma) {
+        match &mut op.a {
+            WgmmaA::Shared(slot) => self.slot(Bank::Double, slot),
+            WgmmaA::Registers(slots) => slots.iter_mut().for_each(|s| self.word(s)),
+        }
+        self.slot(Bank::Double, &mut op.b);
+        self.pred(&mut op.scale_d);
+        self.words_written(&mut op.d);
+    }
+
     fn warp_op(&mut self, op: &mut Op) {
         match op {
-            Op::MoveMatrix { result, value } => [value, result].into_iter().for_each(|s| self.word(s)),
-            Op::Mma(mma) => {
-                let lists = [&mut mma.a, &mut mma.b, &mut mma.c, &mut mma.d];
-                lists.into_iter().flatten().for_each(|s| self.word(s));
+            Op::MoveMatrix { result, value } => {
+                self.word(value);
+                self.result(Bank::Word, result);
             }
-            Op::WmmaLoad(access) | Op::WmmaStore(access) => {
+            Op::Mma(mma) => {
+                let lists = [&mut mma.a, &mut mma.b, &mut mma.c];
+                lists.into_iter().flatten().for_each(|s| self.word(s));
+                self.words_written(&mut mma.d);
+            }
+            Op::WmmaLoad(access) => {
+                self.addr(&mut access.addr);
+                access.stride.iter_mut().for_each(|s| self.word(s));
+                self.words_written(&mut access.regs);
+            }
+            Op::WmmaStore(access) => {
                 self.addr(&mut access.addr);
                 access.stride.iter_mut().chain(&mut access.regs).for_each(|s| self.word(s));
             }
             Op::WmmaMma(mma) => {
-                let lists = [&mut mma.a, &mut mma.b, &mut mma.c, &mut mma.d];
+                let lists = [&mut mma.a, &mut mma.b, &mut mma.c];
                 lists.into_iter().flatten().for_each(|s| self.word(s));
+                self.words_written(&mut mma.d);
             }
             Op::Shuffle(op) => {
-                let words = [&mut op.value, &mut op.lane, &mut op.clamp, &mut op.members, &mut op.result];
+                let words = [&mut op.value, &mut op.lane, &mut op.clamp, &mut op.members];
                 words.into_iter().for_each(|s| self.word(s));
+                self.result(Bank::Word, &mut op.result);
                 op.in_range.iter_mut().for_each(|p| self.pred(p));
             }
             Op::Collective(op) => {
                 self.reg(&mut op.value);
                 self.word(&mut op.members);
-                op.result.iter_mut().for_each(|r| self.reg(r));
+                op.result.iter_mut().for_each(|r| self.written(r));
                 op.pred.iter_mut().for_each(|p| self.pred(p));
             }
             Op::Barrier(barrier) => {
                 self.word(&mut barrier.id);
                 barrier.threads.iter_mut().for_each(|s| self.word(s));
                 if let Some((_, reg, pred, _)) = &mut barrier.reduction {
-                    self.reg(reg);
+                    self.written(reg);
                     self.pred(pred);
                 }
             }
-            Op::ActiveMask(slot) | Op::WarpBarrier(slot) => self.word(slot),
+            Op::Mbarrier(op) => self.mbarrier(op),
+            Op::Bulk(op) => {
+                self.addr(&mut op.shared);
+                self.addr(&mut op.global);
+                if let BulkTo::Shared { mbarrier, .. } = &mut op.to {
+                    self.addr(mbarrier);
+                }
+                op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));
+            }
+            Op::CopyArrive(op) => self.addr(&mut op.addr),
+            Op::ActiveMask(slot) => self.result(Bank::Word, slot),
+            Op::WarpBarrier(slot) => self.word(slot),
+            Op::Wgmma(op) => self.wgmma(op),
             Op::BranchTable { index, .. } => self.word(index),
             Op::Call(call) => {
                 if let Callee::Register(slot) = &mut call.callee {

@@ -1,4 +1,5 @@
-//! Counts what a CTA does. All counts are exact and do not depend on the schedule, but for the branches that diverge.
+//! Counts what a CTA does. All counts are exact and do not depend on the schedule, but for the branches that diverge and the
+//! turns of loops that wait for an mbarrier.
 
 use crate::launch::Launch;
 use crate::op::{Pc, Space};
@@ -36,8 +37,10 @@ pub struct SharedTraffic {
 pub(crate) struct Counters {
     /// Warp and thread instructions at every program counter of every function.
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
+    pub(crate) wgmma: u64,
     pub(crate) tensor_flops: u64,
     pub(crate) barriers: u64,
+    pub(crate) mbarrier_waits: u64,
     pub(crate) divergent_branches: u64,
     pub(crate) atomics: u64,
     pub(crate) global_load: GlobalTraffic,
@@ -46,6 +49,9 @@ pub(crate) struct Counters {
     pub(crate) async_shared: SharedTraffic,
     pub(crate) shared_load: SharedTraffic,
     pub(crate) shared_store: SharedTraffic,
+    pub(crate) bulk_copies: u64,
+    pub(crate) bulk_load_bytes: u64,
+    pub(crate) bulk_store_bytes: u64,
     pub(crate) local_bytes: u64,
     /// Most committed `cp.async` groups in flight at a wait.
     pub(crate) async_groups: u32,
@@ -145,10 +151,15 @@ impl Counters {
                 to[1] += from[1];
             }
         }
+        self.wgmma += other.wgmma;
         self.tensor_flops += other.tensor_flops;
         self.barriers += other.barriers;
+        self.mbarrier_waits += other.mbarrier_waits;
         self.divergent_branches += other.divergent_branches;
         self.atomics += other.atomics;
+        self.bulk_copies += other.bulk_copies;
+        self.bulk_load_bytes += other.bulk_load_bytes;
+        self.bulk_store_bytes += other.bulk_store_bytes;
         self.local_bytes += other.local_bytes;
         self.async_groups = self.async_groups.max(other.async_groups);
         self.global_load.merge(&other.global_load);

@@ -40,6 +40,18 @@ pub enum LoadError {
         /// Its mnemonic.
         instruction: String,
     },
+    /// An instruction that the module's `.target` does not have.
+    #[error("line {line}: `{instruction}` needs .target {needs}, the module has `{target}`")]
+    Target {
+        /// Line of the instruction.
+        line: u32,
+        /// Its mnemonic.
+        instruction: String,
+        /// The least target, or the one target if it ends in `a`.
+        needs: &'static str,
+        /// The module's.
+        target: String,
+    },
     /// An operand of the wrong kind or width.
     #[error("line {line}: operand {position} of `{instruction}` must be {expected}")]
     Operand {
@@ -110,6 +122,7 @@ impl LoadError {
             | LoadError::Unterminated { line, .. }
             | LoadError::Expected { line, .. }
             | LoadError::Unsupported { line, .. }
+            | LoadError::Target { line, .. }
             | LoadError::Operand { line, .. }
             | LoadError::OperandCount { line, .. }
             | LoadError::Undeclared { line, .. }

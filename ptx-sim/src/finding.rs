@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::blocked::Blocked;
+
 /// A rule that the kernel broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -14,8 +16,14 @@ pub enum FindingKind {
     Misaligned,
     /// A read of memory that nobody wrote.
     Uninitialized,
-    /// An access to the target of a `cp.async` that its thread has not waited for, or a source that changed before the wait.
+    /// An access to the target of an asynchronous copy that is not waited for, or a write to what an asynchronous copy or
+    /// a `wgmma` may still read.
     AsyncPending,
+    /// A write of the generic proxy that the async proxy (bulk copies, `wgmma`) meets without `fence.proxy.async` between.
+    ProxyFence,
+    /// An mbarrier used before its initialisation or after its end, with more arrivals than its phase expects, or as plain
+    /// memory.
+    Mbarrier,
     /// Two accesses to shared memory, one of them a write, that no barrier orders.
     SharedRace,
     /// Two accesses to global memory by different CTAs, one of them a write.
@@ -30,6 +38,12 @@ pub enum FindingKind {
     ShuffleInactive,
     /// An instruction that the whole warp must execute, in a diverged warp.
     DivergedWarp,
+    /// A register of a `wgmma` touched before its group is waited for.
+    WgmmaPending,
+    /// A register of a `wgmma` that another instruction wrote without `wgmma.fence` between.
+    WgmmaFence,
+    /// Warps of a warpgroup that execute different `wgmma` or `setmaxnreg`, or not all of them.
+    DivergedWarpgroup,
     /// The kernel executed `trap`.
     Trap,
     /// A call or jump through a value that is no valid target.
@@ -47,6 +61,8 @@ impl FindingKind {
             FindingKind::Misaligned => "misaligned",
             FindingKind::Uninitialized => "uninitialized",
             FindingKind::AsyncPending => "async-pending",
+            FindingKind::ProxyFence => "proxy-fence",
+            FindingKind::Mbarrier => "mbarrier",
             FindingKind::SharedRace => "shared-race",
             FindingKind::GlobalRace => "global-race",
             FindingKind::BarrierDivergence => "barrier-divergence",
@@ -54,6 +70,9 @@ impl FindingKind {
             FindingKind::Budget => "budget",
             FindingKind::ShuffleInactive => "shuffle-inactive",
             FindingKind::DivergedWarp => "diverged-warp",
+            FindingKind::WgmmaPending => "wgmma-pending",
+            FindingKind::WgmmaFence => "wgmma-fence",
+            FindingKind::DivergedWarpgroup => "diverged-warpgroup",
             FindingKind::Trap => "trap",
             FindingKind::BadTarget => "bad-target",
             FindingKind::BadOperand => "bad-operand",
@@ -108,6 +127,10 @@ pub struct Finding {
     pub address: Option<u64>,
     /// The access that it collides with.
     pub other: Option<OtherAccess>,
+    /// Which of the rules of its kind is broken, where the kind does not say all.
+    pub detail: Option<&'static str>,
+    /// In a deadlock, every warp that waits, and for what.
+    pub blocked: Vec<Blocked>,
     /// Seed of the schedule.
     pub seed: Option<u64>,
 }
@@ -141,10 +164,13 @@ impl fmt::Display for Finding {
                 write!(f, " by warp {warp} lanes {:#010x}", other.lanes)?;
             }
         }
+        if let Some(detail) = self.detail {
+            write!(f, "; {detail}")?;
+        }
         if let Some(seed) = self.seed {
             write!(f, "; seed {seed}")?;
         }
-        Ok(())
+        self.blocked.iter().try_for_each(|blocked| write!(f, "\n  {blocked}"))
     }
 }
 
@@ -155,15 +181,22 @@ pub(crate) struct Fault {
     pub(crate) lane: Option<usize>,
     pub(crate) address: Option<u64>,
     pub(crate) other: Option<OtherAccess>,
+    pub(crate) detail: Option<&'static str>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: FindingKind) -> Box<Fault> {
-        Box::new(Fault { kind, lane: None, address: None, other: None })
+        Box::new(Fault { kind, lane: None, address: None, other: None, detail: None })
     }
 
     pub(crate) fn at(kind: FindingKind, lane: usize, address: u64) -> Box<Fault> {
-        Box::new(Fault { kind, lane: Some(lane), address: Some(address), other: None })
+        Box::new(Fault { kind, lane: Some(lane), address: Some(address), other: None, detail: None })
+    }
+
+    /// With the rule that is broken.
+    pub(crate) fn saying(mut self: Box<Fault>, detail: &'static str) -> Box<Fault> {
+        self.detail = Some(detail);
+        self
     }
 }
 

@@ -239,6 +239,14 @@ impl<'l> Launch<'l> {
         Some(SourceLine { file: self.module.files.get(&file)?.clone(), line })
     }
 
+    /// The shared variable that holds an address, and the offset in it. A dynamic array goes on to the end.
+    pub(crate) fn shared_symbol(&self, address: u64) -> Option<(String, u64)> {
+        let shared = self.entry.shared.iter().chain(&self.entry.dynamic_shared);
+        let base = |index: u32| self.variables[index as usize];
+        let index = *shared.filter(|i| base(**i) <= address).max_by_key(|i| base(**i))?;
+        Some((self.module.variables[index as usize].name.clone(), address - base(index)))
+    }
+
     /// Puts the constants of a function into its registers.
     pub(crate) fn fill_constants(
         &self,

@@ -2,9 +2,9 @@
 //!
 //! [`Module::parse`] turns PTX text into a decoded program and refuses, with its line, whatever the table of supported forms
 //! does not list. [`launch()`] runs a grid: warps of 32 lanes with divergence and reconvergence, shared memory, barriers,
-//! asynchronous copies, tensor-core instructions. While it runs, every access is checked, and the first broken rule ends the
-//! launch as a [`Finding`] with its place. A [`Report`] counts what was done. Times are not predicted.
-
+//! mbarriers, asynchronous and bulk copies, tensor-core instructions of warps and warpgroups. While it runs, every access is
+//! checked, and the first broken rule ends the launch as a [`Finding`] with its place. A [`Report`] counts what was done. Times
+//! are not predicted.
 //!
 //! ```
 //! use ptx_sim::{LaunchConfig, Memory, Module, launch};
@@ -41,15 +41,22 @@
 //! - Sums of `mma` are taken in f32 in order of k; hardware may round differently, within the bound that the ISA leaves open.
 //! - The source of a `cp.async` is read when it is issued; that it changes before the wait is found at the wait, by value.
 //! - A CTA that executes a fence and then an atomic is no longer checked for races with other CTAs.
-//! - A shared-memory race is found between the last write and the latest reads of two warps of each granule.
+//! - A shared-memory race is found between the last write and the latest reads of three warps, warpgroups or bulk groups of
+//!   each granule.
 //! - CTAs do not run in lockstep: a kernel whose CTAs wait for one another ends in [`FindingKind::Budget`].
-//! - `mbarrier`, bulk copies and `wgmma` are refused. They belong next to the barriers (`exec/barrier.rs`), the queue of
-//!   asynchronous copies (`exec/copy.rs`) and the tensor instructions (`exec/mma.rs`), with a row each in the family table.
+//! - A cluster has one CTA, whose `.shared::cluster` addresses are its own.
+//! - A wait for an mbarrier fails once where it would wait, then waits: how often a loop around it turns is not the hardware's.
+//! - `wgmma` is computed when its four warps have come, and its registers are watched until its group is waited for. A `mov`
+//!   between registers counts as renaming; reads before `wgmma.fence` are not looked for.
+//! - Bulk copies read their source when they are issued. Tensor maps are the simulator's own ([`TensorMap`]).
+//! - What a warp has before `setmaxnreg` is an estimate: the most that lets the CTA start.
 
 #![forbid(unsafe_code)]
 
 mod bits;
+mod blocked;
 mod cfg;
+mod clock;
 mod compact;
 mod config;
 mod counters;
@@ -74,8 +81,10 @@ mod shared;
 mod summary;
 mod support;
 mod table;
+mod tensor_map;
 mod window;
 
+pub use blocked::{ArrivalSite, Blocked, BlockedOn};
 pub use config::{Checks, LaunchConfig, Limits, Schedule};
 pub use counters::{GlobalTraffic, SharedTraffic};
 pub use error::{LoadError, MemoryError, SimError};
@@ -86,3 +95,4 @@ pub use module::{Entry, Module, Param};
 pub use occupancy::{Multiprocessor, Occupancy, OccupancyLimit};
 pub use report::{InstructionClass, LineCount, Report, SourceCount};
 pub use support::support_matrix;
+pub use tensor_map::{Swizzle, TensorMap, TensorMapError, TensorType};

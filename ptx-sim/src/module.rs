@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::decode::{self, Names, Target, Variable};
 use crate::error::LoadError;
-use crate::op::{Op, Program, Space as OpSpace};
+use crate::op::{BulkTo, Op, Program, Space as OpSpace};
 use crate::parse::ast::{self, InitValue, Space};
 
 /// A module that was parsed, checked and decoded.
@@ -105,7 +105,7 @@ impl Module {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parsed = crate::parse::parse(ptx)?;
         let functions = unique_functions(parsed.functions)?;
-        let names = names(&functions, &parsed.variables)?;
+        let names = names(&functions, &parsed.variables, parsed.target)?;
         let mut variables =
             parsed.variables.iter().map(|v| variable(v, &names)).collect::<Result<Vec<_>, _>>()?;
         let programs = decode::programs(&functions, &names, &mut variables, refused);
@@ -165,6 +165,7 @@ fn unique_functions(all: Vec<ast::Function<'_>>) -> Result<Vec<ast::Function<'_>
 fn names<'a>(
     functions: &[ast::Function<'a>],
     variables: &[ast::Variable<'a>],
+    target: &'a str,
 ) -> Result<Names<'a>, LoadError> {
     let mut by_name = HashMap::new();
     for (index, variable) in variables.iter().enumerate() {
@@ -176,6 +177,7 @@ fn names<'a>(
         variables: by_name,
         functions: functions.iter().enumerate().map(|(i, f)| (f.name, i as u32)).collect(),
         has_body: functions.iter().map(|f| f.body.is_some()).collect(),
+        target,
     })
 }
 
@@ -212,7 +214,8 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
         // What an initialiser leaves out is zero (PTX ISA §5.4.4).
         init.resize(bytes as usize, 0);
     }
-    Ok(Variable { space, align, bytes, is_extern: variable.is_extern, init, relocations })
+    let name = variable.name.to_owned();
+    Ok(Variable { name, space, align, bytes, is_extern: variable.is_extern, init, relocations })
 }
 
 fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], variables: &[Variable]) -> Entry {
@@ -254,6 +257,13 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::Atomic(atomic) => (atomic.space, u32::from(atomic.ty.bits()) / 8),
         Op::CopyAsync(copy) => (OpSpace::Shared, copy.bytes.into()),
         Op::StoreMatrix(_) => (OpSpace::Shared, 16),
+        Op::Mbarrier(op) => (op.space, 8),
+        Op::Bulk(op) => match (&op.to, op.bytes) {
+            (BulkTo::Shared { .. }, _) => (OpSpace::Shared, 16),
+            (BulkTo::Global, Some(_)) => (OpSpace::Global, 16),
+            // A row may end after any element.
+            (BulkTo::Global, None) => (OpSpace::Global, 1),
+        },
         Op::WmmaStore(access) => (access.space, u32::from(access.ty.bits()) / 8),
         _ => return None,
     };

@@ -22,7 +22,7 @@ pub enum InstructionClass {
     Special,
     /// Conversions between types.
     Convert,
-    /// `mma`.
+    /// `mma`, `wmma`, `wgmma`.
     Tensor,
     /// Loads and stores of global memory, and generic ones.
     Global,
@@ -30,7 +30,7 @@ pub enum InstructionClass {
     Shared,
     /// Loads and stores of local memory and parameters.
     Local,
-    /// `cp.async` and its groups.
+    /// `cp.async`, `cp.async.bulk` and their groups.
     AsyncCopy,
     /// Atomic operations.
     Atomic,
@@ -125,10 +125,14 @@ pub struct Report {
     pub lines: Vec<LineCount>,
     /// Source lines that executed, by file and line; empty without `.loc`.
     pub sources: Vec<SourceCount>,
-    /// Floating-point operations of `mma`, a multiply-add counting as two.
+    /// Products of warpgroups (`wgmma`).
+    pub wgmma: u64,
+    /// Floating-point operations of `mma` and `wgmma`, a multiply-add counting as two.
     pub tensor_flops: u64,
     /// Arrivals of warps at barriers.
     pub barriers: u64,
+    /// Waits of warps for an mbarrier's phase that ended with its completion.
+    pub mbarrier_waits: u64,
     /// Branches at which a warp's lanes parted.
     pub divergent_branches: u64,
     /// Atomic operations, a lane each.
@@ -145,6 +149,12 @@ pub struct Report {
     pub shared_load: SharedTraffic,
     /// Stores to shared memory, `stmatrix` included.
     pub shared_store: SharedTraffic,
+    /// Bulk copies, a thread each.
+    pub bulk_copies: u64,
+    /// Bytes that bulk copies bring to shared memory, parts outside a tensor included.
+    pub bulk_load_bytes: u64,
+    /// Bytes that bulk copies write to global memory.
+    pub bulk_store_bytes: u64,
     /// Bytes of local memory that lanes accessed.
     pub local_bytes: u64,
     /// Most `cp.async` groups in flight when a warp waited.
@@ -195,8 +205,10 @@ impl Report {
             by_class,
             lines,
             sources: sources(module, &counters),
+            wgmma: counters.wgmma,
             tensor_flops: counters.tensor_flops,
             barriers: counters.barriers,
+            mbarrier_waits: counters.mbarrier_waits,
             divergent_branches: counters.divergent_branches,
             atomics: counters.atomics,
             global_load: counters.global_load,
@@ -205,6 +217,9 @@ impl Report {
             async_shared: counters.async_shared,
             shared_load: counters.shared_load,
             shared_store: counters.shared_store,
+            bulk_copies: counters.bulk_copies,
+            bulk_load_bytes: counters.bulk_load_bytes,
+            bulk_store_bytes: counters.bulk_store_bytes,
             local_bytes: counters.local_bytes,
             async_groups: counters.async_groups,
         }
@@ -254,15 +269,33 @@ fn class_of(op: &Op) -> InstructionClass {
         Op::WmmaLoad(_) | Op::WmmaStore(_) => InstructionClass::Shared,
         Op::LoadMatrix(_) | Op::StoreMatrix(_) => InstructionClass::Shared,
         Op::Atomic(_) => InstructionClass::Atomic,
-        Op::CopyAsync(_) | Op::CommitGroup | Op::WaitGroup(_) => InstructionClass::AsyncCopy,
-        Op::Mma(_) | Op::WmmaMma(_) => InstructionClass::Tensor,
+        Op::CopyAsync(_)
+        | Op::CommitGroup
+        | Op::WaitGroup(_)
+        | Op::Bulk(_)
+        | Op::CommitBulk
+        | Op::WaitBulk { .. } => InstructionClass::AsyncCopy,
+        Op::Mma(_) | Op::WmmaMma(_) | Op::Wgmma(_) => InstructionClass::Tensor,
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
             InstructionClass::Warp
         }
-        Op::Barrier(_) | Op::WarpBarrier(_) | Op::Fence => InstructionClass::Barrier,
-        Op::Branch { .. } | Op::BranchTable { .. } | Op::Call(_) | Op::Return | Op::Exit | Op::Trap => {
-            InstructionClass::Control
-        }
+        Op::Barrier(_)
+        | Op::WarpBarrier(_)
+        | Op::Fence
+        | Op::Mbarrier(_)
+        | Op::CopyArrive(_)
+        | Op::MbarrierFence
+        | Op::ProxyFence
+        | Op::WgmmaFence
+        | Op::WgmmaCommit
+        | Op::WgmmaWait(_) => InstructionClass::Barrier,
+        Op::Branch { .. }
+        | Op::BranchTable { .. }
+        | Op::Call(_)
+        | Op::Return
+        | Op::Exit
+        | Op::Trap
+        | Op::SetRegisters { .. } => InstructionClass::Control,
     }
 }
 

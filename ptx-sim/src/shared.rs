@@ -1,7 +1,8 @@
 //! Shared memory of a CTA and what is known about each granule of it: who wrote it, who read it, which asynchronous copy
 //! is on its way to it. Two accesses are ordered if a barrier lies between them; each warp carries a vector clock, which
-//! barriers join.
+//! barriers join. Bulk copies and `wgmma` access it through the async proxy, as agents of their own (`clock.rs`).
 
+use crate::clock::{Agent, Clock};
 use crate::config::Checks;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::lane_order::LaneOrder;
@@ -11,13 +12,13 @@ use crate::window::SHARED_BASE;
 /// A past access.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
-    /// The warp's clock at the access; 0 for no access.
+    /// The agent's time at the access; 0 for no access.
     clock: u32,
     /// PTX line.
     line: u32,
-    /// Lanes that took part.
+    /// Lanes that took part; none for an access of the async proxy.
     lanes: u32,
-    warp: u16,
+    agent: Agent,
     strong: bool,
     /// Barriers of some of the warp's lanes before it.
     barriers: u8,
@@ -27,11 +28,13 @@ struct Mark {
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     write: Mark,
-    /// The latest reads of two warps.
-    reads: [Mark; 2],
+    /// The latest reads of three agents: as many warpgroups may read a tile at once.
+    reads: [Mark; 3],
     /// Asynchronous copies on their way, and the PTX line of the latest.
     pending: u32,
     pending_line: u32,
+    /// Part of an mbarrier, which is opaque.
+    mbarrier: bool,
 }
 
 /// Who accesses.
@@ -45,7 +48,12 @@ pub(crate) struct Who<'c> {
     /// Volatile or atomic: does not race with others of its kind.
     pub(crate) strong: bool,
     /// The vector clock of the warp.
-    pub(crate) clock: &'c [u32],
+    pub(crate) clock: &'c Clock,
+    /// The warp's own time, and its time when all of its lanes were last in order with each other.
+    pub(crate) now: u32,
+    pub(crate) synced: u32,
+    /// The agent and time as which the async proxy accesses; `None` for the generic proxy.
+    pub(crate) proxy: Option<(Agent, u32)>,
     /// The order among its lanes, where barriers of some of them gave one.
     pub(crate) order: Option<&'c LaneOrder>,
 }
@@ -140,14 +148,18 @@ impl Shared {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
+            if cell.mbarrier {
+                return Err(opaque(address, who));
+            }
             if checks.initialized && cell.write.clock == 0 {
                 unwritten = unwritten.or(Some(address));
             }
             if checks.shared_races {
-                if collides(&cell.write, who) {
-                    return Err(race(address, &cell.write, true, who));
-                }
+                check_order(address, &cell.write, true, who)?;
                 note(cell, who);
+            }
+            if checks.async_copies {
+                check_proxy(address, &cell.write, who)?;
             }
         }
         match unwritten {
@@ -166,7 +178,13 @@ impl Shared {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
+            if cell.mbarrier {
+                return Err(opaque(address, who));
+            }
             check_write(&checks, address, cell, repeats, who)?;
+            if checks.async_copies {
+                check_proxy(address, &cell.write, who)?;
+            }
             cell.write = mark(who);
         }
         Ok(())
@@ -179,11 +197,40 @@ impl Shared {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
             }
+            if cell.mbarrier {
+                return Err(opaque(address, who));
+            }
             check_write(&checks, address, cell, false, who)?;
             cell.pending += 1;
             cell.pending_line = who.line;
         }
         Ok(())
+    }
+
+    /// Notes the start of a write by the async proxy, which nobody may touch before having seen the agent's time.
+    pub(crate) fn note_bulk_write(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome {
+        // Words that no lane repeats: the value does not excuse a second write.
+        let unlike = self.load(offset, bytes).map(|word| !word);
+        self.note_write(offset, bytes, &unlike, who)
+    }
+
+    /// Makes eight bytes an mbarrier, or no longer one: like a write, and opaque in between.
+    pub(crate) fn note_mbarrier(&mut self, offset: u64, valid: bool, who: &Who<'_>) -> Outcome {
+        let checks = self.checks;
+        for (address, cell) in self.cells(offset, 8) {
+            check_write(&checks, address, cell, false, who)?;
+            cell.write = mark(who);
+            cell.mbarrier = valid;
+        }
+        Ok(())
+    }
+
+    /// The fault of using an mbarrier whose initialisation is not ordered before.
+    pub(crate) fn check_mbarrier(&mut self, offset: u64, who: &Who<'_>) -> Outcome {
+        let checks = self.checks;
+        self.cells(offset, 8)
+            .filter(|_| checks.shared_races)
+            .try_for_each(|(address, cell)| check_order(address, &cell.write, true, who))
     }
 
     /// Notes that the issuing thread has waited for a copy: from here on it is a write by that thread.
@@ -200,24 +247,39 @@ fn check_write(checks: &Checks, address: u64, cell: &Cell, repeats: bool, who: &
     if !checks.shared_races {
         return Ok(());
     }
-    let same_instruction = u32::from(cell.write.warp) == who.warp && cell.write.line == who.line;
-    if collides(&cell.write, who) && !(repeats && same_instruction) {
-        return Err(race(address, &cell.write, true, who));
+    let same_instruction = u32::from(cell.write.agent) == who.warp && cell.write.line == who.line;
+    if !(repeats && same_instruction) {
+        check_order(address, &cell.write, true, who)?;
     }
-    match cell.reads.iter().find(|read| collides(read, who)) {
-        Some(read) => Err(race(address, read, false, who)),
-        None => Ok(()),
+    cell.reads.iter().try_for_each(|read| check_order(address, read, false, who))
+}
+
+/// The fault of a past access that is not ordered before this one.
+#[inline]
+fn check_order(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome {
+    if collides(past, who) { Err(race(address, past, write, who)) } else { Ok(()) }
+}
+
+/// The async proxy sees a generic write only through a proxy fence (PTX ISA §8.6).
+#[inline]
+fn check_proxy(address: u64, write: &Mark, who: &Who<'_>) -> Outcome {
+    let crosses = who.proxy.is_some() && write.clock != 0 && write.lanes != 0;
+    if !crosses || who.clock.is_fenced(write.agent, write.clock, write.lanes) {
+        return Ok(());
     }
+    let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, address);
+    fault.other = Some(other(write, true));
+    Err(fault)
 }
 
 fn mark(who: &Who<'_>) -> Mark {
-    Mark {
-        clock: who.clock[who.warp as usize],
-        line: who.line,
-        lanes: who.lanes,
-        warp: who.warp as u16,
-        strong: who.strong,
-        barriers: who.order.map_or(0, LaneOrder::barriers),
+    let (line, strong) = (who.line, who.strong);
+    match who.proxy {
+        Some((agent, clock)) => Mark { clock, line, lanes: 0, agent, strong, barriers: 0 },
+        None => {
+            let barriers = who.order.map_or(0, LaneOrder::barriers);
+            Mark { clock: who.now, line, lanes: who.lanes, agent: who.warp as Agent, strong, barriers }
+        }
     }
 }
 
@@ -227,11 +289,11 @@ fn collides(past: &Mark, who: &Who<'_>) -> bool {
     if past.clock == 0 || past.strong && who.strong {
         return false;
     }
-    if u32::from(past.warp) != who.warp {
-        return who.clock[usize::from(past.warp)] < past.clock;
+    if u32::from(past.agent) != who.warp {
+        return !who.clock.covers(past.agent, past.clock, past.lanes);
     }
     // Within a warp a lane is ordered with itself, and lanes with each other by a warp barrier.
-    past.clock == who.clock[who.warp as usize]
+    past.clock >= who.synced
         && (past.lanes | who.lanes).count_ones() > 1
         && !who.order.is_some_and(|order| order.ordered(past.lanes, past.barriers, who.lanes))
 }
@@ -239,8 +301,9 @@ fn collides(past: &Mark, who: &Who<'_>) -> bool {
 #[inline]
 fn note(cell: &mut Cell, who: &Who<'_>) {
     let now = mark(who);
-    let [first, second] = &mut cell.reads;
-    if first.clock != 0 && first.warp == now.warp {
+    let reads = &mut cell.reads;
+    if let Some(at) = reads.iter().position(|r| r.clock != 0 && r.agent == now.agent) {
+        let first = &mut reads[at];
         let replaced = first.clock != now.clock
             || who.order.is_some_and(|order| order.ordered(first.lanes, first.barriers, now.lanes));
         if replaced {
@@ -251,8 +314,8 @@ fn note(cell: &mut Cell, who: &Who<'_>) {
         }
         return;
     }
-    *second = *first;
-    *first = now;
+    reads.rotate_right(1);
+    reads[0] = now;
 }
 
 fn pending(address: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
@@ -262,48 +325,87 @@ fn pending(address: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
     fault
 }
 
+fn opaque(address: u64, who: &Who<'_>) -> Box<Fault> {
+    Fault::at(FindingKind::Mbarrier, who.lane, address).saying("an mbarrier is opaque while it is valid")
+}
+
+/// A race of two warps, or an access of the async proxy that is not waited for.
 fn race(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Box<Fault> {
-    let mut fault = Fault::at(FindingKind::SharedRace, who.lane, address);
-    let (line, warp) = (Some(past.line), Some(u32::from(past.warp)));
-    fault.other = Some(OtherAccess { write, line, warp, lanes: past.lanes, cta: None });
+    let kind = if past.lanes == 0 { FindingKind::AsyncPending } else { FindingKind::SharedRace };
+    let mut fault = Fault::at(kind, who.lane, address);
+    fault.other = Some(other(past, write));
     fault
+}
+
+fn other(past: &Mark, write: bool) -> OtherAccess {
+    let warp = (past.lanes != 0).then_some(u32::from(past.agent));
+    OtherAccess { write, line: Some(past.line), warp, lanes: past.lanes, cta: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn who<'c>(warp: u32, lane: usize, clock: &'c [u32]) -> Who<'c> {
-        Who { warp, lane, lanes: 1 << lane, line: 7, strong: false, clock, order: None }
+    fn clock(times: &[u32]) -> Clock {
+        let mut clock = Clock::default();
+        times.iter().enumerate().for_each(|(agent, time)| clock.see(agent as Agent, *time));
+        clock
+    }
+
+    fn who(warp: u32, lane: usize, clock: &Clock, now: u32) -> Who<'_> {
+        let (lanes, synced) = (1 << lane, now);
+        Who { warp, lane, lanes, line: 7, strong: false, clock, now, synced, proxy: None, order: None }
     }
 
     #[test]
     fn unordered_warps_collide_and_ordered_ones_do_not() {
         let mut shared = Shared::new(64, 4, Checks::ALL);
-        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[1, 0])).unwrap();
-        let fault = shared.note_read(0, 4, &who(1, 0, &[0, 1])).unwrap_err();
+        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &clock(&[1, 0]), 1)).unwrap();
+        let fault = shared.note_read(0, 4, &who(1, 0, &clock(&[0, 1]), 1)).unwrap_err();
         assert_eq!((fault.kind, fault.other.unwrap().lanes), (FindingKind::SharedRace, 8));
-        shared.note_read(0, 4, &who(1, 0, &[1, 2])).unwrap();
-        assert!(shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[2, 0])).is_err());
-        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &[2, 2])).unwrap();
+        shared.note_read(0, 4, &who(1, 0, &clock(&[1, 2]), 2)).unwrap();
+        assert!(shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &clock(&[2, 0]), 2)).is_err());
+        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &clock(&[2, 2]), 2)).unwrap();
     }
 
     #[test]
     fn lanes_of_a_warp_need_a_warp_barrier() {
         let mut shared = Shared::new(64, 4, Checks::ALL);
-        shared.note_write(8, 4, &[5, 0, 0, 0], &who(0, 0, &[1])).unwrap();
-        shared.note_read(8, 4, &who(0, 0, &[1])).unwrap();
-        assert!(shared.note_read(8, 4, &who(0, 1, &[1])).is_err());
-        shared.note_read(8, 4, &who(0, 1, &[2])).unwrap();
+        let none = clock(&[]);
+        shared.note_write(8, 4, &[5, 0, 0, 0], &who(0, 0, &none, 1)).unwrap();
+        shared.note_read(8, 4, &who(0, 0, &none, 1)).unwrap();
+        assert!(shared.note_read(8, 4, &who(0, 1, &none, 1)).is_err());
+        shared.note_read(8, 4, &who(0, 1, &none, 2)).unwrap();
     }
 
     #[test]
     fn a_copy_is_untouchable_until_it_has_landed() {
         let mut shared = Shared::new(64, 16, Checks::ALL);
-        shared.note_copy(16, 16, &who(0, 0, &[1])).unwrap();
-        assert_eq!(shared.note_read(20, 4, &who(0, 0, &[1])).unwrap_err().kind, FindingKind::AsyncPending);
-        shared.note_landed(16, 16, &who(0, 0, &[1]));
-        shared.note_read(20, 4, &who(0, 0, &[1])).unwrap();
-        assert_eq!(shared.note_read(32, 4, &who(0, 0, &[1])).unwrap_err().kind, FindingKind::Uninitialized);
+        let none = clock(&[]);
+        shared.note_copy(16, 16, &who(0, 0, &none, 1)).unwrap();
+        let early = shared.note_read(20, 4, &who(0, 0, &none, 1)).unwrap_err();
+        assert_eq!(early.kind, FindingKind::AsyncPending);
+        shared.note_landed(16, 16, &who(0, 0, &none, 1));
+        shared.note_read(20, 4, &who(0, 0, &none, 1)).unwrap();
+        let unwritten = shared.note_read(32, 4, &who(0, 0, &none, 1)).unwrap_err();
+        assert_eq!(unwritten.kind, FindingKind::Uninitialized);
+    }
+
+    #[test]
+    fn the_async_proxy_needs_a_fence_after_generic_writes_and_a_wait_before_others() {
+        let mut shared = Shared::new(64, 4, Checks::ALL);
+        let mut seen = clock(&[1]);
+        shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap();
+        fn reader(clock: &Clock) -> Who<'_> {
+            Who { warp: u32::MAX, proxy: Some((4, 1)), ..who(0, 0, clock, 1) }
+        }
+        let fault = shared.note_read(0, 4, &reader(&seen)).unwrap_err();
+        assert_eq!(fault.kind, FindingKind::ProxyFence);
+        seen.fence(&clock(&[1]));
+        shared.note_read(0, 4, &reader(&seen)).unwrap();
+        let fault = shared.note_write(0, 4, &[6, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap_err();
+        assert_eq!((fault.kind, fault.other.unwrap().write), (FindingKind::AsyncPending, false));
+        seen.see(4, 1);
+        shared.note_write(0, 4, &[6, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap();
     }
 }

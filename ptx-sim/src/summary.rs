@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use crate::blocked::Blocked;
 use crate::counters::{GlobalTraffic, SharedTraffic};
 use crate::finding::Finding;
 use crate::report::{InstructionClass, Report};
@@ -16,10 +17,15 @@ impl Report {
             ("shared_bytes", self.shared_bytes),
             ("warp_instructions", self.warp_instructions),
             ("thread_instructions", self.thread_instructions),
+            ("wgmma", self.wgmma),
             ("tensor_flops", self.tensor_flops),
             ("barriers", self.barriers),
+            ("mbarrier_waits", self.mbarrier_waits),
             ("divergent_branches", self.divergent_branches),
             ("atomics", self.atomics),
+            ("bulk_copies", self.bulk_copies),
+            ("bulk_load_bytes", self.bulk_load_bytes),
+            ("bulk_store_bytes", self.bulk_store_bytes),
             ("local_bytes", self.local_bytes),
             ("async_groups", self.async_groups.into()),
         ]
@@ -98,7 +104,7 @@ impl Finding {
         });
         format!(
             "{{\"kind\":\"{}\",\"kernel\":\"{}\",\"line\":{},\"instruction\":\"{}\",\"source\":{},\"cta\":[{x},{y},{z}],\
-             \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"seed\":{}}}",
+             \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"detail\":{},\"blocked\":[{}],\"seed\":{}}}",
             self.kind.name(),
             escaped(&self.kernel),
             self.line,
@@ -108,7 +114,20 @@ impl Finding {
             known(self.lane),
             known(self.address),
             known(other),
+            known(self.detail.map(|detail| format!("\"{detail}\""))),
+            self.blocked.iter().map(Blocked::to_json).collect::<Vec<_>>().join(","),
             known(self.seed),
+        )
+    }
+}
+
+impl Blocked {
+    /// As one JSON object: where, and what the warp waits for in words.
+    fn to_json(&self) -> String {
+        let (name, text) = (self.on.name(), escaped(&self.on.to_string()));
+        format!(
+            "{{\"warp\":{},\"lanes\":{},\"line\":{},\"on\":\"{name}\",\"for\":\"{text}\"}}",
+            self.warp, self.lanes, self.line
         )
     }
 }

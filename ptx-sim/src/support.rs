@@ -13,13 +13,18 @@ pub fn support_matrix() -> String {
          `{a b}` stands for one of the words, `[a b]` for at most one. Sections are those of PTX ISA 9.1.\n\n\
          | form | section | meaning |\n|---|---|---|\n",
     );
-    let rows = lanes().map(|l| (l.pattern, l.section, l.meaning));
-    let families = family::ROWS.iter().map(|f| (f.pattern, f.section, f.meaning));
+    let rows = lanes().map(|l| (l.pattern, l.section, l.meaning, ""));
+    let families = family::rows().map(|f| (f.pattern, f.section, f.meaning, f.needs));
     let mut rows: Vec<_> = rows.chain(families).collect();
     rows.sort_unstable();
-    for (pattern, section, meaning) in rows {
+    for (pattern, section, meaning, needs) in rows {
+        let needs = match needs {
+            "" => String::new(),
+            exact if exact.ends_with('a') => format!(" (`.target {exact}`)"),
+            least => format!(" ({least} and newer)"),
+        };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "| `{pattern}` | {section} | {} |", meaning.replace('|', "\\|"));
+        let _ = writeln!(text, "| `{pattern}` | {section} | {}{needs} |", meaning.replace('|', "\\|"));
     }
     text
 }

@@ -219,7 +219,10 @@ fn wrong_commands_end_with_2_and_one_line() {
     folder.file("x.npy", &npy("<f4", "10, 10", &[0; 400]));
     folder.file("half.npy", &npy("<f4", "10, 10", &[0; 200]));
     folder.file("two.ptx", b".version 7.0\n.target sm_80\n.entry a() { ret; }\n.entry b() { ret; }\n");
-    folder.file("bad.ptx", b".version 7.0\n.target sm_80\n.entry a() {\nwgmma.fence.sync.aligned;\nret; }\n");
+    folder.file(
+        "bad.ptx",
+        b".version 7.0\n.target sm_80\n.entry a() {\nbarrier.cluster.wait.aligned;\nret; }\n",
+    );
     let error = |text: &str| {
         let ran = folder.run(&text.split_whitespace().collect::<Vec<_>>());
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{text}: {}", ran.err);
@@ -229,7 +232,7 @@ fn wrong_commands_end_with_2_and_one_line() {
     assert!(error("run no.ptx").starts_with("ptx-sim: no.ptx: "));
     assert_eq!(
         error("run bad.ptx"),
-        "ptx-sim: bad.ptx: line 4: `wgmma.fence.sync.aligned` is not supported\n"
+        "ptx-sim: bad.ptx: line 4: `barrier.cluster.wait.aligned` is not supported\n"
     );
     assert_eq!(error("run two.ptx"), "ptx-sim: --entry must say which: a, b\n");
     assert_eq!(error("run two.ptx --entry c"), "ptx-sim: no entry `c`; there are: a, b\n");

@@ -1,6 +1,9 @@
 //! Launches that are refused before they start, module variables, and calls.
 
-use ptx_sim::{Checks, FindingKind, LaunchConfig, Limits, Memory, Module, SimError, launch};
+use ptx_sim::{
+    Checks, FindingKind, LaunchConfig, Limits, Memory, Module, SimError, Swizzle, TensorMap, TensorType,
+    launch,
+};
 
 const COPY: &str = "
 .version 7.0
@@ -153,4 +156,49 @@ fn an_access_out_of_bounds_reads_zero_where_that_is_not_checked() {
     assert_eq!(finding.instruction, "st.global.u32 [%d3], %r2;");
     config.checks = Checks::NONE;
     assert!(launch(&module, "calls", &params, &mut memory, &config).is_ok());
+}
+
+const PARAMETER_MAP: &str = "
+.version 8.0
+.target sm_90
+.address_size 64
+.shared .align 128 .b8 tile[128];
+.shared .align 8 .b64 bar;
+.visible .entry k(.param .align 64 .b8 map[128], .param .u64 out)
+{
+.reg .b32 %r<8>;
+.reg .b64 %d<8>;
+.reg .pred %p<2>;
+mov.b64 %d0, map;
+cvta.param.u64 %d1, %d0;
+ld.param.u64 %d2, [out];
+mbarrier.init.shared::cta.b64 [bar], 1;
+fence.proxy.async;
+mbarrier.arrive.expect_tx.shared::cta.b64 %d3, [bar], 128;
+cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes [tile], [%d1, {2}], [bar];
+WAIT:
+mbarrier.try_wait.shared::cta.b64 %p0, [bar], %d3;
+@!%p0 bra WAIT;
+ld.shared.v2.u32 {%r0, %r1}, [tile+112];
+st.global.v2.u32 [%d2], {%r0, %r1};
+ret;
+}";
+
+#[test]
+fn a_tensor_map_may_be_a_parameter() {
+    let module = Module::parse(PARAMETER_MAP).unwrap();
+    let mut memory = Memory::new();
+    let (tensor, out) = (memory.alloc(124), memory.alloc(8));
+    let words: Vec<u8> = (0..31u32).flat_map(u32::to_le_bytes).collect();
+    memory.write(tensor, &words).unwrap();
+    let map = TensorMap::new(TensorType::U32, tensor, &[31], &[], &[32], Swizzle::None).unwrap();
+    let mut params = map.to_bytes().to_vec();
+    params.extend(out.to_le_bytes());
+    let config = LaunchConfig::new([1, 1, 1], [1, 1, 1]);
+    let report = launch(&module, "k", &params, &mut memory, &config).unwrap_or_else(|e| panic!("{e}"));
+    let mut bytes = [0; 8];
+    memory.read(out, &mut bytes).unwrap();
+    // Word 28 of the box is element 30, the last; what follows is zero and counts as bytes.
+    assert_eq!(bytes, [30, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((report.bulk_copies, report.bulk_load_bytes, report.mbarrier_waits), (1, 128, 1));
 }

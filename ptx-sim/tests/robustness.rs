@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ptx_sim::{LaunchConfig, LoadError, Memory, Module, launch};
+use ptx_sim::{LaunchConfig, LoadError, Memory, Module, Swizzle, TensorMap, TensorType, launch};
 
 /// A small generator: every run mutates alike.
 struct Random(u64);
@@ -114,9 +114,16 @@ fn damaged_text_is_refused_or_runs_to_an_end() {
                 for param in params.chunks_mut(8).filter(|p| p.len() == 8) {
                     let address = memory.alloc(1024);
                     memory.write(address, &[1; 1024]).unwrap();
+                    if random.below(2) == 0 {
+                        // Where a program takes it for a tensor map, it is one.
+                        let (dims, boxes) = ([64, 8], [64, 1 + random.below(8) as u64]);
+                        let map =
+                            TensorMap::new(TensorType::F16, address, &dims, &[128], &boxes, Swizzle::B128);
+                        memory.write(address, &map.unwrap().to_bytes()).unwrap();
+                    }
                     param.copy_from_slice(&address.to_le_bytes());
                 }
-                let mut config = LaunchConfig::new([2, 1, 1], [64, 1, 1]);
+                let mut config = LaunchConfig::new([2, 1, 1], [[64, 128][round / 2 % 2], 1, 1]);
                 config.instruction_budget = 5000;
                 config.dynamic_smem_bytes = 1024;
                 config.checks = if round % 2 == 0 { ptx_sim::Checks::ALL } else { ptx_sim::Checks::NONE };
@@ -135,7 +142,14 @@ fn refusals_name_the_line_and_the_reason() {
         format!(".version 7.0\n.target sm_80\n.address_size 64\n.entry k() {{\n{text}\nret;\n}}")
     };
     let error = |text: &str| Module::parse(&body(text)).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(error("wgmma.fence.sync.aligned;"), "line 5: `wgmma.fence.sync.aligned` is not supported");
+    assert_eq!(
+        error("barrier.cluster.wait.aligned;"),
+        "line 5: `barrier.cluster.wait.aligned` is not supported"
+    );
+    assert_eq!(
+        error("fence.proxy.async;"),
+        "line 5: `fence.proxy.async` needs .target sm_90, the module has `sm_80`"
+    );
     assert_eq!(error("mov.u32 %r1, 0;"), "line 5: `%r1` is not declared");
     assert_eq!(
         error(".reg .b64 %a;\nmov.u32 %a, 0;"),

@@ -51,7 +51,8 @@ pub(crate) struct Lane {
 #[derive(Clone, Debug)]
 pub(crate) enum Form<'m> {
     Lane(Lane),
-    Family(Family, pattern::Captures<'m>),
+    /// With the least target.
+    Family(Family, pattern::Captures<'m>, &'static str),
 }
 
 fn erase<O: Copy>(rows: &'static [LaneRow<O>], wrap: fn(O) -> LaneOp) -> impl Iterator<Item = Lane> {
@@ -88,7 +89,7 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
             index.lanes.entry(head).or_default().push(lane);
         }
     }
-    for row in family::ROWS {
+    for row in family::rows() {
         for head in pattern::heads(row.pattern) {
             index.families.entry(head).or_default().push(row);
         }
@@ -118,15 +119,12 @@ fn find(mnemonic: &str) -> Option<Form<'_>> {
     let families = INDEX.families.get(head).into_iter().flatten();
     families
         .into_iter()
-        .find_map(|row| Some(Form::Family(row.family, pattern::captures(row.pattern, mnemonic)?)))
+        .find_map(|row| Some(Form::Family(row.family, pattern::captures(row.pattern, mnemonic)?, row.needs)))
 }
 
 /// The captures of a family that is known to match.
 pub(crate) fn captures_of(family: Family, mnemonic: &str) -> Option<pattern::Captures<'_>> {
-    family::ROWS
-        .iter()
-        .filter(|row| row.family == family)
-        .find_map(|row| pattern::captures(row.pattern, mnemonic))
+    family::rows().filter(|row| row.family == family).find_map(|row| pattern::captures(row.pattern, mnemonic))
 }
 
 #[cfg(test)]

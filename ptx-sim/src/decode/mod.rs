@@ -1,12 +1,14 @@
 //! Statements to decoded programs: names resolved, operands in registers, control flow analysed.
 
 mod control;
+mod hopper;
 mod lane;
 mod lookup;
 mod memory;
 mod operand;
 mod scope;
 mod warp;
+mod wgmma;
 mod wmma;
 
 use std::collections::HashMap;
@@ -32,6 +34,7 @@ const MAX_FRAME_BYTES: u32 = 64 * 1024;
 /// A variable of the module, or a function's shared variable.
 #[derive(Clone, Debug)]
 pub(crate) struct Variable {
+    pub(crate) name: String,
     pub(crate) space: Space,
     pub(crate) align: u32,
     pub(crate) bytes: u64,
@@ -55,6 +58,8 @@ pub(crate) struct Names<'a> {
     pub(crate) functions: HashMap<&'a str, u32>,
     /// Whether each function has a body.
     pub(crate) has_body: Vec<bool>,
+    /// The module's `.target`.
+    pub(crate) target: &'a str,
 }
 
 /// A branch whose label may come later.
@@ -130,6 +135,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
+                    self.program.touches = compact::touches(&self.program);
                 }
             }
         }
@@ -236,6 +242,7 @@ impl<'a> Builder<'_, 'a> {
             Space::Param => Symbol::FrameParam(self.frame_space(variable)?, variable.bytes as u32),
             _ => {
                 self.variables.push(Variable {
+                    name: variable.name.to_owned(),
                     space: variable.space,
                     align: variable.align,
                     bytes: variable.bytes,
@@ -272,7 +279,10 @@ impl<'a> Builder<'_, 'a> {
         }
         match self.lookup.find(self.mnemonic) {
             Some(Form::Lane(lane)) => self.lane(&lane, operands),
-            Some(Form::Family(family, captures)) => self.family(family, &captures, operands),
+            Some(Form::Family(family, captures, needs)) => {
+                self.check_target(needs)?;
+                self.family(family, &captures, operands)
+            }
             None => Err(self.unsupported()),
         }
     }
@@ -316,7 +326,27 @@ impl<'a> Builder<'_, 'a> {
                 self.emit(Op::Nothing);
                 Ok(())
             }
+            Family::MbarrierInit
+            | Family::MbarrierInvalidate
+            | Family::MbarrierArrive
+            | Family::MbarrierArriveExpect
+            | Family::MbarrierExpect
+            | Family::MbarrierComplete
+            | Family::MbarrierWait => self.mbarrier(family, captures, operands),
+            Family::BulkLoad | Family::BulkStore | Family::TensorLoad | Family::TensorStore => {
+                self.bulk(family, captures, operands)
+            }
+            Family::WaitBulk => self.wait_bulk(captures, operands),
+            Family::CopyArrive => self.copy_arrive(captures, operands),
+            Family::SetRegisters => self.set_registers(captures, operands),
+            Family::Wgmma => self.wgmma(captures, operands),
+            Family::WgmmaWait => self.wgmma_wait(operands),
             Family::CommitGroup
+            | Family::CommitBulk
+            | Family::WgmmaFence
+            | Family::WgmmaCommit
+            | Family::MbarrierFence
+            | Family::ProxyFence
             | Family::WaitAll
             | Family::Fence
             | Family::Return
@@ -326,7 +356,14 @@ impl<'a> Builder<'_, 'a> {
                 self.emit(match family {
                     Family::CommitGroup => Op::CommitGroup,
                     Family::WaitAll => Op::WaitGroup(None),
+                    Family::CommitBulk => Op::CommitBulk,
+                    Family::WgmmaFence => Op::WgmmaFence,
+                    Family::WgmmaCommit => Op::WgmmaCommit,
                     Family::Fence => Op::Fence,
+                    Family::MbarrierFence => Op::MbarrierFence,
+                    // The form for global memory alone orders nothing that is watched here.
+                    Family::ProxyFence if captures[0] == "global" => Op::Nothing,
+                    Family::ProxyFence => Op::ProxyFence,
                     Family::Return => Op::Return,
                     Family::Exit => Op::Exit,
                     _ => Op::Trap,

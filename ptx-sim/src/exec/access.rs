@@ -186,6 +186,9 @@ impl Warp {
             line,
             strong,
             clock: &self.clock,
+            now: self.now,
+            synced: self.synced,
+            proxy: None,
             order: self.order.as_deref(),
         }
     }
@@ -200,7 +203,7 @@ impl Warp {
     ) -> Outcome<Words> {
         let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
         let who = self.who(lane, strong, cta);
-        cta.note_read(offset, bytes, &who, self.at)?;
+        cta.note_read(offset, bytes, &who, (self.index, self.at))?;
         Ok(cta.shared.load(offset, bytes))
     }
 
@@ -301,7 +304,7 @@ fn load_param(cta: &Cta<'_>, lane: usize, address: u64, bytes: u32) -> Outcome<W
     Ok(words_of(&params[address as usize..end as usize]))
 }
 
-fn words_of(bytes: &[u8]) -> Words {
+pub(super) fn words_of(bytes: &[u8]) -> Words {
     let mut words = [0; 4];
     for (i, byte) in bytes.iter().enumerate() {
         words[i / 4] |= u32::from(*byte) << (8 * (i % 4));

@@ -1,6 +1,7 @@
 //! The barriers of a CTA (PTX ISA §9.7.13.1): sixteen, each with its arrivals. A barrier joins what the arriving warps have
 //! seen into those that wait.
 
+use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::op::{Barrier, BarrierReduction, Reg};
 
@@ -16,7 +17,7 @@ struct Arrival {
     warp: u32,
     waits: bool,
     /// What the warp had seen and done.
-    clock: Vec<u32>,
+    clock: Clock,
     /// Where the result of a reduction goes.
     result: Option<(usize, Reg, u32)>,
 }
@@ -32,11 +33,18 @@ pub(super) struct BarrierState {
     reduction: Option<BarrierReduction>,
 }
 
+impl BarrierState {
+    /// The warps that have come, and how many must.
+    pub(super) fn progress(&self) -> (Vec<u32>, Option<u32>) {
+        (self.arrivals.iter().map(|a| a.warp).collect(), self.needed)
+    }
+}
+
 /// A waiting warp that may go on.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) warp: u32,
-    clock: Vec<u32>,
+    clock: Clock,
     result: Option<(usize, Reg, u32, u32)>,
 }
 
@@ -50,9 +58,7 @@ impl Release {
 
     /// Gives the warp what the others have done before the barrier.
     fn join(&self, warp: &mut Warp) -> Outcome {
-        for (mine, theirs) in warp.clock.iter_mut().zip(&self.clock) {
-            *mine = (*mine).max(*theirs);
-        }
+        warp.clock.join(&self.clock);
         if let Some((frame, reg, mask, value)) = self.result {
             let regs = &mut warp.frame(frame)?.regs;
             super::access::lanes(mask).for_each(|lane| regs.set_bits(reg.bank, reg.slot, lane, value.into()));
@@ -65,6 +71,7 @@ impl Cta<'_> {
     /// A warp has come to a barrier. True if it need not wait.
     pub(super) fn arrive(&mut self, warp: &mut Warp, barrier: &Barrier, frame: usize) -> Outcome<bool> {
         self.counters.barriers += 1;
+        self.progress += 1;
         let live = warp.live;
         let lane = 31 & live.trailing_zeros() as usize;
         let regs = &warp.frame(frame)?.regs;
@@ -93,9 +100,10 @@ impl Cta<'_> {
         state.ones += ones;
         state.threads += live.count_ones();
         let waits = !barrier.arrive_only;
-        state.arrivals.push(Arrival { warp: warp.index, waits, clock: warp.clock.clone(), result });
+        let clock = warp.release_clock(live);
+        state.arrivals.push(Arrival { warp: warp.index, waits, clock, result });
         // What the warp does from here on is not ordered by this arrival.
-        warp.clock[warp.index as usize] += 1;
+        warp.sync_lanes();
         self.complete_barrier(id as usize);
         if !waits {
             return Ok(true);
@@ -120,12 +128,8 @@ impl Cta<'_> {
             return;
         }
         let state = std::mem::take(state);
-        let mut joined = vec![0; state.arrivals[0].clock.len()];
-        for arrival in &state.arrivals {
-            for (sum, clock) in joined.iter_mut().zip(&arrival.clock) {
-                *sum = (*sum).max(*clock);
-            }
-        }
+        let mut joined = Clock::default();
+        state.arrivals.iter().for_each(|arrival| joined.join(&arrival.clock));
         let value = match state.reduction {
             Some(BarrierReduction::Popc) | None => state.ones,
             Some(BarrierReduction::And) => u32::from(state.ones == state.threads),

@@ -103,6 +103,7 @@ pub(super) fn empty_frame(program_index: usize, program: &crate::op::Program) ->
         program: program_index,
         regs: crate::regs::Regs::new(words, doubles, preds),
         params: vec![0; program.frame_bytes as usize * LANES],
+        tracked: if program.touches.is_empty() { Vec::new() } else { vec![Default::default(); words] },
         caller: None,
     }
 }

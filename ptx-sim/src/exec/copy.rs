@@ -2,13 +2,15 @@
 //! shared memory when the thread waits for them, or earlier at random under a seed. The hardware may read the source at
 //! any time before the wait, so a source that has changed by then is a fault.
 
+use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::memory::Words;
-use crate::op::CopyAsync;
+use crate::op::{CopyArrive, CopyAsync};
 use crate::regs::LANES;
 
 use super::access::{addresses, check_alignment, lanes};
 use super::cta::Cta;
+use super::mbarrier::{LIMIT, shared_address};
 use super::warp::Warp;
 
 /// One instruction's copies.
@@ -29,6 +31,22 @@ struct Copy {
     group: [u32; LANES],
     /// Where it was issued, as a PTX line.
     line: u32,
+    /// How many were issued before.
+    number: u64,
+}
+
+/// An arrival at an mbarrier once a thread's copies so far have landed (`cp.async.mbarrier.arrive`).
+#[derive(Debug)]
+struct CopyArrival {
+    lane: usize,
+    /// Offset and address of the mbarrier.
+    mbarrier: (u64, u64),
+    /// Copies with lower numbers come before it.
+    number: u64,
+    /// What the thread had seen and done, and its time then.
+    clock: Clock,
+    now: u32,
+    line: u32,
 }
 
 /// The copies of a warp on their way.
@@ -37,9 +55,16 @@ pub(super) struct CopyQueue {
     copies: Vec<Copy>,
     /// Each lane's open group: copies issued now belong to it.
     group: [u32; LANES],
+    issued: u64,
+    arrivals: Vec<CopyArrival>,
 }
 
 impl CopyQueue {
+    /// Whether an arrival waits for copies.
+    pub(super) fn has_arrivals(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
     /// Closes the open group of some lanes.
     pub(super) fn commit(&mut self, active: u32) {
         for lane in lanes(active) {
@@ -72,7 +97,11 @@ impl Warp {
         let group = self.copies.group;
         let line = cta.launch.line(self.at);
         let (open, data) = (0, [[0; 4]; LANES]);
-        let mut new = Copy { open, landed: 0, bytes, to: [0; LANES], data, from, source_bytes, group, line };
+        let number = self.copies.issued;
+        self.copies.issued += 1;
+        let to_offsets = [0; LANES];
+        let mut new =
+            Copy { open, landed: 0, bytes, to: to_offsets, data, from, source_bytes, group, line, number };
         for lane in lanes(active) {
             let size = source_bytes[lane];
             if size > bytes {
@@ -107,19 +136,79 @@ impl Warp {
         copy.landed = copy.open;
     }
 
+    /// `cp.async.mbarrier.arrive`: arrives when the thread's copies so far have landed. Without `noinc` the phase takes an
+    /// arrival more (PTX ISA §9.7.13.15.15).
+    pub(super) fn copy_arrive(
+        &mut self,
+        op: &CopyArrive,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        for lane in lanes(active) {
+            let address = shared_address(op.space, list[lane]);
+            check_alignment(cta, lane, address, 8)?;
+            let Some(offset) = cta.shared.offset(lane, address, 8)? else { continue };
+            let mbarrier = cta.mbarrier(offset, lane, address)?;
+            if op.increments {
+                mbarrier.pending += 1;
+                if mbarrier.pending > LIMIT {
+                    return Err(Fault::at(FindingKind::BadOperand, lane, address));
+                }
+            }
+            let (clock, number) = (self.release_clock(1 << lane), self.copies.issued);
+            let (now, line) = (self.now, cta.launch.line(self.at));
+            let mbarrier = (offset, address);
+            self.copies.arrivals.push(CopyArrival { lane, mbarrier, number, clock, now, line });
+        }
+        self.now += 1;
+        Ok(())
+    }
+
+    /// Lets the copies land that arrivals of these lanes wait for, and arrives.
+    pub(super) fn land_arrivals(&mut self, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        let mut at = 0;
+        while at < self.copies.arrivals.len() {
+            if active >> self.copies.arrivals[at].lane & 1 == 0 {
+                at += 1;
+                continue;
+            }
+            let arrival = self.copies.arrivals.remove(at);
+            self.close(1 << arrival.lane, arrival.now, cta, |copy, _| copy.number < arrival.number)?;
+            let (offset, address) = arrival.mbarrier;
+            let site = (self.index, arrival.line);
+            cta.arrive_at((offset, arrival.lane, address), 1, site, &arrival.clock)?;
+        }
+        Ok(())
+    }
+
     /// `wait_group n`, or `wait_all` without a number.
     pub(super) fn wait_group(&mut self, keep: Option<u32>, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        self.land_arrivals(active, cta)?;
+        let current = self.copies.group;
+        let open: Vec<u32> = self.copies.copies.iter().map(|c| c.group[0]).collect();
+        cta.counters.groups(&open, current[0]);
+        self.close(active, self.now, cta, |copy, lane| match keep {
+            // Group g is complete if at most `keep` groups were committed after it.
+            Some(keep) => copy.group[lane].saturating_add(keep) < current[lane],
+            None => true,
+        })
+    }
+
+    /// Some copies of these lanes have landed, and are their threads' writes at that time.
+    fn close(
+        &mut self,
+        active: u32,
+        now: u32,
+        cta: &mut Cta<'_>,
+        complete: impl Fn(&Copy, usize) -> bool,
+    ) -> Outcome {
         let queue = &mut self.copies;
-        cta.counters.groups(&queue.copies.iter().map(|c| c.group[0]).collect::<Vec<_>>(), queue.group[0]);
         for copy in &mut queue.copies {
             let mut done = 0;
             for lane in lanes(copy.open & active) {
-                // Group g is complete if at most `keep` groups were committed after it.
-                let complete = match keep {
-                    Some(keep) => copy.group[lane].saturating_add(keep) < queue.group[lane],
-                    None => true,
-                };
-                if !complete {
+                if !complete(copy, lane) {
                     continue;
                 }
                 done |= 1 << lane;
@@ -134,6 +223,9 @@ impl Warp {
                     line: copy.line,
                     strong: false,
                     clock: &self.clock,
+                    now,
+                    synced: self.synced,
+                    proxy: None,
                     order: self.order.as_deref(),
                 };
                 cta.shared.note_landed(copy.to[lane], copy.bytes, &who);

@@ -1,5 +1,8 @@
-//! A CTA: its warps, its shared memory, and the order in which the warps run.
+//! A CTA: what its warps share.
 
+use std::collections::BTreeMap;
+
+use crate::clock::Agents;
 use crate::config::Schedule;
 use crate::counters::Counters;
 use crate::finding::{Fault, Finding, FindingKind, Outcome};
@@ -9,8 +12,11 @@ use crate::regs::LANES;
 use crate::shared::{Shared, Who};
 
 use super::barrier::{BARRIERS, BarrierState, Release};
+use super::bulk::{BulkGroups, BulkLoad};
 use super::call;
-use super::warp::{Frame, Stop, Warp};
+use super::mbarrier::Mbarrier;
+use super::registers::Pool;
+use super::warp::{Frame, Warp};
 
 /// What the warps of a CTA share.
 pub(crate) struct Cta<'c> {
@@ -21,6 +27,19 @@ pub(crate) struct Cta<'c> {
     pub(super) shared: Shared,
     pub(super) barriers: Vec<BarrierState>,
     pub(super) releases: Vec<Release>,
+    /// By offset in shared memory; those that are no longer valid stay.
+    pub(super) mbarriers: BTreeMap<u64, Mbarrier>,
+    /// Bulk copies to shared memory that have not landed.
+    pub(super) loads: Vec<BulkLoad>,
+    /// By warp and lane.
+    pub(super) bulk_groups: BTreeMap<(u32, usize), BulkGroups>,
+    pub(super) registers: Pool,
+    /// Whether a phase has ended, or the pool has changed, since the waiting warps were last looked at.
+    pub(super) changed: bool,
+    pub(super) agents: Agents,
+    /// Counts what other warps could notice, and how far it was when waits last ran out of time.
+    pub(super) progress: u64,
+    pub(super) progress_at_timeout: u64,
     pub(super) live_warps: usize,
     pub(super) counters: Counters,
     /// Warp instructions executed.
@@ -29,16 +48,8 @@ pub(crate) struct Cta<'c> {
     pub(super) fenced: bool,
     pub(super) synchronized: bool,
     /// A read of shared memory that nobody had written, unless its writer turns out to come later.
-    deferred: Option<Box<Finding>>,
+    pub(super) deferred: Option<Box<Finding>>,
     random: u64,
-}
-
-/// Whether a warp can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Ready,
-    Waiting,
-    Exited,
 }
 
 impl<'c> Cta<'c> {
@@ -56,6 +67,14 @@ impl<'c> Cta<'c> {
             shared: Shared::new(launch.shared_bytes, launch.shared_granule, launch.config.checks),
             barriers: vec![BarrierState::default(); BARRIERS],
             releases: Vec::new(),
+            mbarriers: BTreeMap::new(),
+            loads: Vec::new(),
+            bulk_groups: BTreeMap::new(),
+            registers: Pool::new(launch.warps()),
+            changed: false,
+            agents: Agents::new(launch.warps()),
+            progress: 1,
+            progress_at_timeout: 0,
             live_warps: launch.warps(),
             counters: Counters::new(launch),
             executed: 0,
@@ -66,59 +85,12 @@ impl<'c> Cta<'c> {
         }
     }
 
-    /// Runs every warp to its end.
-    pub(crate) fn run(mut self) -> Result<Counters, Box<Finding>> {
-        let count = self.launch.warps();
-        let mut warps: Vec<Warp> = (0..count as u32).map(|index| self.warp(index)).collect();
-        let mut states = vec![State::Ready; count];
-        while let Some(at) = self.pick(&states) {
-            let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
-            match warps[at].run(&mut self, slice) {
-                Err(fault) => return Err(self.blame(*fault, &warps[at])),
-                Ok(Stop::Slice) => {}
-                Ok(Stop::Barrier) => states[at] = State::Waiting,
-                Ok(Stop::Exited) => {
-                    states[at] = State::Exited;
-                    self.live_warps -= 1;
-                    // A barrier for all threads does not wait for those that have exited.
-                    (0..BARRIERS).for_each(|id| self.complete_barrier(id));
-                }
-            }
-            for release in std::mem::take(&mut self.releases) {
-                let index = release.warp as usize;
-                if let Err(fault) = release.apply(&mut warps[index]) {
-                    return Err(self.blame(*fault, &warps[index]));
-                }
-                states[index] = State::Ready;
-            }
-        }
-        match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
-            (Some(deferred), _) => Err(deferred),
-            (None, None) => Ok(self.counters),
-            (None, Some(at)) => Err(self.blame(*Fault::new(FindingKind::Deadlock), &warps[at])),
-        }
-    }
-
-    /// The next warp to run.
-    fn pick(&mut self, states: &[State]) -> Option<usize> {
-        let ready = states.iter().filter(|s| **s == State::Ready).count() as u64;
-        let skip = if ready > 1 && self.is_random() { self.random() % ready } else { 0 };
-        let mut indices = states.iter().enumerate().filter(|(_, s)| **s == State::Ready);
-        indices.nth(skip as usize).map(|(at, _)| at)
-    }
-
-    fn warp(&self, index: u32) -> Warp {
+    pub(super) fn warp(&self, index: u32) -> Warp {
         let threads = self.launch.threads() - index * LANES as u32;
         let lanes = if threads >= 32 { u32::MAX } else { (1 << threads) - 1 };
         let program = self.launch.entry_program;
         let local_bytes = self.launch.program(program).local_bytes;
-        let mut warp = Warp::new(
-            index,
-            lanes,
-            self.launch.warps(),
-            call::empty_frame(program, &Default::default()),
-            local_bytes,
-        );
+        let mut warp = Warp::new(index, lanes, call::empty_frame(program, &Default::default()), local_bytes);
         let base = warp.local.base(0);
         warp.frames[0] = Some(self.frame(program, index, base));
         warp
@@ -146,7 +118,7 @@ impl<'c> Cta<'c> {
         Ok(())
     }
 
-    fn is_random(&self) -> bool {
+    pub(super) fn is_random(&self) -> bool {
         self.random != 0
     }
 
@@ -165,11 +137,17 @@ impl<'c> Cta<'c> {
 
     /// Notes a read of shared memory. One that nobody has written is reported at the end: if another warp writes there
     /// before any barrier, the fault is the missing barrier.
-    pub(super) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>, at: (usize, Pc)) -> Outcome {
+    pub(super) fn note_read(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        who: &Who<'_>,
+        by: (u32, (usize, Pc)),
+    ) -> Outcome {
         match self.shared.note_read(offset, bytes, who) {
             Err(fault) if fault.kind == FindingKind::Uninitialized && self.live_warps > 1 => {
                 if self.deferred.is_none() && self.launch.config.checks.shared_races {
-                    self.deferred = Some(self.finding(*fault, who.warp, at));
+                    self.deferred = Some(self.finding(*fault, by.0, by.1));
                     return Ok(());
                 }
                 if self.deferred.is_some() { Ok(()) } else { Err(fault) }
@@ -179,7 +157,7 @@ impl<'c> Cta<'c> {
     }
 
     /// The finding that ends the CTA.
-    fn blame(&mut self, fault: Fault, warp: &Warp) -> Box<Finding> {
+    pub(super) fn blame(&mut self, fault: Fault, warp: &Warp) -> Box<Finding> {
         let finding = self.finding(fault, warp.index, warp.at);
         match self.deferred.take() {
             Some(first) if finding.kind != FindingKind::SharedRace || finding.address != first.address => {
@@ -189,7 +167,7 @@ impl<'c> Cta<'c> {
         }
     }
 
-    fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
+    pub(super) fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
         let launch = self.launch;
         let line = launch.line(at);
         Box::new(Finding {
@@ -203,6 +181,8 @@ impl<'c> Cta<'c> {
             lane: fault.lane.map(|lane| lane as u32),
             address: fault.address,
             other: fault.other,
+            detail: fault.detail,
+            blocked: Vec::new(),
             seed: match launch.config.schedule {
                 Schedule::Deterministic => None,
                 Schedule::Seeded(seed) => Some(seed),

@@ -30,7 +30,7 @@ impl Warp {
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
                 let who = self.row_access(lane, r, cta);
-                cta.note_read(offset, 16, &who, self.at)?;
+                cta.note_read(offset, 16, &who, (self.index, self.at))?;
                 *row = cta.shared.load(offset, 16);
             }
             let values = if matrix.transposed { spread_transposed(&rows) } else { spread(&rows) };

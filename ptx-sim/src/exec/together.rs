@@ -1,18 +1,22 @@
 //! Instructions that need lanes of several paths, and paths that wait for one another.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Inst, Op, Pc};
+use crate::op::{Inst, Op, Pc, Space};
 
 use super::cta::Cta;
 use super::warp::{Wait, Warp};
+use super::wgmma::agent_of;
 
 impl Warp {
     /// Nothing is ready: lets waiting paths at one instruction run it together. False if only the CTA's barrier can help.
     pub(super) fn resume_together(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
+        if self.retry_waits(false, cta)? {
+            return Ok(true);
+        }
         let mut seen: Vec<(usize, Pc)> = Vec::new();
         for at in 0..self.paths.len() {
             let (frame, pc, wait) = (self.paths[at].frame, self.paths[at].pc, self.paths[at].wait);
-            if wait == Wait::Barrier || seen.contains(&(frame, pc)) {
+            if wait.is_outside() || seen.contains(&(frame, pc)) {
                 continue;
             }
             seen.push((frame, pc));
@@ -21,17 +25,26 @@ impl Warp {
                 Wait::Lanes(needed) => needed & self.live & !lanes == 0,
                 _ => lanes == self.lanes,
             };
+            if complete && self.waits_outside(frame, pc, cta)? {
+                return Ok(false);
+            }
             if complete {
                 self.run_waiting(frame, pc, cta)?;
                 return Ok(true);
             }
+        }
+        // Lanes that wait for something outside the warp may still come to where others wait for them.
+        if self.paths.iter().any(|p| p.wait.is_outside() && p.wait != Wait::Barrier) {
+            return Ok(false);
         }
         match self.paths.iter().find(|p| p.wait != Wait::Barrier) {
             None => self.at_barrier(cta),
             Some(path) => {
                 let (frame, pc, wait) = (path.frame, path.pc, path.wait);
                 self.at = (self.frame(frame)?.program, pc);
-                if cta.launch.config.checks.convergence {
+                let inst = &cta.launch.program(self.at.0).insts[pc as usize];
+                let alone = !matches!(inst.op, Op::Wgmma(_) | Op::SetRegisters { .. });
+                if cta.launch.config.checks.convergence || !alone {
                     let missing = match wait {
                         Wait::Lanes(needed) => needed & !self.lanes_at(frame, pc),
                         _ => self.lanes & !self.lanes_at(frame, pc),
@@ -46,6 +59,21 @@ impl Warp {
         }
     }
 
+    /// All lanes are at an instruction for which they then wait for others: true if it is one.
+    fn waits_outside(&mut self, frame: usize, pc: Pc, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let program = self.frame(frame)?.program;
+        let wait = match &cta.launch.program(program).insts[pc as usize].op {
+            Op::Wgmma(_) => Wait::Warpgroup,
+            Op::SetRegisters { .. } => {
+                cta.changed = true;
+                Wait::Registers
+            }
+            _ => return Ok(false),
+        };
+        self.paths.iter_mut().for_each(|p| p.wait = wait);
+        Ok(true)
+    }
+
     /// Lanes that wait at an instruction.
     fn lanes_at(&self, frame: usize, pc: Pc) -> u32 {
         let waiting = |p: &&super::warp::Path| p.frame == frame && p.pc == pc && p.wait != Wait::Ready;
@@ -58,8 +86,7 @@ impl Warp {
             return;
         }
         // The whole warp, or so many barriers that they are no longer told apart.
-        self.clock[self.index as usize] += 1;
-        self.order = None;
+        self.sync_lanes();
     }
 
     /// Runs an instruction with all lanes that wait at it, and lets them go on.
@@ -67,11 +94,7 @@ impl Warp {
         let program_index = self.frame(frame)?.program;
         let inst = &cta.launch.program(program_index).insts[pc as usize];
         self.at = (program_index, pc);
-        let mut active = self.lanes_at(frame, pc);
-        if let Some(guard) = inst.guard {
-            let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
-            active &= if guard.negated { !bits } else { bits };
-        }
+        let active = self.guarded(inst, frame, self.lanes_at(frame, pc))?;
         self.together(inst, frame, active, cta)?;
         self.release(|p| p.frame == frame && p.pc == pc);
         Ok(())
@@ -112,7 +135,8 @@ impl Warp {
             return Err(Fault::new(FindingKind::BadTarget));
         };
         let together = self.paths.iter().all(|p| (p.frame, p.pc) == (first.frame, first.pc));
-        let guarded = self.guarded_lanes(&launch.program(program).insts[first.pc as usize], first.frame)?;
+        let guarded =
+            self.guarded(&launch.program(program).insts[first.pc as usize], first.frame, self.live)?;
         // Lanes that wait where paths meet have gone around the barrier.
         let missing = self.live & !(guarded & self.paths.iter().fold(0, |lanes, p| lanes | p.mask));
         if cta.launch.config.checks.convergence && (barrier.aligned && !together || missing != 0) {
@@ -127,18 +151,22 @@ impl Warp {
         Ok(goes_on)
     }
 
-    fn guarded_lanes(&mut self, inst: &Inst, frame: usize) -> Outcome<u32> {
+    /// The lanes for which an instruction's guard holds.
+    pub(super) fn guarded(&mut self, inst: &Inst, frame: usize, lanes: u32) -> Outcome<u32> {
         Ok(match inst.guard {
-            None => self.live,
+            None => lanes,
             Some(guard) => {
                 let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
-                self.live & if guard.negated { !bits } else { bits }
+                lanes & if guard.negated { !bits } else { bits }
             }
         })
     }
 
     /// Executes an instruction that is more than lane-wise, with the lanes that it needs.
     pub(super) fn together(&mut self, inst: &Inst, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        if changes_state(&inst.op) {
+            cta.progress += 1;
+        }
         match &inst.op {
             Op::Load(access) => self.load(access, frame, active, cta),
             Op::Store(access) => self.store(access, frame, active, cta),
@@ -193,8 +221,55 @@ impl Warp {
                 cta.fenced = true;
                 Ok(())
             }
+            Op::Mbarrier(op) => self.mbarrier(op, frame, active, cta),
+            Op::Bulk(op) => self.bulk(op, frame, active, cta),
+            Op::CommitBulk => {
+                self.commit_bulk(active, cta);
+                Ok(())
+            }
+            Op::WaitBulk { keep, read } => {
+                self.wait_bulk(*keep, *read, active, cta);
+                Ok(())
+            }
+            Op::WgmmaFence => {
+                self.wgmma.fence();
+                Ok(())
+            }
+            Op::WgmmaCommit => {
+                self.wgmma.commit();
+                Ok(())
+            }
+            Op::WgmmaWait(keep) => {
+                let completed = self.wgmma.wait(*keep);
+                self.clock.see(cta.agents.number(agent_of(self.index)), completed);
+                Ok(())
+            }
+            Op::CopyArrive(op) => self.copy_arrive(op, frame, active, cta),
+            Op::MbarrierFence => {
+                cta.fence_mbarriers(self.index);
+                Ok(())
+            }
+            Op::ProxyFence => {
+                self.fence_proxy(active, cta);
+                Ok(())
+            }
             Op::Nothing => Ok(()),
             op => super::scalar::execute(op, &mut self.frame(frame)?.regs, active),
         }
+    }
+}
+
+/// Whether others can notice that the instruction was executed: where nobody executes one, waiting on is in vain.
+fn changes_state(op: &Op) -> bool {
+    match op {
+        Op::Store(access) => matches!(access.space, Space::Generic | Space::Global | Space::Shared),
+        Op::Mbarrier(_)
+        | Op::Bulk(_)
+        | Op::CopyArrive(_)
+        | Op::Atomic(_)
+        | Op::CopyAsync(_)
+        | Op::StoreMatrix(_)
+        | Op::WmmaStore(_) => true,
+        _ => false,
     }
 }

@@ -2,15 +2,19 @@
 //! meet at the branch's post-dominator; paths run in any order, and an instruction that needs several lanes together waits
 //! until they have come.
 
+use std::collections::HashSet;
+
+use crate::clock::{Agent, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::lane_order::LaneOrder;
-use crate::op::{EXIT, Inst, Op, Pc};
+use crate::op::{EXIT, Inst, MbarrierAction, Op, Pc};
 use crate::regs::Regs;
 
 use super::copy::CopyQueue;
 use super::cta::Cta;
 use super::join::{Join, JoinId};
 use super::local::LocalMemory;
+use super::tracking::{Groups, Tracked};
 
 /// What a path waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,19 @@ pub(super) enum Wait {
     Whole,
     /// The CTA's barrier.
     Barrier,
+    /// The end of an mbarrier's phase, or of the time that a wait takes.
+    Mbarrier,
+    /// Registers of the CTA's pool.
+    Registers,
+    /// The other warps of the warpgroup.
+    Warpgroup,
+}
+
+impl Wait {
+    /// Whether something outside the warp must happen.
+    pub(super) fn is_outside(self) -> bool {
+        !matches!(self, Wait::Ready | Wait::Lanes(_) | Wait::Whole)
+    }
 }
 
 /// Lanes that execute together.
@@ -44,6 +61,8 @@ pub(super) struct Frame {
     pub(super) regs: Regs,
     /// The parameter area of each lane, one after the other.
     pub(super) params: Vec<u8>,
+    /// The state of each word register, in a function with `wgmma`.
+    pub(super) tracked: Vec<Tracked>,
     /// Where the call goes back to: the caller's frame, instruction, meeting point and join.
     pub(super) caller: Option<(usize, Pc, Pc, JoinId)>,
 }
@@ -53,8 +72,8 @@ pub(super) struct Frame {
 pub(super) enum Stop {
     /// Every lane has exited.
     Exited,
-    /// It has come to a barrier.
-    Barrier,
+    /// It waits for other warps or for what runs on its own.
+    Waits,
     /// Its time slice is over.
     Slice,
 }
@@ -72,10 +91,17 @@ pub(super) struct Warp {
     pub(super) frames: Vec<Option<Frame>>,
     pub(super) local: LocalMemory,
     pub(super) copies: CopyQueue,
-    /// The vector clock: what this warp has seen of every warp.
-    pub(super) clock: Vec<u32>,
+    /// The vector clock: what this warp has seen of every other agent.
+    pub(super) clock: Clock,
+    /// Its own time, and its time when all of its lanes were last in order with each other.
+    pub(super) now: u32,
+    pub(super) synced: u32,
     /// The order among its lanes beyond the clock, once a barrier names some of them only.
     pub(super) order: Option<Box<LaneOrder>>,
+    /// Its groups of `wgmma`.
+    pub(super) wgmma: Groups,
+    /// Waits for an mbarrier that have failed once (function and instruction), as they may at any time.
+    pub(super) failed_waits: HashSet<(usize, Pc)>,
     /// Instruction that is executed, for findings.
     pub(super) at: (usize, Pc),
     /// The allocation that was accessed last.
@@ -83,9 +109,7 @@ pub(super) struct Warp {
 }
 
 impl Warp {
-    pub(super) fn new(index: u32, lanes: u32, warps: usize, frame: Frame, local_bytes: u32) -> Self {
-        let mut clock = vec![0; warps];
-        clock[index as usize] = 1;
+    pub(super) fn new(index: u32, lanes: u32, frame: Frame, local_bytes: u32) -> Self {
         let mut local = LocalMemory::default();
         local.push(0, local_bytes);
         let path = Path { pc: 0, mask: lanes, frame: 0, rejoin: EXIT, join: None, wait: Wait::Ready };
@@ -98,11 +122,36 @@ impl Warp {
             frames: vec![Some(frame)],
             local,
             copies: CopyQueue::default(),
-            clock,
+            clock: Clock::default(),
+            now: 1,
+            synced: 1,
             order: None,
+            wgmma: Groups::default(),
+            failed_waits: HashSet::new(),
             at: (0, 0),
             hint: 0,
         }
+    }
+
+    /// What others see who are told by these lanes: all that the warp has seen, and what the lanes did.
+    pub(super) fn release_clock(&self, active: u32) -> Clock {
+        let mut clock = self.clock.clone();
+        let own = self.index as Agent;
+        // Lanes that a barrier of some has ordered are not told apart here, which may miss a race but invents none.
+        if self.live & !active == 0 || self.order.is_some() {
+            clock.see(own, self.now);
+        } else {
+            clock.see(own, self.synced - 1);
+            clock.see_part(own, self.now, active);
+        }
+        clock
+    }
+
+    /// What the warp does from here on comes after what all of its lanes have done.
+    pub(super) fn sync_lanes(&mut self) {
+        self.now += 1;
+        self.synced = self.now;
+        self.order = None;
     }
 
     /// The frame of that index, which is live as long as a path is in it.
@@ -121,7 +170,7 @@ impl Warp {
                 if self.resume_together(cta)? {
                     continue;
                 }
-                return Ok(Stop::Barrier);
+                return Ok(Stop::Waits);
             };
             self.run_path(at, cta, end)?;
             if cta.executed >= end {
@@ -138,14 +187,11 @@ impl Warp {
         while pc != rejoin && pc != EXIT {
             let inst = &program.insts[pc as usize];
             self.at = (program_index, pc);
-            let active = match inst.guard {
-                None => mask,
-                Some(guard) => {
-                    let bits = self.frame(frame)?.regs.pred[guard.slot as usize];
-                    mask & if guard.negated { !bits } else { bits }
-                }
-            };
+            let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
+            if active != 0 && !program.touches.is_empty() && cta.launch.config.checks.async_copies {
+                self.track(program, inst, pc, frame)?;
+            }
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;
                 if !self.step(at, inst, active, cta)? {
@@ -221,7 +267,21 @@ impl Warp {
                 Ok(false)
             }
             Op::Trap => Err(Fault::new(FindingKind::Trap)),
+            Op::Mbarrier(op) if matches!(op.action, MbarrierAction::Wait { .. }) => {
+                let goes_on = self.wait_mbarrier(op, frame, active, cta)?;
+                if !goes_on {
+                    self.paths[at].wait = Wait::Mbarrier;
+                }
+                Ok(goes_on)
+            }
             _ => match self.needs(inst, frame, active)? {
+                Wait::Ready if let Op::SetRegisters { increase, count } = inst.op => {
+                    let goes_on = cta.set_registers(self, increase, count)?;
+                    if !goes_on {
+                        self.paths[at].wait = Wait::Registers;
+                    }
+                    Ok(goes_on)
+                }
                 Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
                 wait => {
                     self.paths[at].wait = wait;
@@ -243,9 +303,14 @@ impl Warp {
             | Op::Mma(_)
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
+            | Op::SetRegisters { .. }
+            | Op::WgmmaFence
+            | Op::WgmmaCommit
+            | Op::WgmmaWait(_)
             | Op::MoveMatrix { .. } => {
                 return Ok(if active == self.lanes { Wait::Ready } else { Wait::Whole });
             }
+            Op::Wgmma(_) => return Ok(if active == self.lanes { Wait::Warpgroup } else { Wait::Whole }),
             Op::Barrier(_) => return Ok(Wait::Barrier),
             _ => return Ok(Wait::Ready),
         };

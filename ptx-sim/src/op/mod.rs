@@ -1,7 +1,9 @@
 //! The decoded program: what the executor runs.
 
+mod hopper;
 mod warp;
 
+pub(crate) use hopper::*;
 pub(crate) use warp::*;
 
 use crate::float::Round;
@@ -253,6 +255,28 @@ pub(crate) enum Op {
     Barrier(Box<Barrier>),
     WarpBarrier(Slot),
     Fence,
+    Mbarrier(Box<MbarrierOp>),
+    Bulk(Box<Bulk>),
+    CommitBulk,
+    /// Leaves at most so many bulk groups open, or unread.
+    WaitBulk {
+        keep: u32,
+        read: bool,
+    },
+    CopyArrive(Box<CopyArrive>),
+    Wgmma(Box<Wgmma>),
+    WgmmaFence,
+    WgmmaCommit,
+    /// Leaves at most so many groups open.
+    WgmmaWait(u32),
+    SetRegisters {
+        increase: bool,
+        count: u32,
+    },
+    /// Makes initialised mbarriers known to the async proxy.
+    MbarrierFence,
+    /// Orders generic accesses to shared memory before those of the async proxy.
+    ProxyFence,
     Branch {
         target: Pc,
         reconverge: Pc,
@@ -356,6 +380,15 @@ pub(crate) struct Program {
     pub(crate) callees: Vec<u32>,
     pub(crate) variables: Vec<u32>,
     pub(crate) has_indirect_call: bool,
+    /// The word registers of each instruction, where `wgmma` needs them watched.
+    pub(crate) touches: Vec<Touches>,
+}
+
+/// Word registers that an instruction reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touches {
+    pub(crate) reads: Vec<Slot>,
+    pub(crate) writes: Vec<Slot>,
 }
 
 impl Program {

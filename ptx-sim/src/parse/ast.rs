@@ -60,6 +60,8 @@ pub(crate) enum Operand<'a> {
     Vector(Vec<Operand<'a>>),
     /// `[base+offset]`.
     Address { base: Option<&'a str>, offset: i64 },
+    /// `[base+offset, {a, b, …}]` of a tensor copy.
+    TensorAddress { address: Box<Operand<'a>>, coordinates: Vec<Operand<'a>> },
     /// `(a, b, …)` of a call.
     List(Vec<Operand<'a>>),
 }
@@ -122,4 +124,6 @@ pub(crate) struct Module<'a> {
     pub(crate) functions: Vec<Function<'a>>,
     /// `.file` numbers and names.
     pub(crate) files: Vec<(u32, &'a str)>,
+    /// The architecture of `.target`.
+    pub(crate) target: &'a str,
 }

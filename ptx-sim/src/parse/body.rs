@@ -159,7 +159,12 @@ impl<'a> Parser<'_, 'a> {
             return Ok(Operand::List(self.list_until(b')', depth)?));
         }
         if self.take(b'[') {
-            let address = self.address()?;
+            let mut address = self.address()?;
+            if self.take(b',') {
+                self.expect(b'{', "`{`")?;
+                let coordinates = self.list_until(b'}', depth)?;
+                address = Operand::TensorAddress { address: Box::new(address), coordinates };
+            }
             self.expect(b']', "`]`")?;
             return Ok(address);
         }

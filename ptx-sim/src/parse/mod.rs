@@ -48,7 +48,7 @@ impl<'a> Parser<'_, 'a> {
                     self.word("a number")?;
                 }
                 ".target" => {
-                    self.word("a target")?;
+                    module.target = self.word("a target")?;
                     while self.take(b',') {
                         self.word("a target")?;
                     }

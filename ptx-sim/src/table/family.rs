@@ -42,6 +42,27 @@ pub(crate) enum Family {
     SetpBool,
     Carry,
     MovVector,
+    MbarrierInit,
+    MbarrierInvalidate,
+    MbarrierArrive,
+    MbarrierArriveExpect,
+    MbarrierExpect,
+    MbarrierComplete,
+    MbarrierWait,
+    MbarrierFence,
+    ProxyFence,
+    BulkLoad,
+    BulkStore,
+    TensorLoad,
+    TensorStore,
+    CommitBulk,
+    WaitBulk,
+    CopyArrive,
+    SetRegisters,
+    Wgmma,
+    WgmmaFence,
+    WgmmaCommit,
+    WgmmaWait,
 }
 
 /// A row of the table.
@@ -50,6 +71,13 @@ pub(crate) struct FamilyRow {
     pub(crate) pattern: &'static str,
     pub(crate) section: &'static str,
     pub(crate) meaning: &'static str,
+    /// The least `.target`; one that ends in `a` is needed as it stands. Empty for any.
+    pub(crate) needs: &'static str,
+}
+
+/// Every family row, in the order of the tables.
+pub(crate) fn rows() -> impl Iterator<Item = &'static FamilyRow> {
+    ROWS.iter().chain(super::hopper::ROWS)
 }
 
 const fn row(
@@ -58,11 +86,16 @@ const fn row(
     section: &'static str,
     meaning: &'static str,
 ) -> FamilyRow {
-    FamilyRow { family, pattern, section, meaning }
+    FamilyRow { family, pattern, section, meaning, needs: "" }
+}
+
+/// A row of newer targets.
+const fn from(needs: &'static str, row: FamilyRow) -> FamilyRow {
+    FamilyRow { needs, ..row }
 }
 
 /// The families.
-pub(crate) const ROWS: &[FamilyRow] = &[
+const ROWS: &[FamilyRow] = &[
     row(
         Family::Load,
         "ld [weak volatile relaxed acquire] [cta gpu sys] \
@@ -143,11 +176,14 @@ pub(crate) const ROWS: &[FamilyRow] = &[
     row(Family::Nothing, "prefetch {global local} {L1 L2}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "prefetchu {L1}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "nanosleep {u32}", "9.7.13.9", "a hint, without effect here"),
-    row(
-        Family::Nothing,
-        "griddepcontrol {launch_dependents wait}",
-        "9.7.13.13",
-        "one grid at a time: without effect",
+    from(
+        "sm_90",
+        row(
+            Family::Nothing,
+            "griddepcontrol {launch_dependents wait}",
+            "9.7.13.13",
+            "one grid at a time: without effect",
+        ),
     ),
     row(
         Family::CopyAsync,
@@ -174,11 +210,14 @@ pub(crate) const ROWS: &[FamilyRow] = &[
         "9.7.14.5.15",
         "loads 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
     ),
-    row(
-        Family::StoreMatrix,
-        "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
-        "9.7.14.5.16",
-        "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    from(
+        "sm_90",
+        row(
+            Family::StoreMatrix,
+            "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
+            "9.7.14.5.16",
+            "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+        ),
     ),
     row(
         Family::MoveMatrix,
@@ -236,7 +275,10 @@ pub(crate) const ROWS: &[FamilyRow] = &[
         "d = the operation over the lanes' values",
     ),
     row(Family::ActiveMask, "activemask b32", "9.7.13.10", "d = the lanes that execute this instruction"),
-    row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
+    from(
+        "sm_90",
+        row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
+    ),
     row(
         Family::Barrier,
         "{bar barrier} [cta] {sync arrive} [aligned]",

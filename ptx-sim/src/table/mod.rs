@@ -6,6 +6,7 @@ pub(crate) mod convert;
 pub(crate) mod family;
 pub(crate) mod float;
 pub(crate) mod half;
+mod hopper;
 pub(crate) mod integer;
 pub(crate) mod pattern;
 

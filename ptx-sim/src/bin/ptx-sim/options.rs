@@ -35,8 +35,8 @@ Example: row sums of a matrix in a.npy of 64 rows and 100 columns
   ptx-sim run rows.ptx --entry row_sum --grid 64 --block 128 --shared 512 \\
       --arg in:a.npy --arg 'out:f32[64]:sums.npy' --arg u32:100 --counters
 
-A finding ends the run and goes to standard error as one line with its PTX line. Orders that the hardware leaves open
-are chosen by --seed: try several.";
+A finding ends the run and goes to standard error as one line with its PTX line; a deadlock adds one for each warp that
+waits. Orders that the hardware leaves open are chosen by --seed: try several.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -1,0 +1,201 @@
+//! Instructions of sm_90 and the targets that have them.
+
+use super::Builder;
+use super::operand::data_shape;
+use crate::error::LoadError;
+use crate::op::{Bulk, BulkTo, CopyArrive, MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
+use crate::parse::ast::Operand;
+use crate::table::family::Family;
+
+/// The number of `sm_90a`, and whether it has features of that architecture alone.
+fn architecture(target: &str) -> Option<(u32, bool)> {
+    let name = target.strip_prefix("sm_")?;
+    let number = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    Some((number.parse().ok()?, name.ends_with('a')))
+}
+
+/// The space of a capture: empty for a generic address. The only CTA of a cluster has its own addresses there.
+fn shared_or_generic(capture: &str) -> Space {
+    if capture.is_empty() { Space::Generic } else { Space::Shared }
+}
+
+impl<'a> Builder<'_, 'a> {
+    /// Refuses what the module's target does not have.
+    pub(super) fn check_target(&self, needs: &'static str) -> Result<(), LoadError> {
+        let target = self.names.target;
+        let enough = match (architecture(needs), architecture(target)) {
+            (None, _) => true,
+            (_, None) => false,
+            (Some((_, true)), _) => needs == target,
+            (Some((least, false)), Some((number, _))) => number >= least,
+        };
+        if enough {
+            return Ok(());
+        }
+        let instruction = self.mnemonic.chars().take(120).collect();
+        Err(LoadError::Target { line: self.line, instruction, needs, target: target.to_owned() })
+    }
+
+    /// `mbarrier.…`; the space is the last capture.
+    pub(super) fn mbarrier(
+        &mut self,
+        family: Family,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let space = shared_or_generic(captures[captures.len() - 1]);
+        let arrives = matches!(family, Family::MbarrierArrive | Family::MbarrierArriveExpect);
+        let has_result = arrives || family == Family::MbarrierWait;
+        let (least, most) = match family {
+            Family::MbarrierInvalidate => (1, 1),
+            Family::MbarrierArrive => (2, 3),
+            Family::MbarrierArriveExpect => (3, 3),
+            // Only try_wait takes a time, which is a hint.
+            Family::MbarrierWait => (3, if self.mnemonic.contains("try_wait") { 4 } else { 3 }),
+            _ => (2, 2),
+        };
+        self.count_between(operands, least, most)?;
+        let at = usize::from(has_result);
+        let addr = self.address(&operands[at], at + 1)?;
+        let state = match &operands[0] {
+            _ if !arrives => None,
+            Operand::Name("_") => None,
+            operand => Some(self.any_result(operand, 1, 64)?),
+        };
+        let action = match family {
+            Family::MbarrierInvalidate => MbarrierAction::Invalidate,
+            Family::MbarrierArrive => {
+                let count = match operands.get(2) {
+                    Some(count) => Some(self.word(count, 3)?),
+                    None => None,
+                };
+                MbarrierAction::Arrive { count, bytes: None, state }
+            }
+            Family::MbarrierArriveExpect => {
+                MbarrierAction::Arrive { count: None, bytes: Some(self.word(&operands[2], 3)?), state }
+            }
+            Family::MbarrierWait => {
+                let phase = if captures[0] == "parity" {
+                    PhaseOperand::Parity(self.word(&operands[2], 3)?)
+                } else {
+                    PhaseOperand::State(self.source(&operands[2], 3, data_shape(64))?)
+                };
+                if let Some(hint) = operands.get(3) {
+                    self.word(hint, 4)?;
+                }
+                let Operand::Name(name) = operands[0] else {
+                    return Err(self.operand_error(1, "a predicate"));
+                };
+                MbarrierAction::Wait { result: self.predicate(name, 1)?, phase }
+            }
+            family => {
+                let value = self.word(&operands[1], 2)?;
+                match family {
+                    Family::MbarrierInit => MbarrierAction::Init { count: value },
+                    Family::MbarrierExpect => MbarrierAction::ExpectTx(value),
+                    _ => MbarrierAction::CompleteTx(value),
+                }
+            }
+        };
+        self.emit(Op::Mbarrier(Box::new(MbarrierOp { space, addr, action })));
+        Ok(())
+    }
+
+    /// `cp.async.bulk` and `cp.async.bulk.tensor`. Captures of a tensor's start with its rank; the last is the cache hint.
+    pub(super) fn bulk(
+        &mut self,
+        family: Family,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let to_shared = matches!(family, Family::BulkLoad | Family::TensorLoad);
+        let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore);
+        let hinted = captures.last().is_some_and(|hint| !hint.is_empty());
+        let expected = 2 + usize::from(to_shared) + usize::from(!is_tensor) + usize::from(hinted);
+        self.count(operands, expected)?;
+        if hinted {
+            self.source(&operands[expected - 1], expected, data_shape(64))?;
+        }
+        let (shared_at, global_at) = if to_shared { (0, 1) } else { (1, 0) };
+        let shared = self.address(&operands[shared_at], shared_at + 1)?;
+        let mut coordinates = Vec::new();
+        let global = match &operands[global_at] {
+            Operand::TensorAddress { address, coordinates: list } if is_tensor => {
+                if list.len() != usize::from(captures[0].as_bytes()[0] - b'0') {
+                    return Err(self.operand_error(global_at + 1, "as many coordinates as the form has"));
+                }
+                for coordinate in list {
+                    coordinates.push(self.word(coordinate, global_at + 1)?);
+                }
+                self.address(address, global_at + 1)?
+            }
+            _ if is_tensor => {
+                return Err(self.operand_error(global_at + 1, "a tensor map with coordinates"));
+            }
+            operand => self.address(operand, global_at + 1)?,
+        };
+        let bytes = if is_tensor { None } else { Some(self.word(&operands[2], 3)?) };
+        let to = if to_shared {
+            let at = 2 + usize::from(!is_tensor);
+            BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Shared }
+        } else {
+            BulkTo::Global
+        };
+        let space = Space::Shared;
+        self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, bytes, coordinates })));
+        Ok(())
+    }
+
+    /// `cp.async.bulk.wait_group{.read} n`.
+    pub(super) fn wait_bulk(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        match operands[0] {
+            Operand::Int(keep) if (0..=i64::from(u32::MAX)).contains(&keep) => {
+                self.emit(Op::WaitBulk { keep: keep as u32, read: !captures[0].is_empty() });
+                Ok(())
+            }
+            _ => Err(self.operand_error(1, "a constant")),
+        }
+    }
+
+    pub(super) fn copy_arrive(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        let (space, addr) = (shared_or_generic(captures[1]), self.address(&operands[0], 1)?);
+        let increments = captures[0].is_empty();
+        self.emit(Op::CopyArrive(Box::new(CopyArrive { space, addr, increments })));
+        Ok(())
+    }
+
+    /// `setmaxnreg.inc` and `.dec`.
+    pub(super) fn set_registers(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 1)?;
+        match operands[0] {
+            Operand::Int(count @ 24..=256) if count % 8 == 0 => {
+                self.emit(Op::SetRegisters { increase: captures[0] == "inc", count: count as u32 });
+                Ok(())
+            }
+            _ => Err(self.operand_error(1, "a multiple of 8 from 24 to 256")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_a_number_and_perhaps_an_a() {
+        assert_eq!(architecture("sm_90a"), Some((90, true)));
+        assert_eq!(architecture("sm_100f"), Some((100, false)));
+        assert_eq!(architecture("sm_80"), Some((80, false)));
+        assert_eq!(architecture(""), None);
+    }
+}

@@ -1,0 +1,378 @@
+//! Mbarriers (PTX ISA §9.7.13.15): eight opaque bytes of shared memory with a phase, the arrivals that it lacks, and the bytes
+//! that asynchronous copies have yet to bring. A phase ends when both are zero, and the next begins at once. An arrival
+//! releases what its thread has seen into the phase; a wait that finds the phase complete takes it over.
+//!
+//! A wait for a phase that is not complete suspends its lanes. It may fail at any time (§9.7.13.15.16), so it fails once at each
+//! place, at random under a seed, and when nothing else can go on: a program that forgets to try again is found.
+
+use crate::clock::{Agent, AgentOf, Clock};
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
+use crate::window;
+
+use super::access::{addresses, check_alignment, lanes};
+use super::bulk::Issued;
+use super::cta::Cta;
+use super::warp::{Wait, Warp};
+
+/// The most arrivals, and the most bytes, that a phase can lack (PTX ISA §9.7.13.15.1).
+pub(super) const LIMIT: u32 = (1 << 20) - 1;
+
+/// One mbarrier.
+#[derive(Debug)]
+pub(super) struct Mbarrier {
+    valid: bool,
+    /// Arrivals that a phase takes.
+    pub(super) count: u32,
+    /// Arrivals that the current phase lacks.
+    pub(super) pending: u32,
+    /// Bytes that it lacks; negative where they came before they were expected.
+    pub(super) bytes: i64,
+    /// Phases that are complete.
+    pub(super) phase: u32,
+    pub(super) agent: Agent,
+    /// Phases completed since the memory was first an mbarrier, as the agent's time.
+    pub(super) time: u32,
+    /// What was released into the current phase, and into those before it.
+    filling: Clock,
+    done: Clock,
+    /// Warp and line of every arrival, each once.
+    pub(super) sites: Vec<(u32, u32)>,
+    initialized_by: u32,
+    /// Whether the async proxy knows of the initialisation.
+    pub(super) fenced: bool,
+    /// Where bytes were last expected.
+    expected: Option<Issued>,
+    /// The newest bulk copy of a phase that nobody has waited for.
+    pub(super) unwaited: Option<Issued>,
+}
+
+impl Mbarrier {
+    /// Ends the phase if nothing is missing; true if it did.
+    fn settle(&mut self) -> bool {
+        if self.pending != 0 || self.bytes != 0 {
+            return false;
+        }
+        (self.phase, self.time) = (self.phase + 1, self.time + 1);
+        self.pending = self.count;
+        self.done.join(&std::mem::take(&mut self.filling));
+        self.done.see(self.agent, self.time);
+        true
+    }
+}
+
+/// The shared address of an operand.
+pub(super) fn shared_address(space: Space, address: u64) -> u64 {
+    match space {
+        Space::Generic if window::holds(window::SHARED_WINDOW, address) => address - window::SHARED_WINDOW,
+        // No shared address is that large: it is found to be out of bounds.
+        Space::Generic => u64::MAX - 15,
+        _ => address,
+    }
+}
+
+fn misuse(lane: usize, address: u64, detail: &'static str) -> Box<Fault> {
+    Fault::at(FindingKind::Mbarrier, lane, address).saying(detail)
+}
+
+impl Cta<'_> {
+    /// The valid mbarrier at an offset.
+    pub(super) fn mbarrier(&mut self, offset: u64, lane: usize, address: u64) -> Outcome<&mut Mbarrier> {
+        let found = self.mbarriers.get_mut(&offset).filter(|m| m.valid);
+        found.ok_or_else(|| misuse(lane, address, "there is no initialised mbarrier at this address"))
+    }
+
+    /// Bytes of the current phase have come, or `expected` more are to come.
+    pub(super) fn transact(&mut self, offset: u64, change: i64, lane: usize, address: u64) -> Outcome {
+        self.progress += 1;
+        let mbarrier = self.mbarrier(offset, lane, address)?;
+        mbarrier.bytes += change;
+        if mbarrier.bytes.unsigned_abs() > LIMIT.into() {
+            return Err(misuse(lane, address, "more bytes are pending than a phase can count"));
+        }
+        if mbarrier.settle() {
+            self.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Arrivals of one thread, with what it has seen.
+    pub(super) fn arrive_at(
+        &mut self,
+        at: (u64, usize, u64),
+        count: u32,
+        site: (u32, u32),
+        clock: &Clock,
+    ) -> Outcome {
+        let (offset, lane, address) = at;
+        let mbarrier = self.mbarrier(offset, lane, address)?;
+        if count == 0 || count > LIMIT {
+            return Err(Fault::at(FindingKind::BadOperand, lane, count.into()));
+        }
+        if count > mbarrier.pending {
+            return Err(misuse(lane, address, "more arrivals than the phase lacks"));
+        }
+        mbarrier.pending -= count;
+        mbarrier.filling.join(clock);
+        if !mbarrier.sites.contains(&site) {
+            mbarrier.sites.push(site);
+        }
+        if mbarrier.settle() {
+            self.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Where bytes were expected that have not come.
+    pub(super) fn missing_bytes(&self) -> Option<Issued> {
+        self.mbarriers.values().filter(|m| m.valid && m.bytes > 0).find_map(|m| m.expected)
+    }
+
+    /// The async proxy knows of the mbarriers that the warp has initialised.
+    pub(super) fn fence_mbarriers(&mut self, warp: u32) {
+        self.mbarriers.values_mut().filter(|m| m.initialized_by == warp).for_each(|m| m.fenced = true);
+    }
+}
+
+impl Warp {
+    /// A fence between the generic and the async proxy.
+    pub(super) fn fence_proxy(&mut self, active: u32, cta: &mut Cta<'_>) {
+        let released = self.release_clock(active);
+        self.clock.fence(&released);
+        // What these lanes write from here on needs another fence.
+        self.now += 1;
+        cta.fence_mbarriers(self.index);
+    }
+
+    /// Everything but waits.
+    pub(super) fn mbarrier(
+        &mut self,
+        op: &MbarrierOp,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        for lane in lanes(active) {
+            let address = shared_address(op.space, list[lane]);
+            let Some(offset) = self.mbarrier_offset(op, lane, address, cta)? else { continue };
+            let regs = &self.frame(frame)?.regs;
+            let word = |slot: u32| regs.word[slot as usize][lane];
+            match &op.action {
+                MbarrierAction::Init { count } => {
+                    let count = word(*count);
+                    self.init_mbarrier(offset, count, (lane, address), cta)?;
+                }
+                MbarrierAction::Invalidate => {
+                    cta.mbarrier(offset, lane, address)?.valid = false;
+                    cta.shared.note_mbarrier(offset, false, &self.who(lane, false, cta))?;
+                }
+                MbarrierAction::Arrive { count, bytes, state } => {
+                    let (count, bytes) = (count.map_or(1, word), bytes.map(word));
+                    let phase = cta.mbarrier(offset, lane, address)?.phase;
+                    if let Some(bytes) = bytes {
+                        self.expect(offset, bytes, (lane, address), cta)?;
+                    }
+                    let site = (self.index, cta.launch.line(self.at));
+                    cta.arrive_at((offset, lane, address), count, site, &self.release_clock(1 << lane))?;
+                    if let Some(reg) = state {
+                        self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
+                    }
+                }
+                MbarrierAction::ExpectTx(bytes) => {
+                    let bytes = word(*bytes);
+                    self.expect(offset, bytes, (lane, address), cta)?;
+                }
+                MbarrierAction::CompleteTx(bytes) => {
+                    cta.transact(offset, -i64::from(word(*bytes)), lane, address)?;
+                }
+                // A wait is executed by `wait_mbarrier`.
+                MbarrierAction::Wait { .. } => {}
+            }
+        }
+        if matches!(op.action, MbarrierAction::Arrive { .. }) {
+            // What these lanes do from here on is not released by the arrival.
+            self.now += 1;
+        }
+        Ok(())
+    }
+
+    /// Where the mbarrier lies, its initialisation known to this thread.
+    fn mbarrier_offset(
+        &self,
+        op: &MbarrierOp,
+        lane: usize,
+        address: u64,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<Option<u64>> {
+        check_alignment(cta, lane, address, 8)?;
+        let Some(offset) = cta.shared.offset(lane, address, 8)? else { return Ok(None) };
+        if !matches!(op.action, MbarrierAction::Init { .. }) && cta.mbarriers.contains_key(&offset) {
+            let who = self.who(lane, false, cta);
+            cta.shared.check_mbarrier(offset, &who)?;
+        }
+        Ok(Some(offset))
+    }
+
+    fn expect(&self, offset: u64, bytes: u32, (lane, address): (usize, u64), cta: &mut Cta<'_>) -> Outcome {
+        if bytes > LIMIT {
+            return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()));
+        }
+        let mbarrier = cta.mbarrier(offset, lane, address)?;
+        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.at });
+        cta.transact(offset, bytes.into(), lane, address)
+    }
+
+    fn init_mbarrier(
+        &self,
+        offset: u64,
+        count: u32,
+        (lane, address): (usize, u64),
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        if count == 0 || count > LIMIT {
+            return Err(Fault::at(FindingKind::BadOperand, lane, count.into()));
+        }
+        let mut time = 0;
+        if let Some(old) = cta.mbarriers.get(&offset) {
+            if old.valid {
+                return Err(misuse(lane, address, "the mbarrier is initialised and still valid"));
+            }
+            time = old.time;
+        }
+        let who = self.who(lane, false, cta);
+        cta.shared.note_mbarrier(offset, true, &who)?;
+        let agent = cta.agents.number(AgentOf::Mbarrier(offset));
+        let new = Mbarrier {
+            valid: true,
+            count,
+            pending: count,
+            bytes: 0,
+            phase: 0,
+            agent,
+            time,
+            filling: Clock::default(),
+            done: Clock::default(),
+            sites: Vec::new(),
+            initialized_by: self.index,
+            fenced: false,
+            expected: None,
+            unwaited: None,
+        };
+        cta.mbarriers.insert(offset, new);
+        Ok(())
+    }
+
+    /// `test_wait` and `try_wait`: false if the lanes are suspended.
+    pub(super) fn wait_mbarrier(
+        &mut self,
+        op: &MbarrierOp,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<bool> {
+        let complete = self.complete_lanes(op, frame, active, cta)?;
+        let fails = complete != active
+            && (self.failed_waits.insert(self.at) || cta.is_random() && cta.random() >> 32 & 3 == 0);
+        if complete == active || fails {
+            self.end_wait(op, frame, active, complete, cta)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// The lanes whose phase is complete.
+    fn complete_lanes(
+        &mut self,
+        op: &MbarrierOp,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<u32> {
+        let MbarrierAction::Wait { phase, .. } = op.action else { return Ok(active) };
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        let mut complete = 0;
+        for lane in lanes(active) {
+            let address = shared_address(op.space, list[lane]);
+            let Some(offset) = self.mbarrier_offset(op, lane, address, cta)? else { continue };
+            let current = cta.mbarrier(offset, lane, address)?.phase;
+            let regs = &self.frame(frame)?.regs;
+            let is_complete = match phase {
+                // The phase before the first one counts as complete.
+                PhaseOperand::Parity(slot) => match regs.word[slot as usize][lane] {
+                    parity @ 0..=1 => current & 1 != parity,
+                    other => return Err(Fault::at(FindingKind::BadOperand, lane, other.into())),
+                },
+                PhaseOperand::State(slot) => {
+                    let state = regs.double[slot as usize][lane];
+                    if state != u64::from(current) && state.checked_add(1) != Some(current.into()) {
+                        let detail = "the state is of neither the current phase nor the one before it";
+                        return Err(misuse(lane, address, detail));
+                    }
+                    state != u64::from(current)
+                }
+            };
+            complete |= u32::from(is_complete) << lane;
+        }
+        Ok(complete)
+    }
+
+    fn end_wait(
+        &mut self,
+        op: &MbarrierOp,
+        frame: usize,
+        active: u32,
+        complete: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let MbarrierAction::Wait { result, .. } = op.action else { return Ok(()) };
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        for lane in lanes(complete) {
+            let address = shared_address(op.space, list[lane]);
+            if let Some(offset) = cta.shared.offset(lane, address, 8)? {
+                let mbarrier = cta.mbarrier(offset, lane, address)?;
+                mbarrier.unwaited = mbarrier.unwaited.filter(|u| u.time > mbarrier.time);
+                self.clock.join(&mbarrier.done);
+            }
+        }
+        cta.counters.mbarrier_waits += u64::from(complete != 0);
+        self.frame(frame)?.regs.set_pred(result, active, complete);
+        Ok(())
+    }
+
+    /// Lets waits go on for which there is what they wait for, and those for mbarriers when their time is over. True if any
+    /// does.
+    pub(super) fn retry_waits(&mut self, time_over: bool, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let mut any = false;
+        let mut at = 0;
+        while at < self.paths.len() {
+            let path = self.paths[at].clone();
+            at += 1;
+            if path.wait != Wait::Mbarrier && path.wait != Wait::Registers {
+                continue;
+            }
+            let program = self.frame(path.frame)?.program;
+            let inst = &cta.launch.program(program).insts[path.pc as usize];
+            self.at = (program, path.pc);
+            let goes_on = match &inst.op {
+                Op::Mbarrier(op) => {
+                    let active = self.guarded(inst, path.frame, path.mask)?;
+                    let complete = self.complete_lanes(op, path.frame, active, cta)?;
+                    let ends = complete == active || time_over;
+                    if ends {
+                        self.end_wait(op, path.frame, active, complete, cta)?;
+                    }
+                    ends
+                }
+                Op::SetRegisters { increase, count } => cta.set_registers(self, *increase, *count)?,
+                _ => false,
+            };
+            if goes_on {
+                let all = path.wait == Wait::Registers;
+                self.release(|p| (p.frame, p.pc) == (path.frame, path.pc) && (all || p.mask == path.mask));
+                (any, at) = (true, 0);
+            }
+        }
+        Ok(any)
+    }
+}

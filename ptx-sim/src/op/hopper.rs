@@ -1,0 +1,101 @@
+//! Operations of sm_90: mbarriers, bulk copies, `wgmma`.
+
+use super::{Addr, MatrixType, Reg, Space};
+use crate::regs::Slot;
+
+/// Which phase a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PhaseOperand {
+    /// The current or the preceding phase of that parity, in a 32-bit register.
+    Parity(Slot),
+    /// The phase of a state that an arrival gave, in a 64-bit register.
+    State(Slot),
+}
+
+/// What is done with an mbarrier.
+#[derive(Clone, Debug)]
+pub(crate) enum MbarrierAction {
+    Init {
+        count: Slot,
+    },
+    Invalidate,
+    Arrive {
+        /// 1 where it is not given.
+        count: Option<Slot>,
+        /// Bytes to expect before the arrival.
+        bytes: Option<Slot>,
+        state: Option<Reg>,
+    },
+    ExpectTx(Slot),
+    CompleteTx(Slot),
+    Wait {
+        result: Slot,
+        phase: PhaseOperand,
+    },
+}
+
+/// `mbarrier`.
+#[derive(Clone, Debug)]
+pub(crate) struct MbarrierOp {
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    pub(crate) action: MbarrierAction,
+}
+
+/// Where a bulk copy goes.
+#[derive(Clone, Debug)]
+pub(crate) enum BulkTo {
+    /// To shared memory; its bytes are counted at an mbarrier.
+    Shared { mbarrier: Addr, space: Space },
+    /// To global memory, in the thread's bulk group.
+    Global,
+}
+
+/// `cp.async.bulk` and `cp.async.bulk.tensor`.
+#[derive(Clone, Debug)]
+pub(crate) struct Bulk {
+    pub(crate) to: BulkTo,
+    pub(crate) shared: Addr,
+    /// The space of the shared address.
+    pub(crate) space: Space,
+    /// The range in global memory, or the tensor map.
+    pub(crate) global: Addr,
+    /// Bytes of a range; `None` for a tensor.
+    pub(crate) bytes: Option<Slot>,
+    pub(crate) coordinates: Vec<Slot>,
+}
+
+/// `cp.async.mbarrier.arrive`.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyArrive {
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    /// Whether the phase takes an arrival more.
+    pub(crate) increments: bool,
+}
+
+/// A of a `wgmma`.
+#[derive(Clone, Debug)]
+pub(crate) enum WgmmaA {
+    /// A descriptor, in a 64-bit register.
+    Shared(Slot),
+    Registers(Vec<Slot>),
+}
+
+/// `wgmma.mma_async` m64nNk16 into f32.
+#[derive(Clone, Debug)]
+pub(crate) struct Wgmma {
+    pub(crate) n: usize,
+    pub(crate) input: MatrixType,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: WgmmaA,
+    /// A descriptor.
+    pub(crate) b: Slot,
+    /// Whether D is added to.
+    pub(crate) scale_d: Slot,
+    pub(crate) scale_d_negated: bool,
+    pub(crate) a_negative: bool,
+    pub(crate) b_negative: bool,
+    pub(crate) a_mn_major: bool,
+    pub(crate) b_mn_major: bool,
+}

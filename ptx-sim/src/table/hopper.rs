@@ -1,0 +1,176 @@
+//! Forms of sm_90 and of sm_90a: mbarriers, proxy fences, bulk copies, warpgroup matrix products. Each row says the least target
+//! (PTX ISA, "Target ISA Notes" of its section).
+
+use super::family::{Family, FamilyRow};
+
+const fn row(
+    needs: &'static str,
+    family: Family,
+    pattern: &'static str,
+    section: &'static str,
+    meaning: &'static str,
+) -> FamilyRow {
+    FamilyRow { family, pattern, section, meaning, needs }
+}
+
+/// The families.
+pub(super) const ROWS: &[FamilyRow] = &[
+    row(
+        "sm_80",
+        Family::MbarrierInit,
+        "mbarrier init [shared shared::cta] b64",
+        "9.7.13.15.9",
+        "makes an mbarrier at [a] whose phases take b arrivals each",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierInvalidate,
+        "mbarrier inval [shared shared::cta] b64",
+        "9.7.13.15.10",
+        "ends the mbarrier at [a]",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierArrive,
+        "mbarrier arrive [release] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.13",
+        "b (or one) of the arrivals of the phase; releases what the thread did before; d = the phase",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierArriveExpect,
+        "mbarrier arrive expect_tx [release] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.13",
+        "the phase takes b more bytes, then an arrival",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierExpect,
+        "mbarrier expect_tx [relaxed] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.11",
+        "the phase takes b more bytes",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierComplete,
+        "mbarrier complete_tx [relaxed] [cta cluster] [shared shared::cta shared::cluster] b64",
+        "9.7.13.15.12",
+        "b bytes of the phase have come",
+    ),
+    row(
+        "sm_80",
+        Family::MbarrierWait,
+        "mbarrier test_wait [parity] [acquire] [cta cluster] [shared shared::cta] b64",
+        "9.7.13.15.16",
+        "p = the phase is complete, and what was released into it is seen",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierWait,
+        "mbarrier try_wait [parity] [acquire] [cta cluster] [shared shared::cta] b64",
+        "9.7.13.15.16",
+        "waits some time, then p = the phase is complete, and what was released into it is seen; it fails once where it would wait",
+    ),
+    row(
+        "sm_90",
+        Family::MbarrierFence,
+        "fence mbarrier_init release cluster",
+        "9.7.13.4",
+        "makes the thread's initialised mbarriers known to the async proxy",
+    ),
+    row(
+        "sm_90",
+        Family::ProxyFence,
+        "fence proxy async [global shared::cta shared::cluster]",
+        "9.7.13.4",
+        "orders what the thread knows of the generic proxy before the async proxy",
+    ),
+    row(
+        "sm_90",
+        Family::BulkLoad,
+        "cp async bulk {shared::cluster shared::cta} global mbarrier::complete_tx::bytes [L2::cache_hint]",
+        "9.7.9.25.4.1",
+        "starts a copy to shared memory, whose bytes are then counted at the mbarrier",
+    ),
+    row(
+        "sm_90",
+        Family::BulkStore,
+        "cp async bulk global shared::cta bulk_group [L2::cache_hint]",
+        "9.7.9.25.4.1",
+        "starts a copy to global memory in the thread's open bulk group",
+    ),
+    row(
+        "sm_90",
+        Family::TensorLoad,
+        "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile] mbarrier::complete_tx::bytes [L2::cache_hint]",
+        "9.7.9.27.1.2",
+        "starts a copy of a tensor's box to shared memory, swizzled; zeros outside the tensor, which count as bytes too",
+    ),
+    row(
+        "sm_90",
+        Family::TensorStore,
+        "cp async bulk tensor {1d 2d 3d 4d 5d} global shared::cta [tile] bulk_group [L2::cache_hint]",
+        "9.7.9.27.1.2",
+        "starts a copy of a box to a tensor in the thread's open bulk group; nothing is written outside the tensor",
+    ),
+    row(
+        "sm_90",
+        Family::CommitBulk,
+        "cp async bulk commit_group",
+        "9.7.9.27.2.1",
+        "the thread's open copies become its newest bulk group",
+    ),
+    row(
+        "sm_90",
+        Family::WaitBulk,
+        "cp async bulk wait_group [read]",
+        "9.7.9.27.2.2",
+        "waits until at most n of the thread's newest bulk groups are open; with read, until their sources are free",
+    ),
+    row(
+        "sm_80",
+        Family::CopyArrive,
+        "cp async mbarrier arrive [noinc] [shared shared::cta] b64",
+        "9.7.13.15.15",
+        "arrives once the thread's cp.async so far have landed; the phase takes an arrival more, unless noinc",
+    ),
+    row("sm_90", Family::Nothing, "prefetch tensormap", "9.7.9.15", "a hint, without effect here"),
+    row(
+        "sm_90a",
+        Family::SetRegisters,
+        "setmaxnreg {inc dec} sync aligned u32",
+        "9.7.19.5",
+        "takes registers of the CTA's pool, waiting for them, or gives them back",
+    ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k16 m64n16k16 m64n24k16 m64n32k16 m64n40k16 m64n48k16 m64n56k16 m64n64k16 \
+         m64n72k16 m64n80k16 m64n88k16 m64n96k16 m64n104k16 m64n112k16 m64n120k16 m64n128k16 \
+         m64n136k16 m64n144k16 m64n152k16 m64n160k16 m64n168k16 m64n176k16 m64n184k16 m64n192k16 \
+         m64n200k16 m64n208k16 m64n216k16 m64n224k16 m64n232k16 m64n240k16 m64n248k16 m64n256k16} f32 {f16 bf16} {f16 bf16}",
+        "9.7.15.5.2",
+        "starts D = A·B (+ D) over a warpgroup; A from shared memory or registers, B from shared memory; sums in f32",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaFence,
+        "wgmma fence sync aligned",
+        "9.7.15.7.1",
+        "orders register accesses before the wgmma that follow",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaCommit,
+        "wgmma commit_group sync aligned",
+        "9.7.15.7.2",
+        "the warpgroup's open wgmma become its newest group",
+    ),
+    row(
+        "sm_90a",
+        Family::WgmmaWait,
+        "wgmma wait_group sync aligned",
+        "9.7.15.7.3",
+        "waits until at most n of the newest groups are open; registers and tiles of the others are free",
+    ),
+];
