@@ -1,0 +1,1 @@
+//! The optimization lab: builds, checks, measures and evolves kernels by reversible steps.
