@@ -141,14 +141,14 @@ impl KvHead {
 }
 
 /// Index of the first element of row `[batch, head, row]` in a tensor's buffer.
-pub(crate) fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]: [usize; 3]) -> usize {
+pub fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]: [usize; 3]) -> usize {
     let strides = problem.strides(role);
     // Validated: no stride is negative, and the whole tensor is addressable.
     batch * strides.batch as usize + head * strides.head as usize + row * strides.row as usize
 }
 
 /// Keys that a query row sees, from key 0: all, or under the causal mask those up to its own position.
-pub(crate) fn visible_keys(problem: &Problem, row: usize) -> usize {
+pub fn visible_keys(problem: &Problem, row: usize) -> usize {
     let sizes = problem.sizes();
     let [seqlen_q, seqlen_k] = [sizes.seqlen_q, sizes.seqlen_k].map(|n| n as usize);
     if problem.causal() { (row + 1 + seqlen_k).saturating_sub(seqlen_q) } else { seqlen_k }
