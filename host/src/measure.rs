@@ -1,5 +1,6 @@
 //! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
 
+mod fresh;
 mod tensors;
 
 use crate::attention::{Attention, CudaOptions};
@@ -13,6 +14,7 @@ use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+pub use fresh::Fresh;
 use tensors::TensorSets;
 pub use tensors::{Check, ERROR_MAX};
 

@@ -81,7 +81,7 @@ impl Cheater {
     }
 
     /// Puts this call's work on the streams.
-    pub(crate) fn launch(&mut self, call: &Call<'_>, streams: &mut Streams) {
+    fn launch(&mut self, call: &Call<'_>, streams: &mut Streams) {
         self.calls += 1;
         let problem = *call.problem;
         let computed = compute(&problem, call.qkv, self.cheat);
@@ -169,9 +169,8 @@ pub fn control(exam: &Exam<'_>) -> Result<Vec<String>, ferroflash::Error> {
     let planted = Cheat::PLANTED.into_iter().map(|(cheat, fault)| (cheat, Some(fault)));
     let mut missed = Vec::new();
     for (cheat, expected) in honest.chain(planted) {
-        let mut found = None;
         for spec in PROBLEMS.map(ProblemSpec::from) {
-            found = exam.run(&mut StandIn::new(Cheater::new(cheat)), &spec)?.err().map(|refusal| refusal.fault);
+            let found = exam.run(&mut StandIn::new(Cheater::new(cheat)), &spec)?.err().map(|refusal| refusal.fault);
             if found != expected {
                 missed.push(format!("{cheat:?} on {spec}: expected {expected:?}, found {found:?}"));
             }

@@ -1,16 +1,23 @@
 //! The optimization lab: builds, checks, measures and evolves kernels by reversible steps.
 #![forbid(unsafe_code)]
 
+pub mod candidate;
 pub mod cheats;
 pub mod config;
 pub mod error;
+pub mod evaluation;
 pub mod exam;
 pub mod inputs;
 pub mod interrupt;
+pub mod job;
+pub mod kernels;
+pub mod merge;
 pub mod problem_spec;
 pub mod process;
 pub mod session;
+pub mod stages;
 pub mod subject;
+pub mod tree;
 
 pub use config::Config;
 pub use error::{Error, Result};

@@ -1,0 +1,288 @@
+//! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
+
+use crate::config::DeviceKind;
+use crate::error::{Error, Result};
+use crate::problem_spec::ProblemSpec;
+use crate::subject::{SETS, Subject};
+use ferroflash::attention::Output;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::sim::SimDevice;
+use ferroflash::device::{Device, nvml::Nvml};
+use ferroflash::measure::{Bench, Fresh, MeasureOptions, Measured};
+use ferroflash::module::Library;
+use ferroflash::random_input::{InputKind, qkv};
+use ferroflash::verification::GuardedTensors;
+use ferroflash::{Attention, CudaOptions, Plan, Problem, SimOptions};
+use kernels_gpu::manifest::Kernel;
+use ptx_sim::Schedule;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A compiled kernel: the folder that holds it, and its entry's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelRef {
+    /// The folder, as `cargo xtask build-ptx` writes it.
+    pub folder: PathBuf,
+    /// The entry.
+    pub entry: String,
+}
+
+/// What runs the kernels, once it is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The simulator, not a GPU.
+    pub simulated: bool,
+    /// The GPU's number.
+    pub ordinal: u32,
+    /// `NVIDIA L4`, or what the simulator calls itself.
+    pub name: String,
+    /// Compute capability, 89 for 8.9.
+    pub sm: u32,
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// Shared memory that a CTA can opt in to, in bytes.
+    pub smem_opt_in_bytes: u32,
+    /// The highest SM clock in MHz, where NVML tells.
+    pub clock_max_mhz: Option<u32>,
+    /// The driver's version, where NVML tells.
+    pub driver: Option<String>,
+}
+
+impl Machine {
+    /// The machine that the configuration asks for; the simulator for `auto` where there is no GPU.
+    ///
+    /// # Errors
+    /// [`Error::Host`] where a GPU is asked for and there is none.
+    pub fn find(kind: DeviceKind, ordinal: u32) -> Result<Machine> {
+        match kind {
+            DeviceKind::Sim => Ok(Machine::simulator()),
+            DeviceKind::Cuda => Machine::cuda(ordinal),
+            DeviceKind::Auto => Ok(Machine::cuda(ordinal).unwrap_or_else(|_| Machine::simulator())),
+        }
+    }
+
+    /// The simulator.
+    pub fn simulator() -> Machine {
+        Machine::of(SimDevice::new(SimOptions::default()).info(), true, 0)
+    }
+
+    fn cuda(ordinal: u32) -> Result<Machine> {
+        let device = CudaDevice::open(ordinal)?;
+        let mut machine = Machine::of(device.info(), false, ordinal);
+        let reading = Nvml::open(device.pci_bus_id()).map(|nvml| nvml.read()).unwrap_or_default();
+        machine.clock_max_mhz = reading.sm_clock_max_mhz;
+        machine.driver = reading.driver;
+        Ok(machine)
+    }
+
+    fn of(info: &ferroflash::device::DeviceInfo, simulated: bool, ordinal: u32) -> Machine {
+        Machine {
+            simulated,
+            ordinal,
+            name: info.name.clone(),
+            sm: info.sm,
+            sm_count: info.sm_count,
+            smem_opt_in_bytes: info.smem_opt_in_bytes,
+            clock_max_mhz: None,
+            driver: None,
+        }
+    }
+
+    /// The architecture whose ptxas figures hold here, `sm_89`.
+    pub fn arch(&self) -> String {
+        format!("sm_{}", self.sm)
+    }
+}
+
+/// One kernel of a folder.
+///
+/// # Errors
+/// [`Error::Host`] where the folder holds no kernels, [`Error::NoSuchRow`] where none has this name.
+pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
+    let library = Library::open(&kernel.folder)?;
+    let found = library.kernels().iter().find(|found| found.entry == kernel.entry).cloned();
+    let Some(found) = found else {
+        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+        let reason = format!("{} holds {}", kernel.folder.display(), names.join(", "));
+        return Err(Error::NoSuchRow { wanted: kernel.entry.clone(), reason });
+    };
+    Ok((Arc::new(library), found))
+}
+
+/// What a launch on the simulator counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The problem.
+    pub problem: ProblemSpec,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Every counter by name.
+    pub numbers: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    /// A counter, 0 where there is none of this name.
+    pub fn number(&self, name: &str) -> u64 {
+        self.numbers.get(name).copied().unwrap_or(0)
+    }
+
+    /// Passes over the banks of shared memory.
+    pub fn wavefronts(&self) -> u64 {
+        ["shared_load", "shared_store", "async_shared"].iter().map(|kind| self.number(&format!("{kind}.wavefronts"))).sum()
+    }
+
+    /// Passes beyond those that conflict-free accesses would take.
+    pub fn conflicts(&self) -> u64 {
+        ["shared_load", "shared_store", "async_shared"].iter().map(|kind| self.number(&format!("{kind}.conflicts"))).sum()
+    }
+
+    /// Bytes of global memory in whole sectors.
+    pub fn global_bytes(&self) -> u64 {
+        let kinds = ["global_load", "global_store", "async_global"];
+        32 * kinds.iter().map(|kind| self.number(&format!("{kind}.sectors"))).sum::<u64>()
+    }
+
+    /// Wavefronts of shared memory a million floating-point operations of the problem.
+    pub fn wavefronts_per_mflop(&self) -> f64 {
+        self.wavefronts() as f64 / (self.problem.flops() / 1e6)
+    }
+}
+
+/// Runs a kernel on the simulator with every check on, and counts.
+///
+/// # Errors
+/// [`ferroflash::Error::Simulation`] where the kernel breaks a rule; whatever else keeps it from running.
+pub fn count(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    spec: &ProblemSpec,
+    schedule: Option<u64>,
+    seed: u64,
+) -> Result<Counted> {
+    let schedule = schedule.map_or(Schedule::Deterministic, Schedule::Seeded);
+    let device = Arc::new(SimDevice::new(SimOptions { schedule, ..SimOptions::default() }));
+    let attention = Attention::new(device.clone(), library.clone())?;
+    let problem = spec.problem()?;
+    let plan = Plan::with_kernel(&problem, kernel)?;
+    let [q, k, v] = qkv(&problem, InputKind::Random, seed);
+    attention.forward_with(&plan, &q, &k, &v, true)?;
+    // A launch that succeeded has a report.
+    let report = device.last_report();
+    let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
+    Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers })
+}
+
+/// A compiled kernel as the subject of an examination.
+pub struct KernelSubject {
+    attention: Attention,
+    kernel: Arc<Kernel>,
+    plan: Option<Plan>,
+    sets: Vec<GuardedTensors>,
+}
+
+impl KernelSubject {
+    /// Opens the machine for a kernel.
+    ///
+    /// # Errors
+    /// What opening reports.
+    pub fn open(library: &Arc<Library>, kernel: &Arc<Kernel>, machine: &Machine) -> Result<KernelSubject> {
+        let device: Arc<dyn Device> = if machine.simulated {
+            Arc::new(SimDevice::new(SimOptions::default()))
+        } else {
+            Arc::new(CudaDevice::open(machine.ordinal)?)
+        };
+        let attention = Attention::new(device, library.clone())?;
+        Ok(KernelSubject { attention, kernel: kernel.clone(), plan: None, sets: Vec::new() })
+    }
+}
+
+type HostResult<T> = std::result::Result<T, ferroflash::Error>;
+
+impl Subject for KernelSubject {
+    fn name(&self) -> &str {
+        &self.kernel.entry
+    }
+
+    fn pose(&mut self, problem: &Problem) -> HostResult<()> {
+        self.sets.clear();
+        self.plan = Some(Plan::with_kernel(problem, &self.kernel)?);
+        for _ in 0..SETS {
+            self.sets.push(GuardedTensors::new(&self.attention, problem)?);
+        }
+        Ok(())
+    }
+
+    fn write_inputs(&mut self, set: usize, [q, k, v]: &[Vec<u16>; 3]) -> HostResult<()> {
+        self.sets[set].write_inputs([q, k, v])
+    }
+
+    fn poison_outputs(&mut self, set: usize) -> HostResult<()> {
+        self.sets[set].poison_outputs()
+    }
+
+    fn launch(&mut self, set: usize) -> HostResult<()> {
+        let Some(plan) = &self.plan else { return Ok(()) };
+        self.sets[set].launch(&self.attention, plan)
+    }
+
+    fn drain_stream(&mut self) -> HostResult<()> {
+        // A kernel cannot put work on its stream: whatever reads its output has waited for all of it.
+        Ok(())
+    }
+
+    fn drain_device(&mut self) -> HostResult<()> {
+        Ok(())
+    }
+
+    fn inputs(&mut self, set: usize) -> HostResult<[Vec<u16>; 3]> {
+        self.sets[set].inputs()
+    }
+
+    fn output(&mut self, set: usize) -> HostResult<Output> {
+        self.sets[set].output(&self.kernel.entry)
+    }
+}
+
+/// Device times of kernels of one folder on one problem, side by side.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// With the same tensors in every launch, in the order of the entries.
+    pub warm: Vec<Measured>,
+    /// With tensors that the L2 cache has lost.
+    pub cold: Vec<Measured>,
+    /// With inputs that no launch has seen.
+    pub fresh: Vec<Fresh>,
+}
+
+/// Opens a GPU with a folder of kernels.
+///
+/// # Errors
+/// [`Error::Host`].
+pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
+    Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal })?)
+}
+
+/// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
+///
+/// # Errors
+/// [`Error::NoSuchRow`], [`Error::Host`].
+pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
+    let problem = spec.problem()?;
+    let library = bench.attention().library();
+    let mut plans = Vec::new();
+    for entry in entries {
+        let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
+            Error::NoSuchRow { wanted: entry.clone(), reason: format!("not in {}", library.folder().display()) }
+        })?;
+        plans.push(Plan::with_kernel(&problem, kernel)?);
+    }
+    let warm = MeasureOptions { reps, lse: true, ..MeasureOptions::default() };
+    let cold = MeasureOptions { cold: true, ..warm };
+    Ok(Times {
+        warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
+        cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
+        fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
+    })
+}

@@ -1,0 +1,54 @@
+//! Stage 1: the row can be a kernel, and compiles.
+
+use super::{Context, Stage, State, refused};
+use crate::error::{Error, Result};
+use crate::evaluation::Outcome;
+use crate::exam::Fault;
+use crate::kernels::{self, KernelRef};
+
+/// Compiles the candidate, or takes it from a folder of compiled kernels.
+pub(super) struct Compile;
+
+impl Stage for Compile {
+    fn name(&self) -> &'static str {
+        "compile"
+    }
+
+    fn run(&self, state: &mut State, context: &Context) -> Result<Outcome> {
+        let candidate = &state.candidate;
+        if let Err(error) = candidate.check() {
+            return Ok(refused(Fault::DoesNotFit, error.to_string()));
+        }
+        let kernel = match &context.compiled {
+            Some(folder) => KernelRef { folder: folder.clone(), entry: candidate.row.entry_name() },
+            None => match compile(state, context) {
+                Ok(kernel) => kernel,
+                Err(Error::Failed { reason, log, .. }) => {
+                    let evidence = format!("{reason} ({})", log.display());
+                    return Ok(refused(Fault::DoesNotCompile, evidence));
+                }
+                Err(Error::TimedOut { limit, .. }) => {
+                    let evidence = format!("the compiler was killed after {} s", limit.as_secs());
+                    return Ok(refused(Fault::Hang, evidence));
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        let (_, found) = kernels::find(&kernel)?;
+        state.evaluation.ptx_sha256 = Some(found.sha256.clone());
+        state.evaluation.smem_bytes = found.smem_bytes;
+        state.evaluation.resources = found.resources.get(&context.machine.arch()).copied();
+        state.kernel = Some(kernel);
+        Ok(Outcome::Passed)
+    }
+}
+
+fn compile(state: &State, context: &Context) -> Result<KernelRef> {
+    let candidate = &state.candidate;
+    let tree = state.tree.as_ref().unwrap_or(&context.tree);
+    let out = context.ptx_folder(&candidate.name);
+    let log = context.log(&candidate.name, "compile")?;
+    let limit = context.config.limits.build_s.duration();
+    tree.compile(&[candidate.row], &out, &context.machine.arch(), &log, limit)?;
+    tree.compiled(&candidate.row, &out)
+}

@@ -1,0 +1,119 @@
+//! The source tree that kernels are compiled from, and the compiler, which is `cargo xtask build-ptx`.
+
+use crate::error::{Error, Result};
+use crate::kernels::KernelRef;
+use crate::process;
+use ferroflash::Row;
+use ferroflash::module::Library;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A source tree: the project's own, or a throw-away copy with a patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The project's own tree.
+    pub fn own() -> Tree {
+        // Set anew at each `cargo run`, so a moved checkout is found; the built-in path serves a direct start.
+        let lab = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        let is_lab = lab.join("lab.toml").is_file();
+        let lab = if is_lab { lab } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")) };
+        Tree { root: lab.parent().map(Path::to_owned).unwrap_or(lab) }
+    }
+
+    /// Another copy of it.
+    pub fn at(root: &Path) -> Tree {
+        Tree { root: root.to_owned() }
+    }
+
+    /// Its root folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The commit that is checked out, with `+` where files are changed; `None` where git does not tell.
+    pub fn commit(&self) -> Option<String> {
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git").args(arguments).current_dir(&self.root).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let commit = git(&["rev-parse", "--short", "HEAD"])?;
+        let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
+        Some(if changed { commit + "+" } else { commit })
+    }
+
+    /// Compiles rows into a folder, with the resources that ptxas reports for `arch` where there is a ptxas.
+    ///
+    /// One compilation at a time, whoever asks: they share a build folder.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::TimedOut`], [`Error::Interrupted`].
+    pub fn compile(&self, rows: &[Row], out: &Path, arch: &str, log: &Path, limit: Duration) -> Result<()> {
+        std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
+        let file = out.join("rows.json");
+        let text = serde_json::to_string_pretty(rows).unwrap_or_default();
+        crate::session::write_whole(&file, text.as_bytes())?;
+        let _lock = self.lock()?;
+        let out = absolute(out);
+        let file = absolute(&file);
+        let begun = std::time::Instant::now();
+        let mut build = self.xtask();
+        build.arg("build-ptx").arg("--rows").arg(&file).arg("--out").arg(&out);
+        process::succeed(&mut build, log, limit)?;
+        let mut check = self.xtask();
+        check.args(["check-ptx", "--arch", arch, "--rows"]).arg(&file).arg("--ptx-dir").arg(&out);
+        let left = limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
+        match process::succeed(&mut check, &log.with_extension("ptxas.log"), left) {
+            // What it refuses is in the manifest, where the next stage reads it.
+            Ok(_) | Err(Error::Failed { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel of a row that was compiled into a folder.
+    ///
+    /// # Errors
+    /// [`Error::Host`].
+    pub fn compiled(&self, row: &Row, out: &Path) -> Result<KernelRef> {
+        let library = Library::open(out)?;
+        let found = library.kernels().iter().find(|kernel| kernel.row == *row);
+        let entry = found.map_or_else(|| row.entry_name(), |kernel| kernel.entry.clone());
+        Ok(KernelRef { folder: out.to_owned(), entry })
+    }
+
+    fn xtask(&self) -> Command {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["run", "--quiet", "--package", "xtask", "--"]).current_dir(&self.root);
+        // What `cargo run` told the lab about itself is not about xtask.
+        cargo.env_remove("CARGO_MANIFEST_DIR");
+        cargo
+    }
+
+    fn lock(&self) -> Result<File> {
+        let target = self.root.join("target");
+        let path = target.join(".lab-compiler");
+        let locked = std::fs::create_dir_all(&target)
+            .and_then(|()| File::create(&path))
+            .and_then(|file| file.lock().map(|()| file));
+        locked.map_err(|source| Error::io(&path, source))
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_tree_is_the_workspace() {
+        assert!(Tree::own().root().join("kernels-gpu/src/table.rs").is_file());
+    }
+}
