@@ -1,4 +1,7 @@
 //! The optimization lab: builds, checks, measures and evolves kernels by reversible steps.
 
+pub mod counters;
+pub mod gate;
+pub mod leaderboard;
 pub mod search;
 pub mod statistics;

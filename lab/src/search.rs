@@ -62,6 +62,17 @@ pub struct Evaluated {
     pub cost: budget::Cost,
 }
 
+impl Outcome {
+    /// What a score comes to: one that is not a number is a refusal, as it can neither be ranked nor written as JSON.
+    pub fn of_score(score: f64) -> Self {
+        if score.is_finite() {
+            Outcome::Scored { score }
+        } else {
+            Outcome::Refused { reason: format!("a score of {score} is no measurement") }
+        }
+    }
+}
+
 impl Evaluated {
     /// The score of a correct candidate. A score that is not a number is none: it cannot be ranked.
     pub fn score(&self) -> Option<f64> {
@@ -123,6 +134,17 @@ pub(crate) mod tests {
         assert!(!line.contains('\n'));
         assert_eq!(serde_json::from_str::<Evaluated>(&line).expect("the same"), candidate);
         assert!(serde_json::from_str::<Evaluated>(&line.replace("cost", "costs")).is_err());
+    }
+
+    #[test]
+    fn scores_are_read_back_to_the_last_bit_as_a_resumed_search_needs_them() {
+        for step in 0..200 {
+            use rand::Rng as _;
+            let outcome = Outcome::of_score(rng(1, step).random::<f64>() * 3.0);
+            let text = serde_json::to_string(&outcome).expect("JSON");
+            assert_eq!(serde_json::from_str::<Outcome>(&text).expect("the same"), outcome);
+        }
+        assert!(matches!(Outcome::of_score(f64::NAN), Outcome::Refused { .. }));
     }
 
     #[test]
