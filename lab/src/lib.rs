@@ -4,18 +4,23 @@
 pub mod candidate;
 pub mod cheats;
 pub mod config;
+pub mod counters;
 pub mod error;
 pub mod evaluation;
 pub mod exam;
+pub mod gate;
 pub mod inputs;
 pub mod interrupt;
 pub mod job;
 pub mod kernels;
+pub mod leaderboard;
 pub mod merge;
 pub mod problem_spec;
 pub mod process;
+pub mod search;
 pub mod session;
 pub mod stages;
+pub mod statistics;
 pub mod subject;
 pub mod tree;
 
