@@ -3,6 +3,7 @@
 
 pub mod candidate;
 pub mod cheats;
+pub mod cli;
 pub mod config;
 pub mod counters;
 pub mod error;
@@ -17,11 +18,13 @@ pub mod leaderboard;
 pub mod merge;
 pub mod problem_spec;
 pub mod process;
+pub mod profile;
 pub mod search;
 pub mod session;
 pub mod stages;
 pub mod statistics;
 pub mod subject;
+pub mod table;
 pub mod tree;
 
 pub use config::Config;
