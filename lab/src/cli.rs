@@ -3,6 +3,8 @@
 pub mod child;
 mod evaluate;
 mod lab;
+mod profile;
+mod sanitize;
 mod screen;
 
 use crate::config::DeviceKind;
@@ -46,6 +48,10 @@ enum Command {
     Test(evaluate::TestArgs),
     /// Take rows or patches through the whole cascade: compiles, fits, keeps the rules, computes attention, is fast
     Evaluate(evaluate::EvaluateArgs),
+    /// Look for broken rules and races: the simulator always, compute-sanitizer where it can run
+    Sanitize(sanitize::SanitizeArgs),
+    /// Say what keeps a kernel from being faster, with the two figures that prove it
+    Profile(profile::ProfileArgs),
     /// Do one job that another process of the lab hands over on stdin
     #[command(name = crate::job::CHILD, hide = true)]
     Child,
@@ -105,6 +111,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Build(args) => evaluate::build(&args),
         Command::Test(args) => evaluate::test(&args),
         Command::Evaluate(args) => evaluate::evaluate(&args),
+        Command::Sanitize(args) => sanitize::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Child => child::run(),
     }
 }

@@ -44,6 +44,8 @@ pub struct Machine {
     pub sm_count: u32,
     /// Shared memory that a CTA can opt in to, in bytes.
     pub smem_opt_in_bytes: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
     /// The highest SM clock in MHz, where NVML tells.
     pub clock_max_mhz: Option<u32>,
     /// The driver's version, where NVML tells.
@@ -85,6 +87,7 @@ impl Machine {
             sm: info.sm,
             sm_count: info.sm_count,
             smem_opt_in_bytes: info.smem_opt_in_bytes,
+            l2_bytes: info.l2_bytes,
             clock_max_mhz: None,
             driver: None,
         }

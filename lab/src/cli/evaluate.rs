@@ -115,7 +115,7 @@ pub(crate) fn row_of(option: &'static str, argument: &str) -> Result<Row> {
     }
 }
 
-fn default_row() -> Result<Row> {
+pub(crate) fn default_row() -> Result<Row> {
     row_of("--row", DEFAULT_ROW)
 }
 
