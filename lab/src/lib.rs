@@ -2,6 +2,8 @@
 
 pub mod counters;
 pub mod gate;
+pub mod insights;
+pub mod invert;
 pub mod leaderboard;
 pub mod search;
 pub mod statistics;
