@@ -5,5 +5,6 @@ pub mod gate;
 pub mod insights;
 pub mod invert;
 pub mod leaderboard;
+pub mod proposer;
 pub mod search;
 pub mod statistics;
