@@ -5,6 +5,8 @@ pub mod gate;
 pub mod insights;
 pub mod invert;
 pub mod leaderboard;
+pub mod page;
 pub mod proposer;
 pub mod search;
 pub mod statistics;
+pub mod whole_file;
