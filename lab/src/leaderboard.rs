@@ -2,10 +2,10 @@
 
 use crate::counters::Counters;
 use crate::statistics::Interval;
+use crate::whole_file;
 use kernels_gpu::row::{Dtype, Row};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The version of the format.
@@ -262,13 +262,9 @@ impl Leaderboard {
     /// Where it cannot be written. The old file is untouched then.
     pub fn write(&self, path: &Path) -> Result<(), LeaderboardError> {
         let failed = |source| LeaderboardError::File { path: path.to_owned(), source };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
         text.push('\n');
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        whole_file::write(path, &text).map_err(failed)
     }
 
     /// Every place, in order.
