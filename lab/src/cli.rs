@@ -2,6 +2,7 @@
 
 pub mod child;
 mod evaluate;
+mod evolve;
 mod lab;
 mod profile;
 mod sanitize;
@@ -52,6 +53,8 @@ enum Command {
     Sanitize(sanitize::SanitizeArgs),
     /// Say what keeps a kernel from being faster, with the two figures that prove it
     Profile(profile::ProfileArgs),
+    /// Search: rows by strategies, or patches by a program that proposes them
+    Evolve(evolve::EvolveArgs),
     /// Do one job that another process of the lab hands over on stdin
     #[command(name = crate::job::CHILD, hide = true)]
     Child,
@@ -113,6 +116,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Evaluate(args) => evaluate::evaluate(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Evolve(args) => evolve::run(&args),
         Command::Child => child::run(),
     }
 }

@@ -1,5 +1,6 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
+use crate::candidate::hex;
 use crate::config::DeviceKind;
 use crate::error::{Error, Result};
 use crate::problem_spec::ProblemSpec;
@@ -9,13 +10,14 @@ use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
 use ferroflash::measure::{Bench, Fresh, MeasureOptions, Measured};
-use ferroflash::module::Library;
+use ferroflash::module::{Library, slice_entry};
 use ferroflash::random_input::{InputKind, qkv};
 use ferroflash::verification::GuardedTensors;
 use ferroflash::{Attention, CudaOptions, Plan, Problem, SimOptions};
 use kernels_gpu::manifest::Kernel;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,6 +114,19 @@ pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
         return Err(Error::NoSuchRow { wanted: kernel.entry.clone(), reason });
     };
     Ok((Arc::new(library), found))
+}
+
+/// SHA-256 of a kernel's PTX, whatever its entry is called: equal for kernels that only their names tell apart.
+///
+/// # Errors
+/// [`Error::BadFile`] where the PTX lacks the entry, [`Error::Host`].
+pub fn ptx_hash(library: &Library, kernel: &Kernel) -> Result<String> {
+    let ptx = library.family_ptx(&kernel.family)?;
+    let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| Error::BadFile {
+        path: library.folder().to_owned(),
+        reason: format!("its PTX lacks {}", kernel.entry),
+    })?;
+    Ok(hex(&Sha256::digest(text.replace(&kernel.entry, "entry").as_bytes())))
 }
 
 /// What a launch on the simulator counted.

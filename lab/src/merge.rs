@@ -45,8 +45,8 @@ pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result
         kernels: vec![kernel(&first_kernel, &first.entry), kernel(&second_kernel, &second_entry)],
     };
     std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
-    write_whole(&out.join(ptx), text.as_bytes())?;
-    write_whole(&out.join(MANIFEST_FILE), serde_json::to_string(&manifest).unwrap_or_default().as_bytes())?;
+    write_whole(&out.join(ptx), &text)?;
+    write_whole(&out.join(MANIFEST_FILE), &serde_json::to_string(&manifest).unwrap_or_default())?;
     Ok((KernelRef { folder: out.to_owned(), entry: first.entry.clone() }, vec![second_entry]))
 }
 

@@ -9,9 +9,9 @@ pub use journal::{Journal, Line};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::whole_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -67,7 +67,7 @@ impl Session {
         let name = header.started.replace(['-', ':'], "");
         let folder = fresh_folder(runs, &name)?;
         let text = serde_json::to_string_pretty(&header).unwrap_or_default();
-        write_whole(&folder.join(HEADER_FILE), text.as_bytes())?;
+        write_whole(&folder.join(HEADER_FILE), &text)?;
         let (journal, lines) = Journal::open(&folder.join(RECORDS_FILE))?;
         Ok(Session { folder, header, journal, lines, before: Duration::ZERO, since: std::time::Instant::now() })
     }
@@ -194,18 +194,8 @@ fn fresh_folder(runs: &Path, name: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::DiskFull`].
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let attempt = || -> std::io::Result<()> {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = std::fs::Permissions::from_mode(0o644);
-        let mut file = tempfile::Builder::new().prefix(".lab-").permissions(mode).tempfile_in(folder)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_data()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    attempt().map_err(|source| Error::io(path, source))
+pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+    whole_file::write(path, text).map_err(|source| Error::io(path, source))
 }
 
 #[cfg(test)]

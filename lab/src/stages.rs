@@ -17,6 +17,7 @@ use crate::job::{self, Done, Job, Report, Task};
 use crate::kernels::{KernelRef, Machine};
 use crate::problem_spec::ProblemSpec;
 use crate::tree::Tree;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub struct Context {
     pub hidden_seed: u64,
     /// The kernel that candidates are timed against, from the project's own tree.
     pub incumbent: Option<Candidate>,
+    /// SHA-256 of PTX that is known already, with the candidate it is of: the same again is a duplicate.
+    pub known_ptx: BTreeMap<String, String>,
     /// A folder of compiled kernels to take candidates from instead of compiling them.
     pub compiled: Option<PathBuf>,
 }
@@ -163,6 +166,14 @@ impl State {
             incumbent: Vec::new(),
         };
         State { candidate: candidate.clone(), kernel: None, tree: tree.cloned(), evaluation }
+    }
+
+    /// A candidate that was refused before any stage.
+    pub fn refused(candidate: &Candidate, stage: &str, refusal: Refusal) -> State {
+        let mut state = State::new(candidate, None);
+        let outcome = Outcome::Refused(refusal);
+        state.evaluation.stages.push(StageRecord { stage: stage.to_owned(), outcome, time_s: 0.0 });
+        state
     }
 
     /// The kernel, which every stage behind the first may count on.

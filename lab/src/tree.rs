@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::KernelRef;
+use crate::patched::copy_folder;
 use crate::process;
 use ferroflash::Row;
 use ferroflash::module::Library;
@@ -57,7 +58,7 @@ impl Tree {
         std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
         let file = out.join("rows.json");
         let text = serde_json::to_string_pretty(rows).unwrap_or_default();
-        crate::session::write_whole(&file, text.as_bytes())?;
+        crate::session::write_whole(&file, &text)?;
         let _lock = self.lock()?;
         let out = absolute(out);
         let file = absolute(&file);
@@ -86,11 +87,28 @@ impl Tree {
         Ok(KernelRef { folder: out.to_owned(), entry })
     }
 
+    /// Puts what compiles rows beside a copy of the tree: the core library compiled for the device, and ptxas.
+    pub(crate) fn share_compiler(&self, own: &Tree) -> Result<()> {
+        let _lock = own.lock()?;
+        // Both write to these folders, so they are copies.
+        for folder in ["device/sm_80-rows", "ptxas"] {
+            let from = own.root.join("target").join(folder);
+            if from.is_dir() {
+                copy_folder(&from, &self.root.join("target").join(folder))?;
+            }
+        }
+        Ok(())
+    }
+
     fn xtask(&self) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["run", "--quiet", "--package", "xtask", "--"]).current_dir(&self.root);
         // What `cargo run` told the lab about itself is not about xtask.
         cargo.env_remove("CARGO_MANIFEST_DIR");
+        if std::env::var_os("CARGO_TARGET_DIR").is_none() {
+            // A copy's xtask is compiled where the libraries that it needs are compiled already.
+            cargo.env("CARGO_TARGET_DIR", Tree::own().root.join("target"));
+        }
         cargo
     }
 

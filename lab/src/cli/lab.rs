@@ -5,8 +5,10 @@ use crate::cli::{Common, draw_seed, screen};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::evaluation::{EVALUATION, Evaluation};
+use crate::exam::{Fault, Refusal};
 use crate::interrupt;
 use crate::kernels::Machine;
+use crate::patched::PatchedTree;
 use crate::session::{self, Header, RUNS, Session};
 use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
@@ -80,6 +82,25 @@ impl Lab {
             return Ok(known);
         }
         self.check_time()?;
+        let patched = match (&candidate.patch, tree) {
+            (Some(patch), None) => {
+                watcher.stage(&candidate.name, "patch");
+                match PatchedTree::new(&self.context.tree, patch, &self.context.folder.join("worktrees")) {
+                    Ok(patched) => Some(patched),
+                    Err(error) if error.is_the_patchs() => {
+                        let refusal = Refusal { fault: Fault::DoesNotApply, evidence: error.to_string() };
+                        let evaluation = State::refused(candidate, "patch", refusal).evaluation;
+                        self.session.append(EVALUATION, &evaluation)?;
+                        return Ok(evaluation);
+                    }
+                    Err(error) => {
+                        return Err(Error::Missing { what: "a worktree for the patch", reason: error.to_string() });
+                    }
+                }
+            }
+            _ => None,
+        };
+        let tree = patched.as_ref().map(PatchedTree::tree).or(tree);
         let State { evaluation, .. } = cascade
             .evaluate(candidate, tree, &self.context, watcher)
             .map_err(|error| self.with_folder(error))?;
@@ -131,6 +152,7 @@ fn context(config: Config, machine: Machine, tree: Tree, session: &Session) -> R
         folder,
         hidden_seed: session.header().hidden_seed,
         incumbent: None,
+        known_ptx: Default::default(),
         compiled: None,
     })
 }

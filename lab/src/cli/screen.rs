@@ -20,16 +20,17 @@ pub(crate) struct Screen {
     bar: ProgressBar,
     best: Option<String>,
     doing: String,
+    left: String,
 }
 
 impl Screen {
     /// A bar of so many candidates.
     pub(crate) fn new(candidates: u64) -> Screen {
         let bar = ProgressBar::with_draw_target(Some(candidates), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{pos}/{len} {bar:20} {msg}  {elapsed}, {eta} left");
+        let style = ProgressStyle::with_template("{pos}/{len} {bar:20} {msg}  {elapsed}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.enable_steady_tick(Duration::from_millis(500));
-        Screen { bar, best: None, doing: String::new() }
+        Screen { bar, best: None, doing: String::new(), left: String::new() }
     }
 
     /// One candidate is done.
@@ -44,9 +45,21 @@ impl Screen {
         self.show();
     }
 
+    /// So many candidates are done, and so many seconds are left, where that is known.
+    pub(crate) fn progress(&mut self, candidates: u64, seconds_left: Option<f64>) {
+        self.bar.set_position(candidates);
+        self.left = seconds_left.map(|seconds| format!("  about {seconds:.0} s left")).unwrap_or_default();
+        self.show();
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&mut self) {
+        self.bar.finish_and_clear();
+    }
+
     fn show(&self) {
         let best = self.best.as_ref().map_or(String::new(), |best| format!("  best {best}"));
-        self.bar.set_message(format!("{}{best}", self.doing));
+        self.bar.set_message(format!("{}{best}{}", self.doing, self.left));
     }
 }
 

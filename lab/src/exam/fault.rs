@@ -53,6 +53,7 @@ faults! {
     TooFast "too-fast" "it is faster than the roofline allows: an error of the harness, or of what it timed";
     Spills "spills" "registers spill to local memory";
     DoesNotFit "does-not-fit" "it needs more shared memory, registers or threads than there are";
+    DoesNotApply "does-not-apply" "the patch may not be applied, or does not fit the tree";
     DoesNotCompile "does-not-compile" "it does not compile";
     Duplicate "duplicate" "its PTX is that of an earlier candidate";
 }

@@ -34,12 +34,16 @@ impl Stage for Compile {
                 Err(error) => return Err(error),
             },
         };
-        let (_, found) = kernels::find(&kernel)?;
-        state.evaluation.ptx_sha256 = Some(found.sha256.clone());
+        let (library, found) = kernels::find(&kernel)?;
+        let hash = kernels::ptx_hash(&library, &found)?;
+        state.evaluation.ptx_sha256 = Some(hash.clone());
         state.evaluation.smem_bytes = found.smem_bytes;
         state.evaluation.resources = found.resources.get(&context.machine.arch()).copied();
         state.kernel = Some(kernel);
-        Ok(Outcome::Passed)
+        match context.known_ptx.get(&hash) {
+            Some(earlier) if *earlier != state.candidate.name => Ok(refused(Fault::Duplicate, earlier.clone())),
+            _ => Ok(Outcome::Passed),
+        }
     }
 }
 
