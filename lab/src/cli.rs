@@ -4,6 +4,7 @@ pub mod child;
 mod evaluate;
 mod evolve;
 mod lab;
+mod micro;
 mod profile;
 mod sanitize;
 mod screen;
@@ -53,6 +54,8 @@ enum Command {
     Sanitize(sanitize::SanitizeArgs),
     /// Say what keeps a kernel from being faster, with the two figures that prove it
     Profile(profile::ProfileArgs),
+    /// Measure every feasible row briefly and keep the best eight, to seed a search
+    Micro(micro::MicroArgs),
     /// Search: rows by strategies, or patches by a program that proposes them
     Evolve(evolve::EvolveArgs),
     /// Do one job that another process of the lab hands over on stdin
@@ -116,6 +119,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Evaluate(args) => evaluate::evaluate(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
         Command::Child => child::run(),
     }

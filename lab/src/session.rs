@@ -190,7 +190,7 @@ fn fresh_folder(runs: &Path, name: &str) -> Result<PathBuf> {
     Err(Error::Io { path: runs.join(name), source: std::io::ErrorKind::AlreadyExists.into() })
 }
 
-/// Writes a file beside its place, then renames it.
+/// Writes a file whole or not at all, as [`whole_file::write`] does.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::DiskFull`].

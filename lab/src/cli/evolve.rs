@@ -20,7 +20,8 @@ use crate::search::{Evaluated, best};
 use crate::stages::Cascade;
 use clap::Args;
 use kernels_gpu::geometry;
-pub(crate) use plan::{ConfigurationName, ManagementName, Plan};
+pub(crate) use plan::{ConfigurationName, ManagementName, Plan, mediocre};
+pub(crate) use summary::RECORDING_FILE;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
