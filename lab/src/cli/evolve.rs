@@ -48,12 +48,13 @@ pub(crate) struct EvolveArgs {
     #[arg(long, value_name = "BUDGET")]
     budget: Option<Budget>,
     /// Who proposes rows: random, local, crossover or ranker; all with --replay
-    #[arg(long, value_name = "NAME", default_value = "local")]
+    #[arg(long, value_name = "NAME", default_value = "ranker")]
     strategy: String,
     /// Which candidates are parents
     #[arg(long, value_enum, default_value = "islands")]
     population: ManagementName,
-    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it
+    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it [default: two that the resource
+    /// model expects most of]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Compare strategies on a recorded search space instead of searching

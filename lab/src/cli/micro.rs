@@ -24,7 +24,7 @@ use ferroflash::Row;
 use kernels_gpu::geometry;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The record of a row.
@@ -127,11 +127,11 @@ fn compile(
 }
 
 /// One row, on the first canonical shapes.
-fn measure(lab: &Lab, row: &Row, folder: &PathBuf, history: &[Evaluated]) -> Result<Evaluated> {
+fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result<Evaluated> {
     let context = &lab.context;
     let begun = Instant::now();
     let name = row.entry_name();
-    let kernel = KernelRef { folder: folder.clone(), entry: name.clone() };
+    let kernel = KernelRef { folder: folder.to_owned(), entry: name.clone() };
     let (library, found) = kernels::find(&kernel)?;
     let hash = kernels::ptx_hash(&library, &found)?;
     let spills = found.resources.get(&context.machine.arch()).map_or(0, |r| r.spill_loads + r.spill_stores);

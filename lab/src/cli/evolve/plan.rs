@@ -5,9 +5,11 @@ use crate::cli::evaluate::row_of;
 use crate::cli::evolve::{EvolveArgs, strategy};
 use crate::cli::lab::Lab;
 use crate::error::Result;
+use crate::predict;
 use crate::proposer::Configuration;
 use crate::search::budget::Budget;
 use crate::search::population::Management;
+use crate::search::space::Space;
 use crate::search::strategy::StrategyKind;
 use clap::ValueEnum;
 use ferroflash::Row;
@@ -115,7 +117,7 @@ impl Plan {
                 let rows = candidate::parse(&file.to_string_lossy(), start)?;
                 rows.into_iter().map(|candidate| candidate.row).collect()
             }
-            None => Vec::new(),
+            None => expected_best(start),
         };
         let budget = &lab.context.config.budget;
         let usual = Budget {
@@ -175,6 +177,21 @@ pub(crate) fn mediocre() -> Row {
     row
 }
 
+/// Rows that a search begins with behind the start.
+const EXPECTED: usize = 2;
+
+/// The rows of which the resource model expects most, those first that differ least from the start.
+fn expected_best(start: Row) -> Vec<Row> {
+    let space = Space::new(start);
+    let mut rows: Vec<Row> = space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
+    rows.sort_by(|a, b| {
+        let expected = predict::wavefronts_per_flop(a).total_cmp(&predict::wavefronts_per_flop(b));
+        expected.then(space.distance(&start, a).cmp(&space.distance(&start, b))).then(a.cmp(b))
+    });
+    rows.truncate(EXPECTED);
+    rows
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +201,12 @@ mod tests {
         let row = mediocre();
         assert_eq!((row.block_m, row.block_n, row.warps, row.stages, row.head_dim), (64, 32, 4, 1, 64));
         assert!(row.check().is_ok());
+    }
+
+    #[test]
+    fn the_resource_model_expects_taller_blocks_to_gain() {
+        let rows = expected_best(mediocre());
+        assert_eq!(rows.len(), EXPECTED);
+        assert!(rows.iter().all(|row| row.block_m == 128), "{rows:?}");
     }
 }
