@@ -1,7 +1,8 @@
 //! The search for better rows: where it looks, what it remembers, who proposes, and when it stops.
 //!
 //! A session's state is its history and nothing else. Every proposal is a function of the seed and the history, so a session
-//! that was killed goes on from its file as if nothing had happened, and the same seed gives the same session.
+//! that was killed goes on from its file as if nothing had happened, and the same seed gives the same session. The history is
+//! every candidate that was proposed, in order: refused ones and duplicates too, as its length numbers the proposals.
 
 pub mod budget;
 pub mod keep;
