@@ -1,6 +1,7 @@
 //! Inversion: flaws that are put into a kernel on purpose. What each costs, measured, ranks what a kernel's speed hangs on.
 //!
-//! A flaw keeps results right. It is another row, or a patch to the device crate, kept in `lab/flaws/`.
+//! A flaw keeps results right. It is another row, or a patch to the device crate, kept in `lab/flaws/`. A test applies them all:
+//! where one no longer fits, make the change by hand and keep `git diff -U1 --no-color kernels-gpu` in its place.
 
 use crate::counters::Counters;
 use crate::statistics::Interval;

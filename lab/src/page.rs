@@ -167,6 +167,7 @@ mod tests {
         };
         let course = CourseChart {
             title: "4,16,512,64 f16 causal".to_owned(),
+            device: "NVIDIA H200".to_owned(),
             measure: "µs".to_owned(),
             points: vec![
                 point("2026-05-04T12:00:00Z", 38.1),
@@ -249,9 +250,5 @@ mod tests {
         let page = page();
         let text = serde_json::to_string(&page).expect("JSON");
         assert_eq!(serde_json::from_str::<Page>(&text).expect("the same"), page);
-        // To be looked at: FERROFLASH_PAGE=page.html cargo test -p lab page
-        if let Some(path) = std::env::var_os("FERROFLASH_PAGE") {
-            page.write(Path::new(&path)).expect("written");
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! The search for better rows: where it looks, what it remembers, who proposes, and when it stops.
 //!
 //! A session's state is its history and nothing else. Every proposal is a function of the seed and the history, so a session
-//! that was killed goes on from its file as if nothing had happened, and the same seed gives the same session.
+//! that was killed goes on from its file as if nothing had happened, and the same seed gives the same session. The history is
+//! every candidate that was proposed, in order: refused ones and duplicates too, as its length numbers the proposals.
 
 pub mod budget;
 pub mod keep;
@@ -90,8 +91,15 @@ impl Evaluated {
 
 /// The best correct candidate: the earliest of equal ones.
 pub fn best(history: &[Evaluated]) -> Option<&Evaluated> {
-    let scored = history.iter().filter_map(|candidate| Some((candidate.score()?, candidate)));
-    scored.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+    top(history, 1).into_iter().next()
+}
+
+/// The best `count` correct candidates, best first, the earlier of equal ones before the later.
+pub fn top(history: &[Evaluated], count: usize) -> Vec<&Evaluated> {
+    let mut scored: Vec<(f64, &Evaluated)> =
+        history.iter().filter_map(|candidate| Some((candidate.score()?, candidate))).collect();
+    scored.sort_by(|a, b| a.0.total_cmp(&b.0));
+    scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
 /// The earlier candidate that was made of the same PTX: a candidate that has one need not be evaluated.
@@ -123,6 +131,7 @@ pub(crate) mod tests {
             Evaluated { outcome: Outcome::Refused { reason: "wrong".to_owned() }, ..scored(other, 0.0) };
         let history = [scored(other, f64::NAN), refused, scored(row, 2.0), scored(other, 2.0)];
         assert_eq!(best(&history), Some(&history[2]));
+        assert_eq!(top(&history, 8), [&history[2], &history[3]]);
         assert_eq!(best(&history[..2]), None);
     }
 

@@ -67,7 +67,7 @@ pub struct Samples {
 pub enum Subject {
     /// The best itself: no difference may show.
     Control,
-    /// The best, made slower on purpose: the difference must show.
+    /// The best, made slower on purpose, by well over the threshold (twice or more): the difference must show.
     Planted,
     /// The candidate.
     Candidate,

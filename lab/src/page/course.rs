@@ -2,7 +2,7 @@
 
 use super::scale::{Scale, digits, label};
 use super::svg::Drawing;
-use crate::leaderboard::{Leaderboard, Standing};
+use crate::leaderboard::{Leaderboard, Place, Standing};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +17,10 @@ const BOTTOM: f64 = 26.0;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CourseChart {
-    /// The place.
+    /// The place: shape, dtype and mask.
     pub title: String,
+    /// Its device.
+    pub device: String,
     /// What the score counts. Lower is better.
     pub measure: String,
     /// The holders, the latest last.
@@ -54,8 +56,10 @@ fn course(standing: &Standing) -> CourseChart {
         }
         CoursePoint { when: record.when.clone(), score: record.score, note }
     });
+    let Place { device, shape, dtype, mask } = &standing.place;
     CourseChart {
-        title: standing.place.to_string(),
+        title: format!("{shape} {} {mask}", dtype.name()),
+        device: device.clone(),
         measure: standing.best().measure.to_string(),
         points: points.collect(),
     }
@@ -66,7 +70,7 @@ impl CourseChart {
     pub(super) fn svg(&self) -> String {
         let mut drawing = Drawing::new(WIDTH, HEIGHT, &self.title);
         drawing.text("title", "start", [0.0, 12.0], &self.title);
-        drawing.text("", "start", [0.0, 30.0], &self.measure);
+        drawing.text("", "start", [0.0, 30.0], &format!("{} on {}", self.measure, self.device));
         let points: Vec<&CoursePoint> = self.points.iter().filter(|point| is_measured(point)).collect();
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             drawing.text("", "middle", [WIDTH / 2.0, HEIGHT / 2.0], "Nothing was measured.");
@@ -90,6 +94,8 @@ impl CourseChart {
             steps.extend(steps.last().map(|before| [x(i), before[1]]));
             steps.push([x(i), y.place(point.score.estimate)]);
         }
+        // The last one still holds it.
+        steps.extend(steps.last().map(|last| [WIDTH - RIGHT, last[1]]));
         drawing.path("line c0", &steps, false);
         for (i, point) in points.iter().enumerate() {
             let Interval { low, estimate, high } = point.score;
@@ -154,7 +160,8 @@ mod tests {
         let point =
             |score| CoursePoint { when: String::new(), score: Interval::exact(score), note: String::new() };
         let chart = CourseChart {
-            title: "sim".to_owned(),
+            title: "1,8,512,64".to_owned(),
+            device: "sim".to_owned(),
             measure: "wavefronts per FLOP".to_owned(),
             points: vec![point(0.000_412_3), point(0.000_380_1)],
         };

@@ -1,7 +1,7 @@
 //! From values to places on an axis, and which values get a tick.
 
 /// Values that differ by more than this factor are shown on a logarithmic axis.
-const LOG_FROM: f64 = 12.0;
+const LOG_FROM: f64 = 30.0;
 
 /// An axis: values `low..=high` at places `start..=end`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,10 +22,12 @@ impl Scale {
         Self { low, high, start, end, is_log: true }
     }
 
-    /// An axis from 0 to a round number, or a logarithmic one where the values lie far apart.
-    pub(super) fn from_zero(values: &[f64], places: [f64; 2]) -> Self {
+    /// An axis from 0 to a round number, or a logarithmic one where the values that matter lie far apart. One slow peer is no
+    /// reason: it would press those that are close together.
+    pub(super) fn from_zero(values: &[f64], that_matter: &[f64], places: [f64; 2]) -> Self {
         let (low, high) = range(values);
-        if high > LOG_FROM * low {
+        let (least, most) = range(that_matter);
+        if most > LOG_FROM * least {
             let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf((high * 1.15).log10()));
             return Self { low, high, start: places[0], end: places[1], is_log: true };
         }
@@ -101,14 +103,14 @@ mod tests {
 
     #[test]
     fn linear_axes_begin_at_zero_and_end_at_a_round_number() {
-        let scale = Scale::from_zero(&[130.0, 410.0], [400.0, 0.0]);
+        let scale = Scale::from_zero(&[5.0, 130.0, 410.0], &[130.0, 410.0], [400.0, 0.0]);
         assert_eq!(scale.ticks(), [0.0, 100.0, 200.0, 300.0, 400.0, 500.0]);
         assert_eq!((scale.place(0.0), scale.place(500.0)), (400.0, 0.0));
     }
 
     #[test]
-    fn values_far_apart_get_a_logarithmic_axis() {
-        let scale = Scale::from_zero(&[3.0, 900.0], [0.0, 1.0]);
+    fn values_that_lie_far_apart_get_a_logarithmic_axis() {
+        let scale = Scale::from_zero(&[3.0, 900.0], &[3.0, 900.0], [0.0, 1.0]);
         assert_eq!(scale.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
         let steps = [scale.place(10.0) - scale.place(1.0), scale.place(100.0) - scale.place(10.0)];
         assert!((steps[0] - steps[1]).abs() < 1e-12);

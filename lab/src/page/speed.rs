@@ -1,16 +1,16 @@
 //! TFLOP/s over sequence length, against peers and the roofline.
 
 use super::scale::{Scale, label};
-use super::svg::{Drawing, colour, escape};
+use super::svg::{Drawing, GREY, colour, escape};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
 const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 400.0;
+const HEIGHT: f64 = 410.0;
 const LEFT: f64 = 56.0;
 /// Names of series stand right of their last point.
 const RIGHT: f64 = 190.0;
-const TOP: f64 = 40.0;
+const TOP: f64 = 54.0;
 const BOTTOM: f64 = 48.0;
 /// The least distance of names.
 const LINE: f64 = 15.0;
@@ -88,10 +88,15 @@ impl SpeedChart {
         let all_tflops: Vec<f64> = points().flat_map(|point| [point.tflops.low, point.tflops.high]).collect();
         let as_f64: Vec<f64> = lengths.iter().map(|length| f64::from(*length)).collect();
         let x = Scale::log(&as_f64, [LEFT + 14.0, WIDTH - RIGHT - 10.0]);
-        let y = Scale::from_zero(&all_tflops, [HEIGHT - BOTTOM, TOP]);
+        let is_own = |series: &&(&Series, Vec<&SpeedPoint>)| series.0.kind == SeriesKind::Own;
+        let own = series.iter().filter(is_own).flat_map(|(_, points)| points);
+        let own_tflops: Vec<f64> = own.map(|point| point.tflops.estimate).collect();
+        let y = Scale::from_zero(&all_tflops, &own_tflops, [HEIGHT - BOTTOM, TOP]);
         draw_axes(&mut drawing, &lengths, x, y);
         let mut names = Vec::new();
         for (number, (series, points)) in series.iter().enumerate() {
+            // The roofline is nobody's.
+            let number = if series.kind == SeriesKind::Roofline { GREY } else { number };
             draw_series(&mut drawing, number, series, points, x, y);
             if let Some(last) = points.last() {
                 let at = [x.place(f64::from(last.seqlen)), y.place(last.tflops.estimate)];
@@ -156,7 +161,7 @@ fn draw_axes(drawing: &mut Drawing, lengths: &[u32], x: Scale, y: Scale) {
         }
     }
     drawing.text("", "middle", [(LEFT + right) / 2.0, HEIGHT - 10.0], "sequence length");
-    drawing.text("", "start", [0.0, TOP - 6.0], "TFLOP/s");
+    drawing.text("", "start", [0.0, TOP - 18.0], "TFLOP/s");
 }
 
 fn draw_series(

@@ -98,10 +98,12 @@ impl Drawing {
     }
 }
 
+/// The number of the last colour, a grey.
+pub(super) const GREY: usize = 6;
+
 /// The class of series `number`'s colour. Those past the last share it.
 pub(super) fn colour(number: usize) -> String {
-    const LAST: usize = 6;
-    format!("c{}", number.min(LAST))
+    format!("c{}", number.min(GREY))
 }
 
 #[cfg(test)]

@@ -278,6 +278,12 @@ pub(super) mod tests {
         let two =
             replacing("kernels-gpu/src/a.rs").replace("+++ b/kernels-gpu/src/a.rs", "+++ b/host/src/a.rs");
         assert!(matches!(refused(&two), PatchError::Outside { line: 3, .. }));
+        for (old, new) in
+            [("a/host/src/a.rs", "b/kernels-gpu/src/a.rs"), ("a/kernels-gpu/src/a.rs", "b/host/src/a.rs")]
+        {
+            let header = format!("diff --git {old} {new}\n");
+            assert!(matches!(refused(&header), PatchError::Outside { line: 1, .. }), "{header}");
+        }
         // The second file of a patch.
         let second = replacing("kernels-gpu/src/a.rs") + &replacing("xtask/src/main.rs");
         assert!(matches!(refused(&second), PatchError::Outside { line: 7, .. }));

@@ -4,6 +4,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,12 @@ pub enum ProgramError {
         /// The limit.
         limit: Duration,
     },
+    /// It was stopped before its end, as the session ends.
+    #[error("the proposer `{program}` was stopped")]
+    Stopped {
+        /// The program.
+        program: String,
+    },
     /// It ended with an error.
     #[error("the proposer `{program}` failed ({status}): {stderr}")]
     Failed {
@@ -85,11 +92,17 @@ pub enum ProgramError {
     },
 }
 
-/// Asks a program. `command` is its words: no shell is in between. It and whatever it starts are killed when `limit` is over.
+/// Asks a program. `command` is its words: no shell is in between. It and whatever it starts are killed when `limit` is over, or
+/// when `stop` becomes true: a terminal's Ctrl-C does not reach it.
 ///
 /// # Errors
-/// A program that does not start, fails, hangs, or prints nothing, too much, or no text.
-pub fn ask(command: &[String], prompt: &str, limit: Duration) -> Result<Reply, ProgramError> {
+/// A program that does not start, fails, hangs, is stopped, or prints nothing, too much, or no text.
+pub fn ask(
+    command: &[String],
+    prompt: &str,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Reply, ProgramError> {
     let (program, arguments) = command.split_first().ok_or(ProgramError::NoCommand)?;
     let name = || program.clone();
     let started = Instant::now();
@@ -106,13 +119,15 @@ pub fn ask(command: &[String], prompt: &str, limit: Duration) -> Result<Reply, P
     let answer = child.stdout.take().map(|pipe| collect(pipe, ANSWER_BYTES_MAX));
     let stderr = child.stderr.take().map(|pipe| collect(pipe, u64::MAX));
     let system = |source| ProgramError::System { program: name(), source };
-    let ended = wait(&child, started + limit);
+    let ended = wait(&child, started + limit, stop);
     // Also after a good end: nobody that it left behind may hold the pipes open, or go on working.
     kill_group(&child);
     // It has ended or was killed, so this does not wait.
     let status = child.wait().map_err(system)?;
-    if !ended.map_err(system)? {
-        return Err(ProgramError::TimedOut { program: name(), limit });
+    match ended.map_err(system)? {
+        End::Own => {}
+        End::Stopped => return Err(ProgramError::Stopped { program: name() }),
+        End::TimedOut => return Err(ProgramError::TimedOut { program: name(), limit }),
     }
     let (answer, stderr) = (received(answer), text_end(&received(stderr)));
     // Before its status: nobody read on, so its pipe may have broken.
@@ -156,17 +171,30 @@ fn received(receiver: Option<Receiver<Vec<u8>>>) -> Vec<u8> {
     receiver.and_then(|receiver| receiver.recv_timeout(Duration::from_secs(2)).ok()).unwrap_or_default()
 }
 
-/// Whether the program ends in time. It stays a zombie, so that its number, and its group's, are not given to anyone else.
-fn wait(child: &Child, until: Instant) -> std::io::Result<bool> {
-    let Some(pid) = pid(child) else { return Ok(false) };
+/// Why waiting ended.
+enum End {
+    Own,
+    Stopped,
+    TimedOut,
+}
+
+/// Waits for the program's end. It stays a zombie, so that its number, and its group's, are not given to anyone else.
+fn wait(child: &Child, until: Instant, stop: &AtomicBool) -> std::io::Result<End> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    while waitid(WaitId::Pid(pid), options)?.is_none() {
+    loop {
+        if let Some(pid) = pid(child)
+            && waitid(WaitId::Pid(pid), options)?.is_some()
+        {
+            return Ok(End::Own);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(End::Stopped);
+        }
         if Instant::now() >= until {
-            return Ok(false);
+            return Ok(End::TimedOut);
         }
         std::thread::sleep(POLL);
     }
-    Ok(true)
 }
 
 fn kill_group(child: &Child) {
@@ -199,6 +227,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
+    fn asked(command: &[String], prompt: &str, limit: Duration) -> Result<Reply, ProgramError> {
+        ask(command, prompt, limit, &AtomicBool::new(false))
+    }
+
     fn words(command: &[&str]) -> Vec<String> {
         command.iter().map(|word| (*word).to_owned()).collect()
     }
@@ -211,9 +243,9 @@ mod tests {
     fn the_prompt_goes_in_and_the_answer_comes_out() {
         // More than a pipe holds.
         let prompt = "line\n".repeat(100_000);
-        let reply = ask(&words(&["cat"]), &prompt, LONG).expect("an answer");
+        let reply = asked(&words(&["cat"]), &prompt, LONG).expect("an answer");
         assert_eq!(reply.answer, prompt);
-        let reply = ask(&shell("echo answer; echo noise >&2"), &prompt, LONG).expect("an answer");
+        let reply = asked(&shell("echo answer; echo noise >&2"), &prompt, LONG).expect("an answer");
         assert_eq!((reply.answer.as_str(), reply.stderr.as_str()), ("answer\n", "noise"));
     }
 
@@ -226,23 +258,37 @@ mod tests {
             shell("sleep 60 & sleep 60 & wait"),
             shell("trap '' TERM; while :; do :; done"),
         ] {
-            let error = ask(&command, "", limit).expect_err("no answer");
+            let error = asked(&command, "", limit).expect_err("no answer");
             assert!(matches!(error, ProgramError::TimedOut { .. }), "{error}");
         }
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]
+    fn a_session_that_ends_stops_its_program() {
+        let stop = AtomicBool::new(false);
+        let started = Instant::now();
+        let error = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| ask(&words(&["sleep", "60"]), "", LONG, &stop));
+            std::thread::sleep(Duration::from_millis(100));
+            stop.store(true, Ordering::Relaxed);
+            asking.join().expect("a thread").expect_err("no answer")
+        });
+        assert!(matches!(error, ProgramError::Stopped { .. }), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
     fn what_a_program_leaves_behind_holds_nobody_up() {
         let started = Instant::now();
-        let reply = ask(&shell("sleep 60 & echo answer"), "", LONG).expect("an answer");
+        let reply = asked(&shell("sleep 60 & echo answer"), "", LONG).expect("an answer");
         assert_eq!(reply.answer, "answer\n");
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]
     fn each_failure_has_its_name() {
-        let error = |command: &[String]| ask(command, "x", LONG).expect_err("no answer");
+        let error = |command: &[String]| asked(command, "x", LONG).expect_err("no answer");
         assert!(matches!(error(&[]), ProgramError::NoCommand));
         assert!(matches!(error(&words(&["no-such-program-here"])), ProgramError::NotStarted { .. }));
         assert!(matches!(error(&words(&["true"])), ProgramError::PrintedNothing { .. }));
@@ -257,7 +303,7 @@ mod tests {
     #[test]
     fn too_much_is_refused_and_not_kept() {
         for command in [words(&["yes"]), shell("head -c 5000000 /dev/zero | tr '\\0' x")] {
-            let error = ask(&command, "", LONG).expect_err("no answer");
+            let error = asked(&command, "", LONG).expect_err("no answer");
             assert!(matches!(error, ProgramError::PrintedTooMuch { .. }), "{error}");
         }
     }

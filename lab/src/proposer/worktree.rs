@@ -271,6 +271,29 @@ mod tests {
     }
 
     #[test]
+    fn a_scripted_proposal_goes_all_the_way_to_the_patched_source() {
+        use super::super::{Proposal, scripted};
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/src/swizzle.rs");
+        std::fs::copy(source, repository.path().join("kernels-gpu/src/swizzle.rs")).expect("copied");
+        let run = |arguments: &[&str]| {
+            checked("test", git(repository.path(), arguments, None).expect("git")).expect("done");
+        };
+        run(&["add", "."]);
+        run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "second"]);
+        let script = within.path().join("script.json");
+        std::fs::write(&script, r#"["silence", { "flaw": "no-swizzle" }]"#).expect("written");
+        let mut answer = Vec::new();
+        scripted::run(&script, &b"Proposal number: 2\n"[..], &mut answer).expect("an answer");
+        let proposal = Proposal::parse(&String::from_utf8(answer).expect("text")).expect("a proposal");
+        let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+        worktree.apply(&patch(&proposal.patch)).expect("applied");
+        let patched =
+            std::fs::read_to_string(worktree.path().join("kernels-gpu/src/swizzle.rs")).expect("a file");
+        assert!(patched.contains("let _ = row;"));
+    }
+
+    #[test]
     fn a_patch_that_does_not_fit_is_named() {
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
         let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");

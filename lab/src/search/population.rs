@@ -6,6 +6,7 @@ use kernels_gpu::row::Row;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 /// How a population is managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,28 @@ impl Management {
     pub const ISLANDS: Management = Management::Islands { islands: 4, migrate_every: 16 };
     /// The best four.
     pub const ELITE: Management = Management::Elite { size: 4 };
+}
+
+/// A name that no management has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no population: there are single-best, elite and islands")]
+pub struct UnknownManagement {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for Management {
+    type Err = UnknownManagement;
+
+    /// By name, with the usual sizes.
+    fn from_str(name: &str) -> Result<Self, UnknownManagement> {
+        match name {
+            "single-best" => Ok(Management::SingleBest),
+            "elite" => Ok(Management::ELITE),
+            "islands" => Ok(Management::ISLANDS),
+            _ => Err(UnknownManagement { name: name.to_owned() }),
+        }
+    }
 }
 
 /// What makes candidates different enough for both to be kept: shared memory, registers and stages, in classes.
@@ -229,6 +252,12 @@ mod tests {
         };
         assert_eq!(with(Outcome::Refused { reason: String::new() })[1].len(), 1);
         assert_eq!(with(Outcome::Duplicate { of: String::new() })[0].len(), 1);
+    }
+
+    #[test]
+    fn managements_have_names() {
+        assert_eq!("islands".parse(), Ok(Management::ISLANDS));
+        assert!("continents".parse::<Management>().is_err());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Recording {
         while so_far.len() < evaluations
             && let Some(candidate) = search.next(&history).and_then(|row| by_row.get(&row))
         {
-            let candidate = recorded(candidate, &history);
+            let candidate = recorded(candidate, &self.rows, &history);
             let counts = candidate.is_counted();
             history.push(candidate);
             if counts {
@@ -195,17 +195,17 @@ impl Recording {
 }
 
 /// The recorded candidate as a search would have seen it after `history`.
-fn recorded(candidate: &Evaluated, history: &[Evaluated]) -> Evaluated {
+fn recorded(candidate: &Evaluated, rows: &[Evaluated], history: &[Evaluated]) -> Evaluated {
     let mut candidate = candidate.clone();
-    match candidate.ptx_sha256.as_deref().and_then(|hash| same_ptx(history, hash)) {
-        Some(earlier) => candidate.outcome = Outcome::Duplicate { of: earlier.row.entry_name() },
-        // The recording saw the rows in another order. It knows no score of its own for this one.
-        None => {
-            if let Outcome::Duplicate { of } = &candidate.outcome {
-                let reason = format!("recorded as a duplicate of {of}");
-                candidate.outcome = Outcome::Refused { reason };
-            }
-        }
+    let hash = candidate.ptx_sha256.as_deref();
+    if let Some(earlier) = hash.and_then(|hash| same_ptx(history, hash)) {
+        candidate.outcome = Outcome::Duplicate { of: earlier.row.entry_name() };
+    } else if let Outcome::Duplicate { of } = &candidate.outcome {
+        // The recording saw the rows in another order: the same PTX has the score of its twin.
+        candidate.outcome = match hash.and_then(|hash| same_ptx(rows, hash)) {
+            Some(twin) => twin.outcome.clone(),
+            None => Outcome::Refused { reason: format!("recorded as a duplicate of {of}, which is missing") },
+        };
     }
     candidate
 }
@@ -317,6 +317,17 @@ mod tests {
         }
         let run = recording.replay(StrategyKind::Random, Management::SingleBest, usual_row(), 1, 1000);
         assert_eq!(run.expect("a run").len(), 9);
+    }
+
+    #[test]
+    fn a_row_that_was_a_duplicate_when_recorded_has_its_twins_score() {
+        let mut twin = scored(usual_row(), 3.0);
+        twin.ptx_sha256 = Some("ab".to_owned());
+        let outcome = Outcome::Duplicate { of: twin.row.entry_name() };
+        let duplicate = Evaluated { row: Row { min_ctas: 2, ..twin.row }, outcome, ..twin.clone() };
+        assert_eq!(recorded(&duplicate, &[twin.clone(), duplicate.clone()], &[]).score(), Some(3.0));
+        assert!(!recorded(&duplicate, &[twin.clone()], &[twin]).is_counted());
+        assert_eq!(recorded(&duplicate, &[], &[]).score(), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::Rng;
 use kernels_gpu::geometry;
 use kernels_gpu::row::{Accumulation, Row};
 use rand::seq::IndexedRandom;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One column of a row that a search varies.
 #[derive(Clone, Copy)]
@@ -120,6 +120,19 @@ impl Space {
         self.rows.iter().copied().filter(|other| self.distance(row, other) == 1).collect()
     }
 
+    /// An untried row that differs from `row` in one column. Each column is as likely as another, however many values it has: a
+    /// column of many values that hardly matter must not take all the steps.
+    pub fn step(&self, row: &Row, tried: &BTreeSet<Row>, rng: &mut Rng) -> Option<Row> {
+        let mut by_column: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+        for other in self.neighbours(row).into_iter().filter(|other| !tried.contains(other)) {
+            let differs = |column: &Column| column.value(row) != column.value(&other);
+            let column = self.columns.iter().position(differs).unwrap_or_default();
+            by_column.entry(column).or_default().push(other);
+        }
+        let columns: Vec<&Vec<Row>> = by_column.values().collect();
+        columns.choose(rng)?.choose(rng).copied()
+    }
+
     /// A row that has each column from one or the other of two: a feasible one that is neither, if there is any.
     pub fn crossover(&self, a: &Row, b: &Row, rng: &mut Rng) -> Option<Row> {
         let is_between = |row: &&Row| {
@@ -135,7 +148,16 @@ impl Space {
 
     /// Any row that is not in `tried`.
     pub fn random(&self, tried: &BTreeSet<Row>, rng: &mut Rng) -> Option<Row> {
-        choose(&self.rows, tried, rng)
+        let untried: Vec<Row> = self.rows.iter().filter(|row| !tried.contains(row)).copied().collect();
+        untried.choose(rng).copied()
+    }
+
+    /// Of a few untried rows the one that is most unlike all tried ones.
+    pub fn unlike(&self, tried: &BTreeSet<Row>, rng: &mut Rng) -> Option<Row> {
+        const DRAWN: usize = 12;
+        let drawn: Vec<Row> = (0..DRAWN).filter_map(|_| self.random(tried, rng)).collect();
+        let nearest = |row: &Row| tried.iter().map(|other| self.distance(row, other)).min();
+        drawn.into_iter().rev().max_by_key(nearest)
     }
 
     /// What a model sees of a row: each value of each column as 0 or 1, its place among the column's values, and what
@@ -164,12 +186,6 @@ impl Space {
         ]);
         features
     }
-}
-
-/// Any of `rows` that is not in `tried`.
-pub fn choose(rows: &[Row], tried: &BTreeSet<Row>, rng: &mut Rng) -> Option<Row> {
-    let untried: Vec<Row> = rows.iter().filter(|row| !tried.contains(row)).copied().collect();
-    untried.choose(rng).copied()
 }
 
 /// CTAs that an SM of the family can hold at once, by shared memory and registers, estimated.
@@ -222,6 +238,32 @@ mod tests {
         assert!(neighbours.contains(&Row { stages: 1, ..row }));
         assert!(!neighbours.contains(&row));
         assert!(neighbours.iter().all(|other| space.distance(&row, other) == 1));
+    }
+
+    #[test]
+    fn steps_are_as_likely_in_one_column_as_in_another() {
+        let (space, row) = (Space::new(usual_row()), usual_row());
+        let steps: Vec<Row> =
+            (0..400).filter_map(|step| space.step(&row, &BTreeSet::new(), &mut rng(2, step))).collect();
+        assert_eq!(steps.len(), 400);
+        assert!(steps.iter().all(|other| space.distance(&row, other) == 1));
+        let stages = steps.iter().filter(|other| other.stages != row.stages).count();
+        let min_ctas = steps.iter().filter(|other| other.min_ctas != row.min_ctas).count();
+        assert!(stages * 3 > min_ctas * 2 && stages * 2 < min_ctas * 3, "{stages} and {min_ctas}");
+        let all = space.neighbours(&row).into_iter().collect();
+        assert_eq!(space.step(&row, &all, &mut rng(2, 0)), None, "all tried");
+    }
+
+    #[test]
+    fn rows_unlike_the_tried_ones_are_far_from_them() {
+        let (space, tried) = (Space::new(usual_row()), BTreeSet::from([usual_row()]));
+        let distance = |row: Option<Row>| space.distance(&usual_row(), &row.expect("a row"));
+        let mean =
+            |draw: &dyn Fn(usize) -> Option<Row>| -> usize { (0..40).map(|i| distance(draw(i))).sum() };
+        let unlike = mean(&|i| space.unlike(&tried, &mut rng(3, i)));
+        assert!(unlike > mean(&|i| space.random(&tried, &mut rng(3, i))));
+        let all = space.rows().iter().copied().collect();
+        assert_eq!(space.unlike(&all, &mut rng(3, 0)), None);
     }
 
     #[test]

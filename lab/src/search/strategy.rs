@@ -14,6 +14,7 @@ use super::population::Management;
 use super::space::Space;
 use super::{Evaluated, Rng, rng};
 use kernels_gpu::row::Row;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +26,8 @@ pub trait Strategy {
 }
 
 /// The strategies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StrategyKind {
     /// [`Random`].
     Random,

@@ -3,7 +3,7 @@
 use super::local::refine;
 use super::{Strategy, tried};
 use crate::search::population::{Management, Population};
-use crate::search::space::{Space, choose};
+use crate::search::space::Space;
 use crate::search::{Evaluated, Rng};
 use kernels_gpu::row::Row;
 use rand::Rng as _;
@@ -33,7 +33,7 @@ impl Strategy for Crossover {
             let (Some(a), Some(b)) = (population.parent(rng), population.parent(rng)) else { break };
             let Some(mut child) = self.space.crossover(&a.row, &b.row, rng) else { continue };
             if rng.random_bool(MUTATION) {
-                child = choose(&self.space.neighbours(&child), &tried, rng).unwrap_or(child);
+                child = self.space.step(&child, &tried, rng).unwrap_or(child);
             }
             if !tried.contains(&child) {
                 return Some(child);

@@ -2,10 +2,9 @@
 
 use super::{Strategy, tried};
 use crate::search::population::{Management, Member, Population};
-use crate::search::space::{Space, choose};
+use crate::search::space::Space;
 use crate::search::{Evaluated, Rng};
 use kernels_gpu::row::Row;
-use std::collections::BTreeSet;
 
 /// Tries the neighbours of a parent, then those of the next best, and draws by chance when all are tried.
 pub struct Local {
@@ -38,12 +37,34 @@ pub(super) fn refine(
     scored.sort_by(|a, b| a.score.total_cmp(&b.score));
     let mut parents = parent.into_iter().chain(population.parents()).chain(scored);
     parents
-        .find_map(|parent| neighbour(space, &parent.row, &tried, rng))
+        .find_map(|parent| space.step(&parent.row, &tried, rng))
         // Nothing is correct so far: look around the start before looking anywhere.
-        .or_else(|| neighbour(space, &space.start(), &tried, rng))
+        .or_else(|| space.step(&space.start(), &tried, rng))
         .or_else(|| space.random(&tried, rng))
 }
 
-fn neighbour(space: &Space, row: &Row, tried: &BTreeSet<Row>, rng: &mut Rng) -> Option<Row> {
-    choose(&space.neighbours(row), tried, rng)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::rng;
+    use crate::search::tests::{scored, usual_row};
+
+    #[test]
+    fn the_best_is_refined_until_all_around_it_is_tried_and_then_the_next_best() {
+        let start = Row { stages: 1, ..usual_row() };
+        let (best, next) =
+            (Row { block_m: 64, block_n: 64, ..start }, Row { block_m: 128, block_n: 32, ..start });
+        let space = Space::new(start);
+        let mut local = Local { space: space.clone(), management: Management::SingleBest };
+        let mut history = vec![scored(start, 3.0), scored(next, 2.0), scored(best, 1.0)];
+        let tried = tried(&history);
+        let around = space.neighbours(&best).into_iter().filter(|row| !tried.contains(row)).count();
+        for step in 0..around {
+            let row = local.propose(&history, &mut rng(1, step)).expect("a row");
+            assert_eq!(space.distance(&row, &best), 1);
+            history.push(scored(row, 9.0));
+        }
+        let row = local.propose(&history, &mut rng(1, around)).expect("a row");
+        assert_eq!(space.distance(&row, &next), 1);
+    }
 }

@@ -4,9 +4,7 @@
 //! force with which pairs in the wrong order pull a row up or down. Only the order of scores matters, so the model serves times
 //! and counters alike, and a candidate that failed is simply worse than all that did not.
 
-use super::local::refine;
 use super::{Strategy, tried};
-use crate::search::population::{Management, Population};
 use crate::search::space::Space;
 use crate::search::{Evaluated, Outcome, Rng};
 use kernels_gpu::row::Row;
@@ -34,13 +32,7 @@ impl Strategy for Ranker {
         let explores = rng.random_bool(EXPLORATION);
         let examples = examples(&self.space, history);
         if examples.len() < WARM_UP {
-            // Half of the first rows from around the best, half from anywhere.
-            return if history.len().is_multiple_of(2) {
-                self.space.random(&tried, rng)
-            } else {
-                let population = Population::after(Management::SingleBest, history);
-                refine(&self.space, &population, history, rng)
-            };
+            return self.space.unlike(&tried, rng);
         }
         if explores {
             return self.space.random(&tried, rng);
