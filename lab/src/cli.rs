@@ -3,9 +3,13 @@
 pub mod child;
 mod evaluate;
 mod evolve;
+mod invert;
 mod lab;
+mod leaderboard;
+mod log;
 mod micro;
 mod profile;
+mod prompt;
 mod sanitize;
 mod screen;
 
@@ -58,6 +62,16 @@ enum Command {
     Micro(micro::MicroArgs),
     /// Search: rows by strategies, or patches by a program that proposes them
     Evolve(evolve::EvolveArgs),
+    /// Print what a proposer is told
+    Prompt(prompt::PromptArgs),
+    /// A proposer that answers from a script: prompt on stdin, answer on stdout
+    Scripted(prompt::ScriptedArgs),
+    /// Show who is best where, add a session's candidates, bless a slower one
+    Leaderboard(leaderboard::LeaderboardArgs),
+    /// Put flaws into a kernel on purpose and rank them by the damage
+    Invert(invert::InvertArgs),
+    /// Hypothesis, predicted gain, result and decision of every step, as Markdown
+    Log(log::LogArgs),
     /// Do one job that another process of the lab hands over on stdin
     #[command(name = crate::job::CHILD, hide = true)]
     Child,
@@ -121,6 +135,11 @@ fn run(command: Command) -> Result<u8> {
         Command::Profile(args) => profile::run(&args),
         Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
+        Command::Prompt(args) => prompt::run(&args),
+        Command::Scripted(args) => prompt::scripted(&args),
+        Command::Leaderboard(args) => leaderboard::run(&args),
+        Command::Invert(args) => invert::run(&args),
+        Command::Log(args) => log::run(&args),
         Command::Child => child::run(),
     }
 }

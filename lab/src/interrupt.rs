@@ -20,3 +20,8 @@ pub fn watch() -> Result<(), ctrlc::Error> {
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
+
+/// What becomes true at Ctrl-C, for whoever waits.
+pub fn flag() -> &'static AtomicBool {
+    &REQUESTED
+}

@@ -1,7 +1,7 @@
 //! `lab evolve`: the search, a step at a time, by strategies or by a proposer.
 
 mod plan;
-mod proposals;
+pub(crate) mod proposals;
 mod summary;
 
 use crate::candidate::Candidate;
@@ -13,6 +13,8 @@ use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, STEP, Step};
 use crate::search::budget::{Budget, Spent};
+use crate::proposer::{Configuration, Worktree};
+use crate::search::population::Management;
 use crate::search::replay::Recording;
 use crate::search::space::Space;
 use crate::search::strategy::{Search, StrategyKind};
@@ -20,7 +22,7 @@ use crate::search::{Evaluated, best};
 use crate::stages::Cascade;
 use clap::Args;
 use kernels_gpu::geometry;
-pub(crate) use plan::{ConfigurationName, ManagementName, Plan, mediocre};
+pub(crate) use plan::{Plan, mediocre};
 pub(crate) use summary::RECORDING_FILE;
 use std::path::{Path, PathBuf};
 
@@ -50,9 +52,9 @@ pub(crate) struct EvolveArgs {
     /// Who proposes rows: random, local, crossover or ranker; all with --replay
     #[arg(long, value_name = "NAME", default_value = "ranker")]
     strategy: String,
-    /// Which candidates are parents
-    #[arg(long, value_enum, default_value = "islands")]
-    population: ManagementName,
+    /// Which candidates are parents: single-best, elite, or islands that keep the best of each class of resources
+    #[arg(long, value_name = "NAME", default_value = "islands")]
+    population: Management,
     /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it [default: two that the resource
     /// model expects most of]
     #[arg(long, value_name = "FILE")]
@@ -66,9 +68,9 @@ pub(crate) struct EvolveArgs {
     /// A program that proposes patches; its words are split at blanks
     #[arg(long, value_name = "CMD")]
     proposer: Option<String>,
-    /// What the proposer is told
-    #[arg(long, value_enum, default_value = "full", requires = "proposer")]
-    configuration: ConfigurationName,
+    /// What the proposer is told: free (the task), insight (and insights), or full (and earlier proposals)
+    #[arg(long, value_name = "NAME", default_value = "full", requires = "proposer")]
+    configuration: Configuration,
     /// Seconds that the proposer may take for one answer
     #[arg(long, value_name = "S", default_value_t = 600, requires = "proposer")]
     proposer_limit: u64,
@@ -110,6 +112,13 @@ impl Evolution {
     fn open(lab: Lab, plan: Plan) -> Result<Evolution> {
         let steps: Vec<Step> = lab.session.records(STEP);
         let screen = Screen::new(plan.budget.candidates.unwrap_or(0));
+        // A session that was killed may have left the worktree of the candidate in flight.
+        let worktrees = lab.context.folder.join("worktrees");
+        if worktrees.is_dir()
+            && let Err(error) = Worktree::remove_left_behind(lab.context.tree.root(), &worktrees)
+        {
+            screen::say(&format!("a worktree is left behind: {error}"));
+        }
         let cascade = if plan.counters_only { Cascade::count() } else { Cascade::whole() };
         let mut evolution = Evolution { lab, plan, steps: Vec::new(), cascade, incumbent: None, screen };
         for step in steps {
@@ -224,7 +233,7 @@ fn replay(args: &EvolveArgs, file: &Path) -> Result<u8> {
         Some(start) => row_of("--start", start)?,
         None => recording.rows[0].row,
     };
-    let management = args.population.management();
+    let management = args.population;
     let compared = recording
         .compare(&kinds, management, start, args.seeds, recording.rows.len())
         .map_err(|error| bad_file(file, &error))?;

@@ -11,7 +11,6 @@ use crate::search::budget::Budget;
 use crate::search::population::Management;
 use crate::search::space::Space;
 use crate::search::strategy::StrategyKind;
-use clap::ValueEnum;
 use ferroflash::Row;
 use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
@@ -45,48 +44,6 @@ struct Recorded {
     configuration: Configuration,
     proposer_limit_s: u64,
     counters_only: bool,
-}
-
-/// Population managements by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ManagementName {
-    /// Only the best candidate
-    Best,
-    /// The best four
-    Elite,
-    /// Four islands that keep the best of each class of shared memory, registers and stages
-    Islands,
-}
-
-impl ManagementName {
-    pub(crate) fn management(self) -> Management {
-        match self {
-            ManagementName::Best => Management::SingleBest,
-            ManagementName::Elite => Management::ELITE,
-            ManagementName::Islands => Management::ISLANDS,
-        }
-    }
-}
-
-/// What a proposer is told, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ConfigurationName {
-    /// The task only
-    Free,
-    /// The task, and insights from the profile
-    Insight,
-    /// The task, earlier proposals, and insights
-    Full,
-}
-
-impl ConfigurationName {
-    pub(crate) fn configuration(self) -> Configuration {
-        match self {
-            ConfigurationName::Free => Configuration::Free,
-            ConfigurationName::Insight => Configuration::Insight,
-            ConfigurationName::Full => Configuration::Full,
-        }
-    }
 }
 
 impl Plan {
@@ -130,10 +87,10 @@ impl Plan {
             start,
             budget: args.budget.unwrap_or(usual),
             strategy: strategy(&args.strategy)?,
-            management: args.population.management(),
+            management: args.population,
             from,
             proposer,
-            configuration: args.configuration.configuration(),
+            configuration: args.configuration,
             proposer_limit_s: args.proposer_limit,
             counters_only: args.counters_only,
         })

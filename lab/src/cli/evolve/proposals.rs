@@ -93,7 +93,7 @@ impl Evolution {
         self.screen.stage(&format!("proposal {number}"), "waiting for the proposer");
         let words = self.plan.proposer.clone().unwrap_or_default();
         let begun = std::time::Instant::now();
-        let reply = ask(&words, &prompt, Duration::from_secs(self.plan.proposer_limit_s));
+        let reply = ask(&words, &prompt, Duration::from_secs(self.plan.proposer_limit_s), interrupt::flag());
         let took_s = begun.elapsed().as_secs_f64();
         if interrupt::requested() {
             return Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() });
