@@ -3,6 +3,7 @@
 pub mod child;
 mod evaluate;
 mod evolve;
+mod gate;
 mod invert;
 mod lab;
 mod leaderboard;
@@ -68,6 +69,8 @@ enum Command {
     Scripted(prompt::ScriptedArgs),
     /// Show who is best where, add a session's candidates, bless a slower one
     Leaderboard(leaderboard::LeaderboardArgs),
+    /// Compare the tree with the leaderboard: exact on counters, careful on times
+    Gate(gate::GateArgs),
     /// Put flaws into a kernel on purpose and rank them by the damage
     Invert(invert::InvertArgs),
     /// Hypothesis, predicted gain, result and decision of every step, as Markdown
@@ -138,6 +141,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Prompt(args) => prompt::run(&args),
         Command::Scripted(args) => prompt::scripted(&args),
         Command::Leaderboard(args) => leaderboard::run(&args),
+        Command::Gate(args) => gate::run(&args),
         Command::Invert(args) => invert::run(&args),
         Command::Log(args) => log::run(&args),
         Command::Child => child::run(),

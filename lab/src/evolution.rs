@@ -3,7 +3,9 @@
 use crate::candidate::Candidate;
 use crate::config::{Config, Thresholds};
 use crate::evaluation::Evaluation;
+use crate::counters::Counters;
 use crate::exam::Fault;
+use crate::kernels::Counted;
 use crate::leaderboard::{Leaderboard, LeaderboardError, Mask, Measure, Place, Record};
 use crate::predict;
 use crate::problem_spec;
@@ -19,6 +21,9 @@ use serde::{Deserialize, Serialize};
 pub const HYPOTHESIS: &str = "hypothesis";
 /// The record of a step, written after.
 pub const STEP: &str = "step";
+
+/// What the figures of ptxas are filed under; they are those of the session's device.
+pub const PTXAS: &str = "ptxas";
 
 /// What is expected of a candidate, before it is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -178,15 +183,19 @@ pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec
         for counted in &evaluation.counted {
             let score = Interval::exact(counted.wavefronts_per_mflop() / 1e6);
             let mut record = record(Measure::WavefrontsPerFlop, score);
-            counted.numbers.iter().for_each(|(name, &count)| record.counters.set(name, count));
-            if let Some(resources) = &evaluation.resources {
-                let arch = if header.device.starts_with("simulator") { "sm_89" } else { "device" };
-                record.counters = record.counters.with_resources(arch, resources);
-            }
+            record.counters = counters(evaluation, counted);
             records.push((place(&counted.problem), record));
         }
     }
     records
+}
+
+/// What the gate compares exactly: what was counted on a problem, and what ptxas says where there is one.
+pub fn counters(evaluation: &Evaluation, counted: &Counted) -> Counters {
+    match &evaluation.resources {
+        Some(resources) => counted.counters().with_resources(PTXAS, resources),
+        None => counted.counters(),
+    }
 }
 
 /// The leaderboard of a session: every candidate that passed, offered in the order of the steps.

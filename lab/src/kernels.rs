@@ -2,6 +2,7 @@
 
 use crate::candidate::hex;
 use crate::config::DeviceKind;
+use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::{SETS, Subject};
@@ -144,6 +145,15 @@ impl Counted {
     /// A counter, 0 where there is none of this name.
     pub fn number(&self, name: &str) -> u64 {
         self.numbers.get(name).copied().unwrap_or(0)
+    }
+
+    /// The counts that a launch of the same kernel always gives: how often branches diverge depends on the schedule.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        for (name, &count) in self.numbers.iter().filter(|(name, _)| *name != "divergent_branches") {
+            counters.set(name, count);
+        }
+        counters
     }
 
     /// Passes over the banks of shared memory.

@@ -54,6 +54,22 @@ impl PatchedTree {
         Ok(PatchedTree { tree, _worktree: worktree })
     }
 
+    /// The tree at a commit, as it was.
+    ///
+    /// # Errors
+    /// As [`PatchedTree::new`].
+    pub fn at_commit(
+        own: &Tree,
+        commit: &str,
+        within: &Path,
+    ) -> std::result::Result<PatchedTree, PatchedTreeError> {
+        std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
+        let worktree = Worktree::new(own.root(), commit, within)?;
+        let tree = Tree::at(worktree.path());
+        tree.share_compiler(own)?;
+        Ok(PatchedTree { tree, _worktree: worktree })
+    }
+
     /// The tree.
     pub fn tree(&self) -> &Tree {
         &self.tree

@@ -172,7 +172,11 @@ impl Evolution {
             }
             let row = if is_start { Some(self.plan.start) } else { seeded.copied().or_else(|| search.next(&history)) };
             let Some(row) = row else { return Ok("every row of the search space is evaluated".to_owned()) };
-            let proposer = if is_start { "start" } else { self.plan.strategy.name() };
+            let proposer = match (is_start, seeded) {
+                (true, _) => "start",
+                (false, Some(_)) => "seed",
+                (false, None) => self.plan.strategy.name(),
+            };
             let candidate = Candidate::of_row(row);
             let incumbent = self.incumbent.as_ref().map(|(incumbent, _)| incumbent.row);
             let hypothesis =
@@ -201,7 +205,11 @@ impl Evolution {
             step: hypothesis.step,
             gain: evolution::gain(&evaluated, before.as_ref()),
             kept: decision.as_ref().is_some_and(|decision| decision.is_keep()),
-            decision: decision.map_or_else(|| evaluation.verdict(), |decision| decision.to_string()),
+            decision: match decision {
+                None => evaluation.verdict(),
+                Some(_) if before.is_none() => "kept: the first that is right".to_owned(),
+                Some(decision) => decision.to_string(),
+            },
             candidate,
             evaluated,
         };

@@ -5,7 +5,6 @@ use crate::cli::evaluate::{DEFAULT_ROW, row_of};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
-use crate::counters::Counters;
 use crate::error::{EXIT_DONE, Result};
 use crate::evaluation::Evaluation;
 use crate::invert::{Damage, FLAWS, Flaw, FlawChange, table};
@@ -80,9 +79,7 @@ fn on_counters(flaw: &Flaw, without: &Evaluation, with: &Evaluation) -> Option<D
     let mask = if flaw.causal_only { Mask::Causal } else { Mask::Full };
     let counters = |evaluation: &Evaluation| {
         let counted = evaluation.counted.iter().find(|counted| counted.problem.mask == mask)?;
-        let mut counters = Counters::default();
-        counted.numbers.iter().for_each(|(name, &count)| counters.set(name, count));
-        Some(counters)
+        Some(counted.counters())
     };
     flaw.damage_on_counters(&counters(without)?, &counters(with)?)
 }

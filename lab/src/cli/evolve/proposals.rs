@@ -3,10 +3,9 @@
 use crate::candidate::Candidate;
 use crate::cli::evolve::Evolution;
 use crate::cli::lab::Lab;
-use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
-use crate::evolution::{Hypothesis, Step};
+use crate::evolution::{Hypothesis, PTXAS, Step};
 use crate::insights::{Insight, differences, losses};
 use crate::interrupt;
 use crate::proposer::{Configuration, DEVICE_SOURCE, Earlier, Proposal, Task, ask, render};
@@ -186,14 +185,11 @@ fn figures(evaluation: &Evaluation, simulated: bool) -> Vec<(String, String)> {
 /// What the incumbent loses, and what the last candidate changed.
 pub(crate) fn insights(incumbent: Option<&Evaluation>, last: Option<&Evaluation>) -> Vec<Insight> {
     let counters = |evaluation: &Evaluation| {
-        let mut counters = Counters::default();
-        if let Some(counted) = evaluation.counted.first() {
-            counted.numbers.iter().for_each(|(name, &count)| counters.set(name, count));
+        let counters = evaluation.counted.first().map(|counted| counted.counters()).unwrap_or_default();
+        match &evaluation.resources {
+            Some(resources) => counters.with_resources(PTXAS, resources),
+            None => counters,
         }
-        if let Some(resources) = &evaluation.resources {
-            counters = counters.with_resources("device", resources);
-        }
-        counters
     };
     let Some(incumbent) = incumbent else { return Vec::new() };
     let mut insights = losses(&counters(incumbent));
