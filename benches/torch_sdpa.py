@@ -99,18 +99,21 @@ def percentile(times, share):
     return sorted(times)[int(share * (len(times) - 1) + 0.5)]
 
 
-def timing(rounds):
+def timing(rounds, keep_replays=False):
     """Pools the replays of all rounds; None where there are none."""
     pooled = [time_us for times in rounds for time_us in times]
     if not pooled:
         return None
-    return {
+    summary = {
         "median_us": round(percentile(pooled, 0.5), 3),
         "p10_us": round(percentile(pooled, 0.1), 3),
         "p90_us": round(percentile(pooled, 0.9), 3),
         "replays": len(pooled),
         "round_medians_us": [round(percentile(times, 0.5), 3) for times in rounds if times],
     }
+    if keep_replays:
+        summary["times_us"] = [round(time_us, 3) for time_us in pooled]
+    return summary
 
 
 def ratios(timings):
@@ -155,8 +158,8 @@ class Collected:
     def add(self, name, times_us):
         self.rounds[name].append(list(times_us))
 
-    def as_json(self, problem):
-        timings = {name: timing(rounds) for name, rounds in self.rounds.items()}
+    def as_json(self, problem, keep_replays=False):
+        timings = {name: timing(rounds, keep_replays) for name, rounds in self.rounds.items()}
         found = ratios(timings)
         flops = visible_flops(problem)
         line = {
@@ -404,7 +407,7 @@ def as_json(args, torch, problems, collected, report):
             "caches": "warm",
         },
         "clocks": {"before": report["before"], "after": smi()},
-        "problems": [collected[problem].as_json(problem) for problem in problems],
+        "problems": [collected[problem].as_json(problem, args.replays) for problem in problems],
     }
 
 
@@ -538,6 +541,7 @@ def parser():
     p.add_argument("--rounds", type=at_least_1, default=3, help="how often the two take turns [%(default)s]")
     p.add_argument("--reps", type=at_least_1, default=31, metavar="N", help="timed replays a round [%(default)s]")
     p.add_argument("--limit", type=at_least_1, default=240, metavar="S", help="begin no round that would end later [%(default)s s]")
+    p.add_argument("--replays", action="store_true", help="put the time of every replay into that file")
     p.add_argument("--out", metavar="FILE", help="write the results, replacing the file")
     p.add_argument("--commit", default=os.environ.get("FERROFLASH_COMMIT"), help="what was built [FERROFLASH_COMMIT, else git]")
     p.add_argument("--list", action="store_true", help="print the problems and end")

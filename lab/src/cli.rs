@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+mod benchmark;
 pub mod child;
 mod evaluate;
 mod evolve;
@@ -11,6 +12,7 @@ mod log;
 mod micro;
 mod profile;
 mod prompt;
+mod report;
 mod sanitize;
 mod screen;
 
@@ -59,6 +61,8 @@ enum Command {
     Sanitize(sanitize::SanitizeArgs),
     /// Say what keeps a kernel from being faster, with the two figures that prove it
     Profile(profile::ProfileArgs),
+    /// Measure rows side by side, and PyTorch's attention in the same job
+    Benchmark(benchmark::BenchmarkArgs),
     /// Measure every feasible row briefly and keep the best eight, to seed a search
     Micro(micro::MicroArgs),
     /// Search: rows by strategies, or patches by a program that proposes them
@@ -75,6 +79,8 @@ enum Command {
     Invert(invert::InvertArgs),
     /// Hypothesis, predicted gain, result and decision of every step, as Markdown
     Log(log::LogArgs),
+    /// Summarise what was measured and found, as Markdown and as a page with charts
+    Report(report::ReportArgs),
     /// Do one job that another process of the lab hands over on stdin
     #[command(name = crate::job::CHILD, hide = true)]
     Child,
@@ -136,6 +142,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Evaluate(args) => evaluate::evaluate(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Benchmark(args) => benchmark::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
         Command::Prompt(args) => prompt::run(&args),

@@ -21,6 +21,7 @@ pub mod leaderboard;
 pub mod merge;
 pub mod page;
 pub mod patched;
+pub mod peer;
 pub mod predict;
 pub mod problem_spec;
 pub mod process;
