@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::module::Library;
 use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
+pub use fresh::Fresh;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-pub use fresh::Fresh;
 use tensors::TensorSets;
 pub use tensors::{Check, ERROR_MAX};
 

@@ -73,12 +73,9 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
         }
     };
     let is_one = text.trim_start().starts_with('{');
-    let rows: Vec<Row> = if is_one {
-        serde_json::from_str(&text).map(|row| vec![row])
-    } else {
-        serde_json::from_str(&text)
-    }
-    .map_err(|error| refused(format!("{error} (a row is {})", example())))?;
+    let rows: Vec<Row> =
+        if is_one { serde_json::from_str(&text).map(|row| vec![row]) } else { serde_json::from_str(&text) }
+            .map_err(|error| refused(format!("{error} (a row is {})", example())))?;
     if rows.is_empty() {
         return Err(refused("it has no rows".to_owned()));
     }
@@ -113,7 +110,9 @@ mod tests {
         let patch = folder.path().join("x.patch");
         std::fs::write(&patch, "--- a\n").expect("written");
         let patched = parse(&patch.to_string_lossy(), row).expect("a patch");
-        assert!(patched[0].patch.is_some() && patched[0].name.starts_with(&format!("{}+", VARIANTS[0].entry)));
+        assert!(
+            patched[0].patch.is_some() && patched[0].name.starts_with(&format!("{}+", VARIANTS[0].entry))
+        );
     }
 
     #[test]

@@ -170,7 +170,8 @@ pub fn control(exam: &Exam<'_>) -> Result<Vec<String>, ferroflash::Error> {
     let mut missed = Vec::new();
     for (cheat, expected) in honest.chain(planted) {
         for spec in PROBLEMS.map(ProblemSpec::from) {
-            let found = exam.run(&mut StandIn::new(Cheater::new(cheat)), &spec)?.err().map(|refusal| refusal.fault);
+            let found =
+                exam.run(&mut StandIn::new(Cheater::new(cheat)), &spec)?.err().map(|refusal| refusal.fault);
             if found != expected {
                 missed.push(format!("{cheat:?} on {spec}: expected {expected:?}, found {found:?}"));
             }

@@ -317,7 +317,8 @@ mod tests {
         assert!(error.starts_with("lab.toml:3: unknown field `shape`"), "{error}");
         let error = refused("\n[problem]\n");
         assert!(error.starts_with("lab.toml:2: unknown field `problem`"), "{error}");
-        let error = refused("[problems]\n\nshapes = [\n  \"1,8,8,512,512,64\",\n  \"1,8,3,512,512,64\",\n]\n");
+        let error =
+            refused("[problems]\n\nshapes = [\n  \"1,8,8,512,512,64\",\n  \"1,8,3,512,512,64\",\n]\n");
         assert!(error.starts_with("lab.toml:") && error.contains("not a multiple of heads_kv 3"), "{error}");
         let error = refused("[limits]\nbuild_s = 0\n");
         assert!(error.starts_with("lab.toml:2: ") && error.contains("1 second"), "{error}");

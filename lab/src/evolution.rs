@@ -2,8 +2,8 @@
 
 use crate::candidate::Candidate;
 use crate::config::{Config, Thresholds};
-use crate::evaluation::Evaluation;
 use crate::counters::Counters;
+use crate::evaluation::Evaluation;
 use crate::exam::Fault;
 use crate::kernels::Counted;
 use crate::leaderboard::{Leaderboard, LeaderboardError, Mask, Measure, Place, Record};
@@ -63,7 +63,9 @@ pub struct Step {
 /// wavefronts of shared memory for each operation.
 pub fn evaluated(evaluation: &Evaluation, simulated: bool) -> Evaluated {
     let outcome = match (evaluation.refusal(), score(evaluation, simulated)) {
-        (Some(refusal), _) if refusal.fault == Fault::Duplicate => Outcome::Duplicate { of: refusal.evidence.clone() },
+        (Some(refusal), _) if refusal.fault == Fault::Duplicate => {
+            Outcome::Duplicate { of: refusal.evidence.clone() }
+        }
         (Some(refusal), _) => Outcome::Refused { reason: format!("{}: {}", refusal.fault, refusal.evidence) },
         (None, Some(score)) => Outcome::of_score(score),
         (None, None) => Outcome::Refused { reason: "it was neither counted nor timed".to_owned() },
@@ -174,7 +176,8 @@ pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec
         let Some(estimate) = median(&timed.fresh_us) else { continue };
         let tail = (1.0 - config.thresholds.confidence.get()) / 2.0;
         let end = |share| quantile(&timed.fresh_us, share).unwrap_or(estimate);
-        let mut record = record(Measure::Microseconds, Interval { low: end(tail), estimate, high: end(1.0 - tail) });
+        let mut record =
+            record(Measure::Microseconds, Interval { low: end(tail), estimate, high: end(1.0 - tail) });
         record.p90_us = quantile(&timed.fresh_us, 0.9);
         record.tflops = Some(timed.problem.flops() / estimate / 1e6);
         records.push((place(&timed.problem), record));

@@ -102,7 +102,11 @@ impl Exam<'_> {
         let random = |set, again| Sitting { set, kind: Kind::Random, again };
         let mut sittings = vec![random(0, true), random(1, false), random(0, false)];
         let others = self.kinds.iter().filter(|kind| **kind != Kind::Random);
-        sittings.extend(others.enumerate().map(|(at, &kind)| Sitting { set: (at + 1) % 2, kind, again: false }));
+        sittings.extend(others.enumerate().map(|(at, &kind)| Sitting {
+            set: (at + 1) % 2,
+            kind,
+            again: false,
+        }));
         sittings
     }
 }
@@ -135,9 +139,8 @@ impl Paper<'_> {
     /// Launches, judges, and returns the share of the allowed error that the output took.
     fn sit(&mut self, sitting: Sitting, qkv: &[Vec<u16>; 3]) -> Result<Result<f64, Refusal>, Error> {
         let where_ = format!("{} with {} inputs", self.title, sitting.kind.name());
-        let refused = |fault, figures: String| {
-            Ok(Err(Refusal { fault, evidence: format!("{where_}: {figures}") }))
-        };
+        let refused =
+            |fault, figures: String| Ok(Err(Refusal { fault, evidence: format!("{where_}: {figures}") }));
         let (fault, output) = match self.launch(sitting.set, qkv) {
             Ok(launched) => launched,
             Err(error) => match rule_broken(&error) {
@@ -207,7 +210,9 @@ impl Paper<'_> {
         }
         match self.outputs.iter().rev().find(stale) {
             // The last launch was on the other set, so what stands there now came back by its address.
-            Some(earlier) if earlier.set == set && self.outputs.last().is_some_and(|last| last.set != set) => {
+            Some(earlier)
+                if earlier.set == set && self.outputs.last().is_some_and(|last| last.set != set) =>
+            {
                 Fault::CachedByPointer
             }
             Some(_) => Fault::LastCall,

@@ -73,12 +73,7 @@ impl RealTensors {
 }
 
 /// Q, K and V of a contiguous problem as bits of its dtype. `None` for [`Kind::Real`] where there is no real layer.
-pub fn make(
-    problem: &Problem,
-    kind: Kind,
-    seed: u64,
-    real: Option<&RealTensors>,
-) -> Option<[Vec<u16>; 3]> {
+pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>) -> Option<[Vec<u16>; 3]> {
     let roles = [TensorRole::Q, TensorRole::K, TensorRole::V];
     let fill = |value: f64, role| vec![narrow(problem.dtype(), value); problem.len(role)];
     Some(match kind {
@@ -100,7 +95,10 @@ pub fn make(
 /// [`Error::Missing`] where `real` is asked for and there is no file.
 pub fn check_real(kinds: &[Kind], real: Option<&RealTensors>, path: &Path) -> Result<()> {
     if kinds.contains(&Kind::Real) && real.is_none() {
-        let reason = format!("{} holds the inputs `real` of [problems]; take it out or name another file", path.display());
+        let reason = format!(
+            "{} holds the inputs `real` of [problems]; take it out or name another file",
+            path.display()
+        );
         return Err(Error::Missing { what: "a real layer", reason });
     }
     Ok(())
@@ -134,6 +132,8 @@ mod tests {
     fn without_a_real_layer_there_are_no_real_inputs() {
         assert!(RealTensors::read(Path::new("nowhere.safetensors")).expect("no error").is_none());
         let path = Path::new("nowhere.safetensors");
-        assert!(check_real(&[Kind::Real], None, path).is_err() && check_real(&[Kind::Zero], None, path).is_ok());
+        assert!(
+            check_real(&[Kind::Real], None, path).is_err() && check_real(&[Kind::Zero], None, path).is_ok()
+        );
     }
 }

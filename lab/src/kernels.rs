@@ -158,12 +158,18 @@ impl Counted {
 
     /// Passes over the banks of shared memory.
     pub fn wavefronts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"].iter().map(|kind| self.number(&format!("{kind}.wavefronts"))).sum()
+        ["shared_load", "shared_store", "async_shared"]
+            .iter()
+            .map(|kind| self.number(&format!("{kind}.wavefronts")))
+            .sum()
     }
 
     /// Passes beyond those that conflict-free accesses would take.
     pub fn conflicts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"].iter().map(|kind| self.number(&format!("{kind}.conflicts"))).sum()
+        ["shared_load", "shared_store", "async_shared"]
+            .iter()
+            .map(|kind| self.number(&format!("{kind}.conflicts")))
+            .sum()
     }
 
     /// Bytes of global memory in whole sectors.
@@ -302,7 +308,10 @@ pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, re
     let mut plans = Vec::new();
     for entry in entries {
         let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
-            Error::NoSuchRow { wanted: entry.clone(), reason: format!("not in {}", library.folder().display()) }
+            Error::NoSuchRow {
+                wanted: entry.clone(),
+                reason: format!("not in {}", library.folder().display()),
+            }
         })?;
         plans.push(Plan::with_kernel(&problem, kernel)?);
     }

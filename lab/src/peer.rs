@@ -98,15 +98,18 @@ impl PeerReport {
     /// [`Error::Io`], [`Error::BadFile`].
     pub fn read(path: &Path, confidence: f64) -> Result<PeerReport> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
-        let bad = |error: serde_json::Error| Error::BadFile { path: path.to_owned(), reason: error.to_string() };
+        let bad =
+            |error: serde_json::Error| Error::BadFile { path: path.to_owned(), reason: error.to_string() };
         let report: Report = serde_json::from_str(&text).map_err(bad)?;
         let how = Bootstrap { confidence: confidence.min(0.999), ..Bootstrap::default() };
-        let plain = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let plain =
+            |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let mut facts: Vec<(String, String)> =
             report.device.iter().map(|(name, value)| (name.clone(), plain(value))).collect();
-        let versions = report.torch.iter().map(|(name, value)| {
-            (format!("torch {name}"), value.clone().unwrap_or_default())
-        });
+        let versions = report
+            .torch
+            .iter()
+            .map(|(name, value)| (format!("torch {name}"), value.clone().unwrap_or_default()));
         facts.extend(versions);
         let mut found = PeerReport {
             device: report.device.get("name").map(plain).unwrap_or_default(),

@@ -51,7 +51,10 @@ pub fn hypothesis(from: &Row, to: &Row) -> String {
     } else if gain > 0.0 {
         format!("fragments are read {gain:.0} % less often for the same operations")
     } else {
-        format!("fragments are read {:.0} % more often; occupancy or the balance of CTAs would have to pay for it", -gain)
+        format!(
+            "fragments are read {:.0} % more often; occupancy or the balance of CTAs would have to pay for it",
+            -gain
+        )
     };
     if change.is_empty() { "the start, as it is".to_owned() } else { format!("{change}: {effect}") }
 }

@@ -42,8 +42,10 @@ impl std::str::FromStr for Shape {
 
     fn from_str(text: &str) -> Result<Shape, ShapeError> {
         let format = || ShapeError::Format(text.to_owned());
-        let numbers: Vec<u32> =
-            text.split(',').map(|size| size.trim().parse().map_err(|_| format())).collect::<Result<_, _>>()?;
+        let numbers: Vec<u32> = text
+            .split(',')
+            .map(|size| size.trim().parse().map_err(|_| format()))
+            .collect::<Result<_, _>>()?;
         let shape = Shape(numbers.try_into().map_err(|_| format())?);
         Problem::new(shape.sizes(), Dtype::F16)
             .map_err(|source| ShapeError::Impossible { shape: text.to_owned(), source })?;

@@ -147,12 +147,13 @@ mod tests {
     fn a_program_is_given_its_input_and_its_streams_are_kept_apart() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log");
-        let ended =
-            run(&mut shell("cat; echo said >&2; exit 3"), b"given", &log, Duration::from_secs(10)).expect("runs");
+        let ended = run(&mut shell("cat; echo said >&2; exit 3"), b"given", &log, Duration::from_secs(10))
+            .expect("runs");
         assert_eq!(ended.stdout, "given");
         assert!(matches!(ended.end, End::Exited(status) if status.code() == Some(3)));
         assert_eq!(last_line(&log).as_deref(), Some("said"));
-        let error = succeed(&mut shell("echo why >&2; exit 1"), &log, Duration::from_secs(10)).expect_err("fails");
+        let error =
+            succeed(&mut shell("echo why >&2; exit 1"), &log, Duration::from_secs(10)).expect_err("fails");
         assert!(error.to_string().contains("why"), "{error}");
     }
 

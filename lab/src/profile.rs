@@ -215,12 +215,8 @@ mod tests {
 
     fn bound(counted: &Counted, occupancy_warps: u32, measured: Option<f64>) -> Verdict {
         let machine = Machine::simulator();
-        let occupancy = Occupancy {
-            ctas: 2,
-            warps: occupancy_warps,
-            warps_max: 48,
-            limit: OccupancyLimit::SharedMemory,
-        };
+        let occupancy =
+            Occupancy { ctas: 2, warps: occupancy_warps, warps_max: 48, limit: OccupancyLimit::SharedMemory };
         verdict(counted, &units(counted, &machine), Some(occupancy), measured, &machine)
     }
 
@@ -236,8 +232,15 @@ mod tests {
         let few = bound(&counted(8, &[]), 12, None);
         assert_eq!(few.to_string(), "parallelism-bound: CTAs 8.00, multiprocessors 58.00");
         let low = bound(&tensor, 4, None);
-        assert!(low.to_string().starts_with("occupancy-bound: warps a multiprocessor (limited by shared memory) 4"));
+        assert!(
+            low.to_string()
+                .starts_with("occupancy-bound: warps a multiprocessor (limited by shared memory) 4")
+        );
         assert_eq!(bound(&tensor, 12, Some(1e9)).bound, Bound::Latency);
-        assert_eq!(bound(&tensor, 12, Some(1200.0)).bound, Bound::Compute, "nearly all of the time is needed");
+        assert_eq!(
+            bound(&tensor, 12, Some(1200.0)).bound,
+            Bound::Compute,
+            "nearly all of the time is needed"
+        );
     }
 }

@@ -69,7 +69,14 @@ impl Session {
         let text = serde_json::to_string_pretty(&header).unwrap_or_default();
         write_whole(&folder.join(HEADER_FILE), &text)?;
         let (journal, lines) = Journal::open(&folder.join(RECORDS_FILE))?;
-        Ok(Session { folder, header, journal, lines, before: Duration::ZERO, since: std::time::Instant::now() })
+        Ok(Session {
+            folder,
+            header,
+            journal,
+            lines,
+            before: Duration::ZERO,
+            since: std::time::Instant::now(),
+        })
     }
 
     /// Opens a session again, with what it recorded. Lines that cannot be read are skipped and named in `warn`.

@@ -76,7 +76,9 @@ impl Table {
             let text = row[column].trim_start_matches(['-', '+', '±']);
             text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit())
         };
-        !self.rows.is_empty() && self.rows.iter().all(starts) && self.rows.iter().any(|row| !row[column].is_empty())
+        !self.rows.is_empty()
+            && self.rows.iter().all(starts)
+            && self.rows.iter().any(|row| !row[column].is_empty())
     }
 }
 
@@ -108,8 +110,9 @@ mod tests {
 
     #[test]
     fn numbers_are_as_long_as_they_need_to_be() {
-        assert_eq!([12345.6, 123.45, 1.234, 0.0567, 0.0, 1.5e-5].map(short), [
-            "12346", "123.5", "1.23", "0.057", "0", "1.50e-5"
-        ]);
+        assert_eq!(
+            [12345.6, 123.45, 1.234, 0.0567, 0.0, 1.5e-5].map(short),
+            ["12346", "123.5", "1.23", "0.057", "0", "1.50e-5"]
+        );
     }
 }

@@ -21,7 +21,8 @@ impl Tree {
     /// The project's own tree.
     pub fn own() -> Tree {
         // Set anew at each `cargo run`, so a moved checkout is found; the built-in path serves a direct start.
-        let lab = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        let lab = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
         let is_lab = lab.join("lab.toml").is_file();
         let lab = if is_lab { lab } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")) };
         Tree { root: lab.parent().map(Path::to_owned).unwrap_or(lab) }
@@ -44,7 +45,8 @@ impl Tree {
             output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
         };
         let commit = git(&["rev-parse", "--short", "HEAD"])?;
-        let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
+        let changed =
+            git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
         Some(if changed { commit + "+" } else { commit })
     }
 

@@ -124,10 +124,7 @@ impl GuardedTensors {
     /// # Errors
     /// [`Error::GuardBand`] where something outside O or LSE was written; what the driver reports, also of launches before.
     pub fn output(&self, entry: &str) -> Result<Output, Error> {
-        Ok(Output {
-            o: self.o.read(entry, "O", 0_u16)?,
-            lse: Some(self.lse.read(entry, "LSE", 0_f32)?),
-        })
+        Ok(Output { o: self.o.read(entry, "O", 0_u16)?, lse: Some(self.lse.read(entry, "LSE", 0_f32)?) })
     }
 }
 

@@ -28,8 +28,11 @@ pub struct Tensors {
 impl Tensors {
     fn new(problem: &Problem) -> Tensors {
         let qkv = [problem.q_len(), problem.k_len(), problem.v_len()].map(|length| vec![POISON; length]);
-        let mut tensors =
-            Tensors { qkv, lse: vec![f32::NAN; problem.lse_len()], guarded_o: vec![POISON; problem.o_len() + 2 * BAND] };
+        let mut tensors = Tensors {
+            qkv,
+            lse: vec![f32::NAN; problem.lse_len()],
+            guarded_o: vec![POISON; problem.o_len() + 2 * BAND],
+        };
         tensors.poison();
         tensors
     }

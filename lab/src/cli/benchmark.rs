@@ -2,11 +2,11 @@
 
 mod pages;
 
+use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::evaluate::{Candidates, DEFAULT_ROW, default_row, row_of};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
-use crate::candidate::Candidate;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::peer::{PeerReport, SCRIPT, quantiles};
@@ -75,7 +75,11 @@ fn alone(lab: &mut Lab, args: &BenchmarkArgs) -> Result<u8> {
         screen::print(&json!({ "session": lab.shown(), "evaluations": evaluations }).to_string());
     } else {
         table.lines().iter().for_each(|line| screen::print(line));
-        screen::print(&format!("{}; benchmark.json, .csv and .md in {}", lab.session.header().device, lab.shown()));
+        screen::print(&format!(
+            "{}; benchmark.json, .csv and .md in {}",
+            lab.session.header().device,
+            lab.shown()
+        ));
     }
     let failed = evaluations.iter().filter(|evaluation| !evaluation.passed()).count();
     if failed > 0 { Err(Error::Refused { failed, total: list.len() }) } else { Ok(EXIT_DONE) }
@@ -134,7 +138,8 @@ fn measure(lab: &Lab, args: &BenchmarkArgs, screen: &mut Screen) -> Result<PeerR
     }
     let problems = &context.config.problems;
     let dtypes: BTreeSet<&str> = problems.dtypes.iter().map(|dtype| dtype.name()).collect();
-    command.args(["--dtype", if dtypes.len() > 1 { "both" } else { dtypes.first().copied().unwrap_or("f16") }]);
+    command
+        .args(["--dtype", if dtypes.len() > 1 { "both" } else { dtypes.first().copied().unwrap_or("f16") }]);
     let masks: BTreeSet<&str> = problems.masks.iter().map(|mask| mask.name()).collect();
     command.args(["--mask", if masks.len() > 1 { "both" } else { masks.first().copied().unwrap_or("both") }]);
     command.arg("--shape").args(problems.shapes.iter().map(ToString::to_string));
@@ -161,7 +166,11 @@ fn build(lab: &Lab, screen: &mut Screen) -> Result<PathBuf> {
     screen.stage("ferroflash", "build");
     let limit = Duration::from_secs(600);
     process::succeed(cargo().args(["run", "--quiet", "--package", "xtask", "--", "build-ptx"]), &log, limit)?;
-    process::succeed(cargo().args(["build", "--quiet", "--release", "--package", "ferroflash"]), &log, limit)?;
+    process::succeed(
+        cargo().args(["build", "--quiet", "--release", "--package", "ferroflash"]),
+        &log,
+        limit,
+    )?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("release/ferroflash"))
 }
@@ -182,8 +191,16 @@ fn write(lab: &Lab, table: &Table, json: &serde_json::Value, peer: Option<&PeerR
 
 fn counted_table(evaluations: &[Evaluation]) -> Table {
     let mut table = Table::new(&[
-        "kernel", "problem", "CTAs", "warp instructions", "mma", "wavefronts", "conflicts", "wavefronts/MFLOP",
-        "barriers", "global KB",
+        "kernel",
+        "problem",
+        "CTAs",
+        "warp instructions",
+        "mma",
+        "wavefronts",
+        "conflicts",
+        "wavefronts/MFLOP",
+        "barriers",
+        "global KB",
     ]);
     for evaluation in evaluations {
         for counted in &evaluation.counted {
@@ -206,7 +223,16 @@ fn counted_table(evaluations: &[Evaluation]) -> Table {
 
 fn timed_table(evaluations: &[Evaluation]) -> Table {
     let mut table = Table::new(&[
-        "kernel", "problem", "CTAs", "warm p50 µs", "p90", "spread", "cold p50", "fresh p50", "TFLOP/s", "SM MHz",
+        "kernel",
+        "problem",
+        "CTAs",
+        "warm p50 µs",
+        "p90",
+        "spread",
+        "cold p50",
+        "fresh p50",
+        "TFLOP/s",
+        "SM MHz",
     ]);
     for evaluation in evaluations {
         for timed in &evaluation.timed {

@@ -169,7 +169,15 @@ pub(crate) fn report(lab: &Lab, evaluations: &[Evaluation], as_json: bool) {
 /// A line a candidate.
 pub(crate) fn table(evaluations: &[Evaluation]) -> Table {
     let mut table = Table::new(&[
-        "candidate", "registers", "smem KB", "wavefronts/MFLOP", "conflicts", "error share", "µs", "× incumbent", "verdict",
+        "candidate",
+        "registers",
+        "smem KB",
+        "wavefronts/MFLOP",
+        "conflicts",
+        "error share",
+        "µs",
+        "× incumbent",
+        "verdict",
     ]);
     for evaluation in evaluations {
         let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());

@@ -12,8 +12,8 @@ use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, STEP, Step};
-use crate::search::budget::{Budget, Spent};
 use crate::proposer::{Configuration, Worktree};
+use crate::search::budget::{Budget, Spent};
 use crate::search::population::Management;
 use crate::search::replay::Recording;
 use crate::search::space::Space;
@@ -23,8 +23,8 @@ use crate::stages::Cascade;
 use clap::Args;
 use kernels_gpu::geometry;
 pub(crate) use plan::{Plan, mediocre};
-pub(crate) use summary::RECORDING_FILE;
 use std::path::{Path, PathBuf};
+pub(crate) use summary::RECORDING_FILE;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,7 +170,11 @@ impl Evolution {
                 self.propose()?;
                 continue;
             }
-            let row = if is_start { Some(self.plan.start) } else { seeded.copied().or_else(|| search.next(&history)) };
+            let row = if is_start {
+                Some(self.plan.start)
+            } else {
+                seeded.copied().or_else(|| search.next(&history))
+            };
             let Some(row) = row else { return Ok("every row of the search space is evaluated".to_owned()) };
             let proposer = match (is_start, seeded) {
                 (true, _) => "start",

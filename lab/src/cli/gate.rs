@@ -114,7 +114,12 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     } else {
         let mut table = Table::new(&["place", "candidate", "verdict", "why"]);
         for line in &gated {
-            table.add(vec![line.place.clone(), line.entry.clone(), line.verdict.to_string(), line.reason.clone()]);
+            table.add(vec![
+                line.place.clone(),
+                line.entry.clone(),
+                line.verdict.to_string(),
+                line.reason.clone(),
+            ]);
         }
         table.lines().iter().for_each(|line| screen::print(line));
         screen::print(&format!("gate: {verdict} (exit code {})", verdict.exit_code()));
@@ -180,7 +185,8 @@ fn flaw(candidate: &Candidate) -> Result<Candidate> {
         FlawChange::Patch(patch) if flaw.name == PLANTED => Some(patch),
         _ => None,
     });
-    let patch = patch.ok_or_else(|| Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() })?;
+    let patch =
+        patch.ok_or_else(|| Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() })?;
     Ok(Candidate::of_patch(candidate.row, patch.to_owned()))
 }
 

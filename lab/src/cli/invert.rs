@@ -35,8 +35,10 @@ pub(crate) fn run(args: &InvertArgs) -> Result<u8> {
     let mut lab = Lab::open("invert", &args.common)?;
     let simulated = lab.context.machine.simulated;
     let cascade = if simulated { Cascade::count() } else { Cascade::whole() };
-    let flaws: Vec<&Flaw> =
-        FLAWS.iter().filter(|flaw| args.only.is_empty() || args.only.iter().any(|name| name == flaw.name)).collect();
+    let flaws: Vec<&Flaw> = FLAWS
+        .iter()
+        .filter(|flaw| args.only.is_empty() || args.only.iter().any(|name| name == flaw.name))
+        .collect();
     let mut screen = Screen::new(flaws.len() as u64 + 1);
     screen.stage(&args.row, "without flaws");
     let whole = Candidate::of_row(row);
@@ -65,7 +67,8 @@ pub(crate) fn run(args: &InvertArgs) -> Result<u8> {
     }
     drop(screen);
     if args.common.json {
-        let object = json!({ "session": lab.shown(), "row": args.row, "damages": damages, "not_shown": not_shown });
+        let object =
+            json!({ "session": lab.shown(), "row": args.row, "damages": damages, "not_shown": not_shown });
         screen::print(&object.to_string());
         return Ok(EXIT_DONE);
     }

@@ -94,7 +94,10 @@ impl Lab {
                         return Ok(evaluation);
                     }
                     Err(error) => {
-                        return Err(Error::Missing { what: "a worktree for the patch", reason: error.to_string() });
+                        return Err(Error::Missing {
+                            what: "a worktree for the patch",
+                            reason: error.to_string(),
+                        });
                     }
                 }
             }

@@ -42,14 +42,18 @@ pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
     if let Some(folder) = &args.add {
         let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
         let evaluations: Vec<Evaluation> = session::of_kind(&lines, EVALUATION);
-        let chosen = |evaluation: &&Evaluation| args.bless.as_ref().is_none_or(|entry| *entry == evaluation.name);
+        let chosen =
+            |evaluation: &&Evaluation| args.bless.as_ref().is_none_or(|entry| *entry == evaluation.name);
         let passed: Vec<&Evaluation> = evaluations
             .iter()
             .filter(|evaluation| evaluation.passed() && evaluation.patch.is_none())
             .filter(chosen)
             .collect();
         if passed.is_empty() {
-            return misuse("--add", format!("{} has no candidate that passed and is meant", folder.display()));
+            return misuse(
+                "--add",
+                format!("{} has no candidate that passed and is meant", folder.display()),
+            );
         }
         for evaluation in passed {
             for (place, record) in evolution::records(evaluation, &header, &header.config) {
@@ -91,8 +95,9 @@ fn word(update: &Update) -> String {
 
 /// A line a place.
 pub(crate) fn table(standings: &[Standing]) -> Table {
-    let mut table =
-        Table::new(&["device", "shape", "dtype", "mask", "row", "score", "of", "TFLOP/s", "commit", "when", "reason"]);
+    let mut table = Table::new(&[
+        "device", "shape", "dtype", "mask", "row", "score", "of", "TFLOP/s", "commit", "when", "reason",
+    ]);
     for standing in standings {
         let (place, best) = (&standing.place, standing.best());
         table.add(vec![

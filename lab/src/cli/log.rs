@@ -1,7 +1,7 @@
 //! `lab log`: hypothesis, predicted gain, result and decision of every step of every session, as Markdown.
 
-use crate::cli::screen;
 use crate::cli::Common;
+use crate::cli::screen;
 use crate::error::{EXIT_DONE, Result};
 use crate::evaluation::{EVALUATION, Evaluation};
 use crate::evolution::{HYPOTHESIS, Hypothesis, STEP, Step};
@@ -40,7 +40,8 @@ pub(crate) fn run(args: &LogArgs) -> Result<u8> {
         if args.common.json {
             let hypotheses: Vec<Hypothesis> = session::of_kind(&lines, HYPOTHESIS);
             let steps: Vec<Step> = session::of_kind(&lines, STEP);
-            as_json.push(json!({ "session": name, "header": header, "hypotheses": hypotheses, "steps": steps }));
+            as_json
+                .push(json!({ "session": name, "header": header, "hypotheses": hypotheses, "steps": steps }));
         } else {
             screen::print(markdown(&name, &header, &lines).trim_end());
             screen::print("");
@@ -61,10 +62,19 @@ pub(crate) fn markdown(name: &str, header: &Header, lines: &[Line]) -> String {
     );
     let steps: Vec<Step> = session::of_kind(lines, STEP);
     let hypotheses: Vec<Hypothesis> = session::of_kind(lines, HYPOTHESIS);
-    let percent = |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
+    let percent =
+        |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
     if !hypotheses.is_empty() {
-        let mut table =
-            Table::new(&["step", "candidate", "proposed by", "hypothesis", "predicted gain", "result", "gain", "decision"]);
+        let mut table = Table::new(&[
+            "step",
+            "candidate",
+            "proposed by",
+            "hypothesis",
+            "predicted gain",
+            "result",
+            "gain",
+            "decision",
+        ]);
         for hypothesis in &hypotheses {
             let step = steps.iter().find(|step| step.step == hypothesis.step);
             let score = step.and_then(|step| step.evaluated.score());

@@ -1,11 +1,11 @@
 //! `lab micro`: every feasible row, briefly; the best eight seed a search.
 
 use crate::candidate::Candidate;
+use crate::cli::Common;
 use crate::cli::evaluate::row_of;
 use crate::cli::evolve::mediocre;
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
-use crate::cli::Common;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
@@ -116,7 +116,8 @@ fn compile(
 ) -> Result<std::result::Result<PathBuf, String>> {
     let context = &lab.context;
     screen.stage(&format!("{} rows", rows.len()), "compile");
-    let out = context.ptx_folder(&format!("micro-{}-{number}", lab.session.records::<Evaluated>(MICRO).len()));
+    let out =
+        context.ptx_folder(&format!("micro-{}-{number}", lab.session.records::<Evaluated>(MICRO).len()));
     let log = context.log("micro", "compile")?;
     let limit = context.config.limits.build_s.duration();
     match context.tree.compile(rows, &out, &context.machine.arch(), &log, limit) {
@@ -148,11 +149,8 @@ fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result
         return Ok(evaluated(Outcome::Refused { reason: format!("{}: {spills} bytes", Fault::Spills) }));
     }
     let problems = context.config.problems.of_row(row, simulated)?;
-    let task = if simulated {
-        Task::Count { schedules: 0 }
-    } else {
-        Task::Time { against: Vec::new(), reps: REPS }
-    };
+    let task =
+        if simulated { Task::Count { schedules: 0 } } else { Task::Time { against: Vec::new(), reps: REPS } };
     let limit = context.config.limits.benchmark_s.duration();
     let report = context.child(&kernel, &name, MICRO, task, problems, limit)?.report;
     Ok(evaluated(match report {
@@ -178,7 +176,8 @@ fn geometric_mean_us(timed: &[Timed]) -> f64 {
 
 /// Writes what seeds a search and what replays take, and prints the best.
 fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
-    let mut scored: Vec<&Evaluated> = history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
+    let mut scored: Vec<&Evaluated> =
+        history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
     scored.sort_by(|a, b| {
         let score = |evaluated: &Evaluated| evaluated.score().unwrap_or(f64::INFINITY);
         score(a).total_cmp(&score(b)).then(a.row.cmp(&b.row))
@@ -195,7 +194,9 @@ fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
         }
     }
     if as_json {
-        screen::print(&json!({ "session": lab.shown(), "measured": measured, "top": top, "rows": history }).to_string());
+        screen::print(
+            &json!({ "session": lab.shown(), "measured": measured, "top": top, "rows": history }).to_string(),
+        );
         return Ok(());
     }
     let mut table = Table::new(&["rank", "row", measured]);

@@ -1,10 +1,10 @@
 //! `lab profile`: what keeps a kernel from being faster, a verdict a problem.
 
 use crate::candidate::Candidate;
+use crate::cli::Common;
 use crate::cli::evaluate::{Candidates, default_row};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
-use crate::cli::Common;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::job::{CHILD, Job, Report, Task};
 use crate::kernels::KernelRef;
@@ -93,7 +93,9 @@ fn profile(
                         profile.source = "ncu".to_owned();
                     }
                 }
-                Err(reason) => screen::say(&format!("ncu: {reason}: going on with counters and the measured time")),
+                Err(reason) => {
+                    screen::say(&format!("ncu: {reason}: going on with counters and the measured time"))
+                }
             }
         }
         profiles.push(profile);
@@ -116,7 +118,8 @@ fn recount_on_gpu_shapes(lab: &Lab, state: &mut State, screen: &mut Screen) -> R
     }
     screen.stage(&name, "timing");
     let task = Task::Time { against: Vec::new(), reps: REPS };
-    if let Report::Timed(timed) = context.child(&kernel, &name, "profile-time", task, problems, limit)?.report {
+    if let Report::Timed(timed) = context.child(&kernel, &name, "profile-time", task, problems, limit)?.report
+    {
         state.evaluation.timed = timed;
     }
     Ok(())
@@ -132,7 +135,15 @@ fn ncu(
     let context = &lab.context;
     let log = context.log(&candidate.name, "ncu")?;
     let mut command = Command::new("ncu");
-    command.args(["--csv", "--page", "details", "--target-processes", "all", "--metrics", &METRICS.join(",")]);
+    command.args([
+        "--csv",
+        "--page",
+        "details",
+        "--target-processes",
+        "all",
+        "--metrics",
+        &METRICS.join(","),
+    ]);
     command.arg(&context.program).arg(CHILD);
     let job = Job {
         kernel: kernel.clone(),
@@ -158,7 +169,8 @@ fn ncu(
 }
 
 fn table(profiles: &[Profile]) -> Table {
-    let mut table = Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
+    let mut table =
+        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
     for profile in profiles {
         let dash = || "–".to_owned();
         let warps = profile.occupancy.as_ref();

@@ -3,8 +3,8 @@
 use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::evaluate::{DEFAULT_ROW, row_of};
-use crate::cli::evolve::proposals::{insights, prompt};
 use crate::cli::evolve::bad_file;
+use crate::cli::evolve::proposals::{insights, prompt};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Result};
@@ -53,5 +53,6 @@ pub(crate) struct ScriptedArgs {
 
 /// Reads a prompt on stdin and prints the script's answer.
 pub(crate) fn scripted(args: &ScriptedArgs) -> Result<u8> {
-    scripted::run(&args.script, std::io::stdin(), std::io::stdout()).map_err(|error| bad_file(&args.script, &error))
+    scripted::run(&args.script, std::io::stdin(), std::io::stdout())
+        .map_err(|error| bad_file(&args.script, &error))
 }

@@ -62,7 +62,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
         };
         if let Some(report) = session::of_kind::<PeerReport>(&lines, PEER).pop() {
             let of_session = page(&report, &header, &machine);
-            text += &format!("\n## {}, {}\n\n{}", report.device, header.started, comparisons(&report).markdown());
+            text +=
+                &format!("\n## {}, {}\n\n{}", report.device, header.started, comparisons(&report).markdown());
             // The latest measurement of a chart takes the place of earlier ones.
             for chart in of_session.speed {
                 whole.speed.retain(|known| known.title != chart.title);
@@ -98,7 +99,8 @@ fn findings(when: &str, lines: &[Line]) -> Vec<String> {
     let hypotheses: Vec<Hypothesis> = session::of_kind(lines, HYPOTHESIS);
     let steps: Vec<Step> = session::of_kind(lines, STEP);
     let profiles: Vec<Profile> = session::of_kind(lines, PROFILE);
-    let of_profile = |profile: &Profile| format!("{} on {}: {}", profile.name, profile.problem, profile.verdict);
+    let of_profile =
+        |profile: &Profile| format!("{} on {}: {}", profile.name, profile.problem, profile.verdict);
     let mut findings: Vec<String> = profiles.iter().map(of_profile).collect();
     for step in steps.iter().filter(|step| step.kept && step.gain.is_some()) {
         let why = hypotheses.iter().find(|hypothesis| hypothesis.step == step.step);

@@ -1,10 +1,10 @@
 //! `lab sanitize`: the simulator's checks always, compute-sanitizer's memcheck and racecheck where it can run.
 
 use crate::candidate::Candidate;
+use crate::cli::Common;
 use crate::cli::evaluate::{Candidates, default_row};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
-use crate::cli::Common;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::job::{CHILD, Job, Task};
 use crate::kernels::KernelRef;
@@ -123,7 +123,9 @@ fn compute_sanitizer(lab: &Lab, candidate: &Candidate, kernel: &KernelRef, tool:
     Ok(match ended.end {
         End::Exited(status) if status.success() => "clean".to_owned(),
         End::Exited(status) if status.code() == Some(FOUND) => format!("found: {}", summary()),
-        End::Exited(status) => format!("not run: compute-sanitizer ended with {status}, see {}", log.display()),
+        End::Exited(status) => {
+            format!("not run: compute-sanitizer ended with {status}, see {}", log.display())
+        }
         End::TimedOut => format!("found: killed after {} s", limit.as_secs()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
     })

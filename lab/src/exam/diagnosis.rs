@@ -51,7 +51,8 @@ pub(super) fn diagnose(problem: &Problem, qkv: &[Vec<u16>; 3], right: &Reference
         return Fault::DroppedTail;
     }
     let root = f64::from(problem.sizes().head_dim).sqrt();
-    let factors = [LOG2_E, LN_2, 0.5, 2.0, root, 1.0 / root, 0.25, 4.0, 0.9, 1.1, 0.75, 1.25, 1.5, 1.0 / scale];
+    let factors =
+        [LOG2_E, LN_2, 0.5, 2.0, root, 1.0 / root, 0.25, 4.0, 0.9, 1.1, 0.75, 1.25, 1.5, 1.0 / scale];
     if factors.iter().any(|factor| suspect.explains(scale * factor, &|_, _| true)) {
         return Fault::WrongScale;
     }

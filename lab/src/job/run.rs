@@ -66,8 +66,7 @@ fn perform(job: &Job) -> Result<Report> {
         }
         Task::Time { against, reps } => {
             let bench = kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?;
-            let entries: Vec<String> =
-                std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
+            let entries: Vec<String> = std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
             let mut timed = Vec::new();
             for spec in &job.problems {
                 let times = kernels::time(&bench, &entries, spec, job.seed, *reps)?;
@@ -116,7 +115,9 @@ fn fault_of(error: &Error) -> Option<Fault> {
         Error::Host(ferroflash::Error::GuardBand { .. }) => Some(Fault::OutOfBounds),
         Error::Host(ferroflash::Error::PtxRejected { .. }) => Some(Fault::DoesNotCompile),
         // A fault of the kernel shows in whichever call comes next.
-        Error::Host(ferroflash::Error::Cuda { reason, .. }) if is_kernel_fault(reason) => Some(Fault::RuleBroken),
+        Error::Host(ferroflash::Error::Cuda { reason, .. }) if is_kernel_fault(reason) => {
+            Some(Fault::RuleBroken)
+        }
         _ => None,
     }
 }
@@ -136,7 +137,10 @@ mod tests {
     #[test]
     fn a_kernel_is_blamed_for_what_a_kernel_does() {
         let of = |reason: &str| {
-            fault_of(&Error::Host(ferroflash::Error::Cuda { call: "cuStreamSynchronize", reason: reason.into() }))
+            fault_of(&Error::Host(ferroflash::Error::Cuda {
+                call: "cuStreamSynchronize",
+                reason: reason.into(),
+            }))
         };
         assert_eq!(of("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal access"), Some(Fault::RuleBroken));
         assert_eq!(of("MisalignedAddress"), Some(Fault::RuleBroken));

@@ -20,7 +20,8 @@ pub const METRICS: [&str; 11] = [
 /// Reads the CSV that `ncu --csv --page raw` or `--page details` prints, whatever it says before: the last launch's metrics.
 pub fn parse_ncu(text: &str) -> Vec<Figure> {
     // ncu says what it does on lines of ==PROF== before the table.
-    let table: String = text.lines().filter(|line| line.starts_with('"')).map(|line| format!("{line}\n")).collect();
+    let table: String =
+        text.lines().filter(|line| line.starts_with('"')).map(|line| format!("{line}\n")).collect();
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(table.as_bytes());
     let titles = reader.headers().cloned().unwrap_or_default();
     let column = |title: &str| titles.iter().position(|found| found == title);

@@ -41,7 +41,9 @@ impl Stage for Compile {
         state.evaluation.resources = found.resources.get(&context.machine.arch()).copied();
         state.kernel = Some(kernel);
         match context.known_ptx.get(&hash) {
-            Some(earlier) if *earlier != state.candidate.name => Ok(refused(Fault::Duplicate, earlier.clone())),
+            Some(earlier) if *earlier != state.candidate.name => {
+                Ok(refused(Fault::Duplicate, earlier.clone()))
+            }
             _ => Ok(Outcome::Passed),
         }
     }

@@ -23,7 +23,9 @@ impl Stage for Numerics {
         let row = &state.candidate.row;
         let mut specs = hidden_problems(row, problems.hidden.len(), context.hidden_seed);
         let known = problems.of_row(row, context.machine.simulated)?;
-        specs.extend(known.into_iter().map(|spec| if context.machine.simulated { smaller(spec) } else { spec }));
+        specs.extend(
+            known.into_iter().map(|spec| if context.machine.simulated { smaller(spec) } else { spec }),
+        );
         let task = Task::Examine {
             kinds: problems.inputs.clone(),
             real: context.real(),

@@ -93,13 +93,13 @@ fn flops_per_clock(sm: u32) -> Option<f64> {
 
 fn under_the_roofline(timed: &Timed, machine: &Machine) -> Option<String> {
     let floor_us = floor_us(&timed.problem, machine)?;
-    let fastest = [&timed.warm_us, &timed.cold_us, &timed.fresh_us]
-        .into_iter()
-        .flatten()
-        .copied()
-        .reduce(f64::min)?;
+    let fastest =
+        [&timed.warm_us, &timed.cold_us, &timed.fresh_us].into_iter().flatten().copied().reduce(f64::min)?;
     (fastest < floor_us).then(|| {
-        format!("{} on {}: {fastest:.2} µs, the tensor cores alone need {floor_us:.2} µs", timed.entry, timed.problem)
+        format!(
+            "{} on {}: {fastest:.2} µs, the tensor cores alone need {floor_us:.2} µs",
+            timed.entry, timed.problem
+        )
     })
 }
 

@@ -13,7 +13,17 @@ use std::collections::BTreeMap;
 /// A line a problem and peer: peer's p50 and p90, this project's, the speed-up with its interval.
 pub(crate) fn comparisons(report: &PeerReport) -> Table {
     let mut table = Table::new(&[
-        "problem", "peer", "peer p50 µs", "peer p90", "kernel", "p50 µs", "p90", "spread", "speed-up", "low", "high",
+        "problem",
+        "peer",
+        "peer p50 µs",
+        "peer p90",
+        "kernel",
+        "p50 µs",
+        "p90",
+        "spread",
+        "speed-up",
+        "low",
+        "high",
         "p90 no worse",
     ]);
     for comparison in &report.comparisons {
@@ -79,8 +89,13 @@ fn charts(report: &PeerReport, machine: &Machine) -> Vec<SpeedChart> {
                 own.push(point);
             }
         }
-        let mut series = vec![Series { name: "Ferroflash".to_owned(), kind: SeriesKind::Own, points: own.clone() }];
-        series.extend(by_name.into_iter().map(|(name, points)| Series { name, kind: SeriesKind::Peer, points }));
+        let mut series =
+            vec![Series { name: "Ferroflash".to_owned(), kind: SeriesKind::Own, points: own.clone() }];
+        series.extend(by_name.into_iter().map(|(name, points)| Series {
+            name,
+            kind: SeriesKind::Peer,
+            points,
+        }));
         if let Some(roof) = roofline(machine) {
             let flat = |point: &SpeedPoint| SpeedPoint {
                 seqlen: point.seqlen,

@@ -82,7 +82,8 @@ impl Plan {
             seconds: Some(budget.seconds.get() as f64),
             gpu_seconds: Some(budget.gpu_seconds.get() as f64),
         };
-        let proposer = args.proposer.as_ref().map(|words| words.split_whitespace().map(str::to_owned).collect());
+        let proposer =
+            args.proposer.as_ref().map(|words| words.split_whitespace().map(str::to_owned).collect());
         Ok(Plan {
             start,
             budget: args.budget.unwrap_or(usual),
@@ -140,7 +141,8 @@ const EXPECTED: usize = 2;
 /// The rows of which the resource model expects most, those first that differ least from the start.
 fn expected_best(start: Row) -> Vec<Row> {
     let space = Space::new(start);
-    let mut rows: Vec<Row> = space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
+    let mut rows: Vec<Row> =
+        space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
     rows.sort_by(|a, b| {
         let expected = predict::wavefronts_per_flop(a).total_cmp(&predict::wavefronts_per_flop(b));
         expected.then(space.distance(&start, a).cmp(&space.distance(&start, b))).then(a.cmp(b))

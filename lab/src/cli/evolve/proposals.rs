@@ -9,9 +9,9 @@ use crate::evolution::{Hypothesis, PTXAS, Step};
 use crate::insights::{Insight, differences, losses};
 use crate::interrupt;
 use crate::proposer::{Configuration, DEVICE_SOURCE, Earlier, Proposal, Task, ask, render};
+use crate::search::budget::Cost;
 use crate::search::keep::KeepRule;
 use crate::search::{Evaluated, Outcome};
-use crate::search::budget::Cost;
 use crate::session::write_whole;
 use crate::stages::Watcher;
 use crate::statistics::median;
@@ -80,7 +80,14 @@ impl Evolution {
                 let cost = Cost { seconds: asked.took_s, gpu_seconds: 0.0 };
                 let outcome = Outcome::Refused { reason: reason.clone() };
                 let evaluated = Evaluated { row, ptx_sha256: None, outcome, cost };
-                self.finish_step(Step { step, candidate, evaluated, gain: None, kept: false, decision: reason })
+                self.finish_step(Step {
+                    step,
+                    candidate,
+                    evaluated,
+                    gain: None,
+                    kept: false,
+                    decision: reason,
+                })
             }
         }
     }
@@ -156,7 +163,8 @@ pub(crate) fn prompt(
         number,
         device: context.machine.name.clone(),
         row,
-        measure: if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" }.to_owned(),
+        measure: if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" }
+            .to_owned(),
         figures: evaluation.map(|evaluation| figures(evaluation, simulated)).unwrap_or_default(),
         keep: KeepRule {
             gain: thresholds.keep.get(),
@@ -171,7 +179,10 @@ pub(crate) fn prompt(
 fn figures(evaluation: &Evaluation, simulated: bool) -> Vec<(String, String)> {
     if simulated {
         let figure = |counted: &crate::kernels::Counted| {
-            (counted.problem.to_string(), format!("{} wavefronts per MFLOP", short(counted.wavefronts_per_mflop())))
+            (
+                counted.problem.to_string(),
+                format!("{} wavefronts per MFLOP", short(counted.wavefronts_per_mflop())),
+            )
         };
         return evaluation.counted.iter().map(figure).collect();
     }

@@ -33,7 +33,8 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     } else {
         "geometric mean of the median times on fresh inputs, µs"
     };
-    let rows: Vec<_> = steps.iter().filter(|step| step.candidate.patch.is_none()).map(|s| s.evaluated.clone()).collect();
+    let rows: Vec<_> =
+        steps.iter().filter(|step| step.candidate.patch.is_none()).map(|s| s.evaluated.clone()).collect();
     // A search that found nothing right has nothing to replay.
     if let Ok(recording) = Recording::new(header.device.clone(), measured.to_owned(), rows.clone()) {
         let text = serde_json::to_string(&recording).unwrap_or_default();
@@ -55,7 +56,11 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     {
         let percent = 100.0 * (1.0 - score / start);
         let name = best.row.entry_name();
-        screen::print(&format!("best: {name}, {} ({percent:.1} % less than the start's {}; {measured})", short(score), short(start)));
+        screen::print(&format!(
+            "best: {name}, {} ({percent:.1} % less than the start's {}; {measured})",
+            short(score),
+            short(start)
+        ));
     }
     screen::print(&format!("{}; seed {}; {why}; session {}", header.device, header.seed, lab.shown()));
     Ok(())
@@ -69,7 +74,8 @@ fn table(lab: &Lab, steps: &[Step]) -> Table {
         let score = |step: &Step| step.evaluated.score().unwrap_or(f64::INFINITY);
         score(a).total_cmp(&score(b)).then(a.step.cmp(&b.step))
     });
-    let percent = |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
+    let percent =
+        |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
     let mut table = Table::new(&["step", "candidate", "score", "expected", "gain", "decision"]);
     for step in order.into_iter().take(SHOWN) {
         let hypothesis = hypotheses.iter().find(|hypothesis| hypothesis.step == step.step);

@@ -109,7 +109,13 @@ fn compile(lab: &Lab, tree: &Tree, row: ferroflash::Row, out: &std::path::Path) 
 }
 
 /// One measurement: the other kernel and the best in turns, on inputs that no launch has seen.
-fn samples(lab: &Lab, name: &str, other: &KernelRef, best: &KernelRef, problem: &ProblemSpec) -> Result<Samples> {
+fn samples(
+    lab: &Lab,
+    name: &str,
+    other: &KernelRef,
+    best: &KernelRef,
+    problem: &ProblemSpec,
+) -> Result<Samples> {
     let context = &lab.context;
     let out = context.ptx_folder(&format!("{name}-and-best"));
     let (kernel, against) = side_by_side(other, best, &out)?;
@@ -125,7 +131,10 @@ fn samples(lab: &Lab, name: &str, other: &KernelRef, best: &KernelRef, problem: 
         _ => Vec::new(),
     };
     let [other, best] = timed.as_slice() else {
-        return Err(Error::Missing { what: "a measurement", reason: format!("{} kernels were timed", timed.len()) });
+        return Err(Error::Missing {
+            what: "a measurement",
+            reason: format!("{} kernels were timed", timed.len()),
+        });
     };
     Ok(pairs(best, other))
 }

@@ -1,0 +1,200 @@
+//! The lab as a process: searches that are killed, kernels that hang, proposers and files that are wrong.
+
+mod support;
+
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use support::{HANGS, WRITES_NOTHING, config, folder, has_git, lab, session, steps, write_kernels};
+
+/// The score and row of every place of a session's leaderboard; without times and commits, which differ between runs.
+fn places(session: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(session.join("leaderboard.json")).expect("a leaderboard");
+    let board: Value = serde_json::from_str(&text).expect("JSON");
+    let standings = board["standings"].as_array().expect("places").clone();
+    let of_record =
+        |record: &Value| (record["row"].clone(), record["score"].clone(), record["counters"].clone());
+    let place = |standing: &Value| {
+        let records: Vec<_> =
+            standing["records"].as_array().expect("records").iter().map(of_record).collect();
+        serde_json::json!([standing["place"], records])
+    };
+    standings.iter().map(place).collect()
+}
+
+#[test]
+fn a_search_that_is_killed_anywhere_ends_with_the_leaderboard_of_one_that_was_not() {
+    let (home, other) = (folder(), folder());
+    let config = config(home.path(), "");
+    let arguments = ["evolve", "--device", "sim", "--budget", "4", "--seed", "7", "--config", &config];
+    let whole = lab(home.path(), &arguments);
+    whole.succeeded();
+    assert!(whole.stdout.contains("best: fwd_f16_d64_m128"), "{}", whole.stdout);
+    let whole = session(home.path());
+
+    // Killed in the first compilation, then wherever a second and a half leads to, then left alone.
+    let mut killed = support::start(other.path(), &arguments);
+    std::thread::sleep(Duration::from_millis(400));
+    killed.kill().expect("killed");
+    killed.wait().expect("ended");
+    let folder = session(other.path());
+    let resume = ["evolve", "--resume", folder.to_str().expect("a path")];
+    let mut kills = 0;
+    loop {
+        let mut again = support::start(other.path(), &resume);
+        let deadline = Instant::now() + Duration::from_millis(1700);
+        while Instant::now() < deadline && again.try_wait().expect("waits").is_none() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if again.try_wait().expect("waits").is_some() || kills == 2 {
+            again.wait().expect("ended");
+            break;
+        }
+        again.kill().expect("killed");
+        again.wait().expect("ended");
+        kills += 1;
+    }
+    lab(other.path(), &resume).succeeded();
+    assert_eq!(places(&folder), places(&whole));
+    let rows = |session: &Path| {
+        steps(session).iter().map(|step| step["candidate"]["row"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&folder), rows(&whole));
+    let scores = |session: &Path| {
+        steps(session).iter().map(|step| step["evaluated"]["outcome"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(scores(&folder), scores(&whole));
+    let first = scores(&whole)[0]["scored"]["score"].as_f64().expect("a score");
+    let best =
+        scores(&whole).iter().filter_map(|o| o["scored"]["score"].as_f64()).fold(f64::INFINITY, f64::min);
+    assert!(best < 0.9 * first, "{best} wavefronts per FLOP, the bad start has {first}");
+
+    // What it found can be shown, put on a leaderboard, and defended by the gate.
+    let path = folder.to_str().expect("a path");
+    let log = lab(other.path(), &["log", path]);
+    assert!(log.succeeded().stdout.contains("block_m 64 → 128"), "{}", log.stdout);
+    let board = other.path().join("board.json");
+    let board = board.to_str().expect("a path");
+    lab(other.path(), &["leaderboard", "--file", board, "--add", path]).succeeded();
+    let refused = lab(other.path(), &["leaderboard", "--file", board, "--add", path, "--bless", "x"]);
+    assert_eq!(refused.code, Some(2), "blessing takes a reason: {}", refused.stderr);
+    if has_git() {
+        let gate = lab(other.path(), &["gate", "--device", "sim", "--file", board, "--config", &config]);
+        assert_eq!(gate.code, Some(0), "{}{}", gate.stdout, gate.stderr);
+        assert!(gate.stdout.contains("every counter is the same"), "{}", gate.stdout);
+    }
+}
+
+#[test]
+fn a_kernel_that_hangs_is_killed_by_name_and_the_session_goes_on() {
+    let home = folder();
+    let rows = write_kernels(home.path(), &[HANGS, WRITES_NOTHING]);
+    let config = config(home.path(), "[limits]\ntest_s = 1\n");
+    let ptx = home.path().join("ptx");
+    let begun = Instant::now();
+    let arguments = ["evaluate", "--device", "sim", "--json", "--config", &config, "--ptx"];
+    let ended = lab(home.path(), &[&arguments[..], &[ptx.to_str().expect("a path")]].concat());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 of 2 candidates are refused"), "{}", ended.stderr);
+    let found: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let refusal = |at: usize| {
+        let evaluation = &found["evaluations"][at];
+        let stages = evaluation["stages"].as_array().expect("stages").clone();
+        (evaluation["name"].clone(), stages.last().expect("a stage")["outcome"]["refused"]["fault"].clone())
+    };
+    assert_eq!(refusal(0), (rows[0].clone().into(), "hang".into()));
+    assert_eq!(refusal(1), (rows[1].clone().into(), "not-written".into()));
+}
+
+#[test]
+fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
+    if !has_git() {
+        eprintln!("skipped: the project is no git repository here");
+        return;
+    }
+    let home = folder();
+    let config = config(home.path(), "");
+    let script = home.path().join("script.json");
+    let outside = "diff --git a/host/src/lib.rs b/host/src/lib.rs\n--- a/host/src/lib.rs\n+++ b/host/src/lib.rs\n@@ -1 +1 @@\n-a\n+b\n";
+    let answers = serde_json::json!([
+        "silence",
+        "hang",
+        { "text": "I would rather not." },
+        { "reply": { "hypothesis": "Elsewhere.", "expected_gain": 0.5, "patch": outside } },
+        { "flaw": "extra-barrier" },
+    ]);
+    std::fs::write(&script, answers.to_string()).expect("written");
+    let proposer = format!("{} scripted {}", env!("CARGO_BIN_EXE_lab"), script.display());
+    let before = support::git_status();
+    let arguments = ["evolve", "--device", "sim", "--config", &config];
+    let rows = home.path().join("none.json");
+    let start = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":32,"warps":4,"stages":1,"acc":"f32","min_ctas":1}]"#;
+    std::fs::write(&rows, start).expect("written");
+    let arguments = [&arguments[..], &["--from", rows.to_str().expect("a path"), "--budget", "6"]].concat();
+    let arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "1"]].concat();
+    let ended = lab(home.path(), &arguments);
+    ended.succeeded();
+    let steps = steps(&session(home.path()));
+    let decision = |at: usize| steps[at]["decision"].as_str().expect("a decision").to_owned();
+    assert!(decision(1).contains("printed nothing"), "{}", decision(1));
+    assert!(decision(2).contains("gave no answer within"), "{}", decision(2));
+    assert!(decision(3).contains("no line `Hypothesis"), "{}", decision(3));
+    assert!(
+        decision(4).contains("does-not-apply") && decision(4).contains("host/src/lib.rs"),
+        "{}",
+        decision(4)
+    );
+    assert!(decision(5).starts_with("dropped"), "a patch that works and gains nothing: {}", decision(5));
+    assert_eq!(steps.len(), 6);
+    assert_eq!(support::git_status(), before, "the user's tree is as it was, and no worktree is left");
+    let prompt = session(home.path()).join("proposals/005-prompt.md");
+    let prompt = std::fs::read_to_string(prompt).expect("kept");
+    assert!(
+        prompt.contains("Proposal number: 5") && prompt.contains("Elsewhere."),
+        "earlier failures are shown"
+    );
+}
+
+#[test]
+fn bad_input_is_a_clear_error_or_a_clean_skip() {
+    let home = folder();
+    let refused = |arguments: &[&str], code: i32, needles: &[&str]| {
+        let ended = lab(home.path(), arguments);
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
+        let error = ended.stderr.lines().find(|line| line.contains("error:")).unwrap_or_default();
+        needles.iter().for_each(|needle| assert!(error.contains(needle), "{needle} in {}", ended.stderr));
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    };
+    let bad = home.path().join("bad.toml");
+    std::fs::write(&bad, "[problems]\nhidden = 2\n\n[limits]\ntest_s = 0\n").expect("written");
+    let bad = bad.to_str().expect("a path");
+    refused(&["test", "--config", bad], 2, &["bad.toml:5:", "1 second"]);
+    refused(&["test", "--config", "missing.toml"], 1, &["missing.toml"]);
+    refused(&["evaluate", "no-such-row"], 2, &["no-such-row", "neither an entry"]);
+    refused(&["evolve", "--strategy", "annealing"], 2, &["annealing", "random, local"]);
+    refused(&["evolve", "--resume", "nowhere"], 1, &["nowhere", "cannot be resumed"]);
+    refused(&["evolve", "--replay", "nowhere.json"], 1, &["nowhere.json"]);
+    refused(&["invert", "--only", "gremlins"], 2, &["gremlins", "no-swizzle"]);
+    refused(&["benchmark", "--device", "sim", "--peer", "torch"], 1, &["a GPU is not here"]);
+
+    let board = home.path().join("board.json");
+    let text = r#"{"format":1,"standings":[{"place":{"device":"NVIDIA L4","shape":"1,8,8,512,512,64","dtype":"f16","mask":"full"},
+        "records":[{"when":"2026-01-01T00:00:00Z","commit":"abc","row":{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,
+        "warps":4,"stages":2,"acc":"f32","min_ctas":1},"measure":"microseconds","score":{"low":1,"estimate":1,"high":1}}]}]}"#;
+    std::fs::write(&board, text).expect("written");
+    let board = board.to_str().expect("a path");
+    refused(&["gate", "--device", "sim", "--file", board], 1, &["no entry of simulator", "NVIDIA L4"]);
+
+    // A session whose last line was cut: the others are shown, and the cut one is named.
+    let source = session(home.path());
+    let cut = home.path().join("lab-runs/cut");
+    std::fs::create_dir_all(&cut).expect("a folder");
+    std::fs::copy(source.join("session.json"), cut.join("session.json")).expect("copied");
+    std::fs::write(cut.join("records.jsonl"), "{\"kind\":\"x\",\"at_s\":0,\"body\":1}\n{\"kind\":\"st")
+        .expect("written");
+    let log = lab(home.path(), &["log", cut.to_str().expect("a path")]);
+    log.succeeded();
+    assert!(log.stderr.contains("records.jsonl:2: skipped"), "{}", log.stderr);
+    assert!(log.stdout.contains("## cut: gate"), "{}", log.stdout);
+}
