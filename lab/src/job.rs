@@ -52,6 +52,13 @@ pub enum Task {
     },
     /// Launch once on each problem, for a tool that watches.
     Launch,
+    /// Time the kernel and others of the same folder in turns, briefly and on the same tensors every time: to rank them.
+    Brief {
+        /// The others.
+        against: Vec<String>,
+        /// Timed replays.
+        reps: u32,
+    },
     /// Time the kernel, and others of the same folder in turns with it.
     Time {
         /// The others.
@@ -91,7 +98,7 @@ pub enum Report {
     Examined(Vec<Examined>),
     /// Launched.
     Launched,
-    /// Timed on each problem, the kernel first and the others behind it.
+    /// Timed on each problem, the kernel first and the others behind it; without times where an output was wrong.
     Timed(Vec<Timed>),
     /// The candidate is at fault.
     Refused(Refusal),

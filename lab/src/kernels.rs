@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A compiled kernel: the folder that holds it, and its entry's name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -298,28 +299,48 @@ pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
     Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal })?)
 }
 
+/// Time spent on untimed replays before: the clocks are up from the measurement before.
+const WARM_UP: Duration = Duration::from_millis(60);
+
 /// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
 ///
 /// # Errors
 /// [`Error::NoSuchRow`], [`Error::Host`].
 pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
-    let problem = spec.problem()?;
-    let library = bench.attention().library();
-    let mut plans = Vec::new();
-    for entry in entries {
-        let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
-            Error::NoSuchRow {
-                wanted: entry.clone(),
-                reason: format!("not in {}", library.folder().display()),
-            }
-        })?;
-        plans.push(Plan::with_kernel(&problem, kernel)?);
-    }
-    let warm = MeasureOptions { reps, lse: true, ..MeasureOptions::default() };
+    let plans = plans(bench, entries, spec)?;
+    let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
     let cold = MeasureOptions { cold: true, ..warm };
     Ok(Times {
         warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
         cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
         fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
     })
+}
+
+/// Times entries of a bench's folder on one problem, warm only: enough to rank them.
+///
+/// # Errors
+/// [`Error::NoSuchRow`], [`Error::Host`].
+pub fn time_briefly(
+    bench: &Bench,
+    entries: &[String],
+    spec: &ProblemSpec,
+    reps: u32,
+) -> Result<Vec<Measured>> {
+    let options = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    Ok(bench.measure(&plans(bench, entries, spec)?, &options, &mut |_, _| ())?)
+}
+
+fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Plan>> {
+    let problem = spec.problem()?;
+    let library = bench.attention().library();
+    let mut plans = Vec::new();
+    for entry in entries {
+        let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
+            let reason = format!("not in {}", library.folder().display());
+            Error::NoSuchRow { wanted: entry.clone(), reason }
+        })?;
+        plans.push(Plan::with_kernel(&problem, kernel)?);
+    }
+    Ok(plans)
 }

@@ -108,6 +108,26 @@ fn a_kernel_that_hangs_is_killed_by_name_and_the_session_goes_on() {
 }
 
 #[test]
+fn ctrl_c_ends_with_a_summary_of_what_was_found() {
+    let home = folder();
+    let config = config(home.path(), "");
+    let arguments = ["evolve", "--device", "sim", "--budget", "100", "--config", &config];
+    let mut running = support::start_heard(home.path(), &arguments);
+    let begun = Instant::now();
+    let has_step = || home.path().join("lab-runs").is_dir() && !steps(&session(home.path())).is_empty();
+    while !has_step() && running.try_wait().expect("waits").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no step in two minutes");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    support::interrupt(&running);
+    let output = running.wait_with_output().expect("ended");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stdout.contains("best: ") && stdout.contains("interrupted"), "{stdout}");
+    assert!(stderr.contains("go on with --resume"), "{stderr}");
+}
+
+#[test]
 fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     if !has_git() {
         eprintln!("skipped: the project is no git repository here");

@@ -4,7 +4,7 @@ mod pages;
 
 use crate::candidate::Candidate;
 use crate::cli::Common;
-use crate::cli::evaluate::{Candidates, DEFAULT_ROW, default_row, row_of};
+use crate::cli::evaluate::{Candidates, DEFAULT_ROW, default_row, evaluate_all, row_of};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
@@ -62,12 +62,7 @@ fn alone(lab: &mut Lab, args: &BenchmarkArgs) -> Result<u8> {
     let cascade = if simulated { Cascade::count() } else { Cascade::whole() };
     lab.context.incumbent = Some(Candidate::of_row(row_of("ROW", DEFAULT_ROW)?));
     let mut screen = Screen::new(list.len() as u64);
-    let mut evaluations = Vec::new();
-    for candidate in &list {
-        let evaluation = lab.evaluate(&cascade, candidate, None, &mut screen)?;
-        screen.done(&format!("{}: {}", evaluation.name, evaluation.verdict()));
-        evaluations.push(evaluation);
-    }
+    let (evaluations, ended) = evaluate_all(lab, &cascade, &list, &mut screen);
     drop(screen);
     let table = if simulated { counted_table(&evaluations) } else { timed_table(&evaluations) };
     write(lab, &table, &json!({ "evaluations": evaluations }), None)?;
@@ -81,6 +76,7 @@ fn alone(lab: &mut Lab, args: &BenchmarkArgs) -> Result<u8> {
             lab.shown()
         ));
     }
+    ended?;
     let failed = evaluations.iter().filter(|evaluation| !evaluation.passed()).count();
     if failed > 0 { Err(Error::Refused { failed, total: list.len() }) } else { Ok(EXIT_DONE) }
 }

@@ -131,26 +131,32 @@ fn through(
     options.apply(&mut lab.context);
     lab.context.incumbent = incumbent;
     let mut screen = Screen::new(list.len() as u64);
-    let mut evaluations = Vec::new();
-    for candidate in &list {
-        let evaluation = evaluate_one(&mut lab, cascade, candidate, &mut screen)?;
-        screen.done(&format!("{}: {} ({:.1} s)", evaluation.name, evaluation.verdict(), evaluation.time_s()));
-        evaluations.push(evaluation);
-    }
+    let (evaluations, ended) = evaluate_all(&mut lab, cascade, &list, &mut screen);
     drop(screen);
+    // At Ctrl-C too: what is done is done.
     report(&lab, &evaluations, common.json);
+    ended?;
     let failed = evaluations.iter().filter(|evaluation| !evaluation.passed()).count();
     if failed > 0 { Err(Error::Refused { failed, total: evaluations.len() }) } else { Ok(EXIT_DONE) }
 }
 
-/// One candidate through a cascade, a patch in a throw-away tree.
-pub(crate) fn evaluate_one(
+/// Candidates through a cascade, one after the other; what was done before an error comes with it.
+pub(crate) fn evaluate_all(
     lab: &mut Lab,
     cascade: &Cascade,
-    candidate: &Candidate,
+    list: &[Candidate],
     screen: &mut Screen,
-) -> Result<Evaluation> {
-    lab.evaluate(cascade, candidate, None, screen)
+) -> (Vec<Evaluation>, Result<()>) {
+    let mut evaluations = Vec::new();
+    for candidate in list {
+        let evaluation = match lab.evaluate(cascade, candidate, None, screen) {
+            Ok(evaluation) => evaluation,
+            Err(error) => return (evaluations, Err(error)),
+        };
+        screen.done(&format!("{}: {} ({:.1} s)", evaluation.name, evaluation.verdict(), evaluation.time_s()));
+        evaluations.push(evaluation);
+    }
+    (evaluations, Ok(()))
 }
 
 /// Prints what became of candidates, as a table or as JSON.

@@ -10,7 +10,6 @@ use crate::error::{EXIT_DONE, Error, Result};
 use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef};
-use crate::problem_spec::ProblemSpec;
 use crate::search::budget::Cost;
 use crate::search::replay::Recording;
 use crate::search::space::Space;
@@ -81,13 +80,18 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
     for (number, chunk) in left.chunks(COMPILED_AT_ONCE).enumerate() {
         lab.check_time()?;
         let compiled = compile(lab, chunk, number, &mut screen)?;
+        let ranked = match &compiled {
+            Ok(folder) if !lab.context.machine.simulated => together(lab, chunk, folder, &mut screen)?,
+            _ => BTreeMap::new(),
+        };
         for row in chunk {
             lab.check_time()?;
             let name = row.entry_name();
             screen.stage(&name, "measure");
-            let history: Vec<Evaluated> = lab.session.records(MICRO);
             let evaluated = match &compiled {
-                Ok(folder) => measure(lab, row, folder, &history).map_err(|error| lab.with_folder(error))?,
+                Ok(folder) => {
+                    measure(lab, row, folder, ranked.get(&name)).map_err(|error| lab.with_folder(error))?
+                }
                 Err(reason) => Evaluated {
                     row: *row,
                     ptx_sha256: None,
@@ -105,6 +109,33 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Rows of one folder in one process and in turns, each problem: what a GPU needs seconds for, one by one, takes it minutes.
+/// Nothing where one of them hangs or crashes: then each gets a process of its own.
+fn together(
+    lab: &Lab,
+    rows: &[Row],
+    folder: &Path,
+    screen: &mut Screen,
+) -> Result<BTreeMap<String, (Vec<Timed>, f64)>> {
+    let context = &lab.context;
+    let mut names: Vec<String> = rows.iter().map(Row::entry_name).collect();
+    let (Some(row), Some(entry)) = (rows.first(), names.first().cloned()) else { return Ok(BTreeMap::new()) };
+    screen.stage(&format!("{} rows", rows.len()), "measure in turns");
+    let kernel = KernelRef { folder: folder.to_owned(), entry: entry.clone() };
+    let task = Task::Brief { against: names.split_off(1), reps: REPS };
+    let problems = context.config.problems.of_row(row, false)?;
+    let limit = context.config.limits.benchmark_s.duration();
+    let done = context.child(&kernel, &format!("{entry}-and-others"), MICRO, task, problems, limit)?;
+    let mut by_name: BTreeMap<String, (Vec<Timed>, f64)> = BTreeMap::new();
+    if let Report::Timed(timed) = done.report {
+        let share_s = done.time.as_secs_f64() / rows.len() as f64;
+        for timed in timed {
+            by_name.entry(timed.entry.clone()).or_insert((Vec::new(), share_s)).0.push(timed);
+        }
+    }
+    Ok(by_name)
 }
 
 /// Compiles rows together; the inner error is the compiler's.
@@ -127,8 +158,8 @@ fn compile(
     }
 }
 
-/// One row, on the first canonical shapes.
-fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result<Evaluated> {
+/// One row; `ranked` holds its times and its share of the seconds where rows were measured together.
+fn measure(lab: &Lab, row: &Row, folder: &Path, ranked: Option<&(Vec<Timed>, f64)>) -> Result<Evaluated> {
     let context = &lab.context;
     let begun = Instant::now();
     let name = row.entry_name();
@@ -138,19 +169,26 @@ fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result
     let spills = found.resources.get(&context.machine.arch()).map_or(0, |r| r.spill_loads + r.spill_stores);
     let simulated = context.machine.simulated;
     let evaluated = |outcome| {
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = begun.elapsed().as_secs_f64() + ranked.map_or(0.0, |(_, share_s)| *share_s);
         let cost = Cost { seconds, gpu_seconds: if simulated { 0.0 } else { seconds } };
         Evaluated { row: *row, ptx_sha256: Some(hash.clone()), outcome, cost }
     };
-    if let Some(same) = same_ptx(history, &hash) {
+    let history: Vec<Evaluated> = lab.session.records(MICRO);
+    if let Some(same) = same_ptx(&history, &hash) {
         return Ok(evaluated(Outcome::Duplicate { of: same.row.entry_name() }));
     }
     if spills > 0 {
         return Ok(evaluated(Outcome::Refused { reason: format!("{}: {spills} bytes", Fault::Spills) }));
     }
+    if let Some((timed, _)) = ranked {
+        return Ok(evaluated(geometric_mean_us(timed)));
+    }
     let problems = context.config.problems.of_row(row, simulated)?;
-    let task =
-        if simulated { Task::Count { schedules: 0 } } else { Task::Time { against: Vec::new(), reps: REPS } };
+    let task = if simulated {
+        Task::Count { schedules: 0 }
+    } else {
+        Task::Brief { against: Vec::new(), reps: REPS }
+    };
     let limit = context.config.limits.benchmark_s.duration();
     let report = context.child(&kernel, &name, MICRO, task, problems, limit)?.report;
     Ok(evaluated(match report {
@@ -159,7 +197,7 @@ fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result
             let wavefronts: u64 = counted.iter().map(|counted| counted.wavefronts()).sum();
             Outcome::of_score(wavefronts as f64 / flops)
         }
-        Report::Timed(timed) => Outcome::of_score(geometric_mean_us(&timed)),
+        Report::Timed(timed) => geometric_mean_us(&timed),
         Report::Refused(refusal) => {
             Outcome::Refused { reason: format!("{}: {}", refusal.fault, refusal.evidence) }
         }
@@ -167,11 +205,16 @@ fn measure(lab: &Lab, row: &Row, folder: &Path, history: &[Evaluated]) -> Result
     }))
 }
 
-fn geometric_mean_us(timed: &[Timed]) -> f64 {
-    let medians: BTreeMap<ProblemSpec, f64> =
-        timed.iter().filter_map(|timed| Some((timed.problem, median(&timed.fresh_us)?))).collect();
-    let logs: f64 = medians.values().map(|median| median.ln()).sum();
-    (logs / medians.len() as f64).exp()
+/// The geometric mean of the medians over the problems; a problem without times had a wrong output.
+fn geometric_mean_us(timed: &[Timed]) -> Outcome {
+    let medians: Option<Vec<f64>> = timed.iter().map(|timed| median(&timed.warm_us)).collect();
+    match medians {
+        Some(medians) if !medians.is_empty() => {
+            let logs: f64 = medians.iter().map(|median| median.ln()).sum();
+            Outcome::of_score((logs / medians.len() as f64).exp())
+        }
+        _ => Outcome::Refused { reason: format!("{} while it was timed", Fault::WrongNumbers) },
+    }
 }
 
 /// Writes what seeds a search and what replays take, and prints the best.

@@ -57,6 +57,18 @@ pub(crate) fn start(home: &Path, arguments: &[&str]) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab starts")
 }
 
+/// As [`start`], with its output kept.
+pub(crate) fn start_heard(home: &Path, arguments: &[&str]) -> Child {
+    let mut command = command(home, arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the lab starts")
+}
+
+/// Ctrl-C.
+pub(crate) fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+}
+
 /// A configuration of one small problem, and what else is given; returns its path.
 pub(crate) fn config(home: &Path, more: &str) -> String {
     let text = format!(
@@ -71,12 +83,12 @@ pub(crate) fn config(home: &Path, more: &str) -> String {
 /// The newest session of a folder.
 pub(crate) fn session(home: &Path) -> PathBuf {
     let entries = std::fs::read_dir(home.join("lab-runs")).expect("sessions");
-    entries.map(|entry| entry.expect("an entry").path()).max().expect("a session")
+    entries.map(|entry| entry.expect("an entry").path()).max().unwrap_or_default()
 }
 
 /// The steps that a session recorded.
 pub(crate) fn steps(session: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(session.join("records.jsonl")).expect("records");
+    let text = std::fs::read_to_string(session.join("records.jsonl")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["kind"] == "step").map(|line| line["body"].clone()).collect()
 }
