@@ -49,7 +49,7 @@ impl PatchedTree {
         std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
         let worktree = Worktree::new(own.root(), "HEAD", within)?;
         worktree.apply(&patch)?;
-        let tree = Tree::at(worktree.path());
+        let tree = Tree::copy(worktree.path());
         tree.share_compiler(own)?;
         Ok(PatchedTree { tree, _worktree: worktree })
     }
@@ -65,7 +65,7 @@ impl PatchedTree {
     ) -> std::result::Result<PatchedTree, PatchedTreeError> {
         std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
         let worktree = Worktree::new(own.root(), commit, within)?;
-        let tree = Tree::at(worktree.path());
+        let tree = Tree::of_commit(worktree.path());
         tree.share_compiler(own)?;
         Ok(PatchedTree { tree, _worktree: worktree })
     }

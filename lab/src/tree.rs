@@ -15,6 +15,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     root: PathBuf,
+    /// Whether its own xtask compiles it: of an old commit, whose rows may have other columns.
+    has_own_xtask: bool,
 }
 
 impl Tree {
@@ -25,12 +27,17 @@ impl Tree {
             .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
         let is_lab = lab.join("lab.toml").is_file();
         let lab = if is_lab { lab } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")) };
-        Tree { root: lab.parent().map(Path::to_owned).unwrap_or(lab) }
+        Tree { root: lab.parent().map(Path::to_owned).unwrap_or(lab), has_own_xtask: false }
     }
 
-    /// Another copy of it.
-    pub fn at(root: &Path) -> Tree {
-        Tree { root: root.to_owned() }
+    /// A copy of it, whose device crate alone is another.
+    pub fn copy(root: &Path) -> Tree {
+        Tree { root: root.to_owned(), has_own_xtask: false }
+    }
+
+    /// The tree of another commit.
+    pub fn of_commit(root: &Path) -> Tree {
+        Tree { root: root.to_owned(), has_own_xtask: true }
     }
 
     /// Its root folder.
@@ -65,10 +72,11 @@ impl Tree {
         let out = absolute(out);
         let file = absolute(&file);
         let begun = std::time::Instant::now();
-        let mut build = self.xtask();
+        let mut build = self.xtask(log, limit)?;
         build.arg("build-ptx").arg("--rows").arg(&file).arg("--out").arg(&out);
         process::succeed(&mut build, log, limit)?;
-        let mut check = self.xtask();
+        let mut check = Command::new(build.get_program());
+        check.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask"));
         check.args(["check-ptx", "--arch", arch, "--rows"]).arg(&file).arg("--ptx-dir").arg(&out);
         let left = limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
         match process::succeed(&mut check, &log.with_extension("ptxas.log"), left) {
@@ -102,16 +110,26 @@ impl Tree {
         Ok(())
     }
 
-    fn xtask(&self) -> Command {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["run", "--quiet", "--package", "xtask", "--"]).current_dir(&self.root);
-        // What `cargo run` told the lab about itself is not about xtask.
-        cargo.env_remove("CARGO_MANIFEST_DIR");
+    /// The compiler of kernels, which takes the folder of its manifest for where it is.
+    fn xtask(&self, log: &Path, limit: Duration) -> Result<Command> {
+        let root = if self.has_own_xtask { &self.root } else { &Tree::own().root };
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--package", "xtask", "--message-format", "json"]).current_dir(root);
         if std::env::var_os("CARGO_TARGET_DIR").is_none() {
-            // A copy's xtask is compiled where the libraries that it needs are compiled already.
-            cargo.env("CARGO_TARGET_DIR", Tree::own().root.join("target"));
+            // Where the libraries that an old xtask needs are compiled already.
+            build.env("CARGO_TARGET_DIR", Tree::own().root.join("target"));
         }
-        cargo
+        let said = process::succeed(&mut build, log, limit)?;
+        let messages = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let program =
+            messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+        let program = program.ok_or_else(|| Error::Missing {
+            what: "xtask",
+            reason: format!("cargo built no program; its output is in {}", log.display()),
+        })?;
+        let mut xtask = Command::new(program);
+        xtask.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask"));
+        Ok(xtask)
     }
 
     fn lock(&self) -> Result<File> {
