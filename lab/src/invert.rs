@@ -161,7 +161,11 @@ impl Flaw {
             // One more than each, as conflicts and local memory begin at none.
             Some(((after as f64 + 1.0) / (before as f64 + 1.0), name, before, after))
         };
-        let most = self.raises.iter().copied().filter_map(factor).max_by(|a, b| a.0.total_cmp(&b.0))?;
+        // A counter that was 0 has no factor that says anything; it counts where there is no other.
+        let order = |a: &(f64, _, u64, u64), b: &(f64, _, u64, u64)| {
+            (a.2 > 0).cmp(&(b.2 > 0)).then(a.0.total_cmp(&b.0))
+        };
+        let most = self.raises.iter().copied().filter_map(factor).max_by(|a, b| order(a, b))?;
         let (factor, name, before, after) = most;
         let measured = format!("{name} ({before} → {after})");
         Some(Damage { flaw: self.name, what: self.what, factor: Interval::exact(factor), measured })

@@ -85,6 +85,8 @@ pub struct Timed {
     pub cold_us: Vec<f64>,
     /// On inputs that no launch has seen.
     pub fresh_us: Vec<f64>,
+    /// By the host's clock, over many launches: a second opinion. `None` where it was not asked for.
+    pub wall_us: Option<f64>,
     /// SM clock under this load in MHz, where NVML tells.
     pub sm_clock_mhz: Option<u32>,
 }

@@ -289,6 +289,8 @@ pub struct Times {
     pub cold: Vec<Measured>,
     /// With inputs that no launch has seen.
     pub fresh: Vec<Fresh>,
+    /// By the host's clock, in microseconds.
+    pub wall_us: Vec<f64>,
 }
 
 /// Opens a GPU with a folder of kernels.
@@ -299,6 +301,8 @@ pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
     Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal })?)
 }
 
+/// Launches between two looks at the host's clock.
+const WALL_LAUNCHES: u32 = 50;
 /// Time spent on untimed replays before: the clocks are up from the measurement before.
 const WARM_UP: Duration = Duration::from_millis(60);
 
@@ -310,7 +314,9 @@ pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, re
     let plans = plans(bench, entries, spec)?;
     let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
     let cold = MeasureOptions { cold: true, ..warm };
+    let wall_us = plans.iter().map(|plan| bench.wall_us(plan, WALL_LAUNCHES)).collect::<HostResult<_>>()?;
     Ok(Times {
+        wall_us,
         warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
         cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
         fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,

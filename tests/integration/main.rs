@@ -8,6 +8,7 @@ mod fake_device;
 mod fake_library;
 mod host_device;
 mod interrupt;
+mod lab_device;
 mod reference;
 mod sample;
 mod support;
@@ -31,6 +32,7 @@ fn main() {
         fake_library::trials(),
         host_device::trials(),
         interrupt::trials(),
+        lab_device::trials(),
         reference::trials(),
         sample::trials(),
         tensor_files::trials(),

@@ -2,12 +2,15 @@
 
 use super::tensors::TensorSets;
 use super::{Bench, Check, MeasureOptions, check_sizes, replay_between};
-use crate::device::Device;
 use crate::device::graph::Timeline;
+use crate::device::{Device, StreamHandle};
 use crate::error::Error;
 use crate::plan::Plan;
 use serde::Serialize;
 use std::time::Instant;
+
+/// How often the host's clock is read around launches.
+const WALL_TRIES: u32 = 5;
 
 /// What became of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +26,33 @@ pub struct Fresh {
 }
 
 impl Bench {
+    /// Time of one of `launches` launches by the host's clock, in microseconds, from the first launch to the end of the last: a
+    /// second timer that shares nothing with the events. Where a kernel is shorter than a launch takes the host, it is that. The
+    /// least of a few tries, as the host may be busy with others.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], and what loading and launching report.
+    pub fn wall_us(&self, plan: &Plan, launches: u32) -> Result<f64, Error> {
+        let tensors = TensorSets::new(&self.device, plan.problem(), true, 0)?;
+        let run = |count: u32| -> Result<f64, Error> {
+            let start = Instant::now();
+            for i in 0..count {
+                // SAFETY: the tensors are as long as the problem says and live until the wait below.
+                unsafe { self.attention.launch(plan, &tensors.set(i as usize), StreamHandle::DEFAULT)? };
+            }
+            // SAFETY: the default stream lives as long as the device.
+            unsafe { self.device.synchronize(StreamHandle::DEFAULT)? };
+            Ok(start.elapsed().as_secs_f64() * 1e6)
+        };
+        // The first launches pay for what is lazy, and for clocks that are down.
+        run(launches)?;
+        let mut least = f64::INFINITY;
+        for _ in 0..WALL_TRIES {
+            least = least.min(run(launches)?);
+        }
+        Ok(least / f64::from(launches.max(1)))
+    }
+
     /// Measures plans of one problem against each other as [`Bench::measure`] does, but before each timed replay Q, K and V are
     /// replaced at their addresses and O and LSE are filled with NaN, and behind it a sample of the output is computed again.
     /// Nothing that was kept from an earlier replay is right then. `seed` gives the inputs.

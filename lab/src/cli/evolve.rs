@@ -12,6 +12,7 @@ use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, STEP, Step};
+use crate::exam::Fault;
 use crate::proposer::{Configuration, Worktree};
 use crate::search::budget::{Budget, Spent};
 use crate::search::population::Management;
@@ -186,6 +187,23 @@ impl Evolution {
             let hypothesis =
                 evolution::hypothesis(self.steps.len(), &candidate, incumbent.as_ref(), proposer);
             self.step(candidate, hypothesis)?;
+            if is_start {
+                self.check_start()?;
+            }
+        }
+    }
+
+    /// A start that does not compile says more of the machine than of the row: nothing else will compile either.
+    fn check_start(&self) -> Result<()> {
+        let evaluation = self.steps.first().and_then(|step| self.lab.recorded(&step.candidate));
+        let Some(evaluation) = evaluation.filter(|evaluation| evaluation.stages.len() == 1) else {
+            return Ok(());
+        };
+        match evaluation.refusal().filter(|refusal| refusal.fault == Fault::DoesNotCompile) {
+            Some(refusal) => {
+                Err(Error::Missing { what: "a compiler of kernels", reason: refusal.evidence.clone() })
+            }
+            None => Ok(()),
         }
     }
 

@@ -51,6 +51,7 @@ faults! {
     Hang "hang" "it did not end within its limit";
     Crash "crash" "it ended the process that ran it";
     TooFast "too-fast" "it is faster than the roofline allows: an error of the harness, or of what it timed";
+    TimersDisagree "timers-disagree" "the device's events and the host's clock tell different times";
     Spills "spills" "registers spill to local memory";
     DoesNotFit "does-not-fit" "it needs more shared memory, registers or threads than there are";
     DoesNotApply "does-not-apply" "the patch may not be applied, or does not fit the tree";

@@ -100,6 +100,7 @@ fn brief(spec: &ProblemSpec, measured: Measured) -> Timed {
         warm_us: measured.times_us,
         cold_us: Vec::new(),
         fresh_us: Vec::new(),
+        wall_us: None,
         sm_clock_mhz: measured.sm_clock_mhz,
     }
 }
@@ -107,7 +108,8 @@ fn brief(spec: &ProblemSpec, measured: Measured) -> Timed {
 /// The times of one problem; refuses a candidate whose output was wrong while it was timed.
 fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>, Refusal> {
     let mut timed = Vec::new();
-    for ((warm, cold), fresh) in times.warm.iter().zip(&times.cold).zip(&times.fresh) {
+    let cold_and_fresh = times.cold.iter().zip(&times.fresh).zip(&times.wall_us);
+    for (warm, ((cold, fresh), &wall_us)) in times.warm.iter().zip(cold_and_fresh) {
         let wrong = |how: &str| Refusal {
             fault: Fault::WrongNumbers,
             evidence: format!("{spec}: the output of {} was wrong while it was timed {how}", warm.entry),
@@ -126,6 +128,7 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
             warm_us: warm.times_us.clone(),
             cold_us: cold.times_us.clone(),
             fresh_us: fresh.times_us.clone(),
+            wall_us: Some(wall_us),
             sm_clock_mhz: warm.sm_clock_mhz,
         });
     }

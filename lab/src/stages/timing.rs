@@ -8,6 +8,7 @@ use crate::job::{Report, Task, Timed};
 use crate::kernels::{KernelRef, Machine};
 use crate::merge;
 use crate::problem_spec::ProblemSpec;
+use crate::statistics::median;
 
 /// Timed replays of each kernel in each of the three ways.
 const REPS: u32 = 31;
@@ -36,6 +37,9 @@ impl Stage for Timing {
         };
         if let Some(evidence) = timed.iter().find_map(|timed| under_the_roofline(timed, &context.machine)) {
             return Ok(refused(Fault::TooFast, evidence));
+        }
+        if let Some(evidence) = timed.iter().find_map(timers_disagree) {
+            return Ok(refused(Fault::TimersDisagree, evidence));
         }
         let (own, others) = timed.into_iter().partition(|timed| timed.entry == kernel.entry);
         state.evaluation.timed = own;
@@ -103,6 +107,21 @@ fn under_the_roofline(timed: &Timed, machine: &Machine) -> Option<String> {
     })
 }
 
+/// What a launch costs the host, in microseconds: below, its clock cannot tell kernels apart.
+const LAUNCH_US: f64 = 15.0;
+
+/// The host's clock as a second opinion on the events: it may be slower by its launches and by what else the host does, which
+/// the least of several tries leaves out.
+fn timers_disagree(timed: &Timed) -> Option<String> {
+    let (wall_us, event_us) = (timed.wall_us?, median(&timed.warm_us)?);
+    (wall_us > 1.5 * event_us + LAUNCH_US).then(|| {
+        format!(
+            "{} on {}: {event_us:.2} µs by events, {wall_us:.2} µs by the host's clock",
+            timed.entry, timed.problem
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +138,7 @@ mod tests {
             warm_us: vec![200.0],
             cold_us: vec![],
             fresh_us: vec![fresh_us],
+            wall_us: None,
             sm_clock_mhz: None,
         }
     }
@@ -132,5 +152,15 @@ mod tests {
         assert!(under_the_roofline(&timed(70.0), &machine).expect("too fast").contains("70.00 µs"));
         assert_eq!(under_the_roofline(&timed(72.0), &machine), None);
         assert_eq!(under_the_roofline(&timed(1.0), &Machine::simulator()), None, "the clock is not known");
+    }
+
+    #[test]
+    fn a_clock_that_tells_another_story_is_an_error() {
+        let told = |wall_us| timers_disagree(&Timed { wall_us: Some(wall_us), ..timed(200.0) });
+        assert_eq!(told(210.0), None);
+        assert!(told(400.0).expect("twice as long").contains("200.00 µs by events, 400.00 µs"));
+        assert_eq!(told(190.0), None, "the least of several tries may be less than a median");
+        let short = Timed { warm_us: vec![4.0], wall_us: Some(9.0), ..timed(4.0) };
+        assert_eq!(timers_disagree(&short), None, "launches take the host longer than that");
     }
 }
