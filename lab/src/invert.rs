@@ -257,7 +257,7 @@ mod tests {
         let table = table(&damages);
         let lines: Vec<&str> = table.lines().collect();
         assert!(
-            lines[2].starts_with("| no-swizzle | 7000.000 | shared_load.conflicts (0 → 6999) |"),
+            lines[2].starts_with("| no-swizzle | 8.000 | shared_load.wavefronts (999 → 7999) |"),
             "{table}"
         );
         assert!(
