@@ -25,7 +25,16 @@ use std::time::Duration;
 /// The record of a comparison with a peer.
 pub(crate) const PEER: &str = "peer";
 
+const EXAMPLES: &str = "\
+Examples:
+  # two kernels on the canonical shapes: times on a GPU, counts on the simulator
+  cargo lab benchmark fwd_f16_d64_m64n64_w4s3c1 fwd_f16_d64_m128n64_w4s2c1
+
+  # against PyTorch in the same job, with p50, p90, speed-up and its interval, as JSON, CSV, Markdown and a page
+  cargo lab benchmark --peer torch";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct BenchmarkArgs {
     #[command(flatten)]
     candidates: Candidates,

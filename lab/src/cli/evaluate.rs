@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// Which candidates.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Candidates {
-    /// Entries of the table, rows as JSON, files of rows [default: every row of the table]
+    /// Entries of the table, rows as JSON, files of rows, or patches to the device crate [default: every row of the table]
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
     /// Take compiled kernels from this folder instead of compiling; without rows, all it holds
@@ -41,7 +41,18 @@ pub(crate) struct TestArgs {
     common: Common,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  # a row of the table; without a GPU everything but its times
+  cargo lab evaluate fwd_f16_d64_m64n64_w8s2c1
+
+  # a patch to kernels-gpu/src, applied to the last commit in a throw-away worktree, for one row
+  cargo lab evaluate faster.patch --row fwd_f16_d64_m128n64_w4s2c1
+
+A candidate that is refused is refused by a name: hang, wrong-scale, late-write, spills, … docs/lab.md lists them.";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct EvaluateArgs {
     #[command(flatten)]
     candidates: Candidates,

@@ -34,7 +34,20 @@ const PLANTED: &str = "extra-barrier";
 /// The record of a place.
 const GATED: &str = "gated";
 
+const EXAMPLES: &str = "\
+Examples:
+  # fill a leaderboard from a session, then hold the tree to it: exact counters here, times too on a GPU
+  cargo lab evaluate --device sim fwd_f16_d64_m64n64_w4s3c1
+  cargo lab leaderboard --add lab-runs/20261120T141500Z
+  cargo lab gate --device sim
+
+  # would this patch pass?
+  cargo lab gate --patch faster.patch
+
+Exit codes: 0 as good, 1 slower or wrong, 3 inconclusive, 4 the gate does not work here (a control failed).";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct GateArgs {
     /// The leaderboard [default: lab/leaderboard.json of the project]
     #[arg(long, value_name = "FILE")]

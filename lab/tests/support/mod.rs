@@ -80,9 +80,9 @@ pub(crate) fn config(home: &Path, more: &str) -> String {
     path.to_str().expect("a path").to_owned()
 }
 
-/// The newest session of a folder.
+/// The newest session of a folder; an empty path before there is one.
 pub(crate) fn session(home: &Path) -> PathBuf {
-    let entries = std::fs::read_dir(home.join("lab-runs")).expect("sessions");
+    let entries = std::fs::read_dir(home.join("lab-runs")).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").path()).max().unwrap_or_default()
 }
 
@@ -141,4 +141,20 @@ pub(crate) fn has_git() -> bool {
 pub(crate) fn git_status() -> (Option<String>, usize) {
     let worktrees = git(&["worktree", "list", "--porcelain"]).unwrap_or_default();
     (git(&["status", "--porcelain"]), worktrees.matches("lab-runs").count())
+}
+
+/// A patch after which keys that the mask hides have a score of 0, which is wrong wherever anything is hidden.
+pub(crate) fn wrong_patch() -> String {
+    const FILE: &str = "kernels-gpu/src/mask.rs";
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FILE);
+    let text = std::fs::read_to_string(source).expect("the mask's source");
+    let lines: Vec<&str> = text.lines().collect();
+    let hides = |line: &&str| line.contains("f32::NEG_INFINITY") && !line.trim_start().starts_with("//");
+    let at = lines.iter().position(hides).expect("a line that hides a score");
+    let (before, after) = (lines[at - 1], lines[at + 1]);
+    let changed = lines[at].replace("f32::NEG_INFINITY", "0.0");
+    format!(
+        "--- a/{FILE}\n+++ b/{FILE}\n@@ -{at},3 +{at},3 @@\n {before}\n-{}\n+{changed}\n {after}\n",
+        lines[at]
+    )
 }
