@@ -200,7 +200,7 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     let before = support::git_status();
     let arguments = ["evolve", "--device", "sim", "--config", &config];
     let rows = home.path().join("none.json");
-    let start = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":32,"warps":4,"stages":1,"acc":"f32","min_ctas":1}]"#;
+    let start = serde_json::to_string(&[support::mediocre()]).expect("JSON");
     std::fs::write(&rows, start).expect("written");
     let arguments = [&arguments[..], &["--from", rows.to_str().expect("a path"), "--budget", "6"]].concat();
     let arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "1"]].concat();
@@ -250,10 +250,14 @@ fn bad_input_is_a_clear_error_or_a_clean_skip() {
     refused(&["benchmark", "--device", "sim", "--peer", "torch"], 1, &["a GPU is not here"]);
 
     let board = home.path().join("board.json");
-    let text = r#"{"format":1,"standings":[{"place":{"device":"NVIDIA L4","shape":"1,8,8,512,512,64","dtype":"f16","mask":"full"},
-        "records":[{"when":"2026-01-01T00:00:00Z","commit":"abc","row":{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,
-        "warps":4,"stages":2,"acc":"f32","min_ctas":1},"measure":"microseconds","score":{"low":1,"estimate":1,"high":1}}]}]}"#;
-    std::fs::write(&board, text).expect("written");
+    let text = serde_json::json!({ "format": 1, "standings": [{
+        "place": { "device": "NVIDIA L4", "shape": "1,8,8,512,512,64", "dtype": "f16", "mask": "full" },
+        "records": [{
+            "when": "2026-01-01T00:00:00Z", "commit": "abc", "row": support::mediocre(), "measure": "microseconds",
+            "score": { "low": 1.0, "estimate": 1.0, "high": 1.0 },
+        }],
+    }] });
+    std::fs::write(&board, text.to_string()).expect("written");
     let board = board.to_str().expect("a path");
     refused(&["gate", "--device", "sim", "--file", board], 1, &["no entry of simulator", "NVIDIA L4"]);
 

@@ -2,6 +2,7 @@
 
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::row::Row;
 use kernels_gpu::table::VARIANTS;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -67,6 +68,12 @@ pub(crate) fn start_heard(home: &Path, arguments: &[&str]) -> Child {
 pub(crate) fn interrupt(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+}
+
+/// The row that searches begin with.
+pub(crate) fn mediocre() -> Row {
+    let usual = VARIANTS.iter().find(|variant| variant.entry == "fwd_f16_d64_m64n64_w4s1c1").expect("a row");
+    Row { block_n: 32, ..usual.row }
 }
 
 /// A configuration of one small problem, and what else is given; returns its path.
