@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// What building the tools may take: a machine that has nothing yet fetches a compiler.
+const TOOLS_LIMIT: Duration = Duration::from_secs(900);
+
 /// A source tree: the project's own, or a throw-away copy with a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
@@ -59,7 +62,8 @@ impl Tree {
 
     /// Compiles rows into a folder, with the resources that ptxas reports for `arch` where there is a ptxas.
     ///
-    /// One compilation at a time, whoever asks: they share a build folder.
+    /// One compilation at a time, whoever asks: they share a build folder. In a bare checkout the tools come first, beyond the
+    /// limit: the device compiler, which may have to be fetched, and its core library.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::TimedOut`], [`Error::Interrupted`].
@@ -71,8 +75,13 @@ impl Tree {
         let _lock = self.lock()?;
         let out = absolute(out);
         let file = absolute(&file);
+        let mut build = self.xtask(log)?;
+        if self.is_bare() {
+            let mut tools = Command::new(build.get_program());
+            tools.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask")).arg("build-ptx");
+            process::succeed(&mut tools, log, TOOLS_LIMIT)?;
+        }
         let begun = std::time::Instant::now();
-        let mut build = self.xtask(log, limit)?;
         build.arg("build-ptx").arg("--rows").arg(&file).arg("--out").arg(&out);
         process::succeed(&mut build, log, limit)?;
         let mut check = Command::new(build.get_program());
@@ -110,8 +119,13 @@ impl Tree {
         Ok(())
     }
 
+    /// Whether nothing was ever compiled here.
+    fn is_bare(&self) -> bool {
+        *self == Tree::own() && !self.root.join("target/device").is_dir()
+    }
+
     /// The compiler of kernels, which takes the folder of its manifest for where it is.
-    fn xtask(&self, log: &Path, limit: Duration) -> Result<Command> {
+    fn xtask(&self, log: &Path) -> Result<Command> {
         let root = if self.has_own_xtask { &self.root } else { &Tree::own().root };
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         build.args(["build", "--quiet", "--package", "xtask", "--message-format", "json"]).current_dir(root);
@@ -119,7 +133,7 @@ impl Tree {
             // Where the libraries that an old xtask needs are compiled already.
             build.env("CARGO_TARGET_DIR", Tree::own().root.join("target"));
         }
-        let said = process::succeed(&mut build, log, limit)?;
+        let said = process::succeed(&mut build, log, TOOLS_LIMIT)?;
         let messages = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let program =
             messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
