@@ -145,7 +145,7 @@ fn through(
     let (evaluations, ended) = evaluate_all(&mut lab, cascade, &list, &mut screen);
     drop(screen);
     // At Ctrl-C too: what is done is done.
-    report(&lab, &evaluations, common.json);
+    report(&lab, &evaluations, common.json)?;
     ended?;
     let failed = evaluations.iter().filter(|evaluation| !evaluation.passed()).count();
     if failed > 0 { Err(Error::Refused { failed, total: evaluations.len() }) } else { Ok(EXIT_DONE) }
@@ -171,16 +171,17 @@ pub(crate) fn evaluate_all(
 }
 
 /// Prints what became of candidates, as a table or as JSON.
-pub(crate) fn report(lab: &Lab, evaluations: &[Evaluation], as_json: bool) {
-    if as_json {
-        let header = lab.session.header();
-        let object = json!({
-            "session": lab.shown(), "device": header.device, "commit": header.commit, "evaluations": evaluations,
-        });
-        return screen::print(&object.to_string());
+pub(crate) fn report(lab: &Lab, evaluations: &[Evaluation], as_json: bool) -> Result<()> {
+    let header = lab.session.header();
+    let object = json!({
+        "session": lab.shown(), "device": header.device, "commit": header.commit, "evaluations": evaluations,
+    });
+    lab.results(&object, as_json)?;
+    if !as_json {
+        table(evaluations).lines().iter().for_each(|line| screen::print(line));
+        screen::print(&format!("{}; records in {}", header.device, lab.shown()));
     }
-    table(evaluations).lines().iter().for_each(|line| screen::print(line));
-    screen::print(&format!("{}; records in {}", lab.session.header().device, lab.shown()));
+    Ok(())
 }
 
 /// A line a candidate.

@@ -7,6 +7,7 @@ mod summary;
 use crate::candidate::Candidate;
 use crate::cli::evaluate::row_of;
 use crate::cli::lab::Lab;
+use crate::cli::micro;
 use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
@@ -33,7 +34,7 @@ Examples:
   cargo lab evolve --device sim --budget 12
 
   # on the GPU for ten minutes, with the model that learns to rank, from the best of `cargo lab micro`
-  cargo lab evolve --budget 10m --strategy ranker --from lab-runs/20261120T141500Z/top.json
+  cargo lab evolve --budget 10m --strategy ranker --micro
 
   # let a program propose patches: it reads a prompt on stdin and prints hypothesis, gain and patch
   cargo lab evolve --proposer 'python3 my_client.py' --configuration full --budget 20
@@ -60,8 +61,11 @@ pub(crate) struct EvolveArgs {
     /// model expects most of]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Begin with the best eight of every feasible row, measured briefly as `micro` does; beyond the budget
+    #[arg(long, conflicts_with = "from")]
+    micro: bool,
     /// Compare strategies on a recorded search space instead of searching
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["proposer", "from", "budget"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["proposer", "from", "micro", "budget"])]
     replay: Option<PathBuf>,
     /// Seeds of a replay
     #[arg(long, value_name = "N", default_value_t = 32, requires = "replay")]
@@ -87,7 +91,10 @@ pub(crate) fn run(args: &EvolveArgs) -> Result<u8> {
         return replay(args, file);
     }
     let mut lab = Lab::open("evolve", &args.common)?;
-    let plan = Plan::of_session(&mut lab, args)?;
+    let mut plan = Plan::of_session(&mut lab, args)?;
+    if plan.micro {
+        plan.from = micro::seeds(&mut lab, plan.start)?;
+    }
     let mut evolution = Evolution::open(lab, plan)?;
     let ended = evolution.run();
     let why = match &ended {

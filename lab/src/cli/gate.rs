@@ -121,23 +121,29 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
         board.write(&file).map_err(|error| bad_file(&file, &error))?;
     }
     let verdict = Verdict::of_all(gated.iter().map(|line| line.verdict));
-    if args.common.json {
-        let object = json!({ "session": lab.shown(), "device": device, "verdict": verdict, "places": gated });
-        screen::print(&object.to_string());
-    } else {
-        let mut table = Table::new(&["place", "candidate", "verdict", "why"]);
-        for line in &gated {
-            table.add(vec![
-                line.place.clone(),
-                line.entry.clone(),
-                line.verdict.to_string(),
-                line.reason.clone(),
-            ]);
-        }
-        table.lines().iter().for_each(|line| screen::print(line));
-        screen::print(&format!("gate: {verdict} (exit code {})", verdict.exit_code()));
-    }
+    show(&lab, verdict, &gated, args.common.json)?;
     Ok(verdict.exit_code())
+}
+
+fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<()> {
+    let device = &lab.session.header().device;
+    let object = json!({ "session": lab.shown(), "device": device, "verdict": verdict, "places": gated });
+    lab.results(&object, as_json)?;
+    if as_json {
+        return Ok(());
+    }
+    let mut table = Table::new(&["place", "candidate", "verdict", "why"]);
+    for line in gated {
+        table.add(vec![
+            line.place.clone(),
+            line.entry.clone(),
+            line.verdict.to_string(),
+            line.reason.clone(),
+        ]);
+    }
+    table.lines().iter().for_each(|line| screen::print(line));
+    screen::print(&format!("gate: {verdict} (exit code {})", verdict.exit_code()));
+    Ok(())
 }
 
 /// The cheats that the examiner does not tell apart, where there are any.

@@ -14,6 +14,9 @@ use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
 use std::path::{Path, PathBuf};
 
+/// The results of a command, in the session's folder.
+const RESULTS_FILE: &str = "results.json";
+
 /// A session and what its stages work with.
 pub(crate) struct Lab {
     pub(crate) context: Context,
@@ -135,6 +138,18 @@ impl Lab {
             Error::Interrupted { .. } => Error::Interrupted { folder: self.session.folder().to_owned() },
             error => error,
         }
+    }
+
+    /// Writes the command's results as a file of the session, and prints them where that is asked for.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub(crate) fn results(&self, object: &serde_json::Value, as_json: bool) -> Result<()> {
+        session::write_whole(&self.session.folder().join(RESULTS_FILE), &format!("{object:#}\n"))?;
+        if as_json {
+            screen::print(&object.to_string());
+        }
+        Ok(())
     }
 
     /// The folder as a user types it.

@@ -61,6 +61,24 @@ pub(crate) fn run(args: &MicroArgs) -> Result<u8> {
     measured.map(|()| EXIT_DONE)
 }
 
+/// Measures every row that is not recorded yet and returns the best: how a search begins.
+pub(crate) fn seeds(lab: &mut Lab, start: Row) -> Result<Vec<Row>> {
+    measure_all(lab, start, usize::MAX)?;
+    let history: Vec<Evaluated> = lab.session.records(MICRO);
+    Ok(ranked(&history).into_iter().take(KEPT).map(|evaluated| evaluated.row).collect())
+}
+
+/// What has a score, the best first.
+fn ranked(history: &[Evaluated]) -> Vec<&Evaluated> {
+    let mut scored: Vec<&Evaluated> =
+        history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
+    scored.sort_by(|a, b| {
+        let score = |evaluated: &Evaluated| evaluated.score().unwrap_or(f64::INFINITY);
+        score(a).total_cmp(&score(b)).then(a.row.cmp(&b.row))
+    });
+    scored
+}
+
 /// Measures the rows that are not recorded yet.
 fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
     let smem_bytes = lab.context.machine.smem_opt_in_bytes;
@@ -219,12 +237,7 @@ fn geometric_mean_us(timed: &[Timed]) -> Outcome {
 
 /// Writes what seeds a search and what replays take, and prints the best.
 fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
-    let mut scored: Vec<&Evaluated> =
-        history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
-    scored.sort_by(|a, b| {
-        let score = |evaluated: &Evaluated| evaluated.score().unwrap_or(f64::INFINITY);
-        score(a).total_cmp(&score(b)).then(a.row.cmp(&b.row))
-    });
+    let scored = ranked(history);
     let top: Vec<Row> = scored.iter().take(KEPT).map(|evaluated| evaluated.row).collect();
     let folder = lab.session.folder();
     let measured = if lab.context.machine.simulated { "shared-memory wavefronts per FLOP" } else { "µs" };

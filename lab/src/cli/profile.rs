@@ -58,9 +58,8 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<u8> {
         screen.done(&candidate.name);
     }
     drop(screen);
-    if args.common.json {
-        screen::print(&json!({ "session": lab.shown(), "profiles": profiles }).to_string());
-    } else {
+    lab.results(&json!({ "session": lab.shown(), "profiles": profiles }), args.common.json)?;
+    if !args.common.json {
         table(&profiles).lines().iter().for_each(|line| screen::print(line));
     }
     if refused > 0 { Err(Error::Refused { failed: refused, total: list.len() }) } else { Ok(EXIT_DONE) }

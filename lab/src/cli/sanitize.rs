@@ -60,9 +60,8 @@ pub(crate) fn run(args: &SanitizeArgs) -> Result<u8> {
     for finding in &findings {
         table.add(vec![finding.candidate.clone(), finding.checker.clone(), finding.said.clone()]);
     }
-    if args.common.json {
-        screen::print(&json!({ "session": lab.shown(), "findings": findings }).to_string());
-    } else {
+    lab.results(&json!({ "session": lab.shown(), "findings": findings }), args.common.json)?;
+    if !args.common.json {
         table.lines().iter().for_each(|line| screen::print(line));
     }
     let failed = findings.iter().filter(|finding| finding.said.starts_with("found")).count();

@@ -7,7 +7,8 @@ use crate::job::{Job, Report, Task, Timed};
 use crate::kernels::{self, KernelSubject, Times};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
-use ferroflash::measure::Measured;
+use ferroflash::measure::{Bench, Measured};
+use ferroflash::random_input::{InputKind, qkv};
 
 /// Does a job.
 pub fn run(job: &Job) -> Report {
@@ -40,55 +41,63 @@ fn perform(job: &Job) -> Result<Report> {
             let accumulation = kernel.row.acc;
             let exam =
                 Exam { seed: job.seed, kinds, real: real.as_ref(), accumulation, error_share: *error_share };
-            let mut examined = Vec::new();
-            for spec in &job.problems {
-                match exam.run(&mut subject, spec)? {
-                    Ok(passed) => examined.push(passed),
-                    Err(refusal) => return Ok(Report::Refused(refusal)),
-                }
-            }
-            Ok(Report::Examined(examined))
+            examine(&exam, &mut subject, &job.problems)
         }
         Task::Launch => {
-            let mut subject = KernelSubject::open(&library, &kernel, &job.machine)?;
-            for spec in &job.problems {
-                let problem = spec.problem()?;
-                subject.pose(&problem)?;
-                let qkv = ferroflash::random_input::qkv(
-                    &problem,
-                    ferroflash::random_input::InputKind::Random,
-                    job.seed,
-                );
-                subject.write_inputs(0, &qkv)?;
-                subject.launch(0)?;
-                subject.output(0)?;
-            }
-            Ok(Report::Launched)
+            launch(&mut KernelSubject::open(&library, &kernel, &job.machine)?, &job.problems, job.seed)
         }
-        Task::Brief { against, reps } => {
-            let bench = kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?;
-            let entries: Vec<String> = std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
-            let mut timed = Vec::new();
-            for spec in &job.problems {
-                let measured = kernels::time_briefly(&bench, &entries, spec, *reps)?;
-                timed.extend(measured.into_iter().map(|measured| brief(spec, measured)));
-            }
-            Ok(Report::Timed(timed))
-        }
-        Task::Time { against, reps } => {
-            let bench = kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?;
-            let entries: Vec<String> = std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
-            let mut timed = Vec::new();
-            for spec in &job.problems {
-                let times = kernels::time(&bench, &entries, spec, job.seed, *reps)?;
-                match timings(spec, &times) {
-                    Ok(of_problem) => timed.extend(of_problem),
-                    Err(refusal) => return Ok(Report::Refused(refusal)),
-                }
-            }
-            Ok(Report::Timed(timed))
+        Task::Brief { against, reps } => time(job, against, |bench, entries, spec| {
+            let measured = kernels::time_briefly(bench, entries, spec, *reps)?;
+            Ok(Ok(measured.into_iter().map(|measured| brief(spec, measured)).collect()))
+        }),
+        Task::Time { against, reps } => time(job, against, |bench, entries, spec| {
+            let times = kernels::time(bench, entries, spec, job.seed, *reps)?;
+            Ok(timings(spec, &times))
+        }),
+    }
+}
+
+fn examine(exam: &Exam<'_>, subject: &mut dyn Subject, problems: &[ProblemSpec]) -> Result<Report> {
+    let mut examined = Vec::new();
+    for spec in problems {
+        match exam.run(subject, spec)? {
+            Ok(passed) => examined.push(passed),
+            Err(refusal) => return Ok(Report::Refused(refusal)),
         }
     }
+    Ok(Report::Examined(examined))
+}
+
+fn launch(subject: &mut dyn Subject, problems: &[ProblemSpec], seed: u64) -> Result<Report> {
+    for spec in problems {
+        let problem = spec.problem()?;
+        subject.pose(&problem)?;
+        subject.write_inputs(0, &qkv(&problem, InputKind::Random, seed))?;
+        subject.launch(0)?;
+        subject.output(0)?;
+    }
+    Ok(Report::Launched)
+}
+
+/// What timing one problem gives: times, or why the candidate is refused.
+type TimesOrRefusal = Result<std::result::Result<Vec<Timed>, Refusal>>;
+
+/// Times the job's kernel and others of its folder on each problem.
+fn time(
+    job: &Job,
+    against: &[String],
+    of_problem: impl Fn(&Bench, &[String], &ProblemSpec) -> TimesOrRefusal,
+) -> Result<Report> {
+    let bench = kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?;
+    let entries: Vec<String> = std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
+    let mut timed = Vec::new();
+    for spec in &job.problems {
+        match of_problem(&bench, &entries, spec)? {
+            Ok(times) => timed.extend(times),
+            Err(refusal) => return Ok(Report::Refused(refusal)),
+        }
+    }
+    Ok(Report::Timed(timed))
 }
 
 fn brief(spec: &ProblemSpec, measured: Measured) -> Timed {

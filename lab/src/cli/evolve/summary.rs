@@ -42,12 +42,12 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     }
     let start = steps.first().and_then(|step| step.evaluated.score());
     let found = best(&rows);
+    let object = json!({
+        "session": lab.shown(), "device": header.device, "seed": header.seed, "measured": measured,
+        "ended": why, "start": start, "best": found, "steps": steps,
+    });
+    lab.results(&object, as_json)?;
     if as_json {
-        let object = json!({
-            "session": lab.shown(), "device": header.device, "seed": header.seed, "measured": measured,
-            "ended": why, "start": start, "best": found, "steps": steps,
-        });
-        screen::print(&object.to_string());
         return Ok(());
     }
     table(lab, steps).lines().iter().for_each(|line| screen::print(line));
