@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// The stage that uses the GPU's time.
 pub const TIMING: &str = "timing";
 
+/// What a driver gets to recover in before a job that failed is tried once more.
+const RECOVERY: Duration = Duration::from_secs(5);
+
 /// Everything that stages work with.
 #[derive(Clone, Debug)]
 pub struct Context {
@@ -225,7 +228,12 @@ impl Context {
         let machine = self.machine.clone();
         let job = Job { kernel: kernel.clone(), task, problems, machine, seed: self.hidden_seed };
         let log = self.log(candidate, stage)?;
-        let done = job::in_child(&self.program, &job, &log, limit)?;
+        let mut done = job::in_child(&self.program, &job, &log, limit)?;
+        if matches!(done.report, Report::Failed(_)) && !self.machine.simulated {
+            // A driver that has just ended a kernel which hung may need a moment before it works again.
+            std::thread::sleep(RECOVERY);
+            done = job::in_child(&self.program, &job, &log, limit)?;
+        }
         match done.report {
             Report::Failed(reason) => Err(Error::Missing { what: "what the job needs", reason }),
             _ => Ok(done),
