@@ -46,12 +46,18 @@ pub fn line(command: &Command) -> String {
 /// [`Error::Start`], [`Error::Io`] where the log cannot be written.
 pub fn run(command: &mut Command, input: &[u8], log: &Path, limit: Duration) -> Result<Ended> {
     let start = |source| Error::Start { command: line(command), source };
-    let file = File::create(log).map_err(|source| Error::io(log, source))?;
-    // Files rather than pipes: a program that prints without end blocks nobody.
     let mut given = tempfile::tempfile().map_err(start)?;
-    let mut printed = tempfile::tempfile().map_err(start)?;
     std::io::Write::write_all(&mut given, input).map_err(|source| Error::io(log, source))?;
     std::io::Seek::rewind(&mut given).map_err(start)?;
+    run_from(command, given, log, limit)
+}
+
+/// As [`run`], with a file as stdin.
+fn run_from(command: &mut Command, given: File, log: &Path, limit: Duration) -> Result<Ended> {
+    let start = |source| Error::Start { command: line(command), source };
+    let file = File::create(log).map_err(|source| Error::io(log, source))?;
+    // Files rather than pipes: a program that prints without end blocks nobody.
+    let mut printed = tempfile::tempfile().map_err(start)?;
     let stdout = printed.try_clone().map_err(start)?;
     let begun = Instant::now();
     let mut child = command
@@ -76,6 +82,21 @@ pub fn run(command: &mut Command, input: &[u8], log: &Path, limit: Duration) -> 
 /// [`Error::Failed`], [`Error::TimedOut`], [`Error::Interrupted`], and those of [`run`].
 pub fn succeed(command: &mut Command, log: &Path, limit: Duration) -> Result<String> {
     let ended = run(command, b"", log, limit)?;
+    output(ended, command, log, limit)
+}
+
+/// As [`succeed`], for a program that works under a lock: it holds it too, as its stdin, until it ends, also where whoever
+/// started it is killed before.
+///
+/// # Errors
+/// Those of [`succeed`].
+pub fn succeed_under(lock: &File, command: &mut Command, log: &Path, limit: Duration) -> Result<String> {
+    let held = lock.try_clone().map_err(|source| Error::Start { command: line(command), source })?;
+    let ended = run_from(command, held, log, limit)?;
+    output(ended, command, log, limit)
+}
+
+fn output(ended: Ended, command: &Command, log: &Path, limit: Duration) -> Result<String> {
     match ended.end {
         End::Exited(status) if status.success() => Ok(ended.stdout),
         End::Exited(status) => {

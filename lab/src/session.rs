@@ -41,6 +41,9 @@ pub struct Header {
     pub commit: Option<String>,
     /// The lab's version.
     pub version: String,
+    /// SHA-256 of the lab's program: results of another harness are other results.
+    #[serde(default)]
+    pub harness: String,
     /// When it began, UTC.
     pub started: String,
 }
@@ -219,6 +222,7 @@ pub(crate) mod tests {
             device: "none".to_owned(),
             commit: None,
             version: "0".to_owned(),
+            harness: String::new(),
             started: "2026-11-20T14:15:00Z".to_owned(),
         }
     }

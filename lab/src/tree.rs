@@ -72,23 +72,23 @@ impl Tree {
         let file = out.join("rows.json");
         let text = serde_json::to_string_pretty(rows).unwrap_or_default();
         crate::session::write_whole(&file, &text)?;
-        let _lock = self.lock()?;
+        let lock = self.lock()?;
         let out = absolute(out);
         let file = absolute(&file);
-        let mut build = self.xtask(log)?;
+        let mut build = self.xtask(&lock, log)?;
         if self.is_bare() {
             let mut tools = Command::new(build.get_program());
             tools.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask")).arg("build-ptx");
-            process::succeed(&mut tools, log, TOOLS_LIMIT)?;
+            process::succeed_under(&lock, &mut tools, log, TOOLS_LIMIT)?;
         }
         let begun = std::time::Instant::now();
         build.arg("build-ptx").arg("--rows").arg(&file).arg("--out").arg(&out);
-        process::succeed(&mut build, log, limit)?;
+        process::succeed_under(&lock, &mut build, log, limit)?;
         let mut check = Command::new(build.get_program());
         check.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask"));
         check.args(["check-ptx", "--arch", arch, "--rows"]).arg(&file).arg("--ptx-dir").arg(&out);
         let left = limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
-        match process::succeed(&mut check, &log.with_extension("ptxas.log"), left) {
+        match process::succeed_under(&lock, &mut check, &log.with_extension("ptxas.log"), left) {
             // What it refuses is in the manifest, where the next stage reads it.
             Ok(_) | Err(Error::Failed { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -125,7 +125,7 @@ impl Tree {
     }
 
     /// The compiler of kernels, which takes the folder of its manifest for where it is.
-    fn xtask(&self, log: &Path) -> Result<Command> {
+    fn xtask(&self, lock: &File, log: &Path) -> Result<Command> {
         let root = if self.has_own_xtask { &self.root } else { &Tree::own().root };
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         build.args(["build", "--quiet", "--package", "xtask", "--message-format", "json"]).current_dir(root);
@@ -133,7 +133,7 @@ impl Tree {
             // Where the libraries that an old xtask needs are compiled already.
             build.env("CARGO_TARGET_DIR", Tree::own().root.join("target"));
         }
-        let said = process::succeed(&mut build, log, TOOLS_LIMIT)?;
+        let said = process::succeed_under(lock, &mut build, log, TOOLS_LIMIT)?;
         let messages = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let program =
             messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();

@@ -1,6 +1,6 @@
 //! A command's session with its context: opened the same way by every command.
 
-use crate::candidate::Candidate;
+use crate::candidate::{Candidate, hex};
 use crate::cli::{Common, draw_seed, screen};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::patched::PatchedTree;
 use crate::session::{self, Header, RUNS, Session};
 use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// The results of a command, in the session's folder.
@@ -52,6 +53,7 @@ impl Lab {
             device: machine.name.clone(),
             commit: tree.commit(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            harness: harness()?,
             started: session::now(),
         };
         let session = Session::create(&runs, header)?;
@@ -64,6 +66,11 @@ impl Lab {
         let header = session.header();
         if common.seed.is_some_and(|seed| seed != header.seed) {
             return Err(refused(format!("its seed is {}", header.seed)));
+        }
+        if header.harness != harness()? {
+            screen::say(
+                "the lab itself has changed since this session began: its results may not be comparable",
+            );
         }
         let config = header.config.clone();
         let machine = Machine::find(config.device.kind, config.device.ordinal)?;
@@ -173,6 +180,13 @@ fn context(config: Config, machine: Machine, tree: Tree, session: &Session) -> R
         known_ptx: Default::default(),
         compiled: None,
     })
+}
+
+/// SHA-256 of the program that runs.
+fn harness() -> Result<String> {
+    let program = own_program()?;
+    let bytes = std::fs::read(&program).map_err(|source| Error::io(&program, source))?;
+    Ok(hex(&Sha256::digest(bytes)))
 }
 
 /// The folder of compiled kernels that an option names, absolute.
