@@ -358,7 +358,7 @@ def as_json(args, torch, problems, collected, report):
         },
         "clocks": {"before": report["before"], "after": smi()},
         "copy_bandwidth": copy,
-        "problems": [collected[problem].as_json(problem, copy["gbytes_per_s"]) for problem in problems],
+        "problems": [collected[problem].as_json(problem, copy["gbytes_per_s"], args.replays) for problem in problems],
     }
 
 
@@ -412,6 +412,7 @@ def parser():
     p.add_argument("--rounds", type=at_least_1, default=3, help="how often the two take turns [%(default)s]")
     p.add_argument("--reps", type=at_least_1, default=31, metavar="N", help="timed replays a round [%(default)s]")
     p.add_argument("--limit", type=at_least_1, default=240, metavar="S", help="begin no round that would end later [%(default)s s]")
+    p.add_argument("--replays", action="store_true", help="put the time of every replay into that file")
     p.add_argument("--out", metavar="FILE", help="write the results, replacing the file")
     p.add_argument("--commit", default=os.environ.get("FERROFLASH_COMMIT"), help="what was built [FERROFLASH_COMMIT, else git]")
     p.add_argument("--list", action="store_true", help="print the problems and end")

@@ -16,18 +16,21 @@ def percentile(times, share):
     return sorted(times)[int(share * (len(times) - 1) + 0.5)]
 
 
-def timing(rounds):
+def timing(rounds, keep_replays=False):
     """Pools the replays of all rounds; None where there are none."""
     pooled = [time_us for times in rounds for time_us in times]
     if not pooled:
         return None
-    return {
+    summary = {
         "median_us": round(percentile(pooled, 0.5), 3),
         "p10_us": round(percentile(pooled, 0.1), 3),
         "p90_us": round(percentile(pooled, 0.9), 3),
         "replays": len(pooled),
         "round_medians_us": [round(percentile(times, 0.5), 3) for times in rounds if times],
     }
+    if keep_replays:
+        summary["times_us"] = [round(time_us, 3) for time_us in pooled]
+    return summary
 
 
 def ratios(timings):
@@ -65,8 +68,8 @@ class Collected:
     def add(self, name, times_us):
         self.rounds[name].append(list(times_us))
 
-    def as_json(self, problem, copy_gbytes_per_s=None):
-        timings = {name: timing(rounds) for name, rounds in self.rounds.items()}
+    def as_json(self, problem, copy_gbytes_per_s=None, keep_replays=False):
+        timings = {name: timing(rounds, keep_replays) for name, rounds in self.rounds.items()}
         relative = ratios(timings)
         medians_us = {name: t["median_us"] for name, t in timings.items() if t}
         flops, moved = visible_flops(problem), bytes_moved(problem)

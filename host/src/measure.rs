@@ -1,6 +1,7 @@
 //! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
 
 mod copy;
+mod fresh;
 mod tensors;
 
 use crate::attention::{Attention, CudaOptions};
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::module::Library;
 use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
+pub use fresh::Fresh;
 use kernels_gpu::geometry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

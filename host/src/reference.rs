@@ -158,20 +158,20 @@ impl KvHead {
 }
 
 /// Index of the first element of row `[batch, head, row]` in a tensor's buffer.
-pub(crate) fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]: [usize; 3]) -> usize {
+pub fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]: [usize; 3]) -> usize {
     let strides = problem.strides(role);
     // Validated: no stride is negative, and the whole tensor is addressable.
     batch * strides.batch as usize + head * strides.head as usize + row * strides.row as usize
 }
 
 /// Keys of a sequence.
-pub(crate) fn keys(problem: &Problem, seqlens_k: Option<&[u32]>, batch: usize) -> usize {
+pub fn keys(problem: &Problem, seqlens_k: Option<&[u32]>, batch: usize) -> usize {
     let most = problem.sizes().seqlen_k;
     seqlens_k.map_or(most, |lengths| lengths[batch].min(most)) as usize
 }
 
 /// Of a sequence's keys those that a query row sees, from key 0: all, or under the causal mask those up to its own position.
-pub(crate) fn visible_keys(problem: &Problem, keys: usize, row: usize) -> usize {
+pub fn visible_keys(problem: &Problem, keys: usize, row: usize) -> usize {
     let seqlen_q = problem.sizes().seqlen_q as usize;
     if problem.causal() { (row + 1 + keys).saturating_sub(seqlen_q).min(keys) } else { keys }
 }

@@ -9,6 +9,7 @@ mod oracle;
 
 pub use agreement::Agreement;
 pub use grid::{Case, Grid};
+pub use guarded_run::GuardedTensors;
 pub use oracle::Oracle;
 
 use crate::attention::{HostTensors, Output};

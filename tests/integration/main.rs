@@ -9,6 +9,7 @@ mod fake_device;
 mod fake_library;
 mod host_device;
 mod interrupt;
+mod lab_device;
 mod reference;
 mod sample;
 mod splits;
@@ -34,6 +35,7 @@ fn main() {
         fake_library::trials(),
         host_device::trials(),
         interrupt::trials(),
+        lab_device::trials(),
         reference::trials(),
         sample::trials(),
         splits::trials(),

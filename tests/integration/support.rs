@@ -40,6 +40,16 @@ pub(crate) fn binary() -> &'static Path {
     })
 }
 
+/// The lab, built now from this workspace.
+pub(crate) fn lab_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        build(&["--package", "lab", "--bin", "lab"], |message| {
+            message["executable"].as_str().map(PathBuf::from)
+        })
+    })
+}
+
 /// The library that takes a CUDA driver's place: that of FERROFLASH_FAKE_DRIVER, or built now.
 pub(crate) fn fake_driver() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();

@@ -11,7 +11,7 @@ const TABLES: [&str; 2] = ["kernels-gpu/src/table.rs", "compat/find_cuda_helper/
 /// Where inline assembly may stand.
 const ASSEMBLY_ROOMS: [&str; 2] = ["kernels-gpu/src/ptx/", "compat/"];
 /// Folders that are not the project's text.
-const SKIPPED: [&str; 3] = [".git", "target", "shared"];
+const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].

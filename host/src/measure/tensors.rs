@@ -9,6 +9,7 @@ use crate::problem::{Problem, Sizes, TensorRole};
 use crate::random_input::{self, InputKind};
 use crate::reference::{keys, row_start, visible_keys, widen};
 use kernels_gpu::row::Dtype;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Elements after which the inputs repeat: a prime under 2²⁰, so that no row or head repeats another at the same place.
@@ -101,12 +102,30 @@ impl TensorSets {
 
     /// Runs a plan once on the first set, with O and LSE full of NaN before, and looks at what it wrote.
     pub(super) fn check(&self, attention: &Attention, plan: &Plan) -> Result<Check, Error> {
-        let problem = plan.problem();
-        let output = &self.buffers[TensorRole::O as usize];
-        output.fill(0xff)?;
-        self.lse.as_ref().map_or(Ok(()), |lse| lse.fill(0xff))?;
+        self.poison_outputs()?;
         // SAFETY: the tensors are as long as the problem says and live until the read, which waits for the launch.
         unsafe { attention.launch(plan, &self.set(0), StreamHandle::DEFAULT)? };
+        self.judge(plan.problem())
+    }
+
+    /// Fills O and LSE of every set with NaN, in the order of the default stream.
+    pub(super) fn poison_outputs(&self) -> Result<(), Error> {
+        self.buffers[TensorRole::O as usize].fill(0xff)?;
+        self.lse.as_ref().map_or(Ok(()), |lse| lse.fill(0xff))
+    }
+
+    /// Replaces Q, K and V of every set by others, which `seed` gives, at the same addresses.
+    pub(super) fn renew_inputs(&self, seed: u64) -> Result<(), Error> {
+        self.inputs.start.set((seed % PATTERN_LEN as u64) as usize);
+        for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
+            self.inputs.write(role, &self.buffers[role as usize], self.steps[role as usize] * self.sets)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at what the launches before wrote to the first set.
+    pub(super) fn judge(&self, problem: &Problem) -> Result<Check, Error> {
+        let output = &self.buffers[TensorRole::O as usize];
         let mut o = vec![0u16; problem.o_len()];
         output.read(0, &mut o)?;
         let gaps = problem.o_len() - problem.elements(TensorRole::O);
@@ -136,6 +155,8 @@ struct Inputs {
     dtype: Dtype,
     pattern: Vec<u16>,
     seqlens_k: Option<Vec<u32>>,
+    /// Where in the pattern Q begins.
+    start: Cell<usize>,
 }
 
 impl Inputs {
@@ -145,22 +166,22 @@ impl Inputs {
         let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1 << 14, seqlen_k: 1, head_dim: 64 };
         let [mut pattern, _, _] = random_input::qkv(&Problem::new(sizes, dtype)?, InputKind::Random, 1);
         pattern.truncate(PATTERN_LEN);
-        Ok(Inputs { dtype, pattern, seqlens_k: lengths(problem) })
+        Ok(Inputs { dtype, pattern, seqlens_k: lengths(problem), start: Cell::new(0) })
     }
 
     /// Where in the pattern element `index` of a tensor lies.
-    fn at(role: TensorRole, index: usize) -> usize {
-        (index + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
+    fn at(&self, role: TensorRole, index: usize) -> usize {
+        (index + self.start.get() + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
     }
 
     fn value(&self, role: TensorRole, index: usize) -> f64 {
-        widen(self.dtype, self.pattern[Inputs::at(role, index)])
+        widen(self.dtype, self.pattern[self.at(role, index)])
     }
 
     fn write(&self, role: TensorRole, buffer: &Buffer<CudaDevice>, elements: usize) -> Result<(), Error> {
         let mut index = 0;
         while index < elements {
-            let start = Inputs::at(role, index);
+            let start = self.at(role, index);
             let count = (PATTERN_LEN - start).min(elements - index);
             buffer.write(index, &self.pattern[start..start + count])?;
             index += count;
@@ -254,7 +275,7 @@ mod tests {
             let problem = problem(dtype);
             let inputs = Inputs::new(&problem).expect("valid");
             let [q, k, v, _] = TensorRole::ALL.map(|role| {
-                (0..problem.len(role)).map(|i| inputs.pattern[Inputs::at(role, i)]).collect::<Vec<u16>>()
+                (0..problem.len(role)).map(|i| inputs.pattern[inputs.at(role, i)]).collect::<Vec<u16>>()
             });
             let right = reference(&problem, &q, &k, &v, &|_, _| {});
             let mut o: Vec<u16> = right.o.into_iter().map(|o| narrow(dtype, o)).collect();

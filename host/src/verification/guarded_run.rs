@@ -6,6 +6,8 @@
 use crate::attention::{Attention, DeviceTensors, Output};
 use crate::device::{Buffer, Device, Element, StreamHandle};
 use crate::error::Error;
+use crate::plan::Plan;
+use crate::problem::TensorRole;
 use crate::verification::{KernelRun, RunKernel};
 use crate::workspace::Workspace;
 use kernels_gpu::row::Schedule;
@@ -20,37 +22,143 @@ impl RunKernel for Attention {
     fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
         let KernelRun { kernel, problem, options, .. } = *run;
         let plan = self.planner().with_kernel(problem, kernel, options)?;
-        let (device, entry) = (self.device(), kernel.entry.as_str());
-        let [q, k, v] =
-            [run.tensors.q, run.tensors.k, run.tensors.v].map(|tensor| Guarded::with(device, tensor));
-        let (q, k, v) = (q?, k?, v?);
-        let seqlens_k = run.tensors.seqlens_k.map(|lengths| Guarded::with(device, lengths)).transpose()?;
-        let o = Guarded::new::<u16>(device, problem.o_len())?;
-        let lse = Guarded::new::<f32>(device, problem.lse_len())?;
+        let tensors = GuardedTensors::new(self, &plan)?;
+        tensors.write_inputs([run.tensors.q, run.tensors.k, run.tensors.v])?;
+        if let Some(lengths) = run.tensors.seqlens_k {
+            tensors.write_lengths(lengths)?;
+        }
+        tensors.launch(self)?;
+        tensors.output()
+    }
+}
+
+/// The tensors of one plan on a device, and its workspace, each between two bands, for any number of launches.
+pub struct GuardedTensors {
+    plan: Plan,
+    device: Arc<dyn Device>,
+    inputs: [Guarded; 3],
+    seqlens_k: Option<Guarded>,
+    o: Guarded,
+    lse: Guarded,
+    /// None where the plan needs none.
+    workspace: Option<(Guarded, Workspace)>,
+}
+
+impl GuardedTensors {
+    /// Fresh tensors on the device of `attention`: NaN everywhere.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
+        let (device, problem) = (attention.device(), plan.problem());
+        let input = |role| Guarded::new::<u16>(device, problem.len(role));
+        let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
+        let workspace = || {
+            let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
+            let (address, bytes, stream) = (memory.address(), plan.workspace_bytes(), StreamHandle::DEFAULT);
+            // SAFETY: the memory is as long as the plan says, nobody else uses it, and it is kept beside the workspace.
+            let workspace = unsafe { Workspace::from_raw(device.as_ref(), address, bytes, stream)? };
+            Ok::<_, Error>((memory, workspace))
+        };
+        Ok(GuardedTensors {
+            plan: plan.clone(),
+            device: device.clone(),
+            inputs: [input(TensorRole::Q)?, input(TensorRole::K)?, input(TensorRole::V)?],
+            seqlens_k: problem.has_lengths().then(lengths).transpose()?,
+            o: Guarded::new::<u16>(device, problem.o_len())?,
+            lse: Guarded::new::<f32>(device, problem.lse_len())?,
+            workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
+        })
+    }
+
+    /// Copies Q, K and V, bits of the problem's dtype in its strides, to where they were before.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`]; what the driver reports.
+    pub fn write_inputs(&self, qkv: [&[u16]; 3]) -> Result<(), Error> {
+        for ((guarded, tensor), role) in self.inputs.iter().zip(qkv).zip(TensorRole::ALL) {
+            guarded.write(role.name(), tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the keys of each sequence; a plan without lengths takes none.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`]; what the driver reports.
+    pub fn write_lengths(&self, seqlens_k: &[u32]) -> Result<(), Error> {
+        let name = "the lengths of the sequences";
+        match &self.seqlens_k {
+            Some(guarded) => guarded.write(name, seqlens_k),
+            None => Err(Error::WrongLength { tensor: name, expected: 0, got: seqlens_k.len() }),
+        }
+    }
+
+    /// Makes O, LSE and their bands NaN again.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn poison_outputs(&self) -> Result<(), Error> {
+        self.o.buffer.fill(BAND_BYTE)?;
+        self.lse.buffer.fill(BAND_BYTE)
+    }
+
+    /// Starts the plan on these tensors, on the default stream; what reads them waits.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`] where they are on another device; what loading and launching report.
+    pub fn launch(&self, attention: &Attention) -> Result<(), Error> {
+        if !Arc::ptr_eq(attention.device(), &self.device) {
+            let available = "the tensors are on another device".to_owned();
+            return Err(Error::NoSuchKernel { wanted: self.plan.kernel().entry.clone(), available });
+        }
+        let [q, k, v] = &self.inputs;
         let tensors = DeviceTensors {
             q: q.address(),
             k: k.address(),
             v: v.address(),
-            o: o.address(),
-            lse: Some(lse.address()),
-            seqlens_k: seqlens_k.as_ref().map(Guarded::address),
+            o: self.o.address(),
+            lse: Some(self.lse.address()),
+            seqlens_k: self.seqlens_k.as_ref().map(Guarded::address),
         };
-        let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
         let stream = StreamHandle::DEFAULT;
-        // SAFETY: every buffer is as long as the problem or the plan says and lives until the reads below, which wait for the launches.
+        // SAFETY: every buffer is on this device and as long as the plan says; they live until self is dropped, which
+        // frees them in the order of the default stream.
         unsafe {
-            if plan.workspace_bytes() == 0 {
-                self.launch(&plan, &tensors, stream)?;
-            } else {
-                let (address, bytes) = (memory.address(), plan.workspace_bytes());
-                let workspace = Workspace::from_raw(device.as_ref(), address, bytes, stream)?;
-                self.launch_in(&plan, &tensors, &workspace, stream)?;
+            match &self.workspace {
+                None => attention.launch(&self.plan, &tensors, stream),
+                Some((_, workspace)) => attention.launch_in(&self.plan, &tensors, workspace, stream),
             }
         }
-        let output = Output { o: o.read(entry, "O", 0_u16)?, lse: Some(lse.read(entry, "LSE", 0_f32)?) };
-        let workspace = memory.read(entry, "the workspace", 0_u8)?;
-        if plan.schedule() == Schedule::Persistent && workspace[..4] != [0; 4] {
-            return Err(Error::CounterNotZero { entry: entry.to_owned() });
+    }
+
+    /// Q, K and V as they are now.
+    ///
+    /// # Errors
+    /// What the driver reports, also of launches before.
+    pub fn inputs(&self) -> Result<[Vec<u16>; 3], Error> {
+        let [q, k, v] = &self.inputs;
+        let read = |guarded: &Guarded| {
+            let mut elements = vec![0; guarded.elements];
+            guarded.buffer.read(guarded.at::<u16>(), &mut elements).map(|()| elements)
+        };
+        Ok([read(q)?, read(k)?, read(v)?])
+    }
+
+    /// O and LSE once the launches before have ended.
+    ///
+    /// # Errors
+    /// [`Error::GuardBand`] where something outside of them or of the workspace was written, [`Error::CounterNotZero`]; what the
+    /// driver reports, also of launches before.
+    pub fn output(&self) -> Result<Output, Error> {
+        let entry = self.plan.kernel().entry.as_str();
+        let output =
+            Output { o: self.o.read(entry, "O", 0_u16)?, lse: Some(self.lse.read(entry, "LSE", 0_f32)?) };
+        if let Some((memory, _)) = &self.workspace {
+            let workspace = memory.read(entry, "the workspace", 0_u8)?;
+            if self.plan.schedule() == Schedule::Persistent && workspace[..4] != [0; 4] {
+                return Err(Error::CounterNotZero { entry: entry.to_owned() });
+            }
         }
         Ok(output)
     }
@@ -70,10 +178,12 @@ impl Guarded {
         Ok(Guarded { buffer, elements })
     }
 
-    fn with<T: Element>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Guarded, Error> {
-        let guarded = Guarded::new::<T>(device, elements.len())?;
-        guarded.buffer.write(guarded.at::<T>(), elements)?;
-        Ok(guarded)
+    fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
+        let (expected, got) = (self.elements, elements.len());
+        if got != expected {
+            return Err(Error::WrongLength { tensor, expected, got });
+        }
+        self.buffer.write(self.at::<T>(), elements)
     }
 
     /// The tensor's first element, counted from the buffer's start.

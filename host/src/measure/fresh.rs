@@ -1,0 +1,121 @@
+//! Device time on inputs that no launch has seen before: for candidates that nobody trusts.
+
+use super::tensors::TensorSets;
+use super::{Bench, Check, MeasureOptions, check_sizes, replay_between};
+use crate::device::graph::Timeline;
+use crate::device::{Device, StreamHandle};
+use crate::error::Error;
+use crate::plan::Plan;
+use serde::Serialize;
+use std::time::Instant;
+
+/// How often the host's clock is read around launches.
+const WALL_TRIES: u32 = 5;
+
+/// What became of one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fresh {
+    /// The kernel's name.
+    pub entry: String,
+    /// Device time of one launch in each timed replay whose output was right, in microseconds, in their order.
+    pub times_us: Vec<f64>,
+    /// Replays whose output was wrong.
+    pub wrong: u32,
+    /// What the last of these wrote.
+    pub wrong_check: Option<Check>,
+}
+
+impl Bench {
+    /// Time of one of `launches` launches by the host's clock, in microseconds, from the first launch to the end of the last: a
+    /// second timer that shares nothing with the events. Where a kernel is shorter than a launch takes the host, it is that. The
+    /// least of a few tries, as the host may be busy with others.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], and what loading and launching report.
+    pub fn wall_us(&self, plan: &Plan, launches: u32) -> Result<f64, Error> {
+        let tensors = TensorSets::new(&self.device, plan.problem(), true, 0)?;
+        let run = |count: u32| -> Result<f64, Error> {
+            let start = Instant::now();
+            for i in 0..count {
+                // SAFETY: the tensors are as long as the problem says and live until the wait below.
+                unsafe { self.attention.launch(plan, &tensors.set(i as usize), StreamHandle::DEFAULT)? };
+            }
+            // SAFETY: the default stream lives as long as the device.
+            unsafe { self.device.synchronize(StreamHandle::DEFAULT)? };
+            Ok(start.elapsed().as_secs_f64() * 1e6)
+        };
+        // The first launches pay for what is lazy, and for clocks that are down.
+        run(launches)?;
+        let mut least = f64::INFINITY;
+        for _ in 0..WALL_TRIES {
+            least = least.min(run(launches)?);
+        }
+        Ok(least / f64::from(launches.max(1)))
+    }
+
+    /// Measures plans of one problem against each other as [`Bench::measure`] does, but before each timed replay Q, K and V are
+    /// replaced at their addresses and O and LSE are filled with NaN, and behind it a sample of the output is computed again.
+    /// Nothing that was kept from an earlier replay is right then. `seed` gives the inputs.
+    ///
+    /// # Errors
+    /// Those of [`Bench::measure`]. A wrong output is no error: it is counted.
+    pub fn measure_fresh(
+        &self,
+        plans: &[Plan],
+        options: &MeasureOptions,
+        seed: u64,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<Fresh>, Error> {
+        let Some(first) = plans.first() else { return Ok(Vec::new()) };
+        check_sizes(plans)?;
+        let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
+        let tensors = TensorSets::new(&self.device, first.problem(), options.lse, cold_bytes)?;
+        let timeline = Timeline::new(&self.device)?;
+        let mut candidates = Vec::new();
+        for plan in plans {
+            candidates.push(self.candidate(plan, &tensors, &timeline, options)?);
+        }
+        let start = Instant::now();
+        while start.elapsed() < options.warm_up {
+            for candidate in &candidates {
+                replay_between(&timeline, &candidate.graph, &candidate.marks)?;
+            }
+            timeline.finish()?;
+        }
+        let of_plan = |plan: &Plan| {
+            let entry = plan.kernel().entry.clone();
+            Fresh { entry, times_us: Vec::new(), wrong: 0, wrong_check: None }
+        };
+        let mut results: Vec<Fresh> = plans.iter().map(of_plan).collect();
+        let mut seed = seed;
+        for rep in 0..options.reps {
+            for turn in 0..candidates.len() {
+                // Every second round goes backwards, so that none is always the first: A B B A.
+                let at = if rep % 2 == 0 { turn } else { candidates.len() - 1 - turn };
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                tensors.renew_inputs(seed >> 20)?;
+                // A replay of another candidate keeps the device busy until the timed one is enqueued behind it; what it wrote
+                // is gone before.
+                let lead_in = &candidates[(at + 1) % candidates.len()];
+                if candidates.len() > 1 {
+                    replay_between(&timeline, &lead_in.graph, &lead_in.marks)?;
+                }
+                tensors.poison_outputs()?;
+                let candidate = &candidates[at];
+                replay_between(&timeline, &candidate.graph, &candidate.marks)?;
+                timeline.finish()?;
+                let check = tensors.judge(candidate.plan.problem())?;
+                let result = &mut results[at];
+                if check.passed() {
+                    let replay_us = candidate.marks.1.since_us(&candidate.marks.0)?;
+                    result.times_us.push(replay_us / candidate.launches as f64);
+                } else {
+                    result.wrong += 1;
+                    result.wrong_check = Some(check);
+                }
+            }
+            progress(rep + 1, options.reps);
+        }
+        Ok(results)
+    }
+}

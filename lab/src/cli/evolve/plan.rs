@@ -1,0 +1,176 @@
+//! What a search was asked for: recorded when it begins, read back when it is resumed.
+
+use crate::candidate;
+use crate::cli::evaluate::row_of;
+use crate::cli::evolve::{EvolveArgs, strategy};
+use crate::cli::lab::Lab;
+use crate::error::Result;
+use crate::predict;
+use crate::proposer::Configuration;
+use crate::search::budget::Budget;
+use crate::search::population::Management;
+use crate::search::space::Space;
+use crate::search::strategy::StrategyKind;
+use ferroflash::Row;
+use kernels_gpu::table::VARIANTS;
+use serde::{Deserialize, Serialize};
+
+/// The record of a plan.
+const PLAN: &str = "plan";
+
+/// What a search was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) start: Row,
+    pub(crate) budget: Budget,
+    pub(crate) strategy: StrategyKind,
+    pub(crate) management: Management,
+    pub(crate) from: Vec<Row>,
+    pub(crate) micro: bool,
+    pub(crate) proposer: Option<Vec<String>>,
+    pub(crate) configuration: Configuration,
+    pub(crate) proposer_limit_s: u64,
+    pub(crate) counters_only: bool,
+}
+
+/// A plan as it is recorded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Recorded {
+    start: Row,
+    budget: Budget,
+    strategy: String,
+    management: Management,
+    from: Vec<Row>,
+    micro: bool,
+    proposer: Option<Vec<String>>,
+    configuration: Configuration,
+    proposer_limit_s: u64,
+    counters_only: bool,
+}
+
+impl Plan {
+    /// The plan of a resumed session, or that of the arguments, which is then recorded.
+    pub(crate) fn of_session(lab: &mut Lab, args: &EvolveArgs) -> Result<Plan> {
+        let recorded: Vec<Recorded> = lab.session.records(PLAN);
+        if let Some(recorded) = recorded.into_iter().next() {
+            let mut plan = recorded.plan()?;
+            // More may be asked of a session than it was given at first.
+            if let Some(budget) = args.budget {
+                plan.budget = budget;
+            }
+            return Ok(plan);
+        }
+        let plan = Plan::of_arguments(lab, args)?;
+        lab.session.append(PLAN, &Recorded::of(&plan))?;
+        Ok(plan)
+    }
+
+    fn of_arguments(lab: &Lab, args: &EvolveArgs) -> Result<Plan> {
+        let start = match &args.start {
+            Some(start) => row_of("--start", start)?,
+            None => mediocre(),
+        };
+        candidate::Candidate::of_row(start).check()?;
+        let from = match &args.from {
+            Some(file) => {
+                let rows = candidate::parse(&file.to_string_lossy(), start)?;
+                rows.into_iter().map(|candidate| candidate.row).collect()
+            }
+            None => expected_best(start),
+        };
+        let budget = &lab.context.config.budget;
+        let usual = Budget {
+            candidates: Some(budget.candidates.get()),
+            seconds: Some(budget.seconds.get() as f64),
+            gpu_seconds: Some(budget.gpu_seconds.get() as f64),
+        };
+        let proposer =
+            args.proposer.as_ref().map(|words| words.split_whitespace().map(str::to_owned).collect());
+        Ok(Plan {
+            start,
+            budget: args.budget.unwrap_or(usual),
+            strategy: strategy(&args.strategy)?,
+            management: args.population,
+            from,
+            micro: args.micro,
+            proposer,
+            configuration: args.configuration,
+            proposer_limit_s: args.proposer_limit,
+            counters_only: args.counters_only,
+        })
+    }
+}
+
+impl Recorded {
+    fn of(plan: &Plan) -> Recorded {
+        Recorded {
+            start: plan.start,
+            budget: plan.budget,
+            strategy: plan.strategy.name().to_owned(),
+            management: plan.management,
+            from: plan.from.clone(),
+            micro: plan.micro,
+            proposer: plan.proposer.clone(),
+            configuration: plan.configuration,
+            proposer_limit_s: plan.proposer_limit_s,
+            counters_only: plan.counters_only,
+        }
+    }
+
+    fn plan(self) -> Result<Plan> {
+        Ok(Plan {
+            strategy: strategy(&self.strategy)?,
+            start: self.start,
+            budget: self.budget,
+            management: self.management,
+            from: self.from,
+            micro: self.micro,
+            proposer: self.proposer,
+            configuration: self.configuration,
+            proposer_limit_s: self.proposer_limit_s,
+            counters_only: self.counters_only,
+        })
+    }
+}
+
+/// The deliberately bad start: low and narrow blocks, no copies in flight.
+pub(crate) fn mediocre() -> Row {
+    let mut row = candidate::table_row("fwd_f16_d64_m64n64_w4s1c1").unwrap_or(VARIANTS[0].row);
+    row.block_n = 32;
+    row
+}
+
+/// Rows that a search begins with behind the start.
+const EXPECTED: usize = 2;
+
+/// The rows of which the resource model expects most, those first that differ least from the start.
+fn expected_best(start: Row) -> Vec<Row> {
+    let space = Space::new(start);
+    let mut rows: Vec<Row> =
+        space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
+    rows.sort_by(|a, b| {
+        let expected = predict::wavefronts_per_flop(a).total_cmp(&predict::wavefronts_per_flop(b));
+        expected.then(space.distance(&start, a).cmp(&space.distance(&start, b))).then(a.cmp(b))
+    });
+    rows.truncate(EXPECTED);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_is_the_one_that_the_help_names() {
+        let row = mediocre();
+        assert_eq!((row.block_m, row.block_n, row.warps, row.stages, row.head_dim), (64, 32, 4, 1, 64));
+        assert!(row.check().is_ok());
+    }
+
+    #[test]
+    fn the_resource_model_expects_taller_blocks_to_gain() {
+        let rows = expected_best(mediocre());
+        assert_eq!(rows.len(), EXPECTED);
+        assert!(rows.iter().all(|row| row.block_m == 128), "{rows:?}");
+    }
+}

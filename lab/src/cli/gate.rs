@@ -1,0 +1,241 @@
+//! `lab gate`: the tree as it is against the leaderboard; exact on what is counted, careful on what is timed.
+//!
+//! Each run first proves that it can tell: planted cheats are refused by name, the best compared with itself is the same, and
+//! a slow-down planted in the main loop is seen.
+
+mod timed;
+
+use crate::candidate::Candidate;
+use crate::cheats;
+use crate::cli::Common;
+use crate::cli::evolve::bad_file;
+use crate::cli::lab::Lab;
+use crate::cli::leaderboard::path;
+use crate::cli::screen::{self, Screen};
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use crate::evaluation::Evaluation;
+use crate::evolution::{self, PTXAS};
+use crate::exam::Exam;
+use crate::gate::{Counted, Verdict, compare_counters};
+use crate::inputs::Kind;
+use crate::invert::{FLAWS, FlawChange};
+use crate::leaderboard::{Leaderboard, Measure, Standing};
+use crate::stages::{Cascade, Watcher};
+use crate::table::Table;
+use clap::Args;
+use kernels_gpu::row::Accumulation;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// The flaw that is planted: two more barriers in each step of the main loop.
+const PLANTED: &str = "extra-barrier";
+/// The record of a place.
+const GATED: &str = "gated";
+
+const EXAMPLES: &str = "\
+Examples:
+  # fill a leaderboard from a session, then hold the tree to it: exact counters here, times too on a GPU
+  cargo lab evaluate --device sim fwd_f16_d64_m64n64_w4s3c1
+  cargo lab leaderboard --add lab-runs/20261120T141500Z
+  cargo lab gate --device sim
+
+  # would this patch pass?
+  cargo lab gate --patch faster.patch
+
+Exit codes: 0 as good, 1 slower or wrong, 3 inconclusive, 4 the gate does not work here (a control failed).";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GateArgs {
+    /// The leaderboard [default: lab/leaderboard.json of the project]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Compare this patch instead of the tree as it is
+    #[arg(long, value_name = "FILE")]
+    patch: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What became of one place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Gated {
+    place: String,
+    entry: String,
+    verdict: Verdict,
+    reason: String,
+}
+
+pub(crate) fn run(args: &GateArgs) -> Result<u8> {
+    let file = path(args.file.as_deref());
+    let mut board = Leaderboard::read(&file).map_err(|error| bad_file(&file, &error))?;
+    let mut lab = Lab::open("gate", &args.common)?;
+    let device = lab.session.header().device.clone();
+    let standings: Vec<Standing> =
+        board.of_device(&device).map_err(|error| bad_file(&file, &error))?.into_iter().cloned().collect();
+    if standings.is_empty() {
+        let reason = format!("{} is empty; `cargo lab leaderboard --add SESSION` fills it", file.display());
+        return Err(Error::Missing { what: "a leaderboard", reason });
+    }
+    let patch = match &args.patch {
+        Some(patch) => Some(std::fs::read_to_string(patch).map_err(|source| Error::io(patch, source))?),
+        None => None,
+    };
+    let mut screen = Screen::new(standings.len() as u64);
+    let mut gated: Vec<Gated> = Vec::new();
+    if let Some(reason) = missed_cheats(&lab, &mut screen)? {
+        gated.push(Gated {
+            place: "planted cheats".to_owned(),
+            entry: "stand-in".to_owned(),
+            verdict: Verdict::HarnessError,
+            reason,
+        });
+    }
+    for standing in &standings {
+        lab.check_time()?;
+        let row = standing.best().row;
+        let candidate = match &patch {
+            Some(patch) => Candidate::of_patch(row, patch.clone()),
+            None => Candidate::of_row(row),
+        };
+        let (verdict, reason) = match standing.best().measure {
+            Measure::WavefrontsPerFlop => by_counters(&mut lab, standing, &candidate, &mut screen)?,
+            Measure::Microseconds => {
+                let timed = timed::gate(&mut lab, standing, &candidate, &mut screen)?;
+                if let (Some(change), Some(standing)) = (timed.log_change, board.get_mut(&standing.place)) {
+                    standing.add_change(change);
+                }
+                (timed.verdict, timed.reason)
+            }
+        };
+        let line = Gated { place: standing.place.to_string(), entry: candidate.name, verdict, reason };
+        lab.session.append(GATED, &line)?;
+        screen.done(&format!("{}: {}", line.place, line.verdict));
+        gated.push(line);
+    }
+    drop(screen);
+    if !lab.context.machine.simulated {
+        // What this run saw of the noise widens or narrows the thresholds of later ones.
+        board.write(&file).map_err(|error| bad_file(&file, &error))?;
+    }
+    let verdict = Verdict::of_all(gated.iter().map(|line| line.verdict));
+    show(&lab, verdict, &gated, args.common.json)?;
+    Ok(verdict.exit_code())
+}
+
+fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<()> {
+    let device = &lab.session.header().device;
+    let object = json!({ "session": lab.shown(), "device": device, "verdict": verdict, "places": gated });
+    lab.results(&object, as_json)?;
+    if as_json {
+        return Ok(());
+    }
+    let mut table = Table::new(&["place", "candidate", "verdict", "why"]);
+    for line in gated {
+        table.add(vec![
+            line.place.clone(),
+            line.entry.clone(),
+            line.verdict.to_string(),
+            line.reason.clone(),
+        ]);
+    }
+    table.lines().iter().for_each(|line| screen::print(line));
+    screen::print(&format!("gate: {verdict} (exit code {})", verdict.exit_code()));
+    Ok(())
+}
+
+/// The cheats that the examiner does not tell apart, where there are any.
+fn missed_cheats(lab: &Lab, screen: &mut Screen) -> Result<Option<String>> {
+    screen.stage("planted cheats", "examine");
+    let kinds = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero];
+    let exam = Exam {
+        seed: lab.context.hidden_seed,
+        kinds: &kinds,
+        real: None,
+        accumulation: Accumulation::F32,
+        error_share: 1.0,
+    };
+    let missed = cheats::control(&exam)?;
+    Ok((!missed.is_empty()).then(|| missed.join("; ")))
+}
+
+/// The exact gate: correctness, then every counter and resource of the place's problem.
+fn by_counters(
+    lab: &mut Lab,
+    standing: &Standing,
+    candidate: &Candidate,
+    screen: &mut Screen,
+) -> Result<(Verdict, String)> {
+    let best = &standing.best().counters;
+    let planted = flaw(candidate)?;
+    let broken = |reason: String| Ok((Verdict::HarnessError, reason));
+    let now = lab.evaluate(&Cascade::test(), candidate, None, screen)?;
+    if !now.passed() {
+        return Ok((Verdict::Wrong, now.verdict()));
+    }
+    let Some(counted) = counters_of(&now, standing) else {
+        return Ok((Verdict::Inconclusive, "lab.toml has not this place's shape".to_owned()));
+    };
+    // The control: the same kernel compiled and counted again. A patch would take another worktree, and proves no more.
+    let control = match candidate.patch {
+        None => {
+            let again = Cascade::count().evaluate(candidate, None, &lab.context, screen)?;
+            counters_of(&again.evaluation, standing)
+        }
+        Some(_) => Some(counted.clone()),
+    };
+    if control.as_ref() != Some(&counted) {
+        return broken("the same kernel was counted differently the second time".to_owned());
+    }
+    let slowed = lab.evaluate(&Cascade::count(), &planted, None, screen)?;
+    let seen = counters_of(&slowed, standing).map(|slowed| compare_counters(&counted, &slowed).verdict());
+    if seen != Some(Verdict::Slower) {
+        return broken(format!("the planted {PLANTED} was not seen: {}", slowed.verdict()));
+    }
+    let compared = compare_counters(&comparable(best, &counted), &counted);
+    Ok((compared.verdict(), words(&compared)))
+}
+
+/// The planted slow-down of a candidate's row, on the tree as it is.
+fn flaw(candidate: &Candidate) -> Result<Candidate> {
+    let patch = FLAWS.iter().find_map(|flaw| match flaw.change {
+        FlawChange::Patch(patch) if flaw.name == PLANTED => Some(patch),
+        _ => None,
+    });
+    let patch =
+        patch.ok_or_else(|| Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() })?;
+    Ok(Candidate::of_patch(candidate.row, patch.to_owned()))
+}
+
+fn counters_of(evaluation: &Evaluation, standing: &Standing) -> Option<Counters> {
+    let place = &standing.place;
+    let counted = evaluation.counted.iter().find(|counted| {
+        let problem = &counted.problem;
+        problem.shape.to_string() == place.shape && problem.mask.name() == place.mask.to_string()
+    })?;
+    Some(evolution::counters(evaluation, counted))
+}
+
+/// What can be compared: without a ptxas here, nothing is said of registers and spills.
+fn comparable(best: &Counters, now: &Counters) -> Counters {
+    let is_of_ptxas = |name: &str| name.starts_with(PTXAS);
+    let has_ptxas = now.iter().any(|(name, _)| is_of_ptxas(name));
+    let mut kept = Counters::default();
+    for (name, count) in best.iter().filter(|(name, _)| has_ptxas || !is_of_ptxas(name)) {
+        kept.set(name, count);
+    }
+    kept
+}
+
+fn words(compared: &Counted) -> String {
+    let list = |changes: &[crate::gate::Change]| {
+        changes.iter().take(4).map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    match (compared.worse.is_empty(), compared.better.is_empty()) {
+        (true, true) => "every counter is the same".to_owned(),
+        (true, false) => format!("less: {}", list(&compared.better)),
+        (false, _) => format!("more: {}", list(&compared.worse)),
+    }
+}

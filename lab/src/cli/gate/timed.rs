@@ -1,0 +1,161 @@
+//! The timed part of the gate: the best from its own commit, a copy of it, a slowed copy, and the candidate, two at a time.
+
+use crate::candidate::Candidate;
+use crate::cli::gate::flaw;
+use crate::cli::lab::Lab;
+use crate::cli::screen::{self, Screen};
+use crate::error::{Error, Result};
+use crate::gate::{GateRule, Pairs, Samples, Subject, Verdict, run};
+use crate::job::{Report, Task, Timed};
+use crate::kernels::KernelRef;
+use crate::leaderboard::Standing;
+use crate::merge::side_by_side;
+use crate::patched::PatchedTree;
+use crate::problem_spec::{Mask, ProblemSpec};
+use crate::stages::{Cascade, Watcher};
+use crate::statistics::Bootstrap;
+use crate::tree::Tree;
+
+/// Timed replays of each kernel in one measurement.
+const REPS: u32 = 41;
+
+/// What the gate says of one place.
+pub(super) struct Gate {
+    pub(super) verdict: Verdict,
+    pub(super) reason: String,
+    pub(super) log_change: Option<f64>,
+}
+
+/// Times a candidate against the best of a place.
+pub(super) fn gate(
+    lab: &mut Lab,
+    standing: &Standing,
+    candidate: &Candidate,
+    screen: &mut Screen,
+) -> Result<Gate> {
+    let verdict = |verdict, reason| Ok(Gate { verdict, reason, log_change: None });
+    let now = lab.evaluate(&Cascade::test(), candidate, None, screen)?;
+    if !now.passed() {
+        return verdict(Verdict::Wrong, now.verdict());
+    }
+    let problem = problem(standing)?;
+    let best = best(lab, standing, screen)?;
+    let entry = candidate.row.entry_name();
+    let own = KernelRef { folder: lab.context.ptx_folder(&candidate.name), entry: entry.clone() };
+    let planted = planted(lab, candidate, screen)?;
+    let thresholds = &lab.context.config.thresholds;
+    let rule = GateRule {
+        threshold: thresholds.regression.get(),
+        bootstrap: Bootstrap { confidence: thresholds.confidence.get().min(0.999), ..Bootstrap::default() },
+        ..GateRule::default()
+    };
+    let lab = &*lab;
+    let gate = run(&rule, &standing.changes, |subject, rerun| {
+        let (name, other) = match subject {
+            Subject::Control => ("control", &best),
+            Subject::Planted => ("planted", &planted),
+            Subject::Candidate => ("candidate", &own),
+        };
+        screen.stage(&entry, &format!("time {name}, run {}", rerun + 1));
+        samples(lab, &format!("{}-{name}", candidate.name), other, &best, &problem)
+    });
+    match gate {
+        Ok(gate) => Ok(Gate { verdict: gate.verdict, reason: gate.reason(), log_change: gate.log_change() }),
+        Err(error) => verdict(Verdict::HarnessError, error.to_string()),
+    }
+}
+
+/// The best's kernel, compiled from the commit that the leaderboard has of it.
+fn best(lab: &Lab, standing: &Standing, screen: &mut Screen) -> Result<KernelRef> {
+    let context = &lab.context;
+    let record = standing.best();
+    let commit = record.commit.trim_end_matches('+');
+    let out = context.ptx_folder(&format!("best-{}-{commit}", record.row.entry_name()));
+    if let Ok(kernel) = context.tree.compiled(&record.row, &out) {
+        return Ok(kernel);
+    }
+    screen.stage(&record.row.entry_name(), &format!("compile from {commit}"));
+    let at_commit = PatchedTree::at_commit(&context.tree, commit, &context.folder.join("worktrees"));
+    let patched = match at_commit {
+        Ok(patched) => Some(patched),
+        Err(error) => {
+            screen::say(&format!("{error}: the best is compiled from the tree as it is"));
+            None
+        }
+    };
+    let tree = patched.as_ref().map_or(&context.tree, PatchedTree::tree);
+    compile(lab, tree, record.row, &out)
+}
+
+fn planted(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<KernelRef> {
+    let context = &lab.context;
+    let flawed = flaw(candidate)?;
+    let out = context.ptx_folder(&flawed.name);
+    if let Ok(kernel) = context.tree.compiled(&flawed.row, &out) {
+        return Ok(kernel);
+    }
+    screen.stage(&flawed.name, "compile");
+    let patch = flawed.patch.unwrap_or_default();
+    let patched = PatchedTree::new(&context.tree, &patch, &context.folder.join("worktrees"))
+        .map_err(|error| Error::Missing { what: "the planted slow-down", reason: error.to_string() })?;
+    compile(lab, patched.tree(), flawed.row, &out)
+}
+
+fn compile(lab: &Lab, tree: &Tree, row: ferroflash::Row, out: &std::path::Path) -> Result<KernelRef> {
+    let context = &lab.context;
+    let log = context.log(&row.entry_name(), "gate-compile")?;
+    tree.compile(&[row], out, &context.machine.arch(), &log, context.config.limits.build_s.duration())?;
+    context.tree.compiled(&row, out)
+}
+
+/// One measurement: the other kernel and the best in turns, on inputs that no launch has seen.
+fn samples(
+    lab: &Lab,
+    name: &str,
+    other: &KernelRef,
+    best: &KernelRef,
+    problem: &ProblemSpec,
+) -> Result<Samples> {
+    let context = &lab.context;
+    let out = context.ptx_folder(&format!("{name}-and-best"));
+    let (kernel, against) = side_by_side(other, best, &out)?;
+    let task = Task::Time { against, reps: REPS };
+    let limit = context.config.limits.benchmark_s.duration();
+    let report = context.child(&kernel, name, "gate", task, vec![*problem], limit)?.report;
+    let timed = match report {
+        Report::Timed(timed) => timed,
+        Report::Refused(refusal) => {
+            let reason = format!("{}: {}", refusal.fault, refusal.evidence);
+            return Err(Error::Missing { what: "a measurement", reason });
+        }
+        _ => Vec::new(),
+    };
+    let [other, best] = timed.as_slice() else {
+        return Err(Error::Missing {
+            what: "a measurement",
+            reason: format!("{} kernels were timed", timed.len()),
+        });
+    };
+    Ok(pairs(best, other))
+}
+
+fn pairs(best: &Timed, other: &Timed) -> Samples {
+    let time = Pairs { best: best.fresh_us.clone(), other: other.fresh_us.clone() };
+    let clocks = best.sm_clock_mhz.zip(other.sm_clock_mhz);
+    let scaled = |times: &[f64], clock: u32| times.iter().map(|time| time * f64::from(clock)).collect();
+    let cycles = clocks.map(|(best_mhz, other_mhz)| Pairs {
+        best: scaled(&best.fresh_us, best_mhz),
+        other: scaled(&other.fresh_us, other_mhz),
+    });
+    Samples { time, cycles }
+}
+
+fn problem(standing: &Standing) -> Result<ProblemSpec> {
+    let place = &standing.place;
+    let bad = |error: crate::problem_spec::ShapeError| Error::NoSuchRow {
+        wanted: place.to_string(),
+        reason: error.to_string(),
+    };
+    let mask = if place.mask.to_string() == Mask::Causal.name() { Mask::Causal } else { Mask::Full };
+    Ok(ProblemSpec { shape: place.shape.parse().map_err(bad)?, dtype: place.dtype, mask })
+}

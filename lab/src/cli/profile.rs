@@ -1,0 +1,189 @@
+//! `lab profile`: what keeps a kernel from being faster, a verdict a problem.
+
+use crate::candidate::Candidate;
+use crate::cli::Common;
+use crate::cli::evaluate::{Candidates, default_row};
+use crate::cli::lab::Lab;
+use crate::cli::screen::{self, Screen};
+use crate::error::{EXIT_DONE, Error, Result};
+use crate::job::{CHILD, Job, Report, Task};
+use crate::kernels::KernelRef;
+use crate::problem_spec::ProblemSpec;
+use crate::process::{self, End};
+use crate::profile::{METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
+use crate::stages::{Cascade, State, Watcher};
+use crate::table::{Table, short};
+use clap::Args;
+use serde_json::json;
+use std::process::Command;
+
+/// The record of a profile.
+pub(crate) const PROFILE: &str = "profile";
+/// Timed replays: enough for a median.
+const REPS: u32 = 15;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ProfileArgs {
+    #[command(flatten)]
+    candidates: Candidates,
+    /// Do not use Nsight Compute even where it is there
+    #[arg(long)]
+    no_ncu: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn run(args: &ProfileArgs) -> Result<u8> {
+    let list = args.candidates.list(default_row()?)?;
+    let mut lab = Lab::open("profile", &args.common)?;
+    args.candidates.apply(&mut lab.context);
+    let mut screen = Screen::new(list.len() as u64);
+    let mut profiles: Vec<Profile> = lab.session.records(PROFILE);
+    let mut refused = 0;
+    for candidate in &list {
+        if profiles.iter().any(|profile| profile.name == candidate.name) {
+            continue;
+        }
+        lab.check_time()?;
+        let (found, refusal) = profile(&lab, candidate, !args.no_ncu, &mut screen)?;
+        if let Some(refusal) = refusal {
+            refused += 1;
+            screen.done(&format!("{}: {refusal}", candidate.name));
+            continue;
+        }
+        for profile in found {
+            lab.session.append(PROFILE, &profile)?;
+            profiles.push(profile);
+        }
+        screen.done(&candidate.name);
+    }
+    drop(screen);
+    lab.results(&json!({ "session": lab.shown(), "profiles": profiles }), args.common.json)?;
+    if !args.common.json {
+        table(&profiles).lines().iter().for_each(|line| screen::print(line));
+    }
+    if refused > 0 { Err(Error::Refused { failed: refused, total: list.len() }) } else { Ok(EXIT_DONE) }
+}
+
+fn profile(
+    lab: &Lab,
+    candidate: &Candidate,
+    use_ncu: bool,
+    screen: &mut Screen,
+) -> Result<(Vec<Profile>, Option<String>)> {
+    let context = &lab.context;
+    let mut state = Cascade::count().evaluate(candidate, None, context, screen)?;
+    if !state.evaluation.passed() {
+        return Ok((Vec::new(), Some(state.evaluation.verdict())));
+    }
+    if !context.machine.simulated {
+        recount_on_gpu_shapes(lab, &mut state, screen)?;
+    }
+    let mut profiles = Vec::new();
+    for counted in &state.evaluation.counted {
+        let mut profile = of_counters(&state.evaluation, counted, &context.machine);
+        if use_ncu && !context.machine.simulated {
+            screen.stage(&candidate.name, "ncu");
+            match ncu(lab, candidate, state.kernel()?, &counted.problem)? {
+                Ok(text) => {
+                    profile.metrics = parse_ncu(&text);
+                    if let Some(verdict) = verdict_of_ncu(&profile.metrics) {
+                        profile.verdict = verdict;
+                        profile.source = "ncu".to_owned();
+                    }
+                }
+                Err(reason) => {
+                    screen::say(&format!("ncu: {reason}: going on with counters and the measured time"))
+                }
+            }
+        }
+        profiles.push(profile);
+    }
+    Ok((profiles, None))
+}
+
+/// With a GPU the verdict is about the shapes that are timed: counts and times of these.
+fn recount_on_gpu_shapes(lab: &Lab, state: &mut State, screen: &mut Screen) -> Result<()> {
+    let context = &lab.context;
+    let problems = context.config.problems.of_row(&state.candidate.row, false)?;
+    let (kernel, name) = (state.kernel()?.clone(), state.candidate.name.clone());
+    let limit = context.config.limits.profile_s.duration();
+    screen.stage(&name, "counting the timed shapes");
+    let task = Task::Count { schedules: 0 };
+    if let Report::Counted(counted) =
+        context.child(&kernel, &name, "profile-count", task, problems.clone(), limit)?.report
+    {
+        state.evaluation.counted = counted;
+    }
+    screen.stage(&name, "timing");
+    let task = Task::Time { against: Vec::new(), reps: REPS };
+    if let Report::Timed(timed) = context.child(&kernel, &name, "profile-time", task, problems, limit)?.report
+    {
+        state.evaluation.timed = timed;
+    }
+    Ok(())
+}
+
+/// What ncu printed, or why there is nothing.
+fn ncu(
+    lab: &Lab,
+    candidate: &Candidate,
+    kernel: &KernelRef,
+    problem: &ProblemSpec,
+) -> Result<std::result::Result<String, String>> {
+    let context = &lab.context;
+    let log = context.log(&candidate.name, "ncu")?;
+    let mut command = Command::new("ncu");
+    command.args([
+        "--csv",
+        "--page",
+        "details",
+        "--target-processes",
+        "all",
+        "--metrics",
+        &METRICS.join(","),
+    ]);
+    command.arg(&context.program).arg(CHILD);
+    let job = Job {
+        kernel: kernel.clone(),
+        task: Task::Launch,
+        problems: vec![*problem],
+        machine: context.machine.clone(),
+        seed: context.hidden_seed,
+    };
+    let input = serde_json::to_vec(&job).unwrap_or_default();
+    let ended = match process::run(&mut command, &input, &log, context.config.limits.profile_s.duration()) {
+        Ok(ended) => ended,
+        Err(Error::Start { source, .. }) => return Ok(Err(source.to_string())),
+        Err(error) => return Err(error),
+    };
+    let refused = ended.stdout.lines().find(|line| line.contains("ERR_NVGPUCTRPERM"));
+    Ok(match ended.end {
+        _ if refused.is_some() => Err("the counters are not permitted here (ERR_NVGPUCTRPERM)".to_owned()),
+        End::Exited(status) if status.success() => Ok(ended.stdout),
+        End::Exited(status) => Err(format!("it ended with {status}, see {}", log.display())),
+        End::TimedOut => Err("it was killed at its limit".to_owned()),
+        End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
+    })
+}
+
+fn table(profiles: &[Profile]) -> Table {
+    let mut table =
+        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
+    for profile in profiles {
+        let dash = || "–".to_owned();
+        let warps = profile.occupancy.as_ref();
+        let share = profile.tflops.and_then(|(reached, roof)| Some(100.0 * reached / roof?));
+        table.add(vec![
+            profile.name.clone(),
+            profile.problem.to_string(),
+            profile.time_us.map_or_else(dash, short),
+            profile.tflops.map_or_else(dash, |(reached, _)| short(reached)),
+            share.map_or_else(dash, |share| format!("{share:.0} %")),
+            warps.map_or_else(dash, |(warps, most, limit)| format!("{warps} of {most} ({limit})")),
+            profile.source.clone(),
+            profile.verdict.to_string(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,58 @@
+//! `lab prompt`: what a proposer is told, printed; and the scripted proposer, which answers from a file.
+
+use crate::candidate::Candidate;
+use crate::cli::Common;
+use crate::cli::evaluate::{DEFAULT_ROW, row_of};
+use crate::cli::evolve::bad_file;
+use crate::cli::evolve::proposals::{insights, prompt};
+use crate::cli::lab::Lab;
+use crate::cli::screen::{self, Screen};
+use crate::error::{EXIT_DONE, Result};
+use crate::proposer::{Configuration, scripted};
+use crate::stages::Cascade;
+use clap::Args;
+use serde_json::json;
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PromptArgs {
+    /// The row of the kernel that is to become faster
+    #[arg(value_name = "ROW", default_value = DEFAULT_ROW)]
+    row: String,
+    /// What the proposer is told: free, insight or full
+    #[arg(long, value_name = "NAME", default_value = "full")]
+    configuration: Configuration,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Counts (and, with a GPU, times) the row, then prints the first prompt of a search from it.
+pub(crate) fn run(args: &PromptArgs) -> Result<u8> {
+    let row = row_of("ROW", &args.row)?;
+    let mut lab = Lab::open("prompt", &args.common)?;
+    let mut screen = Screen::new(1);
+    let cascade = if lab.context.machine.simulated { Cascade::count() } else { Cascade::whole() };
+    let evaluation = lab.evaluate(&cascade, &Candidate::of_row(row), None, &mut screen)?;
+    drop(screen);
+    let insights = insights(Some(&evaluation), None);
+    let text = prompt(&lab, 1, row, Some(&evaluation), args.configuration, &[], &insights)?;
+    if args.common.json {
+        screen::print(&json!({ "session": lab.shown(), "prompt": text }).to_string());
+    } else {
+        screen::print(text.trim_end());
+    }
+    Ok(EXIT_DONE)
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScriptedArgs {
+    /// A JSON list of answers: replies, flaws of the lab, any text, silence, failures, hangs
+    #[arg(value_name = "SCRIPT")]
+    script: PathBuf,
+}
+
+/// Reads a prompt on stdin and prints the script's answer.
+pub(crate) fn scripted(args: &ScriptedArgs) -> Result<u8> {
+    scripted::run(&args.script, std::io::stdin(), std::io::stdout())
+        .map_err(|error| bad_file(&args.script, &error))
+}

@@ -1,0 +1,126 @@
+//! What became of one candidate: the record that sessions keep.
+
+use crate::exam::{Examined, Refusal};
+use crate::job::Timed;
+use crate::kernels::Counted;
+use ferroflash::Row;
+use kernels_gpu::manifest::Resources;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The kind of record that an evaluation is.
+pub const EVALUATION: &str = "evaluation";
+
+/// How a stage ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Passed.
+    Passed,
+    /// Not done, and why.
+    Skipped(String),
+    /// The candidate is refused.
+    Refused(Refusal),
+}
+
+/// One stage of a cascade, done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageRecord {
+    /// The stage.
+    pub stage: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took, in seconds.
+    pub time_s: f64,
+}
+
+/// What became of one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The candidate's name.
+    pub name: String,
+    /// Its row.
+    pub row: Row,
+    /// Its patch, where there is one.
+    pub patch: Option<String>,
+    /// SHA-256 of its PTX.
+    pub ptx_sha256: Option<String>,
+    /// Shared memory of a CTA, in bytes.
+    pub smem_bytes: u32,
+    /// What ptxas says, where there is one.
+    pub resources: Option<Resources>,
+    /// The stages that were done, in their order.
+    pub stages: Vec<StageRecord>,
+    /// Counters, a problem each.
+    pub counted: Vec<Counted>,
+    /// Errors, a problem each.
+    pub examined: Vec<Examined>,
+    /// Times of the candidate, a problem each.
+    pub timed: Vec<Timed>,
+    /// Times of the incumbent in the same runs.
+    pub incumbent: Vec<Timed>,
+}
+
+impl Evaluation {
+    /// Why the candidate is refused; `None` where it is not.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.stages.iter().find_map(|stage| match &stage.outcome {
+            Outcome::Refused(refusal) => Some(refusal),
+            _ => None,
+        })
+    }
+
+    /// Whether every stage that was done was passed.
+    pub fn passed(&self) -> bool {
+        self.refusal().is_none()
+    }
+
+    /// Seconds in all stages.
+    pub fn time_s(&self) -> f64 {
+        self.stages.iter().map(|stage| stage.time_s).sum()
+    }
+
+    /// Seconds of the stages that used a GPU.
+    pub fn gpu_s(&self) -> f64 {
+        let on_gpu = |stage: &&StageRecord| stage.stage == crate::stages::TIMING;
+        self.stages.iter().filter(on_gpu).map(|stage| stage.time_s).sum()
+    }
+
+    /// Wavefronts of shared memory a million floating-point operations, over all problems that were counted.
+    pub fn wavefronts_per_mflop(&self) -> Option<f64> {
+        let flops: f64 = self.counted.iter().map(|counted| counted.problem.flops()).sum();
+        let wavefronts: u64 = self.counted.iter().map(Counted::wavefronts).sum();
+        (flops > 0.0).then(|| wavefronts as f64 / (flops / 1e6))
+    }
+
+    /// The largest share of the allowed error that an output took.
+    pub fn worst_share(&self) -> Option<f64> {
+        self.examined.iter().map(|examined| examined.worst_share).reduce(f64::max)
+    }
+
+    /// Every figure by name, for whoever compares candidates without knowing what they are.
+    pub fn figures(&self) -> BTreeMap<String, f64> {
+        let mut figures = BTreeMap::new();
+        figures.insert("smem_bytes".to_owned(), f64::from(self.smem_bytes));
+        if let Some(resources) = self.resources {
+            figures.insert("registers".to_owned(), f64::from(resources.registers));
+        }
+        for counted in &self.counted {
+            for (name, &number) in &counted.numbers {
+                *figures.entry(name.clone()).or_insert(0.0) += number as f64;
+            }
+        }
+        if let Some(wavefronts) = self.wavefronts_per_mflop() {
+            figures.insert("wavefronts_per_mflop".to_owned(), wavefronts);
+        }
+        figures
+    }
+
+    /// "passed", or the fault and what shows it.
+    pub fn verdict(&self) -> String {
+        match self.refusal() {
+            None => "passed".to_owned(),
+            Some(refusal) => format!("refused: {}: {}", refusal.fault, refusal.evidence),
+        }
+    }
+}

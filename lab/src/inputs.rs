@@ -1,0 +1,139 @@
+//! Inputs of every distribution that a candidate is tested on: the same seed gives the same bits.
+
+use crate::error::{Error, Result};
+use ferroflash::random_input::{InputKind, qkv};
+use ferroflash::reference::narrow;
+use ferroflash::tensor_file::{Options, Source, read};
+use ferroflash::{Dtype, Problem, TensorRole};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// How inputs are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Standard normal.
+    Random,
+    /// As trained models have them: single channels and tokens larger than the rest.
+    Outliers,
+    /// Every element of a tensor the same, another in each tensor.
+    Constant,
+    /// Zero.
+    Zero,
+    /// Values of a real layer's Q, K and V, from a place that the seed gives.
+    Real,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 5] = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero, Kind::Real];
+
+    /// The name in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Random => "random",
+            Kind::Outliers => "outliers",
+            Kind::Constant => "constant",
+            Kind::Zero => "zero",
+            Kind::Real => "real",
+        }
+    }
+}
+
+/// The tensors of a real layer, each as one list of values.
+#[derive(Clone, Debug)]
+pub struct RealTensors {
+    dtype: Dtype,
+    qkv: [Vec<u16>; 3],
+}
+
+impl RealTensors {
+    /// Reads a safetensors file with `q`, `k` and `v`; `None` where there is no such file.
+    ///
+    /// # Errors
+    /// [`Error::Host`] where the file cannot be used.
+    pub fn read(path: &Path) -> Result<Option<RealTensors>> {
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let inputs = read(&Source::Safetensors(path.to_owned()), &Options::default())?;
+        Ok(Some(RealTensors { dtype: inputs.problem.dtype(), qkv: [inputs.q, inputs.k, inputs.v] }))
+    }
+
+    /// As many values as asked for, from a place that the seed gives, over and over where the layer has fewer.
+    fn values(&self, role: TensorRole, count: usize, dtype: Dtype, seed: u64) -> Vec<u16> {
+        let values = &self.qkv[role as usize];
+        let start = seed as usize % values.len();
+        let cycled = values.iter().cycle().skip(start).take(count);
+        if dtype == self.dtype {
+            return cycled.copied().collect();
+        }
+        cycled.map(|&bits| narrow(dtype, ferroflash::reference::widen(self.dtype, bits))).collect()
+    }
+}
+
+/// Q, K and V of a contiguous problem as bits of its dtype. `None` for [`Kind::Real`] where there is no real layer.
+pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>) -> Option<[Vec<u16>; 3]> {
+    let roles = [TensorRole::Q, TensorRole::K, TensorRole::V];
+    let fill = |value: f64, role| vec![narrow(problem.dtype(), value); problem.len(role)];
+    Some(match kind {
+        Kind::Random => qkv(problem, InputKind::Random, seed),
+        Kind::Outliers => qkv(problem, InputKind::Outliers, seed),
+        // Three values that no wrong scale or order of the tensors confuses.
+        Kind::Constant => [(0.5, roles[0]), (-0.25, roles[1]), (0.75, roles[2])].map(|(v, r)| fill(v, r)),
+        Kind::Zero => roles.map(|role| fill(0.0, role)),
+        Kind::Real => {
+            let real = real?;
+            roles.map(|role| real.values(role, problem.len(role), problem.dtype(), seed))
+        }
+    })
+}
+
+/// Refuses a list of kinds that needs a file which is not there.
+///
+/// # Errors
+/// [`Error::Missing`] where `real` is asked for and there is no file.
+pub fn check_real(kinds: &[Kind], real: Option<&RealTensors>, path: &Path) -> Result<()> {
+    if kinds.contains(&Kind::Real) && real.is_none() {
+        let reason = format!(
+            "{} holds the inputs `real` of [problems]; take it out or name another file",
+            path.display()
+        );
+        return Err(Error::Missing { what: "a real layer", reason });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::Sizes;
+    use ferroflash::reference::widen;
+
+    #[test]
+    fn each_kind_is_as_long_as_the_problem_and_repeats_with_its_seed() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/minilm_layer2.safetensors");
+        let real = RealTensors::read(&path).expect("readable").expect("there");
+        let sizes = Sizes { batch: 1, heads_q: 2, heads_kv: 1, seqlen_q: 3, seqlen_k: 5, head_dim: 64 };
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            let problem = Problem::new(sizes, dtype).expect("valid");
+            for kind in Kind::ALL {
+                let made = make(&problem, kind, 7, Some(&real)).expect("made");
+                assert_eq!(made.each_ref().map(Vec::len), [2 * 3 * 64, 5 * 64, 5 * 64], "{kind:?}");
+                assert!(made.iter().flatten().all(|&bits| widen(dtype, bits).is_finite()), "{kind:?}");
+                assert_eq!(make(&problem, kind, 7, Some(&real)), Some(made.clone()), "{kind:?}");
+                let is_fixed = matches!(kind, Kind::Constant | Kind::Zero);
+                assert_eq!(make(&problem, kind, 8, Some(&real)) == Some(made), is_fixed, "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_real_layer_there_are_no_real_inputs() {
+        assert!(RealTensors::read(Path::new("nowhere.safetensors")).expect("no error").is_none());
+        let path = Path::new("nowhere.safetensors");
+        assert!(
+            check_real(&[Kind::Real], None, path).is_err() && check_real(&[Kind::Zero], None, path).is_ok()
+        );
+    }
+}

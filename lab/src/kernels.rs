@@ -1,0 +1,359 @@
+//! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
+
+use crate::candidate::hex;
+use crate::config::DeviceKind;
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use crate::problem_spec::ProblemSpec;
+use crate::subject::{SETS, Subject};
+use ferroflash::attention::Output;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::sim::SimDevice;
+use ferroflash::device::{Device, nvml::Nvml};
+use ferroflash::measure::{Bench, Fresh, MeasureOptions, Measured};
+use ferroflash::module::{Library, slice_entry};
+use ferroflash::random_input::{InputKind, qkv};
+use ferroflash::verification::GuardedTensors;
+use ferroflash::{
+    Attention, CudaOptions, HostTensors, L2Policy, Plan, PlanOptions, Problem, SimOptions, Splits,
+};
+use kernels_gpu::manifest::Kernel;
+use ptx_sim::Schedule;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A compiled kernel: the folder that holds it, and its entry's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelRef {
+    /// The folder, as `cargo xtask build-ptx` writes it.
+    pub folder: PathBuf,
+    /// The entry.
+    pub entry: String,
+}
+
+/// What runs the kernels, once it is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The simulator, not a GPU.
+    pub simulated: bool,
+    /// The GPU's number.
+    pub ordinal: u32,
+    /// `NVIDIA L4`, or what the simulator calls itself.
+    pub name: String,
+    /// Compute capability, 89 for 8.9.
+    pub sm: u32,
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// Shared memory that a CTA can opt in to, in bytes.
+    pub smem_opt_in_bytes: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// The highest SM clock in MHz, where NVML tells.
+    pub clock_max_mhz: Option<u32>,
+    /// The driver's version, where NVML tells.
+    pub driver: Option<String>,
+}
+
+impl Machine {
+    /// The machine that the configuration asks for; the simulator for `auto` where there is no GPU.
+    ///
+    /// # Errors
+    /// [`Error::Host`] where a GPU is asked for and there is none.
+    pub fn find(kind: DeviceKind, ordinal: u32) -> Result<Machine> {
+        match kind {
+            DeviceKind::Sim => Ok(Machine::simulator()),
+            DeviceKind::Cuda => Machine::cuda(ordinal),
+            DeviceKind::Auto => Ok(Machine::cuda(ordinal).unwrap_or_else(|_| Machine::simulator())),
+        }
+    }
+
+    /// The simulator.
+    pub fn simulator() -> Machine {
+        Machine::of(SimDevice::new(SimOptions::default()).info(), true, 0)
+    }
+
+    fn cuda(ordinal: u32) -> Result<Machine> {
+        let device = CudaDevice::open(ordinal, L2Policy::default())?;
+        let mut machine = Machine::of(device.info(), false, ordinal);
+        let reading = Nvml::open(device.pci_bus_id()).map(|nvml| nvml.read()).unwrap_or_default();
+        machine.clock_max_mhz = reading.sm_clock_max_mhz;
+        machine.driver = reading.driver;
+        Ok(machine)
+    }
+
+    fn of(info: &ferroflash::device::DeviceInfo, simulated: bool, ordinal: u32) -> Machine {
+        Machine {
+            simulated,
+            ordinal,
+            name: info.name.clone(),
+            sm: info.sm,
+            sm_count: info.sm_count,
+            smem_opt_in_bytes: info.smem_opt_in_bytes,
+            l2_bytes: info.l2_bytes,
+            clock_max_mhz: None,
+            driver: None,
+        }
+    }
+
+    /// The architecture whose ptxas figures hold here, `sm_89`.
+    pub fn arch(&self) -> String {
+        format!("sm_{}", self.sm)
+    }
+}
+
+/// One kernel of a folder.
+///
+/// # Errors
+/// [`Error::Host`] where the folder holds no kernels, [`Error::NoSuchRow`] where none has this name.
+pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
+    let library = Library::open(&kernel.folder)?;
+    let found = library.kernels().iter().find(|found| found.entry == kernel.entry).cloned();
+    let Some(found) = found else {
+        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+        let reason = format!("{} holds {}", kernel.folder.display(), names.join(", "));
+        return Err(Error::NoSuchRow { wanted: kernel.entry.clone(), reason });
+    };
+    Ok((Arc::new(library), found))
+}
+
+/// SHA-256 of a kernel's PTX, whatever its entry is called: equal for kernels that only their names tell apart.
+///
+/// # Errors
+/// [`Error::BadFile`] where the PTX lacks the entry, [`Error::Host`].
+pub fn ptx_hash(library: &Library, kernel: &Kernel) -> Result<String> {
+    let ptx = library.family_ptx(&kernel.family)?;
+    let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| Error::BadFile {
+        path: library.folder().to_owned(),
+        reason: format!("its PTX lacks {}", kernel.entry),
+    })?;
+    Ok(hex(&Sha256::digest(text.replace(&kernel.entry, "entry").as_bytes())))
+}
+
+/// What a launch on the simulator counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The problem.
+    pub problem: ProblemSpec,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Every counter by name.
+    pub numbers: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    /// A counter, 0 where there is none of this name.
+    pub fn number(&self, name: &str) -> u64 {
+        self.numbers.get(name).copied().unwrap_or(0)
+    }
+
+    /// The counts that a launch of the same kernel always gives: how often branches diverge depends on the schedule.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        for (name, &count) in self.numbers.iter().filter(|(name, _)| *name != "divergent_branches") {
+            counters.set(name, count);
+        }
+        counters
+    }
+
+    /// Passes over the banks of shared memory.
+    pub fn wavefronts(&self) -> u64 {
+        ["shared_load", "shared_store", "async_shared"]
+            .iter()
+            .map(|kind| self.number(&format!("{kind}.wavefronts")))
+            .sum()
+    }
+
+    /// Passes beyond those that conflict-free accesses would take.
+    pub fn conflicts(&self) -> u64 {
+        ["shared_load", "shared_store", "async_shared"]
+            .iter()
+            .map(|kind| self.number(&format!("{kind}.conflicts")))
+            .sum()
+    }
+
+    /// Bytes of global memory in whole sectors.
+    pub fn global_bytes(&self) -> u64 {
+        let kinds = ["global_load", "global_store", "async_global"];
+        32 * kinds.iter().map(|kind| self.number(&format!("{kind}.sectors"))).sum::<u64>()
+    }
+
+    /// Wavefronts of shared memory a million floating-point operations of the problem.
+    pub fn wavefronts_per_mflop(&self) -> f64 {
+        self.wavefronts() as f64 / (self.problem.flops() / 1e6)
+    }
+}
+
+/// Runs a kernel on the simulator with every check on, and counts.
+///
+/// # Errors
+/// [`ferroflash::Error::Simulation`] where the kernel breaks a rule; whatever else keeps it from running.
+pub fn count(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    spec: &ProblemSpec,
+    schedule: Option<u64>,
+    seed: u64,
+) -> Result<Counted> {
+    let schedule = schedule.map_or(Schedule::Deterministic, Schedule::Seeded);
+    let device = Arc::new(SimDevice::new(SimOptions { schedule, ..SimOptions::default() }));
+    let attention = Attention::new(device.clone(), library.clone())?;
+    let problem = spec.problem()?;
+    // One split is one launch, whose report is the whole of it.
+    let splits = if kernel.row.schedule == kernels_gpu::row::Schedule::Split {
+        Splits::Count(1)
+    } else {
+        Splits::Auto
+    };
+    let options = PlanOptions { splits, ..PlanOptions::new() };
+    let plan = attention.planner().with_kernel(&problem, kernel, &options)?;
+    let [q, k, v] = qkv(&problem, InputKind::Random, seed);
+    attention.forward_with(&plan, &HostTensors { q: &q, k: &k, v: &v, seqlens_k: None }, true)?;
+    // A launch that succeeded has a report.
+    let report = device.report(&kernel.entry);
+    let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
+    Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers })
+}
+
+/// A compiled kernel as the subject of an examination.
+pub struct KernelSubject {
+    attention: Attention,
+    kernel: Arc<Kernel>,
+    sets: Vec<GuardedTensors>,
+}
+
+impl KernelSubject {
+    /// Opens the machine for a kernel.
+    ///
+    /// # Errors
+    /// What opening reports.
+    pub fn open(library: &Arc<Library>, kernel: &Arc<Kernel>, machine: &Machine) -> Result<KernelSubject> {
+        let device: Arc<dyn Device> = if machine.simulated {
+            Arc::new(SimDevice::new(SimOptions::default()))
+        } else {
+            Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
+        };
+        let attention = Attention::new(device, library.clone())?;
+        Ok(KernelSubject { attention, kernel: kernel.clone(), sets: Vec::new() })
+    }
+}
+
+type HostResult<T> = std::result::Result<T, ferroflash::Error>;
+
+impl Subject for KernelSubject {
+    fn name(&self) -> &str {
+        &self.kernel.entry
+    }
+
+    fn pose(&mut self, problem: &Problem) -> HostResult<()> {
+        self.sets.clear();
+        let plan = self.attention.planner().with_kernel(problem, &self.kernel, &PlanOptions::new())?;
+        for _ in 0..SETS {
+            self.sets.push(GuardedTensors::new(&self.attention, &plan)?);
+        }
+        Ok(())
+    }
+
+    fn write_inputs(&mut self, set: usize, [q, k, v]: &[Vec<u16>; 3]) -> HostResult<()> {
+        self.sets[set].write_inputs([q, k, v])
+    }
+
+    fn poison_outputs(&mut self, set: usize) -> HostResult<()> {
+        self.sets[set].poison_outputs()
+    }
+
+    fn launch(&mut self, set: usize) -> HostResult<()> {
+        self.sets[set].launch(&self.attention)
+    }
+
+    fn drain_stream(&mut self) -> HostResult<()> {
+        // A kernel cannot put work on its stream: whatever reads its output has waited for all of it.
+        Ok(())
+    }
+
+    fn drain_device(&mut self) -> HostResult<()> {
+        Ok(())
+    }
+
+    fn inputs(&mut self, set: usize) -> HostResult<[Vec<u16>; 3]> {
+        self.sets[set].inputs()
+    }
+
+    fn output(&mut self, set: usize) -> HostResult<Output> {
+        self.sets[set].output()
+    }
+}
+
+/// Device times of kernels of one folder on one problem, side by side.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// With the same tensors in every launch, in the order of the entries.
+    pub warm: Vec<Measured>,
+    /// With tensors that the L2 cache has lost.
+    pub cold: Vec<Measured>,
+    /// With inputs that no launch has seen.
+    pub fresh: Vec<Fresh>,
+    /// By the host's clock, in microseconds.
+    pub wall_us: Vec<f64>,
+}
+
+/// Opens a GPU with a folder of kernels.
+///
+/// # Errors
+/// [`Error::Host`].
+pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
+    Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal, ..CudaOptions::default() })?)
+}
+
+/// Launches between two looks at the host's clock.
+const WALL_LAUNCHES: u32 = 50;
+/// Time spent on untimed replays before: the clocks are up from the measurement before.
+const WARM_UP: Duration = Duration::from_millis(60);
+
+/// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
+///
+/// # Errors
+/// [`Error::NoSuchRow`], [`Error::Host`].
+pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
+    let plans = plans(bench, entries, spec)?;
+    let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    let cold = MeasureOptions { cold: true, ..warm };
+    let wall_us = plans.iter().map(|plan| bench.wall_us(plan, WALL_LAUNCHES)).collect::<HostResult<_>>()?;
+    Ok(Times {
+        wall_us,
+        warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
+        cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
+        fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
+    })
+}
+
+/// Times entries of a bench's folder on one problem, warm only: enough to rank them.
+///
+/// # Errors
+/// [`Error::NoSuchRow`], [`Error::Host`].
+pub fn time_briefly(
+    bench: &Bench,
+    entries: &[String],
+    spec: &ProblemSpec,
+    reps: u32,
+) -> Result<Vec<Measured>> {
+    let options = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    Ok(bench.measure(&plans(bench, entries, spec)?, &options, &mut |_, _| ())?)
+}
+
+fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Plan>> {
+    let problem = spec.problem()?;
+    let library = bench.attention().library();
+    let mut plans = Vec::new();
+    for entry in entries {
+        let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
+            let reason = format!("not in {}", library.folder().display());
+            Error::NoSuchRow { wanted: entry.clone(), reason }
+        })?;
+        plans.push(bench.attention().planner().with_kernel(&problem, kernel, &PlanOptions::new())?);
+    }
+    Ok(plans)
+}

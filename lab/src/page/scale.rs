@@ -1,0 +1,142 @@
+//! From values to places on an axis, and which values get a tick.
+
+/// Values that differ by more than this factor are shown on a logarithmic axis.
+const LOG_FROM: f64 = 30.0;
+
+/// An axis: values `low..=high` at places `start..=end`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scale {
+    low: f64,
+    high: f64,
+    start: f64,
+    end: f64,
+    is_log: bool,
+}
+
+impl Scale {
+    /// A logarithmic axis over positive values.
+    pub(super) fn log(values: &[f64], [start, end]: [f64; 2]) -> Self {
+        let (low, high) = range(values);
+        // One value alone stands in the middle.
+        let (low, high) = if low == high { (low / 2.0, high * 2.0) } else { (low, high) };
+        Self { low, high, start, end, is_log: true }
+    }
+
+    /// An axis from 0 to a round number, or a logarithmic one where the values that matter lie far apart. One slow peer is no
+    /// reason: it would press those that are close together.
+    pub(super) fn from_zero(values: &[f64], that_matter: &[f64], places: [f64; 2]) -> Self {
+        let (low, high) = range(values);
+        let (least, most) = range(that_matter);
+        if most > LOG_FROM * least {
+            let (low, high) = (10f64.powf(low.log10().floor()), 10f64.powf((high * 1.15).log10()));
+            return Self { low, high, start: places[0], end: places[1], is_log: true };
+        }
+        let step = round_step(high);
+        let high = (high / step).ceil() * step;
+        Self { low: 0.0, high, start: places[0], end: places[1], is_log: false }
+    }
+
+    /// A linear axis around the values, for changes that a zero would hide.
+    pub(super) fn around(values: &[f64], [start, end]: [f64; 2]) -> Self {
+        let (low, high) = range(values);
+        let margin = 0.15 * (high - low).max(0.02 * high);
+        Self { low: (low - margin).max(0.0), high: high + margin, start, end, is_log: false }
+    }
+
+    /// Where a value stands.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let share = if self.is_log {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        self.start + share * (self.end - self.start)
+    }
+
+    /// Round values on the axis.
+    pub(super) fn ticks(&self) -> Vec<f64> {
+        let is_on = |value: &f64| *value >= self.low * (1.0 - 1e-9) && *value <= self.high * (1.0 + 1e-9);
+        if self.is_log {
+            let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+            return decades
+                .flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(decade)))
+                .filter(is_on)
+                .collect();
+        }
+        let step = round_step(self.high - self.low);
+        let (first, last) = ((self.low / step).ceil() as i64, (self.high / step + 1e-9).floor() as i64);
+        (first..=last).map(|n| n as f64 * step).collect()
+    }
+}
+
+/// The least and the greatest of positive values; 1 without any.
+fn range(values: &[f64]) -> (f64, f64) {
+    let low = values.iter().copied().reduce(f64::min).unwrap_or(1.0);
+    let high = values.iter().copied().reduce(f64::max).unwrap_or(1.0);
+    (low, high)
+}
+
+/// 1, 2 or 5 times a power of ten: a length is four to ten of it.
+fn round_step(length: f64) -> f64 {
+    let rough = length / 5.0;
+    let decade = 10f64.powf(rough.log10().floor());
+    let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * decade >= rough * 0.9).unwrap_or(10.0);
+    digit * decade
+}
+
+/// A value as a tick label: as many digits as it takes.
+pub(super) fn label(value: f64) -> String {
+    digits(value, 3)
+}
+
+/// A value with so many significant digits, and no needless ones.
+pub(super) fn digits(value: f64, significant: i32) -> String {
+    let before_point = value.abs().max(1e-12).log10().floor() as i32 + 1;
+    let after_point = (significant - before_point).clamp(0, 12) as usize;
+    let text = format!("{value:.after_point$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_axes_begin_at_zero_and_end_at_a_round_number() {
+        let scale = Scale::from_zero(&[5.0, 130.0, 410.0], &[130.0, 410.0], [400.0, 0.0]);
+        assert_eq!(scale.ticks(), [0.0, 100.0, 200.0, 300.0, 400.0, 500.0]);
+        assert_eq!((scale.place(0.0), scale.place(500.0)), (400.0, 0.0));
+    }
+
+    #[test]
+    fn values_that_lie_far_apart_get_a_logarithmic_axis() {
+        let scale = Scale::from_zero(&[3.0, 900.0], &[3.0, 900.0], [0.0, 1.0]);
+        assert_eq!(scale.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        let steps = [scale.place(10.0) - scale.place(1.0), scale.place(100.0) - scale.place(10.0)];
+        assert!((steps[0] - steps[1]).abs() < 1e-12);
+    }
+
+    #[test]
+    fn lengths_on_a_logarithmic_axis_stand_at_equal_distances() {
+        let scale = Scale::log(&[512.0, 1024.0, 2048.0], [0.0, 10.0]);
+        assert_eq!([512.0, 1024.0, 2048.0].map(|length| scale.place(length).round()), [0.0, 5.0, 10.0]);
+        assert_eq!(Scale::log(&[512.0], [0.0, 10.0]).place(512.0), 5.0);
+    }
+
+    #[test]
+    fn a_small_change_fills_the_axis() {
+        let scale = Scale::around(&[29.7, 31.0], [0.0, 1.0]);
+        assert!(scale.place(29.7) > 0.05 && scale.place(31.0) < 0.95);
+        let alone = Scale::around(&[5.0], [0.0, 1.0]);
+        assert!((alone.place(5.0) - 0.5).abs() < 1e-9);
+        assert!(alone.ticks().len() >= 2);
+    }
+
+    #[test]
+    fn labels_have_no_needless_digits() {
+        assert_eq!(
+            [0.0, 0.5, 0.015, 2.0, 12.5, 1500.0].map(label),
+            ["0", "0.5", "0.015", "2", "12.5", "1500"]
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Programs that run in a process group of their own and are killed, all of it, at their limit or at Ctrl-C.
+
+use crate::error::{Error, Result};
+use crate::interrupt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a running program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How a program ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It was killed at its limit.
+    TimedOut,
+    /// It was killed at Ctrl-C.
+    Interrupted,
+}
+
+/// What a program did.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub end: End,
+    /// What it printed on stdout.
+    pub stdout: String,
+    /// How long it ran.
+    pub time: Duration,
+}
+
+/// The command line, for messages.
+pub fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a program with `input` on its stdin; stderr goes to the file `log`. Kills it, and whatever it started, at `limit`.
+///
+/// # Errors
+/// [`Error::Start`], [`Error::Io`] where the log cannot be written.
+pub fn run(command: &mut Command, input: &[u8], log: &Path, limit: Duration) -> Result<Ended> {
+    let start = |source| Error::Start { command: line(command), source };
+    let mut given = tempfile::tempfile().map_err(start)?;
+    std::io::Write::write_all(&mut given, input).map_err(|source| Error::io(log, source))?;
+    std::io::Seek::rewind(&mut given).map_err(start)?;
+    run_from(command, given, log, limit)
+}
+
+/// As [`run`], with a file as stdin.
+fn run_from(command: &mut Command, given: File, log: &Path, limit: Duration) -> Result<Ended> {
+    let start = |source| Error::Start { command: line(command), source };
+    let file = File::create(log).map_err(|source| Error::io(log, source))?;
+    // Files rather than pipes: a program that prints without end blocks nobody.
+    let mut printed = tempfile::tempfile().map_err(start)?;
+    let stdout = printed.try_clone().map_err(start)?;
+    let begun = Instant::now();
+    let mut child = command
+        .stdin(given)
+        .stdout(stdout)
+        .stderr(Stdio::from(file))
+        .process_group(0)
+        .spawn()
+        .map_err(|source| Error::Start { command: line(command), source })?;
+    let end = wait(&mut child, begun + limit);
+    let mut stdout = Vec::new();
+    std::io::Seek::rewind(&mut printed)
+        .and_then(|()| printed.read_to_end(&mut stdout))
+        .map_err(|source| Error::Start { command: line(command), source })?;
+    let stdout = String::from_utf8_lossy(&stdout).into_owned();
+    Ok(Ended { end, stdout, time: begun.elapsed() })
+}
+
+/// As [`run`], for a program that has to succeed; returns what it printed.
+///
+/// # Errors
+/// [`Error::Failed`], [`Error::TimedOut`], [`Error::Interrupted`], and those of [`run`].
+pub fn succeed(command: &mut Command, log: &Path, limit: Duration) -> Result<String> {
+    let ended = run(command, b"", log, limit)?;
+    output(ended, command, log, limit)
+}
+
+/// As [`succeed`], for a program that works under a lock: it holds it too, as its stdin, until it ends, also where whoever
+/// started it is killed before.
+///
+/// # Errors
+/// Those of [`succeed`].
+pub fn succeed_under(lock: &File, command: &mut Command, log: &Path, limit: Duration) -> Result<String> {
+    let held = lock.try_clone().map_err(|source| Error::Start { command: line(command), source })?;
+    let ended = run_from(command, held, log, limit)?;
+    output(ended, command, log, limit)
+}
+
+fn output(ended: Ended, command: &Command, log: &Path, limit: Duration) -> Result<String> {
+    match ended.end {
+        End::Exited(status) if status.success() => Ok(ended.stdout),
+        End::Exited(status) => {
+            let reason = last_line(log).unwrap_or_else(|| status.to_string());
+            Err(Error::Failed { command: line(command), reason, log: log.to_owned() })
+        }
+        End::TimedOut => Err(Error::TimedOut { command: line(command), limit }),
+        End::Interrupted => {
+            Err(Error::Interrupted { folder: log.parent().unwrap_or(Path::new(".")).to_owned() })
+        }
+    }
+}
+
+/// The last line of a log that says something.
+pub fn last_line(log: &Path) -> Option<String> {
+    let text = std::fs::read(log).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+}
+
+fn wait(child: &mut Child, deadline: Instant) -> End {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                // Whatever the program left behind does not outlive it.
+                kill_group(child);
+                return End::Exited(status);
+            }
+            Ok(None) if interrupt::requested() => {
+                end_group(child);
+                return End::Interrupted;
+            }
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            Ok(None) | Err(_) => {
+                end_group(child);
+                return End::TimedOut;
+            }
+        }
+    }
+}
+
+fn end_group(child: &mut Child) {
+    kill_group(child);
+    // Killed, it ends; a process that hangs in the driver is left to the system.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn kill_group(child: &Child) {
+    // The group is the child's own, made at its start. Where it is empty already there is nothing to kill.
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_program_is_given_its_input_and_its_streams_are_kept_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let ended = run(&mut shell("cat; echo said >&2; exit 3"), b"given", &log, Duration::from_secs(10))
+            .expect("runs");
+        assert_eq!(ended.stdout, "given");
+        assert!(matches!(ended.end, End::Exited(status) if status.code() == Some(3)));
+        assert_eq!(last_line(&log).as_deref(), Some("said"));
+        let error =
+            succeed(&mut shell("echo why >&2; exit 1"), &log, Duration::from_secs(10)).expect_err("fails");
+        assert!(error.to_string().contains("why"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_with_all_it_started() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let limit = Duration::from_millis(300);
+        let mark = folder.path().join("mark");
+        let script = format!("(sleep 1; touch {}) & echo begun; sleep 60", mark.display());
+        let ended = run(&mut shell(&script), b"", &log, limit).expect("runs");
+        assert_eq!((ended.end, ended.stdout.as_str()), (End::TimedOut, "begun\n"));
+        assert!(ended.time < Duration::from_secs(5), "{:?}", ended.time);
+        std::thread::sleep(Duration::from_millis(1200));
+        assert!(!mark.exists(), "the grandchild is gone too");
+    }
+}

@@ -1,0 +1,21 @@
+//! Proposers: any program that reads a prompt and answers with a patch to the device crate (EvoEngineer's protocol,
+//! arXiv 2510.03760). A language model's client is one, a script another.
+//!
+//! A proposer is not trusted. Its time and its output are limited, its patch is looked at before and after it is applied, and
+//! it is applied in a throw-away git worktree: the user's tree is never touched.
+
+mod patch;
+mod program;
+mod prompt;
+mod proposal;
+pub mod scripted;
+mod worktree;
+
+pub use patch::{Patch, PatchError};
+pub use program::{ProgramError, Reply, ask};
+pub use prompt::{Configuration, Earlier, Task, UnknownConfiguration, render};
+pub use proposal::{Proposal, ProposalError};
+pub use worktree::{Worktree, WorktreeError};
+
+/// The folder of the device crate's source, which is all that a proposal may change.
+pub const DEVICE_SOURCE: &str = "kernels-gpu/src/";

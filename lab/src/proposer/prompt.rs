@@ -1,0 +1,270 @@
+//! The prompt: what a proposer is told. EvoEngineer's three kinds of information, by configuration.
+
+use crate::insights::Insight;
+use crate::search::keep::KeepRule;
+use kernels_gpu::row::Row;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+/// Earlier proposals that are shown: those that were kept, and those that were not.
+const KEPT_SHOWN: usize = 3;
+const FAILED_SHOWN: usize = 5;
+/// Lines of an earlier patch that are shown.
+const PATCH_LINES: usize = 60;
+/// Insights that are shown.
+const INSIGHTS_SHOWN: usize = 8;
+
+/// Which information a prompt holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Configuration {
+    /// The task only.
+    Free,
+    /// The task, and insights.
+    Insight,
+    /// The task, earlier proposals, and insights.
+    Full,
+}
+
+/// A name that no configuration has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no configuration: there are free, insight and full")]
+pub struct UnknownConfiguration {
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Configuration::Free => "free",
+            Configuration::Insight => "insight",
+            Configuration::Full => "full",
+        })
+    }
+}
+
+impl FromStr for Configuration {
+    type Err = UnknownConfiguration;
+
+    fn from_str(name: &str) -> Result<Self, UnknownConfiguration> {
+        let all = [Configuration::Free, Configuration::Insight, Configuration::Full];
+        let named = all.into_iter().find(|configuration| configuration.to_string() == name);
+        named.ok_or_else(|| UnknownConfiguration { name: name.to_owned() })
+    }
+}
+
+/// I1, the task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// The number of the proposal, from 1.
+    pub number: usize,
+    /// The device, as it names itself.
+    pub device: String,
+    /// The row of the kernel that is to become faster.
+    pub row: Row,
+    /// What is made small: `median time in µs`.
+    pub measure: String,
+    /// The shapes with the kernel's current figures, `4,16,512,64 causal` and `38.1 µs`.
+    pub figures: Vec<(String, String)>,
+    /// When a proposal is kept.
+    pub keep: KeepRule,
+    /// The source that may change: paths from the repository's root, and texts.
+    pub sources: Vec<(String, String)>,
+}
+
+/// I2, an earlier proposal and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Earlier {
+    /// Why it should have been faster.
+    pub hypothesis: String,
+    /// How much faster it should have been.
+    pub expected_gain: f64,
+    /// The change.
+    pub patch: String,
+    /// Whether it was kept.
+    pub kept: bool,
+    /// What became of it, with the figures or the reason.
+    pub verdict: String,
+    /// How many times faster it was, if it came to be measured.
+    pub speed_up: Option<f64>,
+}
+
+/// Writes the prompt. What the configuration has no use for is left out.
+pub fn render(
+    configuration: Configuration,
+    task: &Task,
+    earlier: &[Earlier],
+    insights: &[Insight],
+) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write_task(&mut text, task);
+    if configuration == Configuration::Full {
+        let _ = write_earlier(&mut text, earlier);
+    }
+    if configuration != Configuration::Free {
+        let _ = write_insights(&mut text, insights);
+    }
+    let _ = write_sources(&mut text, task);
+    text + ANSWER
+}
+
+const ANSWER: &str = "\
+# Your answer
+
+One change, and only this, on stdout:
+
+Hypothesis: why it is faster, in a sentence or two.
+Expected gain: a percentage, such as 4 %
+Patch:
+a unified diff with paths from the repository's root (a/kernels-gpu/src/… and b/kernels-gpu/src/…), as `git diff` prints it.
+";
+
+fn write_task(text: &mut String, task: &Task) -> fmt::Result {
+    let Task { row, keep, .. } = task;
+    writeln!(text, "# Task\n\nProposal number: {}\n", task.number)?;
+    writeln!(
+        text,
+        "Make a flash attention kernel faster. It is written in Rust, compiled to PTX for sm_80 and later, and runs on {}. \
+         The kernel is {}: {row:?}.\n",
+        task.device,
+        row.entry_name()
+    )?;
+    writeln!(text, "Measured: {}\n", task.measure)?;
+    writeln!(text, "| shape | now |\n|---|---|")?;
+    for (shape, figure) in &task.figures {
+        writeln!(text, "| {shape} | {figure} |")?;
+    }
+    writeln!(
+        text,
+        "\n# Constraints\n\n\
+         - Only Rust files below {} may change; no renames, links or mode changes.\n\
+         - Results stay within twice the error of a plain implementation in the same dtype, on shapes and inputs that you do not \
+           know, with NaN and infinities where they belong; no data races, no access out of bounds, no atomics.\n\
+         - Parameters, entry names, threads, grid and shared memory of a CTA stay as they are: the host launches by them.\n\
+         - The change is kept if it is at least {:.0} % faster on {} shapes and no worse than noise elsewhere.",
+        super::DEVICE_SOURCE,
+        100.0 * keep.gain,
+        keep.shapes
+    )
+}
+
+fn write_earlier(text: &mut String, earlier: &[Earlier]) -> fmt::Result {
+    if earlier.is_empty() {
+        return Ok(());
+    }
+    let mut kept: Vec<&Earlier> = earlier.iter().filter(|proposal| proposal.kept).collect();
+    kept.sort_by(|a, b| b.speed_up.unwrap_or(0.0).total_cmp(&a.speed_up.unwrap_or(0.0)));
+    let failed: Vec<&Earlier> = earlier.iter().rev().filter(|proposal| !proposal.kept).collect();
+    writeln!(
+        text,
+        "\n# Earlier proposals\n\nThose that were kept are in the source below. Do not repeat those that failed."
+    )?;
+    for proposal in kept.into_iter().take(KEPT_SHOWN).chain(failed.into_iter().take(FAILED_SHOWN)) {
+        let outcome = if proposal.kept { "Kept" } else { "Failed" };
+        writeln!(text, "\n## {outcome}: {}\n", proposal.hypothesis)?;
+        write!(text, "Expected {:+.1} %", 100.0 * proposal.expected_gain)?;
+        if let Some(speed_up) = proposal.speed_up {
+            write!(text, ", measured {:+.1} %", 100.0 * (speed_up - 1.0))?;
+        }
+        writeln!(text, ". {}\n\n```diff", proposal.verdict)?;
+        for line in proposal.patch.lines().take(PATCH_LINES) {
+            writeln!(text, "{line}")?;
+        }
+        let more = proposal.patch.lines().count().saturating_sub(PATCH_LINES);
+        if more > 0 {
+            writeln!(text, "({more} more lines)")?;
+        }
+        writeln!(text, "```")?;
+    }
+    Ok(())
+}
+
+fn write_insights(text: &mut String, insights: &[Insight]) -> fmt::Result {
+    if insights.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\n# What the counters say\n")?;
+    for insight in insights.iter().take(INSIGHTS_SHOWN) {
+        writeln!(text, "- {}", insight.text)?;
+    }
+    Ok(())
+}
+
+fn write_sources(text: &mut String, task: &Task) -> fmt::Result {
+    writeln!(text, "\n# Source")?;
+    for (path, source) in &task.sources {
+        writeln!(text, "\n## {path}\n\n```rust\n{}\n```", source.trim_end())?;
+    }
+    writeln!(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::tests::usual_row;
+
+    fn task() -> Task {
+        Task {
+            number: 3,
+            device: "NVIDIA H200".to_owned(),
+            row: usual_row(),
+            measure: "median time in µs".to_owned(),
+            figures: vec![("4,16,512,64 causal".to_owned(), "38.1 µs".to_owned())],
+            keep: KeepRule::default(),
+            sources: vec![("kernels-gpu/src/softmax.rs".to_owned(), "fn step() {}\n".to_owned())],
+        }
+    }
+
+    fn earlier(name: &str, kept: bool, speed_up: Option<f64>) -> Earlier {
+        Earlier {
+            hypothesis: name.to_owned(),
+            expected_gain: 0.05,
+            patch: "-a\n+b\n".repeat(50),
+            kept,
+            verdict: "Simulator: race on k_smem.".to_owned(),
+            speed_up,
+        }
+    }
+
+    fn rendered(configuration: Configuration) -> String {
+        let mut proposals = vec![earlier("good", true, Some(1.031)), earlier("better", true, Some(1.05))];
+        proposals.extend((0..9).map(|i| earlier(&format!("bad {i}"), false, None)));
+        let insight = Insight { text: "Registers spill.".to_owned(), weight: 1.0 };
+        render(configuration, &task(), &proposals, &[insight])
+    }
+
+    #[test]
+    fn configurations_hold_what_they_are_named_for() {
+        let holds = |configuration| {
+            let text = rendered(configuration);
+            assert!(text.contains("38.1 µs") && text.contains("fn step() {}") && text.ends_with(ANSWER));
+            (text.contains("# Earlier proposals"), text.contains("Registers spill."))
+        };
+        assert_eq!(holds(Configuration::Free), (false, false));
+        assert_eq!(holds(Configuration::Insight), (false, true));
+        assert_eq!(holds(Configuration::Full), (true, true));
+    }
+
+    #[test]
+    fn the_best_of_the_kept_and_the_latest_of_the_failed_are_shown() {
+        let text = rendered(Configuration::Full);
+        let place = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} is missing:\n{text}"));
+        assert!(place("## Kept: better") < place("## Kept: good"));
+        assert!(place("## Kept: good") < place("## Failed: bad 8"));
+        assert!(text.contains("## Failed: bad 4") && !text.contains("## Failed: bad 3"));
+        assert!(text.contains("Expected +5.0 %, measured +3.1 %. Simulator: race on k_smem."));
+        assert!(text.contains("(40 more lines)"));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for name in ["free", "insight", "full"] {
+            assert_eq!(name.parse::<Configuration>().expect("one").to_string(), name);
+        }
+        assert!("eoh".parse::<Configuration>().is_err());
+    }
+}

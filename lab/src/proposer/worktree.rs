@@ -1,0 +1,356 @@
+//! A throw-away git worktree in which a proposal is applied: the user's tree, index and branches are never touched.
+
+use super::patch::{Patch, is_device_source};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// How the folders of worktrees begin.
+const FOLDER_PREFIX: &str = "worktree-";
+/// Variables that git sets for its hooks, and that would lead it to another repository or index.
+const GIT_VARIABLES: [&str; 7] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+];
+
+/// A worktree at a commit. Dropping it takes it away, and git's record of it.
+#[derive(Debug)]
+pub struct Worktree {
+    repository: PathBuf,
+    // Dropped after git has let go of it.
+    folder: tempfile::TempDir,
+}
+
+/// Why there is no worktree, or no patch in it.
+#[derive(Debug, thiserror::Error)]
+pub enum WorktreeError {
+    /// git cannot be started.
+    #[error("git cannot be started: {source}")]
+    NoGit {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// git refused.
+    #[error("git {command}: {message}")]
+    Git {
+        /// The git command.
+        command: &'static str,
+        /// What it said.
+        message: String,
+    },
+    /// There is no such commit.
+    #[error("{commit} is no commit of {}", repository.display())]
+    NoCommit {
+        /// What was asked for.
+        commit: String,
+        /// The repository.
+        repository: PathBuf,
+    },
+    /// The patch does not fit the source.
+    #[error("the patch does not apply: {message}")]
+    DoesNotApply {
+        /// What git said.
+        message: String,
+    },
+    /// The patch changes nothing.
+    #[error("the patch leaves every file as it was")]
+    ChangesNothing,
+    /// Something outside of the device crate, or something that is no plain file, came of the patch.
+    #[error("the patch touched `{path}`, which it may not")]
+    Outside {
+        /// The path, from the repository's root.
+        path: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Worktree {
+    /// A worktree of `repository` at `commit`, in a new folder below `within`.
+    ///
+    /// # Errors
+    /// Where git is missing, the commit unknown, or the folder not writable. Nothing is left then.
+    pub fn new(repository: &Path, commit: &str, within: &Path) -> Result<Self, WorktreeError> {
+        let file_error = |source| WorktreeError::File { path: within.to_owned(), source };
+        // Absolute: git runs in the repository.
+        let within = std::path::absolute(within).map_err(file_error)?;
+        let wanted = format!("{commit}^{{commit}}");
+        let found = git(repository, ["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted], None)?;
+        let id = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        if !found.status.success() || id.is_empty() {
+            let repository = repository.to_owned();
+            return Err(WorktreeError::NoCommit { commit: commit.to_owned(), repository });
+        }
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(within).map_err(file_error)?;
+        let worktree = Self { repository: repository.to_owned(), folder };
+        let arguments: [&OsStr; 6] = [
+            "worktree".as_ref(),
+            "add".as_ref(),
+            "--detach".as_ref(),
+            "--quiet".as_ref(),
+            worktree.path().as_os_str(),
+            id.as_ref(),
+        ];
+        checked("worktree add", git(repository, arguments, None)?)?;
+        Ok(worktree)
+    }
+
+    /// Its root.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Applies a patch, and looks at what came of it.
+    ///
+    /// # Errors
+    /// A patch that does not fit, changes nothing, or touched what it may not. The worktree is of no more use then.
+    pub fn apply(&self, patch: &Patch) -> Result<(), WorktreeError> {
+        let applied = git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch.text()))?;
+        if !applied.status.success() {
+            return Err(WorktreeError::DoesNotApply { message: said(&applied) });
+        }
+        let status =
+            ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching"];
+        let status = checked("status", git(self.path(), status, None)?)?;
+        let mut changed = 0;
+        for entry in status.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+            // `XY path`
+            let path = String::from_utf8_lossy(entry.get(3..).unwrap_or_default()).into_owned();
+            if !is_device_source(&path) || !is_plain_file_or_none(&self.path().join(&path))? {
+                return Err(WorktreeError::Outside { path });
+            }
+            changed += 1;
+        }
+        if changed == 0 { Err(WorktreeError::ChangesNothing) } else { Ok(()) }
+    }
+
+    /// Takes away worktrees below `within` that a killed session left behind. Those of others elsewhere stay.
+    ///
+    /// # Errors
+    /// Where git is missing, or a folder cannot be read or removed.
+    pub fn remove_left_behind(repository: &Path, within: &Path) -> Result<usize, WorktreeError> {
+        let file_error = |source| WorktreeError::File { path: within.to_owned(), source };
+        let within = std::path::absolute(within).map_err(file_error)?;
+        let mut removed = 0;
+        for entry in std::fs::read_dir(&within).map_err(file_error)? {
+            let entry = entry.map_err(file_error)?;
+            let is_folder = entry.file_type().map_err(file_error)?.is_dir();
+            if is_folder && entry.file_name().to_string_lossy().starts_with(FOLDER_PREFIX) {
+                remove(repository, &entry.path())?;
+                match std::fs::remove_dir_all(entry.path()) {
+                    Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(WorktreeError::File { path: entry.path(), source });
+                    }
+                    _ => removed += 1,
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl Drop for Worktree {
+    fn drop(&mut self) {
+        // The folder goes in any case; what git then still remembers, `git worktree prune` forgets.
+        let _ = remove(&self.repository, self.folder.path());
+    }
+}
+
+/// Has git take a worktree away. It may not know it, or know it no more.
+fn remove(repository: &Path, folder: &Path) -> Result<(), WorktreeError> {
+    let arguments: [&OsStr; 4] =
+        ["worktree".as_ref(), "remove".as_ref(), "--force".as_ref(), folder.as_os_str()];
+    git(repository, arguments, None).map(|_| ())
+}
+
+/// Whether there is a file that is neither a link nor executable, or nothing.
+fn is_plain_file_or_none(path: &Path) -> Result<bool, WorktreeError> {
+    use std::os::unix::fs::PermissionsExt;
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(metadata.is_file() && metadata.permissions().mode() & 0o111 == 0),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(WorktreeError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// Runs git in a folder. The repository's hooks do not run: a worktree for a moment is none of their business.
+fn git(
+    folder: &Path,
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    stdin: Option<&str>,
+) -> Result<Output, WorktreeError> {
+    let no_git = |source| WorktreeError::NoGit { source };
+    let mut command = Command::new("git");
+    for variable in GIT_VARIABLES {
+        command.env_remove(variable);
+    }
+    let mut child = command
+        .args(["-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false"])
+        .args(arguments)
+        .current_dir(folder)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_git)?;
+    // git reads all of a patch before it says anything, so this cannot block on its output.
+    if let Some(mut pipe) = child.stdin.take() {
+        // One that ends early says why itself.
+        let _ = pipe.write_all(stdin.unwrap_or_default().as_bytes());
+    }
+    child.wait_with_output().map_err(no_git)
+}
+
+fn checked(command: &'static str, output: Output) -> Result<Output, WorktreeError> {
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(WorktreeError::Git { command, message: said(&output) })
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::patch::tests::replacing;
+    use super::*;
+
+    /// A repository with a device crate of one file.
+    fn repository() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = |arguments: &[&str]| {
+            checked("test", git(folder.path(), arguments, None).expect("git")).expect("done");
+        };
+        run(&["init", "--quiet"]);
+        std::fs::create_dir_all(folder.path().join("kernels-gpu/src")).expect("folders");
+        std::fs::write(folder.path().join("kernels-gpu/src/a.rs"), "a\n").expect("written");
+        std::fs::write(folder.path().join(".gitignore"), "*.secret.rs\n").expect("written");
+        run(&["add", "."]);
+        run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "first"]);
+        folder
+    }
+
+    fn listed(repository: &Path) -> usize {
+        let output = git(repository, ["worktree", "list"], None).expect("git");
+        String::from_utf8_lossy(&output.stdout).lines().count()
+    }
+
+    fn patch(text: &str) -> Patch {
+        Patch::check(text).expect("a patch")
+    }
+
+    #[test]
+    fn a_patch_is_applied_there_and_nothing_of_it_is_left() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let users = repository.path().join("kernels-gpu/src/a.rs");
+        std::fs::write(&users, "the user's work\n").expect("written");
+        let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+        worktree.apply(&patch(&replacing("kernels-gpu/src/a.rs"))).expect("applied");
+        let patched = std::fs::read_to_string(worktree.path().join("kernels-gpu/src/a.rs")).expect("a file");
+        assert_eq!(patched, "b\n");
+        assert_eq!(listed(repository.path()), 2);
+        drop(worktree);
+        assert_eq!(listed(repository.path()), 1);
+        assert_eq!(std::fs::read_dir(within.path()).expect("the folder").count(), 0);
+        assert_eq!(std::fs::read_to_string(&users).expect("a file"), "the user's work\n");
+    }
+
+    #[test]
+    fn a_scripted_proposal_goes_all_the_way_to_the_patched_source() {
+        use super::super::{Proposal, scripted};
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/src/swizzle.rs");
+        std::fs::copy(source, repository.path().join("kernels-gpu/src/swizzle.rs")).expect("copied");
+        let run = |arguments: &[&str]| {
+            checked("test", git(repository.path(), arguments, None).expect("git")).expect("done");
+        };
+        run(&["add", "."]);
+        run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "second"]);
+        let script = within.path().join("script.json");
+        std::fs::write(&script, r#"["silence", { "flaw": "no-swizzle" }]"#).expect("written");
+        let mut answer = Vec::new();
+        scripted::run(&script, &b"Proposal number: 2\n"[..], &mut answer).expect("an answer");
+        let proposal = Proposal::parse(&String::from_utf8(answer).expect("text")).expect("a proposal");
+        let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+        worktree.apply(&patch(&proposal.patch)).expect("applied");
+        let patched =
+            std::fs::read_to_string(worktree.path().join("kernels-gpu/src/swizzle.rs")).expect("a file");
+        assert!(patched.contains("let _ = row;"));
+    }
+
+    #[test]
+    fn a_patch_that_does_not_fit_is_named() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+        let other = replacing("kernels-gpu/src/a.rs").replace("-a", "-z");
+        assert!(matches!(worktree.apply(&patch(&other)), Err(WorktreeError::DoesNotApply { .. })));
+        let missing = replacing("kernels-gpu/src/missing.rs");
+        assert!(matches!(worktree.apply(&patch(&missing)), Err(WorktreeError::DoesNotApply { .. })));
+        let same = replacing("kernels-gpu/src/a.rs").replace("+b", "+a");
+        assert!(matches!(worktree.apply(&patch(&same)), Err(WorktreeError::ChangesNothing)));
+    }
+
+    #[test]
+    fn what_the_text_hid_shows_in_the_worktree() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let fine = patch(&replacing("kernels-gpu/src/a.rs"));
+        let after = |plant: &dyn Fn(&Path)| {
+            let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+            plant(worktree.path());
+            worktree.apply(&fine).expect_err("refused").to_string()
+        };
+        let outside = after(&|root| std::fs::write(root.join("build.rs"), "").expect("written"));
+        assert!(outside.contains("`build.rs`"), "{outside}");
+        let ignored = after(&|root| std::fs::write(root.join("x.secret.rs"), "").expect("written"));
+        assert!(ignored.contains("`x.secret.rs`"), "{ignored}");
+        let link = after(&|root| {
+            std::os::unix::fs::symlink("../../.gitignore", root.join("kernels-gpu/src/link.rs"))
+                .expect("a link");
+        });
+        assert!(link.contains("link.rs"), "{link}");
+    }
+
+    #[test]
+    fn a_commit_that_is_none_and_a_folder_that_is_no_repository_are_named() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        for commit in ["no-such-branch", "--help", ""] {
+            let error = Worktree::new(repository.path(), commit, within.path()).expect_err("refused");
+            assert!(matches!(error, WorktreeError::NoCommit { .. }), "{error}");
+        }
+        assert!(Worktree::new(within.path(), "HEAD", within.path()).is_err());
+        let nowhere = within.path().join("nowhere");
+        assert!(matches!(
+            Worktree::new(repository.path(), "HEAD", &nowhere),
+            Err(WorktreeError::File { .. })
+        ));
+    }
+
+    #[test]
+    fn what_a_killed_session_left_is_taken_away_and_nothing_else() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let other = tempfile::tempdir().expect("a folder");
+        let kept = Worktree::new(repository.path(), "HEAD", other.path()).expect("a worktree");
+        let left = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+        // As if killed: nothing is dropped.
+        std::mem::forget(left);
+        std::fs::write(within.path().join("worktree-notes"), "a file").expect("written");
+        assert_eq!(Worktree::remove_left_behind(repository.path(), within.path()).expect("removed"), 1);
+        assert_eq!(listed(repository.path()), 2);
+        assert!(kept.path().exists() && within.path().join("worktree-notes").exists());
+    }
+}

@@ -1,0 +1,64 @@
+//! The thing that is examined: something that claims to compute attention, with its tensors and the streams it works on.
+
+use ferroflash::attention::Output;
+use ferroflash::{Error, Problem};
+
+/// A candidate on its device.
+///
+/// The examiner writes inputs, makes the outputs NaN, launches, and reads the outputs as they are when the event behind the
+/// launch is reached. What a candidate does outside of that is a fault with a name.
+pub trait Subject {
+    /// What errors call it.
+    fn name(&self) -> &str;
+
+    /// Allocates the tensors of a problem, at least two sets of them, which keep their addresses until the next call.
+    ///
+    /// # Errors
+    /// What allocating reports.
+    fn pose(&mut self, problem: &Problem) -> Result<(), Error>;
+
+    /// Copies Q, K and V to one set's.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn write_inputs(&mut self, set: usize, qkv: &[Vec<u16>; 3]) -> Result<(), Error>;
+
+    /// Makes a set's O and LSE, and the bands around them, NaN.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn poison_outputs(&mut self, set: usize) -> Result<(), Error>;
+
+    /// Launches on one set and records the event behind the launch; then waits for the event and for nothing else.
+    ///
+    /// # Errors
+    /// What launching reports; where the launch stops because a rule is broken, the rule.
+    fn launch(&mut self, set: usize) -> Result<(), Error>;
+
+    /// Waits for everything that was put on the timed stream, also behind the event.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn drain_stream(&mut self) -> Result<(), Error>;
+
+    /// Waits for everything on the device.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn drain_device(&mut self) -> Result<(), Error>;
+
+    /// Q, K and V of a set as they are now.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn inputs(&mut self, set: usize) -> Result<[Vec<u16>; 3], Error>;
+
+    /// O and LSE of a set as they are now.
+    ///
+    /// # Errors
+    /// [`Error::GuardBand`] where something beside them was written; what the device reports.
+    fn output(&mut self, set: usize) -> Result<Output, Error>;
+}
+
+/// Sets of tensors that a subject has.
+pub const SETS: usize = 2;
