@@ -25,7 +25,7 @@ pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result
         second_entry += SUFFIX;
         second_body = second_body.replace(&second.entry, &second_entry);
     }
-    let text = format!("{header}{first_body}\n{second_body}");
+    let text = format!("{header}\n{first_body}\n{second_body}\n");
     let family = first_kernel.family.clone();
     let kernel = |kernel: &Kernel, entry: &str| Kernel {
         entry: entry.to_owned(),
@@ -52,11 +52,13 @@ pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result
     Ok((KernelRef { folder: out.to_owned(), entry: first.entry.clone() }, vec![second_entry]))
 }
 
-/// The PTX before a kernel's entry, and from it on.
+/// The PTX around a kernel's entry, and the entry.
 fn parts(library: &Library, kernel: &Kernel) -> Result<(String, String)> {
     let bad = |reason: &str| Error::BadFile { path: library.folder().to_owned(), reason: reason.to_owned() };
     let ptx = library.family_ptx(&kernel.family)?;
     let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| bad("its PTX lacks the entry"))?;
     let at = text.find(".visible .entry").ok_or_else(|| bad("its PTX has no visible entry"))?;
-    Ok((text[..at].to_owned(), text[at..].to_owned()))
+    // What follows the entry, functions that it may call, is declared and defined for both with the first.
+    let end = text[at..].find("\n}").map_or(text.len(), |end| at + end + 2);
+    Ok((format!("{}{}", &text[..at], &text[end..]), text[at..end].to_owned()))
 }

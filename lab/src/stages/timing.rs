@@ -1,11 +1,12 @@
 //! Stage 5: device time, in turns with the incumbent's, on inputs that no launch has seen; never without a GPU.
 
 use super::{Context, Stage, State, refused};
+use crate::candidate::Candidate;
 use crate::error::Result;
 use crate::evaluation::Outcome;
 use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
-use crate::kernels::{KernelRef, Machine};
+use crate::kernels::{self, KernelRef, Machine};
 use crate::merge;
 use crate::problem_spec::ProblemSpec;
 use crate::statistics::median;
@@ -57,18 +58,23 @@ fn beside_incumbent(state: &State, context: &Context) -> Result<(KernelRef, Vec<
             && (incumbent.row.dtype, incumbent.row.head_dim) == (row.dtype, row.head_dim)
     });
     let Some(incumbent) = rival else { return Ok((kernel, Vec::new())) };
-    let folder = context.ptx_folder(&incumbent.name);
-    let incumbent_kernel = match context.tree.compiled(&incumbent.row, &folder) {
-        Ok(kernel) => kernel,
-        Err(_) => {
-            let log = context.log(&incumbent.name, "compile")?;
-            let limit = context.config.limits.build_s.duration();
-            context.tree.compile(&[incumbent.row], &folder, &context.machine.arch(), &log, limit)?;
-            context.tree.compiled(&incumbent.row, &folder)?
-        }
-    };
+    let incumbent_kernel = incumbent_kernel(incumbent, context)?;
     let out = context.ptx_folder(&format!("{}-and-incumbent", state.candidate.name));
     merge::side_by_side(&kernel, &incumbent_kernel, &out)
+}
+
+/// The incumbent's kernel: of the folder that the candidates come from where it is there, else compiled once.
+fn incumbent_kernel(incumbent: &Candidate, context: &Context) -> Result<KernelRef> {
+    let folder = context.ptx_folder(&incumbent.name);
+    let folders = context.compiled.iter().chain([&folder]);
+    let mut named = folders.filter_map(|folder| context.tree.compiled(&incumbent.row, folder).ok());
+    if let Some(kernel) = named.find(|kernel| kernels::find(kernel).is_ok()) {
+        return Ok(kernel);
+    }
+    let log = context.log(&incumbent.name, "compile")?;
+    let limit = context.config.limits.build_s.duration();
+    context.tree.compile(&[incumbent.row], &folder, &context.machine.arch(), &log, limit)?;
+    context.tree.compiled(&incumbent.row, &folder)
 }
 
 /// The least time that a problem can take, from the tensor cores' rate at the highest clock, in microseconds. `None` where the
