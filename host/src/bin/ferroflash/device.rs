@@ -68,13 +68,19 @@ pub(crate) enum Engine {
 }
 
 impl DeviceArgs {
-    /// The simulator, with the kernels and the schedule that the options name.
-    pub(crate) fn simulator(&self) -> Result<Attention, Error> {
+    /// The simulator of the model that the options name.
+    fn simulator(&self) -> Result<Attention, Error> {
+        self.simulator_of(self.device_model)
+    }
+
+    /// The simulator standing for the device that `attention` is on, where its model is known: it must hold the same kernels.
+    pub(crate) fn simulator_like(&self, attention: &Attention) -> Result<Attention, Error> {
+        self.simulator_of(DeviceModel::of_device(attention.device_name()).unwrap_or(self.device_model))
+    }
+
+    fn simulator_of(&self, model: &'static DeviceModel) -> Result<Attention, Error> {
         let schedule = self.schedule_seed.map_or(Schedule::Deterministic, Schedule::Seeded);
-        Attention::simulator(
-            self.ptx.as_deref(),
-            SimOptions { model: self.device_model, schedule, ..SimOptions::default() },
-        )
+        Attention::simulator(self.ptx.as_deref(), SimOptions { model, schedule, ..SimOptions::default() })
     }
 
     /// Opens the device and says on stderr which it is.

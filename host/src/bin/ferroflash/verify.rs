@@ -188,7 +188,8 @@ impl Args {
         accumulations.sort_unstable();
         accumulations.dedup();
         let oracle = oracle(inputs, seqlens_k, &accumulations);
-        let simulator = if self.compare_simulator { Some(self.device.simulator()?) } else { None };
+        let simulator =
+            if self.compare_simulator { Some(self.device.simulator_like(attention)?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
         for (plan, options) in &plans {
             let kernel = &Arc::new(plan.kernel().clone());
