@@ -165,8 +165,7 @@ impl Bench {
     ) -> Result<Vec<Measured>, Error> {
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
         check_sizes(plans)?;
-        let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
-        let tensors = TensorSets::new(&self.device, first.problem(), options.lse, cold_bytes)?;
+        let tensors = self.tensors(first, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut checks = Vec::new();
         let mut candidates = Vec::new();
@@ -188,6 +187,12 @@ impl Bench {
         results.collect()
     }
 
+    /// Tensors for plans of one problem; over twice the L2 cache of them where launches shall find it cold.
+    fn tensors(&self, plan: &Plan, options: &MeasureOptions) -> Result<TensorSets, Error> {
+        let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
+        TensorSets::new(&self.device, plan.problem(), options.lse, cold_bytes)
+    }
+
     /// Captures as many launches as fill a replay, each set of tensors equally often.
     fn candidate<'a>(
         &self,
@@ -205,7 +210,7 @@ impl Bench {
                 Ok(())
             })
         };
-        // SAFETY: the timeline's stream lives longer than any work on it; measure releases it when all is done.
+        // SAFETY: the timeline's stream lives longer than any work on it; whoever made it releases it when all is done.
         unsafe { self.attention.reserve(plan, timeline.stream())? };
         let marks = (timeline.mark()?, timeline.mark()?);
         let few = capture(LAUNCHES_TO_CALIBRATE)?;
@@ -228,13 +233,7 @@ impl Bench {
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<(), Error> {
         let Some(last) = candidates.len().checked_sub(1) else { return Ok(()) };
-        let start = Instant::now();
-        while start.elapsed() < options.warm_up {
-            for candidate in candidates.iter() {
-                replay_between(timeline, &candidate.graph, &candidate.marks)?;
-            }
-            timeline.finish()?;
-        }
+        warm_up(timeline, candidates, options)?;
         for rep in 0..options.reps {
             // An untimed replay keeps the device busy until the timed ones are enqueued behind it.
             let lead_in = &candidates[last];
@@ -322,6 +321,18 @@ pub fn flops(problem: &Problem) -> f64 {
 fn keys_of_sequences(problem: &Problem) -> impl Iterator<Item = u32> {
     let sizes = problem.sizes();
     lengths(problem).unwrap_or_else(|| vec![sizes.seqlen_k; sizes.batch as usize]).into_iter()
+}
+
+/// Replays untimed until the clocks are up.
+fn warm_up(timeline: &Timeline, candidates: &[Candidate<'_>], options: &MeasureOptions) -> Result<(), Error> {
+    let start = Instant::now();
+    while start.elapsed() < options.warm_up {
+        for candidate in candidates {
+            replay_between(timeline, &candidate.graph, &candidate.marks)?;
+        }
+        timeline.finish()?;
+    }
+    Ok(())
 }
 
 fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Device time on inputs that no launch has seen before: for candidates that nobody trusts.
 
 use super::tensors::TensorSets;
-use super::{Bench, Check, MeasureOptions, check_sizes, replay_between};
+use super::{Bench, Check, MeasureOptions, check_sizes, replay_between, warm_up};
 use crate::device::graph::Timeline;
 use crate::device::{Device, StreamHandle};
 use crate::error::Error;
@@ -68,20 +68,13 @@ impl Bench {
     ) -> Result<Vec<Fresh>, Error> {
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
         check_sizes(plans)?;
-        let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
-        let tensors = TensorSets::new(&self.device, first.problem(), options.lse, cold_bytes)?;
+        let tensors = self.tensors(first, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut candidates = Vec::new();
         for plan in plans {
             candidates.push(self.candidate(plan, &tensors, &timeline, options)?);
         }
-        let start = Instant::now();
-        while start.elapsed() < options.warm_up {
-            for candidate in &candidates {
-                replay_between(&timeline, &candidate.graph, &candidate.marks)?;
-            }
-            timeline.finish()?;
-        }
+        warm_up(&timeline, &candidates, options)?;
         let of_plan = |plan: &Plan| {
             let entry = plan.kernel().entry.clone();
             Fresh { entry, times_us: Vec::new(), wrong: 0, wrong_check: None }
@@ -116,6 +109,8 @@ impl Bench {
             }
             progress(rep + 1, options.reps);
         }
+        // SAFETY: every replay was waited for, and the graphs are not replayed again.
+        unsafe { self.attention.release(timeline.stream()) };
         Ok(results)
     }
 }
