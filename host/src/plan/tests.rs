@@ -5,21 +5,10 @@ use crate::device::model::DeviceModel;
 use crate::module::tests::library;
 use crate::problem::{Layout, Sizes};
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row};
-use kernels_gpu::table::VARIANTS;
+use kernels_gpu::table::{VARIANTS, row_of};
 
 /// A usual row, for tests to vary.
-pub(crate) const ROW: Row = Row {
-    dtype: Dtype::F16,
-    head_dim: 64,
-    block_m: 64,
-    block_n: 64,
-    warps: 4,
-    stages: 2,
-    acc: Accumulation::F32,
-    min_ctas: 1,
-    warp_rows: 16,
-    schedule: Schedule::Grid,
-};
+pub(crate) const ROW: Row = row_of("fwd_f16_d64_m64n64_w4s2c1");
 const TALL: Row = Row { block_m: 128, warp_rows: 32, ..ROW };
 const LOW: Row = Row { block_m: 32, ..ROW };
 pub(crate) const SPLIT: Row = Row { block_m: 16, schedule: Schedule::Split, ..ROW };
