@@ -25,7 +25,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 from torch_sdpa_problems import BACK_ENDS, BOTH, COPY, DTYPES, MASKS, SETS, Problem, interleaved, target_text  # noqa: E402
-from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, smi, table, to_text  # noqa: E402
+from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, means, smi, table, to_text  # noqa: E402
 
 EXAMPLES = """examples:
   # build both parts, then everything the README's table needs, into a file (about 4 minutes)
@@ -288,7 +288,6 @@ def measure(args, problems, torch):
             report["rounds"] = number + 1
             longest_s = max(longest_s, time.monotonic() - begun)
             say("round %d of %d: %.0f s" % (number + 1, args.rounds, time.monotonic() - begun))
-            write_json(args, as_json(args, torch, problems, collected, report))
     except KeyboardInterrupt:
         say("interrupted: reporting what was measured")
     return as_json(args, torch, problems, collected, report)
@@ -312,6 +311,8 @@ def one_round(args, torch, number, problems, collected, report):
             give_back(torch)
         if not turned:
             about.update(ferroflash_times(args, batch, collected))
+        # What is measured stays measured, whatever ends the job.
+        write_json(args, as_json(args, torch, problems, collected, report))
     if turned:
         copy_round(torch, report)
 
@@ -336,6 +337,7 @@ def give_back(torch):
 def as_json(args, torch, problems, collected, report):
     about = report["about"]
     copy = copy_bandwidth(report["copies"], report["copy_errors"], COPY_METHOD)
+    lines = [collected[problem].as_json(problem, copy["gbytes_per_s"], args.replays) for problem in problems]
     return {
         "what": "device time of one forward pass: Ferroflash and PyTorch's SDPA in turns, one job",
         "set": "own" if args.shape else args.set,
@@ -358,7 +360,8 @@ def as_json(args, torch, problems, collected, report):
         },
         "clocks": {"before": report["before"], "after": smi()},
         "copy_bandwidth": copy,
-        "problems": [collected[problem].as_json(problem, copy["gbytes_per_s"], args.replays) for problem in problems],
+        "means": means(lines),
+        "problems": lines,
     }
 
 

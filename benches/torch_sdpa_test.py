@@ -102,7 +102,8 @@ class Problems(unittest.TestCase):
 
     def test_the_headline_set_holds_every_promised_ratio(self):
         counts = collections.Counter(target for problem in sets.HEADLINE for target in problem.targets)
-        expected = {("default", 1.5): 6, ("default", 1.15): 2, ("flash", 1.1): 4 + 6, ("default p90", 1.0): 12}
+        expected = {("default", 1.5): 2, ("default", 1.6): 4, ("default", 1.15): 2, ("default", 1.1): 4}
+        expected |= {("flash", 1.1): 4 + 6, ("default p90", 1.0): 12}
         expected |= {("flash", 1.05): 6, ("flash", 1.3): 2, ("flash", 1.5): 1, ("flash", 0.9): 8}
         expected |= {("copy", 0.88): 2, ("copy", 0.8): 1, ("default", 1.0): 3}
         self.assertEqual(counts, expected)
@@ -111,6 +112,22 @@ class Problems(unittest.TestCase):
         self.assertEqual(compared, [], "a share of the copy bandwidth is promised for decoding, and for nothing else")
         large = {(p.causal, p.targets) for p in sets.LARGE}
         self.assertEqual(large, {(False, (("flash", 1.05),)), (True, (("flash", 1.1),))})
+
+    def test_every_length_has_as_many_tokens_and_a_mean_needs_them_all(self):
+        self.assertEqual({p.shape[0] * p.shape[3] for p in sets.BY_LENGTH}, {16384})
+        self.assertEqual({p.shape[1] * p.shape[5] for p in sets.BY_LENGTH}, {2048})
+        ratios = {512: 1.0, 1024: 2.0, 2048: 1.0, 4096: 2.0, 8192: 1.0, 16384: 2.0}
+        lines = [
+            {"shape": list(p.shape), "dtype": p.dtype, "causal": p.causal,
+             "speed_relative_to": {"default": {"median": ratios[p.shape[3]]}}}
+            for p in sets.BY_LENGTH if p.shape[5] == 128 and p.dtype == "bf16" and p.causal
+        ]  # fmt: skip
+        [mean] = reports.means(lines)
+        self.assertEqual((mean["head_dim"], mean["least"], mean["reached"], mean["met"]), (128, 1.03, 1.4142, True))
+        lines[0]["speed_relative_to"] = {}
+        self.assertEqual([(mean["reached"], mean["met"]) for mean in reports.means(lines)], [(None, False)])
+        self.assertEqual(reports.means(lines[1:])[0]["reached"], None, "a length is lacking")
+        self.assertEqual(reports.means([]), [])
 
     def test_no_problem_has_a_causal_mask_that_the_two_align_otherwise(self):
         self.assertEqual([p.title() for p in sets.HEADLINE if p.causal and p.shape[3] != p.shape[4]], [])

@@ -11,7 +11,9 @@ use ferroflash::plan::Addresses;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::reference;
 use ferroflash::tensor_file::{self, Options, Source};
-use ferroflash::{Attention, DeviceTensors, Dtype, Layout, Plan, Problem, Sizes, StreamHandle};
+use ferroflash::{
+    Attention, Combine, DeviceTensors, Dtype, Layout, Plan, PlanOptions, Problem, Sizes, StreamHandle,
+};
 use safetensors::tensor::TensorView;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -67,11 +69,22 @@ mod launch {
         bencher.bench(|| plan.params(black_box(&addresses)).to_bytes());
     }
 
-    /// The second shape splits its keys: two launches, with a workspace.
+    /// The second shape splits its keys, in a workspace, and merges them in the same launch.
     #[divan::bench(args = [SHORT, DECODE])]
     fn planned(bencher: Bencher<'_, '_>, shape: Shape) {
-        let plan = reserved(shape);
-        assert_eq!(plan.combine().is_some(), shape == DECODE);
+        let plan = reserved(shape, if shape == DECODE { Combine::Fused } else { Combine::Auto });
+        assert_eq!((plan.is_fused(), plan.combine().is_some()), (shape == DECODE, false));
+        bencher.bench(|| {
+            // SAFETY: the device reads and writes nothing.
+            unsafe { attention().launch(black_box(&plan), &TENSORS, StreamHandle::DEFAULT) }
+        });
+    }
+
+    /// The same with the merge in a launch of its own.
+    #[divan::bench]
+    fn planned_two_launches(bencher: Bencher<'_, '_>) {
+        let plan = reserved(DECODE, Combine::Kernel);
+        assert!(plan.combine().is_some());
         bencher.bench(|| {
             // SAFETY: the device reads and writes nothing.
             unsafe { attention().launch(black_box(&plan), &TENSORS, StreamHandle::DEFAULT) }
@@ -81,7 +94,7 @@ mod launch {
     #[divan::bench(args = [SHORT, DECODE])]
     fn unplanned(bencher: Bencher<'_, '_>, shape: Shape) {
         let problem = problem(shape);
-        reserved(shape);
+        reserved(shape, Combine::Auto);
         bencher.bench(|| {
             // SAFETY: the device reads and writes nothing.
             unsafe { attention().forward_device(black_box(&problem), &TENSORS, StreamHandle::DEFAULT) }
@@ -89,8 +102,9 @@ mod launch {
     }
 
     /// A plan whose kernels are loaded and whose workspace is there: reading and cutting the PTX is no part of a further launch.
-    fn reserved(shape: Shape) -> Plan {
-        let plan = attention().plan(&problem(shape)).expect("a plan");
+    fn reserved(shape: Shape, combine: Combine) -> Plan {
+        let options = PlanOptions { combine, ..PlanOptions::new() };
+        let plan = attention().planner().plan(&problem(shape), &options).expect("a plan");
         // SAFETY: the default stream lives always, and the device works on nothing.
         unsafe { attention().reserve(&plan, StreamHandle::DEFAULT) }.expect("reserved");
         plan

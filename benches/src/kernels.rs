@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// The family of generated PTX.
-const FAMILY: &str = "sm_80";
+/// The families of generated PTX, with their versions.
+const FAMILIES: [(&str, &str); 2] = [("sm_80", "7.8"), ("sm_90a", "8.0")];
 /// Lines of a generated entry, about as many as a compiled one has.
 const LINES: usize = 4000;
 
@@ -41,25 +41,31 @@ impl Kernels {
     /// Where it cannot be written.
     pub fn generated() -> io::Result<Kernels> {
         let folder = tempfile::tempdir()?;
-        let mut ptx = ".version 7.8\n.target sm_80\n.address_size 64\n".to_owned();
         let (kernels, combine_kernels) = kernels_of_table();
         let kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
         let combine_kernels: Vec<Kernel<CombineRow>> =
             combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
-        let names = kernels.iter().map(|kernel| &kernel.entry);
-        for entry in names.chain(combine_kernels.iter().map(|kernel| &kernel.entry)) {
-            let body = "\tadd.f32 \t%f1, %f2, %f3;\n".repeat(LINES);
-            let _ = writeln!(ptx, ".visible .entry {entry}()\n{{\n{body}\tret;\n}}");
+        let names = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
+        let names: Vec<_> =
+            names.chain(combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry))).collect();
+        let body = "\tadd.f32 \t%f1, %f2, %f3;\n".repeat(LINES);
+        let mut families = Vec::new();
+        for (arch, version) in FAMILIES {
+            let mut text = format!(".version {version}\n.target {arch}\n.address_size 64\n");
+            for (_, entry) in names.iter().filter(|(family, _)| *family == arch) {
+                let _ = writeln!(text, ".visible .entry {entry}()\n{{\n{body}\tret;\n}}");
+            }
+            let ptx = format!("{arch}.ptx");
+            families.push(Family { arch: arch.to_owned(), sha256: sha256(&text), ptx: ptx.clone() });
+            std::fs::write(folder.path().join(ptx), text)?;
         }
-        let family = Family { arch: FAMILY.to_owned(), ptx: "sm_80.ptx".to_owned(), sha256: sha256(&ptx) };
         let manifest = Manifest {
             format: FORMAT,
             device_compiler: "none: generated".to_owned(),
-            families: vec![family],
+            families,
             kernels,
             combine_kernels,
         };
-        std::fs::write(folder.path().join("sm_80.ptx"), ptx)?;
         std::fs::write(folder.path().join(MANIFEST_FILE), serde_json::to_string(&manifest)?)?;
         Ok(Kernels { folder: folder.path().to_owned(), _generated: Some(folder) })
     }
@@ -101,9 +107,9 @@ mod tests {
         let kernels = Kernels::generated().expect("written");
         assert!(kernels.are_generated() && kernels.folder().is_dir());
         let library = kernels.open().expect("valid");
-        let ptx = library.family_ptx(FAMILY).expect("the hash agrees");
         assert_eq!(library.kernels().len(), VARIANTS.len());
         for kernel in library.kernels() {
+            let ptx = library.family_ptx(&kernel.family).expect("the hash agrees");
             let slice = slice_entry(&ptx, &kernel.entry).expect("there");
             assert!(slice.contains(&format!(".entry {}()", kernel.entry)) && slice.lines().count() > LINES);
         }

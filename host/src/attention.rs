@@ -7,8 +7,10 @@ use crate::error::Error;
 use crate::module::{Code, Library, Source};
 use crate::plan::{Addresses, Plan, PlanOptions, Planner};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
 use kernels_gpu::manifest::Kernel;
+use kernels_gpu::params::WgmmaParams;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -84,6 +86,7 @@ pub struct Attention {
     loaded: RwLock<HashMap<String, (LoadedKernel, Source)>>,
     planner: Planner,
     workspaces: Workspaces,
+    tensor_maps: TensorMaps,
 }
 
 impl Attention {
@@ -121,6 +124,7 @@ impl Attention {
             loaded: RwLock::default(),
             planner,
             workspaces: Workspaces::default(),
+            tensor_maps: TensorMaps::default(),
         })
     }
 
@@ -282,16 +286,30 @@ impl Attention {
         // Both before the first launch, so that a kernel that does not load leaves nothing half done.
         let kernel = self.preload(plan)?;
         let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;
-        let params = plan.params(&addresses).to_bytes();
-        let launch = Launch { grid: plan.grid(), params: &params, l2_window: plan.l2_window(k, v) };
+        let params = self.params(plan, &addresses)?;
+        let launch = Launch {
+            grid: plan.grid(),
+            params: params.bytes(),
+            l2_window: plan.l2_window(k, v),
+            overlaps: plan.overlaps(),
+        };
         // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
         unsafe {
             self.device.launch(&kernel, &launch, stream)?;
             let Some(combine) = combine else { return Ok(()) };
             let params = plan.combine_params(&addresses).to_bytes();
-            let launch = Launch { grid: plan.combine_grid(), params: &params, l2_window: None };
+            let launch =
+                Launch { grid: plan.combine_grid(), params: &params, l2_window: None, overlaps: false };
             self.device.launch(&combine, &launch, stream)
         }
+    }
+
+    /// The parameter of a plan's kernel: with tensor maps where its copies need them.
+    fn params(&self, plan: &Plan, addresses: &Addresses) -> Result<Params, Error> {
+        let forward = plan.params(addresses);
+        let Some(tensors) = plan.tensors(addresses) else { return Ok(Params::new(&forward.to_bytes())) };
+        let [q, k, v] = self.tensor_maps.get(self.device.as_ref(), &tensors)?;
+        Ok(Params::new(&WgmmaParams { forward, q, k, v }.to_bytes()))
     }
 
     /// Gives a stream the workspace that a plan needs and loads its kernels, so that launches allocate nothing: to be called before a
@@ -425,6 +443,24 @@ impl Attention {
     }
 }
 
+/// The bytes of a kernel's one parameter, whichever it is.
+struct Params {
+    bytes: [u8; size_of::<WgmmaParams>()],
+    length: usize,
+}
+
+impl Params {
+    fn new(of: &[u8]) -> Params {
+        let mut params = Params { bytes: [0; size_of::<WgmmaParams>()], length: of.len() };
+        params.bytes[..of.len()].copy_from_slice(of);
+        params
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
     for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
         check_address(tensor, address, ALIGNMENT_BYTES)?;
@@ -449,11 +485,12 @@ fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::model::DeviceModel;
     use crate::device::tests::{CAPTURING, FOREIGN, Recorder};
     use crate::device::{DeviceInfo, L2Window};
     use crate::module::tests::library;
-    use crate::plan::Splits;
-    use crate::plan::tests::{ROW, SPLIT};
+    use crate::plan::tests::{ROW, SPLIT, WGMMA};
+    use crate::plan::{COUNTERS_BYTES, Combine, Splits};
     use crate::problem::{ElementStrides, Sizes};
     use kernels_gpu::params::{CombineParams, ForwardParams, SplitParams};
     use kernels_gpu::row::Dtype;
@@ -477,7 +514,7 @@ mod tests {
     }
 
     fn in_splits(splits: u32) -> PlanOptions {
-        PlanOptions { splits: Splits::Count(splits), ..PlanOptions::new() }
+        PlanOptions { splits: Splits::Count(splits), combine: Combine::Kernel, ..PlanOptions::new() }
     }
 
     fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -561,6 +598,27 @@ mod tests {
     }
 
     #[test]
+    fn splits_that_merge_themselves_are_one_launch() {
+        let (device, attention, problem) = setup_split();
+        let options = PlanOptions { combine: Combine::Fused, ..in_splits(3) };
+        let plan = attention.planner().plan(&problem, &options).expect("planned");
+        // SAFETY: the recorder runs nothing.
+        unsafe {
+            attention.reserve(&plan, StreamHandle::DEFAULT).expect("memory");
+            attention.launch(&plan, &TENSORS, StreamHandle::DEFAULT).expect("launched");
+        }
+        let launches = device.launches.lock().expect("unpoisoned");
+        let [(grid, params, _)] = launches.as_slice() else { panic!("{} launches", launches.len()) };
+        assert_eq!((*grid, plan.splits()), (plan.grid(), 3));
+        let split = offset_of!(ForwardParams, split);
+        let at = |field| u64_at(params, split + field);
+        let counters = at(offset_of!(SplitParams, counters));
+        assert!(counters.is_multiple_of(256) && counters != 0);
+        assert_eq!(at(offset_of!(SplitParams, partial_o)), counters + COUNTERS_BYTES);
+        assert_eq!(*device.loads.lock().expect("unpoisoned"), [SPLIT.entry_name()], "no kernel merges");
+    }
+
+    #[test]
     fn each_stream_has_a_workspace_and_outgrown_ones_are_kept() {
         let (device, attention, problem) = setup_split();
         let plan = |splits| attention.planner().plan(&problem, &in_splits(splits)).expect("planned");
@@ -629,9 +687,10 @@ mod tests {
             );
             memory.fill(0xee).expect("filled");
             let good = at(memory.address() + 256, needed).expect("valid");
-            let mut start = [0xff_u8; 512];
+            let mut start = vec![0xff_u8; COUNTERS_BYTES as usize + 1];
             memory.read(256, &mut start).expect("read");
-            assert_eq!((start[..256].iter().max(), start[256]), (Some(&0), 0xee), "the counter is zeroed");
+            let last = start.pop();
+            assert_eq!((start.iter().max(), last), (Some(&0), Some(0xee)), "the counters are zeroed");
             let error = launch(&good, StreamHandle::DEFAULT).expect_err("another stream");
             assert!(matches!(error, Error::WorkspaceStream { bound: 0x1000, got: 0 }), "{error}");
             assert!(error.to_string().contains("make one for each stream"), "{error}");
@@ -715,6 +774,40 @@ mod tests {
         let bytes = TENSORS.v - TENSORS.k + 2 * problem.v_len() as u64;
         assert_eq!(launches[0].2, Some(L2Window { address: TENSORS.k, bytes }));
         assert_eq!(launches[1].2, None, "the combine kernel reads neither");
+    }
+
+    #[test]
+    fn tensor_maps_lie_in_the_parameter_and_are_made_once() {
+        use kernels_gpu::params::WgmmaParams;
+        let device = Arc::new(Recorder::with_info(DeviceModel::H200.info()));
+        let attention = Attention::new(device.clone(), library(&[WGMMA])).expect("new enough");
+        let problem = Problem::new(Sizes { head_dim: 128, ..SIZES }, Dtype::F16).expect("valid");
+        let plan = attention.plan(&problem).expect("planned");
+        let launch = |tensors: &DeviceTensors, stream| {
+            // SAFETY: the recorder runs nothing.
+            unsafe { attention.launch(&plan, tensors, stream) }.expect("launched");
+            device.encoded()
+        };
+        attention.preload(&plan).expect("loaded");
+        assert_eq!(launch(&TENSORS, StreamHandle::DEFAULT), 3);
+        assert_eq!(launch(&TENSORS, CAPTURING), 3, "known by now");
+        assert_eq!(launch(&DeviceTensors { o: 1 << 22, ..TENSORS }, StreamHandle::DEFAULT), 3, "O has none");
+        assert_eq!(launch(&DeviceTensors { v: 1 << 19, ..TENSORS }, StreamHandle::DEFAULT), 4);
+        assert_eq!(device.allocated(), 0);
+        let launches = device.launches.lock().expect("unpoisoned");
+        for (_, bytes, _) in launches.iter() {
+            assert_eq!(bytes.len(), size_of::<WgmmaParams>());
+        }
+        let [first, last] = [&launches[0].1, &launches[3].1];
+        assert_eq!(first, &launches[1].1, "the maps go by value");
+        let map = |bytes: &[u8], at: usize| [0, 8, 16].map(|word| u64_at(bytes, at + word));
+        assert_eq!(map(first, offset_of!(WgmmaParams, q)), [TENSORS.q, 128, 1]);
+        assert_eq!(map(first, offset_of!(WgmmaParams, k)), [TENSORS.k, 128, 599]);
+        assert_eq!(map(first, offset_of!(WgmmaParams, v)), [TENSORS.v, 128, 599]);
+        assert_eq!(map(last, offset_of!(WgmmaParams, v))[0], 1 << 19);
+        let forward = offset_of!(WgmmaParams, forward);
+        assert_eq!(u64_at(first, forward + offset_of!(ForwardParams, o)), TENSORS.o);
+        assert_eq!(*device.loads.lock().expect("unpoisoned"), [WGMMA.entry_name()]);
     }
 
     #[test]

@@ -158,6 +158,30 @@ pub enum Error {
         /// The device's name.
         name: String,
     },
+    /// Bulk copies cannot be told of a tensor.
+    #[error(
+        "bulk copies do not take {tensor}: its {what} of dimension {dimension} is {value}, allowed are {allowed}; take a kernel without wgmma"
+    )]
+    NoTensorMap {
+        /// The tensor's name.
+        tensor: &'static str,
+        /// What they do not take: "stride", in bytes, "size" or "block", in elements.
+        what: &'static str,
+        /// Along which dimension.
+        dimension: &'static str,
+        /// Its value.
+        value: i128,
+        /// The values that they take.
+        allowed: &'static str,
+    },
+    /// The device or its driver makes no tensor maps.
+    #[error(
+        "{name} has no tensor maps for bulk copies: they need compute capability 9.0 and a driver for CUDA 12.0 (525) or newer; update the driver, or take a kernel without wgmma"
+    )]
+    NoTensorMaps {
+        /// The device's name.
+        name: String,
+    },
     /// More splits of the keys than the kernels merge.
     #[error("{splits} splits of the keys: at most {limit}, and at least 1{advice}")]
     Splits {
@@ -230,7 +254,7 @@ pub enum Error {
         /// "before" or "after".
         side: &'static str,
     },
-    /// A kernel of the persistent schedule left its counter in another state than it found it.
+    /// A kernel left a counter of its workspace in another state than it found it.
     #[error("{entry} left its work counter at another value than 0")]
     CounterNotZero {
         /// The kernel.

@@ -52,6 +52,7 @@ pub mod problem;
 pub mod random_input;
 pub mod reference;
 pub mod tensor_file;
+mod tensor_maps;
 pub mod tolerance;
 pub mod verification;
 pub mod workspace;
@@ -62,7 +63,7 @@ pub use device::sim::SimOptions;
 pub use device::{L2Policy, StreamHandle};
 pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row, Schedule};
-pub use plan::{Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
+pub use plan::{Combine, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits, WhyCombine};
 pub use problem::{ElementStrides, Layout, Problem, Sizes, TensorRole};
 pub use workspace::Workspace;
 

@@ -5,6 +5,7 @@ mod ptx_slice;
 use crate::error::Error;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::row::Isa;
 use kernels_gpu::table::{COMBINE_VARIANTS, VARIANTS};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -150,8 +151,7 @@ impl Library {
         if let Some((_, arch)) = nearest {
             return Some(Source::Cubin { arch: arch.clone() });
         }
-        let family = Arch::parse(&kernel.family)?;
-        family.runs_ptx_on(sm).then(|| Source::Ptx { family: kernel.family.clone() })
+        runs_on(&kernel.family, sm).then(|| Source::Ptx { family: kernel.family.clone() })
     }
 
     /// The code of a kernel from the source given, which [`Library::source`] chose.
@@ -246,6 +246,16 @@ impl Arch {
     }
 }
 
+/// Whether PTX of a family runs on a device of compute capability `sm`.
+pub(crate) fn runs_on(family: &str, sm: u32) -> bool {
+    Arch::parse(family).is_some_and(|arch| arch.runs_ptx_on(sm))
+}
+
+/// The compute capability of an architecture by the name that ptxas has for it: 90 of `sm_90a`.
+pub(crate) fn sm_of(arch: &str) -> Option<u32> {
+    Arch::parse(arch).map(|arch| arch.sm)
+}
+
 /// Where a folder of compiled kernels may lie when none is named, in the order of the search.
 fn usual_folders() -> Vec<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ptx")));
@@ -301,10 +311,10 @@ fn check_kernel<R>(kernel: &Kernel<R>, expected: (u32, u32), families: &[Family]
 }
 
 /// A kernel that is not compiled: what follows from its row.
-fn uncompiled<R>(entry: &str, row: R, threads: u32, smem_bytes: u32) -> Kernel<R> {
+fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
     Kernel {
         entry: entry.to_owned(),
-        family: "sm_80".to_owned(),
+        family: isa.arch().to_owned(),
         row,
         threads,
         smem_bytes,
@@ -318,11 +328,13 @@ fn uncompiled<R>(entry: &str, row: R, threads: u32, smem_bytes: u32) -> Kernel<R
 pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<CombineRow>>>) {
     let kernels = VARIANTS.iter().map(|variant| {
         let row = variant.row;
-        Arc::new(uncompiled(variant.entry, row, geometry::threads(&row), geometry::smem_bytes(&row)))
+        let launch = (geometry::threads(&row), geometry::smem_bytes(&row));
+        Arc::new(uncompiled(variant.entry, row, row.isa, launch))
     });
     let combine = COMBINE_VARIANTS.iter().map(|variant| {
         let row = CombineRow { dtype: variant.dtype };
-        Arc::new(uncompiled(variant.entry, row, geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES))
+        let launch = (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES);
+        Arc::new(uncompiled(variant.entry, row, Isa::Mma, launch))
     });
     (kernels.collect(), combine.collect())
 }
@@ -339,20 +351,23 @@ pub(crate) mod tests {
     use super::*;
     use kernels_gpu::row::Row;
 
-    /// A library of these rows and the combine kernels, all in a family sm_80 and none on disk.
+    /// A library of these rows and the combine kernels, each in its family and none on disk.
     pub(crate) fn library(rows: &[Row]) -> Arc<Library> {
         let kernels: Vec<Kernel> = rows.iter().map(|row| kernel_of(&row.entry_name(), *row)).collect();
         let (_, combine_kernels) = kernels_of_table();
-        let entries = kernels.iter().map(|kernel| &kernel.entry);
-        let entries = entries.chain(combine_kernels.iter().map(|kernel| &kernel.entry));
-        let ptx: String = entries.map(|entry| format!(".visible .entry {entry}()\n{{\n}}\n")).collect();
+        let entries = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
+        let combine = combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
+        let mut ptx: BTreeMap<String, String> = BTreeMap::new();
+        for (family, entry) in entries.chain(combine) {
+            *ptx.entry(family.clone()).or_default() += &format!(".visible .entry {entry}()\n{{\n}}\n");
+        }
         Arc::new(Library {
             folder: PathBuf::from("nowhere"),
             device_compiler: "none".to_owned(),
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
             combine_kernels,
-            ptx: Mutex::new(BTreeMap::from([("sm_80".to_owned(), ptx.into())])),
+            ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
         })
     }
 
@@ -361,7 +376,7 @@ pub(crate) mod tests {
     }
 
     fn kernel_of(entry: &str, row: Row) -> Kernel {
-        uncompiled(entry, row, geometry::threads(&row), geometry::smem_bytes(&row))
+        uncompiled(entry, row, row.isa, (geometry::threads(&row), geometry::smem_bytes(&row)))
     }
 
     /// A folder whose one kernel is `entry`, with PTX that has it.

@@ -1,22 +1,24 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
+mod group;
 mod planner;
 mod preference;
 mod reason;
 mod splitting;
+mod tensors;
 
 pub use planner::Planner;
-pub use reason::Reason;
+pub use reason::{NotWgmma, Reason, WhyCombine};
 
-use crate::device::{DeviceInfo, L2Window};
+use crate::device::{DeviceInfo, L2Window, TensorBox};
 use crate::error::Error;
 use crate::problem::{Problem, TensorRole};
+use group::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams};
-use kernels_gpu::row::Schedule;
-use planner::Candidate;
+use kernels_gpu::row::{Isa, Schedule};
 use splitting::Splitting;
 use std::sync::Arc;
 
@@ -24,8 +26,13 @@ use std::sync::Arc;
 const GRID_MAX: u64 = (1 << 31) - 1;
 /// The most heads that a grid takes in turns, unless it takes all.
 const HEADS_TOGETHER_MAX: u32 = 1024;
-/// Bytes at the start of a workspace that hold the persistent schedule's counter, and nothing else.
+/// Bytes that parts of a workspace start at multiples of, and the fewest it has: the persistent schedule's counter.
 pub(crate) const COUNTER_BYTES: u64 = 256;
+/// Bytes at the start of a workspace that hold counters and nothing else, of whichever plan, so that they are 0 whenever no launch
+/// uses them. A workspace of fewer bytes is all counters.
+pub(crate) const COUNTERS_BYTES: u64 = COUNTERS_MAX * 4;
+/// The most tiles whose last CTAs merge their splits: a counter each.
+const COUNTERS_MAX: u64 = 4096;
 
 /// What a plan may be made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +46,8 @@ pub struct PlanOptions {
     /// Heads whose query blocks a grid takes in turns, at most 1024 or all, rounded down to a divisor of batch × heads; `None` leaves it to
     /// the plan. [`Schedule::Split`] has no use for it.
     pub heads_together: Option<u32>,
+    /// Where several splits are merged.
+    pub combine: Combine,
 }
 
 /// Which of the rows that can compute a problem are meant.
@@ -69,6 +78,18 @@ pub enum Splits {
     Size(u32),
 }
 
+/// Where the partial O and LSE of several splits are merged: every bit of the result is the same either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Combine {
+    /// As is estimated to be faster.
+    #[default]
+    Auto,
+    /// In the same launch, by the CTA of each tile that finishes last. Only kernels without wgmma can, and up to 4096 tiles.
+    Fused,
+    /// In a launch of its own.
+    Kernel,
+}
+
 /// How one problem is computed: kernels, grids, and parameters but for the addresses.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -77,6 +98,8 @@ pub struct Plan {
     grid: u32,
     resident_ctas: u32,
     params: ForwardParams,
+    /// Q, K and V but for their addresses, where bulk copies have to be told of them.
+    tensors: Option<[TensorBox; 3]>,
     combine: Option<Arc<Kernel<CombineRow>>>,
     workspace_bytes: u64,
     l2_window_bytes: u64,
@@ -104,7 +127,13 @@ pub struct Addresses {
 impl PlanOptions {
     /// Everything left to the plan.
     pub const fn new() -> PlanOptions {
-        PlanOptions { rows: RowSelection::Best, splits: Splits::Auto, schedule: None, heads_together: None }
+        PlanOptions {
+            rows: RowSelection::Best,
+            splits: Splits::Auto,
+            schedule: None,
+            heads_together: None,
+            combine: Combine::Auto,
+        }
     }
 }
 
@@ -140,14 +169,14 @@ impl Plan {
     /// A plan of these parts.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] where a grid or the workspace is.
+    /// [`Error::TooLarge`] where a grid or the workspace is, [`Error::NoTensorMap`].
     fn new(
         problem: &Problem,
         candidate: &Candidate,
         device: &DeviceInfo,
         splitting: Splitting,
         combine: Option<&Arc<Kernel<CombineRow>>>,
-        heads_together: Option<u32>,
+        options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &candidate.kernel.row;
         let (sizes, group) = (*problem.sizes(), problem.group());
@@ -164,7 +193,8 @@ impl Plan {
         };
         let tile_heads = sizes.heads_q / packed_heads;
         let heads = sizes.batch * tile_heads;
-        let together = heads_together.unwrap_or_else(|| preference::heads_together(problem, heads));
+        let together =
+            options.heads_together.unwrap_or_else(|| preference::heads_together(problem, row, device, heads));
         let query_blocks = geometry::query_blocks(row, sizes.seqlen_q, group);
         let params = ForwardParams {
             q_strides: problem.byte_strides(TensorRole::Q),
@@ -196,10 +226,14 @@ impl Plan {
             grid,
             resident_ctas: candidate.resident_ctas,
             params,
-            combine: combine.filter(|_| splitting.splits > 1).cloned(),
+            tensors: (row.isa == Isa::Wgmma).then(|| tensors::boxes(problem, row)).transpose()?,
+            combine: None,
             workspace_bytes: 0,
             l2_window_bytes: device.l2_window_bytes,
         };
+        if plan.splits() > 1 && !plan.fuses(options.combine)? {
+            plan.combine = combine.cloned();
+        }
         plan.workspace_bytes = match row.schedule {
             Schedule::Grid => 0,
             Schedule::Persistent => COUNTER_BYTES,
@@ -216,7 +250,33 @@ impl Plan {
         // The head dimension is at most 256, the splits as many: 2^31 · 2^8 · 2^8 · 4 bytes fit.
         let partial_rows = rows * u64::from(self.splits());
         let row_bytes = u64::from(self.problem.sizes().head_dim) * 4 + 4;
-        Ok(COUNTER_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
+        Ok(COUNTERS_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
+    }
+
+    /// Whether the last CTAs of the tiles merge the splits.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] where they are to, and there are not as many counters.
+    fn fuses(&self, combine: Combine) -> Result<bool, Error> {
+        let tiles = self.tiles().into();
+        match combine {
+            Combine::Kernel => Ok(false),
+            Combine::Fused => {
+                limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
+                Ok(true)
+            }
+            Combine::Auto => Ok(self.kernel.row.isa == Isa::Mma
+                && tiles <= COUNTERS_MAX
+                && self.tile_partial_bytes() <= preference::FUSED_PARTIAL_BYTES),
+        }
+    }
+
+    /// Bytes of partial O that are merged for one tile.
+    fn tile_partial_bytes(&self) -> u64 {
+        let sizes = self.problem.sizes();
+        let rows = u64::from(sizes.seqlen_q) * u64::from(self.problem.group());
+        let rows = rows.min(geometry::rows_of_block(&self.kernel.row, self.problem.group()).into());
+        rows * u64::from(self.splits()) * u64::from(sizes.head_dim) * 4
     }
 
     /// The kernel that computes attention.
@@ -224,7 +284,7 @@ impl Plan {
         &self.kernel
     }
 
-    /// The kernel that merges the splits, where there are several.
+    /// The kernel that merges the splits, where there are several and [`Plan::kernel`] does not merge them itself.
     pub fn combine(&self) -> Option<&Kernel<CombineRow>> {
         self.combine.as_deref()
     }
@@ -242,6 +302,11 @@ impl Plan {
     /// CTAs of the launch of [`Plan::kernel`].
     pub fn grid(&self) -> u32 {
         self.grid
+    }
+
+    /// Whether [`Plan::kernel`] merges several splits itself, in the CTA of each tile that finishes last.
+    pub fn is_fused(&self) -> bool {
+        self.splits() > 1 && self.combine.is_none()
     }
 
     /// CTAs of the launch of [`Plan::combine`]: one a query row.
@@ -270,8 +335,8 @@ impl Plan {
         self.params.persistent.tiles
     }
 
-    /// Bytes of workspace that a launch needs, 0 where none: 256 for the persistent schedule's counter, and O and
-    /// LSE of each split in float32.
+    /// Bytes of workspace that a launch needs, 0 where none: 256 for the persistent schedule's counter; 16384 for the counters of
+    /// tiles, and O and LSE of each split in float32.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
@@ -280,8 +345,17 @@ impl Plan {
     pub fn params(&self, at: &Addresses) -> ForwardParams {
         let (partial_o, partial_lse) = self.partials(at.workspace);
         let persistent = PersistentParams { counter: at.workspace, ..self.params.persistent };
-        let split = SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, ..self.params.split };
+        let counters = if self.is_fused() { at.workspace } else { 0 };
+        let split =
+            SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, persistent, split, ..self.params }
+    }
+
+    /// Q, K and V as the bulk copies of a launch with these addresses see them, for kernels of [`Isa::Wgmma`]:
+    /// [`kernels_gpu::params::WgmmaParams`] holds their maps.
+    pub fn tensors(&self, at: &Addresses) -> Option<[TensorBox; 3]> {
+        let [q, k, v] = self.tensors?;
+        Some([q.at(at.q), k.at(at.k), v.at(at.v)])
     }
 
     /// The parameters of the launch of [`Plan::combine`] with these addresses.
@@ -304,12 +378,17 @@ impl Plan {
 
     /// Where the partial O and LSE lie in a workspace; 0 where there are none.
     fn partials(&self, workspace: u64) -> (u64, u64) {
-        if self.combine.is_none() {
+        if self.splits() == 1 {
             return (0, 0);
         }
-        let partial_o = workspace + COUNTER_BYTES;
+        let partial_o = workspace + COUNTERS_BYTES;
         let rows = self.problem.lse_len() as u64 * u64::from(self.splits());
         (partial_o, partial_o + rows * u64::from(self.problem.sizes().head_dim) * 4)
+    }
+
+    /// Whether the kernel waits by itself for those before it on the stream, so that it may start under them.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.kernel.row.isa == Isa::Wgmma
     }
 
     /// The range of addresses that holds K and V, or as much as the device keeps: V where the two lie too far apart. `None` where

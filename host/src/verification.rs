@@ -14,13 +14,14 @@ pub use oracle::Oracle;
 
 use crate::attention::{HostTensors, Output};
 use crate::error::Error;
-use crate::plan::{PlanOptions, Splits};
+use crate::plan::{Combine, PlanOptions, Splits};
 use crate::problem::{Layout, Problem, TensorRole};
 use crate::random_input::InputKind;
 use crate::reference::row_start;
 use crate::tolerance::Verdict;
+use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, Schedule};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -124,6 +125,7 @@ pub fn verify_rows(
         }
         for progress in &mut group {
             progress.compare_with_twin(kernels, seed, runner)?;
+            progress.compare_combines(seed, runner)?;
             progress.repeat(repeats, seed, runner)?;
             observer.finished(&progress.report);
         }
@@ -214,6 +216,35 @@ impl Progress<'_> {
         Ok(())
     }
 
+    /// Compares the two ways to merge splits, where a kernel has both: every bit must be the same. Rows that are more and less than a
+    /// block's, splits without keys, sequences without any and of NaN behind their last key are among it.
+    fn compare_combines(&mut self, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
+        let row = self.kernel.row;
+        if (row.isa, row.schedule) != (Isa::Mma, Schedule::Split) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        for case in COMBINED {
+            let problem = case.problem(row.dtype, row.head_dim)?;
+            let (qkv, seqlens_k) = case.inputs(&problem, seed);
+            for splits in [2, 3, SPLITS_MAX].map(Splits::Count) {
+                let outputs = [Combine::Fused, Combine::Kernel].map(|combine| {
+                    let options = &PlanOptions { splits, combine, ..PlanOptions::new() };
+                    let tensors = HostTensors::new(&qkv, seqlens_k.as_deref());
+                    runner.run(&KernelRun { kernel: self.kernel, problem: &problem, options, tensors })
+                });
+                let name = format!("{case} {splits}");
+                match outputs {
+                    [Ok(fused), Ok(other)] if bits(&fused) == bits(&other) => {}
+                    [Ok(_), Ok(_)] => self.fail(&name, "splits merge otherwise in the same launch"),
+                    [Err(error), _] | [_, Err(error)] => self.fail(&name, &error.to_string()),
+                }
+            }
+        }
+        self.report.time_s += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
     /// Runs one problem again and again: every output must be the first one, bit by bit.
     fn repeat(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let start = Instant::now();
@@ -250,6 +281,18 @@ const REPEATED: Case = Case {
     kind: InputKind::Random,
     variation: 1,
     lengths: false,
+};
+
+/// Few packed rows, and more than a block's; many keys, and fewer than splits; with a mask and lengths, and without.
+const COMBINED: [Case; 4] = {
+    let few = Case { batch: 3, heads: (6, 2), seqlens: (1, 901), causal: false, ..REPEATED };
+    let many = Case { heads: (9, 1), seqlens: (15, 390), causal: true, ..few };
+    [
+        few,
+        Case { lengths: true, seqlens: (3, 901), ..few },
+        Case { kind: InputKind::NotANumber, ..many },
+        Case { lengths: true, ..many },
+    ]
 };
 
 /// An output's bits, as NaN is equal to nothing.

@@ -1,8 +1,8 @@
-//! Device memory that calls work in: the partial O and LSE of splits, and the persistent schedule's counter.
+//! Device memory that calls work in: counters, and the partial O and LSE of splits.
 
 use crate::device::{Buffer, Device, StreamHandle};
 use crate::error::Error;
-use crate::plan::COUNTER_BYTES;
+use crate::plan::{COUNTER_BYTES, COUNTERS_BYTES};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
@@ -52,8 +52,9 @@ impl Workspace {
         }
     }
 
-    /// A workspace in the caller's memory, for the calls on one stream. Its first 256 bytes are set to 0 and are the library's until it
-    /// is dropped. Waits for the default stream.
+    /// A workspace in the caller's memory, for the calls on one stream. Its first 16384 bytes, or all where there are fewer, are counters:
+    /// they are set to 0 here, once, as every launch leaves them 0, and are the library's until the workspace is dropped. Waits for the default
+    /// stream.
     ///
     /// # Errors
     /// [`Error::Misaligned`] where the address is no multiple of 256 bytes, [`Error::WorkspaceTooSmall`] under 256 bytes,
@@ -103,7 +104,7 @@ impl Workspace {
         // SAFETY: at least as many bytes are the workspace's; the default stream lives always. It is waited for, as other streams do
         // not wait for it by themselves.
         unsafe {
-            device.fill(address, 0, COUNTER_BYTES)?;
+            device.fill(address, 0, bytes.min(COUNTERS_BYTES))?;
             device.synchronize(StreamHandle::DEFAULT)?;
         }
         Ok(Workspace { address, bytes, stream, enqueue: Mutex::new(()), _memory: memory })

@@ -1,94 +1,251 @@
-//! The combine kernel: merges the partial O and LSE of `Schedule::Split`, one CTA a query row.
+//! The merge of the partial O and LSE of `Schedule::Split`: in a kernel of its own, one CTA a query row, or in the CTA of a tile that
+//! finishes last. Both do the same sums in the same order, so that a result is the same in every bit.
 //!
-//! Memory is its only cost: every thread owns four neighbouring elements of the row and one of several groups of splits,
-//! and has [`LOADS_IN_FLIGHT`] loads of 16 bytes on their way at a time. The order of all sums is fixed by the number of
+//! Memory is its only cost. A part of a row is four neighbouring elements of one of several groups of splits; a thread takes in some
+//! parts at a time, and has some loads of 16 bytes of each on their way. The order of all sums is fixed by the number of
 //! splits, so that a result repeats in every bit; with one split that saw keys it is that split's, bit by bit.
 
+use crate::divisor::Divisor;
 use crate::element::Element;
-use crate::geometry::{COMBINE_THREADS, SPLITS_MAX};
-use crate::params::CombineParams;
+use crate::epilogue::{lse_index, output_row, past_rows};
+use crate::forward::Config;
+use crate::geometry::{
+    COMBINE_PARTS, COMBINE_ROWS_A_WARP, COMBINE_THREADS, SPLITS_MAX, combine_rows, threads,
+};
+use crate::params::{CombineParams, ForwardParams};
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
-    dynamic_smem, ld_global_b32, ld_global_v4_f32, ld_shared, ld_shared_v4, st_global_f32, st_global_v2,
-    st_shared, st_shared_v4, to_global,
+    atomic_inc_acq_rel, dynamic_smem, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
+    st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
 };
-use crate::ptx::warp::shfl_bfly;
+use crate::ptx::thread_idx_x_again;
+use crate::ptx::warp::{shfl_bfly, sync_threads_or};
+use crate::scheduler::Work;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-/// Loads that a thread starts before it waits for the first.
-const LOADS_IN_FLIGHT: usize = 4;
+/// Rows that a warp of the last CTA of a tile weighs at a time.
+const ROWS_A_WARP: usize = COMBINE_ROWS_A_WARP as usize;
 /// LSEs that a lane reads.
 const LSE_A_LANE: usize = SPLITS_MAX as usize / 32;
 /// The neutral element of addition: −0 + x is x for every x, and 0 + −0 would be 0.
 const NOTHING: f32 = -0.0;
+/// Bytes of a row's weights in shared memory.
+const WEIGHTS_BYTES: u32 = SPLITS_MAX * 4;
+/// Bytes of the sums of a row's parts in shared memory.
+const SUMS_BYTES: u32 = COMBINE_PARTS * 16;
 
+/// Where the splits' O and LSE lie, in the global window.
+#[derive(Clone, Copy)]
+struct Partials {
+    o: u64,
+    lse: u64,
+    /// Rows of one split.
+    rows: u64,
+    splits: u32,
+    /// Chunks of four elements of a row.
+    chunks: Divisor,
+}
+
+/// Where a row's LSE and O go, in the global window, and its number in a split.
+#[derive(Clone, Copy)]
+struct Target {
+    index: u64,
+    o: u64,
+    /// 0 where none is wanted.
+    lse: u64,
+}
+
+/// The kernel: one CTA a query row.
+///
 /// # Safety
 /// Launched with [`COMBINE_THREADS`] threads and [`crate::geometry::COMBINE_SMEM_BYTES`] of dynamic shared memory a CTA, one CTA a
 /// row, and parameters that describe device memory as [`CombineParams`] says.
 #[inline(always)]
 pub unsafe fn combine<E: Element>(params: &CombineParams) {
-    let (row, thread) = (block_idx_x(), thread_idx_x());
-    let (weights, sums) = (dynamic_smem(), dynamic_smem() + SPLITS_MAX * 4);
+    let row = block_idx_x();
+    let partials = Partials {
+        o: to_global(params.partial_o),
+        lse: to_global(params.partial_lse),
+        rows: params.rows,
+        splits: params.splits,
+        chunks: params.chunks,
+    };
+    let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
+    let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse };
+    // SAFETY: the caller's; nothing uses the CTA's shared memory.
+    unsafe { merge_rows::<E, 1, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), target) }
+}
+
+/// Merges the splits of a tile in the CTA that comes here last: by then all of its splits are written.
+///
+/// The counter of the tile goes back to 0 with the last one, so that the next launch finds it as this one did.
+///
+/// # Safety
+/// All threads of every CTA of the tile come here once, behind their writes of the partial O and LSE, and nobody needs the CTA's shared
+/// memory; the rest as for the kernel, with `counters` given.
+#[inline(always)]
+pub unsafe fn merge_in_last_cta<C: Config>(params: &ForwardParams, work: &Work) {
+    let splits = params.split.splits.value;
+    let counter = to_global(params.split.counters) + u64::from(work.tile(params, C::ROW.block_m)) * 4;
+    // The split's O and LSE are written by all, and all are done with shared memory.
+    sync_threads();
+    // Released with it is what the barrier made this thread's: what all threads wrote. What the other CTAs released is acquired, and
+    // the barrier below hands it on.
+    // SAFETY: a counter of the workspace.
+    let arrive = || unsafe { atomic_inc_acq_rel(counter, splits - 1) };
+    let thread = thread_idx_x_again();
+    if !sync_threads_or(thread == 0 && arrive() == splits - 1) {
+        return;
+    }
+    let partials = Partials {
+        o: to_global(params.split.partial_o),
+        lse: to_global(params.split.partial_lse),
+        rows: u64::from(params.batch) * u64::from(params.heads_q) * u64::from(params.seqlen_q),
+        splits,
+        chunks: const { Divisor::new(C::ROW.head_dim / 4) },
+    };
+    let past = past_rows::<C>(params, work).min(work.first_row + C::ROW.block_m);
+    let at_a_time = const { combine_rows(&C::ROW) };
+    let mut first = work.first_row;
+    while first < past {
+        let target = |row| {
+            let index = lse_index::<C>(params, work, first + row);
+            let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + index * 4 };
+            Target { index, o: output_row::<C>(params, work, first + row), lse }
+        };
+        let count = (past - first).min(at_a_time);
+        let threads = (thread, const { threads(&C::ROW) });
+        // SAFETY: the caller's; at_a_time rows fit into shared memory and the warps.
+        unsafe {
+            // A wide row has few groups of many splits. More loads at a time would be more registers than the main loop has.
+            if C::ROW.head_dim < 128 {
+                merge_rows::<C::Element, ROWS_A_WARP, 4, 2>(&partials, count, threads, target);
+            } else {
+                merge_rows::<C::Element, ROWS_A_WARP, 4, 4>(&partials, count, threads, target);
+            }
+        }
+        first += at_a_time;
+    }
+}
+
+/// Merges `count` rows, by `threads` threads of which this one is number `thread`: `W` rows a warp, `P` parts a thread at a time, and
+/// `L` loads of each. The threads divide the parts of a row evenly.
+///
+/// # Safety
+/// All threads of the CTA take part, `count` is at most `W` · warps, and from the start of dynamic shared memory on there are
+/// [`crate::geometry::COMBINE_ROW_BYTES`] for each row that nobody else uses; the partial O and LSE are written, and the targets writable.
+#[inline(always)]
+unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>(
+    partials: &Partials,
+    count: u32,
+    (thread, threads): (u32, u32),
+    target: impl Fn(u32) -> Target,
+) {
+    let weights = dynamic_smem();
+    let sums = weights + count * WEIGHTS_BYTES;
+    let chunks = partials.chunks.value;
+    let groups = partials.chunks.quotient(COMBINE_PARTS);
     // SAFETY: the caller's; all threads pass every barrier.
     unsafe {
-        let lse = weigh_splits(params, row, thread, weights);
-        let chunks = params.chunks.value;
-        let (group, chunk) = params.chunks.divide(thread);
-        let groups = params.chunks.quotient(COMBINE_THREADS);
-        let mut o = [NOTHING; 4];
-        if group < groups {
-            o = sum_of_group(params, row, chunk, (group, groups), weights);
-            st_shared_v4(sums + thread * 16, o.map(f32::to_bits));
-        }
-        // The sums of all groups are there.
+        weigh_splits::<W>(partials, count, (thread, threads), weights, &target);
+        // The weights are there, and those of the sums that were there before are used.
         sync_threads();
-        if group == 0 {
-            for other in 1..groups {
-                let other = ld_shared_v4(sums + (other * chunks + chunk) * 16).map(f32::from_bits);
+        let turns = COMBINE_PARTS.div_ceil(threads);
+        let mut turn = 0;
+        while turn < count * turns {
+            let mut parts = [Part::default(); P];
+            for (turn, part) in (turn..).zip(&mut parts) {
+                let row = turn / turns;
+                let (group, chunk) = partials.chunks.divide(thread + turn % turns * threads);
+                let past = if row < count && group < groups { partials.splits } else { 0 };
+                // What is not there reads the weights of what is.
+                let row = row.min(count - 1);
+                let o = (target(row).index * u64::from(chunks) + u64::from(chunk)) * 16;
+                *part = Part { weights: weights + row * WEIGHTS_BYTES, o: partials.o + o, group, past };
+            }
+            let at = sums + (turn * threads + thread) * 16;
+            let o = sum_of_parts::<P, L>(partials, &parts, groups);
+            for i in 0..P {
+                if parts[i].past > 0 {
+                    st_shared_v4(at + i as u32 * threads * 16, o[i].map(f32::to_bits));
+                }
+            }
+            turn += P as u32;
+        }
+        // The sums of all groups are there, and the weights are used.
+        sync_threads();
+        let mut at = thread;
+        while at < count * chunks {
+            let (row, chunk) = partials.chunks.divide(at);
+            let sum = |group: u32| {
+                ld_shared_v4(sums + row * SUMS_BYTES + (group * chunks + chunk) * 16).map(f32::from_bits)
+            };
+            let mut o = sum(0);
+            for group in 1..groups {
+                let other = sum(group);
                 o = core::array::from_fn(|i| o[i] + other[i]);
             }
-            let at = output_row(params, row) + u64::from(chunk * 8);
-            st_global_v2(at, [E::pack(o[0], o[1]), E::pack(o[2], o[3])]);
-        }
-        if thread == 0 && params.lse != 0 {
-            st_global_f32(to_global(params.lse) + u64::from(row) * 4, lse);
+            let at_o = target(row).o + u64::from(chunk * 8);
+            st_global_v2(at_o, [E::pack(o[0], o[1]), E::pack(o[2], o[3])]);
+            at += threads;
         }
     }
 }
 
-/// Puts every split's share of the row into `weights`, shares that sum to 1, and returns the row's LSE. Every warp computes
-/// them, and warp 0 writes them.
+/// Puts every split's share of the rows into `weights`, shares that sum to 1, and writes the rows' LSE.
 ///
 /// # Safety
-/// All threads of the CTA take part; the partial LSE is readable.
+/// As for [`merge_rows`].
 #[inline(always)]
-unsafe fn weigh_splits(params: &CombineParams, row: u32, thread: u32, weights: u32) -> f32 {
-    let lane = thread % 32;
-    let partial_lse = to_global(params.partial_lse);
-    let lse: [f32; LSE_A_LANE] = core::array::from_fn(|i| {
-        let split = i as u32 * 32 + lane;
-        // SAFETY: an element of the partial LSE.
-        let of_split =
-            || unsafe { ld_global_b32(partial_lse + (u64::from(split) * params.rows + u64::from(row)) * 4) };
-        if split < params.splits { f32::from_bits(of_split()) } else { f32::NEG_INFINITY }
-    });
-    let most = over_lanes(lse.into_iter().fold(f32::NEG_INFINITY, max), max);
-    // −∞ − −∞ would be NaN.
-    let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
-    let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
-    let sum = over_lanes(shares.into_iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
-    // 0 where no key was seen.
-    let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
-    if thread < 32 {
-        for (i, share) in (0..).zip(shares) {
-            // SAFETY: this lane's place.
-            unsafe { st_shared(weights + (i * 32 + lane) * 4, (share * normalizer).to_bits()) }
+unsafe fn weigh_splits<const W: usize>(
+    partials: &Partials,
+    count: u32,
+    (thread, threads): (u32, u32),
+    weights: u32,
+    target: &impl Fn(u32) -> Target,
+) {
+    let (warp, lane) = (thread / 32, thread % 32);
+    let row = |i: usize| warp + i as u32 * (threads / 32);
+    let mut lse = [[f32::NEG_INFINITY; LSE_A_LANE]; W];
+    for (of_warp, lse) in lse.iter_mut().enumerate() {
+        let row = row(of_warp);
+        let at = partials.lse + target(row).index * 4;
+        for (i, lse) in (0..).zip(lse) {
+            let split = i * 32 + lane;
+            let is_there = row < count && split < partials.splits;
+            let at = at + u64::from(split) * partials.rows * 4;
+            // SAFETY: an element of the partial LSE.
+            *lse = f32::from_bits(unsafe { ld_global_b32_if(is_there, at, f32::NEG_INFINITY.to_bits()) });
         }
     }
-    // The weights are there.
-    sync_threads();
-    if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 }
+    for (of_warp, &lse) in lse.iter().enumerate() {
+        let row = row(of_warp);
+        let most = over_lanes(lse.iter().fold(f32::NEG_INFINITY, |most, &lse| max(most, lse)), max);
+        // −∞ − −∞ would be NaN.
+        let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
+        let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
+        let sum = over_lanes(shares.iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
+        // 0 where no key was seen.
+        let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
+        if row < count {
+            for (i, share) in (0..).zip(&shares) {
+                // SAFETY: this lane's place.
+                unsafe {
+                    st_shared(
+                        weights + row * WEIGHTS_BYTES + (i * 32 + lane) * 4,
+                        (share * normalizer).to_bits(),
+                    )
+                }
+            }
+            let lse = if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 };
+            let at = target(row).lse;
+            if lane == 0 && at != 0 {
+                // SAFETY: an element of LSE.
+                unsafe { st_global_f32(at, lse) }
+            }
+        }
+    }
 }
 
 /// Combines the values of all lanes, alike in every lane.
@@ -101,47 +258,65 @@ fn over_lanes(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     combine(value, shfl_bfly::<16>(value))
 }
 
-/// The weighted sum of chunk `chunk` over the splits `group`, `group + groups`, and so on.
+/// Four neighbouring elements of a row in one group of splits.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// The row's weights in shared memory.
+    weights: u32,
+    group: u32,
+    /// Past its last split: all of them, or 0 where there is no such part.
+    past: u32,
+    /// The elements in split 0.
+    o: u64,
+}
+
+/// The weighted sum of each part over the splits `group`, `group + groups`, and so on.
 ///
 /// # Safety
-/// The weights are written, and the partial O is readable wherever they are not 0.
+/// As for [`merge_rows`]; the weights are written, and the partial O is readable wherever they are not 0.
 #[inline(always)]
-unsafe fn sum_of_group(
-    params: &CombineParams,
-    row: u32,
-    chunk: u32,
-    (group, groups): (u32, u32),
-    weights: u32,
-) -> [f32; 4] {
-    let row_bytes = u64::from(params.chunks.value) * 16;
-    let base = to_global(params.partial_o) + u64::from(row) * row_bytes + u64::from(chunk * 16);
-    let mut o = [NOTHING; 4];
-    let mut first = group;
-    while first < params.splits {
-        let loaded: [([f32; 4], f32); LOADS_IN_FLIGHT] = core::array::from_fn(|i| {
-            let split = first + i as u32 * groups;
-            // SAFETY: one of the weights, and a chunk of a split that saw keys.
-            let weight = |split: u32| unsafe { f32::from_bits(ld_shared(weights + split * 4)) };
-            let weight = if split < params.splits { weight(split) } else { 0.0 };
-            let at = base + u64::from(split) * params.rows * row_bytes;
-            // SAFETY: as above.
-            let chunk = if weight == 0.0 { [NOTHING; 4] } else { unsafe { ld_global_v4_f32(at) } };
-            (chunk, weight)
-        });
-        for (chunk, weight) in loaded {
-            // A split without keys leaves no trace, not even of a sign.
-            if weight != 0.0 {
-                o = core::array::from_fn(|i| fma(chunk[i], weight, o[i]));
+unsafe fn sum_of_parts<const P: usize, const L: usize>(
+    partials: &Partials,
+    parts: &[Part; P],
+    groups: u32,
+) -> [[f32; 4]; P] {
+    let split_bytes = partials.rows * u64::from(partials.chunks.value) * 16;
+    let mut o = [[NOTHING; 4]; P];
+    let mut first = 0;
+    while first < partials.splits {
+        let mut loaded = [[[NOTHING; 4]; L]; P];
+        let mut weight = [[0.0; L]; P];
+        for (p, part) in parts.iter().enumerate() {
+            for i in 0..L {
+                let split = first + part.group + i as u32 * groups;
+                let weight_at = part.weights + split.min(SPLITS_MAX - 1) * 4;
+                let o_at = part.o + u64::from(split) * split_bytes;
+                // SAFETY: one of the weights, and elements of a split that saw keys.
+                unsafe {
+                    let of_split = f32::from_bits(ld_shared(weight_at));
+                    weight[p][i] = if split < part.past { of_split } else { 0.0 };
+                    loaded[p][i] = ld_global_v4_f32_if(weight[p][i] != 0.0, o_at, NOTHING);
+                }
             }
         }
-        first += groups * LOADS_IN_FLIGHT as u32;
+        for p in 0..P {
+            for i in 0..L {
+                let weight = weight[p][i];
+                for e in 0..4 {
+                    let sum = fma(loaded[p][i][e], weight, o[p][e]);
+                    // A split without keys leaves no trace, not even of a sign.
+                    o[p][e] = if weight == 0.0 { o[p][e] } else { sum };
+                }
+            }
+        }
+        first += groups * L as u32;
     }
     o
 }
 
 /// The global address of a row of O, counted over all heads and batch entries.
 #[inline(always)]
-fn output_row(params: &CombineParams, row: u32) -> u64 {
+fn row_of_output(params: &CombineParams, row: u32) -> u64 {
     let (head_index, query) = params.seqlen_q.divide(row);
     let (batch, head) = params.heads_q.divide(head_index);
     let strides = &params.o_strides;

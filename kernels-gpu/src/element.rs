@@ -1,5 +1,7 @@
 //! Element types and accumulation types, as types: what differs between float16 and bfloat16 kernels.
 
+#[cfg(ferroflash_wgmma)]
+use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{math, mma};
 
 /// The element type of Q, K, V and O.
@@ -10,11 +12,28 @@ pub trait Element {
     /// Rounds two float32 and packs them, `low` in the lower half.
     fn pack(low: f32, high: f32) -> u32;
 
+    /// a · b + c of packed pairs.
+    fn fma_pair(a: u32, b: u32, c: u32) -> u32;
+
     /// D += A·B, m16n8k16, float32 accumulators.
     ///
     /// # Safety
     /// All 32 lanes take part.
     unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32);
+
+    /// D = A·Bᵀ or D += A·Bᵀ of a warpgroup, m64nNk16, A and B from shared memory.
+    ///
+    /// # Safety
+    /// As for [`wgmma::wgmma_f16`].
+    #[cfg(ferroflash_wgmma)]
+    unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
+
+    /// D += A·B of a warpgroup, m64nNk16, A from registers.
+    ///
+    /// # Safety
+    /// As for [`wgmma::wgmma_f16_from_registers`].
+    #[cfg(ferroflash_wgmma)]
+    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
 }
 
 /// float16.
@@ -29,9 +48,28 @@ impl Element for F16 {
     }
 
     #[inline(always)]
+    fn fma_pair(a: u32, b: u32, c: u32) -> u32 {
+        math::fma_f16x2(a, b, c)
+    }
+
+    #[inline(always)]
     unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32) {
         // SAFETY: the caller's.
         unsafe { mma::mma_f32_f16(d, a, b0, b1) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_f16::<ACCUMULATE, N>(d, a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_f16_from_registers::<N>(d, a, b) }
     }
 }
 
@@ -47,9 +85,28 @@ impl Element for Bf16 {
     }
 
     #[inline(always)]
+    fn fma_pair(a: u32, b: u32, c: u32) -> u32 {
+        math::fma_bf16x2(a, b, c)
+    }
+
+    #[inline(always)]
     unsafe fn mma(d: &mut [f32; 4], a: [u32; 4], b0: u32, b1: u32) {
         // SAFETY: the caller's.
         unsafe { mma::mma_f32_bf16(d, a, b0, b1) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_bf16::<ACCUMULATE, N>(d, a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_bf16_from_registers::<N>(d, a, b) }
     }
 }
 

@@ -1,19 +1,20 @@
 //! From accumulators to global memory: the merge of warps that saw different keys, O, and LSE.
 
 use crate::element::Element;
-use crate::forward::Config;
+use crate::forward::{Config, rows_of_block};
 use crate::geometry;
 use crate::params::ForwardParams;
+use crate::ptx::math::select;
 use crate::ptx::memory::{
     ld_shared_v2_f32, ld_shared_v4, st_global_f32, st_global_v2, st_global_v4, st_shared, st_shared_v2_f32,
     to_global,
 };
-use crate::ptx::warp::sync_warp;
+use crate::ptx::warp::{shfl_bfly_b32, sync_warp};
+use crate::row::Isa;
 use crate::scheduler::Work;
 use crate::softmax::{OnlineSoftmax, scale_rows};
 use crate::swizzle::Swizzle;
 use crate::tile::OutputFragment;
-use cuda_std::thread::sync_threads;
 
 /// Where a warp and a lane stand in the CTA's block.
 #[derive(Clone, Copy)]
@@ -40,7 +41,8 @@ impl Position {
 /// `smem` on: in pairs, the upper half into the lower one, until one is left. The order is always the same.
 ///
 /// # Safety
-/// All threads of the CTA take part; shared memory holds [`geometry::merge_bytes`] and nothing that is needed.
+/// All threads of those warps take part, and `sync` is a barrier of them all; shared memory holds [`geometry::merge_bytes`] and
+/// nothing that is needed.
 #[inline(always)]
 pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
     softmax: &mut OnlineSoftmax<M>,
@@ -48,6 +50,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
     smem: u32,
     position: Position,
     scale_log2: f32,
+    sync: impl Fn(),
 ) {
     let Position { warp_row, warp_n, lane } = position;
     let o_row_bytes = geometry::merge_row_bytes(&C::ROW);
@@ -58,7 +61,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
         let state = slot + C::ROW.block_m * o_row_bytes;
         let o_at = |m, half, n: usize| slot + row(m, half) * o_row_bytes + n as u32 * 32 + lane % 4 * 8;
         // The buffer is free: the main loop, or the pairs before, are done with it.
-        sync_threads();
+        sync();
         if warp_n / pairs == 1 {
             for m in 0..M {
                 for half in 0..2 {
@@ -77,7 +80,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
             }
         }
         // The buffer is full.
-        sync_threads();
+        sync();
         if warp_n < pairs {
             for m in 0..M {
                 // SAFETY: places that the other warp's lane of the same number has written.
@@ -101,7 +104,7 @@ pub unsafe fn merge_warps<C: Config, const M: usize, const D: usize>(
     }
     if geometry::warps_n(&C::ROW) > 1 {
         // O goes out through the same memory.
-        sync_threads();
+        sync();
     }
 }
 
@@ -142,7 +145,7 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
     for step in 0..M as u32 * 16 / rows_a_step {
         let row = warp_row + step * rows_a_step + lane_row;
         let global_row = work.first_row + row;
-        if global_row < C::ROWS.count(params) {
+        if global_row < past_rows::<C>(params, work) {
             let at = output_row::<C>(params, work, global_row);
             for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
                 let chunk = lane_chunk + group * swizzle.span();
@@ -154,6 +157,56 @@ pub unsafe fn store_output<C: Config, const M: usize, const D: usize>(
             }
         }
     }
+}
+
+/// Writes a warp's 16 rows of O without a detour through shared memory: the four lanes of a row exchange what they hold of four
+/// neighbouring n8 tiles, until each has the 128 bits of one.
+///
+/// # Safety
+/// All 32 lanes take part. O's rows below seqlen_q are writable.
+#[inline(always)]
+pub unsafe fn store_output_from_registers<C: Config, const D: usize>(
+    params: &ForwardParams,
+    work: &Work,
+    softmax: &OnlineSoftmax<1>,
+    mut acc_o: OutputFragment<1, D>,
+    position: Position,
+) {
+    let Position { warp_row, lane, .. } = position;
+    scale_rows(&mut acc_o[0], softmax.normalizer(0));
+    for half in 0..2 {
+        let row = work.first_row + warp_row + half as u32 * 8 + lane / 4;
+        let visible = row < past_rows::<C>(params, work);
+        let at = output_row::<C>(params, work, row) + u64::from(lane % 4 * Swizzle::CHUNK_BYTES);
+        for (group, tiles) in (0..).zip(acc_o[0].chunks_exact(4)) {
+            let pairs =
+                core::array::from_fn(|n| C::Element::pack(tiles[n][2 * half], tiles[n][2 * half + 1]));
+            let chunk = transpose_quad(pairs, lane);
+            if visible {
+                // SAFETY: a chunk of a row of O.
+                unsafe { st_global_v4(at + group * 4 * u64::from(Swizzle::CHUNK_BYTES), chunk) }
+            }
+        }
+    }
+}
+
+/// Transposes the 4×4 values of four lanes: what lane i of them has as number j, lane j gets as number i.
+#[inline(always)]
+fn transpose_quad(mut values: [u32; 4], lane: u32) -> [u32; 4] {
+    for (distance, pairs) in [(1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]])] {
+        let upper = lane & distance != 0;
+        for [low, high] in pairs {
+            let (kept, given) =
+                (select(upper, values[high], values[low]), select(upper, values[low], values[high]));
+            let taken = match distance {
+                1 => shfl_bfly_b32::<1>(given),
+                _ => shfl_bfly_b32::<2>(given),
+            };
+            values[low] = select(upper, taken, kept);
+            values[high] = select(upper, kept, taken);
+        }
+    }
+    values
 }
 
 /// Writes a warp's rows of O and LSE of a split, in float32.
@@ -173,7 +226,7 @@ pub unsafe fn store_partial<C: Config, const M: usize, const D: usize>(
         let lse = softmax.lse(m, params.scale_log2);
         for half in 0..2 {
             let row = work.first_row + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
-            if row < C::ROWS.count(params) {
+            if row < past_rows::<C>(params, work) {
                 let index = partial_index::<C>(params, work, row);
                 let o_row = partial_o_row::<C>(params, index) + u64::from(position.lane % 4 * 8);
                 // SAFETY: elements of the partial O and LSE; four lanes share the row.
@@ -191,9 +244,20 @@ pub unsafe fn store_partial<C: Config, const M: usize, const D: usize>(
     }
 }
 
+/// Past the last row of the work's block.
+#[inline(always)]
+pub fn past_rows<C: Config>(params: &ForwardParams, work: &Work) -> u32 {
+    let count = C::ROWS.count(params);
+    match C::ROW.isa {
+        // A warp has no rows beyond its block.
+        Isa::Mma => count,
+        Isa::Wgmma => count.min(work.first_row + rows_of_block::<C>(params)),
+    }
+}
+
 /// Where a row's LSE stands in `[batch, heads_q, seqlen_q]`.
 #[inline(always)]
-fn lse_index<C: Config>(params: &ForwardParams, work: &Work, row: u32) -> u64 {
+pub fn lse_index<C: Config>(params: &ForwardParams, work: &Work, row: u32) -> u64 {
     let (query, head) = C::ROWS.query_and_head(params, row);
     let head = u64::from(work.batch) * u64::from(params.heads_q) + u64::from(work.head_q + head);
     head * u64::from(params.seqlen_q) + u64::from(query)
@@ -242,7 +306,7 @@ pub unsafe fn store_lse<C: Config, const M: usize>(
         for (half, lse) in lse.into_iter().enumerate() {
             let row = work.first_row + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
             // Four lanes share the row.
-            if position.lane % 4 == 0 && row < C::ROWS.count(params) {
+            if position.lane % 4 == 0 && row < past_rows::<C>(params, work) {
                 // SAFETY: an element of LSE.
                 unsafe { st_global_f32(to_global(params.lse) + lse_index::<C>(params, work, row) * 4, lse) }
             }

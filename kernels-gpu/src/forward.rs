@@ -3,6 +3,7 @@
 //! A CTA walks the blocks of keys from the last visible one to the first: those that some row sees only in part
 //! come first, in a loop of their own, and the loop over full blocks needs neither masks nor bounds.
 
+use crate::combine::merge_in_last_cta;
 use crate::copy::{TileCopy, copy_queries};
 use crate::element::{Element, ScoreAccumulation};
 use crate::epilogue::{Position, merge_warps, store_lse, store_output, store_partial};
@@ -15,7 +16,7 @@ use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_global_b32, ld_shared, st_shared, to_global};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
-use crate::row::{Row, Schedule};
+use crate::row::{Isa, Row, Schedule};
 use crate::scheduler::{KeyBlocks, Rows, Work};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::{LaneView, OutputFragment};
@@ -224,25 +225,57 @@ fn next_slot<C: Config>() -> u32 {
 /// As for [`forward`]; [`Schedule::Persistent`] has its slot written.
 #[inline(always)]
 unsafe fn work_in_hand<C: Config>(params: &ForwardParams) -> Work {
-    let block_m = C::ROW.block_m;
-    match C::ROW.schedule {
-        Schedule::Grid => Work::of_head(params, block_idx_x_again(), block_m),
-        // SAFETY: the caller's.
-        Schedule::Persistent => Work::of_head(params, unsafe { ld_shared(current_slot::<C>()) }, block_m),
-        Schedule::Split => Work::of_split(params, block_idx_x_again(), block_m, |batch| {
-            let (most, lengths) = (params.seqlen_k, params.split.seqlens_k);
-            // SAFETY: an element of seqlens_k.
-            let given = || unsafe { ld_global_b32(to_global(lengths) + u64::from(batch) * 4) };
-            // Clamped, so that a wrong length reads nothing outside of K and V.
-            if lengths == 0 { most } else { given().min(most) }
-        }),
+    // SAFETY: the caller's.
+    unsafe {
+        let index = match C::ROW.schedule {
+            Schedule::Grid | Schedule::Split => block_idx_x_again(),
+            Schedule::Persistent => ld_shared(current_slot::<C>()),
+        };
+        work_of::<C>(params, index)
     }
+}
+
+/// The tile of this number, or its split.
+///
+/// # Safety
+/// As for [`keys_of_batch`].
+#[inline(always)]
+pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work {
+    let rows = rows_of_block::<C>(params);
+    match C::ROW.schedule {
+        Schedule::Grid | Schedule::Persistent => Work::of_head(params, index, rows),
+        // SAFETY: the caller's.
+        Schedule::Split => {
+            Work::of_split(params, index, rows, |batch| unsafe { keys_of_batch(params, batch) })
+        }
+    }
+}
+
+/// Query rows of a block that are used: [`geometry::rows_of_block`].
+#[inline(always)]
+pub fn rows_of_block<C: Config>(params: &ForwardParams) -> u32 {
+    match C::ROW.isa {
+        Isa::Mma => C::ROW.block_m,
+        Isa::Wgmma => C::ROWS.of_block(params, C::ROW.block_m),
+    }
+}
+
+/// Keys of a batch entry's sequence, clamped so that a wrong length reads nothing outside of K and V.
+///
+/// # Safety
+/// The lengths, if given, hold an element a batch entry.
+#[inline(always)]
+unsafe fn keys_of_batch(params: &ForwardParams, batch: u32) -> u32 {
+    let (most, lengths) = (params.seqlen_k, params.split.seqlens_k);
+    // SAFETY: an element of seqlens_k.
+    let given = || unsafe { ld_global_b32(to_global(lengths) + u64::from(batch) * 4) };
+    if lengths == 0 { most } else { given().min(most) }
 }
 
 /// The blocks of keys that a tile works on.
 #[inline(always)]
-fn key_blocks<C: Config>(params: &ForwardParams, work: &Work) -> KeyBlocks {
-    let blocks = KeyBlocks::new(params, C::ROWS, work, C::ROW.block_m, C::ROW.block_n);
+pub fn key_blocks<C: Config>(params: &ForwardParams, work: &Work) -> KeyBlocks {
+    let blocks = KeyBlocks::new(params, C::ROWS, work, rows_of_block::<C>(params), C::ROW.block_n);
     match C::ROW.schedule {
         Schedule::Grid | Schedule::Persistent => blocks,
         Schedule::Split => blocks.of_split(work.split, params.split.split_blocks),
@@ -349,7 +382,8 @@ unsafe fn tile<C: Config, const M: usize, const N: usize, const D: usize, const 
         let work = work_in_hand::<C>(params);
         let position = Position::new::<C>(thread_idx_x_again());
         softmax.reduce_sum();
-        merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, params.scale_log2);
+        let scale_log2 = params.scale_log2;
+        merge_warps::<C, M, D>(&mut softmax, &mut acc_o, dynamic_smem(), position, scale_log2, sync_threads);
         if position.warp_n == 0 {
             if matches!(C::ROW.schedule, Schedule::Split) && params.split.splits.value > 1 {
                 store_partial::<C, M, D>(params, &work, &softmax, acc_o, position);
@@ -365,7 +399,12 @@ unsafe fn tile<C: Config, const M: usize, const N: usize, const D: usize, const 
             core::hint::assert_unchecked(params.causal != 0);
             // Computed anew, so that the main loop need not keep registers for what is hardly ever used.
             let work = work_in_hand::<C>(params);
-            nonfinite::restore::<C>(params, &work, &key_blocks::<C>(params, &work));
+            let rows = (work.first_row, C::ROW.block_m);
+            let threads = (thread_idx_x_again(), geometry::threads(&C::ROW));
+            nonfinite::restore::<C>(params, &work, &key_blocks::<C>(params, &work), rows, threads);
+        }
+        if matches!(C::ROW.schedule, Schedule::Split) && params.split.counters != 0 {
+            merge_in_last_cta::<C>(params, &work);
         }
     }
 }

@@ -1,20 +1,35 @@
 //! What follows from a row by arithmetic: threads, warps' shares, grid, shared memory, registers, FLOPs.
 
-use crate::row::{Accumulation, REGISTERS_MAX, Row, Schedule};
+use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule};
 
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
 /// Registers a kernel needs beside its fragments: addresses, loop state, softmax state and operands in flight.
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
+/// The same with [`Isa::Wgmma`], where operands and addresses are descriptors.
+const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 
+/// Warps of a CTA of [`Isa::Wgmma`] that copy tiles instead of computing: one warpgroup.
+pub const PRODUCER_WARPS: u32 = 4;
+/// Bytes of shared memory that a CTA of [`Isa::Wgmma`] keeps for its barriers and for the work in hand, behind the tiles.
+const BARRIER_BYTES: u32 = 512;
+/// The most registers that setmaxnreg is asked for: a multiple of 8 below [`REGISTERS_MAX`].
+const SETMAXNREG_MAX: u32 = 240;
+
 /// The most splits of the keys.
 pub const SPLITS_MAX: u32 = 256;
+/// Parts in which the splits of a query row are merged: four neighbouring elements of one of several groups of splits each.
+pub const COMBINE_PARTS: u32 = 256;
+/// Bytes of shared memory in which the splits of a query row are merged: a weight a split, and a float4 a part.
+pub const COMBINE_ROW_BYTES: u32 = SPLITS_MAX * 4 + COMBINE_PARTS * 16;
+/// Query rows that a warp weighs the splits of at a time, where the last CTA of a tile merges them.
+pub const COMBINE_ROWS_A_WARP: u32 = 2;
 /// Threads of a CTA of the combine kernel.
-pub const COMBINE_THREADS: u32 = 256;
-/// Dynamic shared memory of a CTA of the combine kernel: a weight a split, and a float4 a thread.
-pub const COMBINE_SMEM_BYTES: u32 = SPLITS_MAX * 4 + COMBINE_THREADS * 16;
+pub const COMBINE_THREADS: u32 = COMBINE_PARTS;
+/// Dynamic shared memory of a CTA of the combine kernel.
+pub const COMBINE_SMEM_BYTES: u32 = COMBINE_ROW_BYTES;
 
 /// Threads of a CTA.
 pub const fn threads(row: &Row) -> u32 {
@@ -23,7 +38,10 @@ pub const fn threads(row: &Row) -> u32 {
 
 /// Query rows of a warp where all warps lie along the rows, as far as there are 16 rows for each.
 pub const fn warp_rows_by_default(row: &Row) -> u32 {
-    let share = row.block_m / row.warps;
+    let share = match row.isa {
+        Isa::Mma => row.block_m / row.warps,
+        Isa::Wgmma => 16,
+    };
     if share > 16 { share } else { 16 }
 }
 
@@ -35,7 +53,38 @@ pub const fn warps_m(row: &Row) -> u32 {
 /// Warps along the keys of a block: the warps left over where `block_m` has too few rows for all.
 /// Each keeps its own row_max, row_sum and O, merged after the main loop.
 pub const fn warps_n(row: &Row) -> u32 {
-    row.warps / warps_m(row)
+    match row.isa {
+        Isa::Mma => row.warps / warps_m(row),
+        Isa::Wgmma => (row.warps - PRODUCER_WARPS) / warps_m(row),
+    }
+}
+
+/// Warpgroups of a CTA of [`Isa::Wgmma`] that compute, 64 query rows each.
+pub const fn consumer_warpgroups(row: &Row) -> u32 {
+    (row.warps - PRODUCER_WARPS) / 4
+}
+
+/// Elements of head_dim that lie side by side in shared memory in a CTA of [`Isa::Wgmma`]: a tile is split into columns of this
+/// width, each a tile of its own with a swizzle that spans its rows.
+pub const fn column_width(row: &Row) -> u32 {
+    if row.head_dim.is_multiple_of(64) { 64 } else { 32 }
+}
+
+/// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
+pub const fn producer_registers(row: &Row) -> u32 {
+    match (consumer_warpgroups(row), row.min_ctas) {
+        (1, _) | (2, 1) => 40,
+        (2, _) => 24,
+        _ => 32,
+    }
+}
+
+/// Registers of a thread that computes, in a CTA of [`Isa::Wgmma`]: its share of what the copying warpgroup gives back.
+pub const fn consumer_registers(row: &Row) -> u32 {
+    let consumers = consumer_warpgroups(row);
+    let all = registers_at_start(row) / 8 * 8 * (consumers + 1);
+    let share = (all - producer_registers(row)) / consumers / 8 * 8;
+    if share < SETMAXNREG_MAX { share } else { SETMAXNREG_MAX }
 }
 
 /// m16 tiles of query rows a warp holds.
@@ -43,9 +92,12 @@ pub const fn m_tiles(row: &Row) -> u32 {
     row.warp_rows / 16
 }
 
-/// Keys of a block that fall to one warp.
+/// Keys of a block that fall to one warp. With [`Isa::Wgmma`], warps along the keys take whole blocks in turns.
 pub const fn keys_per_warp(row: &Row) -> u32 {
-    row.block_n / warps_n(row)
+    match row.isa {
+        Isa::Mma => row.block_n / warps_n(row),
+        Isa::Wgmma => row.block_n,
+    }
 }
 
 /// n8 tiles of S a warp holds.
@@ -79,14 +131,27 @@ pub const fn registers_estimate(row: &Row) -> u32 {
         // The float16 accumulators live until they are widened.
         Accumulation::F16 => s_registers(row) / 2,
     };
-    let beside = if acc_s > q { acc_s } else { q };
-    s_registers(row) + o_registers(row) + beside + REGISTERS_BESIDE_FRAGMENTS
+    let (operand, beside) = match row.isa {
+        Isa::Mma => (if acc_s > q { acc_s } else { q }, REGISTERS_BESIDE_FRAGMENTS),
+        // P of the block before is multiplied while S of this one comes in.
+        Isa::Wgmma => (s_registers(row) / 2, REGISTERS_BESIDE_FRAGMENTS_WGMMA),
+    };
+    s_registers(row) + o_registers(row) + operand + beside
 }
 
-/// Registers a thread may have: the architecture's maximum, or what `min_ctas` leaves it.
-pub const fn registers_limit(row: &Row) -> u32 {
+/// Registers a thread has at the start: the architecture's maximum, or what `min_ctas` leaves it.
+pub const fn registers_at_start(row: &Row) -> u32 {
     let share = REGISTERS_PER_SM / (threads(row) * row.min_ctas) / 8 * 8;
     if share < REGISTERS_MAX { share } else { REGISTERS_MAX }
+}
+
+/// Registers a thread may have: the architecture's maximum, or what `min_ctas` leaves it; with [`Isa::Wgmma`], a thread that
+/// computes.
+pub const fn registers_limit(row: &Row) -> u32 {
+    match row.isa {
+        Isa::Mma => registers_at_start(row),
+        Isa::Wgmma => consumer_registers(row),
+    }
 }
 
 /// Bytes of a tile of `rows` × head_dim in shared memory.
@@ -110,21 +175,43 @@ pub const fn merge_bytes(row: &Row) -> u32 {
     warps_n(row) / 2 * merge_slot_bytes(row)
 }
 
-/// Offset in shared memory of what CTAs of [`Schedule::Persistent`] keep there: which work is in hand, and which is next.
-/// Behind Q and `stages` × (K, V), or the merge buffer that overlays them.
+/// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
+pub const fn q_buffers(row: &Row) -> u32 {
+    let q = tile_bytes(row, row.block_m);
+    match (row.isa, row.schedule) {
+        (Isa::Wgmma, Schedule::Persistent) if 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES => 2,
+        _ => 1,
+    }
+}
+
+/// Bytes of all stages of K and V.
+const fn kv_bytes(row: &Row) -> u32 {
+    2 * row.stages * tile_bytes(row, row.block_n)
+}
+
+/// Offset in shared memory of what stands behind Q and `stages` × (K, V), or the merge buffer that overlays them: which work is
+/// in hand, and which is next ([`Schedule::Persistent`]); the barriers ([`Isa::Wgmma`]).
 pub const fn work_slots_offset(row: &Row) -> u32 {
-    let pipeline = tile_bytes(row, row.block_m) + 2 * row.stages * tile_bytes(row, row.block_n);
+    let pipeline = q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row);
     let merge = merge_bytes(row);
     if pipeline > merge { pipeline } else { merge }
 }
 
 /// Bytes of dynamic shared memory a CTA needs.
 pub const fn smem_bytes(row: &Row) -> u32 {
-    let work_slots = match row.schedule {
-        Schedule::Persistent => 8,
-        Schedule::Grid | Schedule::Split => 0,
-    };
-    work_slots_offset(row) + work_slots
+    let tiles = work_slots_offset(row);
+    match (row.isa, row.schedule) {
+        (Isa::Wgmma, _) => tiles + BARRIER_BYTES,
+        (Isa::Mma, Schedule::Persistent) => tiles + 8,
+        (Isa::Mma, Schedule::Split) if tiles < COMBINE_ROW_BYTES => COMBINE_ROW_BYTES,
+        (Isa::Mma, Schedule::Grid | Schedule::Split) => tiles,
+    }
+}
+
+/// Query rows whose splits a CTA of [`Schedule::Split`] merges at a time, as far as its warps and its shared memory go.
+pub const fn combine_rows(row: &Row) -> u32 {
+    let (room, of_warps) = (smem_bytes(row) / COMBINE_ROW_BYTES, COMBINE_ROWS_A_WARP * row.warps);
+    if room < of_warps { room } else { of_warps }
 }
 
 /// Query heads whose rows share a block: all of a KV head's (`group` of them) where rows are packed.
@@ -135,9 +222,19 @@ pub const fn packed_heads(row: &Row, group: u32) -> u32 {
     }
 }
 
+/// Query rows of a block that are used: with [`Isa::Wgmma`] whole queries of all packed heads, as one bulk copy brings a box of
+/// them; 0 where a block has no room for one.
+pub const fn rows_of_block(row: &Row, group: u32) -> u32 {
+    let heads = packed_heads(row, group);
+    match row.isa {
+        Isa::Mma => row.block_m,
+        Isa::Wgmma => row.block_m / heads * heads,
+    }
+}
+
 /// Blocks of query rows of one head, or of all `group` heads of a KV head where rows are packed.
 pub const fn query_blocks(row: &Row, seqlen_q: u32, group: u32) -> u32 {
-    (seqlen_q * packed_heads(row, group)).div_ceil(row.block_m)
+    (seqlen_q * packed_heads(row, group)).div_ceil(rows_of_block(row, group))
 }
 
 /// Blocks of query rows of all heads and batch entries.
@@ -196,6 +293,10 @@ mod tests {
         assert_eq!(smem_bytes(&low), 2 * merge_slot_bytes(&low));
         let persistent = Row { schedule: Schedule::Persistent, ..ROW };
         assert_eq!(smem_bytes(&persistent), smem_bytes(&ROW) + 8);
+        let split = Row { schedule: Schedule::Split, ..ROW };
+        assert_eq!((smem_bytes(&split), combine_rows(&split)), (smem_bytes(&ROW), 8));
+        let small = Row { head_dim: 32, block_m: 16, block_n: 64, stages: 1, ..split };
+        assert_eq!((smem_bytes(&small), combine_rows(&small)), (1024 + 2 * 4096, 1));
     }
 
     #[test]

@@ -12,6 +12,7 @@ extern crate alloc;
 #[macro_use]
 pub mod table;
 
+pub mod descriptor;
 pub mod divisor;
 pub mod fragment;
 pub mod geometry;
@@ -34,6 +35,8 @@ pub mod entry;
 pub mod epilogue;
 #[cfg(target_arch = "nvptx64")]
 pub mod forward;
+#[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
+pub mod forward_wgmma;
 #[cfg(target_arch = "nvptx64")]
 pub mod gemm;
 #[cfg(target_arch = "nvptx64")]

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Everything a PTX folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +68,8 @@ pub struct Kernel<R = Row> {
 /// What ptxas reports of one kernel on one architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
-    /// Registers a thread.
+    /// Registers a thread has at the start. A kernel of [`crate::row::Isa::Wgmma`] hands them on by setmaxnreg, so that its threads
+    /// have [`crate::geometry::producer_registers`] or [`crate::geometry::consumer_registers`].
     pub registers: u32,
     /// Bytes of spill stores a thread.
     pub spill_stores: u32,

@@ -16,8 +16,8 @@ pub enum RowLimits<const M: usize> {
         /// Keys of the sequence.
         seqlen_k: u32,
     },
-    /// Packed rows.
-    Packed([[u32; 2]; M]),
+    /// Any rows: the limit of each.
+    EachRow([[u32; 2]; M]),
 }
 
 impl<const M: usize> RowLimits<M> {
@@ -35,12 +35,17 @@ impl<const M: usize> RowLimits<M> {
                 let first = (first_row + 1).wrapping_add(work.seqlen_k).wrapping_sub(params.seqlen_q);
                 Self::OfHead { first: first as i32, seqlen_k: work.seqlen_k }
             }
-            Rows::Packed => {
-                let row = |m: usize, half: usize| first_row + (m * 16 + half * 8) as u32;
-                let limit = |m, half| rows.visible_end(params, row(m, half), work.seqlen_k);
-                Self::Packed(core::array::from_fn(|m| core::array::from_fn(|half| limit(m, half))))
-            }
+            Rows::Packed => Self::each_row(params, rows, work, warp_row, lane),
         }
+    }
+
+    /// As [`Self::new`], in a register a row: for kernels that have them to spare.
+    #[inline(always)]
+    pub fn each_row(params: &ForwardParams, rows: Rows, work: &Work, warp_row: u32, lane: u32) -> Self {
+        let first_row = work.first_row + warp_row + lane / 4;
+        let row = |m: usize, half: usize| first_row + (m * 16 + half * 8) as u32;
+        let limit = |m, half| rows.visible_end(params, row(m, half), work.seqlen_k);
+        Self::EachRow(core::array::from_fn(|m| core::array::from_fn(|half| limit(m, half))))
     }
 
     /// The limit of a row, derived anew at each call.
@@ -51,7 +56,7 @@ impl<const M: usize> RowLimits<M> {
                 let row = (m * 16 + half * 8) as i32;
                 (opaque(first as u32) as i32 + row).clamp(0, seqlen_k as i32) as u32
             }
-            Self::Packed(limits) => limits[m][half],
+            Self::EachRow(limits) => limits[m][half],
         }
     }
 
@@ -60,11 +65,11 @@ impl<const M: usize> RowLimits<M> {
     pub fn apply<const N: usize>(&self, s: &mut ScoreFragment<M, N>, first_key: u32, lane: u32) {
         let lane_key = first_key + lane % 4 * 2;
         for m in 0..M {
-            let limits = [self.of(m, 0), self.of(m, 1)];
+            // Counted from the lane's first key, so that each score is compared with a constant.
+            let limits = [0, 1].map(|half| self.of(m, half).wrapping_sub(lane_key) as i32);
             for (n, tile) in s[m].iter_mut().enumerate() {
                 for (i, score) in tile.iter_mut().enumerate() {
-                    let key = lane_key + n as u32 * 8 + i as u32 % 2;
-                    if key >= limits[i / 2] {
+                    if (n * 8 + i % 2) as i32 >= limits[i / 2] {
                         *score = f32::NEG_INFINITY;
                     }
                 }

@@ -6,9 +6,8 @@
 //! that do see them ([`restore`]). Finite inputs pay only for the look at O.
 
 use crate::element::Element;
-use crate::epilogue::{output_row, partial_index, partial_o_row};
+use crate::epilogue::{output_row, partial_index, partial_o_row, past_rows};
 use crate::forward::Config;
-use crate::geometry;
 use crate::params::ForwardParams;
 use crate::ptx::math::fma;
 use crate::ptx::memory::{
@@ -17,7 +16,6 @@ use crate::ptx::memory::{
 use crate::row::Schedule;
 use crate::scheduler::{KeyBlocks, Work};
 use crate::tile::OutputFragment;
-use cuda_std::thread::thread_idx_x;
 
 /// Both halves' exponents.
 const fn exponents<E: Element>() -> u32 {
@@ -36,6 +34,20 @@ pub fn in_fragment<const M: usize, const D: usize>(acc_o: &OutputFragment<M, D>)
     }
     // Equal to itself and to 0, or NaN.
     sums[0] + sums[1] + sums[2] + sums[3] != 0.0
+}
+
+/// Takes in packed elements: the result holds NaN once any of them was NaN or infinite, and else zeros.
+#[inline(always)]
+pub fn take_in<E: Element>(seen: u32, pair: u32) -> u32 {
+    // 0 · x is 0 for finite x and NaN otherwise, and NaN stays in a sum.
+    E::fma_pair(pair, 0, seen)
+}
+
+/// Whether anything but zeros was seen.
+#[inline(always)]
+pub fn was_seen(seen: u32) -> bool {
+    // Zeros may be negative.
+    seen & 0x7fff_7fff != 0
 }
 
 /// Replaces NaN and infinities by 0 in a 16-byte chunk of shared memory.
@@ -87,21 +99,27 @@ fn widened<E: Element>(v: u16) -> f32 {
 }
 
 /// Adds to O (or to the split's partial O), already written, the non-finite elements of V in the blocks that are seen
-/// only in part.
+/// only in part: for `rows` rows from `first_row` on, by `threads` threads of which this one is number `thread`.
 ///
 /// # Safety
-/// All threads of the CTA take part after a barrier that follows the writes to O; the rest as for the kernel.
+/// All those threads take part after a barrier that follows their writes to the rows of O; the rest as for the kernel.
 #[inline(always)]
-pub unsafe fn restore<C: Config>(params: &ForwardParams, work: &Work, blocks: &KeyBlocks) {
-    let (head_dim, threads) = (C::ROW.head_dim, geometry::threads(&C::ROW));
+pub unsafe fn restore<C: Config>(
+    params: &ForwardParams,
+    work: &Work,
+    blocks: &KeyBlocks,
+    (first_row, rows): (u32, u32),
+    (thread, threads): (u32, u32),
+) {
+    let head_dim = C::ROW.head_dim;
     let strides = &params.v_strides;
     let head = i64::from(work.batch) * strides.batch + i64::from(work.head_kv) * strides.head;
     let v_head = to_global(params.v).wrapping_add_signed(head);
     let partial = matches!(C::ROW.schedule, Schedule::Split) && params.split.splits.value > 1;
-    let mut element = thread_idx_x();
-    while element < C::ROW.block_m * head_dim {
-        let (row, column) = (work.first_row + element / head_dim, element % head_dim);
-        if row < C::ROWS.count(params) {
+    let mut element = thread;
+    while element < rows * head_dim {
+        let (row, column) = (first_row + element / head_dim, element % head_dim);
+        if row < past_rows::<C>(params, work) {
             let end = C::ROWS.visible_end(params, row, work.seqlen_k).min(blocks.end * C::ROW.block_n);
             let mut key = blocks.full.max(blocks.first) * C::ROW.block_n;
             while key < end {

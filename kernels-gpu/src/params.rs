@@ -90,10 +90,42 @@ pub struct SplitParams {
     pub partial_o: u64,
     /// LSE of each split, float32 `[splits, batch, heads_q, seqlen_q]`; unused for one split.
     pub partial_lse: u64,
+    /// A u32 a block of query rows, 0 before the launch and after it, by which the last CTA of the block knows that it is to merge the
+    /// splits; 0 where there is one split, or the combine kernel merges them. Unused by [`crate::row::Isa::Wgmma`].
+    pub counters: u64,
     /// Splits: at least ⌈key blocks / split_blocks⌉.
     pub splits: Divisor,
     /// Blocks of keys of a split.
     pub split_blocks: u32,
+}
+
+/// A tensor map (PTX ISA, "Tensor"): what a bulk copy has to know of a tensor in global memory, in the device's own encoding.
+/// It lies at a multiple of 64 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorMap(pub [u64; 16]);
+
+/// Parameters of a forward launch of [`crate::row::Isa::Wgmma`]. The block lies at a multiple of 64 bytes, so that the maps do;
+/// rustc knows no parameter of more than 16, `cargo xtask build-ptx` says it in the PTX.
+///
+/// Boxes have [`crate::geometry::column_width`] elements of head_dim, which the swizzle of the same width spans; rows out of
+/// bounds read as 0.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WgmmaParams {
+    /// Q as `[batch, tile_heads, seqlen_q, packed heads, head_dim]`: a box is one block of query rows.
+    pub q: TensorMap,
+    /// K as `[batch, heads_kv, seqlen_k, head_dim]`: a box is one block of keys.
+    pub k: TensorMap,
+    /// V, as K.
+    pub v: TensorMap,
+    /// What every forward launch has.
+    pub forward: ForwardParams,
+}
+
+impl WgmmaParams {
+    /// The least alignment of the block, in bytes.
+    pub const ALIGN: u32 = 64;
 }
 
 /// Parameters of a combine launch, one CTA a query row. All pointers are device addresses.
@@ -174,10 +206,24 @@ impl ForwardParams {
         let PersistentParams { counter, tiles, reserved } = self.persistent;
         bytes.u64s([counter]);
         bytes.u32s([tiles, reserved]);
-        let SplitParams { seqlens_k, partial_o, partial_lse, splits, split_blocks } = self.split;
-        bytes.u64s([seqlens_k, partial_o, partial_lse]);
+        let SplitParams { seqlens_k, partial_o, partial_lse, counters, splits, split_blocks } = self.split;
+        bytes.u64s([seqlens_k, partial_o, partial_lse, counters]);
         bytes.divisors([splits]);
         bytes.u32s([split_blocks]);
+        bytes.finish()
+    }
+}
+
+impl WgmmaParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<WgmmaParams>()] {
+        let mut bytes = Bytes::new();
+        for map in [self.q, self.k, self.v] {
+            bytes.u64s(map.0);
+        }
+        bytes.put(&self.forward.to_bytes());
+        // Up to the struct's own alignment.
+        bytes.at = bytes.bytes.len();
         bytes.finish()
     }
 }
@@ -241,6 +287,7 @@ mod tests {
                 seqlens_k: 70,
                 partial_o: 71,
                 partial_lse: 72,
+                counters: 75,
                 splits: Divisor::new(73),
                 split_blocks: 74,
             },
@@ -259,6 +306,7 @@ mod tests {
         assert_eq!(u64_at(&bytes, persistent + offset_of!(PersistentParams, counter)), 60);
         assert_eq!(u32_at(&bytes, persistent + offset_of!(PersistentParams, tiles)), 61);
         assert_eq!(u64_at(&bytes, split + offset_of!(SplitParams, partial_lse)), 72);
+        assert_eq!(u64_at(&bytes, split + offset_of!(SplitParams, counters)), 75);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, splits)), 73);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, split_blocks)), 74);
         assert_eq!(bytes.len() % 8, 0);

@@ -25,6 +25,39 @@ pub const fn smem_limit(bytes: u32) -> u32 {
     }
 }
 
+/// The instructions that a kernel is made of, and so the devices that run it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+pub enum Isa {
+    /// mma.sync and cp.async: sm_80 and everything later.
+    #[default]
+    Mma,
+    /// wgmma and bulk tensor copies: sm_90a, which only compute capability 9.0 runs.
+    Wgmma,
+}
+
+impl Isa {
+    /// The name in options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Mma => "mma",
+            Isa::Wgmma => "wgmma",
+        }
+    }
+
+    /// The architecture that kernels of it are compiled for.
+    pub const fn arch(self) -> &'static str {
+        match self {
+            Isa::Mma => "sm_80",
+            Isa::Wgmma => "sm_90a",
+        }
+    }
+}
+
 /// Element type of Q, K, V and O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -100,15 +133,19 @@ impl Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Row {
+    /// The instructions it is made of.
+    #[cfg_attr(feature = "manifest", serde(default))]
+    pub isa: Isa,
     /// Element type of Q, K, V and O.
     pub dtype: Dtype,
     /// Elements of a query, key and value vector: one of [`HEAD_DIMS`].
     pub head_dim: u32,
-    /// Query rows of a CTA: 16, 32, 64 or 128.
+    /// Query rows of a CTA: 16, 32, 64 or 128; with [`Isa::Wgmma`] 64, 128 or 192, 64 for each consumer warpgroup.
     pub block_m: u32,
-    /// Keys of a main-loop step: 32, 64 or 128.
+    /// Keys of a main-loop step: 32, 64 or 128; with [`Isa::Wgmma`] a multiple of 16 from 64 to 256.
     pub block_n: u32,
-    /// Warps of a CTA: 4 or 8.
+    /// Warps of a CTA: 4 or 8; with [`Isa::Wgmma`] one for 16 rows, or two that take keys in turns, and four that
+    /// copy.
     pub warps: u32,
     /// Buffers for K and V in shared memory: 1 to 4.
     pub stages: u32,
@@ -128,15 +165,15 @@ pub struct Row {
 pub enum RowError {
     /// `head_dim` is not one of [`HEAD_DIMS`].
     HeadDim,
-    /// `block_m` is not 16, 32, 64 or 128.
+    /// `block_m` is not 16, 32, 64 or 128; with [`Isa::Wgmma`], 64, 128 or 192.
     BlockM,
-    /// `block_n` is not 32, 64 or 128.
+    /// `block_n` is not 32, 64 or 128; with [`Isa::Wgmma`], a multiple of 16 from 64 to 256.
     BlockN,
-    /// `warps` is not 4 or 8.
+    /// `warps` is not 4 or 8; with [`Isa::Wgmma`], not block_m / 16 + 4 or, with even stages and one tile a CTA, block_m / 8 + 4.
     Warps,
     /// `stages` is not 1 to 4.
     Stages,
-    /// float16 accumulation of bfloat16 products does not exist.
+    /// float16 accumulation of bfloat16 products does not exist, and none with [`Isa::Wgmma`].
     Accumulation,
     /// `min_ctas` is 0 or over 8.
     MinCtas,
@@ -163,11 +200,13 @@ impl RowError {
     pub const fn reason(self) -> &'static str {
         match self {
             RowError::HeadDim => "head_dim must be 32, 64, 96, 128 or 256",
-            RowError::BlockM => "block_m must be 16, 32, 64 or 128",
-            RowError::BlockN => "block_n must be 32, 64 or 128",
-            RowError::Warps => "warps must be 4 or 8",
+            RowError::BlockM => "block_m must be 16, 32, 64 or 128 (wgmma: 64, 128 or 192)",
+            RowError::BlockN => "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256)",
+            RowError::Warps => {
+                "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
+            }
             RowError::Stages => "stages must be 1 to 4",
-            RowError::Accumulation => "acc F16 needs dtype F16: there is no such bf16 mma",
+            RowError::Accumulation => "acc F16 needs isa Mma and dtype F16: there is no other such kernel",
             RowError::MinCtas => "min_ctas must be 1 to 8",
             RowError::WarpRows => {
                 "warp_rows must be 16 or 32, at most block_m, and block_m / warp_rows at most warps"
@@ -211,26 +250,44 @@ impl Row {
         if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
             return Err(RowError::HeadDim);
         }
-        if !matches!(self.block_m, 16 | 32 | 64 | 128) {
+        let (block_m, block_n, warps) = match self.isa {
+            Isa::Mma => (
+                matches!(self.block_m, 16 | 32 | 64 | 128),
+                matches!(self.block_n, 32 | 64 | 128),
+                matches!(self.warps, 4 | 8),
+            ),
+            Isa::Wgmma => (
+                matches!(self.block_m, 64 | 128 | 192),
+                matches!(self.block_n, 64..=256) && self.block_n.is_multiple_of(16),
+                matches!(self.warps, 8 | 12 | 16 | 20) && self.wgmma_warps_fit(),
+            ),
+        };
+        if !block_m {
             return Err(RowError::BlockM);
         }
-        if !matches!(self.block_n, 32 | 64 | 128) {
+        if !block_n {
             return Err(RowError::BlockN);
         }
-        if !matches!(self.warps, 4 | 8) {
+        if !warps {
             return Err(RowError::Warps);
         }
         if !matches!(self.stages, 1..=4) {
             return Err(RowError::Stages);
         }
-        if matches!((self.acc, self.dtype), (Accumulation::F16, Dtype::Bf16)) {
+        if matches!(self.acc, Accumulation::F16)
+            && matches!((self.isa, self.dtype), (Isa::Wgmma, _) | (_, Dtype::Bf16))
+        {
             return Err(RowError::Accumulation);
         }
         if !matches!(self.min_ctas, 1..=8) {
             return Err(RowError::MinCtas);
         }
         let warps_fit = self.warp_rows <= self.block_m && self.block_m / self.warp_rows <= self.warps;
-        if !matches!(self.warp_rows, 16 | 32) || !warps_fit {
+        let warp_rows = match self.isa {
+            Isa::Mma => matches!(self.warp_rows, 16 | 32) && warps_fit,
+            Isa::Wgmma => self.warp_rows == 16,
+        };
+        if !warp_rows {
             return Err(RowError::WarpRows);
         }
         if geometry::keys_per_warp(self) < 16 {
@@ -246,6 +303,16 @@ impl Row {
             return Err(RowError::Registers { registers, limit });
         }
         Ok(())
+    }
+
+    /// Whether the warps beside those that copy make up a block of [`Isa::Wgmma`], or two that take keys in turns: each from buffers
+    /// of its own, and only in CTAs that have one tile.
+    const fn wgmma_warps_fit(&self) -> bool {
+        let (rows, warps) = (self.block_m / 16, self.warps - geometry::PRODUCER_WARPS);
+        warps == rows
+            || warps == 2 * rows
+                && self.stages.is_multiple_of(2)
+                && !matches!(self.schedule, Schedule::Persistent)
     }
 
     /// The entry's name in the PTX: every column is in it, but for those that have the usual value.
@@ -265,8 +332,12 @@ impl Row {
             Schedule::Persistent => "_persistent",
             Schedule::Split => "_split",
         };
+        let isa = match self.isa {
+            Isa::Mma => "",
+            Isa::Wgmma => "wgmma_",
+        };
         alloc::format!(
-            "fwd_{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}",
+            "fwd_{isa}{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}",
             self.dtype.name()
         )
     }
@@ -278,6 +349,7 @@ pub(crate) mod tests {
 
     /// A usual row, for tests to vary.
     pub(crate) const GOOD: Row = Row {
+        isa: Isa::Mma,
         dtype: Dtype::F16,
         head_dim: 64,
         block_m: 64,

@@ -64,6 +64,13 @@ impl Work {
             seqlen_k: seqlen_k(batch),
         }
     }
+
+    /// The number of the tile: the same for all of its splits.
+    #[inline(always)]
+    pub fn tile(&self, params: &ForwardParams, block_m: u32) -> u32 {
+        let head_index = self.batch * params.tile_heads.value + self.head_kv;
+        head_index * params.query_blocks.value + self.first_row / block_m
+    }
 }
 
 /// The query block that is taken as number `turn` of its head.
@@ -94,6 +101,15 @@ impl Rows {
         match self {
             Rows::OfHead => params.seqlen_q,
             Rows::Packed => params.seqlen_q * params.group.value,
+        }
+    }
+
+    /// Rows of a block of `block_m` rows that hold whole queries: [`crate::geometry::rows_of_block`].
+    #[inline(always)]
+    pub fn of_block(self, params: &ForwardParams, block_m: u32) -> u32 {
+        match self {
+            Rows::OfHead => block_m,
+            Rows::Packed => params.group.quotient(block_m) * params.group.value,
         }
     }
 
@@ -241,12 +257,15 @@ mod tests {
         let (query_blocks, tile_heads) = (Divisor::new(3), Divisor::new(2));
         let params = ForwardParams { query_blocks, tile_heads, split, ..params(50, 9, false, 3) };
         let mut seen = std::collections::BTreeSet::new();
+        let mut splits_of_tile = [0; 4 * 2 * 3];
         for index in 0..4 * 2 * 5 * 3 {
             let work = Work::of_split(&params, index, 64, |batch| 100 + batch);
             assert_eq!((work.head_q, work.seqlen_k), (work.head_kv * 3, 100 + work.batch));
             assert!(work.batch < 4 && work.head_kv < 2 && work.split < 5 && work.first_row < 150);
             assert!(seen.insert((work.batch, work.head_kv, work.split, work.first_row)));
+            splits_of_tile[work.tile(&params, 64) as usize] += 1;
         }
+        assert_eq!(splits_of_tile, [5; 4 * 2 * 3]);
     }
 
     #[test]

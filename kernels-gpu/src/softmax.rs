@@ -32,7 +32,17 @@ impl<const M: usize> OnlineSoftmax<M> {
         acc_o: &mut OutputFragment<M, D>,
         scale_log2: f32,
     ) {
-        self.grow_max(s, acc_o, scale_log2);
+        self.grow_max(s, scale_log2, |correction| {
+            for m in 0..M {
+                scale_rows(&mut acc_o[m], correction[m]);
+            }
+        });
+        self.exponentiate(s, scale_log2);
+    }
+
+    /// Turns S into P in place, relative to row_max.
+    #[inline(always)]
+    pub fn exponentiate<const N: usize>(&mut self, s: &mut ScoreFragment<M, N>, scale_log2: f32) {
         for m in 0..M {
             for half in 0..2 {
                 let offset = -base(self.row_max[m][half]) * scale_log2;
@@ -48,12 +58,14 @@ impl<const M: usize> OnlineSoftmax<M> {
         }
     }
 
+    /// Takes in the maxima of S. Where one has grown too far, rescales row_sum and hands on the factors that O is to be multiplied
+    /// with. The same for all lanes of a warp.
     #[inline(always)]
-    fn grow_max<const N: usize, const D: usize>(
+    pub fn grow_max<const N: usize>(
         &mut self,
         s: &ScoreFragment<M, N>,
-        acc_o: &mut OutputFragment<M, D>,
         scale_log2: f32,
+        rescale: impl FnOnce([[f32; 2]; M]),
     ) {
         let mut new_max = self.row_max;
         let mut grew = false;
@@ -71,14 +83,14 @@ impl<const M: usize> OnlineSoftmax<M> {
             }
         }
         if vote_any(grew) {
+            let mut correction = [[1.0; 2]; M];
             for m in 0..M {
-                let correction: [f32; 2] = core::array::from_fn(|half| {
-                    ex2((self.row_max[m][half] - base(new_max[m][half])) * scale_log2)
-                });
-                self.row_sum[m][0] *= correction[0];
-                self.row_sum[m][1] *= correction[1];
-                scale_rows(&mut acc_o[m], correction);
+                for half in 0..2 {
+                    correction[m][half] = ex2((self.row_max[m][half] - base(new_max[m][half])) * scale_log2);
+                    self.row_sum[m][half] *= correction[m][half];
+                }
             }
+            rescale(correction);
             self.row_max = new_max;
         }
     }

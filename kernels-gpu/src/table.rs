@@ -1,8 +1,8 @@
 //! The table: one line a kernel. Entry points, the host's variants, tests and benchmarks all come from it.
 
-use crate::row::{Accumulation, Dtype, Row, Schedule};
+use crate::row::{Accumulation, Dtype, Isa, Row, Schedule};
 
-/// Calls `$callback!` back with every row of the table.
+/// Calls `$callback!` back with every row of [`Isa::Mma`].
 #[cfg(not(ferroflash_rows))]
 #[macro_export]
 macro_rules! for_each_forward_kernel {
@@ -90,7 +90,46 @@ macro_rules! for_each_forward_kernel {
     };
 }
 
-// `cargo xtask build-ptx --rows` compiles other rows through the same macro.
+/// Calls `$callback!` back with every row of [`Isa::Wgmma`].
+#[cfg(not(ferroflash_rows))]
+#[macro_export]
+macro_rules! for_each_wgmma_kernel {
+    ($callback:ident) => {
+        $callback! {
+            // entry = its name in the PTX                       dtype  d    m    n   w  s  acc min_ctas warp_rows schedule
+            fwd_wgmma_f16_d64_m64n128_w12s4c1                => { F16,   64,  64, 128, 12, 4, F32, 1, 16, Grid };
+            fwd_wgmma_bf16_d64_m64n128_w12s4c1               => { Bf16,  64,  64, 128, 12, 4, F32, 1, 16, Grid };
+            fwd_wgmma_f16_d64_m64n128_w8s2c2                 => { F16,   64,  64, 128,  8, 2, F32, 2, 16, Grid };
+            fwd_wgmma_bf16_d64_m64n128_w8s2c2                => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Grid };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent    => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_persistent   => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d64_m192n128_w16s2c1_persistent    => { F16,   64, 192, 128, 16, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d64_m192n128_w16s2c1_persistent   => { Bf16,  64, 192, 128, 16, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d96_m64n128_w12s2c1                => { F16,   96,  64, 128, 12, 2, F32, 1, 16, Grid };
+            fwd_wgmma_bf16_d96_m64n128_w12s2c1               => { Bf16,  96,  64, 128, 12, 2, F32, 1, 16, Grid };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_persistent    => { F16,   96, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_persistent   => { Bf16,  96, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d128_m64n64_w12s4c1                => { F16,  128,  64,  64, 12, 4, F32, 1, 16, Grid };
+            fwd_wgmma_bf16_d128_m64n64_w12s4c1               => { Bf16, 128,  64,  64, 12, 4, F32, 1, 16, Grid };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent   => { F16,  128, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent  => { Bf16, 128, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d256_m64n64_w8s2c1                 => { F16,  256,  64,  64,  8, 2, F32, 1, 16, Grid };
+            fwd_wgmma_bf16_d256_m64n64_w8s2c1                => { Bf16, 256,  64,  64,  8, 2, F32, 1, 16, Grid };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_persistent    => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_persistent   => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_split         => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_split        => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_split         => { F16,   96, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_split        => { Bf16,  96, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_split        => { F16,  128, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_split       => { Bf16, 128, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_split         => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_split        => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Split };
+        }
+    };
+}
+
+// `cargo xtask build-ptx --rows` compiles other rows through the same macros.
 #[cfg(ferroflash_rows)]
 include!(env!("FERROFLASH_ROWS_FILE"));
 
@@ -115,14 +154,14 @@ pub struct Variant {
 }
 
 macro_rules! variants {
-    ($($entry:ident => {
+    ($isa:ident, $name:ident: $($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
         $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
     };)*) => {
-        /// Every kernel of the table.
-        pub const VARIANTS: &[Variant] = &[$(Variant {
+        const $name: &[Variant] = &[$(Variant {
             entry: stringify!($entry),
             row: Row {
+                isa: Isa::$isa,
                 dtype: Dtype::$dtype,
                 head_dim: $head_dim,
                 block_m: $block_m,
@@ -137,7 +176,29 @@ macro_rules! variants {
         }),*];
     };
 }
-for_each_forward_kernel!(variants);
+macro_rules! mma_variants {
+    ($($rows:tt)*) => { variants!(Mma, MMA_VARIANTS: $($rows)*); };
+}
+macro_rules! wgmma_variants {
+    ($($rows:tt)*) => { variants!(Wgmma, WGMMA_VARIANTS: $($rows)*); };
+}
+for_each_forward_kernel!(mma_variants);
+for_each_wgmma_kernel!(wgmma_variants);
+
+/// Every kernel of the table.
+pub const VARIANTS: &[Variant] = &ALL_VARIANTS;
+
+const ALL_VARIANTS: [Variant; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()] = {
+    let mut all = [if MMA_VARIANTS.is_empty() { WGMMA_VARIANTS[0] } else { MMA_VARIANTS[0] };
+        MMA_VARIANTS.len() + WGMMA_VARIANTS.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] =
+            if i < MMA_VARIANTS.len() { MMA_VARIANTS[i] } else { WGMMA_VARIANTS[i - MMA_VARIANTS.len()] };
+        i += 1;
+    }
+    all
+};
 
 /// A combine kernel: its entry's name and the element type of O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,12 +223,12 @@ macro_rules! check_rows {
     ($($entry:ident => { $dtype:ident, $($column:tt),* };)*) => {
         /// A constant a row, so that the compiler's message names the row.
         #[allow(non_upper_case_globals, dead_code)]
-        mod checks {
-            $(const $entry: () = match super::row_of(stringify!($entry)).check() {
+        const _: () = {
+            $(const $entry: () = match row_of(stringify!($entry)).check() {
                 Ok(()) => {}
                 Err(error) => panic!("{}", error.reason()),
             };)*
-        }
+        };
     };
 }
 
@@ -200,6 +261,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     true
 }
 for_each_forward_kernel!(check_rows);
+for_each_wgmma_kernel!(check_rows);
 
 #[cfg(all(test, feature = "manifest"))]
 mod tests {

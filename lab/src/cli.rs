@@ -15,6 +15,7 @@ mod prompt;
 mod report;
 mod sanitize;
 mod screen;
+mod searched;
 
 use crate::config::DeviceKind;
 use crate::error::{EXIT_DONE, EXIT_MISUSE, Error, Result};
@@ -98,6 +99,9 @@ pub(crate) struct Common {
     /// The GPU's number, from 0 [default: what lab.toml says]
     #[arg(long, value_name = "N")]
     pub(crate) ordinal: Option<u32>,
+    /// Take compiled kernels from this folder and compile nothing: without rows, all it holds; a search is of the rows in it
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) ptx: Option<PathBuf>,
     /// Results as one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
@@ -110,6 +114,17 @@ pub(crate) struct Common {
     /// Seed of the search [default: drawn, and kept in the session]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+}
+
+impl Common {
+    /// The folder of compiled kernels that candidates come from: the one named, or that of the session which is resumed.
+    pub(crate) fn compiled(&self) -> Option<PathBuf> {
+        let of_session = || {
+            let header = crate::session::read_header(self.resume.as_deref()?).ok()?;
+            header.kernels.map(|kernels| kernels.folder)
+        };
+        self.ptx.clone().or_else(of_session)
+    }
 }
 
 /// Runs the program; returns its exit code.

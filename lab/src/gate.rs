@@ -5,10 +5,14 @@
 //! or none in the second, can judge nothing and says so.
 
 mod counted;
+mod plant;
 mod timed;
 
 pub use counted::{Change, Counted, compare_counters};
-pub use timed::{Finding, GateRule, Pairs, Samples, Subject, TimeGate, Timed, TimedGateError, judge, run};
+pub use plant::calibrate;
+pub use timed::{
+    Finding, GateRule, Pairs, Samples, Subject, TimeGate, Timed, TimedGateError, judge, run, settle,
+};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -59,6 +59,13 @@ pub enum Task {
         /// Timed replays.
         reps: u32,
     },
+    /// Time the kernel and others of the same folder in turns, on inputs that no launch has seen: what a gate decides by.
+    Fresh {
+        /// The others.
+        against: Vec<String>,
+        /// Timed replays.
+        reps: u32,
+    },
     /// Time the kernel, and others of the same folder in turns with it.
     Time {
         /// The others.

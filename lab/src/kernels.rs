@@ -15,9 +15,11 @@ use ferroflash::module::{Library, slice_entry};
 use ferroflash::random_input::{InputKind, qkv};
 use ferroflash::verification::GuardedTensors;
 use ferroflash::{
-    Attention, CudaOptions, HostTensors, L2Policy, Plan, PlanOptions, Problem, SimOptions, Splits,
+    Attention, CudaOptions, DeviceModel, HostTensors, L2Policy, Plan, PlanOptions, Problem, SimOptions,
+    Splits,
 };
-use kernels_gpu::manifest::Kernel;
+use kernels_gpu::manifest::{Kernel, Resources};
+use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -103,6 +105,15 @@ impl Machine {
     pub fn arch(&self) -> String {
         format!("sm_{}", self.sm)
     }
+
+    /// What ptxas reports of a kernel on this machine.
+    pub fn resources(&self, kernel: &Kernel) -> Option<Resources> {
+        let found = match kernel.row.isa {
+            Isa::Mma => kernel.resources.get(&self.arch()),
+            Isa::Wgmma => kernel.resources.get(Isa::Wgmma.arch()),
+        };
+        found.copied()
+    }
 }
 
 /// One kernel of a folder.
@@ -111,13 +122,21 @@ impl Machine {
 /// [`Error::Host`] where the folder holds no kernels, [`Error::NoSuchRow`] where none has this name.
 pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
     let library = Library::open(&kernel.folder)?;
-    let found = library.kernels().iter().find(|found| found.entry == kernel.entry).cloned();
-    let Some(found) = found else {
-        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-        let reason = format!("{} holds {}", kernel.folder.display(), names.join(", "));
-        return Err(Error::NoSuchRow { wanted: kernel.entry.clone(), reason });
-    };
+    let found = find_in(&library, &kernel.entry)?;
     Ok((Arc::new(library), found))
+}
+
+/// One kernel of an open folder.
+///
+/// # Errors
+/// [`Error::NoSuchRow`] where none has this name.
+pub fn find_in(library: &Library, entry: &str) -> Result<Arc<Kernel>> {
+    let found = library.kernels().iter().find(|found| found.entry == entry).cloned();
+    found.ok_or_else(|| {
+        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+        let reason = format!("{} holds {}", library.folder().display(), names.join(", "));
+        Error::NoSuchRow { wanted: entry.to_owned(), reason }
+    })
 }
 
 /// SHA-256 of a kernel's PTX, whatever its entry is called: equal for kernels that only their names tell apart.
@@ -199,7 +218,8 @@ pub fn count(
     seed: u64,
 ) -> Result<Counted> {
     let schedule = schedule.map_or(Schedule::Deterministic, Schedule::Seeded);
-    let device = Arc::new(SimDevice::new(SimOptions { schedule, ..SimOptions::default() }));
+    let device =
+        Arc::new(SimDevice::new(SimOptions { model: model(kernel), schedule, ..SimOptions::default() }));
     let attention = Attention::new(device.clone(), library.clone())?;
     let problem = spec.problem()?;
     // One split is one launch, whose report is the whole of it.
@@ -218,6 +238,14 @@ pub fn count(
     Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers })
 }
 
+/// The device that the simulator stands for: the smallest that runs the kernel.
+fn model(kernel: &Kernel) -> &'static DeviceModel {
+    match kernel.row.isa {
+        Isa::Mma => DeviceModel::L4,
+        Isa::Wgmma => DeviceModel::H200,
+    }
+}
+
 /// A compiled kernel as the subject of an examination.
 pub struct KernelSubject {
     attention: Attention,
@@ -232,7 +260,7 @@ impl KernelSubject {
     /// What opening reports.
     pub fn open(library: &Arc<Library>, kernel: &Arc<Kernel>, machine: &Machine) -> Result<KernelSubject> {
         let device: Arc<dyn Device> = if machine.simulated {
-            Arc::new(SimDevice::new(SimOptions::default()))
+            Arc::new(SimDevice::new(SimOptions { model: model(kernel), ..SimOptions::default() }))
         } else {
             Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
         };
@@ -296,8 +324,8 @@ pub struct Times {
     pub cold: Vec<Measured>,
     /// With inputs that no launch has seen.
     pub fresh: Vec<Fresh>,
-    /// By the host's clock, in microseconds.
-    pub wall_us: Vec<f64>,
+    /// By the host's clock, in microseconds, where it was asked for.
+    pub wall_us: Vec<Option<f64>>,
 }
 
 /// Opens a GPU with a folder of kernels.
@@ -321,13 +349,36 @@ pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, re
     let plans = plans(bench, entries, spec)?;
     let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
     let cold = MeasureOptions { cold: true, ..warm };
-    let wall_us = plans.iter().map(|plan| bench.wall_us(plan, WALL_LAUNCHES)).collect::<HostResult<_>>()?;
+    let by_host = |plan| bench.wall_us(plan, WALL_LAUNCHES).map(Some);
+    let wall_us = plans.iter().map(by_host).collect::<HostResult<_>>()?;
     Ok(Times {
         wall_us,
         warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
         cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
         fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
     })
+}
+
+/// Replays on the usual tensors that check the output and let the clocks be read, before those that count.
+const CHECKING_REPS: u32 = 3;
+
+/// Times entries of a bench's folder on one problem on fresh inputs; the first list has their clocks.
+///
+/// # Errors
+/// [`Error::NoSuchRow`], [`Error::Host`].
+pub fn time_fresh(
+    bench: &Bench,
+    entries: &[String],
+    spec: &ProblemSpec,
+    seed: u64,
+    reps: u32,
+) -> Result<(Vec<Measured>, Vec<Fresh>)> {
+    let plans = plans(bench, entries, spec)?;
+    let few =
+        MeasureOptions { reps: CHECKING_REPS, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    let warm = bench.measure(&plans, &few, &mut |_, _| ())?;
+    let fresh = bench.measure_fresh(&plans, &MeasureOptions { reps, ..few }, seed, &mut |_, _| ())?;
+    Ok((warm, fresh))
 }
 
 /// Times entries of a bench's folder on one problem, warm only: enough to rank them.

@@ -262,9 +262,13 @@ impl Leaderboard {
     /// Where it cannot be written. The old file is untouched then.
     pub fn write(&self, path: &Path) -> Result<(), LeaderboardError> {
         let failed = |source| LeaderboardError::File { path: path.to_owned(), source };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
-        text.push('\n');
-        whole_file::write(path, &text).map_err(failed)
+        whole_file::write(path, &self.json()).map_err(failed)
+    }
+
+    /// The file's text.
+    pub fn json(&self) -> String {
+        // Strings, numbers and lists, which all have a form in JSON.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// Every place, in order.

@@ -6,50 +6,80 @@ use crate::session::write_whole;
 use ferroflash::module::{Library, MANIFEST_FILE, slice_entry};
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What the second kernel's entry ends with where both have one name.
 const SUFFIX: &str = "_incumbent";
 
-/// Writes a folder with both kernels; the second gets another name where both have the same.
+/// Writes a folder with both kernels; the second gets another name where both have the same. Machine code is kept for the
+/// architectures for which both have it, and for none where a name changes: the two are compared, so one way of compiling serves both.
 ///
 /// # Errors
 /// [`Error::BadFile`] where a kernel's PTX cannot be cut out, [`Error::Host`], [`Error::Io`].
 pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result<(KernelRef, Vec<String>)> {
+    std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
     let (library, first_kernel) = kernels::find(first)?;
     let (other_library, second_kernel) = kernels::find(second)?;
     let (header, first_body) = parts(&library, &first_kernel)?;
-    let (_, mut second_body) = parts(&other_library, &second_kernel)?;
+    let (second_header, mut second_body) = parts(&other_library, &second_kernel)?;
     let mut second_entry = second.entry.clone();
-    if second_entry == first.entry {
+    let is_renamed = second_entry == first.entry;
+    if is_renamed {
         second_entry += SUFFIX;
         second_body = second_body.replace(&second.entry, &second_entry);
     }
-    let text = format!("{header}\n{first_body}\n{second_body}\n");
-    let family = first_kernel.family.clone();
-    let kernel = |kernel: &Kernel, entry: &str| Kernel {
-        entry: entry.to_owned(),
-        family: family.clone(),
-        cubins: Default::default(),
-        ..kernel.clone()
+    let families = if first_kernel.family == second_kernel.family {
+        vec![family(&first_kernel.family, &format!("{header}\n{first_body}\n{second_body}\n"), out)?]
+    } else {
+        vec![
+            family(&first_kernel.family, &format!("{header}\n{first_body}\n"), out)?,
+            family(&second_kernel.family, &format!("{second_header}\n{second_body}\n"), out)?,
+        ]
     };
-    let ptx = format!("{family}.ptx");
+    let has_both = |arch: &&String| second_kernel.cubins.contains_key(*arch) && !is_renamed;
+    let archs: Vec<&String> = first_kernel.cubins.keys().filter(has_both).collect();
+    let kernel = |library: &Library, kernel: &Kernel, entry: &str| -> Result<Kernel> {
+        let cubins = cubins(library, kernel, &archs, out)?;
+        Ok(Kernel { entry: entry.to_owned(), cubins, ..kernel.clone() })
+    };
     let manifest = Manifest {
         format: FORMAT,
         device_compiler: library.device_compiler().to_owned(),
-        families: vec![Family {
-            arch: family.clone(),
-            ptx: ptx.clone(),
-            sha256: crate::candidate::hex(&Sha256::digest(text.as_bytes())),
-        }],
-        kernels: vec![kernel(&first_kernel, &first.entry), kernel(&second_kernel, &second_entry)],
+        families,
+        kernels: vec![
+            kernel(&library, &first_kernel, &first.entry)?,
+            kernel(&other_library, &second_kernel, &second_entry)?,
+        ],
         // Nothing that is compared here splits keys in several.
         combine_kernels: Vec::new(),
     };
-    std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
-    write_whole(&out.join(ptx), &text)?;
     write_whole(&out.join(MANIFEST_FILE), &serde_json::to_string(&manifest).unwrap_or_default())?;
     Ok((KernelRef { folder: out.to_owned(), entry: first.entry.clone() }, vec![second_entry]))
+}
+
+/// Writes a family's PTX.
+fn family(arch: &str, text: &str, out: &Path) -> Result<Family> {
+    let ptx = format!("{arch}.ptx");
+    write_whole(&out.join(&ptx), text)?;
+    let sha256 = crate::candidate::hex(&Sha256::digest(text.as_bytes()));
+    Ok(Family { arch: arch.to_owned(), ptx, sha256 })
+}
+
+/// Copies a kernel's machine code for some architectures.
+fn cubins(
+    library: &Library,
+    kernel: &Kernel,
+    archs: &[&String],
+    out: &Path,
+) -> Result<BTreeMap<String, String>> {
+    let mut copied = BTreeMap::new();
+    for (arch, file) in kernel.cubins.iter().filter(|(arch, _)| archs.contains(arch)) {
+        let (from, name) = (library.folder().join(file), format!("{}-{arch}.cubin", kernel.entry));
+        std::fs::copy(&from, out.join(&name)).map_err(|source| Error::io(&from, source))?;
+        copied.insert(arch.clone(), name);
+    }
+    Ok(copied)
 }
 
 /// The PTX around a kernel's entry, and the entry.
@@ -61,4 +91,81 @@ fn parts(library: &Library, kernel: &Kernel) -> Result<(String, String)> {
     // What follows the entry, functions that it may call, is declared and defined for both with the first.
     let end = text[at..].find("\n}").map_or(text.len(), |end| at + end + 2);
     Ok((format!("{}{}", &text[..at], &text[end..]), text[at..end].to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels_gpu::geometry;
+    use kernels_gpu::table::VARIANTS;
+
+    /// A folder with the first kernels of the table, and machine code of those that are named.
+    fn folder(at: &Path, family: &str, with_code: &[usize]) -> Vec<KernelRef> {
+        std::fs::create_dir_all(at).expect("a folder");
+        let mut text = format!(".version 8.0\n.target {family}\n");
+        let kernels = VARIANTS.iter().take(2).enumerate().map(|(number, variant)| {
+            let entry = variant.entry;
+            text += &format!(".visible .entry {entry}(\n)\n{{\n\tret; // {entry}\n}}\n");
+            let file = format!("{number}.cubin");
+            std::fs::write(at.join(&file), format!("\x7fELF {number}")).expect("written");
+            let cubins = with_code.iter().filter(|with| **with == number);
+            Kernel {
+                entry: entry.to_owned(),
+                family: family.to_owned(),
+                row: variant.row,
+                threads: geometry::threads(&variant.row),
+                smem_bytes: geometry::smem_bytes(&variant.row),
+                sha256: String::new(),
+                resources: Default::default(),
+                cubins: cubins.map(|_| ("sm_90".to_owned(), file.clone())).collect(),
+            }
+        });
+        let kernels: Vec<Kernel> = kernels.collect();
+        let families = vec![super::family(family, &text, at).expect("written")];
+        let device_compiler = "by hand".to_owned();
+        let manifest =
+            Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels: Vec::new() };
+        let text = serde_json::to_string(&manifest).expect("JSON");
+        std::fs::write(at.join(MANIFEST_FILE), text).expect("written");
+        let of = |variant: &kernels_gpu::table::Variant| KernelRef {
+            folder: at.to_owned(),
+            entry: variant.entry.to_owned(),
+        };
+        VARIANTS.iter().take(2).map(of).collect()
+    }
+
+    #[test]
+    fn machine_code_comes_along_only_where_both_are_compiled_alike() {
+        let home = tempfile::tempdir().expect("a folder");
+        let both = folder(&home.path().join("both"), "sm_80", &[0, 1]);
+        let one = folder(&home.path().join("one"), "sm_80", &[0]);
+        let code = |first: &KernelRef, second: &KernelRef| {
+            let out = home.path().join("out");
+            let (first, others) = side_by_side(first, second, &out).expect("merged");
+            let second = KernelRef { entry: others[0].clone(), ..first.clone() };
+            [first, second].map(|kernel| {
+                let (library, kernel) = kernels::find(&kernel).expect("there");
+                library.source(&kernel, 90).expect("runs").to_string()
+            })
+        };
+        assert_eq!(code(&both[0], &both[1]), ["cubin sm_90", "cubin sm_90"]);
+        assert_eq!(code(&one[0], &one[1]), ["PTX sm_80", "PTX sm_80"]);
+        assert_eq!(code(&both[0], &both[0]), ["PTX sm_80", "PTX sm_80"], "one of them has another name");
+    }
+
+    #[test]
+    fn kernels_of_two_families_keep_theirs() {
+        let home = tempfile::tempdir().expect("a folder");
+        let old = folder(&home.path().join("old"), "sm_80", &[]);
+        let new = folder(&home.path().join("new"), "sm_90a", &[]);
+        let (first, others) = side_by_side(&new[0], &old[0], &home.path().join("out")).expect("merged");
+        let (library, kernel) = kernels::find(&first).expect("there");
+        assert_eq!((kernel.family.as_str(), library.families().len()), ("sm_90a", 2));
+        let second = KernelRef { entry: others[0].clone(), ..first };
+        let (library, kernel) = kernels::find(&second).expect("there");
+        let ptx = library.family_ptx(&kernel.family).expect("PTX");
+        assert!(
+            ptx.contains(".target sm_80") && ptx.contains(&second.entry) && !ptx.contains(".target sm_90a")
+        );
+    }
 }

@@ -9,6 +9,7 @@ pub use course::{CourseChart, CoursePoint, courses};
 pub use speed::{Series, SeriesKind, SpeedChart, SpeedPoint};
 
 use crate::statistics::Interval;
+use crate::table::Table;
 use crate::whole_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -28,6 +29,8 @@ pub struct Page {
     pub summary: Vec<SummaryRow>,
     /// What was found out, the most important first.
     pub findings: Vec<String>,
+    /// What else there is to read.
+    pub tables: Vec<Section>,
     /// Speed over length.
     pub speed: Vec<SpeedChart>,
     /// Leaderboard places over time.
@@ -52,6 +55,18 @@ pub struct SummaryRow {
     pub kernel: String,
 }
 
+/// A table with its heading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// What stands before the table, or in its place where it is empty.
+    pub text: String,
+    /// The table.
+    pub table: Table,
+}
+
 impl Page {
     /// The page's text.
     pub fn html(&self) -> String {
@@ -72,6 +87,15 @@ impl Page {
             body += "</ol>\n";
         }
         body += &self.summary_table();
+        for Section { title, text, table } in &self.tables {
+            body += &format!("<h2>{}</h2>\n", escape(title));
+            if !text.is_empty() {
+                body += &format!("<p>{}</p>\n", escape(text));
+            }
+            if !table.is_empty() {
+                body += &html_table(table);
+            }
+        }
         if !self.speed.is_empty() {
             body += "<h2>Speed over length</h2>\n";
             for chart in &self.speed {
@@ -79,7 +103,7 @@ impl Page {
             }
         }
         if !self.courses.is_empty() {
-            body += "<h2>Leaderboard over time</h2>\n<div class=\"small\">\n";
+            body += "<h2>Over time</h2>\n<div class=\"small\">\n";
             for chart in &self.courses {
                 body += &format!("<figure>\n{}</figure>\n", chart.svg());
             }
@@ -105,10 +129,11 @@ impl Page {
         if self.summary.is_empty() {
             return String::new();
         }
-        let mut text = "<h2>Summary</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>shape</th><th>peer</th>\
-             <th>peer p50, µs</th><th>peer p90, µs</th><th>own p50, µs</th><th>own p90, µs</th><th>speed-up</th>\
-             <th>kernel</th></tr></thead>\n<tbody>\n"
-            .to_owned();
+        let mut text =
+            "<h2>Summary</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>shape</th><th>peer</th>\
+             <th class=\"number\">peer p50 (p90), µs</th><th class=\"number\">own p50 (p90), µs</th>\
+             <th class=\"number\">speed-up</th><th>kernel</th></tr></thead>\n<tbody>\n"
+                .to_owned();
         for row in &self.summary {
             let Interval { low, estimate, high } = row.speed_up;
             let class = if low > 1.0 {
@@ -118,20 +143,37 @@ impl Page {
             } else {
                 "even"
             };
+            let times = |[p50_us, p90_us]: [f64; 2]| {
+                format!("<td class=\"number\">{p50_us:.1} <small>({p90_us:.1})</small></td>")
+            };
             text += &format!(
-                "<tr><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td>\
-                 <td class=\"{class}\">{estimate:.2}× <small>({low:.2}–{high:.2})</small></td><td><code>{}</code></td></tr>\n",
+                "<tr><td>{}</td><td>{}</td>{}{}<td class=\"number {class}\">{estimate:.2}× \
+                 <small>({low:.2}–{high:.2})</small></td><td><code>{}</code></td></tr>\n",
                 escape(&row.shape),
                 escape(&row.peer),
-                row.peer_us[0],
-                row.peer_us[1],
-                row.own_us[0],
-                row.own_us[1],
+                times(row.peer_us),
+                times(row.own_us),
                 escape(&row.kernel)
             );
         }
         text + "</tbody>\n</table></div>\n"
     }
+}
+
+/// A table that scrolls by itself where it is wider than the screen.
+fn html_table(table: &Table) -> String {
+    let cells = |tag: &str, cells: &[String]| -> String {
+        let cell = |(column, text): (usize, &String)| {
+            let class = if table.is_number(column) { " class=\"number\"" } else { "" };
+            format!("<{tag}{class}>{}</{tag}>", escape(text))
+        };
+        cells.iter().enumerate().map(cell).collect()
+    };
+    let head = cells("th", table.titles());
+    let body: String = table.rows().iter().map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
+    format!(
+        "<div class=\"wide\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>\n"
+    )
 }
 
 #[cfg(test)]
@@ -146,7 +188,7 @@ mod tests {
                 .map(|seqlen| {
                     let tflops = factor * (1.0 - 300.0 / (f64::from(seqlen) + 300.0));
                     let tflops = Interval { low: tflops * 0.97, estimate: tflops, high: tflops * 1.02 };
-                    SpeedPoint { seqlen, tflops, note: "p50 38.1 µs".to_owned() }
+                    SpeedPoint { seqlen, heads: "4×16".to_owned(), tflops, note: "p50 38.1 µs".to_owned() }
                 })
                 .to_vec(),
         };
@@ -175,6 +217,8 @@ mod tests {
                 point("2026-05-09T12:00:00Z", 29.7),
             ],
         };
+        let mut best = Table::new(&["kernel", "µs"]);
+        best.add(vec!["fwd_f16_d64_m64n64_w4s2c1".to_owned(), "29.7".to_owned()]);
         Page {
             title: "Ferroflash <on> H200".to_owned(),
             facts: vec![
@@ -190,6 +234,11 @@ mod tests {
                 kernel: "fwd_f16_d64_m64n64_w4s2c1".to_owned(),
             }],
             findings: vec!["Two warps share a row block: + 9 % on short sequences.".to_owned()],
+            tables: vec![Section {
+                title: "Best <kernels>".to_owned(),
+                text: "Lower is better.".to_owned(),
+                table: best,
+            }],
             speed: vec![speed],
             courses: vec![
                 course.clone(),
@@ -202,9 +251,16 @@ mod tests {
     #[test]
     fn the_page_is_whole_and_fetches_nothing() {
         let html = page().html();
-        for part in
-            ["<h1>", "Summary", "Findings", "Speed over length", "Leaderboard over time", "1.16×", "</html>"]
-        {
+        for part in [
+            "<h1>",
+            "Summary",
+            "Findings",
+            "Best &lt;kernels&gt;",
+            "Speed over length",
+            "Over time",
+            "1.16×",
+            "</html>",
+        ] {
             assert!(html.contains(part), "{part}");
         }
         for fetched in ["http:", "https:", "src=", "href=", "@import", "url(", "<script", "<link"] {
@@ -241,7 +297,8 @@ mod tests {
         let nan = Interval { low: f64::NAN, estimate: f64::NAN, high: f64::NAN };
         page.courses[1].points[0].score = nan;
         let html = page.html();
-        assert_eq!(html.matches("Nothing was measured.").count(), 3);
+        // The chart of speed has two forms.
+        assert_eq!(html.matches("Nothing was measured.").count(), 2 + 2);
         assert!(!html.contains("NaN") && !html.contains("inf"));
     }
 

@@ -1,5 +1,9 @@
 //! PyTorch's attention beside this project's: the report of `benches/torch_sdpa.py`, which times both in turns in one job.
 
+mod pages;
+
+pub use pages::{comparisons, page};
+
 use crate::error::{Error, Result};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
 use crate::statistics::{Bootstrap, Interval, StatisticsError, median, quantile, speed_up};

@@ -7,11 +7,14 @@ mod journal;
 
 pub use journal::{Journal, Line};
 
+use crate::candidate::hex;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::whole_file;
+use ferroflash::module::{Library, MANIFEST_FILE};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -44,8 +47,34 @@ pub struct Header {
     /// SHA-256 of the lab's program: results of another harness are other results.
     #[serde(default)]
     pub harness: String,
+    /// The folder of compiled kernels that candidates come from, where nothing was compiled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<CompiledKernels>,
     /// When it began, UTC.
     pub started: String,
+}
+
+/// A folder of compiled kernels, as it was when a session began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompiledKernels {
+    /// The folder, absolute.
+    pub folder: PathBuf,
+    /// SHA-256 of its manifest, which has the hash of its PTX.
+    pub sha256: String,
+}
+
+impl CompiledKernels {
+    /// The folder as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Host`] where it holds no kernels that can be used, [`Error::Io`].
+    pub fn of(folder: &Path) -> Result<CompiledKernels> {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        Library::open(&folder)?;
+        let path = folder.join(MANIFEST_FILE);
+        let manifest = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
+        Ok(CompiledKernels { folder, sha256: hex(&Sha256::digest(manifest)) })
+    }
 }
 
 /// A session's folder, open for more records.
@@ -223,6 +252,7 @@ pub(crate) mod tests {
             commit: None,
             version: "0".to_owned(),
             harness: String::new(),
+            kernels: None,
             started: "2026-11-20T14:15:00Z".to_owned(),
         }
     }

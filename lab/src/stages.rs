@@ -119,6 +119,11 @@ impl Cascade {
         whole
     }
 
+    /// Compiles and compares with float64 only: what finds wrong numbers.
+    pub fn numerics() -> Cascade {
+        Cascade { stages: vec![Box::new(compile::Compile), Box::new(numerics::Numerics)] }
+    }
+
     /// Compiles and counts: what `profile` and `micro` need first.
     pub fn count() -> Cascade {
         let mut test = Cascade::test();

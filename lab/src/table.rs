@@ -1,7 +1,10 @@
 //! Tables as text, Markdown and CSV, from one list of rows.
 
+use serde::{Deserialize, Serialize};
+
 /// Columns with their titles, and rows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Table {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -23,6 +26,14 @@ impl Table {
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Without the columns that say nothing in any row.
+    pub fn without_empty_columns(self) -> Table {
+        let says = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
+        let columns: Vec<usize> = (0..self.titles.len()).filter(says).collect();
+        let of = |cells: &Vec<String>| columns.iter().map(|column| cells[*column].clone()).collect();
+        Table { titles: of(&self.titles), rows: self.rows.iter().map(of).collect() }
     }
 
     /// Lines for a terminal, columns under each other, numbers to the right.
@@ -66,19 +77,30 @@ impl Table {
         self.all().map(line).collect()
     }
 
+    /// The titles.
+    pub fn titles(&self) -> &[String] {
+        &self.titles
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     fn all(&self) -> impl Iterator<Item = &Vec<String>> {
         std::iter::once(&self.titles).chain(&self.rows)
     }
 
-    /// Whether a column holds numbers, with or without a unit.
-    fn is_number(&self, column: usize) -> bool {
-        let starts = |row: &Vec<String>| {
-            let text = row[column].trim_start_matches(['-', '+', '±']);
-            text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit())
+    /// Whether a column holds numbers, with or without a unit; a dash is one that is lacking. Shapes and times of day are none.
+    pub fn is_number(&self, column: usize) -> bool {
+        let is_one = |text: &str| {
+            let figure = text.trim_start_matches(['-', '+', '±']).split(' ').next().unwrap_or_default();
+            figure.starts_with(|c: char| c.is_ascii_digit())
+                && figure.chars().all(|c| c.is_ascii_digit() || ".e-–×/%".contains(c))
         };
-        !self.rows.is_empty()
-            && self.rows.iter().all(starts)
-            && self.rows.iter().any(|row| !row[column].is_empty())
+        let texts =
+            || self.rows.iter().map(|row| row[column].as_str()).filter(|text| !["", "–"].contains(text));
+        texts().all(is_one) && texts().next().is_some()
     }
 }
 
@@ -106,6 +128,17 @@ mod tests {
         assert_eq!(table.lines(), ["name     µs", "a,b    1.50", "c|d   10.25"]);
         assert_eq!(table.markdown(), "| name | µs |\n|---|--:|\n| a,b | 1.50 |\n| c\\|d | 10.25 |\n");
         assert_eq!(table.csv(), "name,µs\r\n\"a,b\",1.50\r\nc|d,10.25\r\n");
+    }
+
+    #[test]
+    fn shapes_and_times_of_day_are_no_numbers_and_empty_columns_go() {
+        let mut table = Table::new(&["shape", "when", "µs", "spread", "range", "lacking", "reason"]);
+        let cells = ["1,8,8,512,512,64", "2026-11-20T10:00:00Z", "1.5e-7", "1.2 %", "1.4–1.6", "–", ""];
+        table.add(cells.map(str::to_owned).to_vec());
+        let numbers: Vec<bool> = (0..7).map(|column| table.is_number(column)).collect();
+        assert_eq!(numbers, [false, false, true, true, true, false, false]);
+        let titles = ["shape", "when", "µs", "spread", "range", "lacking"].map(str::to_owned);
+        assert_eq!(table.without_empty_columns().titles(), titles);
     }
 
     #[test]

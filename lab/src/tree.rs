@@ -14,6 +14,21 @@ use std::time::Duration;
 /// What building the tools may take: a machine that has nothing yet fetches a compiler.
 const TOOLS_LIMIT: Duration = Duration::from_secs(900);
 
+/// What a compilation leaves behind beside the manifest, and for which architectures ptxas reports resources.
+#[derive(Clone, Copy, Debug)]
+pub enum Code<'a> {
+    /// PTX, which drivers compile; without a ptxas, no resources are known.
+    Ptx {
+        /// `sm_90`, …
+        archs: &'a [String],
+    },
+    /// PTX, and machine code.
+    Machine {
+        /// `sm_90`, …
+        archs: &'a [String],
+    },
+}
+
 /// A source tree: the project's own, or a throw-away copy with a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
@@ -30,6 +45,9 @@ impl Tree {
             .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
         let is_lab = lab.join("lab.toml").is_file();
         let lab = if is_lab { lab } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")) };
+        // A program that was carried to another machine serves the checkout that it is started in.
+        let here = std::env::current_dir().unwrap_or_default().join("lab");
+        let lab = if !lab.is_dir() && here.join("lab.toml").is_file() { here } else { lab };
         Tree { root: lab.parent().map(Path::to_owned).unwrap_or(lab), has_own_xtask: false }
     }
 
@@ -48,8 +66,13 @@ impl Tree {
         &self.root
     }
 
-    /// The commit that is checked out, with `+` where files are changed; `None` where git does not tell.
+    /// The commit that is checked out, with `+` where files are changed. Where git does not tell, `FERROFLASH_COMMIT` may.
     pub fn commit(&self) -> Option<String> {
+        self.checked_out()
+            .or_else(|| std::env::var("FERROFLASH_COMMIT").ok().filter(|commit| !commit.is_empty()))
+    }
+
+    fn checked_out(&self) -> Option<String> {
         let git = |arguments: &[&str]| {
             let output = Command::new("git").args(arguments).current_dir(&self.root).output().ok()?;
             output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -68,6 +91,21 @@ impl Tree {
     /// # Errors
     /// [`Error::Failed`], [`Error::TimedOut`], [`Error::Interrupted`].
     pub fn compile(&self, rows: &[Row], out: &Path, arch: &str, log: &Path, limit: Duration) -> Result<()> {
+        self.compile_for(rows, out, Code::Ptx { archs: &[arch.to_owned()] }, log, limit)
+    }
+
+    /// As [`Tree::compile`], for several architectures, with their machine code where it is asked for.
+    ///
+    /// # Errors
+    /// Those of [`Tree::compile`]; [`Error::Failed`] where machine code is asked for and there is no ptxas.
+    pub fn compile_for(
+        &self,
+        rows: &[Row],
+        out: &Path,
+        code: Code<'_>,
+        log: &Path,
+        limit: Duration,
+    ) -> Result<()> {
         std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
         let file = out.join("rows.json");
         let text = serde_json::to_string_pretty(rows).unwrap_or_default();
@@ -86,11 +124,22 @@ impl Tree {
         process::succeed_under(&lock, &mut build, log, limit)?;
         let mut check = Command::new(build.get_program());
         check.current_dir(&self.root).env("CARGO_MANIFEST_DIR", self.root.join("xtask"));
-        check.args(["check-ptx", "--arch", arch, "--rows"]).arg(&file).arg("--ptx-dir").arg(&out);
+        check.args(["check-ptx", "--rows"]).arg(&file).arg("--ptx-dir").arg(&out);
+        let (archs, keeps) = match code {
+            Code::Ptx { archs } => (archs, false),
+            Code::Machine { archs } => (archs, true),
+        };
+        archs.iter().for_each(|arch| {
+            check.args(["--arch", arch]);
+        });
+        if keeps {
+            check.arg("--cubin");
+        }
         let left = limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
         match process::succeed_under(&lock, &mut check, &log.with_extension("ptxas.log"), left) {
             // What it refuses is in the manifest, where the next stage reads it.
-            Ok(_) | Err(Error::Failed { .. }) => Ok(()),
+            Ok(_) => Ok(()),
+            Err(Error::Failed { .. }) if !keeps || has_machine_code(&out) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -106,11 +155,16 @@ impl Tree {
         Ok(KernelRef { folder: out.to_owned(), entry })
     }
 
+    /// Whether a folder has the kernel of a row.
+    pub fn has_compiled(&self, row: &Row, folder: &Path) -> bool {
+        Library::open(folder).is_ok_and(|library| library.kernels().iter().any(|kernel| kernel.row == *row))
+    }
+
     /// Puts what compiles rows beside a copy of the tree: the core library compiled for the device, and ptxas.
     pub(crate) fn share_compiler(&self, own: &Tree) -> Result<()> {
         let _lock = own.lock()?;
         // Both write to these folders, so they are copies.
-        for folder in ["device/sm_80-rows", "ptxas"] {
+        for folder in ["device/sm_80-rows", "device/sm_90a-rows", "ptxas"] {
             let from = own.root.join("target").join(folder);
             if from.is_dir() {
                 copy_folder(&from, &self.root.join("target").join(folder))?;
@@ -154,6 +208,11 @@ impl Tree {
             .and_then(|file| file.lock().map(|()| file));
         locked.map_err(|source| Error::io(&path, source))
     }
+}
+
+/// Whether machine code was kept of any kernel of a folder: without, there is no ptxas.
+fn has_machine_code(out: &Path) -> bool {
+    Library::open(out).is_ok_and(|library| library.kernels().iter().any(|kernel| !kernel.cubins.is_empty()))
 }
 
 fn absolute(path: &Path) -> PathBuf {

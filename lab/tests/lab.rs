@@ -1,5 +1,6 @@
 //! The lab as a process: searches that are killed, kernels that hang, proposers and files that are wrong.
 
+mod compiled;
 mod support;
 
 use serde_json::Value;
@@ -118,6 +119,11 @@ fn the_gate_passes_the_tree_as_it_is_and_catches_a_slow_and_a_wrong_kernel() {
 }
 
 #[test]
+fn the_projects_leaderboard_and_its_pages_are_as_the_kept_sessions_say() {
+    lab(folder().path(), &["leaderboard", "--check"]).succeeded();
+}
+
+#[test]
 fn every_flaw_that_is_a_patch_still_applies() {
     if !has_git() {
         return;
@@ -197,7 +203,7 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     ]);
     std::fs::write(&script, answers.to_string()).expect("written");
     let proposer = format!("{} scripted {}", env!("CARGO_BIN_EXE_lab"), script.display());
-    let before = support::git_status();
+    let before = support::git_status(home.path());
     let arguments = ["evolve", "--device", "sim", "--config", &config];
     let rows = home.path().join("none.json");
     let start = serde_json::to_string(&[support::mediocre()]).expect("JSON");
@@ -218,7 +224,11 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     );
     assert!(decision(5).starts_with("dropped"), "a patch that works and gains nothing: {}", decision(5));
     assert_eq!(steps.len(), 6);
-    assert_eq!(support::git_status(), before, "the user's tree is as it was, and no worktree is left");
+    assert_eq!(
+        support::git_status(home.path()),
+        before,
+        "the user's tree is as it was, and no worktree is left"
+    );
     let prompt = session(home.path()).join("proposals/005-prompt.md");
     let prompt = std::fs::read_to_string(prompt).expect("kept");
     assert!(

@@ -4,14 +4,14 @@
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::Library;
 use ferroflash::random_input::{self, InputKind};
-use ferroflash::verification::{Grid, Observer, RowReport, verify_rows};
+use ferroflash::verification::{Grid, Observer, Oracle, RowReport, verify_rows};
 use ferroflash::{
-    Attention, CudaOptions, DeviceModel, Error, HostTensors, PlanOptions, Problem, Row, RowSelection,
-    Schedule, SimOptions, Sizes, Splits,
+    Attention, CudaOptions, DeviceModel, ElementStrides, Error, HostTensors, PlanOptions, Problem, Row,
+    RowSelection, Schedule, SimOptions, Sizes, Splits, TensorRole,
 };
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::Dtype;
+use kernels_gpu::row::{Dtype, Isa};
 use kernels_gpu::table::{VARIANTS, Variant};
 use libtest_mimic::{Completion, Failed, Trial};
 use std::collections::HashMap;
@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Runs of one problem on the GPU that must be equal in every bit.
 const GPU_REPEATS: usize = 250;
+/// The compute capability that runs kernels with wgmma.
+const WGMMA_SM: u32 = 90;
 /// Seeds of shaken schedules, beside the simulator's deterministic one.
 const SEEDS: [u64; 2] = [1, 2];
 
@@ -49,7 +51,111 @@ pub(crate) fn trials() -> Vec<Trial> {
     let conflicts = VARIANTS.iter().map(|variant| {
         Trial::test(format!("simulator::bank_conflicts::{}", variant.entry), || no_bank_conflicts(variant))
     });
-    devices.into_iter().chain(seeded).flat_map(trial).chain(conflicts).collect()
+    let strided = [("gpu", On::Gpu), ("simulator", On::Simulator(ptx_sim::Schedule::Deterministic))];
+    let strided = strided.into_iter().flat_map(|(name, on)| {
+        let wgmma = VARIANTS.iter().filter(|variant| variant.row.isa == Isa::Wgmma);
+        wgmma.map(move |variant| {
+            Trial::ignorable_test(format!("{name}::strides::{}", variant.entry), move || {
+                strided_tensors_are_right(on, variant)
+            })
+        })
+    });
+    let persistent = VARIANTS.iter().filter(|variant| variant.row.schedule == Schedule::Persistent);
+    let many_tiles = persistent.map(|variant| {
+        Trial::test(format!("simulator::tiles_in_a_row::{}", variant.entry), || {
+            tiles_that_follow_each_other_are_right(variant)
+        })
+    });
+    devices
+        .into_iter()
+        .chain(seeded)
+        .flat_map(trial)
+        .chain(conflicts)
+        .chain(strided)
+        .chain(many_tiles)
+        .collect()
+}
+
+/// A device of one SM, whose few CTAs have many tiles each: long and short ones after each other, with NaN in some.
+fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Failed> {
+    static ONE_SM: DeviceModel = DeviceModel { sm_count: 1, ..*DeviceModel::H200 };
+    let Row { head_dim, dtype, acc, .. } = variant.row;
+    let sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 450, seqlen_k: 470, head_dim };
+    let full = Problem::new(sizes, dtype).map_err(|error| error.to_string())?;
+    for problem in [full, full.with_causal(true)] {
+        let qkv = random_input::qkv(&problem, InputKind::NotANumber, 5);
+        let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
+        for schedule in
+            [ptx_sim::Schedule::Deterministic].into_iter().chain(SEEDS.map(ptx_sim::Schedule::Seeded))
+        {
+            let options = SimOptions { model: &ONE_SM, schedule, ..SimOptions::default() };
+            let attention = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+            let options = PlanOptions::from(RowSelection::Named(variant.entry.to_owned()));
+            let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
+            if plan.tiles() < 2 * plan.grid() {
+                return Err(format!("{} tiles for {} CTAs", plan.tiles(), plan.grid()).into());
+            }
+            let output = attention.forward_with(&plan, &HostTensors::new(&qkv, None), true);
+            let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
+            let verdict = verdict.map_err(|error| error.to_string())?;
+            if !verdict.passed {
+                return Err(format!("causal {}, {schedule:?}: {verdict}", problem.causal()).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What tensor maps have to say: rows with gaps, heads inside rows, K that all batch entries share, V that all heads share.
+fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Failed> {
+    if let Some(reason) = ignored(on, variant) {
+        return Ok(Completion::ignored_with(reason));
+    }
+    let simulator;
+    let attention = match on {
+        On::Gpu => gpu().as_ref().map_err(Error::to_string)?,
+        On::Simulator(schedule) => {
+            let options = SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() };
+            simulator = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+            &simulator
+        }
+    };
+    let Row { head_dim, dtype, acc, .. } = variant.row;
+    let sizes = Sizes { batch: 2, heads_q: 6, heads_kv: 2, seqlen_q: 150, seqlen_k: 300, head_dim };
+    let gap = i64::from(head_dim) + 8;
+    let strides = |batch, head, row| ElementStrides { batch, head, row, dim: 1 };
+    let strided = || {
+        Problem::new(sizes, dtype)?
+            .with_causal(true)
+            .with_strides(TensorRole::Q, strides(150 * 6 * gap, gap, 6 * gap))?
+            .with_strides(TensorRole::K, strides(0, 300 * gap, gap))?
+            .with_strides(TensorRole::V, strides(300 * gap, 0, gap))
+    };
+    let problem = strided().map_err(|error: Error| error.to_string())?;
+    let qkv = random_input::qkv(&problem, InputKind::Random, 3);
+    let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
+    let options = PlanOptions::from(RowSelection::Named(variant.entry.to_owned()));
+    let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
+    let output = attention.forward_with(&plan, &HostTensors::new(&qkv, None), true);
+    let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
+    let verdict = verdict.map_err(|error| error.to_string())?;
+    if verdict.passed { Ok(Completion::Completed) } else { Err(verdict.to_string().into()) }
+}
+
+/// Why a kernel cannot be run, if that is so.
+fn ignored(on: On, variant: &Variant) -> Option<String> {
+    if on != On::Gpu {
+        return None;
+    }
+    if let Some(reason) = missing_gpu() {
+        return Some(reason);
+    }
+    let info = gpu().as_ref().ok()?.device().info();
+    if variant.row.isa == Isa::Wgmma && info.sm != WGMMA_SM {
+        return Some(format!("it runs on sm_{WGMMA_SM}, the GPU is sm_{}", info.sm));
+    }
+    let (needed, limit) = (geometry::smem_bytes(&variant.row), info.smem_opt_in_bytes);
+    (needed > limit).then(|| format!("it needs {needed} bytes of shared memory, the GPU has {limit}"))
 }
 
 /// No access to shared memory takes more passes than its size needs: exact, for ragged and full blocks, both masks.
@@ -77,7 +183,12 @@ fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
         let report = device.report(variant.entry).ok_or("no report")?;
         let traffic = [report.shared_load, report.shared_store, report.async_shared];
         let unused = traffic.iter().filter(|traffic| traffic.wavefronts == 0).count();
-        if traffic.iter().any(|traffic| traffic.conflicts > 0) || unused > usize::from(plan.splits() > 1) {
+        // With wgmma all tiles come by bulk copies, whose swizzle is that of the descriptors, or the products would be wrong.
+        let is_unused = match variant.row.isa {
+            Isa::Mma => unused > usize::from(plan.splits() > 1),
+            Isa::Wgmma => report.bulk_load_bytes == 0,
+        };
+        if traffic.iter().any(|traffic| traffic.conflicts > 0) || is_unused {
             return Err(format!("loads, stores, copies: {traffic:?}").into());
         }
         if let Some(combine) = plan.combine() {
@@ -117,16 +228,8 @@ impl Observer for Quiet {
 }
 
 fn kernel_is_right(on: On, variant: &Variant) -> Result<Completion, Failed> {
-    if let (On::Gpu, Some(reason)) = (on, missing_gpu()) {
+    if let Some(reason) = ignored(on, variant) {
         return Ok(Completion::ignored_with(reason));
-    }
-    if let (On::Gpu, Ok(attention)) = (on, gpu()) {
-        let (needed, limit) =
-            (geometry::smem_bytes(&variant.row), attention.device().info().smem_opt_in_bytes);
-        if needed > limit {
-            let reason = format!("it needs {needed} bytes of shared memory, the GPU has {limit}");
-            return Ok(Completion::ignored_with(reason));
-        }
     }
     let reports = reports(Key(on, variant.row.head_dim, variant.row.dtype))?;
     let report = reports.iter().find(|report| report.entry == variant.entry);
@@ -163,7 +266,11 @@ fn verify(Key(on, head_dim, dtype): Key) -> Result<Vec<RowReport>, String> {
             (&simulator, Grid::Quick, 1)
         }
     };
-    let of_group = |kernel: &&Arc<Kernel>| (kernel.row.head_dim, kernel.row.dtype) == (head_dim, dtype);
+    let sm = attention.device().info().sm;
+    let of_group = |kernel: &&Arc<Kernel>| {
+        let runs = kernel.row.isa == Isa::Mma || sm == WGMMA_SM;
+        runs && (kernel.row.head_dim, kernel.row.dtype) == (head_dim, dtype)
+    };
     let kernels: Vec<Arc<Kernel>> = attention.library().kernels().iter().filter(of_group).cloned().collect();
     verify_rows(&kernels, grid, 0, repeats, attention, &mut Quiet).map_err(|error| error.to_string())
 }

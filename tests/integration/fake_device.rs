@@ -5,6 +5,7 @@ use crate::support::{
     write_qkv,
 };
 use ferroflash::{Dtype, Schedule};
+use kernels_gpu::row::Isa;
 use kernels_gpu::table::{VARIANTS, Variant};
 use std::fs;
 use std::path::Path;
@@ -27,6 +28,8 @@ support::trials!(
     verify_takes_real_tensors_through_every_row,
     bench_measures_and_never_calls_it_a_gpu,
     bench_times_lse_where_it_is_asked_for,
+    wgmma_is_taken_where_device_and_driver_have_it,
+    a_driver_without_tensor_maps_has_the_other_kernels,
     doctor_says_what_there_is,
     a_cubin_that_is_refused_gives_way_to_ptx,
     no_device_is_an_error_and_auto_goes_on,
@@ -98,7 +101,8 @@ impl Setup {
 
 fn every_row_of_the_table_takes_the_quick_grid() {
     let args = ["verify", "--device", "cuda", "--grid", "quick", "--rows", "all", "--repeats", "3", "--json"];
-    let ended = setup().run(&args, &[]);
+    // The only compute capability that runs them all.
+    let ended = setup().run(&args, &[("FAKE_DRIVER_SM", "90")]);
     let report = ended.succeeded().json();
     assert_eq!(report["device"], "fake driver (no GPU)");
     let rows = report["rows"].as_array().expect("a list");
@@ -135,12 +139,18 @@ fn a_write_past_the_output_is_named() {
     ended.refused(1, &["fwd_f16_d64", "wrote outside O, 0 bytes after it"]);
 }
 
+/// The f16 kernels that run where the fake device is what it is by default.
+fn kernels_on_sm_89(head_dim: u32) -> Vec<&'static Variant> {
+    let is_it = |variant: &&Variant| {
+        (variant.row.head_dim, variant.row.dtype, variant.row.isa) == (head_dim, Dtype::F16, Isa::Mma)
+    };
+    VARIANTS.iter().filter(is_it).collect()
+}
+
 /// A kernel of a schedule, by name.
 fn entry_of(schedule: Schedule) -> &'static str {
-    let is_it = |variant: &&Variant| {
-        (variant.row.head_dim, variant.row.dtype, variant.row.schedule) == (64, Dtype::F16, schedule)
-    };
-    VARIANTS.iter().find(is_it).expect("in the table").entry
+    let of_schedule = |variant: &&Variant| variant.row.schedule == schedule;
+    kernels_on_sm_89(64).into_iter().find(of_schedule).expect("in the table").entry
 }
 
 fn a_write_past_the_workspace_is_named() {
@@ -157,6 +167,9 @@ fn a_counter_that_is_left_is_found() {
     let args = [&VERIFY[..], &["--rows", persistent]].concat();
     setup.run(&args, &counter).refused(1, &[persistent, "left its work counter at another value than 0"]);
     setup.run(&args, &[]).succeeded();
+    let fused = [&VERIFY[..], &["--splits", "2", "--combine", "fused"]].concat();
+    setup.run(&fused, &counter).refused(1, &["left its work counter at another value than 0"]);
+    setup.run(&fused, &[]).succeeded();
     // Launches of one stream share the counter, and the driver looks at it before each.
     let bench = ["bench", "--shape", "1,2,1,65,127,64", "--reps", "1", "--rows", persistent];
     setup.run(&bench, &[]).succeeded();
@@ -177,11 +190,8 @@ fn verify_takes_lengths_splits_and_orders_of_heads() {
     };
     let count = |report: &serde_json::Value| report["results"].as_array().map(Vec::len);
     let rows = |schedules: &[Schedule]| {
-        let is_it = |variant: &&Variant| {
-            (variant.row.head_dim, variant.row.dtype) == (64, Dtype::F16)
-                && schedules.contains(&variant.row.schedule)
-        };
-        VARIANTS.iter().filter(is_it).count()
+        let kernels = kernels_on_sm_89(64);
+        kernels.into_iter().filter(|variant| schedules.contains(&variant.row.schedule)).count()
     };
     let split = rows(&[Schedule::Split]);
     let lengths = verify("3,8,2,5,300,64", &["--lengths", "--splits", "1,2,3", "--causal"]);
@@ -258,10 +268,8 @@ fn run_computes_real_tensors_as_the_cpu_does() {
 fn verify_takes_real_tensors_through_every_row() {
     let args = ["verify", "--device", "cuda", "--input", MINILM, "--rows", "all", "--json"];
     let report = setup().run(&args, &[]).succeeded().json();
-    let rows =
-        VARIANTS.iter().filter(|variant| (variant.row.head_dim, variant.row.dtype.name()) == (32, "f16"));
     // The file's own O is judged too.
-    assert_eq!(report["results"].as_array().map(Vec::len), Some(rows.count() + 1));
+    assert_eq!(report["results"].as_array().map(Vec::len), Some(kernels_on_sm_89(32).len() + 1));
 }
 
 fn bench_measures_and_never_calls_it_a_gpu() {
@@ -274,9 +282,7 @@ fn bench_measures_and_never_calls_it_a_gpu() {
     assert!(file.contains("fake driver (no GPU)"), "{file}");
     let results = report["results"].as_array().expect("a list");
     assert_eq!(results.len(), 2);
-    let rows =
-        VARIANTS.iter().filter(|variant| (variant.row.head_dim, variant.row.dtype.name()) == (64, "f16"));
-    let rows = rows.count();
+    let rows = kernels_on_sm_89(64).len();
     for result in results {
         let measured = result["rows"].as_array().expect("a list");
         assert_eq!(measured.len(), rows);
@@ -310,6 +316,47 @@ fn bench_times_lse_where_it_is_asked_for() {
     assert_eq!(report()["results"][0]["rows"][0].get("times_us"), None);
 }
 
+/// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
+fn wgmma_problem() -> (&'static Variant, String) {
+    let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype) == (Isa::Wgmma, Dtype::F16);
+    let variant = VARIANTS.iter().find(is_it).expect("in the table");
+    (variant, format!("2,4,2,600,1100,{}", variant.row.head_dim))
+}
+
+fn wgmma_is_taken_where_device_and_driver_have_it() {
+    let (setup, hopper) = (setup(), [("FAKE_DRIVER_SM", "90")]);
+    let (_, shape) = wgmma_problem();
+    let verify = |more: &[&str]| {
+        let args = ["verify", "--device", "cuda", "--shape", &shape];
+        let ended = setup.run(&[&args[..], more].concat(), &hopper);
+        assert!(ended.succeeded().stdout.contains("fwd_wgmma_"), "{}", ended.stdout);
+    };
+    verify(&["--repeats", "3"]);
+    verify(&["--causal", "--layout", "bshd"]);
+    let plan = setup.run(&["plan", "--shape", &shape], &hopper);
+    let stdout = &plan.succeeded().stdout;
+    assert!(stdout.contains("because     with wgmma and bulk copies, which the device has"), "{stdout}");
+    // More and less than what is 9.0 has other instructions.
+    for sm in ["89", "100"] {
+        let plan = setup.run(&["plan", "--shape", &shape], &[("FAKE_DRIVER_SM", sm)]);
+        assert!(!plan.succeeded().stdout.contains("wgmma"), "{}", plan.stdout);
+    }
+}
+
+fn a_driver_without_tensor_maps_has_the_other_kernels() {
+    let (setup, old) = (setup(), [("FAKE_DRIVER_SM", "90"), ("FAKE_DRIVER_CUDA", "11.8")]);
+    let (variant, shape) = wgmma_problem();
+    let args = ["verify", "--device", "cuda", "--shape", &shape];
+    let ended = setup.run(&args, &old);
+    assert!(!ended.succeeded().stdout.contains("wgmma"), "{}", ended.stdout);
+    let plan = setup.run(&["plan", "--shape", &shape], &old);
+    assert!(
+        plan.succeeded().stdout.contains("without wgmma, which the device has: its copies need a driver")
+    );
+    let named = setup.run(&[&args[..], &["--rows", variant.entry]].concat(), &old);
+    named.refused(1, &["no tensor maps", "driver for CUDA 12.0 (525)", "a kernel without wgmma"]);
+}
+
 fn doctor_says_what_there_is() {
     let doctor = setup().run(&["doctor"], &[("FAKE_DRIVER_CUDA", "12.4")]);
     let stdout = &doctor.succeeded().stdout;
@@ -319,7 +366,10 @@ fn doctor_says_what_there_is() {
     }
     let old = setup().run(&["doctor", "--json"], &[("FAKE_DRIVER_CUDA", "11.0")]).succeeded().json();
     let findings = old["findings"].as_array().expect("a list");
-    let load = findings.iter().find(|finding| finding["topic"] == "device 0 load").expect("it is tried");
+    let of =
+        |topic: &str| findings.iter().find(|finding| finding["topic"] == topic).expect("it is looked at");
+    assert_eq!((&of("PTX sm_80")["state"], &of("PTX sm_90a")["state"]), (&"missing".into(), &"note".into()));
+    let load = of("device 0 load");
     assert_eq!(load["state"], "missing", "{load}");
     assert!(load["advice"].as_str().is_some_and(|advice| advice.contains("update the driver")), "{load}");
 }

@@ -14,12 +14,17 @@ use ferroflash::{
     Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, HostTensors, L2Policy, Layout, Plan,
     PlanOptions, Problem, Splits, StreamHandle, TensorRole, Workspace,
 };
+use kernels_gpu::row::Isa;
+use kernels_gpu::table::{VARIANTS, Variant};
 use libtest_mimic::Trial;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Names the test that this process runs on a fake driver.
 const CHILD: &str = "FERROFLASH_TEST_CHILD";
+
+/// The test whose device has wgmma.
+const WGMMA_TEST: &str = "wgmma_is_captured_and_replayed";
 
 const TESTS: &[(&str, fn())] = &[
     ("device_pointers_on_a_callers_stream", device_pointers_on_a_callers_stream),
@@ -33,6 +38,7 @@ const TESTS: &[(&str, fn())] = &[
     ("the_callers_context_stays_current", the_callers_context_stays_current),
     ("threads_share_one_device", threads_share_one_device),
     ("splits_are_captured_and_replayed", splits_are_captured_and_replayed),
+    (WGMMA_TEST, wgmma_is_captured_and_replayed),
     ("a_capture_without_a_reservation_is_refused", a_capture_without_a_reservation_is_refused),
     ("a_stream_of_another_device_is_refused", a_stream_of_another_device_is_refused),
     ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
@@ -59,6 +65,7 @@ fn in_a_child(name: &str) {
         .env("FERROFLASH_PTX", kernels.path())
         .env("FAKE_DRIVER_MEMORY", MEMORY_BYTES.to_string())
         .env("FAKE_DRIVER_DEVICES", "2")
+        .env("FAKE_DRIVER_SM", if name == WGMMA_TEST { "90" } else { "89" })
         .stdin(Stdio::null())
         .output()
         .expect("it starts");
@@ -221,7 +228,10 @@ struct Case {
 
 impl Case {
     fn new() -> Case {
-        let problem = support::problem(Dtype::Bf16, [2, 4, 2, 3, 700, 64]).with_causal(true);
+        Case::of(support::problem(Dtype::Bf16, [2, 4, 2, 3, 700, 64]).with_causal(true))
+    }
+
+    fn of(problem: Problem) -> Case {
         let qkv = random_input::qkv(&problem, InputKind::Random, 5);
         let expected = reference(&problem, &qkv[0], &qkv[1], &qkv[2], &|_, _| ());
         let expected = expected.o.iter().map(|&o| narrow(Dtype::Bf16, o)).collect();
@@ -285,6 +295,39 @@ fn splits_are_captured_and_replayed() {
         attention.launch(&larger, &case.tensors(), timeline.stream()).expect("launched");
         timeline.finish().expect("done");
         case.check();
+    }
+}
+
+fn wgmma_is_captured_and_replayed() {
+    let _context = cust::quick_init().expect("the caller's context");
+    let (device, attention) = device();
+    let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype) == (Isa::Wgmma, Dtype::Bf16);
+    let head_dim = VARIANTS.iter().find(is_it).expect("in the table").row.head_dim;
+    let problem = support::problem(Dtype::Bf16, [1, 4, 2, 400, 600, head_dim]).with_causal(true);
+    let [mut first, mut second] = [Case::of(problem), Case::of(problem)];
+    let plan = attention.plan(&problem).expect("planned");
+    assert_eq!(plan.kernel().row.isa, Isa::Wgmma, "{}", plan.kernel().entry);
+    let timeline = Timeline::new(&device).expect("a stream");
+    let free = || attention.device().memory_free().expect("known");
+    // SAFETY: the cases' tensors outlive the replays, which are finished each time.
+    unsafe {
+        attention.reserve(&plan, timeline.stream()).expect("reserved");
+        let reserved = free();
+        // No tensor map was made before: those of the first launch are made while the stream is captured.
+        let graph =
+            timeline.capture(|stream| attention.launch(&plan, &first.tensors(), stream)).expect("captured");
+        assert_eq!(free(), reserved, "a launch allocates nothing");
+        for _ in 0..2 {
+            timeline.replay(&graph).expect("replayed");
+            timeline.finish().expect("done");
+            first.check();
+        }
+        attention.launch(&plan, &second.tensors(), timeline.stream()).expect("launched");
+        timeline.finish().expect("done");
+        second.check();
+        timeline.replay(&graph).expect("replayed");
+        timeline.finish().expect("done");
+        first.check();
     }
 }
 

@@ -13,7 +13,7 @@ use ferroflash::{
     Attention, DeviceModel, Dtype, ElementStrides, Error, HostTensors, Layout, Output, PlanOptions, Problem,
     Sizes, StreamHandle, TensorRole,
 };
-use kernels_gpu::params::{ForwardParams, Strides};
+use kernels_gpu::params::{ForwardParams, Strides, TensorMap};
 use kernels_gpu::row::Accumulation;
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
@@ -105,6 +105,10 @@ impl Device for HostDevice {
         loaded.push(image.entry.clone());
         let handle = loaded.len() as u64 - 1;
         Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+    }
+
+    fn tensor_map(&self, _: &device::TensorBox) -> Result<TensorMap, Error> {
+        Ok(TensorMap::default())
     }
 
     unsafe fn check_stream(&self, _: StreamHandle) -> Result<(), Error> {
@@ -217,7 +221,9 @@ fn attention(planted: Planted) -> Attention {
     let folder = support::folder();
     support::write_kernels(folder.path(), |_| ());
     let library = Library::open(folder.path()).expect("valid");
-    library.family_ptx("sm_80").expect("read while the folder is there");
+    for family in library.families() {
+        library.family_ptx(&family.arch).expect("read while the folder is there");
+    }
     let info = DeviceInfo {
         name: "host memory".to_owned(),
         sm: 80,

@@ -1,13 +1,17 @@
 //! The lab's way to a GPU, on the driver that computes on the CPU: processes, two kernels in turns, fresh inputs, both timers. Its
 //! times mean nothing.
 
-use crate::support::{fake_driver, folder, lab_binary, trials};
+use crate::support::{fake_driver, folder, lab_binary, trials, write_kernels};
+use kernels_gpu::row::Dtype;
 use serde_json::Value;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 trials!(
     a_row_goes_through_the_whole_cascade_beside_its_incumbent,
-    a_kernel_that_is_wrong_on_the_device_is_refused
+    a_kernel_that_is_wrong_on_the_device_is_refused,
+    kernels_that_are_compiled_are_timed_in_turns_and_nothing_else_is,
+    a_gate_that_finds_nothing_of_what_it_plants_says_so
 );
 
 /// A row of the table that is not the one that rows are timed against.
@@ -53,4 +57,64 @@ fn a_kernel_that_is_wrong_on_the_device_is_refused() {
         (&last["stage"], &last["outcome"]["refused"]["fault"]),
         (&"numerics".into(), &"wrong-numbers".into())
     );
+}
+
+/// Runs the lab on the fake driver with kernels of the table that nobody compiled.
+fn with_compiled(home: &Path, arguments: &[&str]) -> Output {
+    let (config, kernels) = (home.join("test.toml"), home.join("kernels"));
+    std::fs::write(&config, CONFIG).expect("written");
+    std::fs::create_dir_all(&kernels).expect("a folder");
+    write_kernels(&kernels, |_| ());
+    let mut lab = Command::new(lab_binary());
+    lab.args(arguments).args(["--device", "cuda", "--json", "--config"]).arg(&config);
+    lab.arg("--ptx").arg(&kernels).arg("--runs").arg(home.join("runs"));
+    lab.env("FERROFLASH_LIBCUDA", fake_driver()).env("CARGO", "/nonexistent/cargo");
+    lab.output().expect("the lab starts")
+}
+
+fn kernels_that_are_compiled_are_timed_in_turns_and_nothing_else_is() {
+    let home = folder();
+    let others = ["fwd_f16_d64_m128n64_w4s2c1", "fwd_f16_d64_m64n64_w8s2c1", "fwd_bf16_d64_m128n64_w4s2c1"];
+    let arguments = [&["benchmark", "--against", ENTRY][..], &others].concat();
+    let output = with_compiled(home.path(), &arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let compared = found["compared"].as_array().expect("rows");
+    let entries: Vec<&str> = compared.iter().filter_map(|line| line["entry"].as_str()).collect();
+    assert_eq!(entries, [ENTRY, others[0], others[1]], "another type is another problem");
+    assert_eq!(compared[0]["speed_up"]["estimate"], 1.0, "{}", compared[0]);
+    let fastest = found["fastest"][0]["entry"].as_str().expect("one of the others");
+    assert!(others[..2].contains(&fastest), "{fastest}");
+
+    let start = "fwd_f16_d32_m64n64_w4s2c1";
+    let output = with_compiled(home.path(), &["micro", "--start", start]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let rows = found["rows"].as_array().expect("rows");
+    let in_table = kernels_gpu::table::VARIANTS.iter().map(|variant| variant.row).filter(|row| {
+        (row.dtype, row.head_dim) == (Dtype::F16, 32) && row.schedule == kernels_gpu::row::Schedule::Grid
+    });
+    assert_eq!(rows.len(), in_table.count(), "{stderr}");
+    // Without bodies they are all alike: one is measured, the others are duplicates of it.
+    assert_eq!(rows.iter().filter(|row| row["outcome"]["scored"]["score"].is_f64()).count(), 1, "{found}");
+}
+
+fn a_gate_that_finds_nothing_of_what_it_plants_says_so() {
+    let home = folder();
+    let output = with_compiled(home.path(), &["gate", "--self-test", "--repeats", "1", "--row", ENTRY]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    let part = |name: &str| {
+        let parts = found["parts"].as_array().expect("parts");
+        let part = parts.iter().find(|part| part["part"] == name).expect("the part").clone();
+        (part["works"].as_bool().expect("a verdict"), part["result"].as_str().expect("a result").to_owned())
+    };
+    // This driver computes attention whatever the kernel says, at its own pace.
+    assert!(part("planted cheats").0);
+    assert!(part("A/A").1.contains(" of 1 called different ("), "{found}");
+    assert!(!part("wrong kernels").0 && part("wrong kernels").1.starts_with("0 of 9 refused"), "{found}");
+    let hang = part("a kernel that never ends");
+    assert_eq!(hang, (false, "ran; the next kernel: ran".to_owned()));
 }

@@ -6,8 +6,8 @@ use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::widen;
 use ferroflash::verification::{KernelRun, Oracle, RunKernel};
 use ferroflash::{
-    Attention, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem, Schedule,
-    SimOptions, Splits, StreamHandle, Workspace,
+    Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem,
+    Schedule, SimOptions, Splits, StreamHandle, Workspace,
 };
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Accumulation;
@@ -17,6 +17,7 @@ support::trials!(
     with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache,
     up_to_the_most_splits_are_merged_right,
     a_workspace_serves_one_call_after_the_other,
+    a_sequence_without_keys_merges_to_nothing,
     lengths_are_clamped_on_the_device,
 );
 
@@ -111,10 +112,12 @@ fn a_workspace_serves_one_call_after_the_other() {
     let workspace = unsafe { Workspace::from_raw(device.as_ref(), memory.address(), memory.bytes(), stream) }
         .expect("valid");
     let persistent = PlanOptions { schedule: Some(Schedule::Persistent), ..PlanOptions::new() };
-    // Fewer tiles than the 58 SMs hold, more, and splits in between; each twice.
-    let two = with(Splits::Count(2));
+    // Fewer tiles than the 58 SMs hold, more, and splits in between, merged in the same launch and in another; each twice.
+    let two =
+        [Combine::Fused, Combine::Kernel].map(|combine| PlanOptions { combine, ..with(Splits::Count(2)) });
     let shapes = [[1, 2, 1, 150, 70, 64], [3, 20, 2, 300, 65, 64]];
-    for (shape, options) in shapes.into_iter().flat_map(|shape| [(shape, &persistent), (shape, &two)]) {
+    let options = [&persistent, &two[0], &two[1]];
+    for (shape, options) in shapes.into_iter().flat_map(|shape| options.map(|options| (shape, options))) {
         let problem = problem(Dtype::F16, shape).with_causal(true);
         let qkv = random_input::qkv(&problem, InputKind::Random, 2);
         let plan = attention.planner().plan(&problem, options).expect("planned");
@@ -132,11 +135,28 @@ fn a_workspace_serves_one_call_after_the_other() {
             let distance =
                 got.iter().zip(&expected).map(|(&a, &b)| (widen(Dtype::F16, a) - widen(Dtype::F16, b)).abs());
             assert!(distance.fold(0.0, f64::max) < 4e-3, "{}", plan.kernel().entry);
-            let mut counter = [1_u32];
-            memory.read(0, &mut counter).expect("read");
-            assert_eq!(counter, [0], "the counter of {} is back", plan.kernel().entry);
+            let mut counters = [1_u32; 4096];
+            memory.read(0, &mut counters).expect("read");
+            assert_eq!(counters, [0; 4096], "the counters of {} are back", plan.kernel().entry);
         }
     }
+}
+
+fn a_sequence_without_keys_merges_to_nothing() {
+    // Every CTA of a tile counts, those without keys too.
+    let attention = simulator(DeviceModel::L4);
+    let problem = problem(Dtype::Bf16, [3, 4, 2, 1, 200, 128]).with_lengths(true);
+    let qkv = random_input::qkv(&problem, InputKind::Random, 6);
+    let tensors = HostTensors::new(&qkv, Some(&[0, 200, 1]));
+    let [fused, other] = [Combine::Fused, Combine::Kernel].map(|combine| {
+        let options = PlanOptions { combine, ..with(Splits::Count(4)) };
+        let plan = attention.planner().plan(&problem, &options).expect("planned");
+        assert_eq!((plan.splits(), plan.is_fused()), (4, combine == Combine::Fused));
+        attention.forward_with(&plan, &tensors, true).expect("computed")
+    });
+    assert_eq!(fused, other);
+    assert!(fused.o[..4 * 128].iter().all(|&o| widen(Dtype::Bf16, o) == 0.0));
+    assert!(fused.lse.expect("asked for")[..4].iter().all(|&lse| lse == f32::NEG_INFINITY));
 }
 
 fn lengths_are_clamped_on_the_device() {

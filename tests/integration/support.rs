@@ -77,26 +77,36 @@ fn build(what: &[&str], file: impl Fn(&serde_json::Value) -> Option<PathBuf>) ->
     messages.lines().find_map(find).expect("cargo names the file")
 }
 
-/// Writes a folder of kernels with the table's entries, whose PTX is empty: for devices that run none.
+/// What a kernel has to have for a fault to be planted; no program.
+const BODY: &str = "$L:\n\tmma.sync;\n\tselp.f32 a, b, 0fFF800000, p;\n\tex2.approx.f32 a, b;\n\tbra $L;\n\
+                    \tst.global.v4.b32 [a], {a, a, a, a};\n\tret;";
+
+/// Writes a folder of kernels with the table's entries, whose PTX is no program: for devices that run none.
 pub(crate) fn write_kernels(folder: &Path, change: impl Fn(&mut Kernel)) {
     let (kernels, combine_kernels) = kernels_of_table();
     let mut kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
     kernels.iter_mut().for_each(change);
     let combine_kernels: Vec<Kernel<CombineRow>> =
         combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
-    let names = kernels.iter().map(|kernel| &kernel.entry);
-    let names = names.chain(combine_kernels.iter().map(|kernel| &kernel.entry));
-    let entries = names.map(|name| format!(".visible .entry {name}()\n{{\n}}\n"));
-    let header = ".version 7.4\n.target sm_80\n.address_size 64\n";
-    let ptx: String = std::iter::once(header.to_owned()).chain(entries).collect();
-    let sha256 = Sha256::digest(ptx.as_bytes()).iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    });
-    let families = vec![Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 }];
+    let names = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
+    let names: Vec<_> =
+        names.chain(combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry))).collect();
+    let family = |(arch, version): (&str, &str)| {
+        let mut text = format!(".version {version}\n.target {arch}\n.address_size 64\n");
+        for (_, name) in names.iter().filter(|(family, _)| *family == arch) {
+            write!(text, ".visible .entry {name}()\n{{\n{BODY}\n}}\n").expect("a String takes everything");
+        }
+        let sha256 = Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a String takes everything");
+            text
+        });
+        let ptx = format!("{arch}.ptx");
+        fs::write(folder.join(&ptx), text).expect("written");
+        Family { arch: arch.to_owned(), ptx, sha256 }
+    };
+    let families = [("sm_80", "7.4"), ("sm_90a", "8.0")].map(family).to_vec();
     let device_compiler = "none".to_owned();
     let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
-    fs::write(folder.join("sm_80.ptx"), ptx).expect("written");
     let manifest = serde_json::to_string(&manifest).expect("serializable");
     fs::write(folder.join("manifest.json"), manifest).expect("written");
 }

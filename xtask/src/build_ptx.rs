@@ -9,9 +9,14 @@ use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Manifest};
+use kernels_gpu::params::WgmmaParams;
+use kernels_gpu::row::{Isa, Row};
 use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+/// The families, each of one kind of rows.
+const ISAS: [Isa; 2] = [Isa::Mma, Isa::Wgmma];
 
 /// What to build.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -50,10 +55,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Compiler { rustc, version, origin } = &compiler;
     eprintln!("device compiler: {} ({version}; {origin})", rustc.display());
 
-    let arch = NvvmArch::Compute80;
-    let text = compile(&compiler, arch, options, &rows)?;
-    let ptx = write(&out, &text, arch, version, &rows)?;
-    eprintln!("{}: {} kernels, {} KB", workspace::shown(&ptx), rows.len(), text.len() / 1024);
+    let mut texts = Vec::new();
+    for isa in ISAS {
+        let of_family = family_rows(&rows, isa.arch());
+        if names(&of_family, isa.arch()).is_empty() {
+            continue;
+        }
+        let text = compile(&compiler, isa, options, &rows)?;
+        let file = workspace::shown(&out.join(ptx_file(isa.arch())));
+        eprintln!("{file}: {} kernels, {} KB", of_family.len(), text.len() / 1024);
+        texts.push((isa, text));
+    }
+    write(&out, &texts, version, &rows)?;
 
     if options.cubin || options.ptxas.ptxas.is_some() {
         check_ptx::run(&check_ptx::Options {
@@ -68,8 +81,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The PTX as rustc writes it.
-fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) -> anyhow::Result<String> {
+/// The PTX of one family as rustc writes it.
+fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> anyhow::Result<String> {
+    let arch = match isa {
+        Isa::Mma => NvvmArch::Compute80,
+        Isa::Wgmma => NvvmArch::Compute90a,
+    };
     // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh.
     let kind = match (options.rows.is_table(), options.line_tables) {
         (true, false) => "",
@@ -83,6 +100,9 @@ fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) 
         .rustc(&compiler.rustc)
         .target_dir(&target_dir)
         .debug(if options.line_tables { DebugInfo::LineTables } else { DebugInfo::None });
+    if isa == Isa::Wgmma {
+        builder = builder.cfg("ferroflash_wgmma");
+    }
     if !options.rows.is_table() {
         let file = target_dir.join("rows.rs");
         manifest_file::write_whole(&file, rows::macro_source(rows).as_bytes())?;
@@ -92,62 +112,102 @@ fn compile(compiler: &Compiler, arch: NvvmArch, options: &Options, rows: &Rows) 
     std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
-/// Writes the bounded PTX, then the manifest that names it; returns the PTX's path.
-fn write(out: &Path, text: &str, arch: NvvmArch, version: &str, rows: &Rows) -> anyhow::Result<PathBuf> {
-    let module = Module::parse(text).context("rustc's PTX cannot be read")?;
-    same_names(&module.entry_names(), rows)?;
-    let bounds = |entry: &str| match rows.get(entry) {
-        Some(row) => Some(Bounds { threads: geometry::threads(row), min_ctas: row.min_ctas }),
-        None => is_combine(entry).then_some(Bounds { threads: geometry::COMBINE_THREADS, min_ctas: 1 }),
-    };
-    let bound = module.with_bounds(bounds)?;
-
-    let family = arch.target_cpu();
-    let file = format!("{family}.ptx");
-    let module = Module::parse(&bound).context("the PTX with its launch bounds cannot be read")?;
-    let mut kernels = Vec::new();
-    for (entry, row) in rows {
-        let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
-        kernels.push(manifest_file::kernel(entry, *row, family, &text));
-    }
-    let mut combine_kernels = Vec::new();
-    for CombineVariant { entry, dtype } in COMBINE_VARIANTS {
-        let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
-        let row = CombineRow { dtype: *dtype };
-        combine_kernels.push(manifest_file::combine_kernel(entry, row, family, &text));
+/// Writes the bounded PTX of each family, then the manifest that names them; files of families that are gone are taken away.
+fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> anyhow::Result<()> {
+    let (mut families, mut kernels, mut combine_kernels) = (Vec::new(), Vec::new(), Vec::new());
+    for (isa, text) in texts {
+        let family = isa.arch();
+        let bound = bounded(text, family, rows)?;
+        let module = Module::parse(&bound).context("the PTX with its launch bounds cannot be read")?;
+        for (entry, row) in family_rows(rows, family) {
+            let text = module.entry_text(&entry).with_context(|| format!("{entry} is lost"))?;
+            kernels.push(manifest_file::kernel(&entry, row, family, &text));
+        }
+        for CombineVariant { entry, dtype } in family_combine(family) {
+            let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
+            let row = CombineRow { dtype: *dtype };
+            combine_kernels.push(manifest_file::combine_kernel(entry, row, family, &text));
+        }
+        let ptx = ptx_file(family);
+        let sha256 = manifest_file::sha256(bound.as_bytes());
+        manifest_file::write_whole(&out.join(&ptx), bound.as_bytes())?;
+        families.push(Family { arch: family.to_owned(), ptx, sha256 });
     }
     if let Ok(before) = manifest_file::read(out) {
         manifest_file::carry_over(&mut kernels, &before.kernels, out);
         manifest_file::carry_over(&mut combine_kernels, &before.combine_kernels, out);
     }
-    let families = vec![Family {
-        arch: family.to_owned(),
-        ptx: file.clone(),
-        sha256: manifest_file::sha256(bound.as_bytes()),
-    }];
-    manifest_file::write_whole(&out.join(&file), bound.as_bytes())?;
     let device_compiler = version.to_owned();
     let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
     manifest_file::write(out, &manifest)?;
-    Ok(out.join(file))
+    for isa in ISAS {
+        let file = out.join(ptx_file(isa.arch()));
+        let is_named = manifest.families.iter().any(|family| family.arch == isa.arch());
+        if !is_named && file.exists() {
+            std::fs::remove_file(&file).with_context(|| file.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A family's PTX with the launch bounds of its entries, which must be those of its rows.
+fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
+    let module = Module::parse(text).with_context(|| format!("rustc's PTX of {family} cannot be read"))?;
+    same_names(&module.entry_names(), family, rows)?;
+    let bounds = |entry: &str| match rows.get(entry) {
+        Some(row) => Some(Bounds {
+            threads: geometry::threads(row),
+            // Even `.minnctapersm 1` makes ptxas choose other registers than none at all; without it, it ignores setmaxnreg.
+            min_ctas: (row.min_ctas > 1 || row.isa == Isa::Wgmma).then_some(row.min_ctas),
+            // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
+            param_align: (row.isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
+        }),
+        None => is_combine(entry).then_some(Bounds {
+            threads: geometry::COMBINE_THREADS,
+            min_ctas: None,
+            param_align: None,
+        }),
+    };
+    Ok(module.with_bounds(bounds)?)
+}
+
+/// The file of a family's PTX.
+fn ptx_file(family: &str) -> String {
+    format!("{family}.ptx")
+}
+
+/// The rows whose kernels a family holds.
+fn family_rows(rows: &Rows, family: &str) -> Rows {
+    let is_in = |row: &Row| row.isa.arch() == family;
+    rows.iter().filter(|(_, row)| is_in(row)).map(|(entry, row)| (entry.clone(), *row)).collect()
+}
+
+/// The combine kernels that a family holds: all in the one that runs everywhere.
+fn family_combine(family: &str) -> &'static [CombineVariant] {
+    if family == Isa::Mma.arch() { COMBINE_VARIANTS } else { &[] }
 }
 
 fn is_combine(entry: &str) -> bool {
     COMBINE_VARIANTS.iter().any(|variant| variant.entry == entry)
 }
 
-/// Fails where the PTX lacks the entry of a row or of a combine kernel, or has another.
-pub(crate) fn same_names(entries: &[&str], rows: &Rows) -> anyhow::Result<()> {
+/// The names of the entries that a family must have.
+fn names<'a>(rows: &'a Rows, family: &str) -> BTreeSet<&'a str> {
+    let rows = rows.iter().filter(|(_, row)| row.isa.arch() == family).map(|(entry, _)| entry.as_str());
+    rows.chain(family_combine(family).iter().map(|variant| variant.entry)).collect()
+}
+
+/// Fails where a family's PTX lacks the entry of a row or of a combine kernel, or has another.
+pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Rows) -> anyhow::Result<()> {
     let in_ptx: BTreeSet<&str> = entries.iter().copied().collect();
-    let combine = COMBINE_VARIANTS.iter().map(|variant| variant.entry);
-    let in_table: BTreeSet<&str> = rows.keys().map(String::as_str).chain(combine).collect();
+    let in_table = names(rows, family);
     let lacking: Vec<&str> = in_table.difference(&in_ptx).copied().collect();
     let foreign: Vec<&str> = in_ptx.difference(&in_table).copied().collect();
     if !lacking.is_empty() {
-        bail!("rows without an entry in the PTX: {}", lacking.join(", "));
+        bail!("rows without an entry in the PTX of {family}: {}", lacking.join(", "));
     }
     if !foreign.is_empty() {
-        bail!("entries in the PTX without a row: {}", foreign.join(", "));
+        bail!("entries in the PTX of {family} without a row: {}", foreign.join(", "));
     }
     Ok(())
 }
@@ -155,45 +215,96 @@ pub(crate) fn same_names(entries: &[&str], rows: &Rows) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernels_gpu::row::{Accumulation, Dtype, Schedule};
 
-    fn all_names(rows: &Rows) -> Vec<&str> {
-        let combine = COMBINE_VARIANTS.iter().map(|variant| variant.entry);
-        rows.keys().map(String::as_str).chain(combine).collect()
+    const WGMMA: Row = Row {
+        isa: Isa::Wgmma,
+        dtype: Dtype::Bf16,
+        head_dim: 128,
+        block_m: 128,
+        block_n: 128,
+        warps: 12,
+        stages: 2,
+        acc: Accumulation::F32,
+        min_ctas: 1,
+        warp_rows: 16,
+        schedule: Schedule::Grid,
+    };
+
+    /// The table's rows, and one of wgmma whatever the table has.
+    fn all_rows() -> Rows {
+        let mut rows = rows::of_table();
+        rows.insert(WGMMA.entry_name(), WGMMA);
+        rows
     }
 
-    fn fake_ptx(rows: &Rows) -> String {
-        let entries =
-            all_names(rows).into_iter().map(|entry| format!(".visible .entry {entry}(\n)\n{{\n\tret;\n}}\n"));
-        format!(".version 7.0\n.target sm_80\n.address_size 64\n{}", entries.collect::<String>())
+    fn fake_ptx(rows: &Rows, isa: Isa) -> (Isa, String) {
+        let arch = isa.arch();
+        let entries = names(rows, arch).into_iter().map(|entry| {
+            format!(".visible .entry {entry}(\n\t.param .align 16 .b8 p[64]\n)\n{{\n\tret;\n}}\n")
+        });
+        let header = format!(".version 8.0\n.target {arch}\n.address_size 64\n");
+        (isa, header + &entries.collect::<String>())
     }
 
     #[test]
     fn entries_and_rows_must_be_the_same() {
-        let rows = rows::of_table();
-        let names = all_names(&rows);
-        assert!(same_names(&names, &rows).is_ok());
-        let lacking = same_names(&names[1..], &rows).expect_err("one is lacking").to_string();
-        assert_eq!(lacking, format!("rows without an entry in the PTX: {}", names[0]));
-        let foreign =
-            same_names(&[&names[..], &["stray"]].concat(), &rows).expect_err("one too many").to_string();
-        assert_eq!(foreign, "entries in the PTX without a row: stray");
+        let rows = all_rows();
+        let names: Vec<&str> = names(&rows, "sm_80").into_iter().collect();
+        assert!(same_names(&names, "sm_80", &rows).is_ok());
+        let lacking = same_names(&names[1..], "sm_80", &rows).expect_err("one is lacking").to_string();
+        assert_eq!(lacking, format!("rows without an entry in the PTX of sm_80: {}", names[0]));
+        // A kernel that the other family should hold is a foreign one.
+        let wgmma = WGMMA.entry_name();
+        let foreign = same_names(&[&names[..], &[&wgmma]].concat(), "sm_80", &rows);
+        assert_eq!(
+            foreign.expect_err("one too many").to_string(),
+            format!("entries in the PTX of sm_80 without a row: {wgmma}")
+        );
+        assert!(same_names(&names, "sm_90a", &rows).is_err());
     }
 
     #[test]
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = rows::of_table();
-        let path =
-            write(folder.path(), &fake_ptx(&rows), NvvmArch::Compute80, "rustc", &rows).expect("writes");
-        let text = std::fs::read_to_string(path).expect("readable");
+        let rows = all_rows();
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
         for (entry, row) in &rows {
+            let text =
+                std::fs::read_to_string(folder.path().join(ptx_file(row.isa.arch()))).expect("readable");
             let (threads, min_ctas) = (row.warps * 32, row.min_ctas);
-            let least = if min_ctas > 1 { format!("\n.minnctapersm {min_ctas}") } else { String::new() };
-            let expected = format!("{entry}(\n)\n.maxntid {threads}, 1, 1{least}\n{{");
+            let is_said = min_ctas > 1 || row.isa == Isa::Wgmma;
+            let least = if is_said { format!("\n.minnctapersm {min_ctas}") } else { String::new() };
+            let align = if row.isa == Isa::Wgmma { 64 } else { 16 };
+            let expected = format!(
+                "{entry}(\n\t.param .align {align} .b8 p[64]\n)\n.maxntid {threads}, 1, 1{least}\n{{"
+            );
             assert!(text.contains(&expected), "{entry}");
         }
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.kernels.len(), rows.len());
-        assert!(manifest_file::read_ptx(folder.path(), &manifest.families[0]).is_ok());
+        for family in &manifest.families {
+            assert!(manifest_file::read_ptx(folder.path(), family).is_ok());
+        }
+        for kernel in &manifest.kernels {
+            assert_eq!(kernel.family, kernel.row.isa.arch(), "{}", kernel.entry);
+        }
+        assert!(manifest.combine_kernels.iter().all(|kernel| kernel.family == "sm_80"));
+    }
+
+    #[test]
+    fn a_family_without_rows_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let rows = all_rows();
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
+        assert!(folder.path().join("sm_90a.ptx").is_file());
+        let rows = family_rows(&rows, "sm_80");
+        write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows).expect("writes");
+        assert!(!folder.path().join("sm_90a.ptx").exists());
+        let manifest = manifest_file::read(folder.path()).expect("readable");
+        assert_eq!(manifest.families.len(), 1);
+        // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
+        let rows = Rows::from([(WGMMA.entry_name(), WGMMA)]);
+        assert_eq!(names(&rows, "sm_80").len(), COMBINE_VARIANTS.len());
     }
 }

@@ -9,18 +9,21 @@ use crate::ptxas_log;
 use crate::{rows, workspace};
 use anyhow::{Context, bail};
 use kernels_gpu::manifest::{Kernel, Manifest, Resources};
-use kernels_gpu::row::smem_limit;
+use kernels_gpu::row::{Isa, smem_limit};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Every architecture that the sm_80 family is checked for.
 const ARCHS: [&str; 4] = ["sm_80", "sm_86", "sm_89", "sm_90"];
+/// The one architecture that the sm_90a family compiles for.
+const WGMMA_ARCH: &str = Isa::Wgmma.arch();
 
 /// What to check.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Check for this architecture; may be repeated [default: sm_80, sm_86, sm_89 and sm_90]
+    /// Check for this architecture; may be repeated. wgmma kernels are compiled for sm_90a alone, also where sm_90 is named
+    /// [default: sm_80, sm_86, sm_89, sm_90 and sm_90a]
     #[arg(long, value_name = "SM")]
     pub(crate) arch: Vec<String>,
     /// The folder of the PTX and its manifest [default: where build-ptx puts it]
@@ -43,7 +46,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let folder = options.ptx_dir.clone().unwrap_or_else(|| options.rows.default_folder());
     let mut manifest = manifest_file::read(&folder)?;
     let rows = options.rows.chosen()?;
-    let text = check_names(&folder, &manifest, &rows)?;
+    let texts = check_names(&folder, &manifest, &rows)?;
     eprintln!("{}: the entries of the {} rows, no more and no less", workspace::shown(&folder), rows.len());
 
     let Some(ptxas) = ptxas::resolve(&options.ptxas)? else {
@@ -55,59 +58,96 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     };
     eprintln!("ptxas {} ({})", ptxas.version, ptxas.shown_path());
-    let archs =
-        if options.arch.is_empty() { ARCHS.map(str::to_owned).to_vec() } else { options.arch.clone() };
-    let failures = check_all(&folder, &mut manifest, &text, &ptxas, &archs, options.cubin)?;
+    let mut found = Found::default();
+    for (family, text) in &texts {
+        found.check(&folder, &mut manifest, (family, text), &ptxas, options)?;
+    }
     manifest_file::write(&folder, &manifest)?;
+    let Found { compilations, failures } = found;
+    if compilations == 0 {
+        bail!("no kernel here is compiled for {}", options.arch.join(" or "));
+    }
     if failures.is_empty() {
         return Ok(());
     }
     for failure in &failures {
         eprintln!("{failure}");
     }
-    let kernels = manifest.kernels.len() + manifest.combine_kernels.len();
-    bail!("{} of {} compilations are refused", failures.len(), archs.len() * kernels)
+    bail!("{} of {compilations} compilations are refused", failures.len())
 }
 
-/// The PTX's text, once its entries, the manifest's kernels and the rows are the same.
-fn check_names(folder: &Path, manifest: &Manifest, rows: &rows::Rows) -> anyhow::Result<String> {
-    let Some(family) = manifest.families.first() else { bail!("the manifest names no PTX") };
-    let text = manifest_file::read_ptx(folder, family)?;
-    let module = Module::parse(&text).with_context(|| family.ptx.clone())?;
-    same_names(&module.entry_names(), rows)?;
+/// The architectures that a family's kernels are compiled for, where these are asked for, or none in particular.
+fn archs_of(family: &str, named: &[String]) -> Vec<String> {
+    if family == WGMMA_ARCH {
+        let is_meant = named.is_empty() || named.iter().any(|arch| arch == "sm_90" || arch == WGMMA_ARCH);
+        return if is_meant { vec![WGMMA_ARCH.to_owned()] } else { Vec::new() };
+    }
+    let mut archs = if named.is_empty() { ARCHS.map(str::to_owned).to_vec() } else { named.to_vec() };
+    archs.retain(|arch| arch != WGMMA_ARCH);
+    archs
+}
+
+/// Each family's name and PTX, once entries, the manifest's kernels and the rows are the same.
+fn check_names(
+    folder: &Path,
+    manifest: &Manifest,
+    rows: &rows::Rows,
+) -> anyhow::Result<Vec<(String, String)>> {
     let kernels: rows::Rows =
         manifest.kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
     if kernels != *rows {
         bail!("the manifest's rows are others: run `cargo xtask build-ptx`");
     }
-    Ok(text)
-}
-
-/// Compiles every kernel for every architecture and notes the resources in the manifest; returns a line for each refusal.
-fn check_all(
-    folder: &Path,
-    manifest: &mut Manifest,
-    text: &str,
-    ptxas: &Ptxas,
-    archs: &[String],
-    keep_cubins: bool,
-) -> anyhow::Result<Vec<String>> {
-    let module = Module::parse(text)?;
-    let scratch = tempfile::tempdir().context("no temporary folder")?;
-    let mut failures = Vec::new();
-    for arch in archs {
-        let compilation =
-            Compilation { folder, module: &module, scratch: scratch.path(), ptxas, arch, keep_cubins };
-        failures.extend(compilation.check(&mut manifest.kernels)?);
-        failures.extend(compilation.check(&mut manifest.combine_kernels)?);
-        eprintln!("{}", summary(manifest, arch));
+    let mut texts = Vec::new();
+    for family in &manifest.families {
+        let text = manifest_file::read_ptx(folder, family)?;
+        let module = Module::parse(&text).with_context(|| family.ptx.clone())?;
+        same_names(&module.entry_names(), &family.arch, rows)?;
+        texts.push((family.arch.clone(), text));
     }
-    Ok(failures)
+    let is_held = |family: &str| manifest.families.iter().any(|held| held.arch == family);
+    if let Some(kernel) = manifest.kernels.iter().find(|kernel| !is_held(&kernel.family)) {
+        bail!("{} is in no PTX that the manifest names: run `cargo xtask build-ptx`", kernel.entry);
+    }
+    Ok(texts)
 }
 
-/// The compilation of kernels for one architecture.
+/// What the compilations came to.
+#[derive(Debug, Default)]
+struct Found {
+    compilations: usize,
+    /// A line for each refusal.
+    failures: Vec<String>,
+}
+
+impl Found {
+    /// Compiles every kernel of a family for every architecture and notes the resources in the manifest.
+    fn check(
+        &mut self,
+        folder: &Path,
+        manifest: &mut Manifest,
+        (family, text): (&str, &str),
+        ptxas: &Ptxas,
+        options: &Options,
+    ) -> anyhow::Result<()> {
+        let module = Module::parse(text)?;
+        let scratch = tempfile::tempdir().context("no temporary folder")?;
+        for arch in &archs_of(family, &options.arch) {
+            let (scratch, keep_cubins) = (scratch.path(), options.cubin);
+            let compilation =
+                Compilation { folder, family, module: &module, scratch, ptxas, arch, keep_cubins };
+            compilation.check(&mut manifest.kernels, self)?;
+            compilation.check(&mut manifest.combine_kernels, self)?;
+            eprintln!("{}", summary(manifest, arch));
+        }
+        Ok(())
+    }
+}
+
+/// The compilation of a family's kernels for one architecture.
 struct Compilation<'a> {
     folder: &'a Path,
+    family: &'a str,
     module: &'a Module<'a>,
     scratch: &'a Path,
     ptxas: &'a Ptxas,
@@ -116,23 +156,25 @@ struct Compilation<'a> {
 }
 
 impl Compilation<'_> {
-    /// Compiles kernels of one kind and notes their resources; returns a line for each refusal.
-    fn check<R: Sync>(&self, kernels: &mut [Kernel<R>]) -> anyhow::Result<Vec<String>> {
+    /// Compiles the family's among kernels of one kind and notes their resources.
+    fn check<R: Sync>(&self, kernels: &mut [Kernel<R>], found: &mut Found) -> anyhow::Result<()> {
         let Compilation { folder, arch, .. } = self;
-        for kernel in kernels.iter() {
+        let mut kernels: Vec<&mut Kernel<R>> =
+            kernels.iter_mut().filter(|kernel| kernel.family == self.family).collect();
+        for kernel in &kernels {
             let path = self.scratch.join(format!("{}.ptx", kernel.entry));
             std::fs::write(&path, self.module.only(&kernel.entry)?)
                 .with_context(|| path.display().to_string())?;
         }
-        let mut failures = Vec::new();
-        let results = in_parallel(kernels, |kernel| self.check_one(kernel));
+        let results = in_parallel(&kernels, |kernel| self.check_one(kernel));
+        found.compilations += kernels.len();
         for (kernel, result) in kernels.iter_mut().zip(results) {
             kernel.resources.remove(*arch);
             kernel.cubins.remove(*arch);
             match result {
                 Ok((resources, refusals)) => {
                     kernel.resources.insert(arch.to_string(), resources);
-                    failures.extend(
+                    found.failures.extend(
                         refusals.iter().map(|refusal| format!("{} on {arch}: {refusal}", kernel.entry)),
                     );
                     if self.keep_cubins && refusals.is_empty() {
@@ -142,10 +184,10 @@ impl Compilation<'_> {
                         kernel.cubins.insert(arch.to_string(), file);
                     }
                 }
-                Err(reason) => failures.push(format!("{} on {arch}: {reason}", kernel.entry)),
+                Err(reason) => found.failures.push(format!("{} on {arch}: {reason}", kernel.entry)),
             }
         }
-        Ok(failures)
+        Ok(())
     }
 
     fn cubin_path<R>(&self, kernel: &Kernel<R>) -> PathBuf {
@@ -206,6 +248,19 @@ fn summary(manifest: &Manifest, arch: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wgmma_kernels_are_compiled_for_their_one_architecture() {
+        let archs = |family: &str, named: &[&str]| {
+            archs_of(family, &named.iter().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(archs("sm_80", &[]), ["sm_80", "sm_86", "sm_89", "sm_90"]);
+        assert_eq!(archs("sm_80", &["sm_90a", "sm_89"]), ["sm_89"]);
+        assert_eq!(archs("sm_90a", &[]), ["sm_90a"]);
+        assert_eq!(archs("sm_90a", &["sm_90"]), ["sm_90a"]);
+        assert_eq!(archs("sm_90a", &["sm_90", "sm_90a"]), ["sm_90a"]);
+        assert!(archs("sm_90a", &["sm_89"]).is_empty());
+    }
 
     #[test]
     fn parallel_results_keep_their_order() {

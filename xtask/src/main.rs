@@ -1,6 +1,8 @@
 //! `cargo xtask`: builds and checks the kernels' PTX, tests the repository, runs the demonstration and the benchmarks.
 
+mod apt;
 mod bench;
+mod browser;
 mod build_ptx;
 mod check_ptx;
 mod demo;

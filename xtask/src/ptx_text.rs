@@ -9,17 +9,21 @@ pub(crate) enum PtxTextError {
     Unclosed { line: usize },
     #[error("entry {entry} has {directive} already")]
     AlreadyBound { entry: String, directive: &'static str },
+    #[error("entry {entry} has no parameter with an alignment")]
+    NoParameter { entry: String },
     #[error("the entry {entry} is not in the PTX")]
     NoSuchEntry { entry: String },
 }
 
-/// Launch bounds of an entry (PTX ISA, "Performance-Tuning Directives").
+/// What rustc cannot say of an entry: its launch bounds (PTX ISA, "Performance-Tuning Directives") and how its parameter lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// `.maxntid`: threads of a CTA.
     pub(crate) threads: u32,
-    /// `.minnctapersm`: CTAs an SM must be able to hold.
-    pub(crate) min_ctas: u32,
+    /// `.minnctapersm`: CTAs an SM must be able to hold; nothing is said where `None`.
+    pub(crate) min_ctas: Option<u32>,
+    /// `.align` of its one parameter, in bytes; what rustc says stays where `None`.
+    pub(crate) param_align: Option<u32>,
 }
 
 /// A module, split at its entries.
@@ -86,7 +90,7 @@ impl<'a> Module<'a> {
         Some(format!("{}{}{}", entry.signature, entry.between, entry.body))
     }
 
-    /// The module with bounds between the parameter list and the body of each entry that `bounds` knows.
+    /// The module with bounds between the parameter list and the body of each entry that `bounds` knows, and its parameter's alignment.
     pub(crate) fn with_bounds(
         &self,
         bounds: impl Fn(&str) -> Option<Bounds>,
@@ -96,13 +100,16 @@ impl<'a> Module<'a> {
             match piece {
                 Piece::Shared(shared) => text.push_str(shared),
                 Piece::Entry(entry) => {
-                    text.push_str(entry.signature);
-                    if let Some(bounds) = bounds(entry.name) {
+                    let bounds = bounds(entry.name);
+                    match bounds.and_then(|bounds| bounds.param_align) {
+                        Some(align) => text.push_str(&entry.aligned_signature(align)?),
+                        None => text.push_str(entry.signature),
+                    }
+                    if let Some(bounds) = bounds {
                         entry.check_unbound()?;
                         text.push_str(&format!("\n.maxntid {}, 1, 1", bounds.threads));
-                        // Even `.minnctapersm 1` makes ptxas choose other registers than none at all.
-                        if bounds.min_ctas > 1 {
-                            text.push_str(&format!("\n.minnctapersm {}", bounds.min_ctas));
+                        if let Some(min_ctas) = bounds.min_ctas {
+                            text.push_str(&format!("\n.minnctapersm {min_ctas}"));
                         }
                     }
                     text.push_str(entry.between);
@@ -130,6 +137,16 @@ impl<'a> Module<'a> {
 }
 
 impl Entry<'_> {
+    /// The signature with this alignment of its first parameter.
+    fn aligned_signature(&self, align: u32) -> Result<String, PtxTextError> {
+        const DIRECTIVE: &str = ".param .align ";
+        let at = self.signature.find(DIRECTIVE).map(|at| at + DIRECTIVE.len());
+        let at = at.ok_or_else(|| PtxTextError::NoParameter { entry: self.name.to_owned() })?;
+        let (before, rest) = self.signature.split_at(at);
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        Ok(format!("{before}{align}{after}"))
+    }
+
     fn check_unbound(&self) -> Result<(), PtxTextError> {
         for directive in [".maxntid", ".minnctapersm", ".reqntid"] {
             if self.between.contains(directive) {
@@ -268,7 +285,7 @@ mod tests {
 "#;
 
     fn bounds(name: &str) -> Option<Bounds> {
-        (name == "fwd_a").then_some(Bounds { threads: 128, min_ctas: 2 })
+        (name == "fwd_a").then_some(Bounds { threads: 128, min_ctas: Some(2), param_align: None })
     }
 
     #[test]
@@ -288,6 +305,25 @@ mod tests {
         assert!(bound.contains(&format!("in a comment\n){inserted}\n{{\n")), "{bound}");
         assert_eq!(bound.replace(inserted, ""), PTX);
         assert_eq!(bound.matches(".maxntid").count(), 1);
+    }
+
+    #[test]
+    fn a_parameter_gets_the_alignment_that_its_entry_needs() {
+        let module = Module::parse(PTX).expect("parses");
+        let aligned = |entry: &str| {
+            let align = |name: &str| {
+                let bounds = Bounds { threads: 128, min_ctas: None, param_align: Some(64) };
+                (name == entry).then_some(bounds)
+            };
+            module.with_bounds(align)
+        };
+        let text = aligned("fwd_a").expect("it has a parameter");
+        assert!(text.contains("\t.param .align 64 .b8 fwd_a_param_0[64] //"), "{text}");
+        assert_eq!(
+            text.replace(".align 64 .b8 fwd_a", ".align 8 .b8 fwd_a").replace("\n.maxntid 128, 1, 1", ""),
+            PTX
+        );
+        assert_eq!(aligned("fwd_b"), Err(PtxTextError::NoParameter { entry: "fwd_b".to_owned() }));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use kernels_gpu::manifest::Resources;
 
 /// Warnings that mean a lost setmaxnreg or serialised wgmma.
-const REFUSED_WARNINGS: [&str; 9] =
-    ["C7504", "C7505", "C7506", "C7507", "C7508", "C7509", "C7510", "C7511", "C7517"];
+const REFUSED_WARNINGS: [&str; 10] =
+    ["C7504", "C7505", "C7506", "C7507", "C7508", "C7509", "C7510", "C7511", "C7517", "C7520"];
 
 /// Why an entry's machine code is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

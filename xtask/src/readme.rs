@@ -62,22 +62,31 @@ pub(crate) fn complaints(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 fn render(root: &Path) -> anyhow::Result<Rendered> {
-    let devices = results::newest(root)?;
+    let devices = results::newest(root, results::HEADLINE)?;
+    let lengths = results::newest(root, results::LENGTHS)?;
     let plot = if devices.is_empty() { None } else { Some(results_plot::svg(&devices)?) };
     let readme = std::fs::read_to_string(root.join(README)).unwrap_or_default();
     if devices.is_empty() && !readme.contains(BEGIN) {
         return Ok(Rendered { readme: None, plot });
     }
-    Ok(Rendered { readme: Some(replace_part(&readme, &part(&devices))?), plot })
+    Ok(Rendered { readme: Some(replace_part(&readme, &part(&devices, &lengths))?), plot })
 }
 
 /// What stands between the markers.
-fn part(devices: &[Results]) -> String {
+fn part(devices: &[Results], lengths: &[Results]) -> String {
     if devices.is_empty() {
         return format!("Nothing is measured yet: `{FOLDER}` is empty.\n");
     }
     let tables: Vec<String> = devices.iter().map(results_table::markdown).collect();
-    format!("![Speed relative to PyTorch's flash, a bar a problem]({PLOT})\n\n{}", tables.join("\n"))
+    let plot = format!("![Speed relative to PyTorch's flash, a bar a problem]({PLOT})\n");
+    let lengths = lengths.iter().map(|results| {
+        format!(
+            "The same 16384 tokens of 2048 elements in sequences of every length: TFLOP/s, and in parentheses how many times as \
+             long PyTorch's default takes; `mean` is its geometric mean.\n\n{}",
+            results_table::lengths_markdown(results)
+        )
+    });
+    std::iter::once(plot).chain(lengths).chain(tables).collect::<Vec<_>>().join("\n")
 }
 
 fn replace_part(readme: &str, part: &str) -> anyhow::Result<String> {

@@ -10,8 +10,9 @@ use std::path::Path;
 pub(crate) const FOLDER: &str = "benches/results";
 /// The name of Ferroflash in a file.
 pub(crate) const OURS: &str = "ferroflash";
-/// The set of problems that the README shows.
-const HEADLINE: &str = "headline";
+/// The sets of problems that the README shows.
+pub(crate) const HEADLINE: &str = "headline";
+pub(crate) const LENGTHS: &str = "lengths";
 /// What a target's share of the copy bandwidth is called.
 const COPY: &str = "copy";
 /// Queries up to which a problem counts as decoding.
@@ -32,6 +33,34 @@ pub(crate) struct Results {
     pub(crate) method: Method,
     pub(crate) copy_bandwidth: Option<CopyBandwidth>,
     pub(crate) problems: Vec<Problem>,
+    /// Of sets that have the same tokens at several lengths.
+    #[serde(default)]
+    pub(crate) means: Vec<Mean>,
+}
+
+/// A geometric mean over the lengths.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Mean {
+    pub(crate) head_dim: u32,
+    pub(crate) dtype: String,
+    causal: bool,
+    #[serde(flatten)]
+    pub(crate) target: Target,
+}
+
+impl Mean {
+    /// `head_dim 64 f16 causal, mean over the lengths`.
+    pub(crate) fn title(&self) -> String {
+        format!("head_dim {} {} {}, mean over the lengths", self.head_dim, self.dtype, mask(self.causal))
+    }
+
+    pub(crate) fn mask(&self) -> &'static str {
+        mask(self.causal)
+    }
+}
+
+fn mask(causal: bool) -> &'static str {
+    if causal { "causal" } else { "full" }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -134,8 +163,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// The newest file of the headline problems of each device, by the device's name.
-pub(crate) fn newest(root: &Path) -> anyhow::Result<Vec<Results>> {
+/// The newest file of a set of problems of each device, by the device's name.
+pub(crate) fn newest(root: &Path, set: &str) -> anyhow::Result<Vec<Results>> {
     let folder = root.join(FOLDER);
     let mut newest: BTreeMap<String, Results> = BTreeMap::new();
     // Without the folder nothing was measured yet.
@@ -152,7 +181,7 @@ pub(crate) fn newest(root: &Path) -> anyhow::Result<Vec<Results>> {
         // The name decides between two of one second, so that the order of the folder does not.
         let is_newer =
             replaced.is_none_or(|known| (&known.date, &known.file) < (&results.date, &results.file));
-        if results.set == HEADLINE && is_newer {
+        if results.set == set && is_newer {
             newest.insert(results.device.name.clone(), results);
         }
     }
@@ -166,19 +195,26 @@ fn parse(file: &str, text: &str) -> anyhow::Result<Results> {
     if ["no GPU", "simulator"].iter().any(|name| results.device.name.contains(name)) {
         bail!("{FOLDER}/{file} is of no GPU: its device is {}", results.device.name);
     }
-    for problem in &mut results.problems {
-        problem.targets.extend(problem.target.take());
-        // Each one that is listed says what was reached, so that a verdict can be held against it.
-        for target in &problem.targets {
-            if target.reached.is_some_and(|reached| (reached >= target.least) != target.met) {
-                bail!("{FOLDER}/{file} contradicts itself: {}, {target}", problem.title());
-            }
+    results.problems.iter_mut().for_each(|problem| problem.targets.extend(problem.target.take()));
+    // Each one that is listed says what was reached, so that a verdict can be held against it.
+    for (title, target) in results.targets() {
+        if target.reached.is_some_and(|reached| (reached >= target.least) != target.met) {
+            bail!("{FOLDER}/{file} contradicts itself: {title}, {target}");
         }
     }
     Ok(Results { file: file.to_owned(), ..results })
 }
 
 impl Results {
+    /// Every ratio to reach, and whose it is.
+    pub(crate) fn targets(&self) -> Vec<(String, &Target)> {
+        let problems = self
+            .problems
+            .iter()
+            .flat_map(|problem| problem.targets.iter().map(move |target| (problem.title(), target)));
+        problems.chain(self.means.iter().map(|mean| (mean.title(), &mean.target))).collect()
+    }
+
     /// Problems limited by arithmetic, in the file's order.
     pub(crate) fn prefill(&self) -> Vec<&Problem> {
         self.problems.iter().filter(|problem| !problem.is_decode()).collect()
@@ -230,7 +266,13 @@ impl Problem {
     }
 
     pub(crate) fn mask(&self) -> &'static str {
-        if self.causal { "causal" } else { "full" }
+        mask(self.causal)
+    }
+
+    /// Query heads, KV heads, keys and head_dim.
+    pub(crate) fn heads_keys_and_head_dim(&self) -> ([u32; 2], u32, u32) {
+        let [_, heads_q, heads_kv, _, seqlen_k, head_dim] = self.shape;
+        ([heads_q, heads_kv], seqlen_k, head_dim)
     }
 
     fn is_decode(&self) -> bool {
@@ -359,7 +401,7 @@ pub(crate) mod tests {
     #[test]
     fn the_newest_file_of_each_device_is_taken_and_other_sets_are_not() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        assert!(newest(root.path()).expect("no folder is no result").is_empty());
+        assert!(newest(root.path(), HEADLINE).expect("no folder is no result").is_empty());
         let folder = root.path().join(FOLDER);
         std::fs::create_dir_all(&folder).expect("created");
         let small = sample("GPU B", "2027-01-01T00:00:00Z").replace("headline", "small");
@@ -372,12 +414,12 @@ pub(crate) mod tests {
         ] {
             std::fs::write(folder.join(name), text).expect("written");
         }
-        let found = newest(root.path()).expect("valid");
+        let found = newest(root.path(), HEADLINE).expect("valid");
         let names: Vec<_> =
             found.iter().map(|found| (found.device.name.as_str(), found.file.as_str())).collect();
         assert_eq!(names, [("GPU A", "3.json"), ("GPU B", "1.json")]);
         std::fs::write(folder.join("5.json"), "{}").expect("written");
-        let error = newest(root.path()).expect_err("a file of another kind");
+        let error = newest(root.path(), HEADLINE).expect_err("a file of another kind");
         assert!(
             format!("{error:#}").contains("5.json is not what benches/torch_sdpa.py writes"),
             "{error:#}"

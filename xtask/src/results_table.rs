@@ -1,6 +1,7 @@
 //! The results as Markdown: what was measured with what, which targets were met, a table of problems and one of decoding.
 
-use crate::results::{FOLDER, Kernel, Method, OURS, Problem, Results, Target};
+use crate::results::{FOLDER, Kernel, Mean, Method, OURS, Problem, Results, Target};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// One device's part of the README.
@@ -18,6 +19,42 @@ pub(crate) fn markdown(results: &Results) -> String {
     if !decode.is_empty() {
         text.push_str(&decode_heading(results));
         decode.into_iter().for_each(|problem| text.push_str(&decode_line(problem)));
+    }
+    text
+}
+
+/// One device's table of lengths: a line a head_dim, heads, type and mask.
+pub(crate) fn lengths_markdown(results: &Results) -> String {
+    let mut text = heading(results);
+    let mut lines: BTreeMap<_, BTreeMap<u32, &Problem>> = BTreeMap::new();
+    for problem in results.prefill() {
+        let (heads, keys, head_dim) = problem.heads_keys_and_head_dim();
+        let shared = heads[0] != heads[1];
+        let line = (shared, head_dim, heads, problem.dtype.as_str(), problem.mask());
+        lines.entry(line).or_default().insert(keys, problem);
+    }
+    let lengths: BTreeSet<u32> = lines.values().flat_map(|line| line.keys().copied()).collect();
+    text.push_str("\n| head_dim | heads | type | mask |");
+    lengths.iter().for_each(|length| _ = write!(text, " {length} |"));
+    text.push_str(" mean |\n|--:|--:|---|---|");
+    lengths.iter().for_each(|_| text.push_str("--:|"));
+    text.push_str("--:|\n");
+    for ((shared, head_dim, [heads_q, heads_kv], dtype, mask), problems) in lines {
+        let heads = if shared { format!("{heads_q} on {heads_kv} KV") } else { heads_q.to_string() };
+        let _ = write!(text, "| {head_dim} | {heads} | {dtype} | {mask} |");
+        for length in &lengths {
+            let problem = problems.get(length);
+            let ratio = problem.and_then(|problem| problem.ratio("default")).map(|ratio| ratio.median);
+            let _ = match problem.and_then(|problem| problem.tflops()) {
+                Some(tflops) => write!(text, " {tflops:.0} ({}) |", number(ratio, 2)),
+                None => write!(text, " – |"),
+            };
+        }
+        let is_mean = |mean: &&Mean| {
+            !shared && (mean.head_dim, mean.dtype.as_str(), mean.mask()) == (head_dim, dtype, mask)
+        };
+        let mean = results.means.iter().find(is_mean).and_then(|mean| mean.target.reached);
+        let _ = writeln!(text, " {} |", number(mean, 2));
     }
     text
 }
@@ -58,23 +95,18 @@ fn heading(results: &Results) -> String {
 
 /// How many targets were met, and each one that was not.
 fn verdict(results: &Results) -> String {
-    let targets = || {
-        results
-            .problems
-            .iter()
-            .flat_map(|problem| problem.targets.iter().map(move |target| (problem, target)))
-    };
-    let met = targets().filter(|(_, target)| target.met).count();
-    let mut text = format!(" **{met} of {} targets met.**", targets().count());
-    if met < targets().count() {
+    let targets = results.targets();
+    let met = targets.iter().filter(|(_, target)| target.met).count();
+    let mut text = format!(" **{met} of {} targets met.**", targets.len());
+    if met < targets.len() {
         text.push_str(" Missed:\n\n");
     } else {
         text.push('\n');
     }
-    for (problem, target) in targets().filter(|(_, target)| !target.met) {
+    for (title, target) in targets.iter().filter(|(_, target)| !target.met) {
         let reached =
             target.reached.map_or_else(|| "not measured".to_owned(), |reached| reached_text(target, reached));
-        let _ = writeln!(text, "- {}: {target}, {reached}", problem.title());
+        let _ = writeln!(text, "- {title}: {target}, {reached}");
     }
     text
 }
@@ -291,6 +323,40 @@ mod tests {
             "| 268 | 64 (0.48/SM) | 12.00 | 10.00 cudnn | 1.50 | 1.25 | 0.97 | 1.2 × default: met |\n"
         ));
         assert!(!markdown.contains("Decoding"));
+    }
+
+    #[test]
+    fn lengths_stand_side_by_side_with_their_mean() {
+        let mean = |reached: f64| {
+            serde_json::json!({"head_dim": 64, "dtype": "f16", "causal": true, "relative_to": "default", "least": 1.05,
+                "reached": reached, "met": reached >= 1.05})
+        };
+        let problem = |shape: [u32; 6], tflops: f64, ratio: f64| {
+            serde_json::json!({"shape": shape, "dtype": "f16", "causal": true, "kernel": null, "times": {},
+                "tflops": {"ferroflash": tflops},
+                "speed_relative_to": {"default": {"median": ratio, "p90": ratio}}})
+        };
+        let file = serde_json::json!({
+            "set": "lengths", "date": "2026-01-01T00:00:00Z", "device": {"name": "Some GPU"}, "torch": {"version": "2"},
+            "method": {"rounds": 1, "replays_per_round": 2}, "means": [mean(1.25)],
+            "problems": [
+                problem([2, 32, 32, 1024, 1024, 64], 300.4, 1.3), problem([4, 32, 32, 512, 512, 64], 200.0, 1.2),
+                problem([1, 64, 8, 1024, 1024, 64], 100.0, 1.1),
+            ],
+        });
+        let results: Results = serde_json::from_value(file).expect("the file's form");
+        let text = lengths_markdown(&results);
+        assert!(text.contains("**1 of 1 targets met.**"), "{text}");
+        let table: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(
+            table,
+            [
+                "| head_dim | heads | type | mask | 512 | 1024 | mean |",
+                "|--:|--:|---|---|--:|--:|--:|",
+                "| 64 | 32 | f16 | causal | 200 (1.20) | 300 (1.30) | 1.25 |",
+                "| 64 | 64 on 8 KV | f16 | causal | – | 100 (1.10) | – |",
+            ]
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
 
 use crate::workspace;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, RowError, Schedule};
+use kernels_gpu::geometry::PRODUCER_WARPS;
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Why a file of rows is refused.
@@ -22,7 +22,7 @@ pub(crate) enum RowsError {
     Twice { number: usize, entry: String },
 }
 
-const EXAMPLE: &str = r#"[{"dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}]"#;
+const EXAMPLE: &str = r#"[{"isa":"mma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}]"#;
 
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
@@ -76,9 +76,10 @@ fn feasible() -> Rows {
     let (min_ctas, schedule) = (1, Schedule::Grid);
     let mut rows = Rows::new();
     for ((dtype, acc), head_dim) in pairs(&kinds, &HEAD_DIMS) {
-        for (block_m, block_n) in pairs(&[16, 32, 64, 128], &[32, 64, 128]) {
-            for (warps, (stages, warp_rows)) in pairs(&[4, 8], &pairs(&[1, 2, 3, 4], &[16, 32])) {
+        for (isa, block_m, block_n, warps, warp_rows) in tiles() {
+            for stages in 1..=4 {
                 let row = Row {
+                    isa,
                     dtype,
                     head_dim,
                     block_m,
@@ -97,6 +98,22 @@ fn feasible() -> Rows {
         }
     }
     rows
+}
+
+/// Every isa, block_m, block_n, warps and warp_rows that may go together.
+fn tiles() -> Vec<(Isa, u32, u32, u32, u32)> {
+    let blocks = pairs(&[16, 32, 64, 128], &[32, 64, 128]);
+    let mma = pairs(&blocks, &pairs(&[4, 8], &[16, 32]))
+        .into_iter()
+        .map(|((block_m, block_n), (warps, warp_rows))| (Isa::Mma, block_m, block_n, warps, warp_rows));
+    let block_ns: Vec<u32> = (64..=256).step_by(16).collect();
+    // One consumer warp for 16 rows, or two that take the keys in turns.
+    let wgmma = pairs(&pairs(&[64, 128, 192], &block_ns), &[1, 2]).into_iter().map(
+        |((block_m, block_n), warps_n)| {
+            (Isa::Wgmma, block_m, block_n, block_m / 16 * warps_n + PRODUCER_WARPS, 16)
+        },
+    );
+    mma.chain(wgmma).collect()
 }
 
 /// Each of the first with each of the second.
@@ -129,33 +146,37 @@ fn of_file(path: &Path) -> Result<Rows, RowsError> {
     Ok(rows)
 }
 
-/// Rust source that defines `for_each_forward_kernel!` with these rows.
+/// Rust source that defines `for_each_forward_kernel!` and `for_each_wgmma_kernel!` with these rows; either may have none.
 pub(crate) fn macro_source(rows: &Rows) -> String {
-    let mut lines = String::new();
-    for (entry, row) in rows {
-        let dtype = match row.dtype {
-            Dtype::F16 => "F16",
-            Dtype::Bf16 => "Bf16",
-        };
-        let acc = match row.acc {
-            Accumulation::F32 => "F32",
-            Accumulation::F16 => "F16",
-        };
-        let schedule = match row.schedule {
-            Schedule::Grid => "Grid",
-            Schedule::Persistent => "Persistent",
-            Schedule::Split => "Split",
-        };
-        let Row { head_dim, block_m, block_n, warps, stages, min_ctas, warp_rows, .. } = row;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            lines,
-            "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {warp_rows}, {schedule} }};"
-        );
-    }
+    let of = |name: &str, isa: Isa| {
+        let lines: String =
+            rows.iter().filter(|(_, row)| row.isa == isa).map(|(entry, row)| line(entry, row)).collect();
+        format!(
+            "/// Calls `$callback!` back with the rows of a file.\n#[macro_export]\n\
+             macro_rules! {name} {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
+        )
+    };
+    of("for_each_forward_kernel", Isa::Mma) + &of("for_each_wgmma_kernel", Isa::Wgmma)
+}
+
+/// A row as the table writes it.
+fn line(entry: &str, row: &Row) -> String {
+    let dtype = match row.dtype {
+        Dtype::F16 => "F16",
+        Dtype::Bf16 => "Bf16",
+    };
+    let acc = match row.acc {
+        Accumulation::F32 => "F32",
+        Accumulation::F16 => "F16",
+    };
+    let schedule = match row.schedule {
+        Schedule::Grid => "Grid",
+        Schedule::Persistent => "Persistent",
+        Schedule::Split => "Split",
+    };
+    let Row { head_dim, block_m, block_n, warps, stages, min_ctas, warp_rows, .. } = row;
     format!(
-        "/// Calls `$callback!` back with the rows of a file.\n#[macro_export]\n\
-         macro_rules! for_each_forward_kernel {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
+        "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {warp_rows}, {schedule} }};\n"
     )
 }
 
@@ -181,7 +202,26 @@ mod tests {
                 .contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
             "{source}"
         );
-        assert!(source.contains("macro_rules! for_each_forward_kernel"));
+        for (name, count) in [("for_each_forward_kernel", 1), ("for_each_wgmma_kernel", 0)] {
+            let text = source.split("macro_rules! ").find(|text| text.starts_with(name)).expect(name);
+            assert_eq!(text.matches("fwd_").count(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_row_is_in_the_macro_of_its_isa() {
+        let wgmma = ROW
+            .replace("{\"dtype\"", "{\"isa\":\"wgmma\",\"dtype\"")
+            .replace("\"block_n\":32,\"warps\":8", "\"block_n\":176,\"warps\":12")
+            .replace("\"stages\":3", "\"stages\":2");
+        let rows = from(&format!("[{ROW},{wgmma}]")).expect("possible rows");
+        let source = macro_source(&rows);
+        let (mma, wgmma) = source.split_once("macro_rules! for_each_wgmma_kernel").expect("two macros");
+        assert!(mma.contains("fwd_bf16_d128_m128n32_w8s3c1 =>") && !mma.contains("fwd_wgmma"), "{mma}");
+        assert!(wgmma.contains(
+            "fwd_wgmma_bf16_d128_m128n176_w12s2c1 => { Bf16, 128, 128, 176, 12, 2, F32, 1, 16, Grid };"
+        ));
+        assert!(!wgmma.contains("fwd_bf16"), "{wgmma}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 
-use crate::{build_ptx, check_ptx, process, ptxas, tidy, workspace};
+use crate::{browser, build_ptx, check_ptx, process, ptxas, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::process::Command;
@@ -35,6 +35,8 @@ enum Step {
     Python,
     /// cargo test
     Tests,
+    /// The lab's pages in a browser, which is installed where it is missing
+    Pages,
 }
 
 /// How a step ended, where it did not fail.
@@ -106,6 +108,7 @@ impl Step {
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
             Step::Python => python(),
             Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
+            Step::Pages => pages(),
         }
     }
 }
@@ -134,6 +137,18 @@ fn python() -> anyhow::Result<Outcome> {
     passed(
         Command::new("python3").args(["benches/torch_sdpa.py", "--self-test"]).current_dir(workspace::root()),
     )
+}
+
+/// The tests that `cargo test` leaves out, as they need a browser.
+fn pages() -> anyhow::Result<Outcome> {
+    let browser = match browser::resolve() {
+        Ok(browser) => browser,
+        Err(reason) => return Ok(Outcome::Skipped(format!("not run: no browser: {reason}"))),
+    };
+    eprintln!("pages: in {}", browser.display());
+    let mut test = workspace::cargo();
+    test.args(["test", "--package", "lab", "--test", "pages", "--", "--ignored"]);
+    passed(test.env(browser::VARIABLE, browser))
 }
 
 fn cargo_has(subcommand: &str) -> bool {

@@ -1,13 +1,16 @@
 //! A CUDA GPU behind [`Device`], through `cust` and the driver calls that `cust` does not wrap.
 
+use super::encode::Encoder;
 use super::l2::SetAside;
-use super::{Device, DeviceInfo, L2Policy, Launch, LoadedKernel, StreamHandle};
+use super::launch_ex::{Attribute, Launcher};
+use super::{Device, DeviceInfo, L2Policy, Launch, LoadedKernel, StreamHandle, TensorBox};
 use crate::error::Error;
 use crate::module::{Code, Image};
 use cust::context::Context;
 use cust::sys::{
     self, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult, CUstreamCaptureStatus,
 };
+use kernels_gpu::params::TensorMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,6 +19,10 @@ use find_cuda_helper as _;
 
 /// Shared memory that a CTA gets without asking, in bytes.
 const SMEM_DEFAULT_BYTES: u32 = kernels_gpu::row::SMEM_DEFAULT_BYTES;
+/// The first compute capability with bulk copies of tensors.
+const TENSOR_MAPS_SM: u32 = 90;
+/// The first compute capability whose kernels may overlap.
+const OVERLAP_SM: u32 = 90;
 /// Room for what the driver's compiler says of one kernel, in bytes.
 const LOG_BYTES: usize = 8192;
 
@@ -29,6 +36,10 @@ pub struct CudaDevice {
     modules: Mutex<Vec<usize>>,
     /// L2 for K and V, given back with the device.
     set_aside: Option<SetAside>,
+    /// Launches with attributes, where the driver knows them.
+    launcher: Option<Launcher>,
+    /// The call that makes tensor maps, where device and driver have them.
+    encoder: Option<Encoder>,
     context: Context,
 }
 
@@ -101,7 +112,9 @@ impl CudaDevice {
             return Err(Error::NoDriver { searched: driver.path, reason });
         }
         let device = cust::device::Device::get_device(ordinal).map_err(cust_error("cuDeviceGet"))?;
-        let info = device_info(&device)?;
+        let mut info = device_info(&device)?;
+        let encoder = Encoder::find().filter(|_| info.sm >= TENSOR_MAPS_SM);
+        info.has_tensor_maps = encoder.is_some();
         let mut bus_id = [0 as c_char; 32];
         // SAFETY: the buffer is as long as the call is told; what it writes ends in NUL.
         let pci_bus_id = unsafe {
@@ -116,7 +129,16 @@ impl CudaDevice {
         // SAFETY: the context was current a moment ago; null stands for none.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(callers) })?;
         let modules = Mutex::default();
-        let mut opened = CudaDevice { info, ordinal, pci_bus_id, modules, set_aside: None, context };
+        let mut opened = CudaDevice {
+            info,
+            ordinal,
+            pci_bus_id,
+            modules,
+            set_aside: None,
+            launcher: Launcher::find(),
+            encoder,
+            context,
+        };
         if l2 == L2Policy::Persist {
             opened.set_l2_aside(&device)?;
         }
@@ -130,7 +152,7 @@ impl CudaDevice {
         let current = self.make_current()?;
         let set_aside = SetAside::new(most as c_int)?;
         drop(current);
-        let Some(set_aside) = set_aside.filter(|_| window > 0) else {
+        let Some(set_aside) = set_aside.filter(|_| window > 0 && self.launcher.is_some()) else {
             return Err(Error::NoL2ToSetAside { name: self.info.name.clone() });
         };
         self.info.l2_persisting_bytes = set_aside.bytes;
@@ -284,6 +306,16 @@ impl Device for CudaDevice {
         Ok(LoadedKernel { handle: function as u64, threads: image.threads, smem_bytes: image.smem_bytes })
     }
 
+    fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error> {
+        match self.encoder {
+            Some(encoder) => {
+                let _current = self.make_current()?;
+                encoder.encode(tensor)
+            }
+            None => Err(Error::NoTensorMaps { name: self.info.name.clone() }),
+        }
+    }
+
     unsafe fn check_stream(&self, stream: StreamHandle) -> Result<(), Error> {
         // Which context a default stream belongs to is decided when it is used.
         if stream.is_default() {
@@ -315,9 +347,19 @@ impl Device for CudaDevice {
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let _current = self.make_current()?;
-        if let (Some(set_aside), Some(window)) = (&self.set_aside, launch.l2_window) {
-            // SAFETY: the caller's promise; the context is current.
-            return unsafe { set_aside.launch(kernel, launch, window, stream) };
+        if let Some(launcher) = self.launcher {
+            let window = self.set_aside.as_ref().zip(launch.l2_window);
+            let window = window.map(|(set_aside, window)| set_aside.attribute(window));
+            let overlap = (launch.overlaps && self.info.sm >= OVERLAP_SM).then(Attribute::overlap);
+            let given = match (window, overlap) {
+                (Some(window), Some(overlap)) => &[window, overlap][..],
+                (Some(one), None) | (None, Some(one)) => &[one],
+                (None, None) => &[],
+            };
+            if !given.is_empty() {
+                // SAFETY: the caller's promise; the context is current.
+                return unsafe { launcher.launch(kernel, launch, given, stream) };
+            }
         }
         let mut arguments = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the driver copies the one parameter before it returns; kernel, parameters and stream are the caller's promise.
@@ -395,6 +437,7 @@ fn device_info(device: &cust::device::Device) -> Result<DeviceInfo, Error> {
         memory_bytes: device.total_memory().map_err(cust_error("cuDeviceTotalMem"))? as u64,
         l2_persisting_bytes: 0,
         l2_window_bytes: 0,
+        has_tensor_maps: false,
     })
 }
 

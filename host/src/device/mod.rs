@@ -1,14 +1,20 @@
 //! What a device does for attention: memory by address, kernels, launches. Nothing here is particular to CUDA.
 
 pub mod cuda;
+mod encode;
 pub mod graph;
 mod l2;
+mod launch_ex;
 pub mod model;
 pub mod nvml;
 pub mod sim;
+mod tensor_box;
+
+pub use tensor_box::TensorBox;
 
 use crate::error::Error;
 use crate::module::Image;
+use kernels_gpu::params::TensorMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -37,6 +43,8 @@ pub struct DeviceInfo {
     pub l2_persisting_bytes: u64,
     /// The longest range of addresses that may be kept in L2 at a time, in bytes; 0 where L2 keeps nothing.
     pub l2_window_bytes: u64,
+    /// Whether tensors can be described to bulk copies: by compute capability and driver.
+    pub has_tensor_maps: bool,
 }
 
 /// What stays in the L2 cache.
@@ -59,6 +67,9 @@ pub struct Launch<'a> {
     pub params: &'a [u8],
     /// Addresses that should stay in L2, where the device has some of it set aside ([`DeviceInfo::l2_persisting_bytes`]).
     pub l2_window: Option<L2Window>,
+    /// Whether the kernel may start before the kernels before it on the stream are over: it waits for them by itself before it
+    /// touches memory (PTX ISA, "griddepcontrol"). What a device or driver without such launches does not make use of.
+    pub overlaps: bool,
 }
 
 /// A range of addresses.
@@ -164,6 +175,13 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`Error::PtxRejected`], [`Error::DriverTooOld`].
     fn load(&self, image: &Image) -> Result<LoadedKernel, Error>;
+
+    /// The tensor map of a tensor, in the device's own encoding: a pure function of what is given. Neither reads nor allocates memory
+    /// of the device.
+    ///
+    /// # Errors
+    /// [`Error::NoTensorMaps`], and what the driver reports.
+    fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error>;
 
     /// Refuses a stream of another device or context.
     ///
@@ -321,146 +339,4 @@ fn as_bytes_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::model::DeviceModel;
-    use super::*;
-    use std::sync::Mutex;
-
-    /// A stream that no recorder takes.
-    pub(crate) const FOREIGN: StreamHandle = StreamHandle(0xf0);
-    /// A stream that is being captured.
-    pub(crate) const CAPTURING: StreamHandle = StreamHandle(0xc0);
-
-    /// Grid, parameters and window of a launch.
-    type Recorded = (u32, Vec<u8>, Option<L2Window>);
-
-    /// A device of the host's memory that records launches instead of running them.
-    pub(crate) struct Recorder {
-        pub(crate) info: DeviceInfo,
-        pub(crate) launches: Mutex<Vec<Recorded>>,
-        pub(crate) loads: Mutex<Vec<String>>,
-        /// One address space: allocation i starts at (i + 1) << 32.
-        memory: Mutex<Vec<Option<Vec<u8>>>>,
-    }
-
-    impl Recorder {
-        pub(crate) fn new(sm: u32, sm_count: u32) -> Arc<Recorder> {
-            let info = DeviceInfo {
-                name: "recorder".to_owned(),
-                sm,
-                sm_count,
-                l2_bytes: 1 << 20,
-                memory_bytes: 1 << 30,
-                ..DeviceModel::L4.info()
-            };
-            Arc::new(Recorder::with_info(info))
-        }
-
-        pub(crate) fn with_info(info: DeviceInfo) -> Recorder {
-            let (launches, loads, memory) = (Mutex::default(), Mutex::default(), Mutex::default());
-            Recorder { info, launches, loads, memory }
-        }
-
-        pub(crate) fn allocated(&self) -> usize {
-            self.memory.lock().expect("unpoisoned").iter().flatten().count()
-        }
-
-        fn with<R>(&self, address: u64, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-            let mut memory = self.memory.lock().expect("unpoisoned");
-            let block = memory[(address >> 32) as usize - 1].as_mut().expect("allocated");
-            let at = (address & 0xffff_ffff) as usize;
-            f(&mut block[at..at + bytes])
-        }
-    }
-
-    impl Device for Recorder {
-        fn info(&self) -> &DeviceInfo {
-            &self.info
-        }
-
-        fn memory_free(&self) -> Result<u64, Error> {
-            Ok(self.info.memory_bytes)
-        }
-
-        fn alloc(&self, bytes: u64) -> Result<u64, Error> {
-            if bytes > self.info.memory_bytes {
-                return Err(Error::OutOfMemory { requested: bytes, free: self.info.memory_bytes });
-            }
-            let mut memory = self.memory.lock().expect("unpoisoned");
-            memory.push(Some(vec![0xee; bytes as usize]));
-            Ok((memory.len() as u64) << 32)
-        }
-
-        unsafe fn free(&self, address: u64) {
-            let mut memory = self.memory.lock().expect("unpoisoned");
-            assert!(memory[(address >> 32) as usize - 1].take().is_some(), "freed twice");
-        }
-
-        unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
-            self.with(address, bytes.len(), |block| block.copy_from_slice(bytes));
-            Ok(())
-        }
-
-        unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
-            self.with(address, bytes.len(), |block| bytes.copy_from_slice(block));
-            Ok(())
-        }
-
-        unsafe fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), Error> {
-            self.with(address, bytes as usize, |block| block.fill(value));
-            Ok(())
-        }
-
-        fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
-            let mut loads = self.loads.lock().expect("unpoisoned");
-            loads.push(image.entry.clone());
-            let handle = loads.len() as u64;
-            Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
-        }
-
-        unsafe fn check_stream(&self, stream: StreamHandle) -> Result<(), Error> {
-            if stream == FOREIGN {
-                return Err(Error::ForeignStream { device: self.info.name.clone(), ordinal: 0 });
-            }
-            Ok(())
-        }
-
-        unsafe fn is_capturing(&self, stream: StreamHandle) -> Result<bool, Error> {
-            Ok(stream == CAPTURING)
-        }
-
-        unsafe fn launch(&self, _: &LoadedKernel, launch: &Launch<'_>, _: StreamHandle) -> Result<(), Error> {
-            let mut launches = self.launches.lock().expect("unpoisoned");
-            launches.push((launch.grid, launch.params.to_vec(), launch.l2_window));
-            drop(launches);
-            // Lets another thread's launch come in between, where nothing keeps it out.
-            std::thread::yield_now();
-            Ok(())
-        }
-
-        unsafe fn synchronize(&self, _: StreamHandle) -> Result<(), Error> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_buffer_keeps_what_is_written_and_refuses_what_reaches_past_its_end() {
-        let device = Recorder::new(80, 1);
-        let buffer = Buffer::from_elements(&device, &[1u16, 2, 3]).expect("memory");
-        let mut read = [0u16; 2];
-        buffer.read(1, &mut read).expect("within");
-        assert_eq!(read, [2, 3]);
-        assert!(matches!(buffer.read(2, &mut read), Err(Error::WrongLength { expected: 3, got: 4, .. })));
-        assert!(buffer.write(usize::MAX, &read).is_err());
-        buffer.fill(0xff).expect("filled");
-        buffer.read(0, &mut read).expect("within");
-        assert_eq!(read, [0xffff; 2]);
-        assert_eq!(device.allocated(), 1);
-        drop(buffer);
-        assert_eq!(device.allocated(), 0);
-        assert!(matches!(
-            Buffer::new(&device, 1 << 40),
-            Err(Error::OutOfMemory { requested: 0x100_0000_0000, .. })
-        ));
-    }
-}
+pub(crate) mod tests;

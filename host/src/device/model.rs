@@ -102,6 +102,7 @@ impl DeviceModel {
             memory_bytes: u64::from(self.memory_gb) * 1_000_000_000,
             l2_persisting_bytes: 0,
             l2_window_bytes: 0,
+            has_tensor_maps: self.sm >= 90,
         }
     }
 }

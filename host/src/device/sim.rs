@@ -1,10 +1,12 @@
 //! The simulator as a device: runs the kernels' PTX on the CPU and checks every access.
 
 use crate::device::model::DeviceModel;
-use crate::device::{Device, DeviceInfo, Launch, LoadedKernel, StreamHandle};
+use crate::device::{Device, DeviceInfo, Launch, LoadedKernel, StreamHandle, TensorBox};
 use crate::error::Error;
 use crate::module::{Code, Image};
-use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule};
+use kernels_gpu::params::TensorMap;
+use kernels_gpu::row::Dtype;
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
@@ -137,6 +139,25 @@ impl Device for SimDevice {
         modules.push(Arc::new((image.entry.clone(), module)));
         let handle = modules.len() as u64 - 1;
         Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+    }
+
+    fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error> {
+        if !self.info.has_tensor_maps {
+            return Err(Error::NoTensorMaps { name: self.info.name.clone() });
+        }
+        let ty = match tensor.dtype {
+            Dtype::F16 => TensorType::F16,
+            Dtype::Bf16 => TensorType::Bf16,
+        };
+        let swizzle = if tensor.row_bytes() == 64 { Swizzle::B64 } else { Swizzle::B128 };
+        let box_dims: Vec<u64> = tensor.box_dims().iter().map(|&length| length.into()).collect();
+        let map =
+            ptx_sim::TensorMap::new(ty, tensor.address, tensor.dims(), tensor.strides(), &box_dims, swizzle)
+                .map_err(|error| Error::Cuda { call: "tensor map", reason: error.to_string() })?;
+        let bytes = map.to_bytes();
+        Ok(TensorMap(std::array::from_fn(|i| {
+            u64::from_ne_bytes(std::array::from_fn(|byte| bytes[8 * i + byte]))
+        })))
     }
 
     unsafe fn check_stream(&self, _stream: StreamHandle) -> Result<(), Error> {

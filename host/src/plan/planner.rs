@@ -1,17 +1,18 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::preference::{self, BEST, Best, Mask};
-use super::reason::{Reason, Trace};
+use super::group::{Candidate, Group, allows, tiles};
+use super::preference;
+use super::reason::{NotWgmma, Reason, Trace};
 use super::splitting::{Because, Splitting};
-use super::{Plan, PlanOptions, RowSelection, Splits};
+use super::tensors::{Obstacle, obstacle};
+use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::error::Error;
-use crate::module::Library;
+use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row, Schedule};
-use ptx_sim::Multiprocessor;
+use kernels_gpu::row::{Dtype, HEAD_DIMS, Isa, Schedule};
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -25,22 +26,6 @@ pub struct Planner {
     /// Every kernel's name and where they are, for messages.
     names: Vec<String>,
     origin: String,
-}
-
-/// The kernels of one dtype and head_dim.
-#[derive(Debug, Default)]
-struct Group {
-    candidates: Vec<Candidate>,
-    /// The lines of [`BEST`] for this device whose kernel is there, and the candidate they name.
-    best: Vec<(&'static Best, usize)>,
-}
-
-/// A kernel that the device runs.
-#[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) kernel: Arc<Kernel>,
-    /// CTAs of it that an SM holds at a time, at least 1.
-    pub(super) resident_ctas: u32,
 }
 
 /// What was chosen.
@@ -69,6 +54,8 @@ impl Planner {
     pub fn of_table(device: &DeviceInfo) -> Planner {
         let (kernels, combine) = crate::module::kernels_of_table();
         let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
+        let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
+        let kernels = kernels.into_iter().filter(runs).collect();
         let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
         Planner::of(kernels, combine, device, names, "the table".to_owned())
     }
@@ -114,8 +101,12 @@ impl Planner {
         let mut trace = Trace::recording();
         let choice = self.choose(problem, options, &mut trace)?;
         let plan = self.build(problem, options, choice)?;
+        self.explain_isa(&plan, options, &mut trace);
         if plan.schedule() != Schedule::Persistent && options.schedule.is_none() {
             trace.note(|| Reason::NotPersistent);
+        }
+        if plan.splits() > 1 {
+            trace.note(|| Reason::combine(&plan, options));
         }
         trace.note(|| Reason::fill(&plan, self.device.sm_count));
         Ok((plan, trace.reasons()))
@@ -148,6 +139,11 @@ impl Planner {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
+        if !module::runs_on(&kernel.family, self.device.sm) {
+            let found =
+                format!("{} is for {}, the device is sm_{}", kernel.entry, kernel.family, self.device.sm);
+            return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
+        }
         let limit = self.device.smem_opt_in_bytes;
         if kernel.smem_bytes > limit {
             let needed = kernel.smem_bytes;
@@ -159,12 +155,57 @@ impl Planner {
             let found = format!("{} has the schedule {}", kernel.entry, row.schedule.name());
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
+        self.check_obstacle(problem, options, kernel)?;
         self.with(problem, &Candidate::new(kernel, &self.device), options)
     }
 
     fn with(&self, problem: &Problem, candidate: &Candidate, options: &PlanOptions) -> Result<Plan, Error> {
         let (splitting, _) = self.split(problem, candidate, options.splits)?;
         self.build(problem, options, Choice { candidate, splitting })
+    }
+
+    /// The error of a kernel that cannot be told of the problem's tensors, or has no room for its heads.
+    fn check_obstacle(&self, problem: &Problem, options: &PlanOptions, kernel: &Kernel) -> Result<(), Error> {
+        match obstacle(problem, &kernel.row, &self.device) {
+            None => Ok(()),
+            Some(Obstacle::Tensor(error)) => Err(error),
+            Some(Obstacle::Group { heads, block_m }) => {
+                let available = format!(
+                    "{} packs the query heads that share a KV head into blocks of {block_m} rows, and there are {heads}",
+                    kernel.entry
+                );
+                Err(Error::NoSuchKernel { wanted: wanted(problem, options), available })
+            }
+        }
+    }
+
+    /// Says whether wgmma is used, and if not, why not, on the one architecture that has it.
+    fn explain_isa(&self, plan: &Plan, options: &PlanOptions, trace: &mut Trace) {
+        if plan.kernel().row.isa == Isa::Wgmma {
+            return trace.note(|| Reason::Wgmma);
+        }
+        if !module::runs_on(Isa::Wgmma.arch(), self.device.sm)
+            || matches!(options.rows, RowSelection::Named(_))
+        {
+            return;
+        }
+        let problem = plan.problem();
+        let kernels = self.group(problem).candidates.iter().map(|candidate| &candidate.kernel);
+        let with_wgmma: Vec<&Arc<Kernel>> = kernels.filter(|kernel| kernel.row.isa == Isa::Wgmma).collect();
+        let allowed = with_wgmma.iter().filter(|kernel| allows(problem, options, &kernel.row));
+        let obstacles: Vec<Option<Obstacle>> =
+            allowed.map(|kernel| obstacle(problem, &kernel.row, &self.device)).collect();
+        let because = match obstacles.iter().flatten().next() {
+            _ if with_wgmma.is_empty() => NotWgmma::NoKernel,
+            _ if obstacles.is_empty() => NotWgmma::Asked,
+            _ if obstacles.iter().any(Option::is_none) => NotWgmma::NotPreferred,
+            Some(Obstacle::Group { heads, .. }) => NotWgmma::Group { heads: *heads },
+            Some(Obstacle::Tensor(Error::NoTensorMap { tensor, what, dimension, .. })) => {
+                NotWgmma::Tensor { tensor, what, dimension }
+            }
+            _ => NotWgmma::Driver,
+        };
+        trace.note(|| Reason::NotWgmma { because });
     }
 
     fn group(&self, problem: &Problem) -> &Group {
@@ -182,8 +223,12 @@ impl Planner {
     fn selected(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<&Candidate>, Error> {
         let candidates = self.group(problem).candidates.iter();
         let allowed = candidates.filter(|candidate| allows(problem, options, &candidate.kernel.row));
+        let has_obstacle =
+            |candidate: &&Candidate| obstacle(problem, &candidate.kernel.row, &self.device).is_some();
         let selected: Vec<&Candidate> = match &options.rows {
-            RowSelection::Best | RowSelection::All => allowed.collect(),
+            RowSelection::Best | RowSelection::All => {
+                allowed.filter(|candidate| !has_obstacle(candidate)).collect()
+            }
             RowSelection::Named(name) => {
                 if !self.names.contains(name) {
                     let available = format!("there are {}", self.names.join(", "));
@@ -192,6 +237,9 @@ impl Planner {
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
         };
+        if let (RowSelection::Named(_), [candidate]) = (&options.rows, selected.as_slice()) {
+            self.check_obstacle(problem, options, &candidate.kernel)?;
+        }
         match &options.rows {
             _ if !selected.is_empty() => Ok(selected),
             RowSelection::Named(name) => {
@@ -216,7 +264,7 @@ impl Planner {
         }
         let group = self.group(problem);
         let unsplit = group.unsplit(problem, options, &self.device, trace);
-        let split = group.split(problem, options);
+        let split = group.split(problem, options, &self.device);
         match (unsplit, split) {
             (Some(unsplit), Some(split)) => {
                 let unsplit = Choice { candidate: unsplit, splitting: Splitting::whole(0) };
@@ -283,7 +331,7 @@ impl Planner {
     fn build(&self, problem: &Problem, options: &PlanOptions, choice: Choice<'_>) -> Result<Plan, Error> {
         let Choice { candidate, splitting } = choice;
         let combine = self.combine(problem);
-        Plan::new(problem, candidate, &self.device, splitting, combine, options.heads_together)
+        Plan::new(problem, candidate, &self.device, splitting, combine, options)
     }
 
     /// The time that a choice takes, in query rows × keys × elements of head_dim that one SM computes: waves of CTAs, each as long
@@ -314,7 +362,11 @@ impl Planner {
         let longest = wave(last.max(1.0).min(resident), cta_keys);
         let rows = (all_keys * visible).max(longest);
         let combine = if splitting.splits > 1 { preference::COMBINE_COST } else { 0.0 };
-        rows * head_dim + combine
+        let speed = match row.isa {
+            Isa::Mma => 1.0,
+            Isa::Wgmma => preference::WGMMA_TIME,
+        };
+        rows * head_dim * speed + combine
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
@@ -328,148 +380,11 @@ impl Planner {
     }
 }
 
-impl Group {
-    fn new<'a>(kernels: impl Iterator<Item = &'a Arc<Kernel>>, device: &DeviceInfo) -> Group {
-        let candidates: Vec<Candidate> = kernels
-            .filter(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes)
-            .map(|kernel| Candidate::new(kernel, device))
-            .collect();
-        let named = |head_dim: u32, sm: (u32, u32), tile: &str| {
-            let is_it = |candidate: &Candidate| {
-                let kernel = &candidate.kernel;
-                kernel.row.head_dim == head_dim && preference::tile_name(kernel) == tile
-            };
-            candidates.iter().position(is_it).filter(|_| (sm.0..=sm.1).contains(&device.sm))
-        };
-        let best = BEST.iter().filter_map(|line| Some((line, named(line.head_dim, line.sm, line.tile)?)));
-        let best = best.collect();
-        Group { candidates, best }
-    }
-
-    /// The preferred row of those with one CTA a tile: the first line of [`BEST`] that fits, else of [`fallback`]. Only float32
-    /// accumulation is chosen unasked.
-    fn unsplit(
-        &self,
-        problem: &Problem,
-        options: &PlanOptions,
-        device: &DeviceInfo,
-        trace: &mut Trace,
-    ) -> Option<&Candidate> {
-        let is_allowed = |candidate: &&Candidate| {
-            let row = &candidate.kernel.row;
-            row.schedule != Schedule::Split && row.acc == Accumulation::F32 && allows(problem, options, row)
-        };
-        let measured = self.best.iter().find_map(|&(line, index)| {
-            let candidate = Some(&self.candidates[index]).filter(is_allowed)?;
-            let tiles = tiles_per_sm(&candidate.kernel.row, problem, device);
-            let fits = line.mask.fits(problem.causal())
-                && tiles >= line.tiles_per_sm
-                && problem.sizes().seqlen_k >= line.keys;
-            fits.then(|| {
-                trace.note(|| Reason::Measured {
-                    tiles_per_sm: tiles,
-                    least: line.tiles_per_sm,
-                    keys: line.keys,
-                    mask: line.mask != Mask::Any,
-                });
-                candidate
-            })
-        });
-        measured.or_else(|| {
-            // Persistent CTAs are for where they measured better.
-            let rows = self.candidates.iter().filter(is_allowed).filter(|candidate| {
-                options.schedule.is_some() || candidate.kernel.row.schedule == Schedule::Grid
-            });
-            let candidate = fallback(rows, problem, device)?;
-            trace.note(|| Reason::Unmeasured);
-            Some(candidate)
-        })
-    }
-
-    /// The preferred row of those that split keys, by nothing but the query rows that share a KV head: neither batch nor device size
-    /// may change a sequence's kernel. The smallest block that holds all of these rows, else the largest; then more stages and more
-    /// keys a step; the name decides what is left.
-    fn split(&self, problem: &Problem, options: &PlanOptions) -> Option<&Candidate> {
-        let is_allowed = |candidate: &&Candidate| {
-            let row = &candidate.kernel.row;
-            row.schedule == Schedule::Split && row.acc == Accumulation::F32 && allows(problem, options, row)
-        };
-        let rows = u64::from(problem.sizes().seqlen_q) * u64::from(problem.group());
-        self.candidates.iter().filter(is_allowed).max_by_key(|candidate| {
-            let row = &candidate.kernel.row;
-            let holds_all = u64::from(row.block_m) >= rows;
-            let size = i64::from(row.block_m);
-            let preferred = if holds_all { -size } else { size };
-            (holds_all, preferred, row.stages, row.block_n, std::cmp::Reverse(&candidate.kernel.entry))
-        })
-    }
-}
-
-impl Candidate {
-    fn new(kernel: &Arc<Kernel>, device: &DeviceInfo) -> Candidate {
-        Candidate { kernel: kernel.clone(), resident_ctas: resident_ctas(kernel, device) }
-    }
-}
-
-/// CTAs of a kernel that an SM holds at a time, at least 1: by shared memory, threads, and the registers that ptxas reported for the
-/// nearest architecture, or their estimate.
-fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
-    let of_arch = |arch: &str| arch.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
-    let reported =
-        kernel.resources.iter().filter_map(|(arch, found)| Some((of_arch(arch)?, found.registers)));
-    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
-    let registers =
-        nearest.map_or_else(|| geometry::registers_estimate(&kernel.row), |(_, registers)| registers);
-    let sm = Multiprocessor {
-        name: "",
-        smem_bytes: device.smem_per_sm_bytes,
-        threads: device.threads_per_sm,
-        ctas: device.ctas_per_sm,
-    };
-    sm.occupancy(kernel.threads, registers, kernel.smem_bytes).map_or(1, |occupancy| occupancy.ctas)
-}
-
-/// Whether a row can do what is asked.
-fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
-    let is_split = row.schedule == Schedule::Split;
-    options.schedule.is_none_or(|schedule| schedule == row.schedule)
-        && (is_split || (options.splits == Splits::Auto && !problem.has_lengths()))
-}
-
-fn tiles(row: &Row, problem: &Problem) -> u64 {
-    let sizes = problem.sizes();
-    // Packed rows past what a plan takes; it refuses them.
-    if u64::from(sizes.seqlen_q) * u64::from(problem.group()) > u64::from(u32::MAX) {
-        return u64::MAX;
-    }
-    geometry::tiles(row, sizes.batch, sizes.heads_q, problem.group(), sizes.seqlen_q)
-}
-
-fn tiles_per_sm(row: &Row, problem: &Problem, device: &DeviceInfo) -> f64 {
-    tiles(row, problem) as f64 / f64::from(device.sm_count.max(1))
-}
-
 /// The share of query-key pairs that the mask leaves.
 fn visible_share(problem: &Problem) -> f64 {
     let sizes = problem.sizes();
     let (q, k) = (u64::from(sizes.seqlen_q), u64::from(sizes.seqlen_k));
     geometry::flops(1, 1, q, k, 1, problem.causal()) / geometry::flops(1, 1, q, k, 1, false)
-}
-
-/// Of the kernels that can compute the problem: one whose tiles give every SM a CTA before one whose do not, then the largest
-/// tile where SMs are busy and the smallest where they are not, then more stages; the name decides what is left, so that the
-/// choice is always the same.
-fn fallback<'a>(
-    candidates: impl Iterator<Item = &'a Candidate>,
-    problem: &Problem,
-    device: &DeviceInfo,
-) -> Option<&'a Candidate> {
-    candidates.max_by_key(|candidate| {
-        let row = &candidate.kernel.row;
-        let busy = tiles_per_sm(row, problem, device) >= 1.0;
-        let tile = i64::from(row.block_m * row.block_n);
-        (busy, if busy { tile } else { -tile }, row.stages, std::cmp::Reverse(&candidate.kernel.entry))
-    })
 }
 
 fn wanted(problem: &Problem, options: &PlanOptions) -> String {
@@ -479,6 +394,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";
+    }
+    if options.combine == Combine::Fused {
+        wanted += " that merges its own splits";
     }
     if problem.has_lengths() {
         wanted += " that takes lengths on the device";

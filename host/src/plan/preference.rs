@@ -1,9 +1,10 @@
 //! What was measured, in one place: which row for which grid, and the numbers that decide about splits.
 
-use super::planner::Candidate;
+use super::group::Candidate;
 use crate::device::DeviceInfo;
 use crate::problem::Problem;
 use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::{Isa, Row, Schedule};
 
 /// Tiles fill the device from this share of a wave on, and several waves if the last one is as full: splitting the keys gains nothing
 /// there. As FlashAttention-3's `heuristics.h`; 512 tiles on an H200, 1.94 waves, take 239 µs at 64,32/8,1,4096,128, and 271 with 22
@@ -31,6 +32,15 @@ pub(super) const BUSY_ROWS: u32 = 128;
 pub(super) const CTA_KEYS: f64 = 64.0;
 /// What a second kernel costs (its launch, the partial O and LSE), in query rows × keys × elements of head_dim on one SM: about 3 µs.
 pub(super) const COMBINE_COST: f64 = 3.5e6;
+/// Up to so many bytes of partial O a tile, the CTA of it that finishes last merges its splits; above, the combine kernel does, which
+/// spreads rows over the device. Fewer than any tile has until a GPU has said what a second launch costs there (3.7 µs of host time, some 2 µs of device time)
+/// against one SM's share of bandwidth; `--combine fused` asks for it.
+pub(super) const FUSED_PARTIAL_BYTES: u64 = 1;
+/// What a kernel with wgmma takes of the time of one without, where both are busy: 1,16,16384,128 takes 3731 µs on an H200, 6449 without.
+pub(super) const WGMMA_TIME: f64 = 0.6;
+/// Query rows that share a KV head from which on kernels with wgmma split the keys, where there are such: their blocks have 64 rows at least,
+/// and with fewer reading K and V is what takes the time.
+pub(super) const WGMMA_SPLIT_ROWS: u64 = 64;
 
 /// The mask that a line of [`BEST`] was measured with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +56,7 @@ pub(super) enum Mask {
 pub(super) struct Best {
     /// First and last compute capability, 80 and 89 for Ampere and Ada.
     pub(super) sm: (u32, u32),
+    pub(super) isa: Isa,
     pub(super) head_dim: u32,
     pub(super) mask: Mask,
     /// The least tiles an SM that the row must have.
@@ -64,7 +75,12 @@ const fn best(
     keys: u32,
     tile: &'static str,
 ) -> Best {
-    Best { sm, head_dim, mask, tiles_per_sm, keys, tile }
+    Best { sm, isa: Isa::Mma, head_dim, mask, tiles_per_sm, keys, tile }
+}
+
+/// A line for a row with wgmma, which compute capability 9.0 alone runs.
+const fn wgmma(head_dim: u32, mask: Mask, tiles_per_sm: f64, keys: u32, tile: &'static str) -> Best {
+    Best { sm: (90, 90), isa: Isa::Wgmma, head_dim, mask, tiles_per_sm, keys, tile }
 }
 
 /// Fitted to an H200's times of 27 rows over 20 shapes of 128 to 16384 keys, both masks, f16: on average within 3 % of the best row
@@ -78,7 +94,23 @@ const fn best(
 ///
 /// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
+///
+/// Lines of rows with wgmma are fitted to the times of 30 rows over 55 shapes of 256 to 16384 keys on an H200, both masks, f16; they
+/// stand first: where they fit they are taken, and the others are for the rest, which is all that other
+/// devices have.
 pub(super) const BEST: &[Best] = &[
+    //   head_dim mask    tiles/SM keys  tile
+    wgmma(64, Mask::Full, 2.0, 0, "m192n128_w16s2c1_persistent"),
+    wgmma(64, Mask::Causal, 2.0, 2048, "m192n128_w16s2c1_persistent"),
+    wgmma(64, Mask::Any, 1.5, 0, "m128n128_w12s2c1_persistent"),
+    wgmma(64, Mask::Any, 1.1, 0, "m64n128_w8s2c2"),
+    wgmma(64, Mask::Any, 0.0, 256, "m64n128_w12s4c1"),
+    wgmma(96, Mask::Any, 0.9, 0, "m128n128_w12s2c1_persistent"),
+    wgmma(96, Mask::Any, 0.0, 256, "m64n128_w12s2c1"),
+    wgmma(128, Mask::Any, 0.9, 0, "m128n128_w12s2c1_persistent"),
+    wgmma(128, Mask::Any, 0.0, 256, "m64n64_w12s4c1"),
+    wgmma(256, Mask::Any, 0.9, 0, "m128n64_w12s2c1_persistent"),
+    wgmma(256, Mask::Any, 0.0, 256, "m64n64_w8s2c1"),
     // sm       head_dim mask    tiles/SM keys  tile
     best((80, 999), 32, Mask::Any, 15.0, 0, "m128n64_w4s2c1"),
     best((80, 999), 32, Mask::Causal, 4.5, 0, "m64n64_w4s2c1"),
@@ -110,10 +142,26 @@ pub(super) const BEST: &[Best] = &[
     best((80, 999), 256, Mask::Any, 0.0, 0, "m32n64_w4s1c1"),
 ];
 
+/// The share of L2 that K and V of the heads that are worked on together may take.
+const L2_SHARE: f64 = 0.75;
+
 /// Heads whose query blocks a grid takes in turns: all of them under a causal mask, so that the longest blocks of all heads start
 /// first and the end is made of short ones. 10 to 25 % on an H200; full masks do not care.
-pub(super) fn heads_together(problem: &Problem, heads: u32) -> u32 {
-    if problem.causal() { heads } else { 1 }
+///
+/// With wgmma, CTAs that work on one tile after another are fast enough for memory to bound the time: there, only as many heads as
+/// have K and V in L2 together. 32,16,512,128 takes 99.7 µs on an H200 with 64 heads together (17 MB), 117.4 with all 512; 1,16,16384,128
+/// takes 1800 µs with 4 (33 MB), 1980 with 1, 1823 with all.
+pub(super) fn heads_together(problem: &Problem, row: &Row, device: &DeviceInfo, heads: u32) -> u32 {
+    if !problem.causal() {
+        return 1;
+    }
+    if (row.isa, row.schedule) != (Isa::Wgmma, Schedule::Persistent) {
+        return heads;
+    }
+    let sizes = problem.sizes();
+    let kv_bytes = 2.0 * f64::from(sizes.seqlen_k) * f64::from(sizes.head_dim * row.dtype.bytes());
+    let kv_heads = L2_SHARE * device.l2_bytes as f64 / kv_bytes;
+    ((kv_heads as u32).max(1).saturating_mul(problem.group())).min(heads)
 }
 
 /// Query blocks of a head that are taken last, in ascending order: half of them under a causal mask where the device holds the whole
@@ -130,6 +178,13 @@ pub(super) fn ascending_blocks(
     if problem.causal() && two_an_sm { query_blocks / 2 } else { 0 }
 }
 
+impl Best {
+    /// Whether this is the line of a kernel.
+    pub(super) fn names(&self, kernel: &Kernel) -> bool {
+        (kernel.row.isa, kernel.row.head_dim) == (self.isa, self.head_dim) && tile_name(kernel) == self.tile
+    }
+}
+
 impl Mask {
     pub(super) fn fits(self, causal: bool) -> bool {
         match self {
@@ -140,26 +195,36 @@ impl Mask {
     }
 }
 
-/// What stands in a kernel's name behind dtype and head_dim.
+/// What stands in a kernel's name behind isa, dtype and head_dim.
 pub(super) fn tile_name(kernel: &Kernel) -> &str {
-    kernel.entry.splitn(4, '_').nth(3).unwrap_or_default()
+    let before = match kernel.row.isa {
+        Isa::Mma => 3,
+        Isa::Wgmma => 4,
+    };
+    kernel.entry.splitn(before + 1, '_').nth(before).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels_gpu::row::{Accumulation, HEAD_DIMS, Schedule};
+    use kernels_gpu::row::{Accumulation, HEAD_DIMS};
     use std::sync::Arc;
+
+    #[test]
+    fn lines_with_wgmma_stand_before_those_for_every_device() {
+        let first_other = BEST.iter().position(|best| best.isa == Isa::Mma).expect("a line");
+        assert!(BEST[first_other..].iter().all(|best| best.isa == Isa::Mma));
+    }
 
     #[test]
     fn every_line_names_a_row_of_the_table_in_both_dtypes() {
         let (kernels, _) = crate::module::kernels_of_table();
-        let named = |head_dim: u32, tile: &str| {
-            let is_it = |kernel: &&Arc<Kernel>| kernel.row.head_dim == head_dim && tile_name(kernel) == tile;
+        let named = |best: &Best| {
+            let is_it = |kernel: &&Arc<Kernel>| best.names(kernel);
             kernels.iter().filter(is_it).map(|kernel| kernel.row).collect::<Vec<_>>()
         };
         for best in BEST {
-            let rows = named(best.head_dim, best.tile);
+            let rows = named(best);
             assert_eq!(rows.len(), 2, "{best:?}");
             assert!(rows.iter().all(|row| row.schedule != Schedule::Split && row.acc == Accumulation::F32));
         }

@@ -1,10 +1,10 @@
 //! Why a plan is what it is, built only where somebody asks.
 
-use super::preference::CTAS_TO_READ;
+use super::preference::{CTAS_TO_READ, FUSED_PARTIAL_BYTES};
 use super::splitting::Because;
-use super::{Plan, PlanOptions, Splits};
+use super::{COUNTERS_MAX, Combine, Plan, PlanOptions, Splits};
 use crate::problem::Problem;
-use kernels_gpu::row::Schedule;
+use kernels_gpu::row::{Isa, Schedule};
 use std::fmt;
 
 /// CTAs an SM with which it is busy to the end: some always wait for the tensor cores while others load.
@@ -73,6 +73,22 @@ pub enum Reason {
     },
     /// Not the kernel that can split keys, as it would make one split, and no query heads share a KV head.
     NothingShared,
+    /// A kernel with wgmma and bulk copies, which the device has.
+    Wgmma,
+    /// A kernel without wgmma, although the device has it.
+    NotWgmma {
+        /// Why.
+        because: NotWgmma,
+    },
+    /// The splits are merged in the same launch, by the CTA of each tile that finishes last, or in a launch of their own.
+    Combine {
+        /// Whether in the same launch.
+        fused: bool,
+        /// Bytes of partial O a tile.
+        tile_bytes: u64,
+        /// Why.
+        because: WhyCombine,
+    },
     /// No CTAs that stay and draw their work from a counter, as nobody asked for them.
     NotPersistent,
     /// How the CTAs fill the device.
@@ -88,6 +104,73 @@ pub enum Reason {
         /// Whether they stay and draw their work from a counter.
         persistent: bool,
     },
+}
+
+/// Why a kernel without wgmma was chosen where the device has it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NotWgmma {
+    /// There is none for this dtype and head_dim.
+    NoKernel,
+    /// There is none that does what was asked for.
+    Asked,
+    /// The driver is too old for its copies.
+    Driver,
+    /// More query heads share a KV head than a block has rows.
+    Group {
+        /// How many.
+        heads: u32,
+    },
+    /// Bulk copies do not take a tensor.
+    Tensor {
+        /// The tensor.
+        tensor: &'static str,
+        /// What of it: "stride", "size".
+        what: &'static str,
+        /// Along which dimension.
+        dimension: &'static str,
+    },
+    /// Others measured better, or are estimated to be.
+    NotPreferred,
+}
+
+/// Why splits are merged where they are.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WhyCombine {
+    /// It was asked for.
+    Asked,
+    /// Kernels with wgmma do not merge.
+    Wgmma,
+    /// There are more tiles than counters.
+    Tiles {
+        /// Counters.
+        most: u64,
+    },
+    /// A tile has as little to merge, or more.
+    Bytes {
+        /// Up to which its own CTA merges it.
+        most: u64,
+    },
+}
+
+impl fmt::Display for NotWgmma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotWgmma::NoKernel => write!(f, "there is no kernel with it for this dtype and head_dim"),
+            NotWgmma::Asked => write!(f, "no kernel with it does what was asked for"),
+            NotWgmma::Driver => write!(f, "its copies need a driver for CUDA 12.0 (525) or newer"),
+            NotWgmma::Group { heads } => {
+                write!(f, "{heads} query heads share a KV head, more than its blocks have rows")
+            }
+            NotWgmma::Tensor { tensor, what, dimension } => {
+                write!(f, "its copies do not take {tensor}, for its {what} of dimension {dimension}")
+            }
+            NotWgmma::NotPreferred => write!(f, "for grids like this the other measured better"),
+        }
+    }
 }
 
 impl Reason {
@@ -109,6 +192,18 @@ impl Reason {
             Splits::Auto => "the schedule",
         };
         Reason::OnlySplit { asked }
+    }
+
+    pub(super) fn combine(plan: &Plan, options: &PlanOptions) -> Reason {
+        let because = match options.combine {
+            Combine::Fused | Combine::Kernel => WhyCombine::Asked,
+            Combine::Auto if plan.kernel.row.isa == Isa::Wgmma => WhyCombine::Wgmma,
+            Combine::Auto if u64::from(plan.tiles()) > COUNTERS_MAX => {
+                WhyCombine::Tiles { most: COUNTERS_MAX }
+            }
+            Combine::Auto => WhyCombine::Bytes { most: FUSED_PARTIAL_BYTES },
+        };
+        Reason::Combine { fused: plan.is_fused(), tile_bytes: plan.tile_partial_bytes(), because }
     }
 
     pub(super) fn fill(plan: &Plan, sm_count: u32) -> Reason {
@@ -166,6 +261,25 @@ impl fmt::Display for Reason {
                 f,
                 "not taken: with one split, and no query heads that share a KV head, the kernel that can split keys gains nothing"
             ),
+            Reason::Combine { fused, tile_bytes, because } => {
+                let place = if fused {
+                    "splits are merged in the same launch, by the CTA of each tile that finishes last"
+                } else {
+                    "splits are merged by a kernel of their own"
+                };
+                write!(f, "{place}: ")?;
+                match because {
+                    WhyCombine::Asked => write!(f, "as asked for"),
+                    WhyCombine::Wgmma => write!(f, "kernels with wgmma do not merge"),
+                    WhyCombine::Tiles { most } => write!(f, "there are counters for {most} tiles"),
+                    WhyCombine::Bytes { most } => {
+                        let is = if fused { "at most" } else { "over" };
+                        write!(f, "{tile_bytes} bytes of partial O a tile, {is} {most}")
+                    }
+                }
+            }
+            Reason::Wgmma => write!(f, "with wgmma and bulk copies, which the device has"),
+            Reason::NotWgmma { because } => write!(f, "without wgmma, which the device has: {because}"),
             Reason::NotPersistent => write!(
                 f,
                 "not persistent: the hardware hands out CTAs as well as a counter does, so these are for whoever asks for them"

@@ -1,10 +1,12 @@
 //! What plans are made of, and why.
 
+mod merging;
+
 use super::*;
 use crate::device::model::DeviceModel;
 use crate::module::tests::library;
-use crate::problem::{Layout, Sizes};
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Row};
+use crate::problem::{ElementStrides, Layout, Sizes};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row};
 use kernels_gpu::table::{VARIANTS, row_of};
 
 /// A usual row, for tests to vary.
@@ -14,6 +16,25 @@ const LOW: Row = Row { block_m: 32, ..ROW };
 pub(crate) const SPLIT: Row = Row { block_m: 16, schedule: Schedule::Split, ..ROW };
 const TALL_SPLIT: Row = Row { schedule: Schedule::Split, ..ROW };
 pub(crate) const PERSISTENT: Row = Row { schedule: Schedule::Persistent, ..ROW };
+
+/// A row with wgmma, for tests to vary, and one that splits keys.
+pub(crate) const WGMMA: Row = Row {
+    isa: Isa::Wgmma,
+    dtype: Dtype::F16,
+    head_dim: 128,
+    block_m: 128,
+    block_n: 128,
+    warps: 12,
+    stages: 2,
+    acc: Accumulation::F32,
+    min_ctas: 1,
+    warp_rows: 16,
+    schedule: Schedule::Grid,
+};
+pub(crate) const WGMMA_SPLIT: Row = Row { schedule: Schedule::Split, ..WGMMA };
+/// The same without.
+const WIDE: Row = Row { isa: Isa::Mma, block_n: 64, warps: 4, stages: 1, warp_rows: 32, ..WGMMA };
+const WIDE_SPLIT: Row = Row { block_m: 16, warp_rows: 16, schedule: Schedule::Split, ..WIDE };
 
 fn problem(batch: u32, seqlen: u32) -> Problem {
     shaped([batch, 8, 2, seqlen, seqlen, 64])
@@ -26,7 +47,7 @@ fn shaped([batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]: [u32; 6]) ->
 
 /// A device of so many SMs that holds one CTA of any row with over 50 KB on each, two of the others.
 fn info(sm: u32, sm_count: u32) -> DeviceInfo {
-    DeviceInfo { sm, sm_count, ..DeviceModel::L4.info() }
+    DeviceInfo { sm, sm_count, has_tensor_maps: sm >= 90, ..DeviceModel::L4.info() }
 }
 
 fn planner(rows: &[Row], device: &DeviceInfo) -> Planner {
@@ -35,6 +56,10 @@ fn planner(rows: &[Row], device: &DeviceInfo) -> Planner {
 
 fn with(splits: Splits) -> PlanOptions {
     PlanOptions { splits, ..PlanOptions::new() }
+}
+
+fn merged(splits: u32, combine: Combine) -> PlanOptions {
+    PlanOptions { combine, ..with(Splits::Count(splits)) }
 }
 
 #[test]
@@ -58,7 +83,7 @@ fn parameters_are_the_problems() {
 fn splits_have_a_grid_a_workspace_and_a_combine_kernel() {
     let problem = shaped([3, 8, 2, 5, 1000, 64]);
     let planner = planner(&[ROW, SPLIT], &info(80, 58));
-    let plan = planner.plan(&problem, &with(Splits::Count(5))).expect("planned");
+    let plan = planner.plan(&problem, &merged(5, Combine::Kernel)).expect("planned");
     // 20 packed rows are 2 blocks of 16; 16 blocks of keys are 4 splits of 4.
     assert_eq!(
         (plan.schedule(), plan.tiles(), plan.splits(), plan.split_keys()),
@@ -67,12 +92,13 @@ fn splits_have_a_grid_a_workspace_and_a_combine_kernel() {
     assert_eq!((plan.grid(), plan.combine_grid()), (12 * 4, 3 * 8 * 5));
     assert_eq!(plan.combine().map(|kernel| kernel.entry.as_str()), Some("combine_f16"));
     let rows = 4 * 3 * 8 * 5;
-    assert_eq!(plan.workspace_bytes(), 256 + (rows * 65 * 4_u64).next_multiple_of(256));
+    assert_eq!(plan.workspace_bytes(), COUNTERS_BYTES + (rows * 65 * 4_u64).next_multiple_of(256));
     let at = Addresses { o: 64, lse: 80, workspace: 1 << 20, ..Addresses::default() };
     let (forward, combine) = (plan.params(&at), plan.combine_params(&at));
     assert_eq!((forward.tile_heads.value, forward.split.splits.value, forward.split.split_blocks), (2, 4, 4));
-    assert_eq!(forward.split.partial_o, (1 << 20) + 256);
-    assert_eq!(forward.split.partial_lse, (1 << 20) + 256 + rows * 64 * 4);
+    assert_eq!(forward.split.partial_o, (1 << 20) + COUNTERS_BYTES);
+    assert_eq!(forward.split.partial_lse, (1 << 20) + COUNTERS_BYTES + rows * 64 * 4);
+    assert_eq!((forward.split.counters, plan.is_fused()), (0, false));
     assert_eq!(
         (combine.partial_o, combine.partial_lse),
         (forward.split.partial_o, forward.split.partial_lse)
@@ -82,7 +108,7 @@ fn splits_have_a_grid_a_workspace_and_a_combine_kernel() {
 
     let one = planner.plan(&problem, &with(Splits::Count(1))).expect("planned");
     assert_eq!((one.workspace_bytes(), one.combine().is_none(), one.grid()), (0, true, 12));
-    assert_eq!(one.params(&at).split.partial_o, 0);
+    assert_eq!((one.params(&at).split.partial_o, one.params(&at).split.counters), (0, 0));
 }
 
 #[test]
@@ -291,4 +317,161 @@ fn the_window_holds_k_and_v_or_what_fits() {
     assert_eq!(window(1 << 20, 0, 1 << 27), Some((1 << 27, 1 << 20)), "too long");
     let none = planner(&[ROW], &info(90, 1)).plan(&problem(1, 64), &PlanOptions::new()).expect("planned");
     assert_eq!(none.l2_window(0, 0), None);
+}
+
+/// The row with wgmma that is preferred for large problems of head_dim 128.
+fn preferred() -> Row {
+    let line = preference::BEST.iter().find(|line| (line.isa, line.head_dim) == (Isa::Wgmma, 128));
+    let (kernels, _) = crate::module::kernels_of_table();
+    let is_it = |kernel: &&Arc<Kernel>| line.expect("a line").names(kernel) && kernel.row.dtype == Dtype::F16;
+    kernels.iter().find(is_it).expect("in the table").row
+}
+
+/// The kernel and the reasons for a problem of head_dim 128.
+fn explained(planner: &Planner, problem: &Problem, options: &PlanOptions) -> (Row, Vec<Reason>) {
+    let (plan, reasons) = planner.explain(problem, options).expect("planned");
+    assert_eq!(plan.kernel().row, planner.plan(problem, options).expect("planned").kernel().row);
+    (plan.kernel().row, reasons)
+}
+
+#[test]
+fn wgmma_is_taken_on_the_one_architecture_that_has_it_and_the_plan_says_so() {
+    let rows = [WIDE, preferred(), WIDE_SPLIT, WGMMA_SPLIT];
+    let problem = shaped([4, 16, 16, 2048, 2048, 128]);
+    let taken = |device: &DeviceInfo| explained(&planner(&rows, device), &problem, &PlanOptions::new());
+    let (row, reasons) = taken(&DeviceModel::H200.info());
+    assert_eq!(row, preferred());
+    assert!(reasons.contains(&Reason::Wgmma), "{reasons:?}");
+    for sm in [80, 89, 100] {
+        let (row, reasons) = taken(&DeviceInfo { sm, ..DeviceModel::H200.info() });
+        assert_eq!(row, WIDE, "sm_{sm}");
+        assert!(!reasons.iter().any(|reason| matches!(reason, Reason::Wgmma | Reason::NotWgmma { .. })));
+    }
+    let elsewhere = planner(&rows, &info(89, 58));
+    let named = RowSelection::Named(preferred().entry_name()).into();
+    let error = elsewhere.plan(&problem, &named).expect_err("none there").to_string();
+    assert!(error.contains("does not run on sm_89"), "{error}");
+    let kernel = library(&[preferred()]).kernels()[0].clone();
+    let error = elsewhere.with_kernel(&problem, &kernel, &PlanOptions::new()).expect_err("none there");
+    assert!(error.to_string().contains("is for sm_90a, the device is sm_89"), "{error}");
+    let of_table = Planner::of_table(&DeviceModel::L4.info()).plans(&problem, &RowSelection::All.into());
+    assert!(of_table.expect("some").iter().all(|plan| plan.kernel().row.isa == Isa::Mma));
+}
+
+#[test]
+fn without_wgmma_the_plan_says_why() {
+    let h200 = DeviceModel::H200.info();
+    let why = |rows: &[Row], device: &DeviceInfo, problem: &Problem, options: &PlanOptions| {
+        let (row, reasons) = explained(&planner(rows, device), problem, options);
+        assert_eq!(row.isa, Isa::Mma);
+        let texts: Vec<String> = reasons.iter().map(Reason::to_string).collect();
+        texts.into_iter().find(|text| text.starts_with("without wgmma")).expect("a reason")
+    };
+    let large = shaped([4, 16, 16, 2048, 2048, 128]);
+    let all = [WIDE, preferred(), WIDE_SPLIT];
+    let none = why(&[WIDE], &h200, &large, &PlanOptions::new());
+    assert!(none.contains("there is no kernel with it for this dtype and head_dim"), "{none}");
+    let asked = why(&all, &h200, &large, &with(Splits::Count(2)));
+    assert!(asked.contains("no kernel with it does what was asked for"), "{asked}");
+    let old = DeviceInfo { has_tensor_maps: false, ..h200.clone() };
+    let driver = why(&all, &old, &large, &PlanOptions::new());
+    assert!(driver.contains("need a driver for CUDA 12.0"), "{driver}");
+    let small = why(&all, &h200, &shaped([1, 1, 1, 64, 64, 128]), &PlanOptions::new());
+    assert!(small.contains("measured better"), "{small}");
+    let far = far_apart(&large);
+    let strides = why(&all, &h200, &far, &PlanOptions::new());
+    assert!(strides.contains("do not take K, for its stride of dimension batch"), "{strides}");
+    let wide = shaped([1, 129, 1, 200, 4000, 128]).with_lengths(true);
+    let group = why(&[WIDE_SPLIT, WGMMA_SPLIT], &h200, &wide, &PlanOptions::new());
+    assert!(group.contains("129 query heads share a KV head"), "{group}");
+}
+
+/// K's batch entries 2^40 bytes apart, one more than bulk copies take.
+fn far_apart(problem: &Problem) -> Problem {
+    let strides = problem.strides(TensorRole::K);
+    problem.with_strides(TensorRole::K, ElementStrides { batch: 1 << 39, ..strides }).expect("valid")
+}
+
+#[test]
+fn what_bulk_copies_do_not_take_goes_to_other_kernels_and_is_an_error_by_name() {
+    let planner = planner(&[WIDE, preferred(), WIDE_SPLIT, WGMMA_SPLIT], &DeviceModel::H200.info());
+    let far = far_apart(&shaped([4, 16, 16, 2048, 2048, 128]));
+    for splits in [Splits::Auto, Splits::Count(2), Splits::Size(512)] {
+        assert_eq!(planner.plan(&far, &with(splits)).expect("planned").kernel().row.isa, Isa::Mma);
+    }
+    let all = planner.plans(&far, &RowSelection::All.into()).expect("some");
+    assert!(all.iter().all(|plan| plan.kernel().row.isa == Isa::Mma), "only those that can");
+    let named = RowSelection::Named(preferred().entry_name()).into();
+    let kernel = library(&[preferred()]).kernels()[0].clone();
+    let refusals =
+        [planner.plan(&far, &named).err(), planner.with_kernel(&far, &kernel, &PlanOptions::new()).err()];
+    for refused in refusals {
+        let Some(Error::NoTensorMap { tensor, what, dimension, value, .. }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((tensor, what, dimension, value), ("K", "stride", "batch", 1 << 40));
+    }
+    let near = shaped([4, 16, 16, 2048, 2048, 128]);
+    let old = DeviceInfo { has_tensor_maps: false, ..DeviceModel::H200.info() };
+    let old = Planner::new(&library(&[WIDE, preferred()]), &old);
+    assert!(matches!(old.plan(&near, &named), Err(Error::NoTensorMaps { .. })));
+    let crowd = shaped([1, 129, 1, 200, 4000, 128]);
+    let split = RowSelection::Named(WGMMA_SPLIT.entry_name()).into();
+    let error = planner.plan(&crowd, &split).expect_err("no room").to_string();
+    assert!(error.contains("into blocks of 128 rows, and there are 129"), "{error}");
+}
+
+#[test]
+fn bulk_copies_bring_blocks_of_query_rows_and_of_keys() {
+    let planner = planner(&[WGMMA, WGMMA_SPLIT], &DeviceModel::H200.info());
+    let problem = shaped([3, 10, 2, 65, 17, 128]).with_layout(Layout::Bshd);
+    let at = Addresses { q: 16, k: 32, v: 48, ..Addresses::default() };
+    let tensors = |options: &PlanOptions| {
+        planner.plan(&problem, options).expect("planned").tensors(&at).expect("with wgmma")
+    };
+    let [q, k, v] = tensors(&PlanOptions { schedule: Some(Schedule::Grid), ..PlanOptions::new() });
+    assert_eq!((q.address, k.address, v.address), (16, 32, 48));
+    assert_eq!((q.dims(), q.box_dims()), (&[128, 1, 65, 10, 3][..], &[64, 1, 128, 1, 1][..]));
+    assert_eq!(q.strides(), [0, 10 * 256, 256, 65 * 10 * 256]);
+    assert_eq!((k.dims(), k.box_dims()), (&[128, 17, 2, 3][..], &[64, 128, 1, 1][..]));
+    assert_eq!((k.strides(), v.strides()), (&[2 * 256, 256, 17 * 2 * 256][..], k.strides()));
+    // Five heads share a KV head: 25 queries of all of them are 125 rows of a block.
+    let [q, _, _] = tensors(&with(Splits::Count(2)));
+    assert_eq!((q.dims(), q.box_dims()), (&[128, 5, 65, 2, 3][..], &[64, 5, 25, 1, 1][..]));
+    assert_eq!(q.strides(), [256, 10 * 256, 5 * 256, 65 * 10 * 256]);
+    let plan = planner.plan(&problem, &with(Splits::Count(1))).expect("planned");
+    assert_eq!(plan.params(&at).query_blocks.value, 3, "65 queries, 25 a block");
+}
+
+#[test]
+fn few_rows_are_split_without_wgmma_and_many_with_it() {
+    let planner = planner(&[WIDE_SPLIT, WGMMA_SPLIT], &DeviceModel::H200.info());
+    let row = |group: u32, seqlen_q| {
+        let problem = shaped([1, 2 * group, 2, seqlen_q, 8192, 128]);
+        planner.plan(&problem, &with(Splits::Count(4))).expect("planned").kernel().row
+    };
+    assert_eq!(
+        (row(8, 1), row(1, 63), row(8, 8), row(1, 4096)),
+        (WIDE_SPLIT, WIDE_SPLIT, WGMMA_SPLIT, WGMMA_SPLIT)
+    );
+}
+
+#[test]
+fn an_sm_holds_as_many_ctas_with_wgmma_as_registers_and_shared_memory_leave() {
+    let options = PlanOptions { schedule: Some(Schedule::Persistent), ..PlanOptions::new() };
+    let resident = |row: Row| {
+        let row = Row { schedule: Schedule::Persistent, ..row };
+        assert_eq!(row.check(), Ok(()));
+        let planner = planner(&[row], &DeviceModel::H200.info());
+        let problem = Problem::new(
+            Sizes { head_dim: row.head_dim, ..*shaped([4, 16, 16, 4096, 4096, 128]).sizes() },
+            Dtype::F16,
+        );
+        let plan = planner.plan(&problem.expect("valid"), &options).expect("planned");
+        (plan.resident_ctas(), plan.grid())
+    };
+    assert_eq!(resident(WGMMA), (1, 132));
+    // 72 KB and 128 registers at the start of 256 threads: two CTAs, as min_ctas says.
+    let narrow = Row { head_dim: 64, block_m: 64, block_n: 128, warps: 8, min_ctas: 2, ..WGMMA };
+    assert_eq!(resident(narrow), (2, 264));
 }

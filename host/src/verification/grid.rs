@@ -1,11 +1,11 @@
 //! The problems that every kernel is verified on.
 
 use crate::error::Error;
-use crate::plan::{PlanOptions, Splits};
+use crate::plan::{Combine, PlanOptions, Splits};
 use crate::problem::{Problem, Sizes};
 use crate::random_input::{self, InputKind};
 use kernels_gpu::geometry::SPLITS_MAX;
-use kernels_gpu::row::{Dtype, Row, Schedule};
+use kernels_gpu::row::{Dtype, Isa, Row, Schedule};
 
 /// A set of problems, posed to every kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,11 @@ impl Case {
                 let size = self.seqlens.1.div_ceil(SPLITS_MAX).max(17);
                 let [one, two, three, most] = [1, 2, 3, SPLITS_MAX].map(Splits::Count);
                 let splits = [one, three, Splits::Size(size), two, most, Splits::Auto][variation % 6];
-                PlanOptions { splits, ..PlanOptions::new() }
+                let combine = match row.isa {
+                    Isa::Mma => [Combine::Fused, Combine::Kernel][variation / 6 % 2],
+                    Isa::Wgmma => Combine::Auto,
+                };
+                PlanOptions { splits, combine, ..PlanOptions::new() }
             }
             Schedule::Grid | Schedule::Persistent => {
                 let heads_together = [None, Some(2), Some(3)][variation % 3];

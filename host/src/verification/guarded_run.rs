@@ -6,11 +6,10 @@
 use crate::attention::{Attention, DeviceTensors, Output};
 use crate::device::{Buffer, Device, Element, StreamHandle};
 use crate::error::Error;
-use crate::plan::Plan;
+use crate::plan::{COUNTERS_BYTES, Plan};
 use crate::problem::TensorRole;
 use crate::verification::{KernelRun, RunKernel};
 use crate::workspace::Workspace;
-use kernels_gpu::row::Schedule;
 use std::sync::Arc;
 
 /// Bytes of a band: a whole block of 128 rows at head_dim 256.
@@ -156,7 +155,8 @@ impl GuardedTensors {
             Output { o: self.o.read(entry, "O", 0_u16)?, lse: Some(self.lse.read(entry, "LSE", 0_f32)?) };
         if let Some((memory, _)) = &self.workspace {
             let workspace = memory.read(entry, "the workspace", 0_u8)?;
-            if self.plan.schedule() == Schedule::Persistent && workspace[..4] != [0; 4] {
+            let counters = workspace.len().min(COUNTERS_BYTES as usize);
+            if workspace[..counters].iter().any(|&byte| byte != 0) {
                 return Err(Error::CounterNotZero { entry: entry.to_owned() });
             }
         }

@@ -39,6 +39,19 @@ pub fn max(a: f32, b: f32) -> f32 {
     r
 }
 
+/// `a` where the condition holds, else `b` (`selp.b32`). Where Rust's own choice between two elements of an array would become an
+/// array in memory.
+#[inline(always)]
+pub fn select(condition: bool, a: u32, b: u32) -> u32 {
+    let r;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.u32 p, {c}, 0; selp.b32 {r}, {a}, {b}, p; }}", r = out(reg32) r,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) u32::from(condition), options(pure, nomem, nostack));
+    }
+    r
+}
+
 /// a · b + c, rounded once (`fma.rn.ftz.f32`).
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -49,6 +62,29 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
             c = in(reg32) c, options(pure, nomem, nostack));
     }
     r
+}
+
+macro_rules! fma_pairs {
+    ($($(#[$doc:meta])* $name:ident => $mnemonic:literal;)*) => { $(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32, c: u32) -> u32 {
+            let r;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                asm!(concat!($mnemonic, " {r}, {a}, {b}, {c};"), r = out(reg32) r, a = in(reg32) a,
+                    b = in(reg32) b, c = in(reg32) c, options(pure, nomem, nostack));
+            }
+            r
+        }
+    )* };
+}
+
+fma_pairs! {
+    /// a · b + c of two packed float16 each (`fma.rn.f16x2`).
+    fma_f16x2 => "fma.rn.f16x2";
+    /// a · b + c of two packed bfloat16 each (`fma.rn.bf16x2`, sm_80).
+    fma_bf16x2 => "fma.rn.bf16x2";
 }
 
 /// Two float32 rounded to float16, `low` in the lower half (`cvt.rn.f16x2.f32`, sm_80).

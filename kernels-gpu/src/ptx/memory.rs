@@ -92,6 +92,20 @@ pub unsafe fn st_shared(smem: u32, value: u32) {
     unsafe { asm!("st.shared.b32 [{s}], {v};", s = in(reg32) smem, v = in(reg32) value, options(nostack)) }
 }
 
+/// `st.relaxed.cta.shared.b32`: 32 bits that several warps may write at a time.
+///
+/// PTX ISA "Data Movement and Conversion Instructions: st"; sm_70.
+///
+/// # Safety
+/// `smem` is a multiple of 4 and its 4 bytes are the CTA's.
+#[inline(always)]
+pub unsafe fn st_shared_relaxed(smem: u32, value: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("st.relaxed.cta.shared.b32 [{s}], {v};", s = in(reg32) smem, v = in(reg32) value, options(nostack))
+    }
+}
+
 /// `st.shared.v4.b32`: 128 bits.
 ///
 /// # Safety
@@ -179,20 +193,53 @@ pub unsafe fn ld_global_b32(global: u64) -> u32 {
     r
 }
 
-/// `ld.global.v4.f32`.
+/// `ld.global.b32` under a predicate: `otherwise` where the condition does not hold, without a branch.
 ///
 /// # Safety
-/// `global` is a multiple of 16 with 16 readable bytes behind it.
+/// Where the condition holds, `global` is a multiple of 4 with 4 readable bytes behind it.
 #[inline(always)]
-pub unsafe fn ld_global_v4_f32(global: u64) -> [f32; 4] {
-    let (r0, r1, r2, r3);
+pub unsafe fn ld_global_b32_if(condition: bool, global: u64, otherwise: u32) -> u32 {
+    let mut r = otherwise;
     // SAFETY: the caller's.
     unsafe {
-        asm!("ld.global.v4.f32 {{{r0}, {r1}, {r2}, {r3}}}, [{g}];",
-            r0 = out(reg32) r0, r1 = out(reg32) r1, r2 = out(reg32) r2, r3 = out(reg32) r3,
-            g = in(reg64) global, options(nostack, readonly));
+        asm!("{{ .reg .pred p; setp.ne.u32 p, {c}, 0; @p ld.global.b32 {r}, [{g}]; }}", r = inout(reg32) r,
+            c = in(reg32) condition as u32, g = in(reg64) global, options(nostack, readonly));
+    }
+    r
+}
+
+/// `ld.global.v4.f32` under a predicate: `otherwise` four times where the condition does not hold, without a branch.
+///
+/// # Safety
+/// Where the condition holds, `global` is a multiple of 16 with 16 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_v4_f32_if(condition: bool, global: u64, otherwise: f32) -> [f32; 4] {
+    let [mut r0, mut r1, mut r2, mut r3] = [otherwise; 4];
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("{{ .reg .pred p; setp.ne.u32 p, {c}, 0; @p ld.global.v4.f32 {{{r0}, {r1}, {r2}, {r3}}}, [{g}]; }}",
+            r0 = inout(reg32) r0, r1 = inout(reg32) r1, r2 = inout(reg32) r2, r3 = inout(reg32) r3,
+            c = in(reg32) condition as u32, g = in(reg64) global, options(nostack, readonly));
     }
     [r0, r1, r2, r3]
+}
+
+/// `atom.acq_rel.gpu.global.inc.u32`: as [`atomic_inc`], and what this thread knows of memory comes before it for whoever reads what it
+/// leaves, as what those before it knew does for this thread.
+///
+/// PTX ISA "Parallel Synchronization and Communication Instructions: atom", "Memory Consistency Model"; sm_70.
+///
+/// # Safety
+/// As for [`atomic_inc`].
+#[inline(always)]
+pub unsafe fn atomic_inc_acq_rel(global: u64, last: u32) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("atom.acq_rel.gpu.global.inc.u32 {r}, [{g}], {l};", r = out(reg32) r, g = in(reg64) global,
+            l = in(reg32) last, options(nostack));
+    }
+    r
 }
 
 /// `atom.global.inc.u32`: adds 1, or goes back to 0 from `last`; returns what was there.

@@ -2,12 +2,21 @@
 //!
 //! Shared-memory addresses are `u32` in the shared window; global addresses are `u64` in the global window.
 
+#[cfg(ferroflash_wgmma)]
+pub mod bulk;
 pub mod cp_async;
+pub mod grid;
 pub mod ldmatrix;
 pub mod math;
+#[cfg(ferroflash_wgmma)]
+pub mod mbarrier;
 pub mod memory;
 pub mod mma;
 pub mod warp;
+#[cfg(ferroflash_wgmma)]
+pub mod warpgroup;
+#[cfg(ferroflash_wgmma)]
+pub mod wgmma;
 
 /// The same value, but the compiler neither knows it nor that it is the same: what is derived from it is neither
 /// unrolled nor kept from elsewhere.

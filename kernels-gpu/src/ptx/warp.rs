@@ -5,11 +5,29 @@ use core::arch::asm;
 /// `shfl.sync.bfly.b32`: the value of the lane whose number differs in the bits of `LANE_MASK`.
 #[inline(always)]
 pub fn shfl_bfly<const LANE_MASK: u32>(value: f32) -> f32 {
+    f32::from_bits(shfl_bfly_b32::<LANE_MASK>(value.to_bits()))
+}
+
+/// `shfl.sync.bfly.b32`, of any 32 bits.
+#[inline(always)]
+pub fn shfl_bfly_b32<const LANE_MASK: u32>(value: u32) -> u32 {
     let r;
     // SAFETY: reads registers of other lanes only.
     unsafe {
         asm!("shfl.sync.bfly.b32 {r}, {v}, {m}, 31, -1;", r = out(reg32) r, v = in(reg32) value,
             m = const LANE_MASK, options(nomem, nostack));
+    }
+    r
+}
+
+/// `shfl.sync.idx.b32`: lane 0's value, which the compiler then knows to be the same in all lanes.
+#[inline(always)]
+pub fn first_lane(value: u32) -> u32 {
+    let r;
+    // SAFETY: reads registers of other lanes only.
+    unsafe {
+        asm!("shfl.sync.idx.b32 {r}, {v}, 0, 31, -1;", r = out(reg32) r, v = in(reg32) value,
+            options(nomem, nostack));
     }
     r
 }

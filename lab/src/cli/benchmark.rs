@@ -1,6 +1,6 @@
 //! `lab benchmark`: device times side by side, with PyTorch's in the same job; counts, never times, on the simulator.
 
-mod pages;
+mod in_turns;
 
 use crate::candidate::Candidate;
 use crate::cli::Common;
@@ -9,13 +9,12 @@ use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
-use crate::peer::{PeerReport, SCRIPT, quantiles};
+use crate::peer::{PeerReport, SCRIPT, comparisons, page, quantiles};
 use crate::process;
 use crate::session::write_whole;
 use crate::stages::{Cascade, Watcher};
 use crate::table::{Table, short};
 use clap::{Args, ValueEnum};
-pub(crate) use pages::{comparisons, page};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,6 +29,9 @@ Examples:
   # two kernels on the canonical shapes: times on a GPU, counts on the simulator
   cargo lab benchmark fwd_f16_d64_m64n64_w4s3c1 fwd_f16_d64_m128n64_w4s2c1
 
+  # is a row that a search found faster than those of the table? all in turns, in one process
+  cargo lab benchmark --against fwd_f16_d64_m128n64_w4s2c1
+
   # against PyTorch in the same job, with p50, p90, speed-up and its interval, as JSON, CSV, Markdown and a page
   cargo lab benchmark --peer torch";
 
@@ -38,6 +40,9 @@ Examples:
 pub(crate) struct BenchmarkArgs {
     #[command(flatten)]
     candidates: Candidates,
+    /// Compare only: every row in one process and in turns with this one, on inputs that no launch has seen
+    #[arg(long, value_name = "ROW", conflicts_with = "peer")]
+    against: Option<String>,
     /// Measure a peer in the same job, round by round
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -57,16 +62,16 @@ enum Peer {
 
 pub(crate) fn run(args: &BenchmarkArgs) -> Result<u8> {
     let mut lab = Lab::open("benchmark", &args.common)?;
-    args.candidates.apply(&mut lab.context);
-    match args.peer {
-        Some(Peer::Torch) => against_torch(&mut lab, args),
-        None => alone(&mut lab, args),
+    match (args.peer, &args.against) {
+        (Some(Peer::Torch), _) => against_torch(&mut lab, args),
+        (None, Some(against)) => in_turns::run(&mut lab, args, against),
+        (None, None) => alone(&mut lab, args),
     }
 }
 
 /// Rows side by side, each in turns with the usual one.
 fn alone(lab: &mut Lab, args: &BenchmarkArgs) -> Result<u8> {
-    let list = args.candidates.list(default_row()?)?;
+    let list = args.candidates.list(default_row()?, &args.common)?;
     let simulated = lab.context.machine.simulated;
     let cascade = if simulated { Cascade::count() } else { Cascade::whole() };
     lab.context.incumbent = Some(Candidate::of_row(row_of("ROW", DEFAULT_ROW)?));

@@ -1,18 +1,20 @@
 //! `lab build`, `lab test` and `lab evaluate`: candidates through as much of the cascade as each asks for.
 
+mod folder;
+
 use crate::candidate::{self, Candidate};
-use crate::cli::lab::{Lab, absolute};
+use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::{Evaluation, Outcome};
-use crate::stages::{Cascade, Context};
+use crate::stages::Cascade;
 use crate::table::{Table, short};
 use clap::Args;
 use ferroflash::Row;
+use ferroflash::module::Library;
 use kernels_gpu::table::VARIANTS;
 use serde_json::json;
-use std::path::PathBuf;
 
 /// Which candidates.
 #[derive(Args, Clone, Debug)]
@@ -20,15 +22,24 @@ pub(crate) struct Candidates {
     /// Entries of the table, rows as JSON, files of rows, or patches to the device crate [default: every row of the table]
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
-    /// Take compiled kernels from this folder instead of compiling; without rows, all it holds
-    #[arg(long, value_name = "FOLDER")]
-    ptx: Option<PathBuf>,
 }
 
+const BUILD_EXAMPLES: &str = "\
+Examples:
+  # registers, spills and shared memory of one row
+  cargo lab build fwd_f16_d64_m64n64_w4s3c1
+
+  # everything that a search from this row may try, with machine code for an H200, to search where there is no compiler
+  cargo lab build --space fwd_f16_d64_m64n64_w4s1c1 --arch sm_90 --out kernels
+  lab evolve --micro --ptx kernels";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = BUILD_EXAMPLES)]
 pub(crate) struct BuildArgs {
     #[command(flatten)]
     candidates: Candidates,
+    #[command(flatten)]
+    folder: folder::FolderArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -70,37 +81,45 @@ pub(crate) struct EvaluateArgs {
 pub(crate) const DEFAULT_ROW: &str = "fwd_f16_d64_m64n64_w4s3c1";
 
 pub(crate) fn build(args: &BuildArgs) -> Result<u8> {
-    let list = args.candidates.list(default_row()?)?;
-    through("build", &Cascade::build(), &args.candidates, list, None, &args.common)
+    if args.folder.out.is_some() {
+        return folder::build(&args.candidates, &args.folder, &args.common);
+    }
+    let list = args.candidates.list(default_row()?, &args.common)?;
+    through("build", &Cascade::build(), list, None, &args.common)
 }
 
 pub(crate) fn test(args: &TestArgs) -> Result<u8> {
-    let list = args.candidates.list(default_row()?)?;
-    through("test", &Cascade::test(), &args.candidates, list, None, &args.common)
+    let list = args.candidates.list(default_row()?, &args.common)?;
+    through("test", &Cascade::test(), list, None, &args.common)
 }
 
 pub(crate) fn evaluate(args: &EvaluateArgs) -> Result<u8> {
-    let list = args.candidates.list(row_of("--row", &args.row)?)?;
-    let incumbent = Candidate::of_row(row_of("--against", &args.against)?);
-    through("evaluate", &Cascade::whole(), &args.candidates, list, Some(incumbent), &args.common)
+    let list = args.candidates.list(row_in("--row", &args.row, &args.common)?, &args.common)?;
+    let incumbent = Candidate::of_row(row_in("--against", &args.against, &args.common)?);
+    through("evaluate", &Cascade::whole(), list, Some(incumbent), &args.common)
 }
 
 impl Candidates {
     /// The candidates named, each once.
-    pub(crate) fn list(&self, patched_row: Row) -> Result<Vec<Candidate>> {
+    pub(crate) fn list(&self, patched_row: Row, common: &Common) -> Result<Vec<Candidate>> {
         let mut list: Vec<Candidate> = Vec::new();
+        let compiled = common.compiled();
         if self.rows.is_empty() {
-            list = match &self.ptx {
+            list = match &compiled {
                 Some(folder) => {
-                    let library = ferroflash::module::Library::open(folder)?;
+                    let library = Library::open(folder)?;
                     library.kernels().iter().map(|kernel| Candidate::of_row(kernel.row)).collect()
                 }
                 None => VARIANTS.iter().map(|variant| Candidate::of_row(variant.row)).collect(),
             };
         }
         for argument in &self.rows {
-            for candidate in candidate::parse(argument, patched_row)? {
-                if candidate.patch.is_some() && self.ptx.is_some() {
+            let candidates = match compiled_row(argument, common)? {
+                Some(row) => vec![Candidate::of_row(row)],
+                None => candidate::parse(argument, patched_row)?,
+            };
+            for candidate in candidates {
+                if candidate.patch.is_some() && compiled.is_some() {
                     return misuse("--ptx", "a patch has to be compiled");
                 }
                 if !list.contains(&candidate) {
@@ -110,11 +129,21 @@ impl Candidates {
         }
         Ok(list)
     }
+}
 
-    /// Lets stages take kernels from the folder that `--ptx` names.
-    pub(crate) fn apply(&self, context: &mut Context) {
-        context.compiled = self.ptx.as_deref().map(absolute);
+/// As [`row_of`], where an entry may also be one of the folder of compiled kernels.
+pub(crate) fn row_in(option: &'static str, argument: &str, common: &Common) -> Result<Row> {
+    match compiled_row(argument, common)? {
+        Some(row) => Ok(row),
+        None => row_of(option, argument),
     }
+}
+
+/// The row of an entry of the folder of compiled kernels.
+fn compiled_row(entry: &str, common: &Common) -> Result<Option<Row>> {
+    let Some(folder) = common.compiled() else { return Ok(None) };
+    let library = Library::open(&folder)?;
+    Ok(library.kernels().iter().find(|kernel| kernel.entry == entry).map(|kernel| kernel.row))
 }
 
 /// The row of one entry or of one row as JSON.
@@ -133,13 +162,11 @@ pub(crate) fn default_row() -> Result<Row> {
 fn through(
     command: &str,
     cascade: &Cascade,
-    options: &Candidates,
     list: Vec<Candidate>,
     incumbent: Option<Candidate>,
     common: &Common,
 ) -> Result<u8> {
     let mut lab = Lab::open(command, common)?;
-    options.apply(&mut lab.context);
     lab.context.incumbent = incumbent;
     let mut screen = Screen::new(list.len() as u64);
     let (evaluations, ended) = evaluate_all(&mut lab, cascade, &list, &mut screen);

@@ -9,6 +9,7 @@ use crate::cli::evaluate::row_of;
 use crate::cli::lab::Lab;
 use crate::cli::micro;
 use crate::cli::screen::{self, Screen};
+use crate::cli::searched::Searched;
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
@@ -18,12 +19,10 @@ use crate::proposer::{Configuration, Worktree};
 use crate::search::budget::{Budget, Spent};
 use crate::search::population::Management;
 use crate::search::replay::Recording;
-use crate::search::space::Space;
 use crate::search::strategy::{Search, StrategyKind};
 use crate::search::{Evaluated, best};
 use crate::stages::Cascade;
 use clap::Args;
-use kernels_gpu::geometry;
 pub(crate) use plan::{Plan, mediocre};
 use std::path::{Path, PathBuf};
 pub(crate) use summary::RECORDING_FILE;
@@ -160,10 +159,10 @@ impl Evolution {
 
     /// Steps until the budget is used up; returns what ended it.
     fn run(&mut self) -> Result<String> {
-        let smem_bytes = self.lab.context.machine.smem_opt_in_bytes;
-        let space = Space::new(self.plan.start).restricted(|row| geometry::smem_bytes(row) <= smem_bytes);
+        let searched = Searched::of(&self.lab, self.plan.start)?;
+        searched.announce(&mut self.lab)?;
         let seed = self.lab.session.header().seed;
-        let mut search = Search::new(self.plan.strategy, space, self.plan.management, seed);
+        let mut search = Search::new(self.plan.strategy, searched.space, self.plan.management, seed);
         loop {
             let history = self.history();
             let spent = Spent::of(&history);

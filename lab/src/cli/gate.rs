@@ -3,15 +3,17 @@
 //! Each run first proves that it can tell: planted cheats are refused by name, the best compared with itself is the same, and
 //! a slow-down planted in the main loop is seen.
 
+mod self_test;
 mod timed;
 
 use crate::candidate::Candidate;
 use crate::cheats;
-use crate::cli::Common;
+use crate::cli::evaluate::DEFAULT_ROW;
 use crate::cli::evolve::bad_file;
 use crate::cli::lab::Lab;
 use crate::cli::leaderboard::path;
 use crate::cli::screen::{self, Screen};
+use crate::cli::{Common, misuse};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
@@ -21,13 +23,14 @@ use crate::gate::{Counted, Verdict, compare_counters};
 use crate::inputs::Kind;
 use crate::invert::{FLAWS, FlawChange};
 use crate::leaderboard::{Leaderboard, Measure, Standing};
-use crate::stages::{Cascade, Watcher};
+use crate::stages::{Cascade, Context, Watcher};
 use crate::table::Table;
 use clap::Args;
+use ferroflash::Row;
 use kernels_gpu::row::Accumulation;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The flaw that is planted: two more barriers in each step of the main loop.
 const PLANTED: &str = "extra-barrier";
@@ -44,6 +47,12 @@ Examples:
   # would this patch pass?
   cargo lab gate --patch faster.patch
 
+  # without a compiler: the kernels of one folder against those of an earlier one
+  lab gate --ptx kernels --against kernels-of-the-release
+
+  # can it tell at all, here? A/A runs, a planted slow-down of 3 %, planted wrong kernels, a kernel that never ends
+  lab gate --self-test --ptx kernels
+
 Exit codes: 0 as good, 1 slower or wrong, 3 inconclusive, 4 the gate does not work here (a control failed).";
 
 #[derive(Args, Clone, Debug)]
@@ -55,6 +64,18 @@ pub(crate) struct GateArgs {
     /// Compare this patch instead of the tree as it is
     #[arg(long, value_name = "FILE")]
     patch: Option<PathBuf>,
+    /// With --ptx: the folder that the best's kernels were compiled into [default: the same, and each is compared with itself]
+    #[arg(long, value_name = "FOLDER", requires = "ptx")]
+    against: Option<PathBuf>,
+    /// Show that the gate works here, on one kernel and the first of its problems; needs no leaderboard
+    #[arg(long, conflicts_with_all = ["file", "patch", "against"])]
+    self_test: bool,
+    /// The row whose kernel the self test takes
+    #[arg(long, value_name = "ROW", default_value = DEFAULT_ROW, requires = "self_test")]
+    row: String,
+    /// Runs of the self test in which a kernel is compared with itself; half as many have a slow-down planted
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "self_test")]
+    repeats: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -69,6 +90,12 @@ struct Gated {
 }
 
 pub(crate) fn run(args: &GateArgs) -> Result<u8> {
+    if args.self_test {
+        return self_test::run(&args.row, args.repeats, &args.common);
+    }
+    if args.patch.is_some() && args.common.compiled().is_some() {
+        return misuse("--ptx", "a patch has to be compiled");
+    }
     let file = path(args.file.as_deref());
     let mut board = Leaderboard::read(&file).map_err(|error| bad_file(&file, &error))?;
     let mut lab = Lab::open("gate", &args.common)?;
@@ -100,16 +127,23 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
             Some(patch) => Candidate::of_patch(row, patch.clone()),
             None => Candidate::of_row(row),
         };
-        let (verdict, reason) = match standing.best().measure {
-            Measure::WavefrontsPerFlop => by_counters(&mut lab, standing, &candidate, &mut screen)?,
-            Measure::Microseconds => {
-                let timed = timed::gate(&mut lab, standing, &candidate, &mut screen)?;
-                if let (Some(change), Some(standing)) = (timed.log_change, board.get_mut(&standing.place)) {
-                    standing.add_change(change);
+        let (verdict, reason) =
+            match (not_compiled(&lab, args.against.as_deref(), &row), standing.best().measure) {
+                (Some(reason), _) => (Verdict::Inconclusive, reason),
+
+                (None, Measure::WavefrontsPerFlop) => {
+                    by_counters(&mut lab, standing, &candidate, &mut screen)?
                 }
-                (timed.verdict, timed.reason)
-            }
-        };
+                (None, Measure::Microseconds) => {
+                    let earlier = args.against.as_deref();
+                    let timed = timed::gate(&mut lab, standing, &candidate, earlier, &mut screen)?;
+                    if let (Some(change), Some(standing)) = (timed.log_change, board.get_mut(&standing.place))
+                    {
+                        standing.add_change(change);
+                    }
+                    (timed.verdict, timed.reason)
+                }
+            };
         let line = Gated { place: standing.place.to_string(), entry: candidate.name, verdict, reason };
         lab.session.append(GATED, &line)?;
         screen.done(&format!("{}: {}", line.place, line.verdict));
@@ -169,7 +203,6 @@ fn by_counters(
     screen: &mut Screen,
 ) -> Result<(Verdict, String)> {
     let best = &standing.best().counters;
-    let planted = flaw(candidate)?;
     let broken = |reason: String| Ok((Verdict::HarnessError, reason));
     let now = lab.evaluate(&Cascade::test(), candidate, None, screen)?;
     if !now.passed() {
@@ -189,13 +222,37 @@ fn by_counters(
     if control.as_ref() != Some(&counted) {
         return broken("the same kernel was counted differently the second time".to_owned());
     }
-    let slowed = lab.evaluate(&Cascade::count(), &planted, None, screen)?;
+    let slowed = match &lab.context.compiled {
+        None => lab.evaluate(&Cascade::count(), &flaw(candidate)?, None, screen)?,
+        Some(_) => planted(lab, candidate, screen)?,
+    };
     let seen = counters_of(&slowed, standing).map(|slowed| compare_counters(&counted, &slowed).verdict());
     if seen != Some(Verdict::Slower) {
-        return broken(format!("the planted {PLANTED} was not seen: {}", slowed.verdict()));
+        return broken(format!("the planted slow-down was not seen: {}", slowed.verdict()));
     }
     let compared = compare_counters(&comparable(best, &counted), &counted);
     Ok((compared.verdict(), words(&compared)))
+}
+
+/// A compiled kernel with a slow-down planted, counted.
+fn planted(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<Evaluation> {
+    let context = &lab.context;
+    let Some(folder) = &context.compiled else { return Err(no_flaw()) };
+    let kernel = context.tree.compiled(&candidate.row, folder)?;
+    let slower = timed::slower(lab, &kernel, 1)?;
+    let context = Context { compiled: Some(slower.folder), ..context.clone() };
+    Ok(Cascade::count().evaluate(candidate, None, &context, screen)?.evaluation)
+}
+
+/// Why a row cannot be compared where nothing is compiled.
+fn not_compiled(lab: &Lab, earlier: Option<&Path>, row: &Row) -> Option<String> {
+    let folders = lab.context.compiled.as_deref().into_iter().chain(earlier);
+    let folder = folders.into_iter().find(|folder| !lab.context.tree.has_compiled(row, folder))?;
+    Some(format!("{} is not in {}", row.entry_name(), folder.display()))
+}
+
+fn no_flaw() -> Error {
+    Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() }
 }
 
 /// The planted slow-down of a candidate's row, on the tree as it is.
@@ -204,9 +261,7 @@ fn flaw(candidate: &Candidate) -> Result<Candidate> {
         FlawChange::Patch(patch) if flaw.name == PLANTED => Some(patch),
         _ => None,
     });
-    let patch =
-        patch.ok_or_else(|| Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() })?;
-    Ok(Candidate::of_patch(candidate.row, patch.to_owned()))
+    Ok(Candidate::of_patch(candidate.row, patch.ok_or_else(no_flaw)?.to_owned()))
 }
 
 fn counters_of(evaluation: &Evaluation, standing: &Standing) -> Option<Counters> {

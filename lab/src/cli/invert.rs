@@ -9,7 +9,7 @@ use crate::error::{EXIT_DONE, Result};
 use crate::evaluation::Evaluation;
 use crate::invert::{Damage, FLAWS, Flaw, FlawChange, table};
 use crate::problem_spec::Mask;
-use crate::stages::{Cascade, Watcher};
+use crate::stages::{Cascade, Context, Watcher};
 use crate::statistics::{Bootstrap, median_log_ratio};
 use clap::Args;
 use serde_json::json;
@@ -56,6 +56,10 @@ pub(crate) fn run(args: &InvertArgs) -> Result<u8> {
             not_shown.push(format!("{}: the row has it already, or cannot have it", flaw.name));
             continue;
         };
+        if let Some(reason) = not_compiled(&lab.context, &candidate) {
+            not_shown.push(format!("{}: {reason}", flaw.name));
+            continue;
+        }
         let with = lab.evaluate(&cascade, &candidate, None, &mut screen)?;
         screen.done(&format!("{}: {}", flaw.name, with.verdict()));
         let damage = if simulated { on_counters(flaw, &without, &with) } else { on_time(flaw, &with) };
@@ -75,6 +79,16 @@ pub(crate) fn run(args: &InvertArgs) -> Result<u8> {
     screen::print(table(&damages).trim_end());
     not_shown.iter().for_each(|line| screen::print(&format!("not shown: {line}")));
     Ok(EXIT_DONE)
+}
+
+/// Why a candidate is not in the folder of compiled kernels, where nothing is compiled.
+fn not_compiled(context: &Context, candidate: &Candidate) -> Option<String> {
+    let folder = context.compiled.as_deref()?;
+    if candidate.patch.is_some() {
+        return Some("a patch has to be compiled".to_owned());
+    }
+    let is_there = context.tree.has_compiled(&candidate.row, folder);
+    (!is_there).then(|| format!("{} is not in {}", candidate.name, folder.display()))
 }
 
 /// The damage on the simulator's counters, on the mask under which the flaw shows.

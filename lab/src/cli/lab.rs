@@ -9,7 +9,7 @@ use crate::exam::{Fault, Refusal};
 use crate::interrupt;
 use crate::kernels::Machine;
 use crate::patched::PatchedTree;
-use crate::session::{self, Header, RUNS, Session};
+use crate::session::{self, CompiledKernels, Header, RUNS, Session};
 use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
 use sha2::{Digest, Sha256};
@@ -42,6 +42,7 @@ impl Lab {
         if let Some(ordinal) = common.ordinal {
             config.device.ordinal = ordinal;
         }
+        let kernels = common.ptx.as_deref().map(CompiledKernels::of).transpose()?;
         let machine = Machine::find(config.device.kind, config.device.ordinal)?;
         let runs = common.runs.clone().unwrap_or_else(|| tree.root().join(RUNS));
         let header = Header {
@@ -54,10 +55,12 @@ impl Lab {
             commit: tree.commit(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             harness: harness()?,
+            kernels,
             started: session::now(),
         };
         let session = Session::create(&runs, header)?;
-        Ok(Lab { context: context(config, machine, tree, &session)?, session })
+        let compiled = session.header().kernels.as_ref().map(|kernels| kernels.folder.clone());
+        Ok(Lab { context: context(config, machine, tree, compiled, &session)?, session })
     }
 
     fn resume(command: &str, folder: &Path, common: &Common, tree: Tree) -> Result<Lab> {
@@ -72,12 +75,26 @@ impl Lab {
                 "the lab itself has changed since this session began: its results may not be comparable",
             );
         }
+        let kernels = match (&header.kernels, &common.ptx) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(refused("it compiles its kernels, and takes no --ptx".to_owned())),
+            (Some(before), moved) => {
+                let now = CompiledKernels::of(moved.as_ref().unwrap_or(&before.folder))?;
+                if now.sha256 != before.sha256 {
+                    let folder = now.folder.display();
+                    return Err(refused(format!(
+                        "{folder} holds other kernels than those that it began with"
+                    )));
+                }
+                Some(now.folder)
+            }
+        };
         let config = header.config.clone();
         let machine = Machine::find(config.device.kind, config.device.ordinal)?;
         if machine.name != header.device {
             return Err(refused(format!("it is of {}, this is {}", header.device, machine.name)));
         }
-        Ok(Lab { context: context(config, machine, tree, &session)?, session })
+        Ok(Lab { context: context(config, machine, tree, kernels, &session)?, session })
     }
 
     /// Takes a candidate through a cascade and records what became of it; what a resumed session has recorded is taken from there.
@@ -167,7 +184,13 @@ impl Lab {
     }
 }
 
-fn context(config: Config, machine: Machine, tree: Tree, session: &Session) -> Result<Context> {
+fn context(
+    config: Config,
+    machine: Machine,
+    tree: Tree,
+    compiled: Option<PathBuf>,
+    session: &Session,
+) -> Result<Context> {
     let folder = std::path::absolute(session.folder()).unwrap_or_else(|_| session.folder().to_owned());
     Ok(Context {
         config,
@@ -178,7 +201,7 @@ fn context(config: Config, machine: Machine, tree: Tree, session: &Session) -> R
         hidden_seed: session.header().hidden_seed,
         incumbent: None,
         known_ptx: Default::default(),
-        compiled: None,
+        compiled,
     })
 }
 
@@ -187,9 +210,4 @@ fn harness() -> Result<String> {
     let program = own_program()?;
     let bytes = std::fs::read(&program).map_err(|source| Error::io(&program, source))?;
     Ok(hex(&Sha256::digest(bytes)))
-}
-
-/// The folder of compiled kernels that an option names, absolute.
-pub(crate) fn absolute(folder: &Path) -> PathBuf {
-    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }

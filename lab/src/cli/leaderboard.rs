@@ -3,10 +3,9 @@
 use crate::cli::evolve::bad_file;
 use crate::cli::screen;
 use crate::cli::{Common, misuse};
-use crate::error::{EXIT_DONE, Result};
-use crate::evaluation::{EVALUATION, Evaluation};
-use crate::evolution;
-use crate::leaderboard::{Leaderboard, Standing, Update};
+use crate::error::{EXIT_DONE, Error, Result};
+use crate::leaderboard::{Leaderboard, Record, Standing, Update};
+use crate::results::{self, BOARD, Kept};
 use crate::session;
 use crate::table::{Table, short};
 use crate::tree::Tree;
@@ -14,17 +13,31 @@ use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// The project's leaderboard, from its root.
-pub(crate) const FILE: &str = "lab/leaderboard.json";
+const EXAMPLES: &str = "\
+Examples:
+  # keep a session with the project: its files in lab/results, then the leaderboard and its pages written anew
+  cargo lab leaderboard --add lab-runs/20261120T141500Z
+
+  # the leaderboard and its pages anew from lab/results; do they say what it says?
+  cargo lab leaderboard --write
+  cargo lab leaderboard --check";
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct LeaderboardArgs {
-    /// The leaderboard [default: lab/leaderboard.json of the project]
+    /// Another leaderboard than the project's, which no session is kept with [default: lab/leaderboard.json of the project]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Offer every candidate of this session that passed: each gets the places where it is better
+    /// Offer every candidate of this session that passed: each gets the places where it is better. The project's leaderboard keeps
+    /// the session
     #[arg(long, value_name = "SESSION")]
     add: Option<PathBuf>,
+    /// Write the leaderboard and its pages anew from the sessions in lab/results
+    #[arg(long, conflicts_with_all = ["file", "add"])]
+    write: bool,
+    /// Change nothing; fail where the leaderboard or a page says something else than the sessions in lab/results
+    #[arg(long, conflicts_with_all = ["file", "add", "write"])]
+    check: bool,
     /// Give this entry of the session its places although it is not better; needs a reason
     #[arg(long, value_name = "ENTRY", requires_all = ["add", "reason"])]
     bless: Option<String>,
@@ -36,39 +49,26 @@ pub(crate) struct LeaderboardArgs {
 }
 
 pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
+    let tree = Tree::own();
+    if args.check {
+        return check(tree.root(), args.common.json);
+    }
     let path = path(args.file.as_deref());
     let mut board = Leaderboard::read(&path).map_err(|error| bad_file(&path, &error))?;
     let mut changes = Vec::new();
     if let Some(folder) = &args.add {
-        let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
-        let evaluations: Vec<Evaluation> = session::of_kind(&lines, EVALUATION);
-        let chosen =
-            |evaluation: &&Evaluation| args.bless.as_ref().is_none_or(|entry| *entry == evaluation.name);
-        let passed: Vec<&Evaluation> = evaluations
-            .iter()
-            .filter(|evaluation| evaluation.passed() && evaluation.patch.is_none())
-            .filter(chosen)
-            .collect();
-        if passed.is_empty() {
-            return misuse(
-                "--add",
-                format!("{} has no candidate that passed and is meant", folder.display()),
-            );
+        let folder = match &args.file {
+            Some(_) => folder.clone(),
+            None => results::keep(tree.root(), folder, &mut |warning| screen::say(&warning))?,
+        };
+        changes = add(&mut board, args, &folder, &path)?;
+        if args.file.is_some() || args.bless.is_some() {
+            board.write(&path).map_err(|error| bad_file(&path, &error))?;
         }
-        for evaluation in passed {
-            for (place, record) in evolution::records(evaluation, &header, &header.config) {
-                let shown = place.to_string();
-                let update = match &args.reason {
-                    Some(reason) => board.bless(place, record, reason),
-                    None => board.offer(place, record),
-                }
-                .map_err(|error| bad_file(&path, &error))?;
-                if update != Update::NotBetter {
-                    changes.push(format!("{shown}: {} {}", evaluation.name, word(&update)));
-                }
-            }
-        }
-        board.write(&path).map_err(|error| bad_file(&path, &error))?;
+    }
+    if args.write || (args.add.is_some() && args.file.is_none()) {
+        board = results::write(tree.root())?;
+        screen::say(&format!("{} and {} are as {} says", BOARD, results::PAGES.join(", "), results::FOLDER));
     }
     if args.common.json {
         screen::print(&json!({ "file": path, "changes": changes, "leaderboard": board }).to_string());
@@ -79,9 +79,51 @@ pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
     Ok(EXIT_DONE)
 }
 
+/// Offers what a session found to a leaderboard; what changed, a line each.
+fn add(board: &mut Leaderboard, args: &LeaderboardArgs, folder: &Path, path: &Path) -> Result<Vec<String>> {
+    let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
+    let chosen = |record: &Record| args.bless.as_ref().is_none_or(|entry| *entry == record.row.entry_name());
+    let mut offered = results::records(&Kept { name: String::new(), header, lines });
+    offered.retain(|(_, record)| chosen(record));
+    // A session without a candidate may be kept for what else it shows.
+    if offered.is_empty() && (args.file.is_some() || args.bless.is_some()) {
+        let reason = format!("{} has no candidate that passed and is meant", folder.display());
+        return misuse("--add", reason);
+    }
+    let mut changes = Vec::new();
+    for (place, record) in offered {
+        let (shown, entry) = (place.to_string(), record.row.entry_name());
+        let update = match &args.reason {
+            Some(reason) => board.bless(place, record, reason),
+            None => board.offer(place, record),
+        }
+        .map_err(|error| bad_file(path, &error))?;
+        if update != Update::NotBetter {
+            changes.push(format!("{shown}: {entry} {}", word(&update)));
+        }
+    }
+    Ok(changes)
+}
+
+/// Whether everything is as the kept sessions say.
+fn check(root: &Path, as_json: bool) -> Result<u8> {
+    let stale = results::stale(root)?;
+    if as_json {
+        screen::print(&json!({ "stale": stale }).to_string());
+    }
+    if let Some(name) = stale.first() {
+        let reason = format!("does not say what {} says: cargo lab leaderboard --write", results::FOLDER);
+        return Err(Error::BadFile { path: name.into(), reason });
+    }
+    if !as_json {
+        screen::print(&format!("the leaderboard and its pages are as {} says", results::FOLDER));
+    }
+    Ok(EXIT_DONE)
+}
+
 /// The leaderboard that an option names, or the project's.
 pub(crate) fn path(named: Option<&Path>) -> PathBuf {
-    named.map_or_else(|| Tree::own().root().join(FILE), Path::to_owned)
+    named.map_or_else(|| Tree::own().root().join(BOARD), Path::to_owned)
 }
 
 fn word(update: &Update) -> String {

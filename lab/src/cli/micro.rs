@@ -2,17 +2,17 @@
 
 use crate::candidate::Candidate;
 use crate::cli::Common;
-use crate::cli::evaluate::row_of;
+use crate::cli::evaluate::row_in;
 use crate::cli::evolve::mediocre;
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
+use crate::cli::searched::Searched;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef};
 use crate::search::budget::Cost;
 use crate::search::replay::Recording;
-use crate::search::space::Space;
 use crate::search::{Evaluated, Outcome, same_ptx};
 use crate::session::write_whole;
 use crate::stages::Watcher;
@@ -20,7 +20,7 @@ use crate::statistics::median;
 use crate::table::{Table, short};
 use clap::Args;
 use ferroflash::Row;
-use kernels_gpu::geometry;
+use ferroflash::module::Library;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub(crate) struct MicroArgs {
 pub(crate) fn run(args: &MicroArgs) -> Result<u8> {
     let mut lab = Lab::open("micro", &args.common)?;
     let start = match &args.start {
-        Some(start) => row_of("--start", start)?,
+        Some(start) => row_in("--start", start, &args.common)?,
         None => mediocre(),
     };
     let measured = measure_all(&mut lab, start, args.rows.unwrap_or(usize::MAX));
@@ -81,14 +81,10 @@ fn ranked(history: &[Evaluated]) -> Vec<&Evaluated> {
 
 /// Measures the rows that are not recorded yet.
 fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
-    let smem_bytes = lab.context.machine.smem_opt_in_bytes;
-    let mut rows: Vec<Row> = Space::new(start).rows().to_vec();
-    rows.retain(|row| geometry::smem_bytes(row) <= smem_bytes);
-    // The likeliest first, so that a session that is cut short has them.
-    rows.sort_by(|a, b| {
-        let expected = crate::predict::wavefronts_per_flop;
-        expected(a).total_cmp(&expected(b)).then(a.min_ctas.cmp(&b.min_ctas)).then(a.cmp(b))
-    });
+    let searched = Searched::of(lab, start)?;
+    searched.announce(lab)?;
+    // A session that is cut short has the likeliest.
+    let mut rows = likeliest_first(searched.space.rows());
     rows.truncate(most);
     let mut screen = Screen::new(rows.len() as u64);
     let done: Vec<Evaluated> = lab.session.records(MICRO);
@@ -97,9 +93,15 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
     screen.progress((rows.len() - left.len()) as u64, None);
     for (number, chunk) in left.chunks(COMPILED_AT_ONCE).enumerate() {
         lab.check_time()?;
-        let compiled = compile(lab, chunk, number, &mut screen)?;
+        let compiled = match compile(lab, chunk, number, &mut screen)? {
+            // Opened once: the PTX of a large folder takes a while to read.
+            Ok(folder) => Ok(Library::open(&folder)?),
+            Err(reason) => Err(reason),
+        };
         let ranked = match &compiled {
-            Ok(folder) if !lab.context.machine.simulated => together(lab, chunk, folder, &mut screen)?,
+            Ok(library) if !lab.context.machine.simulated => {
+                together(lab, &unspilled(lab, chunk, library), library.folder(), &mut screen)?
+            }
             _ => BTreeMap::new(),
         };
         for row in chunk {
@@ -107,8 +109,8 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
             let name = row.entry_name();
             screen.stage(&name, "measure");
             let evaluated = match &compiled {
-                Ok(folder) => {
-                    measure(lab, row, folder, ranked.get(&name)).map_err(|error| lab.with_folder(error))?
+                Ok(library) => {
+                    measure(lab, row, library, ranked.get(&name)).map_err(|error| lab.with_folder(error))?
                 }
                 Err(reason) => Evaluated {
                     row: *row,
@@ -127,6 +129,16 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Rows in the order of what the resource model expects of them.
+pub(crate) fn likeliest_first(rows: &[Row]) -> Vec<Row> {
+    let mut rows = rows.to_vec();
+    rows.sort_by(|a, b| {
+        let expected = crate::predict::wavefronts_per_flop;
+        expected(a).total_cmp(&expected(b)).then(a.min_ctas.cmp(&b.min_ctas)).then(a.cmp(b))
+    });
+    rows
 }
 
 /// Rows of one folder in one process and in turns, each problem: what a GPU needs seconds for, one by one, takes it minutes.
@@ -156,7 +168,18 @@ fn together(
     Ok(by_name)
 }
 
-/// Compiles rows together; the inner error is the compiler's.
+/// Rows of a folder without those that are known to spill, which nobody has to time.
+fn unspilled(lab: &Lab, rows: &[Row], library: &Library) -> Vec<Row> {
+    let arch = lab.context.machine.arch();
+    let spills = |row: &Row| {
+        let kernel = library.kernels().iter().find(|kernel| kernel.row == *row);
+        let resources = kernel.and_then(|kernel| kernel.resources.get(&arch));
+        resources.is_some_and(|resources| resources.spill_loads + resources.spill_stores > 0)
+    };
+    rows.iter().copied().filter(|row| !spills(row)).collect()
+}
+
+/// Compiles rows together, or takes the folder that they are compiled in; the inner error is the compiler's.
 fn compile(
     lab: &Lab,
     rows: &[Row],
@@ -164,6 +187,9 @@ fn compile(
     screen: &mut Screen,
 ) -> Result<std::result::Result<PathBuf, String>> {
     let context = &lab.context;
+    if let Some(folder) = &context.compiled {
+        return Ok(Ok(folder.clone()));
+    }
     screen.stage(&format!("{} rows", rows.len()), "compile");
     let out =
         context.ptx_folder(&format!("micro-{}-{number}", lab.session.records::<Evaluated>(MICRO).len()));
@@ -177,14 +203,14 @@ fn compile(
 }
 
 /// One row; `ranked` holds its times and its share of the seconds where rows were measured together.
-fn measure(lab: &Lab, row: &Row, folder: &Path, ranked: Option<&(Vec<Timed>, f64)>) -> Result<Evaluated> {
+fn measure(lab: &Lab, row: &Row, library: &Library, ranked: Option<&(Vec<Timed>, f64)>) -> Result<Evaluated> {
     let context = &lab.context;
     let begun = Instant::now();
     let name = row.entry_name();
-    let kernel = KernelRef { folder: folder.to_owned(), entry: name.clone() };
-    let (library, found) = kernels::find(&kernel)?;
-    let hash = kernels::ptx_hash(&library, &found)?;
-    let spills = found.resources.get(&context.machine.arch()).map_or(0, |r| r.spill_loads + r.spill_stores);
+    let kernel = KernelRef { folder: library.folder().to_owned(), entry: name.clone() };
+    let found = kernels::find_in(library, &name)?;
+    let hash = kernels::ptx_hash(library, &found)?;
+    let spills = context.machine.resources(&found).map_or(0, |r| r.spill_loads + r.spill_stores);
     let simulated = context.machine.simulated;
     let evaluated = |outcome| {
         let seconds = begun.elapsed().as_secs_f64() + ranked.map_or(0.0, |(_, share_s)| *share_s);

@@ -34,9 +34,8 @@ pub(crate) struct ProfileArgs {
 }
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<u8> {
-    let list = args.candidates.list(default_row()?)?;
+    let list = args.candidates.list(default_row()?, &args.common)?;
     let mut lab = Lab::open("profile", &args.common)?;
-    args.candidates.apply(&mut lab.context);
     let mut screen = Screen::new(list.len() as u64);
     let mut profiles: Vec<Profile> = lab.session.records(PROFILE);
     let mut refused = 0;

@@ -1,7 +1,7 @@
 //! `lab report`: the summary of what was measured: shape, peer, this project, speed-up; findings; the changes that made them.
 
 use crate::cli::Common;
-use crate::cli::benchmark::{PEER, comparisons, page};
+use crate::cli::benchmark::PEER;
 use crate::cli::evolve::bad_file;
 use crate::cli::leaderboard::{path, table};
 use crate::cli::profile::PROFILE;
@@ -11,7 +11,7 @@ use crate::evolution::{HYPOTHESIS, Hypothesis, STEP, Step};
 use crate::kernels::Machine;
 use crate::leaderboard::Leaderboard;
 use crate::page::{Page, courses};
-use crate::peer::PeerReport;
+use crate::peer::{PeerReport, comparisons, page};
 use crate::profile::Profile;
 use crate::session::{self, Line, RUNS};
 use crate::tree::Tree;

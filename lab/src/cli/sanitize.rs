@@ -39,9 +39,8 @@ struct Finding {
 }
 
 pub(crate) fn run(args: &SanitizeArgs) -> Result<u8> {
-    let list = args.candidates.list(default_row()?)?;
+    let list = args.candidates.list(default_row()?, &args.common)?;
     let mut lab = Lab::open("sanitize", &args.common)?;
-    args.candidates.apply(&mut lab.context);
     let mut screen = Screen::new(list.len() as u64);
     let mut findings: Vec<Finding> = lab.session.records(SANITIZED);
     for candidate in &list {

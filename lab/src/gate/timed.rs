@@ -213,7 +213,7 @@ pub fn run<E: Error>(
     let mut settle = |subject| settle(rule, history, subject, &mut measure);
     let control = settle(Subject::Control)?;
     let stopped = |verdict, planted| TimeGate { verdict, control, planted, candidate: None };
-    if control.finding == Finding::Slower || is_faster(&control) {
+    if control.is_alarm() {
         return Ok(stopped(Verdict::HarnessError, None));
     }
     let planted = settle(Subject::Planted)?;
@@ -230,13 +230,18 @@ pub fn run<E: Error>(
     Ok(TimeGate { verdict, control, planted: Some(planted), candidate: Some(candidate) })
 }
 
-/// Whether the other one is faster by more than the threshold: for the best against itself, as much an alarm as slower.
-fn is_faster(timed: &Timed) -> bool {
-    timed.time.high < -timed.threshold
+impl Timed {
+    /// Whether one of the two is faster by more than the threshold: for a kernel against itself, an alarm.
+    pub fn is_alarm(&self) -> bool {
+        self.finding == Finding::Slower || self.time.high < -self.threshold
+    }
 }
 
 /// Measures until the finding is clear or the reruns are used up. All pairs count.
-fn settle<E: Error>(
+///
+/// # Errors
+/// Those of [`run`].
+pub fn settle<E: Error>(
     rule: &GateRule,
     history: &[f64],
     subject: Subject,

@@ -9,6 +9,7 @@ use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
 use ferroflash::measure::{Bench, Measured};
 use ferroflash::random_input::{InputKind, qkv};
+use ptx_sim::FindingKind;
 
 /// Does a job.
 pub fn run(job: &Job) -> Report {
@@ -49,6 +50,12 @@ fn perform(job: &Job) -> Result<Report> {
         Task::Brief { against, reps } => time(job, against, |bench, entries, spec| {
             let measured = kernels::time_briefly(bench, entries, spec, *reps)?;
             Ok(Ok(measured.into_iter().map(|measured| brief(spec, measured)).collect()))
+        }),
+        Task::Fresh { against, reps } => time(job, against, |bench, entries, spec| {
+            let (warm, fresh) = kernels::time_fresh(bench, entries, spec, job.seed, *reps)?;
+            let times = Times { wall_us: vec![None; warm.len()], cold: warm.clone(), warm, fresh };
+            let only_fresh = |timed: Timed| Timed { warm_us: Vec::new(), cold_us: Vec::new(), ..timed };
+            Ok(timings(spec, &times).map(|timed| timed.into_iter().map(only_fresh).collect()))
         }),
         Task::Time { against, reps } => time(job, against, |bench, entries, spec| {
             let times = kernels::time(bench, entries, spec, job.seed, *reps)?;
@@ -137,7 +144,7 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
             warm_us: warm.times_us.clone(),
             cold_us: cold.times_us.clone(),
             fresh_us: fresh.times_us.clone(),
-            wall_us: Some(wall_us),
+            wall_us,
             sm_clock_mhz: warm.sm_clock_mhz,
         });
     }
@@ -147,6 +154,12 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
 /// The fault behind an error, where the candidate is to blame.
 fn fault_of(error: &Error) -> Option<Fault> {
     match error {
+        // What the simulator gives up on never ends.
+        Error::Host(ferroflash::Error::Simulation { reason, .. })
+            if reason.starts_with(FindingKind::Budget.name()) =>
+        {
+            Some(Fault::Hang)
+        }
         Error::Host(ferroflash::Error::Simulation { .. }) => Some(Fault::RuleBroken),
         Error::Host(ferroflash::Error::GuardBand { .. }) => Some(Fault::OutOfBounds),
         Error::Host(ferroflash::Error::PtxRejected { .. }) => Some(Fault::DoesNotCompile),
@@ -169,6 +182,15 @@ fn is_kernel_fault(reason: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_simulator_gives_up_on_hangs_and_what_it_refuses_breaks_a_rule() {
+        let of = |reason: &str| {
+            fault_of(&Error::Host(ferroflash::Error::Simulation { entry: "k".into(), reason: reason.into() }))
+        };
+        assert_eq!(of("budget: kernel k line 34 `bra $L;`"), Some(Fault::Hang));
+        assert_eq!(of("race: kernel k line 34, out of budget"), Some(Fault::RuleBroken));
+    }
 
     #[test]
     fn a_kernel_is_blamed_for_what_a_kernel_does() {

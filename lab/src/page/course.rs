@@ -12,6 +12,8 @@ const LEFT: f64 = 44.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 26.0;
+/// Letters of a title in its usual size at most.
+const TITLE_LETTERS: usize = 32;
 
 /// Who held a place when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,8 +70,9 @@ fn course(standing: &Standing) -> CourseChart {
 impl CourseChart {
     /// The chart. Holders stand at equal distances: a session makes many in an hour, and then there are none for weeks.
     pub(super) fn svg(&self) -> String {
-        let mut drawing = Drawing::new(WIDTH, HEIGHT, &self.title);
-        drawing.text("title", "start", [0.0, 12.0], &self.title);
+        let mut drawing = Drawing::new("", WIDTH, HEIGHT, &self.title);
+        let class = if self.title.chars().count() > TITLE_LETTERS { "title long" } else { "title" };
+        drawing.text(class, "start", [0.0, 12.0], &self.title);
         drawing.text("", "start", [0.0, 30.0], &format!("{} on {}", self.measure, self.device));
         let points: Vec<&CoursePoint> = self.points.iter().filter(|point| is_measured(point)).collect();
         let (Some(first), Some(last)) = (points.first(), points.last()) else {

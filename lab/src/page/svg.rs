@@ -26,10 +26,11 @@ pub(super) struct Drawing {
 
 impl Drawing {
     /// An empty drawing with a name for those who cannot see it.
-    pub(super) fn new(width: f64, height: f64, name: &str) -> Self {
+    pub(super) fn new(class: &str, width: f64, height: f64, name: &str) -> Self {
         let name = escape(name);
         let text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{name}\">\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-label=\"{name}\">\n"
         );
         Self { text }
     }
@@ -65,31 +66,36 @@ impl Drawing {
     }
 
     /// A mark of the form that belongs to series `number`, with a text that shows when the pointer is near.
-    pub(super) fn mark(&mut self, number: usize, [x, y]: [f64; 2], hover: &str) {
-        let class = format!("mark {}", colour(number));
-        let hover = escape(hover);
+    pub(super) fn mark(&mut self, number: usize, at: [f64; 2], hover: &str) {
+        let ([x, y], hover) = (at, escape(hover));
         self.push(format_args!(
             "<g><title>{hover}</title><circle class=\"hit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"10\"/>"
         ));
-        let form = |corners: &[[f64; 2]]| -> String {
+        self.form("mark", number, at);
+        self.push(format_args!("</g>\n"));
+    }
+
+    /// The same form, beside a name.
+    pub(super) fn key(&mut self, number: usize, at: [f64; 2]) {
+        self.form("key", number, at);
+        self.push(format_args!("\n"));
+    }
+
+    fn form(&mut self, class: &str, number: usize, [x, y]: [f64; 2]) {
+        let class = format!("{class} {}", colour(number));
+        let polygon = |corners: &[[f64; 2]]| -> String {
             corners.iter().map(|[dx, dy]| format!("{:.1},{:.1} ", x + dx, y + dy)).collect()
         };
-        match number % 4 {
-            0 => self.push(format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>")),
-            1 => {
-                let corners = form(&[[-3.2, -3.2], [3.2, -3.2], [3.2, 3.2], [-3.2, 3.2]]);
-                self.push(format_args!("<polygon class=\"{class}\" points=\"{corners}\"/>"));
+        let corners = match number % 4 {
+            0 => {
+                return self
+                    .push(format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"));
             }
-            2 => {
-                let corners = form(&[[0.0, -4.0], [4.0, 3.2], [-4.0, 3.2]]);
-                self.push(format_args!("<polygon class=\"{class}\" points=\"{corners}\"/>"));
-            }
-            _ => {
-                let corners = form(&[[0.0, -4.5], [4.5, 0.0], [0.0, 4.5], [-4.5, 0.0]]);
-                self.push(format_args!("<polygon class=\"{class}\" points=\"{corners}\"/>"));
-            }
-        }
-        self.push(format_args!("</g>\n"));
+            1 => polygon(&[[-3.2, -3.2], [3.2, -3.2], [3.2, 3.2], [-3.2, 3.2]]),
+            2 => polygon(&[[0.0, -4.0], [4.0, 3.2], [-4.0, 3.2]]),
+            _ => polygon(&[[0.0, -4.5], [4.5, 0.0], [0.0, 4.5], [-4.5, 0.0]]),
+        };
+        self.push(format_args!("<polygon class=\"{class}\" points=\"{corners}\"/>"));
     }
 
     fn push(&mut self, what: std::fmt::Arguments<'_>) {
@@ -113,7 +119,7 @@ mod tests {
     #[test]
     fn nothing_in_a_name_ends_a_tag() {
         assert_eq!(escape("a<b>&\"c\u{0}\""), "a&lt;b&gt;&amp;&quot;c&quot;");
-        let drawing = Drawing::new(1.0, 1.0, "\"><script>").finish();
+        let drawing = Drawing::new("", 1.0, 1.0, "\"><script>").finish();
         assert!(!drawing.contains("<script>"));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Rng;
 use kernels_gpu::geometry;
-use kernels_gpu::row::{Accumulation, Row};
+use kernels_gpu::row::{Accumulation, Isa, Row};
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,9 +56,32 @@ macro_rules! column {
     }};
 }
 
-/// The columns that a search varies. dtype and head_dim are the problem's and the schedule is the start's, so they are not among
+/// The columns that a search varies. dtype and head_dim are the problem's, isa and schedule are the start's, so they are not among
 /// them.
-pub fn columns() -> Vec<Column> {
+pub fn columns(isa: Isa) -> Vec<Column> {
+    if isa == Isa::Wgmma {
+        return vec![
+            // How many warps there are follows from block_m and how many share its rows.
+            Column {
+                write: |row, value| {
+                    let sharing = geometry::warps_n(row);
+                    row.block_m = [64, 128, 192][value];
+                    set_warps(row, sharing);
+                },
+                ..column!(block_m: u32 = 64, 128, 192)
+            },
+            Column {
+                name: "warps",
+                values: 2,
+                read: |row| (geometry::warps_n(row) as usize).checked_sub(1).filter(|&value| value < 2),
+                write: |row, value| set_warps(row, value as u32 + 1),
+                label: |value| format!("{} sharing rows", value + 1),
+            },
+            column!(block_n: u32 = 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+            column!(stages: u32 = 1, 2, 3, 4),
+            column!(min_ctas: u32 = 1, 2, 3),
+        ];
+    }
     vec![
         column!(block_m: u32 = 16, 32, 64, 128),
         column!(block_n: u32 = 32, 64, 128),
@@ -70,6 +93,11 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
+/// Gives a row with wgmma as many warps as make up its block, so many of them sharing its rows.
+fn set_warps(row: &mut Row, sharing: u32) {
+    row.warps = row.block_m / 16 * sharing + geometry::PRODUCER_WARPS;
+}
+
 /// The feasible rows of one dtype and head_dim, in one fixed order.
 #[derive(Clone, Debug)]
 pub struct Space {
@@ -79,9 +107,9 @@ pub struct Space {
 }
 
 impl Space {
-    /// Every feasible row with the dtype, head_dim and schedule of `start`, where the search begins.
+    /// Every feasible row with the isa, dtype, head_dim and schedule of `start`, where the search begins.
     pub fn new(start: Row) -> Self {
-        let columns = columns();
+        let columns = columns(start.isa);
         let mut rows = vec![start];
         for column in &columns {
             rows =
@@ -89,6 +117,20 @@ impl Space {
         }
         rows.retain(|row| row.check().is_ok());
         Self { columns, rows, start }
+    }
+
+    /// The rows of a list that have the dtype, head_dim and schedule of `start`: those of [`Space::new`] in its order, so that the
+    /// same rows make the same search, then those with values that no column knows.
+    pub fn of_rows(start: Row, rows: &[Row]) -> Self {
+        let mut space = Self::new(start).restricted(|row| rows.contains(row));
+        let is_searched = |row: &Row| {
+            (row.dtype, row.head_dim, row.schedule) == (start.dtype, start.head_dim, start.schedule)
+                && row.check().is_ok()
+        };
+        let others: BTreeSet<Row> =
+            rows.iter().copied().filter(|row| is_searched(row) && !space.contains(row)).collect();
+        space.rows.extend(others);
+        space
     }
 
     /// Only the rows for which `keep` holds: those a device has room for, or those that a recording knows.
@@ -215,6 +257,18 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_list_are_searched_in_the_order_of_the_whole_space() {
+        let start = usual_row();
+        let whole = Space::new(start);
+        let mut rows = whole.rows().to_vec();
+        rows.reverse();
+        assert_eq!(Space::of_rows(start, &rows).rows(), whole.rows());
+        let listed = [rows[5], Row { head_dim: 128, ..start }, rows[9], Row { stages: 9, ..start }];
+        assert_eq!(Space::of_rows(start, &listed).rows(), [rows[9], rows[5]], "others are not searched");
+        assert!(Space::of_rows(start, &[]).rows().is_empty());
+    }
+
+    #[test]
     fn rows_are_feasible_and_have_entry_names_of_their_own() {
         for start in VARIANTS.iter().map(|variant| variant.row) {
             let space = Space::new(start);
@@ -222,7 +276,7 @@ mod tests {
             assert_eq!(names.len(), space.rows().len());
             for row in space.rows() {
                 assert_eq!(row.check(), Ok(()));
-                assert_eq!((row.dtype, row.head_dim), (start.dtype, start.head_dim));
+                assert_eq!((row.isa, row.dtype, row.head_dim), (start.isa, start.dtype, start.head_dim));
             }
         }
     }

@@ -20,7 +20,7 @@ impl Stage for Compile {
             return Ok(refused(Fault::DoesNotFit, error.to_string()));
         }
         let kernel = match &context.compiled {
-            Some(folder) => KernelRef { folder: folder.clone(), entry: candidate.row.entry_name() },
+            Some(folder) => context.tree.compiled(&candidate.row, folder)?,
             None => match compile(state, context) {
                 Ok(kernel) => kernel,
                 Err(Error::Failed { reason, log, .. }) => {
@@ -38,7 +38,7 @@ impl Stage for Compile {
         let hash = kernels::ptx_hash(&library, &found)?;
         state.evaluation.ptx_sha256 = Some(hash.clone());
         state.evaluation.smem_bytes = found.smem_bytes;
-        state.evaluation.resources = found.resources.get(&context.machine.arch()).copied();
+        state.evaluation.resources = context.machine.resources(&found);
         state.kernel = Some(kernel);
         match context.known_ptx.get(&hash) {
             Some(earlier) if *earlier != state.candidate.name => {

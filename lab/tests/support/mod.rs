@@ -47,7 +47,13 @@ fn command(home: &Path, arguments: &[&str]) -> Command {
 
 /// Runs the lab in a folder that also keeps its sessions.
 pub(crate) fn lab(home: &Path, arguments: &[&str]) -> Ended {
-    let output = command(home, arguments).output().expect("the lab starts");
+    lab_with(home, arguments, &[])
+}
+
+/// As [`lab`], with other variables in its environment.
+pub(crate) fn lab_with(home: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+    let mut command = command(home, arguments);
+    let output = command.envs(environment.iter().copied()).output().expect("the lab starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
@@ -150,10 +156,11 @@ pub(crate) fn has_git() -> bool {
     git(&["rev-parse", "--verify", "HEAD"]).is_some()
 }
 
-/// What git says of the user's tree, and how many worktrees it knows below temporary folders.
-pub(crate) fn git_status() -> (Option<String>, usize) {
+/// What git says of the user's tree, and how many worktrees it knows below a folder; other tests have some elsewhere.
+pub(crate) fn git_status(home: &Path) -> (Option<String>, usize) {
     let worktrees = git(&["worktree", "list", "--porcelain"]).unwrap_or_default();
-    (git(&["status", "--porcelain"]), worktrees.matches("lab-runs").count())
+    let home = home.to_str().expect("UTF-8");
+    (git(&["status", "--porcelain"]), worktrees.matches(home).count())
 }
 
 /// A patch after which keys that the mask hides have a score of 0, which is wrong wherever anything is hidden.

@@ -1,8 +1,8 @@
 //! Attention from a parameter block, in float64, and the merge of splits.
 
-use crate::launch::{Combine, Forward};
+use crate::launch::Forward;
 use half::{bf16, f16};
-use kernels_gpu::params::Strides;
+use kernels_gpu::params::{CombineParams, Strides};
 use kernels_gpu::row::Dtype;
 
 /// Computes a launch, heads in parallel.
@@ -91,8 +91,8 @@ unsafe fn compute_head(launch: &Forward, index: u32) {
 ///
 /// # Safety
 /// As for [`compute`].
-pub(crate) unsafe fn merge(launch: &Combine) {
-    let (params, head_dim) = (&launch.params, launch.head_dim() as usize);
+pub(crate) unsafe fn merge(params: &CombineParams, dtype: Dtype) {
+    let head_dim = params.chunks.value as usize * 4;
     for at in 0..params.rows as usize {
         let partial = |split: u32| split as usize * params.rows as usize + at;
         // SAFETY: the caller's.
@@ -119,7 +119,7 @@ pub(crate) unsafe fn merge(launch: &Combine) {
         let lse = if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() };
         // SAFETY: the caller's.
         unsafe {
-            narrow(launch.variant.dtype, &o, o_row);
+            narrow(dtype, &o, o_row);
             if params.lse != 0 {
                 (params.lse as *mut f32).add(at).write_unaligned(lse as f32);
             }

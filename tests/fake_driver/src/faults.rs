@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `FAKE_DRIVER_INIT_ERROR=803` | cuInit fails with this error |
 //! | `FAKE_DRIVER_DEVICES=0` | so many devices |
-//! | `FAKE_DRIVER_CUDA=11.2` | the CUDA version: newer PTX is refused |
+//! | `FAKE_DRIVER_CUDA=11.2` | the CUDA version: newer PTX is refused, and before 12.0 there are no tensor maps |
 //! | `FAKE_DRIVER_SM=75` | the devices' compute capability |
 //! | `FAKE_DRIVER_MEMORY=1048576` | the devices' memory in bytes |
 //! | `FAKE_DRIVER_PTX_LOG=text` | every module is refused, with this log |

@@ -5,11 +5,13 @@ use crate::faults::{self, Output};
 use crate::memory::needs_memory;
 use crate::module::{Function, Kernel};
 use crate::stream::{Stream, submit};
-use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MISALIGNED_ADDRESS, CuResult, attention, call, complain};
+use crate::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MISALIGNED_ADDRESS, CuResult, attention, call, complain, tensor_map,
+};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::params::{CombineParams, ForwardParams, Strides};
-use kernels_gpu::row::Schedule;
+use kernels_gpu::params::{CombineParams, ForwardParams, Strides, WgmmaParams};
+use kernels_gpu::row::{Isa, Schedule};
 use kernels_gpu::table::{CombineVariant, Variant};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,8 +73,12 @@ impl Launch {
                 Launch::Forward(forward) => {
                     attention::compute(forward);
                     forward.spoil(number);
+                    if forward.is_fused() {
+                        attention::merge(&forward.combine_params(), forward.variant.row.dtype);
+                        forward.leave_counters();
+                    }
                 }
-                Launch::Combine(combine) => attention::merge(combine),
+                Launch::Combine(combine) => attention::merge(&combine.params, combine.variant.dtype),
             }
         }
         Ok(())
@@ -155,6 +161,34 @@ impl Forward {
         self.variant.row.schedule == Schedule::Split && self.params.split.splits.value > 1
     }
 
+    /// Whether the splits are merged in the same launch.
+    fn is_fused(&self) -> bool {
+        self.is_partial() && self.params.split.counters != 0
+    }
+
+    /// What a launch of the combine kernel would have.
+    fn combine_params(&self) -> CombineParams {
+        let ForwardParams { o, lse, o_strides, heads_q, seqlen_q, split, .. } = self.params;
+        CombineParams {
+            partial_o: split.partial_o,
+            partial_lse: split.partial_lse,
+            o,
+            lse,
+            o_strides,
+            rows: self.rows(),
+            heads_q: Divisor::new(heads_q),
+            seqlen_q: Divisor::new(seqlen_q),
+            chunks: Divisor::new(self.variant.row.head_dim / 4),
+            splits: split.splits.value,
+        }
+    }
+
+    /// Blocks of query rows of all heads and batch entries.
+    fn tiles(&self) -> u64 {
+        let ForwardParams { batch, heads_q, seqlen_q, group, .. } = self.params;
+        geometry::tiles(&self.variant.row, batch, heads_q, group.value, seqlen_q)
+    }
+
     fn check(&self) -> Result<(), CuResult> {
         self.check_sizes()?;
         let (params, row) = (&self.params, &self.variant.row);
@@ -193,7 +227,7 @@ impl Forward {
         if tile_heads.value != heads_q / geometry::packed_heads(row, group.value) {
             return Err(refuse(entry, "tile_heads is not the number of heads that make up blocks"));
         }
-        let tiles = geometry::tiles(row, batch, heads_q, group.value, seqlen_q);
+        let tiles = self.tiles();
         let right = match row.schedule {
             Schedule::Grid => u64::from(self.ctas) == tiles,
             Schedule::Persistent => (1..=tiles).contains(&self.ctas.into()),
@@ -219,17 +253,10 @@ impl Forward {
 
     fn check_counter(&self) -> Result<(), CuResult> {
         let (entry, persistent) = (self.variant.entry, self.params.persistent);
-        check_array(entry, "the counter", persistent.counter, 1)?;
-        let ForwardParams { batch, heads_q, seqlen_q, group, .. } = self.params;
-        let tiles = geometry::tiles(&self.variant.row, batch, heads_q, group.value, seqlen_q);
-        if u64::from(persistent.tiles) != tiles {
+        if u64::from(persistent.tiles) != self.tiles() {
             return Err(refuse(entry, "tiles are not those of the sizes"));
         }
-        // SAFETY: a u32 in memory.
-        match unsafe { (persistent.counter as *const u32).read() } {
-            0 => Ok(()),
-            value => Err(refuse(entry, &format!("the counter is {value} before the launch"))),
-        }
+        check_counters(entry, persistent.counter, 1)
     }
 
     fn check_split(&self) -> Result<(), CuResult> {
@@ -250,7 +277,28 @@ impl Forward {
             let head_dim = u64::from(self.variant.row.head_dim);
             check_partials(entry, split.partial_o, split.partial_lse, partial_rows, head_dim)?;
         }
-        Ok(())
+        match split.counters {
+            0 => Ok(()),
+            _ if splits == 1 || self.variant.row.isa == Isa::Wgmma => {
+                Err(refuse(entry, "it merges no splits, and has counters"))
+            }
+            counters if counters + self.tiles() * 4 > split.partial_o => {
+                Err(refuse(entry, "the counters reach into the partial O"))
+            }
+            counters => check_counters(entry, counters, self.tiles()),
+        }
+    }
+
+    /// Leaves the last counter of a launch that merges splits at 1, where that is asked for.
+    ///
+    /// # Safety
+    /// As [`Launch::run`].
+    unsafe fn leave_counters(&self) {
+        if let Output::Counter = faults::output() {
+            let last = self.params.split.counters + (self.tiles() - 1) * 4;
+            // SAFETY: a counter in memory.
+            unsafe { (last as *mut u32).write(1) }
+        }
     }
 
     /// Makes the output wrong, where that is asked for.
@@ -286,6 +334,19 @@ impl Forward {
     }
 }
 
+/// Checks counters, which are 0 before each launch.
+fn check_counters(entry: &str, address: u64, count: u64) -> Result<(), CuResult> {
+    check_array(entry, "the counters", address, count)?;
+    for at in (0..count).map(|index| address + index * 4) {
+        // SAFETY: a u32 in memory.
+        match unsafe { (at as *const u32).read() } {
+            0 => {}
+            value => return Err(refuse(entry, &format!("a counter is {value} before the launch"))),
+        }
+    }
+    Ok(())
+}
+
 fn check_partials(entry: &str, o: u64, lse: u64, rows: u64, head_dim: u64) -> Result<(), CuResult> {
     if !o.is_multiple_of(ROW_ALIGNMENT) {
         complain(&format!("{entry}: the partial O is misaligned"));
@@ -296,7 +357,7 @@ fn check_partials(entry: &str, o: u64, lse: u64, rows: u64, head_dim: u64) -> Re
 }
 
 impl Combine {
-    pub(crate) fn head_dim(&self) -> u32 {
+    fn head_dim(&self) -> u32 {
         self.params.chunks.value * 4
     }
 
@@ -343,7 +404,16 @@ unsafe fn launch(
         let (function, params) = (&*function, *params);
         let launch = match function.kernel {
             Kernel::Forward(variant) => {
-                let params = params.cast::<ForwardParams>().read_unaligned();
+                let params = match variant.row.isa {
+                    Isa::Mma => params.cast::<ForwardParams>().read_unaligned(),
+                    Isa::Wgmma => {
+                        let params = params.cast::<WgmmaParams>().read_unaligned();
+                        if !tensor_map::are_right(&params, &variant.row) {
+                            return Err(refuse(variant.entry, "a tensor map is not that of its tensor"));
+                        }
+                        params.forward
+                    }
+                };
                 Launch::Forward(Forward { variant, params, ctas })
             }
             Kernel::Combine(variant) => {
@@ -429,12 +499,17 @@ unsafe extern "C" fn cuLaunchKernelEx(
     /// CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, and CU_ACCESS_PROPERTY_PERSISTING.
     const WINDOW: u32 = 1;
     const PERSISTING: u32 = 2;
+    /// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, a yes or no. Here each kernel is over before the next one starts.
+    const OVERLAP: u32 = 6;
     call(|| {
         // SAFETY: by the call's contract, the configuration lives, and has as many attributes as it says.
         unsafe {
             let config = &*config;
             for i in 0..config.attribute_count as usize {
                 let attribute = &*config.attributes.add(i);
+                if attribute.id == OVERLAP {
+                    continue;
+                }
                 let ratio = attribute.hit_ratio > 0.0 && attribute.hit_ratio <= 1.0;
                 if attribute.id != WINDOW || attribute.hit_property != PERSISTING || !ratio {
                     complain("an attribute is no window of persisting accesses");

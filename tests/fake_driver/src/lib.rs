@@ -16,6 +16,7 @@ mod launch;
 mod memory;
 mod module;
 mod stream;
+mod tensor_map;
 
 /// A call's result as the driver's functions return it.
 type CuResult = i32;

@@ -8,6 +8,7 @@ use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::{Library, Source};
 use ferroflash::{Attention, Error, L2Policy};
+use kernels_gpu::row::Isa;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -208,7 +209,7 @@ fn kernels(library: Arc<Library>, devices: &[Arc<CudaDevice>], findings: &mut Ve
     for family in library.families() {
         let topic = format!("PTX {}", family.arch);
         match library.family_ptx(&family.arch) {
-            Ok(ptx) => findings.push(ptx_version(&topic, &ptx)),
+            Ok(ptx) => findings.push(ptx_version(&topic, &ptx, family.arch == Isa::Wgmma.arch())),
             Err(error) => findings.push(Finding::missing(
                 topic,
                 error.to_string(),
@@ -223,14 +224,20 @@ fn kernels(library: Arc<Library>, devices: &[Arc<CudaDevice>], findings: &mut Ve
     }
 }
 
-/// Which CUDA version the PTX asks of a driver, and whether this one has it.
-fn ptx_version(topic: &str, ptx: &str) -> Finding {
+/// Which CUDA version the PTX asks of a driver, and whether this one has it. Where it does not, devices that would run the kernels
+/// with wgmma run the others.
+fn ptx_version(topic: &str, ptx: &str, is_wgmma: bool) -> Finding {
     let version = ptx.lines().find_map(|line| line.trim().strip_prefix(".version "));
     let Some(needed) = version.and_then(cuda_of_ptx) else {
         return Finding::ok(topic, format!("PTX {}", version.unwrap_or("of no stated version")));
     };
     let found = format!("PTX {}, needs CUDA {}.{}", version.unwrap_or_default(), needed.0, needed.1);
     match cuda::driver() {
+        Ok(driver) if driver.cuda_version < needed && is_wgmma => Finding::note(
+            topic,
+            format!("{found}, which the driver does not support"),
+            "only compute capability 9.0 has these kernels, and runs the others too; to have them there, update the driver",
+        ),
         Ok(driver) if driver.cuda_version < needed => {
             let advice = "update the driver, or build machine code: `cargo xtask build-ptx --cubin`";
             Finding::missing(topic, format!("{found}, which the driver does not support"), advice)
@@ -315,7 +322,9 @@ mod tests {
             (Some((12, 0)), Some((12, 5)), Some((12, 7)))
         );
         assert_eq!((cuda_of_ptx("9.0"), cuda_of_ptx("6.4"), cuda_of_ptx("x")), (Some((13, 0)), None, None));
-        assert!(ptx_version("PTX", "//\n.version 7.8\n").found.starts_with("PTX 7.8, needs CUDA 11.8"));
+        assert!(
+            ptx_version("PTX", "//\n.version 7.8\n", false).found.starts_with("PTX 7.8, needs CUDA 11.8")
+        );
     }
 
     #[test]

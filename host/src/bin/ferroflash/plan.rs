@@ -221,6 +221,9 @@ impl Planned<'_> {
                 plan.combine_grid()
             ));
         }
+        if plan.is_fused() {
+            lines.push("  combine     in the same launch".to_owned());
+        }
         let problem = self.full_problem();
         let lengths = if plan.problem().has_lengths() { ", if every sequence is full" } else { "" };
         lines.push(format!("  workspace   {} bytes", plan.workspace_bytes()));
@@ -270,6 +273,7 @@ impl Planned<'_> {
             "waves": self.waves(),
             "wave_efficiency": self.efficiency(),
             "combine": plan.combine().map(|combine| json!({ "kernel": combine.entry, "ctas": plan.combine_grid() })),
+            "is_fused": plan.is_fused(),
             "workspace_bytes": plan.workspace_bytes(),
             "flops": measure::flops(&self.full_problem()),
             "bytes": measure::bytes_moved(&self.full_problem()),

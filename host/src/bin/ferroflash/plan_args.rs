@@ -1,7 +1,7 @@
 //! The options that say how a problem is planned: splits of the keys, schedule, order of heads.
 
 use clap::ValueEnum;
-use ferroflash::{PlanOptions, RowSelection, Schedule, Splits};
+use ferroflash::{Combine, PlanOptions, RowSelection, Schedule, Splits};
 use kernels_gpu::geometry::SPLITS_MAX;
 use std::num::ParseIntError;
 
@@ -23,6 +23,10 @@ pub(crate) struct PlanArgs {
     /// Heads whose query blocks a grid without splits takes in turns
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     heads_together: Option<u32>,
+
+    /// Where splits are merged, which changes no bit of the result
+    #[arg(long, value_enum, default_value_t = CombineName::Auto)]
+    combine: CombineName,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,6 +37,16 @@ enum ScheduleName {
     Persistent,
     /// One CTA a block of the query rows that share a KV head, and a range of keys
     Split,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CombineName {
+    /// As is estimated to be faster
+    Auto,
+    /// In the same launch, by the CTA of each tile that finishes last
+    Fused,
+    /// In a launch of its own
+    Kernel,
 }
 
 /// Why a number of splits cannot be read.
@@ -68,8 +82,13 @@ impl PlanArgs {
             ScheduleName::Persistent => Schedule::Persistent,
             ScheduleName::Split => Schedule::Split,
         });
+        let combine = match self.combine {
+            CombineName::Auto => Combine::Auto,
+            CombineName::Fused => Combine::Fused,
+            CombineName::Kernel => Combine::Kernel,
+        };
         let heads_together = self.heads_together;
-        let with = |&splits| PlanOptions { rows: rows.clone(), splits, schedule, heads_together };
+        let with = |&splits| PlanOptions { rows: rows.clone(), splits, schedule, heads_together, combine };
         splits.iter().map(with).collect()
     }
 }

@@ -1,9 +1,11 @@
 //! What a search was asked for: recorded when it begins, read back when it is resumed.
 
 use crate::candidate;
-use crate::cli::evaluate::row_of;
+use crate::cli::evaluate::row_in;
 use crate::cli::evolve::{EvolveArgs, strategy};
 use crate::cli::lab::Lab;
+use crate::cli::searched::Searched;
+use crate::cli::{misuse, screen};
 use crate::error::Result;
 use crate::predict;
 use crate::proposer::Configuration;
@@ -14,6 +16,7 @@ use crate::search::strategy::StrategyKind;
 use ferroflash::Row;
 use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The record of a plan.
 const PLAN: &str = "plan";
@@ -67,16 +70,18 @@ impl Plan {
 
     fn of_arguments(lab: &Lab, args: &EvolveArgs) -> Result<Plan> {
         let start = match &args.start {
-            Some(start) => row_of("--start", start)?,
+            Some(start) => row_in("--start", start, &args.common)?,
             None => mediocre(),
         };
         candidate::Candidate::of_row(start).check()?;
+        if args.proposer.is_some() && lab.context.compiled.is_some() {
+            return misuse("--ptx", "a patch has to be compiled");
+        }
+        let searched = Searched::of(lab, start)?;
+        searched.require("--start", &start)?;
         let from = match &args.from {
-            Some(file) => {
-                let rows = candidate::parse(&file.to_string_lossy(), start)?;
-                rows.into_iter().map(|candidate| candidate.row).collect()
-            }
-            None => expected_best(start),
+            Some(file) => seeds_of(file, start, &searched)?,
+            None => expected_best(&searched.space),
         };
         let budget = &lab.context.config.budget;
         let usual = Budget {
@@ -143,9 +148,29 @@ pub(crate) fn mediocre() -> Row {
 /// Rows that a search begins with behind the start.
 const EXPECTED: usize = 2;
 
+/// The rows of a file, without those that are not compiled where nothing is.
+fn seeds_of(file: &Path, start: Row, searched: &Searched) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = candidate::parse(&file.to_string_lossy(), start)?
+        .into_iter()
+        .map(|candidate| candidate.row)
+        .collect();
+    let all = rows.len();
+    if searched.bounds.folder.is_some() {
+        rows.retain(|row| searched.space.contains(row));
+    }
+    if rows.len() < all {
+        let left_out = all - rows.len();
+        screen::say(&format!(
+            "{left_out} of the {all} rows of {} are not in the search space",
+            file.display()
+        ));
+    }
+    Ok(rows)
+}
+
 /// The rows of which the resource model expects most, those first that differ least from the start.
-fn expected_best(start: Row) -> Vec<Row> {
-    let space = Space::new(start);
+fn expected_best(space: &Space) -> Vec<Row> {
+    let start = space.start();
     let mut rows: Vec<Row> =
         space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
     rows.sort_by(|a, b| {
@@ -169,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_resource_model_expects_taller_blocks_to_gain() {
-        let rows = expected_best(mediocre());
+        let rows = expected_best(&Space::new(mediocre()));
         assert_eq!(rows.len(), EXPECTED);
         assert!(rows.iter().all(|row| row.block_m == 128), "{rows:?}");
     }

@@ -11,13 +11,17 @@ use crate::kernels::KernelRef;
 use crate::leaderboard::Standing;
 use crate::merge::side_by_side;
 use crate::patched::PatchedTree;
+use crate::plant::{Plant, plant};
 use crate::problem_spec::{Mask, ProblemSpec};
-use crate::stages::{Cascade, Watcher};
+use crate::stages::{Cascade, Context, Watcher};
 use crate::statistics::Bootstrap;
 use crate::tree::Tree;
+use std::path::Path;
 
 /// Timed replays of each kernel in one measurement.
 const REPS: u32 = 41;
+/// What is planted where nothing is compiled: well over any threshold.
+const PLANTED_INSTRUCTIONS: u32 = 512;
 
 /// What the gate says of one place.
 pub(super) struct Gate {
@@ -26,11 +30,23 @@ pub(super) struct Gate {
     pub(super) log_change: Option<f64>,
 }
 
-/// Times a candidate against the best of a place.
+/// The gate's rule by lab.toml.
+pub(super) fn rule(context: &Context) -> GateRule {
+    let thresholds = &context.config.thresholds;
+    GateRule {
+        threshold: thresholds.regression.get(),
+        bootstrap: Bootstrap { confidence: thresholds.confidence.get().min(0.999), ..Bootstrap::default() },
+        ..GateRule::default()
+    }
+}
+
+/// Times a candidate against the best of a place; `earlier` is the folder that the best's kernel comes from where nothing is
+/// compiled, if it is another than the candidate's.
 pub(super) fn gate(
     lab: &mut Lab,
     standing: &Standing,
     candidate: &Candidate,
+    earlier: Option<&Path>,
     screen: &mut Screen,
 ) -> Result<Gate> {
     let verdict = |verdict, reason| Ok(Gate { verdict, reason, log_change: None });
@@ -39,16 +55,15 @@ pub(super) fn gate(
         return verdict(Verdict::Wrong, now.verdict());
     }
     let problem = problem(standing)?;
-    let best = best(lab, standing, screen)?;
+    let best = best(lab, standing, earlier, screen)?;
     let entry = candidate.row.entry_name();
-    let own = KernelRef { folder: lab.context.ptx_folder(&candidate.name), entry: entry.clone() };
-    let planted = planted(lab, candidate, screen)?;
-    let thresholds = &lab.context.config.thresholds;
-    let rule = GateRule {
-        threshold: thresholds.regression.get(),
-        bootstrap: Bootstrap { confidence: thresholds.confidence.get().min(0.999), ..Bootstrap::default() },
-        ..GateRule::default()
+    let folder = lab.context.compiled.clone().unwrap_or_else(|| lab.context.ptx_folder(&candidate.name));
+    let own = lab.context.tree.compiled(&candidate.row, &folder)?;
+    let planted = match lab.context.compiled {
+        Some(_) => slower(lab, &own, PLANTED_INSTRUCTIONS)?,
+        None => planted(lab, candidate, screen)?,
     };
+    let rule = rule(&lab.context);
     let lab = &*lab;
     let gate = run(&rule, &standing.changes, |subject, rerun| {
         let (name, other) = match subject {
@@ -65,10 +80,19 @@ pub(super) fn gate(
     }
 }
 
-/// The best's kernel, compiled from the commit that the leaderboard has of it.
-fn best(lab: &Lab, standing: &Standing, screen: &mut Screen) -> Result<KernelRef> {
+/// A copy of a kernel with so many further instructions in each step of its main loop.
+pub(super) fn slower(lab: &Lab, kernel: &KernelRef, instructions: u32) -> Result<KernelRef> {
+    let out = lab.context.ptx_folder(&format!("{}-slower-{instructions}", kernel.entry));
+    plant(kernel, Plant::Slower { instructions }, &out)
+}
+
+/// The best's kernel, compiled from the commit that the leaderboard has of it, or from a folder of compiled kernels.
+fn best(lab: &Lab, standing: &Standing, earlier: Option<&Path>, screen: &mut Screen) -> Result<KernelRef> {
     let context = &lab.context;
     let record = standing.best();
+    if let Some(folder) = earlier.or(context.compiled.as_deref()) {
+        return context.tree.compiled(&record.row, folder);
+    }
     let commit = record.commit.trim_end_matches('+');
     let out = context.ptx_folder(&format!("best-{}-{commit}", record.row.entry_name()));
     if let Ok(kernel) = context.tree.compiled(&record.row, &out) {
@@ -109,7 +133,7 @@ fn compile(lab: &Lab, tree: &Tree, row: ferroflash::Row, out: &std::path::Path) 
 }
 
 /// One measurement: the other kernel and the best in turns, on inputs that no launch has seen.
-fn samples(
+pub(super) fn samples(
     lab: &Lab,
     name: &str,
     other: &KernelRef,
@@ -119,7 +143,7 @@ fn samples(
     let context = &lab.context;
     let out = context.ptx_folder(&format!("{name}-and-best"));
     let (kernel, against) = side_by_side(other, best, &out)?;
-    let task = Task::Time { against, reps: REPS };
+    let task = Task::Fresh { against, reps: REPS };
     let limit = context.config.limits.benchmark_s.duration();
     let report = context.child(&kernel, name, "gate", task, vec![*problem], limit)?.report;
     let timed = match report {

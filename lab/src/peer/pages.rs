@@ -11,7 +11,7 @@ use crate::table::{Table, short};
 use std::collections::BTreeMap;
 
 /// A line a problem and peer: peer's p50 and p90, this project's, the speed-up with its interval.
-pub(crate) fn comparisons(report: &PeerReport) -> Table {
+pub fn comparisons(report: &PeerReport) -> Table {
     let mut table = Table::new(&[
         "problem",
         "peer",
@@ -46,8 +46,9 @@ pub(crate) fn comparisons(report: &PeerReport) -> Table {
     table
 }
 
-/// The page: summary, and TFLOP/s over length for each element type, head_dim, mask and count of heads.
-pub(crate) fn page(report: &PeerReport, header: &Header, machine: &Machine) -> Page {
+/// The page: summary, and TFLOP/s over length for each element type, head_dim and mask. The roofline is `machine`'s, where it was
+/// measured there.
+pub fn page(report: &PeerReport, header: &Header, machine: &Machine) -> Page {
     let mut facts = vec![
         ("device".to_owned(), report.device.clone()),
         ("commit".to_owned(), header.commit.clone().unwrap_or_default()),
@@ -66,18 +67,19 @@ pub(crate) fn page(report: &PeerReport, header: &Header, machine: &Machine) -> P
         title: "Ferroflash and PyTorch".to_owned(),
         facts,
         summary: summary.collect(),
-        speed: charts(report, machine),
+        speed: charts(report, roofline(machine).filter(|_| machine.name == header.device)),
         ..Page::default()
     }
 }
 
-fn charts(report: &PeerReport, machine: &Machine) -> Vec<SpeedChart> {
+fn charts(report: &PeerReport, roof: Option<f64>) -> Vec<SpeedChart> {
     let mut groups: BTreeMap<String, Vec<&Comparison>> = BTreeMap::new();
     for comparison in &report.comparisons {
         let ProblemSpec { shape, dtype, mask } = comparison.problem;
         let title = format!("{} head_dim {} {}", dtype.name(), shape.head_dim(), mask.name());
         groups.entry(title).or_default().push(comparison);
     }
+    groups.values_mut().for_each(|group| group.sort_by_key(|comparison| comparison.problem));
     let chart = |(title, group): (String, Vec<&Comparison>)| {
         let mut by_name: BTreeMap<String, Vec<SpeedPoint>> = BTreeMap::new();
         let mut own: Vec<SpeedPoint> = Vec::new();
@@ -96,11 +98,11 @@ fn charts(report: &PeerReport, machine: &Machine) -> Vec<SpeedChart> {
             kind: SeriesKind::Peer,
             points,
         }));
-        if let Some(roof) = roofline(machine) {
+        if let Some(roof) = roof {
             let flat = |point: &SpeedPoint| SpeedPoint {
-                seqlen: point.seqlen,
                 tflops: Interval::exact(roof),
                 note: "tensor cores at the highest clock".to_owned(),
+                ..point.clone()
             };
             let points = own.iter().map(flat).collect();
             series.push(Series { name: "roofline".to_owned(), kind: SeriesKind::Roofline, points });
@@ -111,13 +113,22 @@ fn charts(report: &PeerReport, machine: &Machine) -> Vec<SpeedChart> {
 }
 
 fn point(comparison: &Comparison, quantiles: &Quantiles, who: &str) -> SpeedPoint {
+    let Quantiles { p50_us, p90_us, spread } = *quantiles;
     let tflops = |time_us: f64| comparison.problem.flops() / time_us / 1e6;
-    let estimate = tflops(quantiles.p50_us);
-    let half = estimate * quantiles.spread / 2.0;
+    let p10_us = p90_us - spread * p50_us;
+    let [batch, heads_q, heads_kv, seqlen_q, seqlen_k, _] = comparison.problem.shape.0;
+    let mut heads = format!("{batch}×{heads_q}");
+    if heads_kv != heads_q {
+        heads += &format!("/{heads_kv}");
+    }
+    if seqlen_q != seqlen_k {
+        heads += &format!(" q{seqlen_q}");
+    }
     SpeedPoint {
-        seqlen: comparison.problem.shape.0[4],
-        tflops: Interval { low: (estimate - half).max(0.0), estimate, high: estimate + half },
-        note: format!("{}, {who}: {} µs", comparison.problem, short(quantiles.p50_us)),
+        seqlen: seqlen_k,
+        heads,
+        tflops: Interval { low: tflops(p90_us), estimate: tflops(p50_us), high: tflops(p10_us) },
+        note: format!("{}, {who}: {} µs", comparison.problem, short(p50_us)),
     }
 }
 
@@ -147,8 +158,11 @@ mod tests {
         };
         let table = comparisons(&report);
         assert!(table.markdown().contains("| 2.000 | 1.900 | 2.100 | yes |"), "{}", table.markdown());
-        let machine = Machine { clock_max_mhz: Some(2000), ..Machine::simulator() };
-        let html = page(&report, &crate::session::tests::header("benchmark"), &machine).html();
+        let header = crate::session::tests::header("benchmark");
+        let here = Machine { name: header.device.clone(), clock_max_mhz: Some(2000), ..Machine::simulator() };
+        let html = page(&report, &header, &here).html();
         assert!(html.contains("torch flash") && html.contains("roofline") && html.contains("<svg"));
+        let elsewhere = Machine { name: "another".to_owned(), ..here };
+        assert!(!page(&report, &header, &elsewhere).html().contains("roofline"), "another device's");
     }
 }

@@ -1,0 +1,139 @@
+//! Matrix multiply-accumulate of a warpgroup (PTX ISA, "wgmma.mma_async", m64nNk16) with float32 accumulators. sm_90a.
+//!
+//! A warp of the four holds 16 rows of D, in the lane maps of mma.sync: as many n8 tiles as N has. All 128 threads of the
+//! warpgroup take part in each call, converged. Between [`wgmma_fence`] and the wait that ends a group nobody touches the
+//! registers of its operands; the waits take the accumulators, so that the compiler knows.
+
+use core::arch::asm;
+
+/// A lane's part of D: its four elements of each n8 tile.
+pub type Accumulator<const N: usize> = [[f32; 4]; N];
+
+/// `wgmma.fence`: what was written to registers and to shared memory before comes before the wgmma that follow.
+#[inline(always)]
+pub fn wgmma_fence() {
+    // SAFETY: orders accesses of this thread only.
+    unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack)) }
+}
+
+/// `wgmma.commit_group`: the wgmma since the last group become one.
+#[inline(always)]
+pub fn wgmma_commit_group() {
+    // SAFETY: closes this thread's group only.
+    unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
+}
+
+/// Calls `$call!` with its arguments, the shape's name and the numbers of its n8 tiles.
+#[rustfmt::skip]
+macro_rules! for_shape {
+    ($n8_tiles:expr, $call:ident!($($argument:tt)*)) => {
+        match $n8_tiles {
+            8 => $call!($($argument)* "n64", 0 1 2 3 4 5 6 7),
+            10 => $call!($($argument)* "n80", 0 1 2 3 4 5 6 7 8 9),
+            12 => $call!($($argument)* "n96", 0 1 2 3 4 5 6 7 8 9 10 11),
+            14 => $call!($($argument)* "n112", 0 1 2 3 4 5 6 7 8 9 10 11 12 13),
+            16 => $call!($($argument)* "n128", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15),
+            18 => $call!($($argument)* "n144", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17),
+            20 => $call!($($argument)* "n160", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19),
+            22 => $call!($($argument)* "n176", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21),
+            24 => $call!($($argument)* "n192", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23),
+            26 => $call!($($argument)* "n208", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25),
+            28 => $call!($($argument)* "n224", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27),
+            30 => $call!($($argument)* "n240", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29),
+            32 => $call!($($argument)* "n256", 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31),
+            _ => panic!("block_n or head_dim has no wgmma of its width"),
+        }
+    };
+}
+
+/// Places for the registers of one more n8 tile.
+macro_rules! registers_of {
+    ($tile:literal) => {
+        ", {}, {}, {}, {}"
+    };
+}
+
+macro_rules! wait_group {
+    ($pending:ident, $d:ident, $shape:literal, 0 $($tile:literal)*) => {
+        // Naming the registers ties them to the wait: what uses them stays behind it.
+        asm!(
+            concat!("wgmma.wait_group.sync.aligned {pending}; // {}, {}, {}, {}", $(registers_of!($tile)),*),
+            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
+            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
+                inout(reg32) $d[$tile][3],)*
+            pending = const $pending, options(nostack)
+        )
+    };
+}
+
+macro_rules! from_shared {
+    ($types:literal, $accumulate:ident, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+        asm!(
+            concat!("{{ .reg .pred p; setp.ne.b32 p, {accumulate}, 0; wgmma.mma_async.sync.aligned.m64", $shape,
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
+                "}}, {a}, {b}, p, 1, 1, 0, 0; }}"),
+            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
+            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
+                inout(reg32) $d[$tile][3],)*
+            a = in(reg64) $a, b = in(reg64) $b, accumulate = const $accumulate as i32, options(nostack)
+        )
+    };
+}
+
+macro_rules! from_registers {
+    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+        asm!(
+            concat!("wgmma.mma_async.sync.aligned.m64", $shape, "k16.f32.", $types, " {{{}, {}, {}, {}",
+                $(registers_of!($tile),)* "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1, 1;"),
+            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
+            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
+                inout(reg32) $d[$tile][3],)*
+            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
+            b = in(reg64) $b, options(nostack)
+        )
+    };
+}
+
+/// `wgmma.wait_group`: all groups but the latest `PENDING` are done; `d` belongs to one that is.
+///
+/// # Safety
+/// All 128 threads take part.
+#[inline(always)]
+pub unsafe fn wgmma_wait_group<const PENDING: i32, const N: usize>(d: &mut Accumulator<N>) {
+    // SAFETY: the caller's.
+    unsafe { for_shape!(N, wait_group!(PENDING, d,)) }
+}
+
+macro_rules! wgmma {
+    ($($(#[$doc:meta])* $shared:ident, $registers:ident => $types:literal;)*) => { $(
+        $(#[$doc])*
+        /// D = A·Bᵀ or, with `ACCUMULATE`, D += A·Bᵀ, of 16 elements of head_dim: A and B are rows in shared memory.
+        ///
+        /// # Safety
+        /// All 128 threads take part, and nobody writes what the descriptors name before the group is done. D is not touched
+        /// between the last [`wgmma_fence`] and that end.
+        #[inline(always)]
+        pub unsafe fn $shared<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+            // SAFETY: the caller's.
+            unsafe { for_shape!(N, from_shared!($types, ACCUMULATE, d, a, b,)) }
+        }
+
+        $(#[$doc])*
+        /// D += A·B, of 16 rows of B: A is in registers as for mma.sync, B has its rows in shared memory.
+        ///
+        /// # Safety
+        /// As for the other form; A's registers are not written either.
+        #[inline(always)]
+        pub unsafe fn $registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+            // SAFETY: the caller's.
+            unsafe { for_shape!(N, from_registers!($types, d, a, b,)) }
+        }
+    )* };
+}
+
+wgmma! {
+    /// float16 operands.
+    wgmma_f16, wgmma_f16_from_registers => "f16.f16";
+    /// bfloat16 operands.
+    wgmma_bf16, wgmma_bf16_from_registers => "bf16.bf16";
+}

@@ -1,0 +1,201 @@
+//! The runs of a self test: each is recorded when it is done, so that a session that was killed goes on behind it.
+
+use super::SelfTest;
+use crate::cli::gate::timed::{rule, samples, slower};
+use crate::error::{Error, Result};
+use crate::gate::{Finding, Subject, Timed, compare_counters, settle};
+use crate::interrupt;
+use crate::job::{Report, Task};
+use crate::kernels::KernelRef;
+use crate::plant::{Plant, plant};
+use crate::stages::{Cascade, Context, Watcher};
+use serde::{Deserialize, Serialize};
+
+/// The record of a run.
+pub(super) const RUN: &str = "self_test";
+
+/// What a run is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    /// A kernel against itself.
+    Same,
+    /// Against a slower copy.
+    Slower,
+    /// A wrong copy.
+    Wrong,
+    /// A copy that never ends, and the kernel after it.
+    Hang,
+}
+
+/// What a run found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Found {
+    /// No difference, or nothing wrong.
+    Same,
+    /// A slower kernel.
+    Slower,
+    /// A faster kernel.
+    Faster,
+    /// The samples do not say.
+    Unclear,
+    /// The kernel is refused.
+    Refused,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) kind: Option<Kind>,
+    pub(super) number: u32,
+    pub(super) found: Found,
+    /// The relative change of time that was measured.
+    pub(super) change: Option<f64>,
+    /// The fault and its figures, or what was counted.
+    pub(super) evidence: String,
+}
+
+impl Run {
+    fn new(found: Found, change: Option<f64>, evidence: String) -> Run {
+        Run { kind: None, number: 0, found, change, evidence }
+    }
+
+    pub(super) fn of_launch(report: Report) -> Run {
+        match report {
+            Report::Refused(refusal) => {
+                Run::new(Found::Refused, None, format!("{}, {}", refusal.fault, refusal.evidence))
+            }
+            _ => Run::new(Found::Same, None, "ran".to_owned()),
+        }
+    }
+
+    fn of_times(timed: &Timed) -> Run {
+        let found = match timed.finding {
+            Finding::Slower => Found::Slower,
+            _ if timed.is_alarm() => Found::Faster,
+            Finding::NotSlower => Found::Same,
+            Finding::Unclear => Found::Unclear,
+        };
+        let evidence = format!("{} pairs, threshold {:.2} %", timed.pairs, 100.0 * timed.threshold);
+        Run::new(found, Some(timed.time.estimate), evidence)
+    }
+}
+
+impl SelfTest {
+    /// Runs of one kind: those that are recorded, and those that are left.
+    pub(super) fn repeat(
+        &mut self,
+        kind: Kind,
+        count: u32,
+        mut once: impl FnMut(&mut SelfTest, u32) -> Result<Run>,
+    ) -> Result<Vec<Run>> {
+        let recorded: Vec<Run> = self.lab.session.records(RUN);
+        let mut runs: Vec<Run> = recorded.into_iter().filter(|run| run.kind == Some(kind)).collect();
+        runs.truncate(count as usize);
+        for number in runs.len() as u32..count {
+            self.lab.check_time()?;
+            let name = self.candidate.name.clone();
+            self.screen.stage(&name, &format!("{kind:?}, run {} of {count}", number + 1));
+            let run = once(self, number).map_err(|error| self.lab.with_folder(error))?;
+            let run = Run { kind: Some(kind), number, ..run };
+            self.lab.session.append(RUN, &run)?;
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
+    /// The kernel against another as the gate does it: counters on the simulator, times on a GPU, with reruns.
+    pub(super) fn compare(&mut self, kind: Kind, number: u32, other: &KernelRef) -> Result<Run> {
+        if self.lab.context.machine.simulated {
+            return self.compare_counters(number, other);
+        }
+        let subject = if kind == Kind::Same { Subject::Control } else { Subject::Planted };
+        let rule = rule(&self.lab.context);
+        let name = format!("{}-{kind:?}-{number}", self.candidate.name);
+        let timed = settle(&rule, &[], subject, &mut |_, rerun| {
+            samples(&self.lab, &format!("{name}-{rerun}"), other, &self.kernel, &self.problem)
+        });
+        match timed {
+            Ok(timed) => Ok(Run::of_times(&timed)),
+            // A test that was interrupted is not one that failed.
+            Err(_) if interrupt::requested() => {
+                Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() })
+            }
+            Err(error) => Err(Error::Missing { what: "a measurement", reason: error.to_string() }),
+        }
+    }
+
+    fn compare_counters(&mut self, number: u32, other: &KernelRef) -> Result<Run> {
+        let (best, now) = (self.counted(number, &self.kernel)?, self.counted(number, other)?);
+        let compared = compare_counters(&best, &now);
+        let found = match (compared.worse.is_empty(), compared.better.is_empty()) {
+            (false, _) => Found::Slower,
+            (true, false) => Found::Faster,
+            (true, true) => Found::Same,
+        };
+        let changes: Vec<String> =
+            compared.worse.iter().chain(&compared.better).map(ToString::to_string).collect();
+        Ok(Run::new(found, None, changes.join(", ")))
+    }
+
+    /// What a kernel counts on inputs of the run's own.
+    fn counted(&self, number: u32, kernel: &KernelRef) -> Result<crate::counters::Counters> {
+        let context = self.of_run(number);
+        let limit = context.config.limits.test_s.duration();
+        let task = Task::Count { schedules: 0 };
+        let name = format!("{}-{number}", self.candidate.name);
+        match context.child(kernel, &name, "self-test", task, vec![self.problem], limit)?.report {
+            Report::Counted(counted) if !counted.is_empty() => Ok(counted[0].counters()),
+            report => Err(Error::Missing { what: "a count", reason: format!("{report:?}") }),
+        }
+    }
+
+    /// The context of a run: inputs and hidden problems that no run before had.
+    fn of_run(&self, number: u32) -> Context {
+        let context = &self.lab.context;
+        Context { hidden_seed: context.hidden_seed.wrapping_add(u64::from(number)), ..context.clone() }
+    }
+
+    /// The relative slow-down of so many planted instructions, by one measurement.
+    pub(super) fn slow_down(&mut self, instructions: u32) -> Result<f64> {
+        self.lab.check_time()?;
+        let name = format!("{}-{instructions}", self.candidate.name);
+        self.screen.stage(&name, "measure the planted slow-down");
+        let kernel = slower(&self.lab, &self.kernel, instructions)?;
+        let samples = samples(&self.lab, &name, &kernel, &self.kernel, &self.problem)?;
+        let timed = crate::gate::judge(&rule(&self.lab.context), &[], &samples)
+            .map_err(|error| Error::Missing { what: "a measurement", reason: error.to_string() })?;
+        Ok(timed.time.estimate)
+    }
+
+    /// Whether the numbers of a copy with a fault, or of the kernel itself, are refused.
+    pub(super) fn examine(&mut self, number: u32, what: Option<Plant>) -> Result<Run> {
+        let kernel = match what.map(|what| self.plant(what)) {
+            None => self.kernel.clone(),
+            Some(Ok(kernel)) => kernel,
+            // Where there is nothing to change, nothing is refused either.
+            Some(Err(Error::BadFile { reason, .. })) => return Ok(Run::new(Found::Same, None, reason)),
+            Some(Err(error)) => return Err(error),
+        };
+        let context = Context { compiled: Some(kernel.folder), ..self.of_run(number) };
+        let state = Cascade::numerics().evaluate(&self.candidate, None, &context, &mut self.screen)?;
+        let named =
+            |said: &str| what.map_or_else(|| said.to_owned(), |what| format!("{}: {said}", what.name()));
+        Ok(match state.evaluation.refusal() {
+            Some(refusal) => Run::new(Found::Refused, None, named(refusal.fault.name())),
+            None => Run::new(Found::Same, None, named("passed")),
+        })
+    }
+
+    /// Launches a copy with a fault once.
+    pub(super) fn launch(&mut self, name: &str, what: Plant) -> Result<Run> {
+        let planted = self.plant(what)?;
+        self.launched(name, &planted)
+    }
+
+    fn plant(&self, what: Plant) -> Result<KernelRef> {
+        let out = self.lab.context.ptx_folder(&format!("{}-{}", self.candidate.name, what.name()));
+        plant(&self.kernel, what, &out)
+    }
+}

@@ -1,0 +1,201 @@
+//! The lab where nothing is compiled: searches of a folder of kernels, and a gate that plants what it has to find.
+
+use crate::support::{Ended, config, folder, lab, lab_with, mediocre, session, steps, write_kernels};
+use kernels_gpu::row::Row;
+use lab::kernels::KernelRef;
+use lab::plant::{Plant, plant};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The row that the self test and the gate take.
+const ROW: &str = "fwd_f16_d64_m64n64_w4s1c1";
+
+/// A folder with the mediocre row, a row of the table and two that `lab build` finds, compiled once for all tests.
+fn kernels() -> &'static Path {
+    static KERNELS: OnceLock<PathBuf> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let out = home.join("lab-kernels");
+        let row = serde_json::to_string(&mediocre()).expect("JSON");
+        let arguments = ["build", "--device", "sim", ROW, &row, "--space", ROW, "--most", "2", "--only"];
+        let arguments = [&arguments[..], &["block_m=128", "--out", path(&out)]].concat();
+        let built = lab(&home, &arguments);
+        assert!(built.succeeded().stdout.contains("4 rows"), "{}", built.stdout);
+        out
+    })
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// The lab in an environment that has no compiler.
+fn without_compiler(home: &Path, arguments: &[&str]) -> Ended {
+    lab_with(home, arguments, &[("CARGO", "/nonexistent/cargo"), ("PATH", "/nonexistent")])
+}
+
+/// A copy of the folder in which one kernel has a fault.
+fn with_fault(home: &Path, what: Plant) -> PathBuf {
+    let kernel = KernelRef { folder: kernels().to_owned(), entry: ROW.to_owned() };
+    plant(&kernel, what, &home.join(what.name())).expect("planted").folder
+}
+
+fn rows(session: &Path) -> Vec<Row> {
+    let row = |step: &Value| serde_json::from_value(step["candidate"]["row"].clone()).expect("a row");
+    steps(session).iter().map(row).collect()
+}
+
+#[test]
+fn a_search_without_a_compiler_is_of_the_rows_of_the_folder_and_goes_on_where_it_was_killed() {
+    let home = folder();
+    let config = config(home.path(), "");
+    let arguments = ["evolve", "--device", "sim", "--seed", "5", "--config", &config, "--ptx"];
+    let whole = without_compiler(home.path(), &[&arguments[..], &[path(kernels())]].concat());
+    assert!(
+        whole.succeeded().stdout.contains("every row of the search space is evaluated"),
+        "{}",
+        whole.stdout
+    );
+    assert!(whole.stderr.contains("the search space has 4 rows"), "{}", whole.stderr);
+    assert!(whole.stderr.contains("feasible rows are not"), "{}", whole.stderr);
+    let whole = session(home.path());
+    assert_eq!(rows(&whole).len(), 4);
+
+    // Cut behind its second step, as if it had been killed there, and resumed without naming the folder again.
+    let records = std::fs::read_to_string(whole.join("records.jsonl")).expect("records");
+    let lines: Vec<&str> = records.lines().collect();
+    let is_step = |line: &&str| line.starts_with("{\"kind\":\"step\"");
+    let second = lines.iter().enumerate().filter(|(_, line)| is_step(line)).nth(1).expect("two steps").0;
+    let cut = home.path().join("lab-runs/cut");
+    std::fs::create_dir_all(&cut).expect("a folder");
+    std::fs::copy(whole.join("session.json"), cut.join("session.json")).expect("copied");
+    std::fs::write(cut.join("records.jsonl"), lines[..=second].join("\n") + "\n").expect("written");
+    without_compiler(home.path(), &["evolve", "--resume", path(&cut)]).succeeded();
+    assert_eq!(rows(&cut), rows(&whole));
+    let outcomes = |session: &Path| {
+        steps(session).iter().map(|step| step["evaluated"]["outcome"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(&cut), outcomes(&whole));
+
+    let other = with_fault(home.path(), Plant::NotWritten);
+    let changed = lab(home.path(), &["evolve", "--resume", path(&cut), "--ptx", path(&other)]);
+    assert_eq!(changed.code, Some(1), "{}", changed.stderr);
+    assert!(changed.stderr.contains("holds other kernels"), "{}", changed.stderr);
+}
+
+#[test]
+fn every_row_of_a_folder_is_measured_and_the_best_seed_a_search() {
+    let home = folder();
+    let config = config(home.path(), "");
+    let arguments = ["micro", "--device", "sim", "--config", &config, "--ptx", path(kernels())];
+    let ended = without_compiler(home.path(), &arguments);
+    assert!(ended.succeeded().stdout.contains("4 of 4 rows measured"), "{}", ended.stdout);
+    let top = session(home.path()).join("top.json");
+    let text = std::fs::read_to_string(&top).expect("seeds");
+    let mut seeds: Vec<Row> = serde_json::from_str(&text).expect("rows");
+    assert_eq!((seeds.len(), seeds[0].block_m), (4, 128), "tall blocks read least: {text}");
+
+    // Seeds that the folder lacks are left out, and said.
+    seeds.push(Row { stages: 4, ..mediocre() });
+    std::fs::write(&top, serde_json::to_string(&seeds).expect("JSON")).expect("written");
+    let arguments = ["evolve", "--device", "sim", "--config", &config, "--ptx", path(kernels()), "--from"];
+    let ended = without_compiler(home.path(), &[&arguments[..], &[path(&top), "--budget", "1"]].concat());
+    assert!(ended.succeeded().stderr.contains("1 of the 5 rows of"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_is_not_in_the_folder_or_has_to_be_compiled_is_a_clear_error() {
+    let home = folder();
+    let refused = |arguments: &[&str], code: i32, needles: &[&str]| {
+        let ended = without_compiler(home.path(), &[arguments, &["--device", "sim"]].concat());
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
+        let error = ended.stderr.lines().find(|line| line.contains("error:")).unwrap_or_default();
+        needles.iter().for_each(|needle| assert!(error.contains(needle), "{needle} in {}", ended.stderr));
+    };
+    let ptx = path(kernels());
+    // An entry of the folder names its row, in the table or not.
+    let arguments = ["build", "--device", "sim", "--ptx", ptx, "fwd_f16_d64_m64n32_w4s1c1"];
+    assert!(without_compiler(home.path(), &arguments).succeeded().stdout.contains("m64n32"));
+    let start = "fwd_f16_d64_m64n64_w4s2c1";
+    refused(&["evolve", "--ptx", ptx, "--start", start], 2, &["--start", start, "is not in", "m64n32"]);
+    let start = "fwd_bf16_d128_m64n64_w4s1c1";
+    refused(&["micro", "--ptx", ptx, "--start", start], 2, &["no bf16 kernel of head_dim 128", "--start"]);
+    refused(
+        &["evolve", "--ptx", ptx, "--start", ROW, "--proposer", "true"],
+        2,
+        &["a patch has to be compiled"],
+    );
+    refused(&["evolve", "--ptx", "nowhere"], 1, &["nowhere", "manifest.json"]);
+    refused(&["gate", "--ptx", ptx, "--patch", "x.patch"], 2, &["a patch has to be compiled"]);
+    refused(&["benchmark", "--against", ROW, "--ptx", ptx], 1, &["a GPU is not here"]);
+    refused(&["build", "--out", "x", "--ptx", ptx], 2, &["compiled already"]);
+    refused(&["build", "--out", "x", "--space", ROW, "--only", "head_dim=64"], 2, &["block_m, block_n"]);
+    let ended = without_compiler(
+        home.path(),
+        &["invert", ROW, "--device", "sim", "--ptx", ptx, "--only", "no-swizzle"],
+    );
+    assert!(ended.succeeded().stdout.contains("no-swizzle: a patch has to be compiled"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_gate_without_a_compiler_passes_the_same_kernels_and_catches_slow_and_wrong_ones() {
+    let home = folder();
+    let config = config(home.path(), "");
+    let ptx = path(kernels());
+    let arguments = ["evaluate", "--device", "sim", "--config", &config, "--ptx", ptx, ROW];
+    without_compiler(home.path(), &arguments).succeeded();
+    let (board, evaluated) = (home.path().join("board.json"), session(home.path()));
+    lab(home.path(), &["leaderboard", "--file", path(&board), "--add", path(&evaluated)]).succeeded();
+    let gate = |ptx: &Path| {
+        let arguments = ["gate", "--device", "sim", "--config", &config, "--file", path(&board)];
+        without_compiler(home.path(), &[&arguments[..], &["--ptx", path(ptx)]].concat())
+    };
+    let same = gate(kernels());
+    assert!(same.succeeded().stdout.contains("gate: pass"), "{}", same.stdout);
+    let slow = gate(&with_fault(home.path(), Plant::Slower { instructions: 1 }));
+    assert_eq!(slow.code, Some(1), "{}{}", slow.stdout, slow.stderr);
+    assert!(slow.stdout.contains("gate: slower") && slow.stdout.contains("instructions"), "{}", slow.stdout);
+    let wrong = gate(&with_fault(home.path(), Plant::NothingHidden));
+    assert_eq!(wrong.code, Some(1), "{}{}", wrong.stdout, wrong.stderr);
+    assert!(wrong.stdout.contains("gate: wrong"), "{}", wrong.stdout);
+    write_kernels(home.path(), &["ret;"]);
+    let lacking = gate(&home.path().join("ptx"));
+    assert_eq!(lacking.code, Some(3), "{}{}", lacking.stdout, lacking.stderr);
+    assert!(lacking.stdout.contains(&format!("{ROW} is not in")), "{}", lacking.stdout);
+}
+
+#[test]
+fn a_self_test_finds_what_it_plants_and_a_hang_is_killed_by_name() {
+    let home = folder();
+    let config = config(home.path(), "[limits]\ntest_s = 20\n");
+    let test = |ptx: &Path| {
+        let arguments = ["gate", "--self-test", "--row", ROW, "--repeats", "2", "--device", "sim"];
+        without_compiler(home.path(), &[&arguments[..], &["--config", &config, "--ptx", path(ptx)]].concat())
+    };
+    let works = test(kernels());
+    for said in [
+        "planted cheats: 13 of 13 refused by name",
+        "A/A: 0 of 2 called different",
+        "planted slow-down: 1 of 1 found",
+        "wrong kernels: 9 of 9 refused",
+        "without a fault: passed",
+        "a kernel that never ends: hang, ",
+        "; the next kernel: ran",
+        "the gate works here",
+    ] {
+        assert!(works.succeeded().stdout.contains(said), "{said}: {}", works.stdout);
+    }
+    // What is recorded is not done again.
+    let done = session(home.path());
+    let records = || std::fs::read_to_string(done.join("records.jsonl")).expect("records");
+    let before = records();
+    let arguments = ["gate", "--self-test", "--row", ROW, "--repeats", "2", "--resume", path(&done)];
+    without_compiler(home.path(), &arguments).succeeded();
+    assert_eq!(records(), before);
+
+    // On a kernel that is wrong already the test proves nothing, and says so.
+    let wrong = test(&with_fault(home.path(), Plant::NothingHidden));
+    assert_eq!(wrong.code, Some(4), "{}{}", wrong.stdout, wrong.stderr);
+    assert!(wrong.stdout.contains("without a fault: wrong-numbers  <- does not work"), "{}", wrong.stdout);
+}

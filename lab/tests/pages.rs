@@ -1,0 +1,366 @@
+//! The lab's pages in a real browser: opened from disk without a network, wide and narrow, in light and dark.
+//!
+//! `cargo xtask test --only pages` finds or installs the browser. `FERROFLASH_PICTURES` names a folder for pictures of them.
+
+mod browser;
+
+use browser::{Browser, View};
+use kernels_gpu::table::VARIANTS;
+use lab::evaluation::{EVALUATION, Evaluation};
+use lab::job::Timed;
+use lab::kernels::Machine;
+use lab::page::Page;
+use lab::peer::{Comparison, PeerReport, Quantiles};
+use lab::problem_spec::{Mask, ProblemSpec, Shape};
+use lab::results::{PAGES, keep, write};
+use lab::session::{Header, Session};
+use lab::statistics::Interval;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What `benches/torch_sdpa.py` measured on an H200.
+const RECORDED: &str = include_str!("../../benches/results/2026-11-20-h200-filling.json");
+const LOOK: &str = include_str!("browser/look.js");
+const VIEWS: [View; 4] = [
+    View { width: 1280, is_dark: false },
+    View { width: 1280, is_dark: true },
+    View { width: 390, is_dark: false },
+    View { width: 390, is_dark: true },
+];
+
+/// What `browser/look.js` finds.
+#[derive(Debug, Deserialize)]
+struct Look {
+    /// The window's width, without its scroll bar, and the page's.
+    width: u32,
+    room: u32,
+    scroll: u32,
+    /// The page's background.
+    ground: String,
+    /// What reaches over the right edge.
+    outside: Vec<String>,
+    /// Text of less contrast than 4.5:1.
+    pale: Vec<String>,
+    plots: Vec<Plot>,
+    tables: Vec<Table>,
+    titles: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Plot {
+    name: String,
+    width: f64,
+    height: f64,
+    /// Texts on each other, over the edge, and under 9 pixels.
+    overlaps: Vec<String>,
+    cut: Vec<String>,
+    small: Vec<String>,
+    marks: usize,
+    /// Marks that are not in the picture, marks and lines that are hardly seen, and lines without a shape.
+    unseen: usize,
+    faint: usize,
+    lines: usize,
+    empty: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Table {
+    columns: usize,
+    rows: usize,
+    /// Of each row.
+    cells: Vec<usize>,
+}
+
+/// Opens a page in every view; asserts what holds for all pages, and what `check` asks of this one.
+fn look_at(name: &str, file: &Path, check: impl Fn(&Look)) {
+    let mut browser = Browser::start();
+    let mut complaints = Vec::new();
+    let mut looks = Vec::new();
+    for view in VIEWS {
+        let (look, found) = look(&mut browser, file, view);
+        if let Some(folder) = std::env::var_os("FERROFLASH_PICTURES") {
+            let scheme = if view.is_dark { "dark" } else { "light" };
+            browser.picture(PathBuf::from(folder).join(format!("{name}-{}-{scheme}.png", view.width)));
+        }
+        complaints.extend(found.into_iter().map(|complaint| format!("{view:?}: {complaint}")));
+        looks.push(look);
+    }
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+    looks.iter().for_each(check);
+}
+
+/// Opens a page; returns what it looks like, and what no page may be.
+fn look(browser: &mut Browser, file: &Path, view: View) -> (Look, Vec<String>) {
+    let opened = browser.open(file, view);
+    let look: Look = serde_json::from_value(browser.evaluate(LOOK)).expect("what look.js finds");
+    let mut found: Vec<String> = opened.console.iter().map(|line| format!("console: {line}")).collect();
+    found.extend(opened.requests.iter().map(|address| format!("asks for {address}")));
+    found.extend(look.complaints(view));
+    (look, found)
+}
+
+impl Look {
+    fn complaints(&self, view: View) -> Vec<String> {
+        let mut found = Vec::new();
+        assert_eq!(self.width, view.width, "the window is as wide as was asked for");
+        if self.scroll > self.room {
+            found.push(format!("{} pixels wide in {}", self.scroll, self.room));
+        }
+        found.extend(self.outside.iter().map(|element| format!("over the edge: {element}")));
+        found.extend(self.pale.iter().map(|element| format!("pale: {element}")));
+        if (self.ground == "rgb(255, 255, 255)") == view.is_dark {
+            found.push(format!("the background is {}", self.ground));
+        }
+        for plot in &self.plots {
+            found
+                .extend(plot.complaints().into_iter().map(|complaint| format!("{}: {complaint}", plot.name)));
+        }
+        let is_whole = |table: &&Table| table.cells.iter().all(|cells| *cells == table.columns);
+        found.extend(self.tables.iter().filter(|table| !is_whole(table)).map(|table| format!("{table:?}")));
+        found
+    }
+}
+
+impl Plot {
+    fn complaints(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.width < 250.0 || self.height < 140.0 {
+            found.push(format!("{} × {} pixels", self.width, self.height));
+        }
+        for (what, texts) in [("overlap", &self.overlaps), ("cut", &self.cut), ("small", &self.small)] {
+            found.extend(texts.iter().map(|text| format!("{what}: {text}")));
+        }
+        for (what, count) in [("unseen", self.unseen), ("faint", self.faint), ("empty", self.empty)] {
+            if count > 0 {
+                found.push(format!("{count} {what}"));
+            }
+        }
+        found
+    }
+}
+
+/// The recorded measurements, as `lab benchmark --peer torch` has them.
+fn recorded() -> PeerReport {
+    let file: Value = serde_json::from_str(RECORDED).expect("JSON");
+    let mut comparisons = Vec::new();
+    for problem in file["problems"].as_array().expect("problems") {
+        let spec = ProblemSpec {
+            shape: Shape(Deserialize::deserialize(&problem["shape"]).expect("a shape")),
+            dtype: Deserialize::deserialize(&problem["dtype"]).expect("a dtype"),
+            mask: if problem["causal"] == true { Mask::Causal } else { Mask::Full },
+        };
+        let quantiles = |times: &Value| {
+            let number = |name: &str| times[name].as_f64();
+            let (p10_us, p50_us, p90_us) = (number("p10_us")?, number("median_us")?, number("p90_us")?);
+            Some(Quantiles { p50_us, p90_us, spread: (p90_us - p10_us) / p50_us })
+        };
+        let own = quantiles(&problem["times"]["ferroflash"]).expect("own times");
+        for peer in ["flash", "cudnn", "default"] {
+            let Some(theirs) = quantiles(&problem["times"][peer]) else { continue };
+            comparisons.push(Comparison {
+                problem: spec,
+                kernel: problem["kernel"]["entry"].as_str().expect("an entry").to_owned(),
+                peer: format!("torch {peer}"),
+                own,
+                theirs,
+                speed_up: Interval::exact(theirs.p50_us / own.p50_us),
+                p90_no_worse: own.p90_us <= theirs.p90_us,
+            });
+        }
+    }
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let facts = ["driver", "cuda"].map(|name| (name.to_owned(), text(&file["device"][name])));
+    let device = text(&file["device"]["name"]);
+    PeerReport { device, facts: facts.to_vec(), comparisons, errors: Vec::new() }
+}
+
+/// The session of the measurements.
+fn header(device: &str, started: &str) -> Header {
+    Header {
+        command: "benchmark".to_owned(),
+        arguments: vec!["--peer".to_owned(), "torch".to_owned()],
+        config: Default::default(),
+        seed: 1,
+        hidden_seed: 2,
+        device: device.to_owned(),
+        commit: Some("eb72e54".to_owned()),
+        version: "0".to_owned(),
+        harness: String::new(),
+        kernels: None,
+        started: started.to_owned(),
+    }
+}
+
+/// The page of the recorded measurements, as `lab benchmark --peer torch` writes it.
+fn benchmark_page(report: &PeerReport) -> Page {
+    let h200 = Machine {
+        name: report.device.clone(),
+        sm: 90,
+        sm_count: 132,
+        clock_max_mhz: Some(1980),
+        ..Machine::simulator()
+    };
+    lab::peer::page(report, &header(&report.device, "2026-11-20T14:15:00Z"), &h200)
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test --only pages"]
+fn the_page_of_a_benchmark_shows_every_result_in_every_view() {
+    let report = recorded();
+    let page = benchmark_page(&report);
+    let problems: BTreeSet<ProblemSpec> = report.comparisons.iter().map(|line| line.problem).collect();
+    assert!(problems.len() > 40 && page.speed.len() > 10, "{} problems", problems.len());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("benchmark.html");
+    page.write(&file).expect("written");
+    look_at("benchmark", &file, |look| {
+        assert_eq!(look.plots.len(), page.speed.len());
+        for (plot, chart) in look.plots.iter().zip(&page.speed) {
+            assert_eq!(plot.name, chart.title);
+            // A line each for this project, the peers and the roofline.
+            assert_eq!(plot.lines, chart.series.len(), "{}", plot.name);
+        }
+        // A mark each for a peer's time and for this project's.
+        let marks: usize = look.plots.iter().map(|plot| plot.marks).sum();
+        assert_eq!(marks, report.comparisons.len() + problems.len());
+        // The summary, then the figures of each chart.
+        let rows: Vec<usize> = look.tables.iter().map(|table| table.rows).collect();
+        assert_eq!(rows.len(), 1 + page.speed.len());
+        assert_eq!((rows[0], rows[1..].iter().sum()), (report.comparisons.len(), problems.len()));
+        assert_eq!(look.titles, ["Ferroflash and PyTorch", "Summary", "Speed over length"]);
+    });
+}
+
+/// A row that was timed on one shape under both masks, at so many TFLOP/s.
+fn evaluation(at: usize, shape: Shape, tflops: f64) -> Evaluation {
+    let variants = VARIANTS.iter().filter(|variant| variant.row.head_dim == shape.head_dim());
+    let variant = variants.clone().nth(at % variants.count()).expect("a row");
+    let timed = |mask| {
+        let problem = ProblemSpec { shape, dtype: variant.row.dtype, mask };
+        let us = problem.flops() / tflops / 1e6;
+        Timed {
+            problem,
+            entry: variant.entry.to_owned(),
+            ctas: 256,
+            resident_ctas_per_sm: 2,
+            warm_us: Vec::new(),
+            cold_us: Vec::new(),
+            fresh_us: (0..20).map(|i| us * (1.0 + 1e-3 * f64::from(i % 5))).collect(),
+            wall_us: None,
+            sm_clock_mhz: None,
+        }
+    };
+    Evaluation {
+        name: variant.entry.to_owned(),
+        row: variant.row,
+        patch: None,
+        ptx_sha256: None,
+        smem_bytes: 0,
+        resources: None,
+        stages: Vec::new(),
+        counted: Vec::new(),
+        examined: Vec::new(),
+        timed: vec![timed(Mask::Full), timed(Mask::Causal)],
+        incumbent: Vec::new(),
+    }
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test --only pages"]
+fn the_leaderboards_page_shows_every_holder_in_every_view() {
+    let (home, runs) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let shapes =
+        ["1,8,8,512,512,64", "16,32,32,16384,16384,128"].map(|shape| shape.parse().expect("a shape"));
+    // Of no device: what a page of many places looks like.
+    let days =
+        [("planted NVIDIA A100-SXM4-80GB", 18, 1.0), ("planted GPU", 19, 2.0), ("planted GPU", 20, 3.0)];
+    for (device, day, tflops) in days {
+        let header = header(device, &format!("2026-11-{day}T14:15:00Z"));
+        let mut session = Session::create(runs.path(), header).expect("created");
+        for (at, shape) in (0..6).flat_map(|at| shapes.map(|shape| (at, shape))) {
+            session
+                .append(EVALUATION, &evaluation(at, shape, tflops * (1.0 + 0.01 * at as f64)))
+                .expect("written");
+        }
+        keep(home.path(), session.folder(), &mut |warning| panic!("{warning}")).expect("kept");
+    }
+    let board = write(home.path()).expect("written");
+    let holders: usize = board.standings().iter().map(|standing| standing.records.len()).sum();
+    assert!(holders > 40, "{holders}");
+    look_at("leaderboard", &home.path().join(PAGES[1]), |look| {
+        assert_eq!(look.plots.len(), board.standings().len());
+        assert_eq!(look.plots.iter().map(|plot| plot.marks).sum::<usize>(), holders);
+        assert!(look.plots.iter().all(|plot| plot.lines == 1));
+        // A table each for two devices, and one of the sessions.
+        let rows: Vec<usize> = look.tables.iter().map(|table| table.rows).collect();
+        assert_eq!(rows.len(), 3);
+        assert_eq!((rows[0] + rows[1], rows[2]), (board.standings().len(), days.len()));
+    });
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test --only pages"]
+fn a_leaderboard_of_nothing_says_so_in_every_view() {
+    let home = tempfile::tempdir().expect("a folder");
+    write(home.path()).expect("written");
+    look_at("empty", &home.path().join(PAGES[1]), |look| {
+        assert_eq!((look.plots.len(), look.tables.len()), (0, 0));
+        assert_eq!(look.titles, ["Ferroflash: the leaderboard", "Sessions"]);
+    });
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test --only pages"]
+fn planted_faults_are_found_by_what_they_are() {
+    let html = benchmark_page(&recorded()).html();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("planted.html");
+    let mut browser = Browser::start();
+    let view = View { width: 390, is_dark: false };
+    let mut found = |html: &str| {
+        std::fs::write(&file, html).expect("written");
+        look(&mut browser, &file, view).1
+    };
+    assert_eq!(found(&html), Vec::<String>::new(), "nothing is planted");
+    let (narrow, last) = ("class=\"narrow-only\"", "</body>");
+    // What is put in place of what, behind the first narrow chart's beginning or anywhere, and what has to be said of it.
+    let plants: [(&str, &str, &str, &str); 10] = [
+        (
+            "",
+            last,
+            "<img src=\"http://planted.invalid/x.png\" alt=\"\"></body>",
+            "asks for \"http://planted.invalid/x.png\"",
+        ),
+        ("", last, "<link rel=\"stylesheet\" href=\"planted.css\"></body>", "planted.css"),
+        ("", last, "<script>planted()</script></body>", "planted is not defined"),
+        ("", last, "<p style=\"color:#aaa\">planted</p></body>", "pale: p \"planted\""),
+        ("", last, "<p style=\"width:500px\">planted</p></body>", "over the edge: p \"planted\""),
+        ("", ".wide{overflow-x:auto", ".wide{", "pixels wide in"),
+        (narrow, " d=\"M", " d=\"MX", "Expected number"),
+        (
+            narrow,
+            ">TFLOP/s</text>",
+            ">TFLOP/s, planted, and so long that nobody can read it to its end</text>",
+            "cut: text \"TFLOP/s, planted",
+        ),
+        (
+            narrow,
+            "<text class=\"\" x=\"2.0\"",
+            "<text class=\"\" style=\"font-size:5px\" x=\"2.0\"",
+            "small: text \"TFLOP/s",
+        ),
+        (narrow, "<circle class=\"mark c0\" cx=\"", "<circle class=\"mark c0\" cx=\"9", "1 unseen"),
+    ];
+    for (behind, place, plant, said) in plants {
+        let at = html.find(behind).expect("a chart");
+        let (before, after) = html.split_at(at);
+        assert!(after.contains(place), "{place} is not on the page");
+        let found = found(&format!("{before}{}", after.replacen(place, plant, 1)));
+        assert!(
+            found.iter().any(|complaint| complaint.contains(said)),
+            "{plant}: {said} is not in {found:?}"
+        );
+    }
+}
