@@ -1,5 +1,6 @@
 //! What became of one candidate: the record that sessions keep.
 
+use crate::candidate::Candidate;
 use crate::exam::{Examined, Refusal};
 use crate::job::Timed;
 use crate::kernels::Counted;
@@ -62,6 +63,23 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
+    /// That of a candidate before any stage.
+    pub fn new(candidate: &Candidate) -> Evaluation {
+        Evaluation {
+            name: candidate.name.clone(),
+            row: candidate.row,
+            patch: candidate.patch.clone(),
+            ptx_sha256: None,
+            smem_bytes: 0,
+            resources: None,
+            stages: Vec::new(),
+            counted: Vec::new(),
+            examined: Vec::new(),
+            timed: Vec::new(),
+            incumbent: Vec::new(),
+        }
+    }
+
     /// Why the candidate is refused; `None` where it is not.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.stages.iter().find_map(|stage| match &stage.outcome {

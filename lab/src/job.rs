@@ -147,3 +147,23 @@ pub fn in_child(program: &Path, job: &Job, log: &Path, limit: Duration) -> Resul
     };
     Ok(Done { report, time: ended.time })
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// What a kernel that takes so long, give or take half a percent, is timed at.
+    pub(crate) fn timed(problem: ProblemSpec, entry: &str, us: f64) -> Timed {
+        Timed {
+            problem,
+            entry: entry.to_owned(),
+            ctas: 1,
+            resident_ctas_per_sm: 1,
+            warm_us: Vec::new(),
+            cold_us: Vec::new(),
+            fresh_us: (0..20).map(|i| us * (1.0 + 1e-3 * f64::from(i % 5))).collect(),
+            wall_us: None,
+            sm_clock_mhz: None,
+        }
+    }
+}

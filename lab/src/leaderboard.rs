@@ -62,12 +62,31 @@ pub enum Measure {
     WavefrontsPerFlop,
 }
 
+impl Measure {
+    /// Units from the smallest on, and how many scores make one. The score itself is among them.
+    const fn units(self) -> &'static [(&'static str, f64)] {
+        match self {
+            Measure::Microseconds => &[("µs", 1.0), ("ms", 1e3), ("s", 1e6)],
+            Measure::WavefrontsPerFlop => &[
+                ("wavefronts per GFLOP", 1e-9),
+                ("wavefronts per MFLOP", 1e-6),
+                ("wavefronts per kFLOP", 1e-3),
+                ("wavefronts per FLOP", 1.0),
+            ],
+        }
+    }
+
+    /// The unit in which a score takes the fewest digits, and how many scores make one.
+    pub fn unit_for(self, score: f64) -> (&'static str, f64) {
+        let units = self.units();
+        *units.iter().rev().find(|(_, size)| score >= *size).unwrap_or(&units[0])
+    }
+}
+
+/// The unit of scores.
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Measure::Microseconds => "µs",
-            Measure::WavefrontsPerFlop => "wavefronts per FLOP",
-        })
+        f.pad(self.unit_for(1.0).0)
     }
 }
 

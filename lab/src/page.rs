@@ -210,7 +210,7 @@ mod tests {
         let course = CourseChart {
             title: "4,16,512,64 f16 causal".to_owned(),
             device: "NVIDIA H200".to_owned(),
-            measure: "µs".to_owned(),
+            unit: "µs".to_owned(),
             points: vec![
                 point("2026-05-04T12:00:00Z", 38.1),
                 point("2026-05-05T12:00:00Z", 31.0),

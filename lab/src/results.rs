@@ -191,7 +191,8 @@ fn replay(sessions: &[Kept], known: &Leaderboard) -> std::result::Result<Leaderb
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::job::Timed;
+    use crate::candidate::Candidate;
+    use crate::job;
     use crate::problem_spec::{Mask, ProblemSpec};
     use crate::search::tests::usual_row;
     use crate::session::Session;
@@ -214,34 +215,12 @@ pub(crate) mod tests {
 
     fn evaluation(us: f64) -> Evaluation {
         let row = usual_row();
-        let timed = |mask, us: f64| Timed {
-            problem: ProblemSpec {
-                shape: format!("4,16,16,512,512,{}", row.head_dim).parse().expect("a shape"),
-                dtype: row.dtype,
-                mask,
-            },
-            entry: row.entry_name(),
-            ctas: 256,
-            resident_ctas_per_sm: 2,
-            warm_us: Vec::new(),
-            cold_us: Vec::new(),
-            fresh_us: (0..20).map(|i| us * (1.0 + 1e-3 * f64::from(i % 5))).collect(),
-            wall_us: None,
-            sm_clock_mhz: Some(1980),
+        let timed = |mask, us: f64| {
+            let shape = format!("4,16,16,512,512,{}", row.head_dim).parse().expect("a shape");
+            job::tests::timed(ProblemSpec { shape, dtype: row.dtype, mask }, &row.entry_name(), us)
         };
-        Evaluation {
-            name: row.entry_name(),
-            row,
-            patch: None,
-            ptx_sha256: None,
-            smem_bytes: 0,
-            resources: None,
-            stages: Vec::new(),
-            counted: Vec::new(),
-            examined: Vec::new(),
-            timed: vec![timed(Mask::Full, us), timed(Mask::Causal, 0.6 * us)],
-            incumbent: Vec::new(),
-        }
+        let times = vec![timed(Mask::Full, us), timed(Mask::Causal, 0.6 * us)];
+        Evaluation { timed: times, ..Evaluation::new(&Candidate::of_row(row)) }
     }
 
     fn quiet(warning: String) {

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Outcome, StageRecord};
 use crate::exam::{Fault, Refusal};
-use crate::job::{self, Done, Job, Report, Task};
+use crate::job::{self, Done, Job, Report, Task, Timed};
 use crate::kernels::{KernelRef, Machine};
 use crate::problem_spec::ProblemSpec;
 use crate::tree::Tree;
@@ -26,6 +26,8 @@ pub const TIMING: &str = "timing";
 
 /// What a driver gets to recover in before a job that failed is tried once more.
 const RECOVERY: Duration = Duration::from_secs(5);
+/// Timed replays of each kernel in a measurement in turns.
+const REPS: u32 = 41;
 
 /// Everything that stages work with.
 #[derive(Clone, Debug)]
@@ -160,19 +162,7 @@ impl Cascade {
 
 impl State {
     fn new(candidate: &Candidate, tree: Option<&Tree>) -> State {
-        let evaluation = Evaluation {
-            name: candidate.name.clone(),
-            row: candidate.row,
-            patch: candidate.patch.clone(),
-            ptx_sha256: None,
-            smem_bytes: 0,
-            resources: None,
-            stages: Vec::new(),
-            counted: Vec::new(),
-            examined: Vec::new(),
-            timed: Vec::new(),
-            incumbent: Vec::new(),
-        };
+        let evaluation = Evaluation::new(candidate);
         State { candidate: candidate.clone(), kernel: None, tree: tree.cloned(), evaluation }
     }
 
@@ -242,6 +232,28 @@ impl Context {
         match done.report {
             Report::Failed(reason) => Err(Error::Missing { what: "what the job needs", reason }),
             _ => Ok(done),
+        }
+    }
+
+    /// Times kernels in turns, on inputs that no launch has seen; the kernel's times first, then those of the others.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where one of them may not be timed; those of [`Context::child`].
+    pub fn in_turns(
+        &self,
+        kernel: &KernelRef,
+        against: Vec<String>,
+        [candidate, stage]: [&str; 2],
+        problems: Vec<ProblemSpec>,
+    ) -> Result<Vec<Timed>> {
+        let task = Task::Fresh { against, reps: REPS };
+        let limit = self.config.limits.benchmark_s.duration();
+        match self.child(kernel, candidate, stage, task, problems, limit)?.report {
+            Report::Timed(timed) => Ok(timed),
+            Report::Refused(Refusal { fault, evidence }) => {
+                Err(Error::Missing { what: "a measurement", reason: format!("{fault}: {evidence}") })
+            }
+            _ => Ok(Vec::new()),
         }
     }
 }

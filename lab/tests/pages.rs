@@ -6,9 +6,10 @@ mod browser;
 
 use browser::{Browser, View};
 use kernels_gpu::table::VARIANTS;
+use lab::candidate::Candidate;
 use lab::evaluation::{EVALUATION, Evaluation};
 use lab::job::Timed;
-use lab::kernels::Machine;
+use lab::kernels::{Counted, Machine};
 use lab::page::Page;
 use lab::peer::{Comparison, PeerReport, Quantiles};
 use lab::problem_spec::{Mask, ProblemSpec, Shape};
@@ -252,19 +253,16 @@ fn evaluation(at: usize, shape: Shape, tflops: f64) -> Evaluation {
             sm_clock_mhz: None,
         }
     };
-    Evaluation {
-        name: variant.entry.to_owned(),
-        row: variant.row,
-        patch: None,
-        ptx_sha256: None,
-        smem_bytes: 0,
-        resources: None,
-        stages: Vec::new(),
-        counted: Vec::new(),
-        examined: Vec::new(),
-        timed: vec![timed(Mask::Full), timed(Mask::Causal)],
-        incumbent: Vec::new(),
-    }
+    let timed = vec![timed(Mask::Full), timed(Mask::Causal)];
+    Evaluation { timed, ..Evaluation::new(&Candidate::of_row(variant.row)) }
+}
+
+/// A row that was counted on one shape on the simulator.
+fn counted(shape: Shape, wavefronts: u64) -> Evaluation {
+    let evaluation = evaluation(0, shape, 1.0);
+    let problem = evaluation.timed[0].problem;
+    let numbers = [("shared_load.wavefronts".to_owned(), wavefronts)].into();
+    Evaluation { timed: Vec::new(), counted: vec![Counted { problem, ctas: 256, numbers }], ..evaluation }
 }
 
 #[test]
@@ -286,6 +284,13 @@ fn the_leaderboards_page_shows_every_holder_in_every_view() {
         }
         keep(home.path(), session.folder(), &mut |warning| panic!("{warning}")).expect("kept");
     }
+    let mut session =
+        Session::create(runs.path(), header(&Machine::simulator().name, "2026-11-20T15:00:00Z"))
+            .expect("created");
+    for wavefronts in [9_000, 8_000] {
+        session.append(EVALUATION, &counted(shapes[0], wavefronts)).expect("written");
+    }
+    keep(home.path(), session.folder(), &mut |warning| panic!("{warning}")).expect("kept");
     let board = write(home.path()).expect("written");
     let holders: usize = board.standings().iter().map(|standing| standing.records.len()).sum();
     assert!(holders > 40, "{holders}");
@@ -293,10 +298,10 @@ fn the_leaderboards_page_shows_every_holder_in_every_view() {
         assert_eq!(look.plots.len(), board.standings().len());
         assert_eq!(look.plots.iter().map(|plot| plot.marks).sum::<usize>(), holders);
         assert!(look.plots.iter().all(|plot| plot.lines == 1));
-        // A table each for two devices, and one of the sessions.
+        // A table each for two devices and the simulator, and one of the sessions.
         let rows: Vec<usize> = look.tables.iter().map(|table| table.rows).collect();
-        assert_eq!(rows.len(), 3);
-        assert_eq!((rows[0] + rows[1], rows[2]), (board.standings().len(), days.len()));
+        assert_eq!(rows.len(), 4);
+        assert_eq!((rows[..3].iter().sum(), rows[3]), (board.standings().len(), days.len() + 1));
     });
 }
 

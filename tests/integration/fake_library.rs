@@ -6,7 +6,7 @@ use cust::context::{Context, CurrentContext};
 use cust::memory::{CopyDestination, DeviceBuffer, GpuBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::graph::Timeline;
+use ferroflash::device::graph::{Graph, Timeline};
 use ferroflash::module::Library;
 use ferroflash::random_input::{self, InputKind};
 use ferroflash::reference::{narrow, reference};
@@ -252,6 +252,34 @@ impl Case {
         DeviceTensors { q, k, v, o: address(&self.o), ..DeviceTensors::default() }
     }
 
+    /// The launch as a graph, whose capture allocates nothing.
+    ///
+    /// # Safety
+    /// The case's tensors outlive the graph's replays.
+    unsafe fn captured(&self, attention: &Attention, plan: &Plan, timeline: &Timeline) -> Graph {
+        let free = || attention.device().memory_free().expect("known");
+        let reserved = free();
+        // SAFETY: the caller's.
+        let capture = |stream| unsafe { attention.launch(plan, &self.tensors(), stream) };
+        let graph = timeline.capture(capture).expect("captured");
+        assert_eq!(free(), reserved, "a launch allocates nothing");
+        graph
+    }
+
+    fn replayed(&mut self, timeline: &Timeline, graph: &Graph) {
+        // SAFETY: who captured it promised that the tensors live.
+        unsafe { timeline.replay(graph) }.expect("replayed");
+        timeline.finish().expect("done");
+        self.check();
+    }
+
+    fn launched(&mut self, attention: &Attention, plan: &Plan, timeline: &Timeline) {
+        // SAFETY: the tensors are the case's, and the launch is waited for.
+        unsafe { attention.launch(plan, &self.tensors(), timeline.stream()) }.expect("launched");
+        timeline.finish().expect("done");
+        self.check();
+    }
+
     /// Asserts that O is right, and makes it wrong for the next time.
     fn check(&mut self) {
         let o = self.o.as_host_vec().expect("read");
@@ -274,27 +302,19 @@ fn splits_are_captured_and_replayed() {
     let mut case = Case::new();
     let plan = case.plan(&attention);
     let timeline = Timeline::new(&device).expect("a stream");
-    let free = || attention.device().memory_free().expect("known");
     // SAFETY: the case's tensors outlive the replays, which are finished each time.
     unsafe {
         attention.reserve(&plan, timeline.stream()).expect("reserved");
-        let reserved = free();
-        let graph =
-            timeline.capture(|stream| attention.launch(&plan, &case.tensors(), stream)).expect("captured");
-        assert_eq!(free(), reserved, "a launch allocates nothing");
+        let graph = case.captured(&attention, &plan, &timeline);
         // A larger workspace for later calls leaves the graph its own.
         let options = PlanOptions { splits: Splits::Count(6), ..PlanOptions::new() };
         let larger = attention.planner().plan(&case.problem, &options).expect("planned");
         assert!(larger.workspace_bytes() > plan.workspace_bytes());
         attention.reserve(&larger, timeline.stream()).expect("reserved");
         for _ in 0..3 {
-            timeline.replay(&graph).expect("replayed");
-            timeline.finish().expect("done");
-            case.check();
+            case.replayed(&timeline, &graph);
         }
-        attention.launch(&larger, &case.tensors(), timeline.stream()).expect("launched");
-        timeline.finish().expect("done");
-        case.check();
+        case.launched(&attention, &larger, &timeline);
     }
 }
 
@@ -308,26 +328,16 @@ fn wgmma_is_captured_and_replayed() {
     let plan = attention.plan(&problem).expect("planned");
     assert_eq!(plan.kernel().row.isa, Isa::Wgmma, "{}", plan.kernel().entry);
     let timeline = Timeline::new(&device).expect("a stream");
-    let free = || attention.device().memory_free().expect("known");
     // SAFETY: the cases' tensors outlive the replays, which are finished each time.
     unsafe {
         attention.reserve(&plan, timeline.stream()).expect("reserved");
-        let reserved = free();
         // No tensor map was made before: those of the first launch are made while the stream is captured.
-        let graph =
-            timeline.capture(|stream| attention.launch(&plan, &first.tensors(), stream)).expect("captured");
-        assert_eq!(free(), reserved, "a launch allocates nothing");
+        let graph = first.captured(&attention, &plan, &timeline);
         for _ in 0..2 {
-            timeline.replay(&graph).expect("replayed");
-            timeline.finish().expect("done");
-            first.check();
+            first.replayed(&timeline, &graph);
         }
-        attention.launch(&plan, &second.tensors(), timeline.stream()).expect("launched");
-        timeline.finish().expect("done");
-        second.check();
-        timeline.replay(&graph).expect("replayed");
-        timeline.finish().expect("done");
-        first.check();
+        second.launched(&attention, &plan, &timeline);
+        first.replayed(&timeline, &graph);
     }
 }
 

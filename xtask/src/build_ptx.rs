@@ -215,28 +215,10 @@ pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Rows) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels_gpu::row::{Accumulation, Dtype, Schedule};
+    use kernels_gpu::table::row_of;
 
-    const WGMMA: Row = Row {
-        isa: Isa::Wgmma,
-        dtype: Dtype::Bf16,
-        head_dim: 128,
-        block_m: 128,
-        block_n: 128,
-        warps: 12,
-        stages: 2,
-        acc: Accumulation::F32,
-        min_ctas: 1,
-        warp_rows: 16,
-        schedule: Schedule::Grid,
-    };
-
-    /// The table's rows, and one of wgmma whatever the table has.
-    fn all_rows() -> Rows {
-        let mut rows = rows::of_table();
-        rows.insert(WGMMA.entry_name(), WGMMA);
-        rows
-    }
+    /// A row of the table with wgmma.
+    const WGMMA: &str = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent";
 
     fn fake_ptx(rows: &Rows, isa: Isa) -> (Isa, String) {
         let arch = isa.arch();
@@ -249,17 +231,16 @@ mod tests {
 
     #[test]
     fn entries_and_rows_must_be_the_same() {
-        let rows = all_rows();
+        let rows = rows::of_table();
         let names: Vec<&str> = names(&rows, "sm_80").into_iter().collect();
         assert!(same_names(&names, "sm_80", &rows).is_ok());
         let lacking = same_names(&names[1..], "sm_80", &rows).expect_err("one is lacking").to_string();
         assert_eq!(lacking, format!("rows without an entry in the PTX of sm_80: {}", names[0]));
         // A kernel that the other family should hold is a foreign one.
-        let wgmma = WGMMA.entry_name();
-        let foreign = same_names(&[&names[..], &[&wgmma]].concat(), "sm_80", &rows);
+        let foreign = same_names(&[&names[..], &[WGMMA]].concat(), "sm_80", &rows);
         assert_eq!(
             foreign.expect_err("one too many").to_string(),
-            format!("entries in the PTX of sm_80 without a row: {wgmma}")
+            format!("entries in the PTX of sm_80 without a row: {WGMMA}")
         );
         assert!(same_names(&names, "sm_90a", &rows).is_err());
     }
@@ -267,7 +248,7 @@ mod tests {
     #[test]
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = all_rows();
+        let rows = rows::of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
         for (entry, row) in &rows {
             let text =
@@ -295,7 +276,7 @@ mod tests {
     #[test]
     fn a_family_without_rows_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = all_rows();
+        let rows = rows::of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
         assert!(folder.path().join("sm_90a.ptx").is_file());
         let rows = family_rows(&rows, "sm_80");
@@ -304,7 +285,7 @@ mod tests {
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.families.len(), 1);
         // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
-        let rows = Rows::from([(WGMMA.entry_name(), WGMMA)]);
+        let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
         assert_eq!(names(&rows, "sm_80").len(), COMBINE_VARIANTS.len());
     }
 }

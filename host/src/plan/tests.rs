@@ -18,19 +18,8 @@ const TALL_SPLIT: Row = Row { schedule: Schedule::Split, ..ROW };
 pub(crate) const PERSISTENT: Row = Row { schedule: Schedule::Persistent, ..ROW };
 
 /// A row with wgmma, for tests to vary, and one that splits keys.
-pub(crate) const WGMMA: Row = Row {
-    isa: Isa::Wgmma,
-    dtype: Dtype::F16,
-    head_dim: 128,
-    block_m: 128,
-    block_n: 128,
-    warps: 12,
-    stages: 2,
-    acc: Accumulation::F32,
-    min_ctas: 1,
-    warp_rows: 16,
-    schedule: Schedule::Grid,
-};
+pub(crate) const WGMMA: Row =
+    Row { schedule: Schedule::Grid, ..row_of("fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent") };
 pub(crate) const WGMMA_SPLIT: Row = Row { schedule: Schedule::Split, ..WGMMA };
 /// The same without.
 const WIDE: Row = Row { isa: Isa::Mma, block_n: 64, warps: 4, stages: 1, warp_rows: 32, ..WGMMA };

@@ -1,6 +1,6 @@
 //! A place of the leaderboard over time: one small chart a place.
 
-use super::scale::{Scale, digits, label};
+use super::scale::{Scale, digits};
 use super::svg::Drawing;
 use crate::leaderboard::{Leaderboard, Place, Standing};
 use crate::statistics::Interval;
@@ -23,8 +23,8 @@ pub struct CourseChart {
     pub title: String,
     /// Its device.
     pub device: String,
-    /// What the score counts. Lower is better.
-    pub measure: String,
+    /// What the scores count. Lower is better.
+    pub unit: String,
     /// The holders, the latest last.
     pub points: Vec<CoursePoint>,
 }
@@ -42,12 +42,14 @@ pub struct CoursePoint {
     pub note: String,
 }
 
-/// A chart for every place of a leaderboard, in its order.
+/// A chart for every place of a leaderboard, in its order, in the unit that suits its scores.
 pub fn courses(leaderboard: &Leaderboard) -> Vec<CourseChart> {
     leaderboard.standings().iter().map(course).collect()
 }
 
 fn course(standing: &Standing) -> CourseChart {
+    let most = standing.records.iter().map(|record| record.score.high).fold(0.0, f64::max);
+    let (unit, size) = standing.best().measure.unit_for(most);
     let points = standing.records.iter().map(|record| {
         let mut note = format!("{}, {}", record.row.entry_name(), record.commit);
         if let Some(tflops) = record.tflops {
@@ -56,13 +58,15 @@ fn course(standing: &Standing) -> CourseChart {
         if let Some(reason) = &record.reason {
             note += &format!("\nslower, because: {reason}");
         }
-        CoursePoint { when: record.when.clone(), score: record.score, note }
+        let Interval { low, estimate, high } = record.score;
+        let score = Interval { low: low / size, estimate: estimate / size, high: high / size };
+        CoursePoint { when: record.when.clone(), score, note }
     });
     let Place { device, shape, dtype, mask } = &standing.place;
     CourseChart {
         title: format!("{shape} {} {mask}", dtype.name()),
         device: device.clone(),
-        measure: standing.best().measure.to_string(),
+        unit: unit.to_owned(),
         points: points.collect(),
     }
 }
@@ -73,7 +77,7 @@ impl CourseChart {
         let mut drawing = Drawing::new("", WIDTH, HEIGHT, &self.title);
         let class = if self.title.chars().count() > TITLE_LETTERS { "title long" } else { "title" };
         drawing.text(class, "start", [0.0, 12.0], &self.title);
-        drawing.text("", "start", [0.0, 30.0], &format!("{} on {}", self.measure, self.device));
+        drawing.text("", "start", [0.0, 30.0], &format!("{} on {}", self.unit, self.device));
         let points: Vec<&CoursePoint> = self.points.iter().filter(|point| is_measured(point)).collect();
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             drawing.text("", "middle", [WIDTH / 2.0, HEIGHT / 2.0], "Nothing was measured.");
@@ -84,7 +88,7 @@ impl CourseChart {
         for tick in y.ticks() {
             let at = y.place(tick);
             drawing.line("grid", [LEFT, at], [WIDTH - RIGHT, at]);
-            drawing.text("", "end", [LEFT - 6.0, at], &label(tick));
+            drawing.text("", "end", [LEFT - 6.0, at], &y.label(tick));
         }
         let inside = WIDTH - LEFT - RIGHT - 20.0;
         let x = |i: usize| match points.len() {
@@ -107,7 +111,7 @@ impl CourseChart {
                 "{}: {} {} ({}–{})\n{}",
                 point.when,
                 digits(estimate, 4),
-                self.measure,
+                self.unit,
                 digits(low, 4),
                 digits(high, 4),
                 point.note
@@ -165,7 +169,7 @@ mod tests {
         let chart = CourseChart {
             title: "1,8,512,64".to_owned(),
             device: "sim".to_owned(),
-            measure: "wavefronts per FLOP".to_owned(),
+            unit: "wavefronts per FLOP".to_owned(),
             points: vec![point(0.000_412_3), point(0.000_380_1)],
         };
         assert!(chart.svg().contains("0.0003801 wavefronts"), "{}", chart.svg());

@@ -67,6 +67,16 @@ impl Scale {
         let (first, last) = ((self.low / step).ceil() as i64, (self.high / step + 1e-9).floor() as i64);
         (first..=last).map(|n| n as f64 * step).collect()
     }
+
+    /// A tick in words: with the decimals that tell it from the next one.
+    pub(super) fn label(&self, tick: f64) -> String {
+        let unit = match self.form {
+            Form::Linear { step } => step,
+            Form::Log => tick,
+        };
+        let decimals = (-unit.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize;
+        format!("{tick:.decimals$}")
+    }
 }
 
 /// The least and the greatest of positive values; 1 without any.
@@ -82,11 +92,6 @@ fn round_step(length: f64) -> f64 {
     let decade = 10f64.powf(rough.log10().floor());
     let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * decade >= rough * 0.9).unwrap_or(10.0);
     digit * decade
-}
-
-/// A value as a tick label: as many digits as it takes.
-pub(super) fn label(value: f64) -> String {
-    digits(value, 3)
 }
 
 /// A value with so many significant digits, and no needless ones.
@@ -128,10 +133,33 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_no_needless_digits() {
+    fn ticks_are_labelled_with_what_tells_them_apart() {
+        let labels =
+            |scale: &Scale| -> Vec<String> { scale.ticks().iter().map(|tick| scale.label(*tick)).collect() };
+        let log = Scale::from_zero(&[0.2, 9.0], &[0.2, 9.0], [0.0, 1.0]);
+        assert_eq!(labels(&log), ["0.1", "0.2", "0.5", "1", "2", "5", "10"]);
         assert_eq!(
-            [0.0, 0.5, 0.015, 2.0, 12.5, 1500.0].map(label),
-            ["0", "0.5", "0.015", "2", "12.5", "1500"]
+            labels(&Scale::from_zero(&[0.7], &[0.7], [0.0, 1.0])),
+            ["0.0", "0.2", "0.4", "0.6", "0.8"]
         );
+        assert_eq!(labels(&Scale::around(&[1000.0, 1001.0], [0.0, 1.0])), ["998", "1000", "1002", "1004"]);
+        // A chart over time has room for five letters.
+        for first in (1..1000).map(f64::from) {
+            for change in [0.0, 0.001, 0.03, 0.5] {
+                let scale = Scale::around(&[first, first * (1.0 + change)], [0.0, 1.0]);
+                let labels = labels(&scale);
+                assert!(labels.len() >= 2 && labels.windows(2).all(|two| two[0] != two[1]), "{labels:?}");
+                assert!(labels.iter().all(|label| label.len() <= 5), "{labels:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_have_no_needless_digits() {
+        let values =
+            [(0.0, "0"), (0.5, "0.5"), (0.01502, "0.015"), (2.0, "2"), (12.54, "12.5"), (1500.0, "1500")];
+        for (value, text) in values {
+            assert_eq!(digits(value, 3), text);
+        }
     }
 }

@@ -131,22 +131,13 @@ fn timers_disagree(timed: &Timed) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job;
     use crate::problem_spec::Mask;
 
     fn timed(fresh_us: f64) -> Timed {
         let shape = "8,16,16,512,512,64".parse().expect("a shape");
         let problem = ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: Mask::Full };
-        Timed {
-            problem,
-            entry: "x".to_owned(),
-            ctas: 1,
-            resident_ctas_per_sm: 1,
-            warm_us: vec![200.0],
-            cold_us: vec![],
-            fresh_us: vec![fresh_us],
-            wall_us: None,
-            sm_clock_mhz: None,
-        }
+        Timed { warm_us: vec![200.0], fresh_us: vec![fresh_us], ..job::tests::timed(problem, "x", fresh_us) }
     }
 
     #[test]

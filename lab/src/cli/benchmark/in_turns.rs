@@ -7,7 +7,7 @@ use crate::cli::lab::Lab;
 use crate::cli::misuse;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
-use crate::job::{Report, Task, Timed};
+use crate::job::Timed;
 use crate::kernels::KernelRef;
 use crate::problem_spec::ProblemSpec;
 use crate::stages::Watcher;
@@ -20,8 +20,6 @@ use std::path::PathBuf;
 
 /// The record of a comparison.
 const COMPARED: &str = "compared";
-/// Timed replays of each kernel.
-const REPS: u32 = 41;
 
 /// One row on one problem, compared with the one that all are compared with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,17 +85,7 @@ fn compare(lab: &Lab, against: &Row, rows: &[Row]) -> Result<Vec<Compared>> {
     let kernel = KernelRef { folder, entry: entries.remove(0) };
     screen.stage(&kernel.entry, &format!("measure in turns with {}", entries.len()));
     let problems = context.config.problems.of_row(against, false)?;
-    let task = Task::Fresh { against: entries, reps: REPS };
-    let limit = context.config.limits.benchmark_s.duration();
-    let report = context.child(&kernel, "in-turns", "benchmark", task, problems, limit)?.report;
-    let timed = match report {
-        Report::Timed(timed) => timed,
-        Report::Refused(refusal) => {
-            let reason = format!("{}: {}", refusal.fault, refusal.evidence);
-            return Err(Error::Missing { what: "a measurement", reason });
-        }
-        _ => Vec::new(),
-    };
+    let timed = context.in_turns(&kernel, entries, ["in-turns", "benchmark"], problems)?;
     let confidence = context.config.thresholds.confidence.get().min(0.999);
     compared(&timed, &kernel.entry, Bootstrap { confidence, ..Bootstrap::default() })
 }
@@ -174,21 +162,13 @@ fn show(lab: &Lab, against: &Row, compared: &[Compared], as_json: bool) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job;
     use crate::problem_spec::Mask;
 
     fn timed(entry: &str, mask: Mask, us: f64) -> Timed {
         let shape = "1,1,1,64,64,64".parse().expect("a shape");
-        Timed {
-            problem: ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask },
-            entry: entry.to_owned(),
-            ctas: 1,
-            resident_ctas_per_sm: 1,
-            warm_us: Vec::new(),
-            cold_us: Vec::new(),
-            fresh_us: (0..20).map(|i| us * (1.0 + f64::from(i % 3) * 1e-3)).collect(),
-            wall_us: None,
-            sm_clock_mhz: None,
-        }
+        let problem = ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask };
+        job::tests::timed(problem, entry, us)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{Error, Result};
 use crate::gate::{GateRule, Pairs, Samples, Subject, Verdict, run};
-use crate::job::{Report, Task, Timed};
+use crate::job::Timed;
 use crate::kernels::KernelRef;
 use crate::leaderboard::Standing;
 use crate::merge::side_by_side;
@@ -18,8 +18,6 @@ use crate::statistics::Bootstrap;
 use crate::tree::Tree;
 use std::path::Path;
 
-/// Timed replays of each kernel in one measurement.
-const REPS: u32 = 41;
 /// What is planted where nothing is compiled: well over any threshold.
 const PLANTED_INSTRUCTIONS: u32 = 512;
 
@@ -143,17 +141,7 @@ pub(super) fn samples(
     let context = &lab.context;
     let out = context.ptx_folder(&format!("{name}-and-best"));
     let (kernel, against) = side_by_side(other, best, &out)?;
-    let task = Task::Fresh { against, reps: REPS };
-    let limit = context.config.limits.benchmark_s.duration();
-    let report = context.child(&kernel, name, "gate", task, vec![*problem], limit)?.report;
-    let timed = match report {
-        Report::Timed(timed) => timed,
-        Report::Refused(refusal) => {
-            let reason = format!("{}: {}", refusal.fault, refusal.evidence);
-            return Err(Error::Missing { what: "a measurement", reason });
-        }
-        _ => Vec::new(),
-    };
+    let timed = context.in_turns(&kernel, against, [name, "gate"], vec![*problem])?;
     let [other, best] = timed.as_slice() else {
         return Err(Error::Missing {
             what: "a measurement",

@@ -1,7 +1,7 @@
 //! The chart twice: wide, with names beside the lines, and narrow, with names below. The style sheet shows the one that fits.
 
 use super::{Column, Series, SeriesKind, SpeedChart, SpeedPoint, columns, measured};
-use crate::page::scale::{Scale, label};
+use crate::page::scale::Scale;
 use crate::page::svg::{Drawing, GREY, colour};
 use crate::statistics::Interval;
 
@@ -161,7 +161,7 @@ impl Plane<'_> {
         for tick in self.y.ticks() {
             let at = self.y.place(tick);
             drawing.line("grid", [left, at], [right, at]);
-            drawing.text("", "end", [left - 8.0, at], &label(tick));
+            drawing.text("", "end", [left - 8.0, at], &self.y.label(tick));
         }
         drawing.line("axis", [left, bottom], [right, bottom]);
         let mut free_from = f64::NEG_INFINITY;
