@@ -206,7 +206,10 @@ impl Counted {
     }
 }
 
-/// Runs a kernel on the simulator with every check on, and counts.
+/// The inputs of every count: softmax takes a branch wherever a maximum grows, so other values are other counts.
+const COUNTED_SEED: u64 = 0;
+
+/// Runs a kernel on the simulator with every check on, and counts; in a shaken schedule, and on other inputs, where a seed says so.
 ///
 /// # Errors
 /// [`ferroflash::Error::Simulation`] where the kernel breaks a rule; whatever else keeps it from running.
@@ -214,10 +217,9 @@ pub fn count(
     library: &Arc<Library>,
     kernel: &Arc<Kernel>,
     spec: &ProblemSpec,
-    schedule: Option<u64>,
-    seed: u64,
+    seed: Option<u64>,
 ) -> Result<Counted> {
-    let schedule = schedule.map_or(Schedule::Deterministic, Schedule::Seeded);
+    let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
     let device =
         Arc::new(SimDevice::new(SimOptions { model: model(kernel), schedule, ..SimOptions::default() }));
     let attention = Attention::new(device.clone(), library.clone())?;
@@ -230,7 +232,7 @@ pub fn count(
     };
     let options = PlanOptions { splits, ..PlanOptions::new() };
     let plan = attention.planner().with_kernel(&problem, kernel, &options)?;
-    let [q, k, v] = qkv(&problem, InputKind::Random, seed);
+    let [q, k, v] = qkv(&problem, InputKind::Random, seed.unwrap_or(COUNTED_SEED));
     attention.forward_with(&plan, &HostTensors { q: &q, k: &k, v: &v, seqlens_k: None }, true)?;
     // A launch that succeeded has a report.
     let report = device.report(&kernel.entry);

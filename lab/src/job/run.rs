@@ -28,10 +28,10 @@ fn perform(job: &Job) -> Result<Report> {
         Task::Count { schedules } => {
             let mut counted = Vec::new();
             for spec in &job.problems {
-                counted.push(kernels::count(&library, &kernel, spec, None, job.seed)?);
+                counted.push(kernels::count(&library, &kernel, spec, None)?);
                 for schedule in 0..*schedules {
                     let seed = job.seed.wrapping_add(1 + schedule);
-                    kernels::count(&library, &kernel, spec, Some(seed), seed)?;
+                    kernels::count(&library, &kernel, spec, Some(seed))?;
                 }
             }
             Ok(Report::Counted(counted))

@@ -1,12 +1,15 @@
 //! The lab where nothing is compiled: searches of a folder of kernels, and a gate that plants what it has to find.
 
 use crate::support::{Ended, config, folder, lab, lab_with, mediocre, session, steps, write_kernels};
-use kernels_gpu::row::Row;
-use lab::kernels::KernelRef;
+use kernels_gpu::row::{Dtype, Row};
+use lab::job::{Job, Report, Task, in_child};
+use lab::kernels::{KernelRef, Machine};
 use lab::plant::{Plant, plant};
+use lab::problem_spec::{Mask, ProblemSpec};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The row that the self test and the gate take.
 const ROW: &str = "fwd_f16_d64_m64n64_w4s1c1";
@@ -136,6 +139,27 @@ fn what_is_not_in_the_folder_or_has_to_be_compiled_is_a_clear_error() {
         &["invert", ROW, "--device", "sim", "--ptx", ptx, "--only", "no-swizzle"],
     );
     assert!(ended.succeeded().stdout.contains("no-swizzle: a patch has to be compiled"), "{}", ended.stdout);
+}
+
+#[test]
+fn counts_are_those_of_the_kernel_whatever_a_session_draws_its_inputs_from() {
+    let home = folder();
+    let problem = ProblemSpec {
+        shape: "1,1,1,160,160,64".parse().expect("a shape"),
+        dtype: Dtype::F16,
+        mask: Mask::Causal,
+    };
+    let counted = |seed| {
+        let kernel = KernelRef { folder: kernels().to_owned(), entry: ROW.to_owned() };
+        let task = Task::Count { schedules: 0 };
+        let job = Job { kernel, task, problems: vec![problem], machine: Machine::simulator(), seed };
+        let (program, log) = (Path::new(env!("CARGO_BIN_EXE_lab")), home.path().join("log"));
+        in_child(program, &job, &log, Duration::from_secs(60)).expect("done").report
+    };
+    let first = counted(0);
+    assert!(matches!(first, Report::Counted(_)), "{first:?}");
+    // The first seed whose values would let a maximum grow once more.
+    assert_eq!(counted(70), first);
 }
 
 #[test]
