@@ -128,6 +128,7 @@ impl Browser {
         let asked = json!({ "format": "png", "captureBeyondViewport": true });
         let picture = self.call("Page.captureScreenshot", asked);
         let text = picture["data"].as_str().expect("a picture");
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
         std::fs::write(file, from_base64(text)).expect("written");
     }
 
