@@ -21,14 +21,25 @@ use std::sync::{Arc, Mutex, OnceLock};
 const GPU_REPEATS: usize = 250;
 /// The compute capability that runs kernels with wgmma.
 const WGMMA_SM: u32 = 90;
-/// Seeds of shaken schedules, beside the simulator's deterministic one.
+/// Seeds of shaken schedules for tiles that follow each other.
 const SEEDS: [u64; 2] = [1, 2];
 
 /// What a row is run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum On {
     Gpu,
-    Simulator(ptx_sim::Schedule),
+    Simulator,
+}
+
+impl On {
+    const ALL: [On; 2] = [On::Gpu, On::Simulator];
+
+    fn name(self) -> &'static str {
+        match self {
+            On::Gpu => "gpu",
+            On::Simulator => "simulator",
+        }
+    }
 }
 
 /// Kernels that share their references: those of one dtype and head_dim, on one device.
@@ -37,27 +48,20 @@ struct Key(On, u32, Dtype);
 
 /// The tests of this module: one a kernel and device.
 pub(crate) fn trials() -> Vec<Trial> {
-    let seeded =
-        SEEDS.map(|seed| (format!("simulator::seed_{seed}"), On::Simulator(ptx_sim::Schedule::Seeded(seed))));
-    let devices = [
-        ("gpu::odd_lengths".to_owned(), On::Gpu),
-        ("simulator::in_order".to_owned(), On::Simulator(ptx_sim::Schedule::Deterministic)),
-    ];
-    let trial = |(name, on): (String, On)| {
+    let odd_lengths = On::ALL.into_iter().flat_map(|on| {
         VARIANTS.iter().map(move |variant| {
-            Trial::ignorable_test(format!("{name}::{}", variant.entry), move || kernel_is_right(on, variant))
+            let name = format!("{}::odd_lengths::{}", on.name(), variant.entry);
+            Trial::ignorable_test(name, move || kernel_is_right(on, variant))
         })
-    };
+    });
     let conflicts = VARIANTS.iter().map(|variant| {
         Trial::test(format!("simulator::bank_conflicts::{}", variant.entry), || no_bank_conflicts(variant))
     });
-    let strided = [("gpu", On::Gpu), ("simulator", On::Simulator(ptx_sim::Schedule::Deterministic))];
-    let strided = strided.into_iter().flat_map(|(name, on)| {
+    let strided = On::ALL.into_iter().flat_map(|on| {
         let wgmma = VARIANTS.iter().filter(|variant| variant.row.isa == Isa::Wgmma);
         wgmma.map(move |variant| {
-            Trial::ignorable_test(format!("{name}::strides::{}", variant.entry), move || {
-                strided_tensors_are_right(on, variant)
-            })
+            let name = format!("{}::strides::{}", on.name(), variant.entry);
+            Trial::ignorable_test(name, move || strided_tensors_are_right(on, variant))
         })
     });
     let persistent = VARIANTS.iter().filter(|variant| variant.row.schedule == Schedule::Persistent);
@@ -66,14 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             tiles_that_follow_each_other_are_right(variant)
         })
     });
-    devices
-        .into_iter()
-        .chain(seeded)
-        .flat_map(trial)
-        .chain(conflicts)
-        .chain(strided)
-        .chain(many_tiles)
-        .collect()
+    odd_lengths.chain(conflicts).chain(strided).chain(many_tiles).collect()
 }
 
 /// A device of one SM, whose few CTAs have many tiles each: long and short ones after each other, with NaN in some.
@@ -112,15 +109,14 @@ fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Fa
         return Ok(Completion::ignored_with(reason));
     }
     let simulator;
+    let Row { head_dim, dtype, acc, .. } = variant.row;
     let attention = match on {
         On::Gpu => gpu().as_ref().map_err(Error::to_string)?,
-        On::Simulator(schedule) => {
-            let options = SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() };
-            simulator = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+        On::Simulator => {
+            simulator = shaken(head_dim, dtype).map_err(|error| error.to_string())?;
             &simulator
         }
     };
-    let Row { head_dim, dtype, acc, .. } = variant.row;
     let sizes = Sizes { batch: 2, heads_q: 6, heads_kv: 2, seqlen_q: 150, seqlen_k: 300, head_dim };
     let gap = i64::from(head_dim) + 8;
     let strides = |batch, head, row| ElementStrides { batch, head, row, dim: 1 };
@@ -215,6 +211,13 @@ pub(crate) fn missing_gpu() -> Option<String> {
     }
 }
 
+/// A simulated device that has the shared memory for every row, and runs warps and lands copies in an order of its own for each
+/// head_dim and dtype: kernels of both dtypes are alike, so that each is seen in two orders.
+fn shaken(head_dim: u32, dtype: Dtype) -> Result<Attention, Error> {
+    let schedule = ptx_sim::Schedule::Seeded(u64::from(head_dim) + u64::from(dtype == Dtype::Bf16));
+    Attention::simulator(None, SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() })
+}
+
 fn gpu() -> &'static Result<Attention, Error> {
     static GPU: OnceLock<Result<Attention, Error>> = OnceLock::new();
     GPU.get_or_init(|| Attention::cuda(&CudaOptions::default()))
@@ -259,10 +262,8 @@ fn verify(Key(on, head_dim, dtype): Key) -> Result<Vec<RowReport>, String> {
     let simulator;
     let (attention, grid, repeats) = match on {
         On::Gpu => (gpu().as_ref().map_err(Error::to_string)?, Grid::Odd, GPU_REPEATS),
-        On::Simulator(schedule) => {
-            // It has the shared memory for every row.
-            let options = SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() };
-            simulator = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+        On::Simulator => {
+            simulator = shaken(head_dim, dtype).map_err(|error| error.to_string())?;
             (&simulator, Grid::Quick, 1)
         }
     };
