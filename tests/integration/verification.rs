@@ -4,9 +4,9 @@ use crate::support;
 use ferroflash::module::kernels_of_table;
 use ferroflash::reference::{narrow, reference_of};
 use ferroflash::verification::{Grid, KernelRun, Observer, RowReport, RunKernel, verify_rows};
-use ferroflash::{Error, Output, Row, Schedule, Splits};
+use ferroflash::{Dtype, Error, Layout, Output, Row, Schedule, Splits};
 use kernels_gpu::manifest::Kernel;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +14,7 @@ support::trials!(
     right_kernels_pass_in_every_case,
     each_planted_error_is_reported_with_its_case,
     a_run_that_differs_is_found,
+    the_quick_grid_has_the_other_layout_of_every_case_for_the_other_dtype,
     the_odd_grid_has_every_length_ratio_and_mask,
     grids_have_every_way_to_split_and_every_group_with_and_without_lengths,
 );
@@ -116,7 +117,7 @@ fn right_kernels_pass_in_every_case() {
         assert_eq!((report.failed, &report.first_failure), (0, &None), "{report:?}");
         let splits = report.entry.ends_with("_split");
         let cases = Grid::Quick.cases().into_iter().filter(|case| splits || !case.lengths).count();
-        assert_eq!((report.cases, report.repeats), (2 * cases, 3));
+        assert_eq!((report.cases, report.repeats), (cases, 3), "in one layout each");
         assert!(report.worst_ratio > 0.0 && report.worst_ratio < 1.0, "{report:?}");
     }
     assert_eq!(seen.finished.len(), reports.len());
@@ -144,6 +145,13 @@ fn a_run_that_differs_is_found() {
     assert!(reports.iter().all(|report| report.failed > 0 && report.repeats < 250), "{reports:?}");
 }
 
+fn the_quick_grid_has_the_other_layout_of_every_case_for_the_other_dtype() {
+    for case in Grid::Quick.cases() {
+        let layouts = [Dtype::F16, Dtype::Bf16].map(|dtype| Grid::Quick.layouts(&case, dtype));
+        assert_eq!(layouts.concat().iter().collect::<HashSet<_>>().len(), 2, "{case}");
+    }
+}
+
 fn the_odd_grid_has_every_length_ratio_and_mask() {
     let lengths = [1, 17, 63, 65, 127, 199, 513, 1023];
     let cases = Grid::Odd.cases();
@@ -167,8 +175,10 @@ fn grids_have_every_way_to_split_and_every_group_with_and_without_lengths() {
         let mut ways = BTreeSet::new();
         let mut groups = BTreeSet::new();
         for case in grid.cases() {
-            let options = [0, 1].map(|layout| case.options(&row, layout).splits);
-            ways.extend(options.map(|splits| match splits {
+            let layouts = grid.layouts(&case, row.dtype).iter();
+            let splits =
+                layouts.map(|&layout| case.options(&row, usize::from(layout == Layout::Bshd)).splits);
+            ways.extend(splits.map(|splits| match splits {
                 Splits::Auto => "auto".to_owned(),
                 Splits::Count(count) => count.to_string(),
                 Splits::Size(_) => "size".to_owned(),

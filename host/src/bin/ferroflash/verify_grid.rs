@@ -93,8 +93,9 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         }));
     } else {
         let (passed, total, problems) = (reports.len() - failed, reports.len(), grid.cases().len());
+        let layouts = if matches!(grid, Grid::Odd) { " in two layouts each" } else { "" };
         output::print(&format!(
-            "{passed} of {total} kernels right on {problems} problems in two layouts each, on {}, in {time_s:.0} s",
+            "{passed} of {total} kernels right on {problems} problems{layouts}, on {}, in {time_s:.0} s",
             engine.name()
         ));
     }
