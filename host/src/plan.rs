@@ -84,7 +84,7 @@ pub enum Combine {
     /// As is estimated to be faster.
     #[default]
     Auto,
-    /// In the same launch, by the CTA of each tile that finishes last. Only kernels without wgmma can, and up to 4096 tiles.
+    /// In the same launch, by the CTA of each tile that finishes last: up to 4096 tiles.
     Fused,
     /// In a launch of its own.
     Kernel,
@@ -265,9 +265,9 @@ impl Plan {
                 limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
                 Ok(true)
             }
-            Combine::Auto => Ok(self.kernel.row.isa == Isa::Mma
-                && tiles <= COUNTERS_MAX
-                && self.tile_partial_bytes() <= preference::FUSED_PARTIAL_BYTES),
+            Combine::Auto => {
+                Ok(tiles <= COUNTERS_MAX && self.tile_partial_bytes() <= preference::FUSED_PARTIAL_BYTES)
+            }
         }
     }
 

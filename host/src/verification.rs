@@ -21,7 +21,7 @@ use crate::reference::row_start;
 use crate::tolerance::Verdict;
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -216,11 +216,11 @@ impl Progress<'_> {
         Ok(())
     }
 
-    /// Compares the two ways to merge splits, where a kernel has both: every bit must be the same. Rows that are more and less than a
-    /// block's, splits without keys, sequences without any and of NaN behind their last key are among it.
+    /// Compares the two ways to merge splits: every bit must be the same. Rows that are more and less than a block's, splits without
+    /// keys, sequences without any and of NaN behind their last key are among it.
     fn compare_combines(&mut self, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let row = self.kernel.row;
-        if (row.isa, row.schedule) != (Isa::Mma, Schedule::Split) {
+        if row.schedule != Schedule::Split {
             return Ok(());
         }
         let start = Instant::now();

@@ -9,17 +9,15 @@ use crate::divisor::Divisor;
 use crate::element::Element;
 use crate::epilogue::{lse_index, output_row, past_rows};
 use crate::forward::Config;
-use crate::geometry::{
-    COMBINE_PARTS, COMBINE_ROWS_A_WARP, COMBINE_THREADS, SPLITS_MAX, combine_rows, threads,
-};
+use crate::geometry::{COMBINE_PARTS, COMBINE_ROWS_A_WARP, COMBINE_THREADS, SPLITS_MAX, combine_rows};
 use crate::params::{CombineParams, ForwardParams};
+use crate::ptx::block_idx_x_again;
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
     atomic_inc_acq_rel, dynamic_smem, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
     st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
 };
-use crate::ptx::thread_idx_x_again;
-use crate::ptx::warp::{shfl_bfly, sync_threads_or};
+use crate::ptx::warp::shfl_bfly;
 use crate::scheduler::Work;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
@@ -74,28 +72,37 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
     let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
     let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse };
     // SAFETY: the caller's; nothing uses the CTA's shared memory.
-    unsafe { merge_rows::<E, 1, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), target) }
+    unsafe { merge_rows::<E, 1, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
 }
 
 /// Merges the splits of a tile in the CTA that comes here last: by then all of its splits are written.
 ///
+/// The threads that compute do so, `threads` of them of which this one is number `thread`; `sync` is a barrier of them all, and
+/// `sync_or` one that tells whether its condition holds for any of them.
+///
 /// The counter of the tile goes back to 0 with the last one, so that the next launch finds it as this one did.
 ///
 /// # Safety
-/// All threads of every CTA of the tile come here once, behind their writes of the partial O and LSE, and nobody needs the CTA's shared
-/// memory; the rest as for the kernel, with `counters` given.
+/// All those threads of every CTA of the tile come here once, behind their writes of the partial O and LSE, and nobody needs the CTA's
+/// tiles in shared memory; the rest as for the kernel, with `counters` given.
 #[inline(always)]
-pub unsafe fn merge_in_last_cta<C: Config>(params: &ForwardParams, work: &Work) {
+pub unsafe fn merge_in_last_cta<C: Config>(
+    params: &ForwardParams,
+    work: &Work,
+    (thread, threads): (u32, u32),
+    sync: impl Fn() + Copy,
+    sync_or: impl FnOnce(bool) -> bool,
+) {
     let splits = params.split.splits.value;
-    let counter = to_global(params.split.counters) + u64::from(work.tile(params, C::ROW.block_m)) * 4;
+    let tile = Work::tile_of_split(params, block_idx_x_again());
+    let counter = to_global(params.split.counters) + u64::from(tile) * 4;
     // The split's O and LSE are written by all, and all are done with shared memory.
-    sync_threads();
+    sync();
     // Released with it is what the barrier made this thread's: what all threads wrote. What the other CTAs released is acquired, and
     // the barrier below hands it on.
     // SAFETY: a counter of the workspace.
     let arrive = || unsafe { atomic_inc_acq_rel(counter, splits - 1) };
-    let thread = thread_idx_x_again();
-    if !sync_threads_or(thread == 0 && arrive() == splits - 1) {
+    if !sync_or(thread == 0 && arrive() == splits - 1) {
         return;
     }
     let partials = Partials {
@@ -115,31 +122,32 @@ pub unsafe fn merge_in_last_cta<C: Config>(params: &ForwardParams, work: &Work) 
             Target { index, o: output_row::<C>(params, work, first + row), lse }
         };
         let count = (past - first).min(at_a_time);
-        let threads = (thread, const { threads(&C::ROW) });
+        let threads = (thread, threads);
         // SAFETY: the caller's; at_a_time rows fit into shared memory and the warps.
         unsafe {
             // A wide row has few groups of many splits. More loads at a time would be more registers than the main loop has.
             if C::ROW.head_dim < 128 {
-                merge_rows::<C::Element, ROWS_A_WARP, 4, 2>(&partials, count, threads, target);
+                merge_rows::<C::Element, ROWS_A_WARP, 4, 2>(&partials, count, threads, sync, target);
             } else {
-                merge_rows::<C::Element, ROWS_A_WARP, 4, 4>(&partials, count, threads, target);
+                merge_rows::<C::Element, ROWS_A_WARP, 4, 4>(&partials, count, threads, sync, target);
             }
         }
         first += at_a_time;
     }
 }
 
-/// Merges `count` rows, by `threads` threads of which this one is number `thread`: `W` rows a warp, `P` parts a thread at a time, and
-/// `L` loads of each. The threads divide the parts of a row evenly.
+/// Merges `count` rows, by `threads` threads of which this one is number `thread`, whose barrier `sync` is: `W` rows a warp, `P` parts
+/// a thread at a time, and `L` loads of each. The threads divide the parts of a row evenly, or are more than those.
 ///
 /// # Safety
-/// All threads of the CTA take part, `count` is at most `W` · warps, and from the start of dynamic shared memory on there are
+/// All those threads take part, `count` is at most `W` · warps, and from the start of dynamic shared memory on there are
 /// [`crate::geometry::COMBINE_ROW_BYTES`] for each row that nobody else uses; the partial O and LSE are written, and the targets writable.
 #[inline(always)]
 unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>(
     partials: &Partials,
     count: u32,
     (thread, threads): (u32, u32),
+    sync: impl Fn(),
     target: impl Fn(u32) -> Target,
 ) {
     let weights = dynamic_smem();
@@ -150,8 +158,8 @@ unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>
     unsafe {
         weigh_splits::<W>(partials, count, (thread, threads), weights, &target);
         // The weights are there, and those of the sums that were there before are used.
-        sync_threads();
-        let turns = COMBINE_PARTS.div_ceil(threads);
+        sync();
+        let (turns, parts_a_turn) = (COMBINE_PARTS.div_ceil(threads), threads.min(COMBINE_PARTS));
         let mut turn = 0;
         while turn < count * turns {
             let mut parts = [Part::default(); P];
@@ -164,17 +172,17 @@ unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>
                 let o = (target(row).index * u64::from(chunks) + u64::from(chunk)) * 16;
                 *part = Part { weights: weights + row * WEIGHTS_BYTES, o: partials.o + o, group, past };
             }
-            let at = sums + (turn * threads + thread) * 16;
+            let at = sums + (turn * parts_a_turn + thread) * 16;
             let o = sum_of_parts::<P, L>(partials, &parts, groups);
             for i in 0..P {
                 if parts[i].past > 0 {
-                    st_shared_v4(at + i as u32 * threads * 16, o[i].map(f32::to_bits));
+                    st_shared_v4(at + i as u32 * parts_a_turn * 16, o[i].map(f32::to_bits));
                 }
             }
             turn += P as u32;
         }
         // The sums of all groups are there, and the weights are used.
-        sync_threads();
+        sync();
         let mut at = thread;
         while at < count * chunks {
             let (row, chunk) = partials.chunks.divide(at);

@@ -404,7 +404,8 @@ unsafe fn tile<C: Config, const M: usize, const N: usize, const D: usize, const 
             nonfinite::restore::<C>(params, &work, &key_blocks::<C>(params, &work), rows, threads);
         }
         if matches!(C::ROW.schedule, Schedule::Split) && params.split.counters != 0 {
-            merge_in_last_cta::<C>(params, &work);
+            let threads = (thread_idx_x_again(), geometry::threads(&C::ROW));
+            merge_in_last_cta::<C>(params, &work, threads, sync_threads, sync_threads_or);
         }
     }
 }

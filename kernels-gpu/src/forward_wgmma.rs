@@ -39,8 +39,10 @@ pub trait WgmmaConfig: Config {
 
 /// Threads of a warpgroup.
 const WARPGROUP: u32 = 128;
-/// The first named barrier by which consumers take turns; 0 is the one of the whole CTA.
-const FIRST_TURN: u32 = 1;
+/// The named barrier of all consumers; 0 is the one of the whole CTA.
+const CONSUMERS: u32 = 1;
+/// The first named barrier by which consumers take turns.
+const FIRST_TURN: u32 = 2;
 /// Tiles that the producer has handed out and that are not stored yet.
 const TILES_AHEAD: u32 = 3;
 /// Warps of the producer's warpgroup that look for NaN and infinities in V.

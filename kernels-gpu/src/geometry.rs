@@ -208,9 +208,14 @@ pub const fn smem_bytes(row: &Row) -> u32 {
     }
 }
 
-/// Query rows whose splits a CTA of [`Schedule::Split`] merges at a time, as far as its warps and its shared memory go.
+/// Query rows whose splits a CTA of [`Schedule::Split`] merges at a time, as far as the warps that compute and the tiles' shared
+/// memory go.
 pub const fn combine_rows(row: &Row) -> u32 {
-    let (room, of_warps) = (smem_bytes(row) / COMBINE_ROW_BYTES, COMBINE_ROWS_A_WARP * row.warps);
+    let (bytes, warps) = match row.isa {
+        Isa::Mma => (smem_bytes(row), row.warps),
+        Isa::Wgmma => (work_slots_offset(row), 4 * consumer_warpgroups(row)),
+    };
+    let (room, of_warps) = (bytes / COMBINE_ROW_BYTES, COMBINE_ROWS_A_WARP * warps);
     if room < of_warps { room } else { of_warps }
 }
 

@@ -91,7 +91,7 @@ pub struct SplitParams {
     /// LSE of each split, float32 `[splits, batch, heads_q, seqlen_q]`; unused for one split.
     pub partial_lse: u64,
     /// A u32 a block of query rows, 0 before the launch and after it, by which the last CTA of the block knows that it is to merge the
-    /// splits; 0 where there is one split, or the combine kernel merges them. Unused by [`crate::row::Isa::Wgmma`].
+    /// splits; 0 where there is one split, or the combine kernel merges them.
     pub counters: u64,
     /// Splits: at least ⌈key blocks / split_blocks⌉.
     pub splits: Divisor,

@@ -28,7 +28,7 @@ impl Work {
     /// starts first. Where the device holds all CTAs at once, two an SM, the shorter half in ascending order gives each long
     /// block a short one beside it (`ascending_blocks`).
     #[inline(always)]
-    pub fn of_head(params: &ForwardParams, index: u32, block_m: u32) -> Self {
+    pub fn of_head(params: &ForwardParams, index: u32, block_rows: u32) -> Self {
         let (blocks, within) = params.heads_together.divide(index);
         let (together, block) = params.query_blocks.divide(blocks);
         let head_index = together * params.heads_together.value + within;
@@ -37,7 +37,7 @@ impl Work {
             batch,
             head_q,
             head_kv: params.group.quotient(head_q),
-            first_row: block_in_order(params, block, params.ascending_blocks) * block_m,
+            first_row: block_in_order(params, block, params.ascending_blocks) * block_rows,
             split: 0,
             seqlen_k: params.seqlen_k,
         }
@@ -49,7 +49,7 @@ impl Work {
     pub fn of_split(
         params: &ForwardParams,
         index: u32,
-        block_m: u32,
+        block_rows: u32,
         seqlen_k: impl FnOnce(u32) -> u32,
     ) -> Self {
         let (splits, block) = params.query_blocks.divide(index);
@@ -59,17 +59,17 @@ impl Work {
             batch,
             head_q: head_kv * params.group.value,
             head_kv,
-            first_row: block_in_order(params, block, 0) * block_m,
+            first_row: block_in_order(params, block, 0) * block_rows,
             split,
             seqlen_k: seqlen_k(batch),
         }
     }
 
-    /// The number of the tile: the same for all of its splits.
+    /// The number of the tile that [`Self::of_split`] gives for `index`: the same for all of its splits.
     #[inline(always)]
-    pub fn tile(&self, params: &ForwardParams, block_m: u32) -> u32 {
-        let head_index = self.batch * params.tile_heads.value + self.head_kv;
-        head_index * params.query_blocks.value + self.first_row / block_m
+    pub fn tile_of_split(params: &ForwardParams, index: u32) -> u32 {
+        let (splits, block) = params.query_blocks.divide(index);
+        params.split.splits.quotient(splits) * params.query_blocks.value + block
     }
 }
 
@@ -149,9 +149,9 @@ pub struct KeyBlocks {
 impl KeyBlocks {
     /// All blocks that the rows of a tile see.
     #[inline(always)]
-    pub fn new(params: &ForwardParams, rows: Rows, work: &Work, block_m: u32, block_n: u32) -> Self {
+    pub fn new(params: &ForwardParams, rows: Rows, work: &Work, block_rows: u32, block_n: u32) -> Self {
         let count = rows.count(params);
-        let past_rows = if count - work.first_row < block_m { count } else { work.first_row + block_m };
+        let past_rows = if count - work.first_row < block_rows { count } else { work.first_row + block_rows };
         let end = rows.visible_end(params, past_rows - 1, work.seqlen_k).div_ceil(block_n);
         Self { first: 0, full: rows.visible_end(params, work.first_row, work.seqlen_k) / block_n, end }
     }
@@ -257,15 +257,20 @@ mod tests {
         let (query_blocks, tile_heads) = (Divisor::new(3), Divisor::new(2));
         let params = ForwardParams { query_blocks, tile_heads, split, ..params(50, 9, false, 3) };
         let mut seen = std::collections::BTreeSet::new();
-        let mut splits_of_tile = [0; 4 * 2 * 3];
+        let mut splits_of_tile = std::collections::BTreeMap::<u32, Vec<_>>::new();
         for index in 0..4 * 2 * 5 * 3 {
             let work = Work::of_split(&params, index, 64, |batch| 100 + batch);
             assert_eq!((work.head_q, work.seqlen_k), (work.head_kv * 3, 100 + work.batch));
             assert!(work.batch < 4 && work.head_kv < 2 && work.split < 5 && work.first_row < 150);
             assert!(seen.insert((work.batch, work.head_kv, work.split, work.first_row)));
-            splits_of_tile[work.tile(&params, 64) as usize] += 1;
+            let tile = Work::tile_of_split(&params, index);
+            splits_of_tile.entry(tile).or_default().push((work.batch, work.head_kv, work.first_row));
         }
-        assert_eq!(splits_of_tile, [5; 4 * 2 * 3]);
+        // As many tiles as counters, and of each nothing but its splits.
+        assert!(splits_of_tile.keys().copied().eq(0..4 * 2 * 3));
+        for splits in splits_of_tile.values() {
+            assert!(splits.len() == 5 && splits.iter().all(|tile| *tile == splits[0]), "{splits:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The kernels of one dtype and head_dim: which are preferred, without splits and with them, and how many CTAs an SM holds.
 
+use super::PlanOptions;
 use super::Splits;
 use super::preference::{self, BEST, Best, Mask};
 use super::reason::{Reason, Trace};
 use super::tensors::obstacle;
-use super::{Combine, PlanOptions};
 use crate::device::DeviceInfo;
 use crate::module;
 use crate::problem::Problem;
@@ -149,7 +149,6 @@ pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> boo
     let is_split = row.schedule == Schedule::Split;
     options.schedule.is_none_or(|schedule| schedule == row.schedule)
         && (is_split || (options.splits == Splits::Auto && !problem.has_lengths()))
-        && !(is_split && options.combine == Combine::Fused && row.isa == Isa::Wgmma)
 }
 
 /// Blocks of query rows of all heads and batch entries.

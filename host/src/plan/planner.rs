@@ -5,7 +5,7 @@ use super::preference;
 use super::reason::{NotWgmma, Reason, Trace};
 use super::splitting::{Because, Splitting};
 use super::tensors::{Obstacle, obstacle};
-use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
+use super::{Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::error::Error;
 use crate::module::{self, Library};
@@ -394,9 +394,6 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";
-    }
-    if options.combine == Combine::Fused {
-        wanted += " that merges its own splits";
     }
     if problem.has_lengths() {
         wanted += " that takes lengths on the device";

@@ -4,7 +4,7 @@ use super::preference::{CTAS_TO_READ, FUSED_PARTIAL_BYTES};
 use super::splitting::Because;
 use super::{COUNTERS_MAX, Combine, Plan, PlanOptions, Splits};
 use crate::problem::Problem;
-use kernels_gpu::row::{Isa, Schedule};
+use kernels_gpu::row::Schedule;
 use std::fmt;
 
 /// CTAs an SM with which it is busy to the end: some always wait for the tensor cores while others load.
@@ -142,8 +142,6 @@ pub enum NotWgmma {
 pub enum WhyCombine {
     /// It was asked for.
     Asked,
-    /// Kernels with wgmma do not merge.
-    Wgmma,
     /// There are more tiles than counters.
     Tiles {
         /// Counters.
@@ -197,7 +195,6 @@ impl Reason {
     pub(super) fn combine(plan: &Plan, options: &PlanOptions) -> Reason {
         let because = match options.combine {
             Combine::Fused | Combine::Kernel => WhyCombine::Asked,
-            Combine::Auto if plan.kernel.row.isa == Isa::Wgmma => WhyCombine::Wgmma,
             Combine::Auto if u64::from(plan.tiles()) > COUNTERS_MAX => {
                 WhyCombine::Tiles { most: COUNTERS_MAX }
             }
@@ -270,7 +267,6 @@ impl fmt::Display for Reason {
                 write!(f, "{place}: ")?;
                 match because {
                     WhyCombine::Asked => write!(f, "as asked for"),
-                    WhyCombine::Wgmma => write!(f, "kernels with wgmma do not merge"),
                     WhyCombine::Tiles { most } => write!(f, "there are counters for {most} tiles"),
                     WhyCombine::Bytes { most } => {
                         let is = if fused { "at most" } else { "over" };

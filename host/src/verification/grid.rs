@@ -5,7 +5,7 @@ use crate::plan::{Combine, PlanOptions, Splits};
 use crate::problem::{Layout, Problem, Sizes};
 use crate::random_input::{self, InputKind};
 use kernels_gpu::geometry::SPLITS_MAX;
-use kernels_gpu::row::{Dtype, Isa, Row, Schedule};
+use kernels_gpu::row::{Dtype, Row, Schedule};
 
 /// A set of problems, posed to every kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +77,7 @@ impl Case {
                 let size = self.seqlens.1.div_ceil(SPLITS_MAX).max(17);
                 let [one, two, three, most] = [1, 2, 3, SPLITS_MAX].map(Splits::Count);
                 let splits = [one, three, Splits::Size(size), two, most, Splits::Auto][variation % 6];
-                let combine = match row.isa {
-                    Isa::Mma => [Combine::Fused, Combine::Kernel][variation / 6 % 2],
-                    Isa::Wgmma => Combine::Auto,
-                };
+                let combine = [Combine::Fused, Combine::Kernel][variation / 6 % 2];
                 PlanOptions { splits, combine, ..PlanOptions::new() }
             }
             Schedule::Grid | Schedule::Persistent => {

@@ -3,21 +3,22 @@
 use super::ring::{Layout, Ring};
 use super::tile::{Tile, rows_differ};
 use super::walk::{ALWAYS, AS_NEEDED, Fragments, NEVER, Walk};
-use super::{FIRST_TURN, NO_MORE, TILES_AHEAD, WARPGROUP};
+use super::{CONSUMERS, FIRST_TURN, NO_MORE, TILES_AHEAD, WARPGROUP};
+use crate::combine::merge_in_last_cta;
 use crate::descriptor::{self, Descriptor};
 use crate::element::Element;
 use crate::epilogue::{Position, merge_warps, store_lse, store_output_from_registers, store_partial};
-use crate::forward::Config;
+use crate::forward::{Config, work_of};
 use crate::geometry;
 use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
 use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_wait};
 use crate::ptx::memory::ld_shared;
-use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{first_lane, sync_warp};
-use crate::ptx::warpgroup::{named_barrier_arrive, named_barrier_sync};
+use crate::ptx::warpgroup::{named_barrier_arrive, named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::{wgmma_commit_group, wgmma_fence, wgmma_wait_group};
+use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::Schedule;
 use crate::scheduler::KeyBlocks;
 use crate::softmax::{OnlineSoftmax, scale_rows};
@@ -35,6 +36,11 @@ fn position_again<C: Config>() -> Position {
     let thread = thread_idx_x_again() - WARPGROUP;
     let (warp, warps_m) = (thread / 32, geometry::warps_m(&C::ROW));
     Position { warp_row: warp % warps_m * 16, warp_n: first_lane(warp / warps_m), lane: thread % 32 }
+}
+
+/// Threads of all consumers.
+const fn consumer_threads<C: Config>() -> u32 {
+    geometry::consumer_warpgroups(&C::ROW) * WARPGROUP
 }
 
 /// Whether consumers wait for each other to issue their products: all have as many of them.
@@ -360,8 +366,7 @@ impl Consumer<'_> {
                 self.last_output::<C, N, D, P>(fragments, &walk);
             }
             walk.softmax.reduce_sum();
-            let consumers = geometry::consumer_warpgroups(&C::ROW);
-            let sync = || named_barrier_sync(FIRST_TURN, consumers * WARPGROUP);
+            let sync = || named_barrier_sync(CONSUMERS, consumer_threads::<C>());
             let (acc_o, scale_log2) = (&mut fragments.acc_o, self.params.scale_log2);
             let buffer = Layout::k(&C::ROW, 0);
             merge_warps::<C, 1, D>(&mut walk.softmax, acc_o, buffer, position, scale_log2, sync);
@@ -443,6 +448,13 @@ pub(super) unsafe fn consume<C: Config, const N: usize, const D: usize, const P:
         if takes_turns::<C>() && consumer_again() == 0 {
             // The last turn that was passed on.
             consumer.take_turn::<C>();
+        }
+        if matches!(row.schedule, Schedule::Split) && params.split.counters != 0 {
+            let work = work_of::<C>(params, block_idx_x_again());
+            let threads = (thread_idx_x_again() - WARPGROUP, consumer_threads::<C>());
+            let sync = || named_barrier_sync(CONSUMERS, consumer_threads::<C>());
+            let sync_or = |condition| named_barrier_or(CONSUMERS, consumer_threads::<C>(), condition);
+            merge_in_last_cta::<C>(params, &work, threads, sync, sync_or);
         }
     }
 }

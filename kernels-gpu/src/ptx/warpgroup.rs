@@ -41,3 +41,19 @@ pub unsafe fn named_barrier_arrive(barrier: u32, threads: u32) {
     // SAFETY: the caller's.
     unsafe { asm!("bar.arrive {b}, {n};", b = in(reg32) barrier, n = in(reg32) threads, options(nostack)) }
 }
+
+/// `bar.red.or.pred`: waits at a named barrier as [`named_barrier_sync`] does, and says whether the condition holds in any of the
+/// threads.
+///
+/// # Safety
+/// As for [`named_barrier_sync`], by threads that all wait.
+#[inline(always)]
+pub unsafe fn named_barrier_or(barrier: u32, threads: u32, condition: bool) -> bool {
+    let r: u32;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("{{ .reg .pred p, q; setp.ne.u32 p, {c}, 0; bar.red.or.pred q, {b}, {n}, p; selp.u32 {r}, 1, 0, q; }}",
+            r = out(reg32) r, b = in(reg32) barrier, n = in(reg32) threads, c = in(reg32) condition as u32, options(nostack));
+    }
+    r != 0
+}

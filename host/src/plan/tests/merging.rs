@@ -42,14 +42,11 @@ fn tiles_merge_their_own_splits_where_that_is_asked_for() {
 }
 
 #[test]
-fn kernels_with_wgmma_leave_their_splits_to_another() {
+fn kernels_with_wgmma_merge_their_own_splits_too() {
     let planner = planner(&[WIDE_SPLIT, WGMMA_SPLIT], &DeviceModel::H200.info());
     let problem = shaped([1, 8, 1, 16, 8192, 128]);
-    let plan = planner.plan(&problem, &merged(4, Combine::Auto)).expect("planned");
-    assert_eq!((plan.kernel().row, plan.is_fused()), (WGMMA_SPLIT, false));
-    let plan = planner.plan(&problem, &merged(4, Combine::Fused)).expect("planned");
-    assert_eq!((plan.kernel().row, plan.is_fused()), (WIDE_SPLIT, true));
-    let rows = RowSelection::Named(WGMMA_SPLIT.entry_name());
-    let refused = planner.plan(&problem, &PlanOptions { rows, ..merged(4, Combine::Fused) });
-    assert!(matches!(&refused, Err(Error::NoSuchKernel { wanted, .. }) if wanted.contains("merges its own")));
+    for (combine, is_fused) in [(Combine::Fused, true), (Combine::Kernel, false)] {
+        let plan = planner.plan(&problem, &merged(4, combine)).expect("planned");
+        assert_eq!((plan.kernel().row, plan.is_fused()), (WGMMA_SPLIT, is_fused));
+    }
 }
