@@ -69,7 +69,7 @@ COPY_METHOD = (
 )
 # What is kept of a row of the bench's report, where it has it.
 KERNEL_FIELDS = (
-    "entry", "source", "schedule", "splits", "ctas", "ctas_per_sm", "resident_ctas_per_sm", "waves", "workspace_bytes",
+    "entry", "source", "schedule", "splits", "is_fused", "ctas", "ctas_per_sm", "resident_ctas_per_sm", "waves", "workspace_bytes",
 )  # fmt: skip
 
 

@@ -226,6 +226,7 @@ mod tests {
             entry: "fwd_x".to_owned(),
             source: "PTX sm_80".to_owned(),
             splits: 1,
+            is_fused: false,
             ctas: 64,
             ctas_per_sm: 0.5,
             resident_ctas_per_sm: 2,

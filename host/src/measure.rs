@@ -75,6 +75,8 @@ pub struct Measured {
     pub source: String,
     /// Ranges that the keys are split into.
     pub splits: u32,
+    /// Whether the splits are merged in the same launch.
+    pub is_fused: bool,
     /// CTAs of a launch, those of the combine kernel not counted.
     pub ctas: u32,
     /// CTAs an SM gets, on average.
@@ -286,6 +288,7 @@ impl Bench {
             entry: plan.kernel().entry.clone(),
             source: self.attention.kernel_source(plan)?,
             splits: plan.splits(),
+            is_fused: plan.is_fused(),
             ctas: plan.grid(),
             ctas_per_sm: f64::from(plan.grid()) / sm_count,
             resident_ctas_per_sm: resident,

@@ -270,7 +270,7 @@ fn measure(
     }
     // `best` may name a row that is listed too.
     let mut seen = BTreeSet::new();
-    plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits())));
+    plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits(), plan.is_fused())));
     let progress = Progress::new("measuring");
     let mut measured =
         bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;

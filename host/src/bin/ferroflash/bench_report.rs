@@ -205,7 +205,7 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
         String::new(),
         measurement.title.clone(),
         format!(
-            "  {:entry_width$} {:>6} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}",
+            "  {:entry_width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}",
             "kernel",
             "splits",
             "median µs",
@@ -237,10 +237,10 @@ fn line(row: &Row, entry_width: usize) -> String {
         );
     };
     let clock = measured.sm_clock_mhz.map_or("-".to_owned(), |mhz| mhz.to_string());
+    let splits = format!("{}{}", measured.splits, if measured.is_fused { " fused" } else { "" });
     let share = row.share_of_copy.map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
     format!(
-        "  {entry:entry_width$} {:>6} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}",
-        measured.splits,
+        "  {entry:entry_width$} {splits:>9} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}",
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
@@ -302,6 +302,7 @@ mod tests {
             entry: entry.to_owned(),
             source: "PTX sm_80".to_owned(),
             splits: 1,
+            is_fused: false,
             ctas: 64,
             ctas_per_sm: 0.5,
             resident_ctas_per_sm: 2,

@@ -78,7 +78,7 @@ fn plans(attention: &Attention, problem: &Problem, simulated: &Simulated<'_>) ->
     for row in simulated.rows {
         for options in simulated.plan.options(row) {
             for plan in attention.plans(problem, &options)? {
-                if seen.insert((plan.kernel().entry.clone(), plan.splits())) {
+                if seen.insert((plan.kernel().entry.clone(), plan.splits(), plan.is_fused())) {
                     plans.push(plan);
                 }
             }

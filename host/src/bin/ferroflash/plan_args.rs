@@ -24,9 +24,9 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     heads_together: Option<u32>,
 
-    /// Where splits are merged, which changes no bit of the result
-    #[arg(long, value_enum, default_value_t = CombineName::Auto)]
-    combine: CombineName,
+    /// Where splits are merged, which changes no bit of the result; several, joined by commas, make a plan each
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    combine: Vec<CombineName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,20 +82,49 @@ impl PlanArgs {
             ScheduleName::Persistent => Schedule::Persistent,
             ScheduleName::Split => Schedule::Split,
         });
-        let combine = match self.combine {
+        let heads_together = self.heads_together;
+        let with =
+            |splits, combine| PlanOptions { rows: rows.clone(), splits, schedule, heads_together, combine };
+        let combines = || self.combine.iter().map(|&name| Combine::from(name));
+        splits.iter().flat_map(|&splits| combines().map(move |combine| with(splits, combine))).collect()
+    }
+}
+
+impl From<CombineName> for Combine {
+    fn from(name: CombineName) -> Combine {
+        match name {
             CombineName::Auto => Combine::Auto,
             CombineName::Fused => Combine::Fused,
             CombineName::Kernel => Combine::Kernel,
-        };
-        let heads_together = self.heads_together;
-        let with = |&splits| PlanOptions { rows: rows.clone(), splits, schedule, heads_together, combine };
-        splits.iter().map(with).collect()
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        plan: PlanArgs,
+    }
+
+    #[test]
+    fn every_number_of_splits_goes_with_every_way_to_merge_them() {
+        let options = |arguments: &[&str]| -> Vec<(Splits, Combine)> {
+            let command = Command::parse_from([&["x"], arguments].concat());
+            let options = command.plan.options(&RowSelection::Best);
+            options.into_iter().map(|options| (options.splits, options.combine)).collect()
+        };
+        assert_eq!(options(&[]), [(Splits::Auto, Combine::Auto)]);
+        let [two, four] = [2, 4].map(Splits::Count);
+        assert_eq!(
+            options(&["--splits", "2,4", "--combine", "fused,kernel"]),
+            [(two, Combine::Fused), (two, Combine::Kernel), (four, Combine::Fused), (four, Combine::Kernel)]
+        );
+    }
 
     #[test]
     fn splits_are_auto_or_a_number_within_the_limit() {
