@@ -3,7 +3,9 @@
 use crate::problems;
 use ferroflash::device::Buffer;
 use ferroflash::measure::{self, Bench, MeasureOptions, Measured};
-use ferroflash::{CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole};
+use ferroflash::{
+    Combine, CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole,
+};
 use std::time::{Duration, Instant};
 
 /// Launches that one timed batch enqueues: fewer than a stream holds before a launch waits.
@@ -51,14 +53,22 @@ impl Arguments {
 #[derive(Clone, Debug)]
 enum Benchmark {
     DeviceTime(Problem),
-    LaunchCall(Problem),
+    /// Where splits are merged says whether a call is one launch or two.
+    LaunchCall(Problem, Combine),
 }
 
 impl Benchmark {
     fn name(&self) -> String {
         match self {
             Benchmark::DeviceTime(problem) => format!("{DEVICE_TIME}{}", problems::name(problem)),
-            Benchmark::LaunchCall(problem) => format!("{LAUNCH_CALL}{}", problems::name(problem)),
+            Benchmark::LaunchCall(problem, combine) => {
+                let launches = match combine {
+                    Combine::Auto => "",
+                    Combine::Fused => ", one launch",
+                    Combine::Kernel => ", two launches",
+                };
+                format!("{LAUNCH_CALL}{}{launches}", problems::name(problem))
+            }
         }
     }
 }
@@ -101,8 +111,13 @@ pub fn run(arguments: &Arguments) -> Result<usize, Error> {
 
 fn benchmarks() -> Result<Vec<Benchmark>, Error> {
     let mut all: Vec<Benchmark> = problems::standard()?.into_iter().map(Benchmark::DeviceTime).collect();
-    for shape in [problems::STANDARD[0], problems::DECODE] {
-        all.push(Benchmark::LaunchCall(problems::problem(shape, ferroflash::Dtype::F16)?));
+    for (shape, combines) in [
+        (problems::STANDARD[0], &[Combine::Auto][..]),
+        (problems::DECODE, &[Combine::Fused, Combine::Kernel]),
+        (problems::FEW_HEADS, &[Combine::Fused, Combine::Kernel]),
+    ] {
+        let problem = problems::problem(shape, ferroflash::Dtype::F16)?;
+        all.extend(combines.iter().map(|&combine| Benchmark::LaunchCall(problem, combine)));
     }
     Ok(all)
 }
@@ -128,7 +143,9 @@ fn measure(bench: &Bench, benchmark: &Benchmark, test: bool) -> Result<String, E
             let measured = bench.measure(&plans, &options(test), &mut |_, _| {})?;
             Ok(measured.first().map_or_else(String::new, |measured| device_time_line(problem, measured)))
         }
-        Benchmark::LaunchCall(problem) => launch_call(bench, problem, if test { 1 } else { BATCHES }),
+        Benchmark::LaunchCall(problem, combine) => {
+            launch_call(bench, problem, *combine, if test { 1 } else { BATCHES })
+        }
     }
 }
 
@@ -155,10 +172,10 @@ fn device_time_line(problem: &Problem, measured: &Measured) -> String {
 }
 
 /// The host's time of one launch: batches of launches are enqueued on a stream that is busy with the ones before.
-fn launch_call(bench: &Bench, problem: &Problem, batches: usize) -> Result<String, Error> {
+fn launch_call(bench: &Bench, problem: &Problem, combine: Combine, batches: usize) -> Result<String, Error> {
     let attention = bench.attention();
     let device = attention.device();
-    let plan = attention.plan(problem)?;
+    let plan = attention.planner().plan(problem, &PlanOptions { combine, ..PlanOptions::new() })?;
     let buffer = |role: TensorRole| Buffer::new(device, problem.len(role) as u64 * 2);
     let [q, k, v, o] = TensorRole::ALL;
     let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
@@ -179,7 +196,7 @@ fn launch_call(bench: &Bench, problem: &Problem, batches: usize) -> Result<Strin
     times_us.remove(0);
     times_us.sort_by(f64::total_cmp);
     let at = |share: f64| times_us[((times_us.len() - 1) as f64 * share).round() as usize];
-    Ok(format!("{:>10.2} µs ({:.2} to {:.2}) of the host's time a launch", at(0.5), at(0.1), at(0.9)))
+    Ok(format!("{:>10.2} µs ({:.2} to {:.2}) of the host's time a call", at(0.5), at(0.1), at(0.9)))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ pub type Shape = [u32; 6];
 
 /// Decoding: one query, four query heads a KV head.
 pub const DECODE: Shape = [8, 32, 8, 1, 8192, 128];
+/// Too few tiles to fill a device, and many keys.
+pub const FEW_HEADS: Shape = [1, 8, 1, 128, 32768, 128];
 
 /// The shapes of the device's benchmarks: short, long and very long, each head_dim, grouped heads, few heads, and one query.
 pub const STANDARD: [Shape; 19] = [
@@ -25,7 +27,7 @@ pub const STANDARD: [Shape; 19] = [
     [4, 8, 8, 4096, 4096, 256],
     [2, 32, 8, 2048, 2048, 128],
     [1, 2, 2, 16384, 16384, 128],
-    [1, 8, 1, 128, 32768, 128],
+    FEW_HEADS,
     DECODE,
     [1, 32, 8, 1, 32768, 128],
     [64, 32, 8, 1, 4096, 128],

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# What the README, the notes and the leaderboard say of a GPU, measured again: `pack` where there is a compiler, the other steps where
+# there is a GPU. --help says more.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Measures everything that the project says of a GPU.
+
+  benches/on_gpu.sh pack FOLDER           compile all that the steps need into FOLDER (needs the compilers and git, no GPU)
+  benches/on_gpu.sh FOLDER OUT STEP...    run steps from FOLDER (needs a GPU, and no compiler); results go to OUT
+
+Steps, with the time that each took on an H200:
+  tables    Ferroflash and PyTorch in turns: headline.json and lengths.json, for benches/results (9 min)
+  verify    every kernel on the odd grid, 250 runs bit by bit (5 min)
+  sanitize  compute-sanitizer's memcheck and racecheck over every kernel (several minutes)
+  merge     splits merged in the same launch and in another, in turns (20 s)
+  calls     device time of the standard problems, and the host's time for a call (1 min)
+  search    a search from a poor row, for `cargo lab leaderboard --add` (1 min)
+  gate      the gate shows that it finds what it plants (2 min)
+  profile   Nsight Compute on the fastest row of a long problem (1 min)
+
+A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
+FERROFLASH_STEP_S limits a step, in seconds (default 590).
+TEXT
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SEARCH_START=fwd_wgmma_f16_d64_m64n64_w8s1c1_persistent
+SEARCH_ROW='{"isa":"wgmma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":8,"stages":1,"acc":"f32","min_ctas":1,
+    "warp_rows":16,"schedule":"persistent"}'
+SEARCH_SHAPE=2,16,16,2048,2048,64
+PROFILED=fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent
+
+pack() {
+    mkdir -p "$1"
+    local folder
+    folder=$(cd "$1" && pwd)
+    cd "$here"
+    cargo xtask build-ptx --ptxas --cubin
+    cargo build --release --package ferroflash --package lab
+    # The newest is the one that was just made.
+    cargo bench --package benches --bench device --no-run
+    install -s target/release/ferroflash target/release/lab "$folder"
+    install -s "$(find target/release/deps -maxdepth 1 -name 'device-*' -executable | xargs ls -t | head -n 1)" "$folder/device"
+    rm -rf "$folder/ptx" "$folder/space"
+    cp -r target/ptx "$folder/ptx"
+    target/release/lab build --device sim --arch sm_90a --space "$SEARCH_ROW" \
+        --only block_m=64,128,192 --only block_n=64,128 --only stages=1,2,3 --out "$folder/space" "$SEARCH_ROW"
+    git rev-parse --short HEAD >"$folder/commit"
+    du -sh "$folder"
+}
+
+case ${1:---help} in
+-h | --help)
+    usage
+    exit
+    ;;
+pack)
+    pack "${2:?the folder to pack}"
+    exit
+    ;;
+esac
+if [ $# -lt 3 ]; then
+    usage >&2
+    exit 2
+fi
+
+from=$(cd "$1" && pwd)
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+shift 2
+cd "$here"
+ferroflash=$from/ferroflash
+export FERROFLASH_PTX=$from/ptx FERROFLASH_COMMIT
+FERROFLASH_COMMIT=$(cat "$from/commit")
+
+tables() {
+    python3 benches/torch_sdpa.py --ferroflash "$ferroflash" --ptx "$from/ptx" --out "$out/headline.json"
+    python3 benches/torch_sdpa.py --ferroflash "$ferroflash" --ptx "$from/ptx" --set lengths --rounds 2 --out "$out/lengths.json"
+}
+verify() { "$ferroflash" verify --grid odd --rows all --repeats 250 --device cuda; }
+sanitize() {
+    compute-sanitizer --tool memcheck --error-exitcode 1 "$ferroflash" verify --grid quick --rows all --device cuda
+    compute-sanitizer --tool racecheck --error-exitcode 1 "$ferroflash" verify --grid quick --rows all --device cuda
+}
+merge() {
+    local shapes=(1,32,8,1,32768,128 8,32,8,1,8192,128 1,32,8,8,32768,128 1,8,1,128,32768,128 1,8,8,1,4096,64)
+    "$ferroflash" bench --shape "${shapes[@]}" --combine fused,kernel --json "$out/merge.json"
+}
+calls() {
+    # Where nothing can be measured it says so, and ends well.
+    ! "$from/device" --bench | tee /dev/stderr | grep -E 'skipped|FAILED|WRONG' >/dev/null
+}
+search() {
+    printf '[problems]\nshapes = ["%s"]\ndtypes = ["f16"]\nmasks = ["causal"]\n[thresholds]\nkeep_problems = 1\n' "$SEARCH_SHAPE" >"$out/search.toml"
+    "$from/lab" evolve --device cuda --ptx "$from/space" --config "$out/search.toml" --start "$SEARCH_START" --micro \
+        --budget 8,40s --seed 7 --runs "$out/runs"
+    # The best row of the table in the same run as the search's.
+    "$ferroflash" bench --shape "$SEARCH_SHAPE" --causal --rows all
+    tar -C "$out" -czf "$out/runs.tar.gz" runs
+}
+gate() { "$from/lab" gate --self-test --device cuda --ptx "$from/ptx" --runs "$out/gate"; }
+profile() { "$from/lab" profile --device cuda --ptx "$from/ptx" "$PROFILED" --runs "$out/profile"; }
+
+summary=()
+failed=0
+for step in "$@"; do
+    case $step in
+    tables | verify | sanitize | merge | calls | search | gate | profile) ;;
+    *)
+        echo "on_gpu.sh: no step is called $step" >&2
+        exit 2
+        ;;
+    esac
+    echo "== $step"
+    begun=$SECONDS
+    # A shell of its own, so that a limit can end it.
+    export -f "$step"
+    export ferroflash from out SEARCH_START SEARCH_SHAPE PROFILED
+    if timeout "${FERROFLASH_STEP_S:-590}" bash -euo pipefail -c "$step" 2>&1 | tee "$out/$step.log"; then
+        verdict=done
+    else
+        verdict="FAILED, see $step.log"
+        failed=1
+    fi
+    summary+=("$(printf '%-9s %4d s  %s' "$step" $((SECONDS - begun)) "$verdict")")
+done
+printf '%s\n' "== summary" "${summary[@]}"
+exit $failed
