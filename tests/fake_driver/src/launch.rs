@@ -279,9 +279,7 @@ impl Forward {
         }
         match split.counters {
             0 => Ok(()),
-            _ if splits == 1 || self.variant.row.isa == Isa::Wgmma => {
-                Err(refuse(entry, "it merges no splits, and has counters"))
-            }
+            _ if splits == 1 => Err(refuse(entry, "it merges no splits, and has counters")),
             counters if counters + self.tiles() * 4 > split.partial_o => {
                 Err(refuse(entry, "the counters reach into the partial O"))
             }
