@@ -176,6 +176,15 @@ impl Progress<'_> {
         }
     }
 
+    /// Fails with `otherwise` unless two outputs are equal in every bit, and where there is none.
+    fn expect_equal(&mut self, case: &str, outputs: [Result<Output, Error>; 2], otherwise: &str) {
+        match outputs {
+            [Ok(this), Ok(other)] if bits(&this) == bits(&other) => {}
+            [Ok(_), Ok(_)] => self.fail(case, otherwise),
+            [Err(error), _] | [_, Err(error)] => self.fail(case, &error.to_string()),
+        }
+    }
+
     /// Compares with the kernel of the same tile that has one CTA a tile, where there is one: at one split, and with persistent CTAs,
     /// every bit must be the same.
     fn compare_with_twin(
@@ -208,11 +217,7 @@ impl Progress<'_> {
             })
         });
         self.report.time_s += start.elapsed().as_secs_f64();
-        match outputs {
-            [Ok(this), Ok(other)] if bits(&this) == bits(&other) => {}
-            [Ok(_), Ok(_)] => self.fail(&case.to_string(), &format!("differs from {}", twin.entry)),
-            [Err(error), _] | [_, Err(error)] => self.fail(&case.to_string(), &error.to_string()),
-        }
+        self.expect_equal(&case.to_string(), outputs, &format!("differs from {}", twin.entry));
         Ok(())
     }
 
@@ -234,11 +239,7 @@ impl Progress<'_> {
                     runner.run(&KernelRun { kernel: self.kernel, problem: &problem, options, tensors })
                 });
                 let name = format!("{case} {splits}");
-                match outputs {
-                    [Ok(fused), Ok(other)] if bits(&fused) == bits(&other) => {}
-                    [Ok(_), Ok(_)] => self.fail(&name, "splits merge otherwise in the same launch"),
-                    [Err(error), _] | [_, Err(error)] => self.fail(&name, &error.to_string()),
-                }
+                self.expect_equal(&name, outputs, "splits merge otherwise in the same launch");
             }
         }
         self.report.time_s += start.elapsed().as_secs_f64();

@@ -11,8 +11,7 @@ use clap::ValueEnum;
 use ferroflash::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Plan, Problem, RowSelection, Sizes};
-use std::collections::BTreeSet;
+use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Problem, RowSelection, Sizes};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "Examples:
@@ -262,15 +261,7 @@ fn measure(
     args: &Args,
     options: &MeasureOptions,
 ) -> Result<Vec<Measured>, Error> {
-    let mut plans: Vec<Plan> = Vec::new();
-    for selection in &args.rows {
-        for options in args.plan.options(selection) {
-            plans.extend(bench.attention().plans(problem, &options)?);
-        }
-    }
-    // `best` may name a row that is listed too.
-    let mut seen = BTreeSet::new();
-    plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits(), plan.is_fused())));
+    let plans = args.plan.distinct_plans(bench.attention(), problem, &args.rows)?;
     let progress = Progress::new("measuring");
     let mut measured =
         bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;

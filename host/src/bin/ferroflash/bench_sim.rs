@@ -9,10 +9,9 @@ use ferroflash::measure;
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::random_input::{self, InputKind};
-use ferroflash::{Attention, DeviceModel, Error, HostTensors, Plan, Problem, RowSelection};
+use ferroflash::{Attention, DeviceModel, HostTensors, Problem, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is simulated.
@@ -45,7 +44,7 @@ pub(crate) fn run(
         let qkv = random_input::qkv(problem, InputKind::Random, 0);
         let seqlens_k = measure::lengths(problem);
         let tensors = HostTensors::new(&qkv, seqlens_k.as_deref());
-        let plans = plans(&attention, problem, simulated)?;
+        let plans = simulated.plan.distinct_plans(&attention, problem, simulated.rows)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();
         for (done, plan) in plans.iter().enumerate() {
@@ -69,22 +68,6 @@ pub(crate) fn run(
         file.commit()?;
     }
     Ok(())
-}
-
-/// The plans of the rows asked for, each once.
-fn plans(attention: &Attention, problem: &Problem, simulated: &Simulated<'_>) -> Result<Vec<Plan>, Error> {
-    let mut plans = Vec::new();
-    let mut seen = BTreeSet::new();
-    for row in simulated.rows {
-        for options in simulated.plan.options(row) {
-            for plan in attention.plans(problem, &options)? {
-                if seen.insert((plan.kernel().entry.clone(), plan.splits(), plan.is_fused())) {
-                    plans.push(plan);
-                }
-            }
-        }
-    }
-    Ok(plans)
 }
 
 /// Everything that was counted, by name.

@@ -1,8 +1,9 @@
 //! The options that say how a problem is planned: splits of the keys, schedule, order of heads.
 
 use clap::ValueEnum;
-use ferroflash::{Combine, PlanOptions, RowSelection, Schedule, Splits};
+use ferroflash::{Attention, Combine, Error, Plan, PlanOptions, Problem, RowSelection, Schedule, Splits};
 use kernels_gpu::geometry::SPLITS_MAX;
+use std::collections::BTreeSet;
 use std::num::ParseIntError;
 
 /// How to plan.
@@ -87,6 +88,22 @@ impl PlanArgs {
             |splits, combine| PlanOptions { rows: rows.clone(), splits, schedule, heads_together, combine };
         let combines = || self.combine.iter().map(|&name| Combine::from(name));
         splits.iter().flat_map(|&splits| combines().map(move |combine| with(splits, combine))).collect()
+    }
+
+    /// The plans for all of these rows, each once: `best` may name a row that is listed too.
+    pub(crate) fn distinct_plans(
+        &self,
+        attention: &Attention,
+        problem: &Problem,
+        rows: &[RowSelection],
+    ) -> Result<Vec<Plan>, Error> {
+        let mut plans = Vec::new();
+        for options in rows.iter().flat_map(|rows| self.options(rows)) {
+            plans.extend(attention.plans(problem, &options)?);
+        }
+        let mut seen = BTreeSet::new();
+        plans.retain(|plan| seen.insert((plan.kernel().entry.clone(), plan.splits(), plan.is_fused())));
+        Ok(plans)
     }
 }
 
