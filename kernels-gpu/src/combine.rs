@@ -9,21 +9,19 @@ use crate::divisor::Divisor;
 use crate::element::Element;
 use crate::epilogue::{lse_index, output_row, past_rows};
 use crate::forward::Config;
-use crate::geometry::{COMBINE_PARTS, COMBINE_ROWS_A_WARP, COMBINE_THREADS, SPLITS_MAX, combine_rows};
+use crate::geometry::{COMBINE_PARTS, COMBINE_THREADS, SPLITS_MAX, combine_rows};
 use crate::params::{CombineParams, ForwardParams};
-use crate::ptx::block_idx_x_again;
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
     atomic_inc_acq_rel, dynamic_smem, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
     st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
 };
 use crate::ptx::warp::shfl_bfly;
+use crate::ptx::{block_idx_x_again, opaque};
 use crate::scheduler::Work;
 use core::f32::consts::{LN_2, LOG2_E};
 use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 
-/// Rows that a warp of the last CTA of a tile weighs at a time.
-const ROWS_A_WARP: usize = COMBINE_ROWS_A_WARP as usize;
 /// LSEs that a lane reads.
 const LSE_A_LANE: usize = SPLITS_MAX as usize / 32;
 /// The neutral element of addition: −0 + x is x for every x, and 0 + −0 would be 0.
@@ -72,7 +70,7 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
     let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
     let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse };
     // SAFETY: the caller's; nothing uses the CTA's shared memory.
-    unsafe { merge_rows::<E, 1, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
+    unsafe { merge_rows::<E, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
 }
 
 /// Merges the splits of a tile in the CTA that comes here last: by then all of its splits are written.
@@ -127,23 +125,23 @@ pub unsafe fn merge_in_last_cta<C: Config>(
         unsafe {
             // A wide row has few groups of many splits. More loads at a time would be more registers than the main loop has.
             if C::ROW.head_dim < 128 {
-                merge_rows::<C::Element, ROWS_A_WARP, 4, 2>(&partials, count, threads, sync, target);
+                merge_rows::<C::Element, 4, 1>(&partials, count, threads, sync, target);
             } else {
-                merge_rows::<C::Element, ROWS_A_WARP, 4, 4>(&partials, count, threads, sync, target);
+                merge_rows::<C::Element, 4, 4>(&partials, count, threads, sync, target);
             }
         }
         first += at_a_time;
     }
 }
 
-/// Merges `count` rows, by `threads` threads of which this one is number `thread`, whose barrier `sync` is: `W` rows a warp, `P` parts
-/// a thread at a time, and `L` loads of each. The threads divide the parts of a row evenly, or are more than those.
+/// Merges `count` rows, by `threads` threads of which this one is number `thread`, whose barrier `sync` is: `P` parts a thread at a
+/// time, and `L` loads of each. The threads divide the parts of a row evenly, or are more than those.
 ///
 /// # Safety
-/// All those threads take part, `count` is at most `W` · warps, and from the start of dynamic shared memory on there are
+/// All those threads take part, `count` is at most the number of warps, and from the start of dynamic shared memory on there are
 /// [`crate::geometry::COMBINE_ROW_BYTES`] for each row that nobody else uses; the partial O and LSE are written, and the targets writable.
 #[inline(always)]
-unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>(
+unsafe fn merge_rows<E: Element, const P: usize, const L: usize>(
     partials: &Partials,
     count: u32,
     (thread, threads): (u32, u32),
@@ -154,32 +152,43 @@ unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>
     let sums = weights + count * WEIGHTS_BYTES;
     let chunks = partials.chunks.value;
     let groups = partials.chunks.quotient(COMBINE_PARTS);
+    let (turns, parts_a_turn) = (COMBINE_PARTS.div_ceil(threads), threads.min(COMBINE_PARTS));
+    let parts_of = |first: u32| {
+        core::array::from_fn(|i| {
+            let turn = first + i as u32;
+            let row = turn / turns;
+            let (group, chunk) = partials.chunks.divide(thread + turn % turns * threads);
+            let past = if row < count && group < groups { partials.splits } else { 0 };
+            // What is not there reads the weights of what is.
+            let row = row.min(count - 1);
+            let o = (target(row).index * u64::from(chunks) + u64::from(chunk)) * 16;
+            Part { weights: weights + row * WEIGHTS_BYTES, o: partials.o + o, group, past }
+        })
+    };
     // SAFETY: the caller's; all threads pass every barrier.
     unsafe {
-        weigh_splits::<W>(partials, count, (thread, threads), weights, &target);
+        // On their way while the splits are weighed.
+        let mut loads = Loads::<P, L>::new(partials, &parts_of(0), groups, 0);
+        weigh_splits(partials, count, thread, weights, &target);
         // The weights are there, and those of the sums that were there before are used.
         sync();
-        let (turns, parts_a_turn) = (COMBINE_PARTS.div_ceil(threads), threads.min(COMBINE_PARTS));
-        let mut turn = 0;
-        while turn < count * turns {
-            let mut parts = [Part::default(); P];
-            for (turn, part) in (turn..).zip(&mut parts) {
-                let row = turn / turns;
-                let (group, chunk) = partials.chunks.divide(thread + turn % turns * threads);
-                let past = if row < count && group < groups { partials.splits } else { 0 };
-                // What is not there reads the weights of what is.
-                let row = row.min(count - 1);
-                let o = (target(row).index * u64::from(chunks) + u64::from(chunk)) * 16;
-                *part = Part { weights: weights + row * WEIGHTS_BYTES, o: partials.o + o, group, past };
-            }
+        // Found again rather than kept: the loads take the registers.
+        let mut turn = opaque(0);
+        let mut parts = parts_of(turn);
+        loop {
+            let o = sum_of_parts(partials, &parts, groups, loads);
             let at = sums + (turn * parts_a_turn + thread) * 16;
-            let o = sum_of_parts::<P, L>(partials, &parts, groups);
             for i in 0..P {
                 if parts[i].past > 0 {
                     st_shared_v4(at + i as u32 * parts_a_turn * 16, o[i].map(f32::to_bits));
                 }
             }
             turn += P as u32;
+            if turn >= count * turns {
+                break;
+            }
+            parts = parts_of(turn);
+            loads = Loads::new(partials, &parts, groups, 0);
         }
         // The sums of all groups are there, and the weights are used.
         sync();
@@ -201,57 +210,44 @@ unsafe fn merge_rows<E: Element, const W: usize, const P: usize, const L: usize>
     }
 }
 
-/// Puts every split's share of the rows into `weights`, shares that sum to 1, and writes the rows' LSE.
+/// Puts every split's share of the rows into `weights`, shares that sum to 1, and writes the rows' LSE; a warp does so for a row.
 ///
 /// # Safety
 /// As for [`merge_rows`].
 #[inline(always)]
-unsafe fn weigh_splits<const W: usize>(
+unsafe fn weigh_splits(
     partials: &Partials,
     count: u32,
-    (thread, threads): (u32, u32),
+    thread: u32,
     weights: u32,
     target: &impl Fn(u32) -> Target,
 ) {
-    let (warp, lane) = (thread / 32, thread % 32);
-    let row = |i: usize| warp + i as u32 * (threads / 32);
-    let mut lse = [[f32::NEG_INFINITY; LSE_A_LANE]; W];
-    for (of_warp, lse) in lse.iter_mut().enumerate() {
-        let row = row(of_warp);
-        let at = partials.lse + target(row).index * 4;
-        for (i, lse) in (0..).zip(lse) {
-            let split = i * 32 + lane;
-            let is_there = row < count && split < partials.splits;
-            let at = at + u64::from(split) * partials.rows * 4;
-            // SAFETY: an element of the partial LSE.
-            *lse = f32::from_bits(unsafe { ld_global_b32_if(is_there, at, f32::NEG_INFINITY.to_bits()) });
+    let (row, lane) = (thread / 32, thread % 32);
+    let Target { index, lse: lse_at, .. } = target(row);
+    let lse: [f32; LSE_A_LANE] = core::array::from_fn(|i| {
+        let split = i as u32 * 32 + lane;
+        let is_there = row < count && split < partials.splits;
+        let at = partials.lse + (u64::from(split) * partials.rows + index) * 4;
+        // SAFETY: an element of the partial LSE.
+        f32::from_bits(unsafe { ld_global_b32_if(is_there, at, f32::NEG_INFINITY.to_bits()) })
+    });
+    let most = over_lanes(lse.iter().fold(f32::NEG_INFINITY, |most, &lse| max(most, lse)), max);
+    // −∞ − −∞ would be NaN.
+    let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
+    let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
+    let sum = over_lanes(shares.iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
+    // 0 where no key was seen.
+    let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
+    if row < count {
+        for (i, share) in (0..).zip(&shares) {
+            let at = weights + row * WEIGHTS_BYTES + (i * 32 + lane) * 4;
+            // SAFETY: this lane's place.
+            unsafe { st_shared(at, (share * normalizer).to_bits()) }
         }
-    }
-    for (of_warp, &lse) in lse.iter().enumerate() {
-        let row = row(of_warp);
-        let most = over_lanes(lse.iter().fold(f32::NEG_INFINITY, |most, &lse| max(most, lse)), max);
-        // −∞ − −∞ would be NaN.
-        let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
-        let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
-        let sum = over_lanes(shares.iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
-        // 0 where no key was seen.
-        let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
-        if row < count {
-            for (i, share) in (0..).zip(&shares) {
-                // SAFETY: this lane's place.
-                unsafe {
-                    st_shared(
-                        weights + row * WEIGHTS_BYTES + (i * 32 + lane) * 4,
-                        (share * normalizer).to_bits(),
-                    )
-                }
-            }
-            let lse = if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 };
-            let at = target(row).lse;
-            if lane == 0 && at != 0 {
-                // SAFETY: an element of LSE.
-                unsafe { st_global_f32(at, lse) }
-            }
+        let lse = if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 };
+        if lane == 0 && lse_at != 0 {
+            // SAFETY: an element of LSE.
+            unsafe { st_global_f32(lse_at, lse) }
         }
     }
 }
@@ -278,48 +274,76 @@ struct Part {
     o: u64,
 }
 
-/// The weighted sum of each part over the splits `group`, `group + groups`, and so on.
+/// Elements of each part in `L` splits, on their way from memory: those from split `first + group` on, `groups` splits apart.
+#[derive(Clone, Copy)]
+struct Loads<const P: usize, const L: usize> {
+    first: u32,
+    elements: [[[f32; 4]; L]; P],
+}
+
+impl<const P: usize, const L: usize> Loads<P, L> {
+    /// The split of one of a part's loads.
+    #[inline(always)]
+    fn split(first: u32, part: &Part, groups: u32, load: usize) -> u32 {
+        first + part.group + load as u32 * groups
+    }
+
+    /// Loads also what splits without keys left there, which is anything: their weights, which come later, are 0.
+    ///
+    /// # Safety
+    /// As for [`merge_rows`].
+    #[inline(always)]
+    unsafe fn new(partials: &Partials, parts: &[Part; P], groups: u32, first: u32) -> Self {
+        let split_bytes = partials.rows * u64::from(partials.chunks.value) * 16;
+        let elements = core::array::from_fn(|p| {
+            let part = &parts[p];
+            let mut at = part.o + u64::from(Self::split(first, part, groups, 0)) * split_bytes;
+            core::array::from_fn(|load| {
+                let split = Self::split(first, part, groups, load);
+                // SAFETY: elements of one of the splits.
+                let elements = unsafe { ld_global_v4_f32_if(split < part.past, at, NOTHING) };
+                at += u64::from(groups) * split_bytes;
+                elements
+            })
+        });
+        Self { first, elements }
+    }
+}
+
+/// The weighted sum of each part over the splits `group`, `group + groups`, and so on, of which the first are `loads`.
 ///
 /// # Safety
-/// As for [`merge_rows`]; the weights are written, and the partial O is readable wherever they are not 0.
+/// As for [`merge_rows`]; the weights are written.
 #[inline(always)]
 unsafe fn sum_of_parts<const P: usize, const L: usize>(
     partials: &Partials,
     parts: &[Part; P],
     groups: u32,
+    mut loads: Loads<P, L>,
 ) -> [[f32; 4]; P] {
-    let split_bytes = partials.rows * u64::from(partials.chunks.value) * 16;
     let mut o = [[NOTHING; 4]; P];
-    let mut first = 0;
-    while first < partials.splits {
-        let mut loaded = [[[NOTHING; 4]; L]; P];
-        let mut weight = [[0.0; L]; P];
+    loop {
         for (p, part) in parts.iter().enumerate() {
-            for i in 0..L {
-                let split = first + part.group + i as u32 * groups;
-                let weight_at = part.weights + split.min(SPLITS_MAX - 1) * 4;
-                let o_at = part.o + u64::from(split) * split_bytes;
-                // SAFETY: one of the weights, and elements of a split that saw keys.
-                unsafe {
-                    let of_split = f32::from_bits(ld_shared(weight_at));
-                    weight[p][i] = if split < part.past { of_split } else { 0.0 };
-                    loaded[p][i] = ld_global_v4_f32_if(weight[p][i] != 0.0, o_at, NOTHING);
-                }
-            }
-        }
-        for p in 0..P {
-            for i in 0..L {
-                let weight = weight[p][i];
+            for load in 0..L {
+                let split = Loads::<P, L>::split(loads.first, part, groups, load);
+                // SAFETY: one of the weights.
+                let weight =
+                    f32::from_bits(unsafe { ld_shared(part.weights + split.min(SPLITS_MAX - 1) * 4) });
+                let weight = if split < partials.splits { weight } else { 0.0 };
                 for e in 0..4 {
-                    let sum = fma(loaded[p][i][e], weight, o[p][e]);
+                    let sum = fma(loads.elements[p][load][e], weight, o[p][e]);
                     // A split without keys leaves no trace, not even of a sign.
                     o[p][e] = if weight == 0.0 { o[p][e] } else { sum };
                 }
             }
         }
-        first += groups * L as u32;
+        let next = loads.first + groups * L as u32;
+        if next >= partials.splits {
+            return o;
+        }
+        // SAFETY: the caller's.
+        loads = unsafe { Loads::new(partials, parts, groups, next) };
     }
-    o
 }
 
 /// The global address of a row of O, counted over all heads and batch entries.

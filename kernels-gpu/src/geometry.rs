@@ -24,8 +24,6 @@ pub const SPLITS_MAX: u32 = 256;
 pub const COMBINE_PARTS: u32 = 256;
 /// Bytes of shared memory in which the splits of a query row are merged: a weight a split, and a float4 a part.
 pub const COMBINE_ROW_BYTES: u32 = SPLITS_MAX * 4 + COMBINE_PARTS * 16;
-/// Query rows that a warp weighs the splits of at a time, where the last CTA of a tile merges them.
-pub const COMBINE_ROWS_A_WARP: u32 = 2;
 /// Threads of a CTA of the combine kernel.
 pub const COMBINE_THREADS: u32 = COMBINE_PARTS;
 /// Dynamic shared memory of a CTA of the combine kernel.
@@ -215,8 +213,9 @@ pub const fn combine_rows(row: &Row) -> u32 {
         Isa::Mma => (smem_bytes(row), row.warps),
         Isa::Wgmma => (work_slots_offset(row), 4 * consumer_warpgroups(row)),
     };
-    let (room, of_warps) = (bytes / COMBINE_ROW_BYTES, COMBINE_ROWS_A_WARP * warps);
-    if room < of_warps { room } else { of_warps }
+    let room = bytes / COMBINE_ROW_BYTES;
+    // A warp weighs the splits of a row.
+    if room < warps { room } else { warps }
 }
 
 /// Query heads whose rows share a block: all of a KV head's (`group` of them) where rows are packed.
@@ -299,7 +298,7 @@ mod tests {
         let persistent = Row { schedule: Schedule::Persistent, ..ROW };
         assert_eq!(smem_bytes(&persistent), smem_bytes(&ROW) + 8);
         let split = Row { schedule: Schedule::Split, ..ROW };
-        assert_eq!((smem_bytes(&split), combine_rows(&split)), (smem_bytes(&ROW), 8));
+        assert_eq!((smem_bytes(&split), combine_rows(&split)), (smem_bytes(&ROW), 4));
         let small = Row { head_dim: 32, block_m: 16, block_n: 64, stages: 1, ..split };
         assert_eq!((smem_bytes(&small), combine_rows(&small)), (1024 + 2 * 4096, 1));
     }

@@ -33,9 +33,11 @@ pub(super) const CTA_KEYS: f64 = 64.0;
 /// What a second kernel costs (its launch, the partial O and LSE), in query rows × keys × elements of head_dim on one SM: about 3 µs.
 pub(super) const COMBINE_COST: f64 = 3.5e6;
 /// Up to so many bytes of partial O a tile, the CTA of it that finishes last merges its splits; above, the combine kernel does, which
-/// spreads rows over the device. Fewer than any tile has until a GPU has said what a second launch costs there (3.7 µs of host time, some 2 µs of device time)
-/// against one SM's share of bandwidth; `--combine fused` asks for it.
-pub(super) const FUSED_PARTIAL_BYTES: u64 = 1;
+/// spreads rows over the device. On an H200 one launch takes 0.96 of the time of two with 1 KB (4,16,1,4096,64) and with 2 KB
+/// (2,16,1,8192,64), 0.98 with 3 KB (1,32,1,8192,96), 1.005 with 8 KB (8,32/8,1,8192,128), 1.03 with 64 KB (1,32/8,1,32768,128) and
+/// twice as long with 1 MB. The host's time for a call is 3.3 µs with one launch and 6.9 with two: `--combine fused` asks for one where
+/// that counts more.
+pub(super) const FUSED_PARTIAL_BYTES: u64 = 4096;
 /// What a kernel with wgmma takes of the time of one without, where both are busy: 1,16,16384,128 takes 3731 µs on an H200, 6449 without.
 pub(super) const WGMMA_TIME: f64 = 0.6;
 /// Query rows that share a KV head from which on kernels with wgmma split the keys, where there are such: their blocks have 64 rows at least,
@@ -101,8 +103,10 @@ const fn wgmma(head_dim: u32, mask: Mask, tiles_per_sm: f64, keys: u32, tile: &'
 pub(super) const BEST: &[Best] = &[
     //   head_dim mask    tiles/SM keys  tile
     wgmma(64, Mask::Full, 2.0, 0, "m192n128_w16s2c1_persistent"),
-    wgmma(64, Mask::Causal, 2.0, 2048, "m192n128_w16s2c1_persistent"),
-    wgmma(64, Mask::Any, 1.5, 0, "m128n128_w12s2c1_persistent"),
+    wgmma(64, Mask::Causal, 4.0, 2048, "m192n128_w16s2c1_persistent"),
+    wgmma(64, Mask::Causal, 2.0, 1024, "m64n128_w8s2c2_persistent"),
+    wgmma(64, Mask::Causal, 10.0, 0, "m128n128_w12s2c1_persistent"),
+    wgmma(64, Mask::Any, 2.0, 0, "m64n128_w8s2c2_persistent"),
     wgmma(64, Mask::Any, 1.1, 0, "m64n128_w8s2c2"),
     wgmma(64, Mask::Any, 0.0, 256, "m64n128_w12s4c1"),
     wgmma(96, Mask::Any, 0.9, 0, "m128n128_w12s2c1_persistent"),

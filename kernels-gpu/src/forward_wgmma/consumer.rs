@@ -281,6 +281,8 @@ impl Consumer<'_> {
         unsafe {
             let Tile { work, blocks } = Tile::read(self.params, Layout::tile_slot(&C::ROW, tile.buffer));
             let found = ld_shared(Layout::found(&C::ROW, tile.buffer)) != 0;
+            // Every lane has read it; one says so.
+            sync_warp();
             tile.release(TILES_AHEAD, position.lane);
             if matches!(C::ROW.schedule, Schedule::Split) && self.params.split.splits.value > 1 {
                 store_partial::<C, 1, D>(self.params, &work, &softmax, acc_o, position);

@@ -42,27 +42,34 @@ impl Producer<'_> {
         }
     }
 
-    /// Hands out a tile, and copies its Q, and its K and V block by block, as buffers come free.
+    /// Hands out a tile, and copies its Q, and its K and V block by block, as buffers come free. Returns what `draw` does, which is
+    /// called when there are as many blocks left to copy as there are buffers: early enough to have come by the end.
     ///
     /// # Safety
     /// As for [`super::forward_wgmma`], by one thread.
     #[inline(always)]
-    unsafe fn tile<C: WgmmaConfig>(&mut self, index: u32) {
+    unsafe fn tile<C: WgmmaConfig>(&mut self, index: u32, draw: impl Fn() -> u32) -> u32 {
         // SAFETY: the caller's.
         unsafe {
             let tile = Tile::new::<C>(self.params, index);
             self.hand_out::<C>(&tile);
             let Tile { work, blocks } = tile;
             if blocks.is_empty() {
-                return;
+                return draw();
             }
             self.copy_queries::<C>(&work);
+            let draw_at = (blocks.first + C::ROW.stages).min(blocks.end);
+            let mut drawn = 0;
             let mut block = blocks.end;
             while block > blocks.first {
+                if block == draw_at {
+                    drawn = draw();
+                }
                 block -= 1;
                 self.copy_k::<C>(&work, block);
                 self.copy_v::<C>(&work, block);
             }
+            drawn
         }
     }
 
@@ -173,13 +180,14 @@ pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams) {
             let mut index = block_idx_x();
             while index < tiles {
                 // The first tile of each CTA is its own index, so tickets start at the number of CTAs: every CTA draws one ticket
-                // for each tile it works on, which makes as many as there are tiles, and the counter is 0 again.
-                let ticket = atomic_inc(to_global(params.persistent.counter), tiles - 1);
-                producer.tile::<C>(index);
+                // for each tile it works on, which makes as many as there are tiles, and the counter is 0 again. Late in a tile, so
+                // that the longest tile that is left goes to the CTA that is done first.
+                let ticket =
+                    producer.tile::<C>(index, || atomic_inc(to_global(params.persistent.counter), tiles - 1));
                 index = ticket + grid_dim_x();
             }
         } else {
-            producer.tile::<C>(block_idx_x());
+            producer.tile::<C>(block_idx_x(), || 0);
         }
         producer.finish::<C>();
     }

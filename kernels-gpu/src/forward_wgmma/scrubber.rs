@@ -9,7 +9,7 @@ use crate::params::ForwardParams;
 use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_arrive_if};
 use crate::ptx::memory::{ld_shared_v4, st_shared_relaxed};
 use crate::ptx::opaque;
-use crate::ptx::warp::sync_warp;
+use crate::ptx::warp::{sync_warp, vote_any};
 use crate::swizzle::Swizzle;
 
 /// Whether this thread's chunks of a tile of `bytes` bytes hold NaN or infinities.
@@ -61,15 +61,18 @@ pub(super) unsafe fn scrub<C: Config>(params: &ForwardParams, thread: u32) {
                 v.wait_full();
                 if block >= blocks.full {
                     let (tile, end) = (Layout::v(row, v.buffer), Layout::kv_bytes(row));
-                    if nonfinite_in_tile::<C>(tile, end, thread) {
+                    let seen = nonfinite_in_tile::<C>(tile, end, thread);
+                    if seen {
                         let mut at = thread * Swizzle::CHUNK_BYTES;
                         while at < opaque(end) {
                             nonfinite::scrub_chunk::<C::Element>(tile + at);
                             at += SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
                         }
-                        // Another warp may find something at the same time.
-                        st_shared_relaxed(Layout::found(row, tiles.buffer), 1);
                         fence_proxy_async();
+                    }
+                    // By the lane that arrives. Another warp may find something at the same time.
+                    if vote_any(seen) && lane == 0 {
+                        st_shared_relaxed(Layout::found(row, tiles.buffer), 1);
                     }
                     // The warp's part is done.
                     sync_warp();

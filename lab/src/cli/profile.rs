@@ -10,7 +10,8 @@ use crate::job::{CHILD, Job, Report, Task};
 use crate::kernels::KernelRef;
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
-use crate::profile::{METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
+use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
+use crate::session::write_whole;
 use crate::stages::{Cascade, State, Watcher};
 use crate::table::{Table, short};
 use clap::Args;
@@ -84,12 +85,12 @@ fn profile(
         if use_ncu && !context.machine.simulated {
             screen.stage(&candidate.name, "ncu");
             match ncu(lab, candidate, state.kernel()?, &counted.problem)? {
-                Ok(text) => {
-                    profile.metrics = parse_ncu(&text);
-                    if let Some(verdict) = verdict_of_ncu(&profile.metrics) {
+                Ok(metrics) => {
+                    if let Some(verdict) = verdict_of_ncu(&metrics, state.candidate.row.isa) {
                         profile.verdict = verdict;
                         profile.source = "ncu".to_owned();
                     }
+                    profile.metrics = metrics;
                 }
                 Err(reason) => {
                     screen::say(&format!("ncu: {reason}: going on with counters and the measured time"))
@@ -123,13 +124,13 @@ fn recount_on_gpu_shapes(lab: &Lab, state: &mut State, screen: &mut Screen) -> R
     Ok(())
 }
 
-/// What ncu printed, or why there is nothing.
+/// What ncu measured, or why there is nothing. All that it printed goes to the log.
 fn ncu(
     lab: &Lab,
     candidate: &Candidate,
     kernel: &KernelRef,
     problem: &ProblemSpec,
-) -> Result<std::result::Result<String, String>> {
+) -> Result<std::result::Result<Vec<Figure>, String>> {
     let context = &lab.context;
     let log = context.log(&candidate.name, "ncu")?;
     let mut command = Command::new("ncu");
@@ -139,6 +140,9 @@ fn ncu(
         "details",
         "--target-processes",
         "all",
+        // As everything else is timed; the default locks the clock, at the base frequency.
+        "--clock-control",
+        "none",
         "--metrics",
         &METRICS.join(","),
     ]);
@@ -156,10 +160,16 @@ fn ncu(
         Err(Error::Start { source, .. }) => return Ok(Err(source.to_string())),
         Err(error) => return Err(error),
     };
+    let mut said = std::fs::read_to_string(&log).unwrap_or_default();
+    said += &ended.stdout;
+    write_whole(&log, &said)?;
     let refused = ended.stdout.lines().find(|line| line.contains("ERR_NVGPUCTRPERM"));
     Ok(match ended.end {
         _ if refused.is_some() => Err("the counters are not permitted here (ERR_NVGPUCTRPERM)".to_owned()),
-        End::Exited(status) if status.success() => Ok(ended.stdout),
+        End::Exited(status) if status.success() => match parse_ncu(&ended.stdout) {
+            metrics if metrics.is_empty() => Err(format!("it measured nothing, see {}", log.display())),
+            metrics => Ok(metrics),
+        },
         End::Exited(status) => Err(format!("it ended with {status}, see {}", log.display())),
         End::TimedOut => Err("it was killed at its limit".to_owned()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),

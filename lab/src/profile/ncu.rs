@@ -1,6 +1,7 @@
 //! Nsight Compute's figures: a small set of metrics, its CSV, and the verdict that follows.
 
 use crate::profile::{Bound, Figure, Verdict};
+use kernels_gpu::row::Isa;
 
 /// What is asked of ncu: throughputs, occupancy, tensor pipe, sectors, bank conflicts, spills, waves, time.
 pub const METRICS: [&str; 11] = [
@@ -19,9 +20,9 @@ pub const METRICS: [&str; 11] = [
 
 /// Reads the CSV that `ncu --csv --page raw` or `--page details` prints, whatever it says before: the last launch's metrics.
 pub fn parse_ncu(text: &str) -> Vec<Figure> {
-    // ncu says what it does on lines of ==PROF== before the table.
-    let table: String =
-        text.lines().filter(|line| line.starts_with('"')).map(|line| format!("{line}\n")).collect();
+    // ncu says what it does on lines of ==PROF== before the table, among what the program itself prints.
+    let lines = text.lines().skip_while(|line| !line.starts_with("\"ID\","));
+    let table: String = lines.filter(|line| line.starts_with('"')).map(|line| format!("{line}\n")).collect();
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(table.as_bytes());
     let titles = reader.headers().cloned().unwrap_or_default();
     let column = |title: &str| titles.iter().position(|found| found == title);
@@ -41,8 +42,9 @@ pub fn parse_ncu(text: &str) -> Vec<Figure> {
     figures
 }
 
-/// The verdict of ncu's figures; `None` where those it takes are lacking.
-pub fn verdict_of_ncu(figures: &[Figure]) -> Option<Verdict> {
+/// The verdict of ncu's figures of a kernel with these instructions; `None` where those it takes are lacking. Kernels with wgmma never
+/// lack warps: one warpgroup keeps the tensor cores busy.
+pub fn verdict_of_ncu(figures: &[Figure], isa: Isa) -> Option<Verdict> {
     let find = |start: &str| figures.iter().find(|figure| figure.name.starts_with(start)).cloned();
     let sm = find("sm__throughput")?;
     let memory = find("gpu__compute_memory_throughput")?;
@@ -57,7 +59,7 @@ pub fn verdict_of_ncu(figures: &[Figure]) -> Option<Verdict> {
         Verdict { bound: Bound::Compute, proof: [sm, memory] }
     } else if memory.value >= busy {
         Verdict { bound: Bound::Memory, proof: [memory, sm] }
-    } else if warps.value < 20.0 {
+    } else if warps.value < 20.0 && isa == Isa::Mma {
         Verdict { bound: Bound::Occupancy, proof: [warps, sm] }
     } else {
         Verdict { bound: Bound::Latency, proof: [sm, memory] }
@@ -74,7 +76,7 @@ mod tests {
             format!("\"0\",\"7\",\"fwd\",\"Raw\",\"{name}\",\"{unit}\",\"{value}\"\n")
         };
         format!(
-            "==PROF== Connected to process 7\n{}{}{}{}{}{}",
+            "==PROF== Connected to process 7\n\"Launched\"==PROF== Disconnected from process 7\n{}{}{}{}{}{}",
             "\"ID\",\"Process ID\",\"Kernel Name\",\"Section Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n",
             line(METRICS[0], "%", sm),
             line(METRICS[1], "%", memory),
@@ -94,14 +96,16 @@ mod tests {
 
     #[test]
     fn each_verdict_has_its_figures() {
-        let bound = |sm, memory, warps, waves| {
-            verdict_of_ncu(&parse_ncu(&csv(sm, memory, warps, waves))).map(|verdict| verdict.bound)
+        let bound_of = |sm, memory, warps, waves, isa| {
+            verdict_of_ncu(&parse_ncu(&csv(sm, memory, warps, waves)), isa).map(|verdict| verdict.bound)
         };
+        let bound = |sm, memory, warps, waves| bound_of(sm, memory, warps, waves, Isa::Mma);
         assert_eq!(bound("71.5", "40", "33", "2.1"), Some(Bound::Compute));
         assert_eq!(bound("30", "80", "33", "2.1"), Some(Bound::Memory));
         assert_eq!(bound("30", "20", "10", "2.1"), Some(Bound::Occupancy));
+        assert_eq!(bound_of("30", "20", "10", "2.1", Isa::Wgmma), Some(Bound::Latency));
         assert_eq!(bound("30", "20", "30", "2.1"), Some(Bound::Latency));
         assert_eq!(bound("30", "20", "30", "0.2"), Some(Bound::Parallelism));
-        assert_eq!(verdict_of_ncu(&[]), None);
+        assert_eq!(verdict_of_ncu(&[], Isa::Mma), None);
     }
 }

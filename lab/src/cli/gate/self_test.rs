@@ -31,10 +31,13 @@ const WRONG_EACH: u32 = 3;
 const HANG_LIMIT: Duration = Duration::from_secs(20);
 /// The record of how much is planted.
 const PLANTED: &str = "planted";
+/// The records of the numbers that were measured on the way.
+const TRIED: &str = "planted_tried";
 
 /// How much is planted, and what it costs by the measurement that it was found with; exact on the simulator.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Planted {
+    problem: ProblemSpec,
     instructions: u32,
     slow_down: Option<f64>,
 }
@@ -53,7 +56,9 @@ struct SelfTest {
     screen: Screen,
     candidate: Candidate,
     kernel: KernelRef,
+    /// What parts are tested on but for the slow-down, which takes what it can be planted in.
     problem: ProblemSpec,
+    problems: Vec<ProblemSpec>,
 }
 
 pub(super) fn run(row: &str, count: u32, common: &Common) -> Result<u8> {
@@ -74,7 +79,7 @@ pub(super) fn run(row: &str, count: u32, common: &Common) -> Result<u8> {
             head_dim: row.head_dim,
         });
     };
-    let mut test = SelfTest { lab, screen, candidate, kernel, problem };
+    let mut test = SelfTest { lab, screen, candidate, kernel, problem, problems };
     let lines =
         [test.cheats()?, test.same(count)?, test.slower(count.div_ceil(2))?, test.wrong()?, test.hang()?];
     test.screen.finish();
@@ -135,17 +140,26 @@ impl SelfTest {
     fn slower(&mut self, count: u32) -> Result<Line> {
         let part = "planted slow-down";
         let Some(planted) = self.planted()? else {
-            let result = "no number of instructions slows the kernel down by 3 %".to_owned();
+            let tried: Vec<Planted> = self.lab.session.records(TRIED);
+            let tried = tried.iter().map(|Planted { problem, instructions, slow_down }| {
+                format!("{instructions} by {:.2} % ({problem})", 100.0 * slow_down.unwrap_or_default())
+            });
+            let tried = tried.collect::<Vec<_>>().join(", ");
+            let result = format!("no number of instructions slows the kernel down by 3 %: {tried}");
             return Ok(Line { part, result, works: false });
         };
         let kernel = super::timed::slower(&self.lab, &self.kernel, planted.instructions)?;
+        let others = std::mem::replace(&mut self.problem, planted.problem);
         let runs =
-            self.repeat(Kind::Slower, count, |test, number| test.compare(Kind::Slower, number, &kernel))?;
+            self.repeat(Kind::Slower, count, |test, number| test.compare(Kind::Slower, number, &kernel));
+        self.problem = others;
+        let runs = runs?;
         let caught = runs.iter().filter(|run| run.found == Found::Slower).count();
         let result = format!(
-            "{caught} of {count} found{}; instructions added to each step of the main loop: {}",
+            "{caught} of {count} found{}; instructions added to each step of the main loop: {}, on {}",
             spread(&runs),
-            planted.instructions
+            planted.instructions,
+            planted.problem
         );
         Ok(Line { part, result, works: 10 * caught >= 9 * count as usize })
     }
@@ -158,15 +172,33 @@ impl SelfTest {
         }
         let planted = if self.lab.context.machine.simulated {
             // What is counted is exact: the least is enough.
-            Some(Planted { instructions: 1, slow_down: None })
+            Some(Planted { problem: self.problem, instructions: 1, slow_down: None })
         } else {
-            let found = crate::gate::calibrate(&SLOW_DOWN, |instructions| self.slow_down(instructions))?;
-            found.map(|(instructions, slow_down)| Planted { instructions, slow_down: Some(slow_down) })
+            self.calibrated()?
         };
         if let Some(planted) = &planted {
             self.lab.session.append(PLANTED, planted)?;
         }
         Ok(planted)
+    }
+
+    /// The first problem in which some number of instructions costs 3 %, largest first: where a device is full, one more instruction
+    /// costs its issue slot; where it is not, what it does to the order of the others may cost more than many of it.
+    fn calibrated(&mut self) -> Result<Option<Planted>> {
+        let mut problems = self.problems.clone();
+        problems.sort_by(|a, b| b.flops().total_cmp(&a.flops()));
+        for problem in problems {
+            let found = crate::gate::calibrate(&SLOW_DOWN, |instructions| {
+                let slow_down = self.slow_down(&problem, instructions)?;
+                let tried = Planted { problem, instructions, slow_down: Some(slow_down) };
+                self.lab.session.append(TRIED, &tried)?;
+                Ok::<_, Error>(slow_down)
+            })?;
+            if let Some((instructions, slow_down)) = found {
+                return Ok(Some(Planted { problem, instructions, slow_down: Some(slow_down) }));
+            }
+        }
+        Ok(None)
     }
 
     /// Wrong kernels: each must be refused, always, and the kernel without a fault never.

@@ -8,6 +8,7 @@ use crate::interrupt;
 use crate::job::{Report, Task};
 use crate::kernels::KernelRef;
 use crate::plant::{Plant, plant};
+use crate::problem_spec::ProblemSpec;
 use crate::stages::{Cascade, Context, Watcher};
 use serde::{Deserialize, Serialize};
 
@@ -158,12 +159,12 @@ impl SelfTest {
     }
 
     /// The relative slow-down of so many planted instructions, by one measurement.
-    pub(super) fn slow_down(&mut self, instructions: u32) -> Result<f64> {
+    pub(super) fn slow_down(&mut self, problem: &ProblemSpec, instructions: u32) -> Result<f64> {
         self.lab.check_time()?;
         let name = format!("{}-{instructions}", self.candidate.name);
         self.screen.stage(&name, "measure the planted slow-down");
         let kernel = slower(&self.lab, &self.kernel, instructions)?;
-        let samples = samples(&self.lab, &name, &kernel, &self.kernel, &self.problem)?;
+        let samples = samples(&self.lab, &name, &kernel, &self.kernel, problem)?;
         let timed = crate::gate::judge(&rule(&self.lab.context), &[], &samples)
             .map_err(|error| Error::Missing { what: "a measurement", reason: error.to_string() })?;
         Ok(timed.time.estimate)
