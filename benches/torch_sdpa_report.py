@@ -105,7 +105,7 @@ class Collected:
 
 
 def means(problems):
-    """The geometric means of MEANS, of those dtypes and masks whose every length is there and was measured."""
+    """The geometric means of MEANS, of those dtypes and masks whose every length was to be measured; None where one was not."""
     found = []
     for head_dim, least in MEANS.items():
         shapes = [list(of_length(seqlen, head_dim)) for seqlen in LENGTHS]
@@ -116,11 +116,9 @@ def means(problems):
                     for problem in problems
                     if problem["shape"] in shapes and problem["dtype"] == dtype and problem["causal"] == causal
                 ]
-                if not ratios:
+                if len(ratios) < len(shapes):
                     continue
-                value = None
-                if len(ratios) == len(shapes) and all(ratios):
-                    value = round(math.prod(ratios) ** (1 / len(ratios)), 4)
+                value = round(math.prod(ratios) ** (1 / len(ratios)), 4) if all(ratios) else None
                 found.append({
                     "head_dim": head_dim, "dtype": dtype, "causal": causal, "relative_to": "default", "least": least,
                     "reached": value, "met": value is not None and value >= least,
