@@ -2,9 +2,9 @@
 """Ferroflash against PyTorch's scaled_dot_product_attention, on one GPU in one job.
 
 What is measured: device time of one forward pass, from events around CUDA-graph replays, for PyTorch's flash, cuDNN and
-default back ends here, and for Ferroflash's best kernels through `ferroflash bench --json`. The two take turns, round by
-round, and each round turns the order round; the replays of all rounds are pooled. Ferroflash writes LSE too, as PyTorch's
-flash does. Both find their tensors in the L2 cache as far as they fit: every launch of a problem works on the same ones.
+default back ends here, and for Ferroflash's best kernels through `ferroflash bench --turns`. All take turns replay by
+replay, as long problems run at the device's power limit: whoever rests between its replays gets a higher clock. Each round
+turns the order round; the replays of all rounds are pooled. Ferroflash writes LSE too, as PyTorch's flash does. Both find their tensors in the L2 cache as far as they fit: every launch of a problem works on the same ones.
 Where PyTorch's default is cuDNN, cuDNN is not timed a second time. Of decoding, the bytes of Q, K, V and O over that time are
 compared with the device's copy bandwidth, measured in every round of the same job.
 
@@ -17,9 +17,12 @@ import gc
 import json
 import os
 import pathlib
+import queue
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -57,7 +60,7 @@ REPLAY_US = 300.0
 WARM_UP_S = 0.15
 LAUNCHES_TO_CALIBRATE = 5
 LAUNCHES_MAX = 4096
-# One call of ferroflash times a score of problems: minutes mean that it hangs.
+# Seconds for a turn of ferroflash, and for its end: so many mean that it hangs.
 CALL_LIMIT_S = 180
 # Bytes of one copy, far more than any cache holds; copies between two events, of which the best time of several is taken.
 COPY_BYTES = 1 << 30
@@ -76,8 +79,8 @@ KERNEL_FIELDS = (
 # PyTorch.
 
 
-def sdpa_times(torch, problem, reps, turned, found):
-    """Times the back ends of one problem in turns; adds one round to `found`."""
+def sdpa_times(torch, problem, reps, turned, found, ferroflash):
+    """Times the back ends of one problem in turns with `ferroflash`; adds one round of theirs to `found`."""
     batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = problem.shape
     dtype = getattr(torch, DTYPES[problem.dtype])
     torch.manual_seed(0)
@@ -103,7 +106,7 @@ def sdpa_times(torch, problem, reps, turned, found):
         except Exception as error:  # PyTorch raises many kinds where a back end lacks something.
             found.errors[name] = first_line(error)
     if candidates:
-        for name, times_us in replay_in_turns(torch, candidates, reps):
+        for name, times_us in replay_in_turns(torch, candidates, reps, turned, lambda: ferroflash.turn(problem)):
             found.add(name, times_us)
 
 
@@ -156,8 +159,9 @@ def launches_to_fill(launch_us):
     return max(1, min(LAUNCHES_MAX, int(-(-REPLAY_US // max(launch_us, 1e-3)))))
 
 
-def replay_in_turns(torch, candidates, reps):
-    """Times of one launch in microseconds, by candidate; measured as `ferroflash bench` does."""
+def replay_in_turns(torch, candidates, reps, turned, turn):
+    """Times of one launch in microseconds, by candidate, measured as `ferroflash bench` does; `turn` is Ferroflash's, last in each
+    rep, or first where the order is turned round."""
     end_of_warm_up = time.monotonic() + WARM_UP_S
     while time.monotonic() < end_of_warm_up:
         for _, graph, _ in candidates:
@@ -166,6 +170,8 @@ def replay_in_turns(torch, candidates, reps):
     marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in candidates]
     times_us = [[] for _ in candidates]
     for _ in range(reps):
+        if turned:
+            turn()
         # An untimed replay keeps the device busy until the timed ones are enqueued behind it.
         candidates[-1][1].replay()
         for (_, graph, _), (start, end) in zip(candidates, marks):
@@ -175,6 +181,8 @@ def replay_in_turns(torch, candidates, reps):
         torch.cuda.synchronize()
         for (_, _, launches), (start, end), times in zip(candidates, marks, times_us):
             times.append(start.elapsed_time(end) * 1e3 / launches)
+        if not turned:
+            turn()
     return [(candidate[0], times) for candidate, times in zip(candidates, times_us)]
 
 
@@ -209,30 +217,88 @@ def copy_rates(torch):
 
 def bench_command(args, problems, report):
     """The call that times these problems, all of one dtype and mask."""
-    command = [args.ferroflash, "bench", "--lse", "--replays", "--reps", str(args.reps), "--json", str(report)]
+    command = [args.ferroflash, "bench", "--lse", "--replays", "--turns", "--reps", str(args.reps), "--json", str(report)]
     command += ["--dtype", problems[0].dtype, "--mask", "causal" if problems[0].causal else "full"]
     if args.ptx:
         command += ["--ptx", args.ptx]
     return command + ["--shape"] + [",".join(map(str, problem.shape)) for problem in problems]
 
 
-def ferroflash_times(args, problems, collected):
-    """Times the best kernels of these problems; adds one round to each. Returns what the report says of the device."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = pathlib.Path(folder, "bench.json")
+class Ferroflash:
+    """`ferroflash bench --turns` of some problems, all of one dtype and mask. It replays when it is told to.
+
+    It says before each replay, and when a problem is done, `turn DONE of REPS: PROBLEM`, and goes on at a line. A problem that it cannot
+    measure has no turns: the next line is of another. Whatever becomes of it, PyTorch is timed."""
+
+    def __init__(self, args, problems):
+        self.folder = tempfile.TemporaryDirectory()
+        self.report = pathlib.Path(self.folder.name, "bench.json")
+        self.errors = open(pathlib.Path(self.folder.name, "errors"), "w+", encoding="utf-8")  # Closed with the folder.
+        self.at, self.process, self.said = None, None, None
         try:
-            ended = subprocess.run(
-                bench_command(args, problems, report), capture_output=True, text=True, timeout=CALL_LIMIT_S, check=False
-            )
-            said = ended.stderr.strip()
-            text = report.read_text() if report.exists() else None
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said, text = str(error), None
-    if text is None:
-        for problem in problems:
-            collected[problem].errors[OURS] = (said.splitlines() or ["no report"])[-1]
-        return {}
-    return take_report(json.loads(text), problems, collected)
+            self.process = subprocess.Popen(
+                bench_command(args, problems, self.report), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                text=True, encoding="utf-8",
+            )  # fmt: skip
+        except OSError as error:
+            self.said = str(error)
+            return
+        self.lines = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+        self.next_turn()
+
+    def read(self):
+        for line in self.process.stdout:
+            found = re.fullmatch(r"turn (\d+) of (\d+): (.*)", line.rstrip("\n"))
+            if found:
+                self.lines.put((int(found[1]), int(found[2]), found[3]))
+        self.lines.put(None)
+
+    def next_turn(self):
+        """Waits for the next turn; `at` is None from the end on."""
+        try:
+            self.at = self.lines.get(timeout=CALL_LIMIT_S)
+        except queue.Empty:
+            self.said, self.at = "no turn came within %d s" % CALL_LIMIT_S, None
+            self.process.kill()
+
+    def go_on(self):
+        with contextlib.suppress(OSError, ValueError):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        self.next_turn()
+
+    def turn(self, problem):
+        """A replay, where the problem has one left."""
+        if self.at and self.at[2] == problem.title() and self.at[0] < self.at[1]:
+            self.go_on()
+
+    def end(self, problem):
+        """What is left of the problem's replays."""
+        while self.at and self.at[2] == problem.title():
+            self.go_on()
+
+    def close(self, problems, collected):
+        """Waits for the end; adds one round to each problem. Returns what the report says of the device."""
+        if self.process:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+            try:
+                self.process.wait(CALL_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                self.said = "it did not end within %d s" % CALL_LIMIT_S
+            self.errors.seek(0)
+            self.said = self.said or self.errors.read().strip()
+        text = self.report.read_text() if self.report.exists() else None
+        self.errors.close()
+        self.folder.cleanup()
+        if not text:
+            for problem in problems:
+                collected[problem].errors[OURS] = (self.said.splitlines() or ["no report"])[-1]
+            return {}
+        return take_report(json.loads(text), problems, collected)
 
 
 def take_report(report, problems, collected):
@@ -294,23 +360,22 @@ def measure(args, problems, torch):
 
 
 def one_round(args, torch, number, problems, collected, report):
-    """PyTorch before Ferroflash in even rounds, after it in odd ones, which go through everything backwards."""
-    turned, about = number % 2 == 1, report["about"]
+    """PyTorch's replays before Ferroflash's in even rounds, after them in odd ones, which go through everything backwards."""
+    turned = number % 2 == 1
     if not turned:
         copy_round(torch, report)
     for batch in reversed(interleaved(problems)) if turned else interleaved(problems):
         batch = batch[::-1] if turned else batch
         say("  %s %s: %d problems" % (batch[0].dtype, "causal" if batch[0].causal else "full", len(batch)))
-        if turned:
-            about.update(ferroflash_times(args, batch, collected))
+        ferroflash = Ferroflash(args, batch)
         for problem in batch:
             try:
-                sdpa_times(torch, problem, args.reps, turned, collected[problem])
+                sdpa_times(torch, problem, args.reps, turned, collected[problem], ferroflash)
             except Exception as error:  # Out of memory, for instance: the other problems go on.
                 collected[problem].errors["torch"] = first_line(error)
+            ferroflash.end(problem)
             give_back(torch)
-        if not turned:
-            about.update(ferroflash_times(args, batch, collected))
+        report["about"].update(ferroflash.close(batch, collected))
         # What is measured stays measured, whatever ends the job.
         write_json(args, as_json(args, torch, problems, collected, report))
     if turned:
@@ -357,6 +422,7 @@ def as_json(args, torch, problems, collected, report):
             "replay_us": REPLAY_US,
             "lse": True,
             "caches": "warm",
+            "turns": "replays",
         },
         "clocks": {"before": report["before"], "after": smi()},
         "copy_bandwidth": copy,

@@ -148,7 +148,7 @@ class Problems(unittest.TestCase):
 
 
 class Ferroflash(unittest.TestCase):
-    def run_script(self, problems, script):
+    def run_script(self, problems, script, turns=5):
         """Runs with a script in ferroflash's place; returns what was collected, and about the device."""
         found = {problem: sdpa.Collected() for problem in problems}
         with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +156,12 @@ class Ferroflash(unittest.TestCase):
             program.write_text("#!%s\n%s" % (sys.executable, script))
             program.chmod(program.stat().st_mode | stat.S_IXUSR)
             args = sdpa.parser().parse_args(["--ferroflash", str(program), "--ptx", "kernels", "--reps", "5"])
-            about = sdpa.ferroflash_times(args, problems, found)
+            ferroflash = sdpa.Ferroflash(args, problems)
+            for problem in problems:
+                for _ in range(turns):
+                    ferroflash.turn(problem)
+                ferroflash.end(problem)
+            about = ferroflash.close(problems, found)
         return found, about
 
     def test_the_call_names_problems_and_options_and_its_report_is_taken(self):
@@ -168,9 +173,20 @@ class Ferroflash(unittest.TestCase):
             "value = lambda option: words[words.index(option) + 1]",
             "assert [value(o) for o in ('--reps', '--dtype', '--mask', '--ptx')] == ['5', 'bf16', 'causal', 'kernels']",
             "assert words[words.index('--shape') + 1:] == ['1,8,8,512,512,64', '2,8,8,512,512,64'], words",
+            "assert '--turns' in words, words",
+            "waited = 0",
+            "for shape in words[words.index('--shape') + 1:]:",
+            "    print('\\n', shape, 'and a table')",
+            "    for done in range(6):",
+            "        print('turn %d of 5: %s bf16 causal' % (done, shape), flush=True)",
+            "        waited += sys.stdin.readline() == '\\n'",
+            "assert waited == 12, waited",
             "open(value('--json'), 'w').write(%r)" % json.dumps(report_of(problems, [2.0, 3.0])),
         ])  # fmt: skip
-        found, about = self.run_script(problems, script)
+        # Fewer turns than there are, as where PyTorch fails in the middle, and more.
+        for turns in (0, 3, 5, 9):
+            found, about = self.run_script(problems, script, turns)
+            self.assertEqual([f.errors for f in found.values()], [{}, {}])
         self.assertEqual([f.errors for f in found.values()], [{}, {}])
         self.assertEqual([f.rounds[sdpa.OURS] for f in found.values()], [[[2.0, 3.0]]] * 2)
         self.assertEqual(about["device"]["name"], "Some GPU")
@@ -198,6 +214,33 @@ class Ferroflash(unittest.TestCase):
         problem = sdpa.Problem(SHAPE, "f16", False)
         found, about = self.run_script([problem], "import sys\nsys.exit('warming\\nno CUDA driver')")
         self.assertEqual((found[problem].errors, about), ({sdpa.OURS: "no CUDA driver"}, {}))
+
+    def test_a_problem_without_turns_keeps_none_of_the_others_waiting(self):
+        problems = [sdpa.Problem((batch,) + SHAPE[1:], "f16", False) for batch in (1, 2, 3)]
+        script = "\n".join([
+            "import sys",
+            "for batch in (2, 3):",
+            "    for done in range(6):",
+            "        print('turn %d of 5: %d,8,8,512,512,64 f16 full' % (done, batch), flush=True)",
+            "        assert sys.stdin.readline() == '\\n'",
+            "    if batch == 2: print('x' * 100000)",
+            "sys.exit('the first: no kernel')",
+        ])  # fmt: skip
+        found, _ = self.run_script(problems, script)
+        self.assertEqual([f.errors[sdpa.OURS] for f in found.values()], ["the first: no kernel"] * 3)
+
+    def test_a_call_that_hangs_is_ended(self):
+        limit, sdpa.CALL_LIMIT_S = sdpa.CALL_LIMIT_S, 0.5
+        self.addCleanup(setattr, sdpa, "CALL_LIMIT_S", limit)
+        problem = sdpa.Problem(SHAPE, "f16", False)
+        found, _ = self.run_script([problem], "import time\ntime.sleep(600)")
+        self.assertEqual(found[problem].errors[sdpa.OURS], "no turn came within 0 s")
+
+    def test_a_program_that_is_not_there_is_said(self):
+        problem = sdpa.Problem(SHAPE, "f16", False)
+        found = {problem: sdpa.Collected()}
+        sdpa.Ferroflash(sdpa.parser().parse_args(["--ferroflash", "/nowhere/ferroflash"]), [problem]).close([problem], found)
+        self.assertIn("No such file", found[problem].errors[sdpa.OURS])
 
     def test_a_wrong_or_missing_kernel_has_no_time(self):
         problem = sdpa.Problem(SHAPE, "f16", False)
@@ -228,6 +271,7 @@ class Graph:
         self.device, self.ms = device, 0.0
 
     def replay(self):
+        self.device.replays += 1
         self.device.clock_ms += self.ms
 
 
@@ -235,7 +279,7 @@ class Torch(types.SimpleNamespace):
     """As much of PyTorch as is called; each back end takes the milliseconds given, None cannot."""
 
     def __init__(self, ms):
-        super().__init__(ms=ms, clock_ms=0.0, now="default", graph=None, __version__="2.x", float16="half", bfloat16="b")
+        super().__init__(ms=ms, clock_ms=0.0, replays=0, now="default", graph=None, __version__="2.x", float16="half", bfloat16="b")
         self.float32, self.picks, self.copy_ms = "float", 1, {"copy_": 0.8, "mul": 0.5}
         self.copies = collections.Counter()
         self.ones = self.empty_like = lambda *sizes, **options: types.SimpleNamespace(copy_=lambda other: self.copy("copy_"))
@@ -273,7 +317,7 @@ class Torch(types.SimpleNamespace):
 
 class Rounds(unittest.TestCase):
     def setUp(self):
-        self.order = []
+        self.order, self.turns = [], []
         self.torch = Torch({"flash": 0.02, "cudnn": None, "default": 0.01})
         targets = (("flash", 1.0), ("default p90", 1.2))
         self.problems = [sdpa.Problem(SHAPE, "f16", False, targets), sdpa.Problem(SHAPE, "f16", True)]
@@ -283,7 +327,7 @@ class Rounds(unittest.TestCase):
         self.patch("say", lambda line: None)
         self.patch("smi", lambda: None)
         self.patch("back_end", self.back_end)
-        self.patch("ferroflash_times", self.ferroflash_times)
+        self.patch("Ferroflash", self.ferroflash)
 
     def patch(self, name, value):
         self.addCleanup(setattr, sdpa, name, getattr(sdpa, name))
@@ -294,9 +338,13 @@ class Rounds(unittest.TestCase):
         self.order.append(name)
         return sdpa.contextlib.nullcontext()
 
-    def ferroflash_times(self, args, problems, found):
-        self.order.append(sdpa.OURS)
-        return sdpa.take_report(report_of(problems, [10.0] * args.reps), problems, found)
+    def ferroflash(self, args, problems):
+        """Stands for ferroflash: notes turns, and the end of each problem."""
+        return types.SimpleNamespace(
+            turn=lambda problem: self.turns.append((problem, self.torch.replays)),
+            end=lambda problem: self.order.append(sdpa.OURS),
+            close=lambda batch, found: sdpa.take_report(report_of(batch, [10.0] * args.reps), batch, found),
+        )
 
     def run_main(self, *words):
         args = sdpa.parser().parse_args(words)
@@ -305,7 +353,17 @@ class Rounds(unittest.TestCase):
     def test_the_two_take_turns_and_every_other_round_is_backwards(self):
         self.run_main("--rounds", "2", "--reps", "3")
         there = ["flash", "cudnn", "default", sdpa.OURS]
-        self.assertEqual(self.order, ["copy"] + there * 2 + there[::-1] * 2 + ["copy"])
+        back = there[2::-1] + [sdpa.OURS]
+        self.assertEqual(self.order, ["copy"] + there * 2 + back * 2 + ["copy"])
+
+    def test_turns_are_taken_replay_by_replay(self):
+        self.run_main("--rounds", "2", "--reps", "3")
+        # Four replays to calibrate flash and default, then an untimed one and the two in each rep: ferroflash's turn comes after them
+        # in the first round, and before them in the second, which begins with the last problem.
+        first, second = self.problems
+        expected = [(first, 7), (first, 10), (first, 13), (second, 20), (second, 23), (second, 26)]
+        expected += [(second, 30), (second, 33), (second, 36), (first, 43), (first, 46), (first, 49)]
+        self.assertEqual(self.turns, expected)
 
     def test_cudnn_is_not_timed_twice_where_it_is_the_default(self):
         self.torch.picks = 3
@@ -380,7 +438,8 @@ class Rounds(unittest.TestCase):
 
     def test_a_device_that_fails_leaves_a_table(self):
         self.torch.cuda.Event = lambda enable_timing: (_ for _ in ()).throw(RuntimeError("out of memory"))
-        self.patch("ferroflash_times", lambda args, problems, found: {})
+        nothing = types.SimpleNamespace(turn=lambda p: None, end=lambda p: None, close=lambda batch, found: {})
+        self.patch("Ferroflash", lambda args, problems: nothing)
         _, report = self.run_main("--rounds", "1", "--reps", "3")
         self.assertEqual(report["problems"][0]["errors"]["flash"], "out of memory")
         self.assertIn("1 x flash MISSED", sdpa.table(report)[4])

@@ -154,7 +154,8 @@ impl Bench {
     }
 
     /// Measures plans of one problem against each other: checks each one's output, then replays them in turns, so that whatever
-    /// changes meanwhile (clocks, temperature, neighbours) changes for all. `progress` is told replays done and in all.
+    /// changes meanwhile (clocks, temperature, neighbours) changes for all. `progress` is told replays done and in all, from 0 on; the
+    /// device is idle while it is told, so another program can have its turn.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::WrongLength`] where the plans are of problems of other sizes, and what loading and
@@ -236,6 +237,7 @@ impl Bench {
     ) -> Result<(), Error> {
         let Some(last) = candidates.len().checked_sub(1) else { return Ok(()) };
         warm_up(timeline, candidates, options)?;
+        progress(0, options.reps);
         for rep in 0..options.reps {
             // An untimed replay keeps the device busy until the timed ones are enqueued behind it.
             let lead_in = &candidates[last];

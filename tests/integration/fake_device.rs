@@ -8,6 +8,7 @@ use ferroflash::{Dtype, Schedule};
 use kernels_gpu::row::Isa;
 use kernels_gpu::table::{VARIANTS, Variant};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ support::trials!(
     verify_takes_real_tensors_through_every_row,
     bench_measures_and_never_calls_it_a_gpu,
     bench_times_lse_where_it_is_asked_for,
+    bench_waits_for_its_turn,
     wgmma_is_taken_where_device_and_driver_have_it,
     a_driver_without_tensor_maps_has_the_other_kernels,
     doctor_says_what_there_is,
@@ -385,6 +387,35 @@ fn a_cubin_that_is_refused_gives_way_to_ptx() {
     bench.succeeded();
     let file = fs::read_to_string(setup.path().join("b.json")).expect("written");
     assert!(file.contains("PTX sm_80"), "it says what was loaded: {file}");
+}
+
+fn bench_waits_for_its_turn() {
+    let setup = setup();
+    let mut child = Command::new(binary())
+        .args(["bench", "--shape", "1,2,1,65,127,64", "2,2,1,65,127,64", "--reps", "2", "--turns"])
+        .current_dir(setup.path())
+        .envs(setup.variables())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut input = child.stdin.take().expect("piped");
+    let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut turn = || output.by_ref().map(|line| line.expect("UTF-8")).find(|line| line.starts_with("turn "));
+    for done in 0..=2 {
+        assert_eq!(turn(), Some(format!("turn {done} of 2: 1,2,1,65,127,64 f16 full")));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(child.try_wait().expect("it is ours").is_none(), "it waits");
+        input.write_all(b"\n").expect("it reads");
+    }
+    assert_eq!(turn().as_deref(), Some("turn 0 of 2: 2,2,1,65,127,64 f16 full"));
+    // Who took turns with it is gone: it goes on.
+    drop(input);
+    assert_eq!(turn().as_deref(), Some("turn 1 of 2: 2,2,1,65,127,64 f16 full"));
+    assert_eq!(turn().as_deref(), Some("turn 2 of 2: 2,2,1,65,127,64 f16 full"));
+    assert_eq!(turn(), None);
+    assert!(child.wait().expect("it ends").success());
 }
 
 fn no_device_is_an_error_and_auto_goes_on() {

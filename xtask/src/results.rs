@@ -79,6 +79,18 @@ pub(crate) struct TorchVersion {
 pub(crate) struct Method {
     pub(crate) rounds: u32,
     pub(crate) replays_per_round: u32,
+    /// `replays` where all take turns replay by replay; older files lack it.
+    pub(crate) turns: Option<String>,
+}
+
+impl Method {
+    /// How Ferroflash and PyTorch take turns.
+    pub(crate) fn turns(&self) -> &'static str {
+        match self.turns.as_deref() {
+            Some("replays") => "in turns, replay by replay",
+            _ => "in turns, a batch of problems at a time",
+        }
+    }
 }
 
 /// What copies on the device reached, read and written.

@@ -61,7 +61,7 @@ pub(crate) fn lengths_markdown(results: &Results) -> String {
 
 /// What was measured, where, with what, and which targets were met: one paragraph, and a list of the missed ones.
 fn heading(results: &Results) -> String {
-    let Method { rounds, replays_per_round } = results.method;
+    let Method { rounds, replays_per_round, .. } = results.method;
     let day = results.date.split('T').next().unwrap_or_default();
     let mut text = format!("**{}**", results.device.name);
     if let Some(driver) = &results.device.driver {
@@ -84,9 +84,10 @@ fn heading(results: &Results) -> String {
     let _ = write!(
         text,
         ". Device time of one forward pass: medians of {replays} CUDA-graph replays in {rounds} rounds, Ferroflash and \
-         PyTorch in turns; Ferroflash and PyTorch's flash write LSE too. × is how many times as long PyTorch takes; `by p90` \
+         PyTorch {turns}; Ferroflash and PyTorch's flash write LSE too. × is how many times as long PyTorch takes; `by p90` \
          is × default by 90th percentiles. CTAs are those of a launch, the average an SM in parentheses, then the splits of \
          the keys or the schedule where it is not one tile a CTA. From [`{FOLDER}/{file}`]({FOLDER}/{file}).",
+        turns = results.method.turns(),
         file = results.file
     );
     text.push_str(&verdict(results));

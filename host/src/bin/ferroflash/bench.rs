@@ -27,6 +27,9 @@ const EXAMPLES: &str = "Examples:
   # decoding over caches that are filled to different lengths, with several numbers of splits
   ferroflash bench --shape 8,32,8,1,8192,128 --lengths --splits auto,1,4,16
 
+  # replays one by one, each when Enter is pressed
+  ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
+
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
 
@@ -88,6 +91,11 @@ pub(crate) struct Args {
     /// Have the kernels write LSE too, as the forward pass of a training library does
     #[arg(long)]
     lse: bool,
+
+    /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
+    /// a problem is done, write `turn DONE of REPS: PROBLEM` and wait for a line on standard input
+    #[arg(long)]
+    turns: bool,
 
     /// Write device, method and results to a file too
     #[arg(long, value_name = "FILE")]
@@ -263,8 +271,15 @@ fn measure(
 ) -> Result<Vec<Measured>, Error> {
     let plans = args.plan.distinct_plans(bench.attention(), problem, &args.rows)?;
     let progress = Progress::new("measuring");
-    let mut measured =
-        bench.measure(&plans, options, &mut |done, total| progress.set(done as usize, total as usize))?;
+    let title = bench_report::title(problem);
+    let mut measured = bench.measure(&plans, options, &mut |done, total| {
+        progress.set(done as usize, total as usize);
+        if args.turns {
+            output::print(&format!("turn {done} of {total}: {title}"));
+            // At the end of the input nobody else takes turns any more.
+            let _ = std::io::stdin().read_line(&mut String::new());
+        }
+    })?;
     if !args.replays {
         measured.iter_mut().for_each(|measured| measured.times_us.clear());
     }
