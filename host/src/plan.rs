@@ -81,7 +81,7 @@ pub enum Splits {
 /// Where the partial O and LSE of several splits are merged: every bit of the result is the same either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Combine {
-    /// As is estimated to be faster.
+    /// As was measured to be faster for the bytes of a tile.
     #[default]
     Auto,
     /// In the same launch, by the CTA of each tile that finishes last: up to 4096 tiles.

@@ -97,8 +97,8 @@ const fn wgmma(head_dim: u32, mask: Mask, tiles_per_sm: f64, keys: u32, tile: &'
 /// The first line that fits is taken, so within an architecture and head_dim the rows of large grids stand before those of
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
 ///
-/// Lines of rows with wgmma are fitted to the times of 30 rows over 55 shapes of 256 to 16384 keys on an H200, both masks, f16; they
-/// stand first: where they fit they are taken, and the others are for the rest, which is all that other
+/// Lines of rows with wgmma are fitted to the times of 30 rows over 55 shapes of 256 to 16384 keys on an H200, both masks, f16, and at
+/// head_dim 64 again to those of the six best over 14 shapes; they stand first: where they fit they are taken, and the others are for the rest, which is all that other
 /// devices have.
 pub(super) const BEST: &[Best] = &[
     //   head_dim mask    tiles/SM keys  tile
