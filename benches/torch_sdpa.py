@@ -233,7 +233,7 @@ class Ferroflash:
     def __init__(self, args, problems):
         self.folder = tempfile.TemporaryDirectory()
         self.report = pathlib.Path(self.folder.name, "bench.json")
-        self.errors = open(pathlib.Path(self.folder.name, "errors"), "w+", encoding="utf-8")  # Closed with the folder.
+        self.errors = open(pathlib.Path(self.folder.name, "errors"), "w+", encoding="utf-8")
         self.at, self.process, self.said = None, None, None
         try:
             self.process = subprocess.Popen(
