@@ -52,6 +52,18 @@ pub fn run(command: &mut Command, input: &[u8], log: &Path, limit: Duration) -> 
     run_from(command, given, log, limit)
 }
 
+/// As [`run`], for a tool that says what it found on stdout: that goes to the log too.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_logged(command: &mut Command, input: &[u8], log: &Path, limit: Duration) -> Result<Ended> {
+    let ended = run(command, input, log, limit)?;
+    let file = File::options().append(true).open(log);
+    file.and_then(|mut file| std::io::Write::write_all(&mut file, ended.stdout.as_bytes()))
+        .map_err(|source| Error::io(log, source))?;
+    Ok(ended)
+}
+
 /// As [`run`], with a file as stdin.
 fn run_from(command: &mut Command, given: File, log: &Path, limit: Duration) -> Result<Ended> {
     let start = |source| Error::Start { command: line(command), source };
@@ -173,6 +185,10 @@ mod tests {
         assert_eq!(ended.stdout, "given");
         assert!(matches!(ended.end, End::Exited(status) if status.code() == Some(3)));
         assert_eq!(last_line(&log).as_deref(), Some("said"));
+        let tool = &mut shell("cat; echo said >&2");
+        let ended = run_logged(tool, b"found", &log, Duration::from_secs(10)).expect("runs");
+        let logged = std::fs::read_to_string(&log).expect("written");
+        assert_eq!((ended.stdout.as_str(), logged.as_str()), ("found", "said\nfound"));
         let error =
             succeed(&mut shell("echo why >&2; exit 1"), &log, Duration::from_secs(10)).expect_err("fails");
         assert!(error.to_string().contains("why"), "{error}");

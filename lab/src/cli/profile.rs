@@ -11,7 +11,6 @@ use crate::kernels::KernelRef;
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
 use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
-use crate::session::write_whole;
 use crate::stages::{Cascade, State, Watcher};
 use crate::table::{Table, short};
 use clap::Args;
@@ -155,14 +154,12 @@ fn ncu(
         seed: context.hidden_seed,
     };
     let input = serde_json::to_vec(&job).unwrap_or_default();
-    let ended = match process::run(&mut command, &input, &log, context.config.limits.profile_s.duration()) {
+    let limit = context.config.limits.profile_s.duration();
+    let ended = match process::run_logged(&mut command, &input, &log, limit) {
         Ok(ended) => ended,
         Err(Error::Start { source, .. }) => return Ok(Err(source.to_string())),
         Err(error) => return Err(error),
     };
-    let mut said = std::fs::read_to_string(&log).unwrap_or_default();
-    said += &ended.stdout;
-    write_whole(&log, &said)?;
     let refused = ended.stdout.lines().find(|line| line.contains("ERR_NVGPUCTRPERM"));
     Ok(match ended.end {
         _ if refused.is_some() => Err("the counters are not permitted here (ERR_NVGPUCTRPERM)".to_owned()),

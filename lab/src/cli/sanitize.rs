@@ -109,7 +109,7 @@ fn compute_sanitizer(lab: &Lab, candidate: &Candidate, kernel: &KernelRef, tool:
     };
     let input = serde_json::to_vec(&job).unwrap_or_default();
     let limit = context.config.limits.sanitize_s.duration();
-    let ended = match process::run(&mut command, &input, &log, limit) {
+    let ended = match process::run_logged(&mut command, &input, &log, limit) {
         Ok(ended) => ended,
         Err(Error::Start { source, .. }) => return Ok(format!("not run: compute-sanitizer: {source}")),
         Err(error) => return Err(error),

@@ -56,8 +56,7 @@ struct SelfTest {
     screen: Screen,
     candidate: Candidate,
     kernel: KernelRef,
-    /// What parts are tested on but for the slow-down, which takes what it can be planted in.
-    problem: ProblemSpec,
+    /// The first is what all parts are tested on but for the slow-down, which takes the one that it can be planted in.
     problems: Vec<ProblemSpec>,
 }
 
@@ -72,14 +71,14 @@ pub(super) fn run(row: &str, count: u32, common: &Common) -> Result<u8> {
     }
     let kernel = built.kernel()?.clone();
     let problems = lab.context.config.problems.of_row(&row, lab.context.machine.simulated)?;
-    let Some(&problem) = problems.first() else {
+    if problems.is_empty() {
         return Err(Error::NoProblem {
             row: candidate.name,
             dtype: row.dtype.name(),
             head_dim: row.head_dim,
         });
-    };
-    let mut test = SelfTest { lab, screen, candidate, kernel, problem, problems };
+    }
+    let mut test = SelfTest { lab, screen, candidate, kernel, problems };
     let lines =
         [test.cheats()?, test.same(count)?, test.slower(count.div_ceil(2))?, test.wrong()?, test.hang()?];
     test.screen.finish();
@@ -93,12 +92,12 @@ fn show(test: &SelfTest, lines: &[Line], as_json: bool) -> Result<u8> {
     let device = &lab.session.header().device;
     let runs: Vec<Run> = lab.session.records(RUN);
     let object = json!({
-        "session": lab.shown(), "device": device, "row": test.candidate.name, "problem": test.problem,
+        "session": lab.shown(), "device": device, "row": test.candidate.name, "problem": test.problem(),
         "verdict": verdict, "parts": lines, "runs": runs,
     });
     lab.results(&object, as_json)?;
     if !as_json {
-        screen::print(&format!("{} on {}, {device}", test.candidate.name, test.problem));
+        screen::print(&format!("{} on {}, {device}", test.candidate.name, test.problem()));
         for Line { part, result, works } in lines {
             let mark = if *works { "" } else { "  <- does not work" };
             screen::print(&format!("{part}: {result}{mark}"));
@@ -115,6 +114,10 @@ fn show(test: &SelfTest, lines: &[Line], as_json: bool) -> Result<u8> {
 }
 
 impl SelfTest {
+    fn problem(&self) -> ProblemSpec {
+        self.problems[0]
+    }
+
     /// The planted cheats on the stand-in, as in each run of the gate.
     fn cheats(&mut self) -> Result<Line> {
         let missed = missed_cheats(&self.lab, &mut self.screen)?;
@@ -128,9 +131,9 @@ impl SelfTest {
 
     /// The kernel against itself: no run may see a difference.
     fn same(&mut self, count: u32) -> Result<Line> {
-        let kernel = self.kernel.clone();
-        let runs =
-            self.repeat(Kind::Same, count, |test, number| test.compare(Kind::Same, number, &kernel))?;
+        let (kernel, problem) = (self.kernel.clone(), self.problem());
+        let runs = self
+            .repeat(Kind::Same, count, |test, number| test.compare(Kind::Same, number, &kernel, problem))?;
         let alarms = runs.iter().filter(|run| run.found != Found::Same).count();
         let result = format!("{alarms} of {count} called different{}", spread(&runs));
         Ok(Line { part: "A/A", result, works: alarms == 0 })
@@ -149,11 +152,9 @@ impl SelfTest {
             return Ok(Line { part, result, works: false });
         };
         let kernel = super::timed::slower(&self.lab, &self.kernel, planted.instructions)?;
-        let others = std::mem::replace(&mut self.problem, planted.problem);
-        let runs =
-            self.repeat(Kind::Slower, count, |test, number| test.compare(Kind::Slower, number, &kernel));
-        self.problem = others;
-        let runs = runs?;
+        let runs = self.repeat(Kind::Slower, count, |test, number| {
+            test.compare(Kind::Slower, number, &kernel, planted.problem)
+        })?;
         let caught = runs.iter().filter(|run| run.found == Found::Slower).count();
         let result = format!(
             "{caught} of {count} found{}; instructions added to each step of the main loop: {}, on {}",
@@ -172,7 +173,7 @@ impl SelfTest {
         }
         let planted = if self.lab.context.machine.simulated {
             // What is counted is exact: the least is enough.
-            Some(Planted { problem: self.problem, instructions: 1, slow_down: None })
+            Some(Planted { problem: self.problem(), instructions: 1, slow_down: None })
         } else {
             self.calibrated()?
         };
@@ -189,7 +190,7 @@ impl SelfTest {
         problems.sort_by(|a, b| b.flops().total_cmp(&a.flops()));
         for problem in problems {
             let found = crate::gate::calibrate(&SLOW_DOWN, |instructions| {
-                let slow_down = self.slow_down(&problem, instructions)?;
+                let slow_down = self.slow_down(problem, instructions)?;
                 let tried = Planted { problem, instructions, slow_down: Some(slow_down) };
                 self.lab.session.append(TRIED, &tried)?;
                 Ok::<_, Error>(slow_down)
@@ -240,7 +241,7 @@ impl SelfTest {
         let context = &self.lab.context;
         let limit = context.config.limits.test_s.duration().min(HANG_LIMIT);
         let name = format!("{}-{name}", self.candidate.name);
-        let done = context.child(kernel, &name, "hang", Task::Launch, vec![self.problem], limit)?;
+        let done = context.child(kernel, &name, "hang", Task::Launch, vec![self.problem()], limit)?;
         Ok(Run::of_launch(done.report))
     }
 }

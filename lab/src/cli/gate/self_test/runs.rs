@@ -107,15 +107,21 @@ impl SelfTest {
     }
 
     /// The kernel against another as the gate does it: counters on the simulator, times on a GPU, with reruns.
-    pub(super) fn compare(&mut self, kind: Kind, number: u32, other: &KernelRef) -> Result<Run> {
+    pub(super) fn compare(
+        &mut self,
+        kind: Kind,
+        number: u32,
+        other: &KernelRef,
+        problem: ProblemSpec,
+    ) -> Result<Run> {
         if self.lab.context.machine.simulated {
-            return self.compare_counters(number, other);
+            return self.compare_counters(number, other, problem);
         }
         let subject = if kind == Kind::Same { Subject::Control } else { Subject::Planted };
         let rule = rule(&self.lab.context);
         let name = format!("{}-{kind:?}-{number}", self.candidate.name);
         let timed = settle(&rule, &[], subject, &mut |_, rerun| {
-            samples(&self.lab, &format!("{name}-{rerun}"), other, &self.kernel, &self.problem)
+            samples(&self.lab, &format!("{name}-{rerun}"), other, &self.kernel, &problem)
         });
         match timed {
             Ok(timed) => Ok(Run::of_times(&timed)),
@@ -127,8 +133,9 @@ impl SelfTest {
         }
     }
 
-    fn compare_counters(&mut self, number: u32, other: &KernelRef) -> Result<Run> {
-        let (best, now) = (self.counted(number, &self.kernel)?, self.counted(number, other)?);
+    fn compare_counters(&mut self, number: u32, other: &KernelRef, problem: ProblemSpec) -> Result<Run> {
+        let counted = |kernel| self.counted(number, kernel, problem);
+        let (best, now) = (counted(&self.kernel)?, counted(other)?);
         let compared = compare_counters(&best, &now);
         let found = match (compared.worse.is_empty(), compared.better.is_empty()) {
             (false, _) => Found::Slower,
@@ -141,12 +148,17 @@ impl SelfTest {
     }
 
     /// What a kernel counts on inputs of the run's own.
-    fn counted(&self, number: u32, kernel: &KernelRef) -> Result<crate::counters::Counters> {
+    fn counted(
+        &self,
+        number: u32,
+        kernel: &KernelRef,
+        problem: ProblemSpec,
+    ) -> Result<crate::counters::Counters> {
         let context = self.of_run(number);
         let limit = context.config.limits.test_s.duration();
         let task = Task::Count { schedules: 0 };
         let name = format!("{}-{number}", self.candidate.name);
-        match context.child(kernel, &name, "self-test", task, vec![self.problem], limit)?.report {
+        match context.child(kernel, &name, "self-test", task, vec![problem], limit)?.report {
             Report::Counted(counted) if !counted.is_empty() => Ok(counted[0].counters()),
             report => Err(Error::Missing { what: "a count", reason: format!("{report:?}") }),
         }
@@ -159,12 +171,12 @@ impl SelfTest {
     }
 
     /// The relative slow-down of so many planted instructions, by one measurement.
-    pub(super) fn slow_down(&mut self, problem: &ProblemSpec, instructions: u32) -> Result<f64> {
+    pub(super) fn slow_down(&mut self, problem: ProblemSpec, instructions: u32) -> Result<f64> {
         self.lab.check_time()?;
         let name = format!("{}-{instructions}", self.candidate.name);
         self.screen.stage(&name, "measure the planted slow-down");
         let kernel = slower(&self.lab, &self.kernel, instructions)?;
-        let samples = samples(&self.lab, &name, &kernel, &self.kernel, problem)?;
+        let samples = samples(&self.lab, &name, &kernel, &self.kernel, &problem)?;
         let timed = crate::gate::judge(&rule(&self.lab.context), &[], &samples)
             .map_err(|error| Error::Missing { what: "a measurement", reason: error.to_string() })?;
         Ok(timed.time.estimate)
