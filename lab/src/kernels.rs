@@ -338,8 +338,6 @@ pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
     Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal, ..CudaOptions::default() })?)
 }
 
-/// Launches between two looks at the host's clock.
-const WALL_LAUNCHES: u32 = 50;
 /// Time spent on untimed replays before: the clocks are up from the measurement before.
 const WARM_UP: Duration = Duration::from_millis(60);
 
@@ -351,7 +349,7 @@ pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, re
     let plans = plans(bench, entries, spec)?;
     let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
     let cold = MeasureOptions { cold: true, ..warm };
-    let by_host = |plan| bench.wall_us(plan, WALL_LAUNCHES).map(Some);
+    let by_host = |plan| bench.wall_us(plan).map(Some);
     let wall_us = plans.iter().map(by_host).collect::<HostResult<_>>()?;
     Ok(Times {
         wall_us,

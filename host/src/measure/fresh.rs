@@ -9,8 +9,13 @@ use crate::plan::Plan;
 use serde::Serialize;
 use std::time::Instant;
 
+/// Time between two looks at the host's clock, in microseconds: long beside the 10 that a launch and the wait for it take, short
+/// beside the milliseconds for which a busy host's scheduler leaves a process waiting.
+const WALL_TRY_US: f64 = 500.0;
+/// The most launches between two looks at the host's clock.
+const WALL_LAUNCHES: f64 = 100.0;
 /// How often the host's clock is read around launches.
-const WALL_TRIES: u32 = 5;
+const WALL_TRIES: u32 = 25;
 
 /// What became of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,13 +31,13 @@ pub struct Fresh {
 }
 
 impl Bench {
-    /// Time of one of `launches` launches by the host's clock, in microseconds, from the first launch to the end of the last: a
-    /// second timer that shares nothing with the events. Where a kernel is shorter than a launch takes the host, it is that. The
-    /// least of a few tries, as the host may be busy with others.
+    /// Time of one launch by the host's clock, in microseconds, from the first of a few launches to the end of the last: a second
+    /// timer that shares nothing with the events. Where a kernel is shorter than a launch takes the host, it is that. The least
+    /// of many short tries, as the host may be busy with others: a median of events leaves out the times at which it was.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], and what loading and launching report.
-    pub fn wall_us(&self, plan: &Plan, launches: u32) -> Result<f64, Error> {
+    pub fn wall_us(&self, plan: &Plan) -> Result<f64, Error> {
         let tensors = TensorSets::new(&self.device, plan.problem(), true, 0)?;
         let run = |count: u32| -> Result<f64, Error> {
             let start = Instant::now();
@@ -44,13 +49,17 @@ impl Bench {
             unsafe { self.device.synchronize(StreamHandle::DEFAULT)? };
             Ok(start.elapsed().as_secs_f64() * 1e6)
         };
+        let least_of = |tries: u32, launches: u32| -> Result<f64, Error> {
+            let mut least = f64::INFINITY;
+            for _ in 0..tries {
+                least = least.min(run(launches)?);
+            }
+            Ok(least)
+        };
         // The first launches pay for what is lazy, and for clocks that are down.
-        run(launches)?;
-        let mut least = f64::INFINITY;
-        for _ in 0..WALL_TRIES {
-            least = least.min(run(launches)?);
-        }
-        Ok(least / f64::from(launches.max(1)))
+        let one_us = least_of(WALL_TRIES, 1)?;
+        let launches = (WALL_TRY_US / one_us).clamp(1.0, WALL_LAUNCHES) as u32;
+        Ok(least_of(WALL_TRIES, launches)? / f64::from(launches))
     }
 
     /// Measures plans of one problem against each other as [`Bench::measure`] does, but before each timed replay Q, K and V are
