@@ -11,14 +11,15 @@ Measures everything that the project says of a GPU.
   benches/on_gpu.sh FOLDER OUT STEP...    run steps from FOLDER (needs a GPU, and no compiler); results go to OUT
 
 Steps, with the time that each took on an H200:
-  tables    Ferroflash and PyTorch in turns: headline.json and lengths.json, for benches/results (5 min)
-  verify    every kernel on the odd grid, 250 runs bit by bit (4 min)
-  sanitize  compute-sanitizer's memcheck and racecheck over every kernel (6 min)
-  merge     splits merged in the same launch and in another, in turns (20 s)
-  calls     device time of the standard problems, and the host's time for a call (1 min)
-  search    a search from a poor row, for `cargo lab leaderboard --add` (1 min)
-  gate      the gate shows that it finds what it plants (2 min)
-  profile   Nsight Compute on the fastest row of a long problem (1 min)
+  tables      Ferroflash and PyTorch in turns: headline.json and lengths.json, for benches/results (5 min)
+  verify      every kernel on the odd grid, 250 runs bit by bit (4 min)
+  sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
+  merge       splits merged in the same launch and in another, in turns (20 s)
+  calls       device time of the standard problems, and the host's time for a call (1 min)
+  search      a search from a poor row, for `cargo lab leaderboard --add` (1 min)
+  gate        the gate shows that it finds what it plants (2 min)
+  profile     Nsight Compute on the fastest row of a long problem (1 min)
+  candidates  each patch of lab/candidates: its kernels with wgmma verified, and timed in turns with the table's (not run yet)
 
 A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
 FERROFLASH_STEP_S limits a step, in seconds (default 590).
@@ -47,8 +48,26 @@ pack() {
     cp -r target/ptx "$folder/ptx"
     target/release/lab build --device sim --arch sm_90a --space "$SEARCH_ROW" \
         --only block_m=64,128,192 --only block_n=64,128 --only stages=1,2,3 --out "$folder/space" "$SEARCH_ROW"
+    pack_candidates "$folder/candidates"
     git rev-parse --short HEAD >"$folder/commit"
     du -sh "$folder"
+}
+
+# Kernels with wgmma as each patch of lab/candidates makes them of the last commit, in a folder each.
+pack_candidates() {
+    local patch tree
+    rm -rf "$1"
+    shopt -s nullglob
+    for patch in lab/candidates/*.patch; do
+        tree=$(mktemp -d)
+        git worktree add --quiet --detach "$tree" HEAD
+        git -C "$tree" apply "$here/$patch"
+        python3 -c 'import json, sys
+rows = [kernel["row"] for kernel in json.load(sys.stdin)["kernels"]]
+print(json.dumps([row for row in rows if row["isa"] == "wgmma"]))' <target/ptx/manifest.json >"$tree/rows.json"
+        (cd "$tree" && cargo xtask build-ptx --rows rows.json --ptxas --cubin --out "$1/$(basename "$patch" .patch)")
+        git worktree remove --force "$tree"
+    done
 }
 
 case ${1:---help} in
@@ -118,11 +137,25 @@ profile() {
     "$from/lab" profile --device cuda --ptx "$from/ptx" --config "$out/profile.toml" "$PROFILED" --runs "$out/profile"
 }
 
+candidates() {
+    local folder name
+    local shapes=(32,32,32,512,512,64 16,32,32,1024,1024,64 8,32,32,2048,2048,64 2,32,32,8192,8192,64 32,16,16,512,512,128
+        8,16,16,2048,2048,128)
+    shopt -s nullglob
+    for folder in "$from"/candidates/*; do
+        name=$(basename "$folder")
+        echo "-- $name"
+        "$ferroflash" verify --grid odd --rows all --device cuda --ptx "$folder"
+        "$ferroflash" bench --ptx "$folder" --baseline "$FERROFLASH_PTX" --shape "${shapes[@]}" --mask both --lse \
+            --json "$out/candidate-$name.json"
+    done
+}
+
 summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | sanitize | merge | calls | search | gate | profile) ;;
+    tables | verify | sanitize | merge | calls | search | gate | profile | candidates) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2
@@ -139,7 +172,7 @@ for step in "$@"; do
         verdict="FAILED, see $step.log"
         failed=1
     fi
-    summary+=("$(printf '%-9s %4d s  %s' "$step" $((SECONDS - begun)) "$verdict")")
+    summary+=("$(printf '%-10s %4d s  %s' "$step" $((SECONDS - begun)) "$verdict")")
 done
 printf '%s\n' "== summary" "${summary[@]}"
 exit $failed

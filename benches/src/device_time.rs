@@ -241,6 +241,7 @@ mod tests {
         let timing = Timing { median_us: 10.0, p10_us: 9.0, p90_us: 11.0, spread: 0.2 };
         let mut measured = Measured {
             entry: "fwd_x".to_owned(),
+            is_baseline: false,
             source: "PTX sm_80".to_owned(),
             splits: 1,
             is_fused: false,

@@ -15,6 +15,7 @@ use crate::plan::Plan;
 use crate::problem::{Problem, TensorRole};
 pub use fresh::Fresh;
 use kernels_gpu::geometry;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensors::TensorSets;
@@ -71,6 +72,9 @@ pub struct Timing {
 pub struct Measured {
     /// The kernel's name.
     pub entry: String,
+    /// Whether it is one of the baseline's: see [`Bench::open_baseline`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_baseline: bool,
     /// What it was loaded from, "cubin sm_90" or "PTX sm_80".
     pub source: String,
     /// Ranges that the keys are split into.
@@ -104,12 +108,20 @@ pub struct Measured {
 pub struct Bench {
     device: Arc<CudaDevice>,
     attention: Attention,
+    baseline: Option<Attention>,
     nvml: Option<Nvml>,
+}
+
+/// A plan, and the kernels that it was made for.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    attention: &'a Attention,
+    plan: &'a Plan,
 }
 
 /// A plan ready to replay. The marks lie around each timed replay.
 struct Candidate<'a> {
-    plan: &'a Plan,
+    subject: Subject<'a>,
     graph: Graph,
     launches: usize,
     marks: (Mark, Mark),
@@ -127,7 +139,22 @@ impl Bench {
         let library = Arc::new(Library::find(options.ptx.as_deref())?);
         let attention = Attention::new(device.clone(), library)?;
         let nvml = Nvml::open(device.pci_bus_id());
-        Ok(Bench { device, attention, nvml })
+        Ok(Bench { device, attention, baseline: None, nvml })
+    }
+
+    /// Opens a second folder of compiled kernels, to measure the first one's against.
+    ///
+    /// # Errors
+    /// Those of [`Library::find`] and [`Attention::new`].
+    pub fn open_baseline(&mut self, ptx: &Path) -> Result<(), Error> {
+        let library = Arc::new(Library::find(Some(ptx))?);
+        self.baseline = Some(Attention::new(self.device.clone(), library)?);
+        Ok(())
+    }
+
+    /// Attention with the second folder's kernels.
+    pub fn baseline(&self) -> Option<&Attention> {
+        self.baseline.as_ref()
     }
 
     /// Attention on the device.
@@ -166,66 +193,69 @@ impl Bench {
         options: &MeasureOptions,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<Measured>, Error> {
-        let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        check_sizes(plans)?;
-        let tensors = self.tensors(first, options)?;
+        self.measure_beside_baseline(plans, &[], options, progress)
+    }
+
+    /// As [`Bench::measure`], with plans that [`Bench::baseline`] made in turns with the others; theirs are the last results. Without
+    /// a baseline there are none.
+    ///
+    /// # Errors
+    /// Those of [`Bench::measure`].
+    pub fn measure_beside_baseline(
+        &self,
+        plans: &[Plan],
+        baseline_plans: &[Plan],
+        options: &MeasureOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<Measured>, Error> {
+        let mut subjects = self.subjects(plans);
+        if let Some(attention) = &self.baseline {
+            subjects.extend(baseline_plans.iter().map(|plan| Subject { attention, plan }));
+        }
+        check_sizes(&subjects)?;
+        let Some(first) = subjects.first() else { return Ok(Vec::new()) };
+        let tensors = self.tensors(first.plan, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut checks = Vec::new();
         let mut candidates = Vec::new();
-        for plan in plans {
-            let check = tensors.check(&self.attention, plan)?;
+        for &subject in &subjects {
+            let check = tensors.check(subject.attention, subject.plan)?;
             if check.passed() {
-                candidates.push(self.candidate(plan, &tensors, &timeline, options)?);
+                candidates.push(candidate(subject, &tensors, &timeline, options)?);
             }
             checks.push(check);
         }
         self.replay_in_turns(&timeline, &mut candidates, options, progress)?;
         // SAFETY: replay_in_turns waited for the last replay, and the graphs are not replayed again.
-        unsafe { self.attention.release(timeline.stream()) };
+        unsafe { self.release(&timeline) };
         let mut timed = candidates.into_iter();
-        let results = plans.iter().zip(checks).map(|(plan, check)| {
+        let results = subjects.iter().zip(checks).map(|(&subject, check)| {
             let candidate = if check.passed() { timed.next() } else { None };
-            self.result(plan, check, candidate.as_ref(), options)
+            self.result(subject, check, candidate.as_ref(), options)
         });
         results.collect()
+    }
+
+    /// Plans of the first folder's kernels.
+    fn subjects<'a>(&'a self, plans: &'a [Plan]) -> Vec<Subject<'a>> {
+        plans.iter().map(|plan| Subject { attention: &self.attention, plan }).collect()
+    }
+
+    /// Gives back what launches on the timeline's stream kept.
+    ///
+    /// # Safety
+    /// Nothing that was captured there is replayed again.
+    unsafe fn release(&self, timeline: &Timeline) {
+        for attention in [Some(&self.attention), self.baseline.as_ref()].into_iter().flatten() {
+            // SAFETY: the caller's.
+            unsafe { attention.release(timeline.stream()) };
+        }
     }
 
     /// Tensors for plans of one problem; over twice the L2 cache of them where launches shall find it cold.
     fn tensors(&self, plan: &Plan, options: &MeasureOptions) -> Result<TensorSets, Error> {
         let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
         TensorSets::new(&self.device, plan.problem(), options.lse, cold_bytes)
-    }
-
-    /// Captures as many launches as fill a replay, each set of tensors equally often.
-    fn candidate<'a>(
-        &self,
-        plan: &'a Plan,
-        tensors: &TensorSets,
-        timeline: &Timeline,
-        options: &MeasureOptions,
-    ) -> Result<Candidate<'a>, Error> {
-        let capture = |launches: usize| {
-            timeline.capture(|stream| {
-                for i in 0..launches {
-                    // SAFETY: the tensors are as long as the problem says and outlive every replay: both end in measure.
-                    unsafe { self.attention.launch(plan, &tensors.set(i), stream)? };
-                }
-                Ok(())
-            })
-        };
-        // SAFETY: the timeline's stream lives longer than any work on it; whoever made it releases it when all is done.
-        unsafe { self.attention.reserve(plan, timeline.stream())? };
-        let marks = (timeline.mark()?, timeline.mark()?);
-        let few = capture(LAUNCHES_TO_CALIBRATE)?;
-        // The first replay pays for what is lazy; the second is taken.
-        for _ in 0..2 {
-            replay_between(timeline, &few, &marks)?;
-            timeline.finish()?;
-        }
-        let launch_us = marks.1.since_us(&marks.0)? / LAUNCHES_TO_CALIBRATE as f64;
-        let launches = launches_to_fill(launch_us, options.replay_us, tensors.sets());
-        let (times_us, sm_clock_mhz) = (Vec::new(), None);
-        Ok(Candidate { plan, graph: capture(launches)?, launches, marks, times_us, sm_clock_mhz })
     }
 
     fn replay_in_turns(
@@ -276,19 +306,20 @@ impl Bench {
 
     fn result(
         &self,
-        plan: &Plan,
+        Subject { attention, plan }: Subject<'_>,
         check: Check,
         candidate: Option<&Candidate<'_>>,
         options: &MeasureOptions,
     ) -> Result<Measured, Error> {
-        debug_assert!(candidate.is_none_or(|candidate| std::ptr::eq(candidate.plan, plan)));
-        let loaded = self.attention.preload(plan)?;
+        debug_assert!(candidate.is_none_or(|candidate| std::ptr::eq(candidate.subject.plan, plan)));
+        let loaded = attention.preload(plan)?;
         let resident = self.device.resident_ctas(&loaded)?;
         let sm_count = f64::from(self.device.info().sm_count);
         let pieces = f64::from(plan.tiles()) * f64::from(plan.splits());
         Ok(Measured {
             entry: plan.kernel().entry.clone(),
-            source: self.attention.kernel_source(plan)?,
+            is_baseline: !std::ptr::eq(attention, &self.attention),
+            source: attention.kernel_source(plan)?,
             splits: plan.splits(),
             is_fused: plan.is_fused(),
             ctas: plan.grid(),
@@ -303,6 +334,38 @@ impl Bench {
             sm_clock_mhz: candidate.and_then(|candidate| candidate.sm_clock_mhz),
         })
     }
+}
+
+/// Captures as many launches as fill a replay, each set of tensors equally often.
+fn candidate<'a>(
+    subject: Subject<'a>,
+    tensors: &TensorSets,
+    timeline: &Timeline,
+    options: &MeasureOptions,
+) -> Result<Candidate<'a>, Error> {
+    let Subject { attention, plan } = subject;
+    let capture = |launches: usize| {
+        timeline.capture(|stream| {
+            for i in 0..launches {
+                // SAFETY: the tensors are as long as the problem says and outlive every replay: both end in measure.
+                unsafe { attention.launch(plan, &tensors.set(i), stream)? };
+            }
+            Ok(())
+        })
+    };
+    // SAFETY: the timeline's stream lives longer than any work on it; whoever made it releases it when all is done.
+    unsafe { attention.reserve(plan, timeline.stream())? };
+    let marks = (timeline.mark()?, timeline.mark()?);
+    let few = capture(LAUNCHES_TO_CALIBRATE)?;
+    // The first replay pays for what is lazy; the second is taken.
+    for _ in 0..2 {
+        replay_between(timeline, &few, &marks)?;
+        timeline.finish()?;
+    }
+    let launch_us = marks.1.since_us(&marks.0)? / LAUNCHES_TO_CALIBRATE as f64;
+    let launches = launches_to_fill(launch_us, options.replay_us, tensors.sets());
+    let (times_us, sm_clock_mhz) = (Vec::new(), None);
+    Ok(Candidate { subject, graph: capture(launches)?, launches, marks, times_us, sm_clock_mhz })
 }
 
 /// Bytes that a problem must read and write at least: Q, K, V and O once; of sequences with lengths the keys that they have.
@@ -348,15 +411,17 @@ fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> R
 }
 
 /// All plans work on the same tensors, so these must have one size.
-fn check_sizes(plans: &[Plan]) -> Result<(), Error> {
-    for plan in plans {
+fn check_sizes(subjects: &[Subject<'_>]) -> Result<(), Error> {
+    let Some((first, others)) = subjects.split_first() else { return Ok(()) };
+    let first = first.plan.problem();
+    for problem in others.iter().map(|subject| subject.plan.problem()) {
         for role in TensorRole::ALL {
-            let (expected, got) = (plans[0].problem().len(role), plan.problem().len(role));
+            let (expected, got) = (first.len(role), problem.len(role));
             if expected != got {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
         }
-        if plan.problem().has_lengths() != plans[0].problem().has_lengths() {
+        if problem.has_lengths() != first.has_lengths() {
             let reason = "plans with and without lengths cannot be measured against each other";
             return Err(Error::Lengths { reason });
         }

@@ -29,6 +29,7 @@ support::trials!(
     verify_takes_real_tensors_through_every_row,
     bench_measures_and_never_calls_it_a_gpu,
     bench_times_lse_where_it_is_asked_for,
+    bench_measures_another_folders_kernels_in_turns,
     bench_waits_for_its_turn,
     wgmma_is_taken_where_device_and_driver_have_it,
     a_driver_without_tensor_maps_has_the_other_kernels,
@@ -387,6 +388,32 @@ fn a_cubin_that_is_refused_gives_way_to_ptx() {
     bench.succeeded();
     let file = fs::read_to_string(setup.path().join("b.json")).expect("written");
     assert!(file.contains("PTX sm_80"), "it says what was loaded: {file}");
+}
+
+fn bench_measures_another_folders_kernels_in_turns() {
+    let setup = setup();
+    let before = folder();
+    write_kernels(before.path(), |_| ());
+    let before = before.path().to_str().expect("UTF-8");
+    let args = ["bench", "--shape", "1,2,1,65,127,64", "--reps", "2", "--json", "b.json", "--force"];
+    let ended = setup.run(&[&args[..], &["--baseline", before]].concat(), &[]);
+    assert!(ended.succeeded().stdout.contains(" (baseline) "), "{}", ended.stdout);
+    let file = fs::read_to_string(setup.path().join("b.json")).expect("written");
+    let report: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    assert_eq!(report["baseline"]["folder"], before);
+    let rows = report["results"][0]["rows"].as_array().expect("a list");
+    assert_eq!((rows.len(), &rows[0]["entry"]), (2, &rows[1]["entry"]));
+    let median = |row: usize| rows[row]["timing"]["median_us"].as_f64().expect("timed");
+    let speed = rows[0]["speed_relative_to_baseline"].as_f64().expect("compared");
+    assert!((speed - median(1) / median(0)).abs() < 1e-9, "{speed}");
+    assert_eq!(rows[1]["is_baseline"], true);
+    // What stands in that folder is what is loaded.
+    fs::write(Path::new(before).join("sm_80.ptx"), "// nothing").expect("written");
+    let ended = setup.run(&[&args[..], &["--baseline", before]].concat(), &[]);
+    assert!(ended.code == Some(1) && ended.stderr.contains(before), "{}", ended.stderr);
+    setup.run(&[&args[..], &["--baseline", "nowhere"]].concat(), &[]).refused(1, &["nowhere"]);
+    let simulated = setup.run(&[&args[..], &["--baseline", before, "--device", "sim"]].concat(), &[]);
+    simulated.refused(2, &["--baseline needs a GPU: the simulator has no times"]);
 }
 
 fn bench_waits_for_its_turn() {

@@ -1,7 +1,7 @@
 //! Device time on inputs that no launch has seen before: for candidates that nobody trusts.
 
 use super::tensors::TensorSets;
-use super::{Bench, Check, MeasureOptions, check_sizes, replay_between, warm_up};
+use super::{Bench, Check, MeasureOptions, candidate, check_sizes, replay_between, warm_up};
 use crate::device::graph::Timeline;
 use crate::device::{Device, StreamHandle};
 use crate::error::Error;
@@ -75,13 +75,14 @@ impl Bench {
         seed: u64,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<Fresh>, Error> {
+        let subjects = self.subjects(plans);
+        check_sizes(&subjects)?;
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        check_sizes(plans)?;
         let tensors = self.tensors(first, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut candidates = Vec::new();
-        for plan in plans {
-            candidates.push(self.candidate(plan, &tensors, &timeline, options)?);
+        for &subject in &subjects {
+            candidates.push(candidate(subject, &tensors, &timeline, options)?);
         }
         warm_up(&timeline, &candidates, options)?;
         let of_plan = |plan: &Plan| {
@@ -106,7 +107,7 @@ impl Bench {
                 let candidate = &candidates[at];
                 replay_between(&timeline, &candidate.graph, &candidate.marks)?;
                 timeline.finish()?;
-                let check = tensors.judge(candidate.plan.problem())?;
+                let check = tensors.judge(candidate.subject.plan.problem())?;
                 let result = &mut results[at];
                 if check.passed() {
                     let replay_us = candidate.marks.1.since_us(&candidate.marks.0)?;
@@ -119,7 +120,7 @@ impl Bench {
             progress(rep + 1, options.reps);
         }
         // SAFETY: every replay was waited for, and the graphs are not replayed again.
-        unsafe { self.attention.release(timeline.stream()) };
+        unsafe { self.release(&timeline) };
         Ok(results)
     }
 }

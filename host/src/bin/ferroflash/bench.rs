@@ -27,6 +27,9 @@ const EXAMPLES: &str = "Examples:
   # decoding over caches that are filled to different lengths, with several numbers of splits
   ferroflash bench --shape 8,32,8,1,8192,128 --lengths --splits auto,1,4,16
 
+  # the best kernels of this build against those of another
+  ferroflash bench --shape 32,32,32,512,512,64 --mask both --baseline before/ptx
+
   # replays one by one, each when Enter is pressed
   ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
 
@@ -117,6 +120,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     ptx: Option<PathBuf>,
 
+    /// Measure the kernels of this folder too, in turns with the others: those of an earlier build, for instance. What --rows and the
+    /// planner's options say is asked of each folder
+    #[arg(long, value_name = "FOLDER")]
+    baseline: Option<PathBuf>,
+
     /// The device that the simulator stands for
     #[arg(long, value_name = "MODEL", value_parser = parse_model, default_value = "l4")]
     device_model: &'static DeviceModel,
@@ -157,6 +165,9 @@ enum DtypeName {
 /// the command then fails.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let problems = problems(args)?;
+    if args.device == DeviceName::Sim && args.baseline.is_some() {
+        return Err(Failure::NoTimes { option: "--baseline" });
+    }
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     if args.device == DeviceName::Sim {
         let library = Library::find(args.ptx.as_deref())?;
@@ -169,8 +180,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         L2Name::Default => L2Policy::Default,
         L2Name::Persist => L2Policy::Persist,
     };
-    let bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal, l2 })?;
+    let mut bench = Bench::open(&CudaOptions { ptx: args.ptx.clone(), ordinal: args.ordinal, l2 })?;
     check_names(&args.rows, bench.attention().library())?;
+    if let Some(folder) = &args.baseline {
+        bench.open_baseline(folder)?;
+        bench.baseline().map_or(Ok(()), |attention| check_names(&args.rows, attention.library()))?;
+    }
     let options =
         MeasureOptions { reps: args.reps, cold: args.cold, lse: args.lse, ..MeasureOptions::default() };
     let mut report = Report::new(&bench, &options);
@@ -269,17 +284,20 @@ fn measure(
     args: &Args,
     options: &MeasureOptions,
 ) -> Result<Vec<Measured>, Error> {
-    let plans = args.plan.distinct_plans(bench.attention(), problem, &args.rows)?;
+    let plans_of = |attention| args.plan.distinct_plans(attention, problem, &args.rows);
+    let plans = plans_of(bench.attention())?;
+    let baseline_plans = bench.baseline().map(plans_of).transpose()?.unwrap_or_default();
     let progress = Progress::new("measuring");
     let title = bench_report::title(problem);
-    let mut measured = bench.measure(&plans, options, &mut |done, total| {
-        progress.set(done as usize, total as usize);
-        if args.turns {
-            output::print(&format!("turn {done} of {total}: {title}"));
-            // At the end of the input nobody else takes turns any more.
-            let _ = std::io::stdin().read_line(&mut String::new());
-        }
-    })?;
+    let mut measured =
+        bench.measure_beside_baseline(&plans, &baseline_plans, options, &mut |done, total| {
+            progress.set(done as usize, total as usize);
+            if args.turns {
+                output::print(&format!("turn {done} of {total}: {title}"));
+                // At the end of the input nobody else takes turns any more.
+                let _ = std::io::stdin().read_line(&mut String::new());
+            }
+        })?;
     if !args.replays {
         measured.iter_mut().for_each(|measured| measured.times_us.clear());
     }

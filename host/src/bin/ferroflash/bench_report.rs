@@ -3,6 +3,7 @@
 use ferroflash::device::Device;
 use ferroflash::device::cuda;
 use ferroflash::measure::{self, Bench, ERROR_MAX, MeasureOptions, Measured};
+use ferroflash::module::Library;
 use ferroflash::{Error, Problem};
 use kernels_gpu::manifest::Family;
 use serde::Serialize;
@@ -19,6 +20,9 @@ pub(crate) struct Report {
     commit: Option<String>,
     device: DeviceReport,
     kernels: KernelsReport,
+    /// The kernels that these are measured against.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<KernelsReport>,
     method: MethodReport,
     pub(crate) results: Vec<Measurement>,
 }
@@ -80,12 +84,24 @@ pub(crate) struct Row {
     gbytes_per_s: Option<f64>,
     /// GB/s as a share of what copies reach.
     share_of_copy: Option<f64>,
+    /// How many times as long the baseline's kernel of the same name takes, or where it has none here the fastest of the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speed_relative_to_baseline: Option<f64>,
+}
+
+impl KernelsReport {
+    fn new(library: &Library) -> KernelsReport {
+        KernelsReport {
+            folder: library.folder().display().to_string(),
+            device_compiler: library.device_compiler().to_owned(),
+            families: library.families().to_vec(),
+        }
+    }
 }
 
 impl Report {
     pub(crate) fn new(bench: &Bench, options: &MeasureOptions) -> Report {
         let info = bench.device().info().clone();
-        let library = bench.attention().library();
         let reading = bench.reading();
         let cuda =
             cuda::driver().ok().map(|driver| format!("{}.{}", driver.cuda_version.0, driver.cuda_version.1));
@@ -104,11 +120,8 @@ impl Report {
                 sm_clock_max_mhz: reading.sm_clock_max_mhz,
                 copy_gbytes_per_s: bench.copy_bandwidth_gb_s().ok(),
             },
-            kernels: KernelsReport {
-                folder: library.folder().display().to_string(),
-                device_compiler: library.device_compiler().to_owned(),
-                families: library.families().to_vec(),
-            },
+            kernels: KernelsReport::new(bench.attention().library()),
+            baseline: bench.baseline().map(|attention| KernelsReport::new(attention.library())),
             method: MethodReport {
                 what: "device events around CUDA-graph replays, kernels in turns",
                 reps: options.reps,
@@ -140,12 +153,18 @@ impl Measurement {
         let shape =
             [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
         let (flops, bytes) = (measure::flops(problem), measure::bytes_moved(problem));
+        let baselines: Vec<(String, f64)> = rows
+            .iter()
+            .filter(|measured| measured.is_baseline)
+            .filter_map(|measured| Some((measured.entry.clone(), measured.timing?.median_us)))
+            .collect();
         let rows = rows.into_iter().map(|measured| {
+            let speed_relative_to_baseline = speed_relative_to(&baselines, &measured);
             let seconds = measured.timing.map(|timing| timing.median_us * 1e-6);
             let tflops = seconds.map(|seconds| flops / seconds / 1e12);
             let gbytes_per_s = seconds.map(|seconds| bytes as f64 / seconds / 1e9);
             let share_of_copy = gbytes_per_s.zip(copy_gbytes_per_s).map(|(rate, copy)| rate / copy);
-            Row { measured, tflops, gbytes_per_s, share_of_copy }
+            Row { measured, tflops, gbytes_per_s, share_of_copy, speed_relative_to_baseline }
         });
         let rows = rows.collect();
         let (dtype, causal) = (problem.dtype().name(), problem.causal());
@@ -155,6 +174,16 @@ impl Measurement {
     pub(crate) fn failed(problem: &Problem, error: &Error) -> Measurement {
         Measurement { error: Some(error.to_string()), ..Measurement::new(problem, Vec::new(), None) }
     }
+}
+
+/// How many times as long a baseline takes: medians by name.
+fn speed_relative_to(baselines: &[(String, f64)], measured: &Measured) -> Option<f64> {
+    let median_us = measured.timing.filter(|_| !measured.is_baseline)?.median_us;
+    let of_name = baselines.iter().filter(|(entry, _)| *entry == measured.entry);
+    let fastest =
+        |medians: &mut dyn Iterator<Item = &(String, f64)>| medians.map(|(_, us)| *us).reduce(f64::min);
+    let baseline_us = fastest(&mut of_name.into_iter()).or_else(|| fastest(&mut baselines.iter()))?;
+    Some(baseline_us / median_us)
 }
 
 /// A problem in words.
@@ -200,12 +229,13 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
     let mut rows: Vec<&Row> = measurement.rows.iter().collect();
     let median = |row: &&Row| row.measured.timing.map_or(f64::INFINITY, |timing| timing.median_us);
     rows.sort_by(|a, b| median(a).total_cmp(&median(b)));
-    let entry_width = rows.iter().map(|row| row.measured.entry.len()).max().unwrap_or(0);
+    let entry_width = rows.iter().map(|row| name(&row.measured).len()).max().unwrap_or(0);
+    let has_baseline = rows.iter().any(|row| row.measured.is_baseline);
     let mut lines = vec![
         String::new(),
         measurement.title.clone(),
         format!(
-            "  {:entry_width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}",
+            "  {:entry_width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}{}",
             "kernel",
             "splits",
             "median µs",
@@ -219,16 +249,22 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
             "CTAs/SM",
             "held",
             "waves",
-            "MHz"
+            "MHz",
+            if has_baseline { " × baseline" } else { "" }
         ),
     ];
     lines.extend(rows.into_iter().map(|row| line(row, entry_width)));
     lines
 }
 
+/// A kernel's name, and whose it is.
+fn name(measured: &Measured) -> String {
+    format!("{}{}", measured.entry, if measured.is_baseline { " (baseline)" } else { "" })
+}
+
 fn line(row: &Row, entry_width: usize) -> String {
     let measured = &row.measured;
-    let entry = &measured.entry;
+    let entry = name(measured);
     let Some(timing) = measured.timing else {
         let check = &measured.check;
         return format!(
@@ -238,9 +274,10 @@ fn line(row: &Row, entry_width: usize) -> String {
     };
     let clock = measured.sm_clock_mhz.map_or("-".to_owned(), |mhz| mhz.to_string());
     let splits = format!("{}{}", measured.splits, if measured.is_fused { " fused" } else { "" });
+    let speed = row.speed_relative_to_baseline.map_or(String::new(), |times| format!(" {times:>10.3}"));
     let share = row.share_of_copy.map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
     format!(
-        "  {entry:entry_width$} {splits:>9} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}",
+        "  {entry:entry_width$} {splits:>9} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}{speed}",
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
@@ -300,6 +337,7 @@ mod tests {
         });
         Measured {
             entry: entry.to_owned(),
+            is_baseline: false,
             source: "PTX sm_80".to_owned(),
             splits: 1,
             is_fused: false,
@@ -350,6 +388,31 @@ mod tests {
         assert_eq!((&json["shape"][3], &json["rows"][0]["entry"]), (&512.into(), &"one".into()));
         assert_eq!(json["rows"][0]["timing"]["median_us"], 10.0);
         assert_eq!(json["rows"][0].get("times_us"), None, "only where they are asked for");
+    }
+
+    #[test]
+    fn a_baseline_is_compared_by_name_and_else_with_its_fastest() {
+        let baseline = |entry, us| Measured { is_baseline: true, ..measured(entry, Some(us)) };
+        let rows = vec![
+            measured("one", Some(10.0)),
+            measured("new", Some(16.0)),
+            measured("wrong", None),
+            baseline("one", 12.0),
+            baseline("two", 8.0),
+        ];
+        let measurement = Measurement::new(&problem(), rows, None);
+        let speeds: Vec<_> = measurement.rows.iter().map(|row| row.speed_relative_to_baseline).collect();
+        assert_eq!(speeds, [Some(1.2), Some(0.5), None, None, None]);
+        let lines = table(&measurement);
+        assert!(lines[2].ends_with("× baseline"), "{lines:?}");
+        assert!(lines[3].contains("two (baseline) ") && lines[4].ends_with(" 1.200"), "{lines:?}");
+        let json = serde_json::to_value(&measurement).expect("JSON");
+        assert_eq!(
+            (&json["rows"][3]["is_baseline"], json["rows"][0].get("is_baseline")),
+            (&true.into(), None)
+        );
+        let alone = table(&Measurement::new(&problem(), vec![measured("one", Some(10.0))], None));
+        assert!(alone[2].ends_with("MHz"), "{alone:?}");
     }
 
     #[test]

@@ -36,6 +36,12 @@ pub(crate) enum Failure {
         /// The device.
         device: String,
     },
+    /// An option that is about times, on the simulator.
+    #[error("{option} needs a GPU: the simulator has no times")]
+    NoTimes {
+        /// The option.
+        option: &'static str,
+    },
     /// Some of several problems could not be measured.
     #[error("{failed} of {total} problems could not be measured: see the lines above")]
     Unmeasured {
@@ -63,7 +69,10 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Argument { .. } | Failure::Input { .. } | Failure::NoRows { .. } => EXIT_MISUSE,
+            Failure::Argument { .. }
+            | Failure::Input { .. }
+            | Failure::NoRows { .. }
+            | Failure::NoTimes { .. } => EXIT_MISUSE,
             Failure::Library(_)
             | Failure::Unmeasured { .. }
             | Failure::Stdout { .. }
