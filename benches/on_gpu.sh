@@ -19,7 +19,7 @@ Steps, with the time that each took on an H200:
   search      a search from a poor row, for `cargo lab leaderboard --add` (1 min)
   gate        the gate shows that it finds what it plants (2 min)
   profile     Nsight Compute on the fastest row of a long problem (1 min)
-  candidates  each patch of lab/candidates: its kernels with wgmma verified, and timed in turns with the table's (not run yet)
+  candidates  each patch of lab/candidates: four of its kernels verified, and timed in turns with the table's (not run yet)
 
 A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
 FERROFLASH_STEP_S limits a step, in seconds (default 590).
@@ -31,11 +31,13 @@ SEARCH_START=fwd_wgmma_f16_d64_m64n64_w8s1c1_persistent
 SEARCH_ROW='{"isa":"wgmma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":8,"stages":1,"acc":"f32","min_ctas":1,
     "warp_rows":16,"schedule":"persistent"}'
 SEARCH_SHAPE=2,16,16,2048,2048,64
+# Those that the planner takes for the problems of the step candidates.
+CANDIDATE_ROWS=(fwd_wgmma_f16_d64_{m64n128_w8s2c2,m128n128_w12s2c1,m192n128_w16s2c1}_persistent fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent)
 PROFILED=fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent
 
 pack() {
     mkdir -p "$1"
-    local folder
+    local folder patch
     folder=$(cd "$1" && pwd)
     cd "$here"
     cargo xtask build-ptx --ptxas --cubin
@@ -48,26 +50,14 @@ pack() {
     cp -r target/ptx "$folder/ptx"
     target/release/lab build --device sim --arch sm_90a --space "$SEARCH_ROW" \
         --only block_m=64,128,192 --only block_n=64,128 --only stages=1,2,3 --out "$folder/space" "$SEARCH_ROW"
-    pack_candidates "$folder/candidates"
-    git rev-parse --short HEAD >"$folder/commit"
-    du -sh "$folder"
-}
-
-# Kernels with wgmma as each patch of lab/candidates makes them of the last commit, in a folder each.
-pack_candidates() {
-    local patch tree
-    rm -rf "$1"
+    rm -rf "$folder/candidates"
     shopt -s nullglob
     for patch in lab/candidates/*.patch; do
-        tree=$(mktemp -d)
-        git worktree add --quiet --detach "$tree" HEAD
-        git -C "$tree" apply "$here/$patch"
-        python3 -c 'import json, sys
-rows = [kernel["row"] for kernel in json.load(sys.stdin)["kernels"]]
-print(json.dumps([row for row in rows if row["isa"] == "wgmma"]))' <target/ptx/manifest.json >"$tree/rows.json"
-        (cd "$tree" && cargo xtask build-ptx --rows rows.json --ptxas --cubin --out "$1/$(basename "$patch" .patch)")
-        git worktree remove --force "$tree"
+        target/release/lab build --device sim --arch sm_90a --patch "$patch" --out "$folder/candidates/$(basename "$patch" .patch)" \
+            "${CANDIDATE_ROWS[@]}"
     done
+    git rev-parse --short HEAD >"$folder/commit"
+    du -sh "$folder"
 }
 
 case ${1:---help} in

@@ -142,6 +142,8 @@ fn every_kept_patch_still_applies() {
             .expect("git starts");
         let said = String::from_utf8_lossy(&applies.stderr);
         assert!(applies.status.success(), "{}: bring it up to date: {said}", path.display());
+        let text = std::fs::read_to_string(&path).expect("text");
+        ::lab::proposer::Patch::check(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 

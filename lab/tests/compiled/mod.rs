@@ -1,9 +1,11 @@
 //! The lab where nothing is compiled: searches of a folder of kernels, and a gate that plants what it has to find.
 
-use crate::support::{Ended, config, folder, lab, lab_with, mediocre, session, steps, write_kernels};
+use crate::support::{
+    Ended, config, folder, has_git, lab, lab_with, mediocre, session, steps, write_kernels,
+};
 use kernels_gpu::row::{Dtype, Row};
 use lab::job::{Job, Report, Task, in_child};
-use lab::kernels::{KernelRef, Machine};
+use lab::kernels::{KernelRef, Machine, find};
 use lab::plant::{Plant, plant};
 use lab::problem_spec::{Mask, ProblemSpec};
 use serde_json::Value;
@@ -47,6 +49,21 @@ fn with_fault(home: &Path, what: Plant) -> PathBuf {
 fn rows(session: &Path) -> Vec<Row> {
     let row = |step: &Value| serde_json::from_value(step["candidate"]["row"].clone()).expect("a row");
     steps(session).iter().map(row).collect()
+}
+
+#[test]
+fn a_folder_of_kernels_with_a_patch_is_compiled_from_the_last_commit() {
+    if !has_git() {
+        return;
+    }
+    let home = folder();
+    let patch = concat!(env!("CARGO_MANIFEST_DIR"), "/flaws/always-rescale.patch");
+    lab(home.path(), &["build", "--device", "sim", ROW, "--patch", patch, "--out", "patched"]).succeeded();
+    let found = |folder: &Path| find(&KernelRef { folder: folder.to_owned(), entry: ROW.to_owned() });
+    let (_, patched) = found(&home.path().join("patched")).expect("compiled");
+    let (_, own) = found(kernels()).expect("compiled");
+    assert_eq!(patched.row, own.row);
+    assert_ne!(patched.sha256, own.sha256);
 }
 
 #[test]
@@ -133,6 +150,15 @@ fn what_is_not_in_the_folder_or_has_to_be_compiled_is_a_clear_error() {
     refused(&["gate", "--ptx", ptx, "--patch", "x.patch"], 2, &["a patch has to be compiled"]);
     refused(&["benchmark", "--against", ROW, "--ptx", ptx], 1, &["a GPU is not here"]);
     refused(&["build", "--out", "x", "--ptx", ptx], 2, &["compiled already"]);
+    let patch = concat!(env!("CARGO_MANIFEST_DIR"), "/flaws/always-rescale.patch");
+    refused(&["build", "--out", "x", patch], 2, &["goes to --patch"]);
+    refused(&["build", "--out", "x", "--patch", "none.patch"], 1, &["none.patch"]);
+    std::fs::write(home.path().join("prose.patch"), "It is faster.\n").expect("written");
+    refused(
+        &["build", "--out", "x", "--patch", "prose.patch"],
+        1,
+        &["prose.patch", "no line of a unified diff"],
+    );
     refused(&["build", "--out", "x", "--space", ROW, "--only", "head_dim=64"], 2, &["block_m, block_n"]);
     let ended = without_compiler(
         home.path(),

@@ -7,6 +7,7 @@ use crate::cli::micro::likeliest_first;
 use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
+use crate::patched::PatchedTree;
 use crate::search::space::{Column, Space, columns};
 use crate::stages::Watcher;
 use crate::tree::Code;
@@ -18,7 +19,6 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
 /// A folder of compiled kernels to make.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +35,9 @@ pub(crate) struct FolderArgs {
     /// At most so many rows of each space, those first that the resource model expects most of; rows that are named come too
     #[arg(long, value_name = "N", requires = "space")]
     most: Option<usize>,
+    /// Compile the rows from the last commit with this patch to kernels-gpu/src
+    #[arg(long, value_name = "FILE", requires = "out")]
+    patch: Option<PathBuf>,
     /// Keep machine code of this architecture (sm_90) beside the PTX; may be repeated [default: PTX only, which the driver compiles]
     #[arg(long, value_name = "SM", requires = "out")]
     arch: Vec<String>,
@@ -91,9 +94,14 @@ pub(super) fn build(candidates: &Candidates, args: &FolderArgs, common: &Common)
     let mut screen = Screen::new(1);
     screen.stage(&format!("{} rows", rows.len()), "compile");
     let log = lab.context.log("folder", "compile")?;
+    let patched = args.patch.as_deref().map(|path| patched(&lab, path)).transpose()?;
+    let tree = patched.as_ref().map_or(&lab.context.tree, PatchedTree::tree);
     // The limit is one row's.
     let limit = lab.context.config.limits.build_s.duration().saturating_mul(rows.len() as u32);
-    compile(&lab, &rows, out, &args.arch, &log, limit).map_err(|error| lab.with_folder(error))?;
+    let own = [lab.context.machine.arch()];
+    let code =
+        if args.arch.is_empty() { Code::Ptx { archs: &own } } else { Code::Machine { archs: &args.arch } };
+    tree.compile_for(&rows, out, code, &log, limit).map_err(|error| lab.with_folder(error))?;
     drop(screen);
     let bytes = bytes_of(out)?;
     let spilling = spilling(out, &args.arch)?;
@@ -110,10 +118,12 @@ pub(super) fn build(candidates: &Candidates, args: &FolderArgs, common: &Common)
     Ok(EXIT_DONE)
 }
 
-fn compile(lab: &Lab, rows: &[Row], out: &Path, archs: &[String], log: &Path, limit: Duration) -> Result<()> {
-    let own = [lab.context.machine.arch()];
-    let code = if archs.is_empty() { Code::Ptx { archs: &own } } else { Code::Machine { archs } };
-    lab.context.tree.compile_for(rows, out, code, log, limit)
+/// The last commit with a patch.
+fn patched(lab: &Lab, path: &Path) -> Result<PatchedTree> {
+    let patch = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+    let worktrees = lab.context.folder.join("worktrees");
+    PatchedTree::new(&lab.context.tree, &patch, &worktrees)
+        .map_err(|error| Error::BadFile { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// The rows named, and those of the spaces, each once.
@@ -122,7 +132,10 @@ fn rows(candidates: &Candidates, args: &FolderArgs, common: &Common) -> Result<V
     if !candidates.rows.is_empty() || args.space.is_empty() {
         for Candidate { row, patch, .. } in candidates.list(default_row()?, common)? {
             if patch.is_some() {
-                return misuse("--out", "a folder holds kernels of the tree as it is, no patches");
+                return misuse(
+                    "--out",
+                    "all kernels of a folder come from one tree: a patch to it goes to --patch",
+                );
             }
             rows.push(row);
         }
