@@ -19,7 +19,6 @@ Steps, with the time that each took on an H200:
   search      a search from a poor row, for `cargo lab leaderboard --add` (1 min)
   gate        the gate shows that it finds what it plants (2 min)
   profile     Nsight Compute on the fastest row of a long problem (1 min)
-  candidates  each patch of lab/candidates: four of its kernels verified, and timed in turns with the table's (not run yet)
 
 A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
 FERROFLASH_STEP_S limits a step, in seconds (default 590).
@@ -31,13 +30,11 @@ SEARCH_START=fwd_wgmma_f16_d64_m64n64_w8s1c1_persistent
 SEARCH_ROW='{"isa":"wgmma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":8,"stages":1,"acc":"f32","min_ctas":1,
     "warp_rows":16,"schedule":"persistent"}'
 SEARCH_SHAPE=2,16,16,2048,2048,64
-# Those that the planner takes for the problems of the step candidates.
-CANDIDATE_ROWS=(fwd_wgmma_f16_d64_{m64n128_w8s2c2,m128n128_w12s2c1,m192n128_w16s2c1}_persistent fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent)
 PROFILED=fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent
 
 pack() {
     mkdir -p "$1"
-    local folder patch
+    local folder
     folder=$(cd "$1" && pwd)
     cd "$here"
     cargo xtask build-ptx --ptxas --cubin
@@ -50,12 +47,6 @@ pack() {
     cp -r target/ptx "$folder/ptx"
     target/release/lab build --device sim --arch sm_90a --space "$SEARCH_ROW" \
         --only block_m=64,128,192 --only block_n=64,128 --only stages=1,2,3 --out "$folder/space" "$SEARCH_ROW"
-    rm -rf "$folder/candidates"
-    shopt -s nullglob
-    for patch in lab/candidates/*.patch; do
-        target/release/lab build --device sim --arch sm_90a --patch "$patch" --out "$folder/candidates/$(basename "$patch" .patch)" \
-            "${CANDIDATE_ROWS[@]}"
-    done
     git rev-parse --short HEAD >"$folder/commit"
     du -sh "$folder"
 }
@@ -127,25 +118,11 @@ profile() {
     "$from/lab" profile --device cuda --ptx "$from/ptx" --config "$out/profile.toml" "$PROFILED" --runs "$out/profile"
 }
 
-candidates() {
-    local folder name
-    local shapes=(32,32,32,512,512,64 16,32,32,1024,1024,64 8,32,32,2048,2048,64 2,32,32,8192,8192,64 32,16,16,512,512,128
-        8,16,16,2048,2048,128)
-    shopt -s nullglob
-    for folder in "$from"/candidates/*; do
-        name=$(basename "$folder")
-        echo "-- $name"
-        "$ferroflash" verify --grid odd --rows all --device cuda --ptx "$folder"
-        "$ferroflash" bench --ptx "$folder" --baseline "$FERROFLASH_PTX" --shape "${shapes[@]}" --mask both --lse \
-            --json "$out/candidate-$name.json"
-    done
-}
-
 summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | sanitize | merge | calls | search | gate | profile | candidates) ;;
+    tables | verify | sanitize | merge | calls | search | gate | profile) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2

@@ -28,12 +28,16 @@ pub trait Element {
     #[cfg(ferroflash_wgmma)]
     unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
 
-    /// D += A·B of a warpgroup, m64nNk16, A from registers.
+    /// D = A·B or, with `TRANSPOSED`, A·Bᵀ of a warpgroup, m64nNk16, A from registers; added to D with `ACCUMULATE`.
     ///
     /// # Safety
     /// As for [`wgmma::wgmma_f16_from_registers`].
     #[cfg(ferroflash_wgmma)]
-    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64);
+    unsafe fn wgmma_from_registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
+        d: &mut Accumulator<N>,
+        a: [u32; 4],
+        b: u64,
+    );
 }
 
 /// float16.
@@ -67,9 +71,13 @@ impl Element for F16 {
 
     #[cfg(ferroflash_wgmma)]
     #[inline(always)]
-    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+    unsafe fn wgmma_from_registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
+        d: &mut Accumulator<N>,
+        a: [u32; 4],
+        b: u64,
+    ) {
         // SAFETY: the caller's.
-        unsafe { wgmma::wgmma_f16_from_registers::<N>(d, a, b) }
+        unsafe { wgmma::wgmma_f16_from_registers::<ACCUMULATE, TRANSPOSED, N>(d, a, b) }
     }
 }
 
@@ -104,9 +112,13 @@ impl Element for Bf16 {
 
     #[cfg(ferroflash_wgmma)]
     #[inline(always)]
-    unsafe fn wgmma_from_registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+    unsafe fn wgmma_from_registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
+        d: &mut Accumulator<N>,
+        a: [u32; 4],
+        b: u64,
+    ) {
         // SAFETY: the caller's.
-        unsafe { wgmma::wgmma_bf16_from_registers::<N>(d, a, b) }
+        unsafe { wgmma::wgmma_bf16_from_registers::<ACCUMULATE, TRANSPOSED, N>(d, a, b) }
     }
 }
 

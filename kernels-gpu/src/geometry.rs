@@ -8,6 +8,9 @@ const REGISTERS_PER_SM: u32 = 65536;
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// The same with [`Isa::Wgmma`], where operands and addresses are descriptors.
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
+/// Registers that loading Q takes with [`Isa::Wgmma`] beside those it is loaded into: without them, rows whose estimate is their limit
+/// spill.
+const REGISTERS_TO_LOAD_Q_WGMMA: u32 = 8;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 
@@ -116,25 +119,37 @@ const fn q_registers(row: &Row) -> u32 {
     m_tiles(row) * (row.head_dim / 16) * 4
 }
 
-/// Whether Q stays in registers; where it does not fit, each step reads it from shared memory again.
+/// Whether Q stays in registers; where it does not fit, each step reads it from shared memory again. With [`Isa::Wgmma`] that takes no
+/// instruction, but power, which is what bounds long problems on an H200.
 pub const fn q_in_registers(row: &Row) -> bool {
-    q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q
+    match row.isa {
+        Isa::Mma => q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q,
+        Isa::Wgmma => {
+            registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA <= registers_limit(row)
+        }
+    }
+}
+
+/// Registers a thread needs with [`Isa::Wgmma`], estimated, where Q stays in shared memory.
+const fn registers_without_q(row: &Row) -> u32 {
+    // P of the block before is multiplied while S of this one comes in.
+    s_registers(row) + s_registers(row) / 2 + o_registers(row) + REGISTERS_BESIDE_FRAGMENTS_WGMMA
 }
 
 /// Registers a thread needs, estimated from the fragments it holds.
 pub const fn registers_estimate(row: &Row) -> u32 {
+    if matches!(row.isa, Isa::Wgmma) {
+        let q = if q_in_registers(row) { q_registers(row) } else { 0 };
+        return registers_without_q(row) + q;
+    }
     let q = if q_in_registers(row) { q_registers(row) } else { 4 * m_tiles(row) };
     let acc_s = match row.acc {
         Accumulation::F32 => 0,
         // The float16 accumulators live until they are widened.
         Accumulation::F16 => s_registers(row) / 2,
     };
-    let (operand, beside) = match row.isa {
-        Isa::Mma => (if acc_s > q { acc_s } else { q }, REGISTERS_BESIDE_FRAGMENTS),
-        // P of the block before is multiplied while S of this one comes in.
-        Isa::Wgmma => (s_registers(row) / 2, REGISTERS_BESIDE_FRAGMENTS_WGMMA),
-    };
-    s_registers(row) + o_registers(row) + operand + beside
+    let operand = if acc_s > q { acc_s } else { q };
+    s_registers(row) + o_registers(row) + operand + REGISTERS_BESIDE_FRAGMENTS
 }
 
 /// Registers a thread has at the start: the architecture's maximum, or what `min_ctas` leaves it.
@@ -301,6 +316,28 @@ mod tests {
         assert_eq!((smem_bytes(&split), combine_rows(&split)), (smem_bytes(&ROW), 4));
         let small = Row { head_dim: 32, block_m: 16, block_n: 64, stages: 1, ..split };
         assert_eq!((smem_bytes(&small), combine_rows(&small)), (1024 + 2 * 4096, 1));
+    }
+
+    #[test]
+    fn a_consumer_keeps_q_where_registers_are_left_to_load_it() {
+        let row = |head_dim, block_m, block_n, warps, min_ctas| Row {
+            isa: Isa::Wgmma,
+            schedule: Schedule::Persistent,
+            head_dim,
+            block_m,
+            block_n,
+            warps,
+            min_ctas,
+            ..ROW
+        };
+        let two_consumers = row(128, 128, 128, 12, 1);
+        assert!(q_in_registers(&two_consumers));
+        assert_eq!(registers_estimate(&two_consumers), 64 + 64 + 32 + 32 + 24, "S, O, P, Q and the rest");
+        assert!(!q_in_registers(&row(256, 128, 64, 12, 1)));
+        assert!(!q_in_registers(&row(64, 192, 128, 16, 1)));
+        let three_ctas = row(64, 64, 64, 8, 3);
+        assert!(!q_in_registers(&three_ctas), "it would fit, and then nothing else");
+        assert_eq!(registers_estimate(&three_ctas) + q_registers(&three_ctas), registers_limit(&three_ctas));
     }
 
     #[test]

@@ -103,6 +103,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d64_m64n128_w8s2c2                => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Grid };
             fwd_wgmma_f16_d64_m64n128_w8s2c2_persistent      => { F16,   64,  64, 128,  8, 2, F32, 2, 16, Persistent };
             fwd_wgmma_bf16_d64_m64n128_w8s2c2_persistent     => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Persistent };
+            fwd_wgmma_f16_d64_m64n64_w8s2c3_persistent       => { F16,   64,  64,  64,  8, 2, F32, 3, 16, Persistent };
+            fwd_wgmma_bf16_d64_m64n64_w8s2c3_persistent      => { Bf16,  64,  64,  64,  8, 2, F32, 3, 16, Persistent };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent    => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Persistent };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_persistent   => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Persistent };
             fwd_wgmma_f16_d64_m192n128_w16s2c1_persistent    => { F16,   64, 192, 128, 16, 2, F32, 1, 16, Persistent };
@@ -111,6 +113,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d96_m64n128_w12s2c1               => { Bf16,  96,  64, 128, 12, 2, F32, 1, 16, Grid };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_persistent    => { F16,   96, 128, 128, 12, 2, F32, 1, 16, Persistent };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_persistent   => { Bf16,  96, 128, 128, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d96_m192n112_w16s2c1_persistent    => { F16,   96, 192, 112, 16, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d96_m192n112_w16s2c1_persistent   => { Bf16,  96, 192, 112, 16, 2, F32, 1, 16, Persistent };
             fwd_wgmma_f16_d128_m64n64_w12s4c1                => { F16,  128,  64,  64, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_bf16_d128_m64n64_w12s4c1               => { Bf16, 128,  64,  64, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent   => { F16,  128, 128, 128, 12, 2, F32, 1, 16, Persistent };

@@ -5,7 +5,7 @@ What the simulator says is right has to be right on the hardware too; and a tool
 
   compute-sanitizer --tool racecheck python3 on_gpu.py pass/named_barrier_rounds.ptx
 
-Of the directives (see planted.rs) it knows `block`, `buffer` and `expect`; programs with others are left out, by name.
+Of the directives (see planted.rs) it knows `grid`, `block`, `buffer` and `expect`; programs with others are left out, by name.
 Exit code: 0 when all that ran were right, 1 when not, 2 without a device."""
 
 import argparse
@@ -14,7 +14,8 @@ import pathlib
 import re
 import sys
 
-KNOWN = {"block", "buffer", "expect"}
+NEEDED = {"block", "buffer", "expect"}
+KNOWN = NEEDED | {"grid"}
 
 
 def words(text):
@@ -61,8 +62,8 @@ class Driver:
             self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
             buffers.append(address)
         arguments = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(address) for address in buffers])
-        block = next(int(value) for name, value in directives if name == "block")
-        self.call("cuLaunchKernel", function, 1, 1, 1, block, 1, 1, 0, None, arguments, None)
+        grid, block = (int(dict(directives).get(name, 1)) for name in ("grid", "block"))
+        self.call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, 0, None, arguments, None)
         self.call("cuCtxSynchronize")
         expected = words(next(value for name, value in directives if name == "expect"))
         got = (ctypes.c_uint32 * (sizes[-1] // 4))()
@@ -83,7 +84,7 @@ def main():
     for path in paths:
         text = path.read_text()
         directives = re.findall(r"^//# (\w+) (.*)$", text, re.MULTILINE)
-        lacking = KNOWN - {name for name, _ in directives}
+        lacking = NEEDED - {name for name, _ in directives}
         others = {name for name, _ in directives} - KNOWN
         filled = any(not value.strip().isdigit() for name, value in directives if name == "buffer")
         if lacking or others or filled:

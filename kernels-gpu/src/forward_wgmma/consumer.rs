@@ -2,7 +2,7 @@
 
 use super::ring::{Layout, Ring};
 use super::tile::{Tile, rows_differ};
-use super::walk::{ALWAYS, AS_NEEDED, Fragments, NEVER, Walk};
+use super::walk::{ALWAYS, AS_NEEDED, Fragments, NEVER, QueryFragment, Walk};
 use super::{CONSUMERS, FIRST_TURN, NO_MORE, TILES_AHEAD, WARPGROUP};
 use crate::combine::merge_in_last_cta;
 use crate::descriptor::{self, Descriptor};
@@ -13,6 +13,7 @@ use crate::geometry;
 use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
+use crate::ptx::ldmatrix::ldmatrix_x4;
 use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_wait};
 use crate::ptx::memory::ld_shared;
 use crate::ptx::warp::{first_lane, sync_warp};
@@ -22,6 +23,7 @@ use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::Schedule;
 use crate::scheduler::KeyBlocks;
 use crate::softmax::{OnlineSoftmax, scale_rows};
+use crate::swizzle::Swizzle;
 use crate::tile::{OutputFragment, ScoreFragment};
 
 /// Which consumer warpgroup a thread belongs to, counted from 0. Read again at each call, as registers are short.
@@ -94,7 +96,11 @@ impl Consumer<'_> {
 
     /// Issues S = Q·Kᵀ of the block in hand, as one group.
     #[inline(always)]
-    unsafe fn issue_scores<C: Config, const N: usize>(&self, s: &mut ScoreFragment<1, N>) {
+    unsafe fn issue_scores<C: Config, const N: usize>(
+        &self,
+        s: &mut ScoreFragment<1, N>,
+        q_fragment: &QueryFragment,
+    ) {
         let row = &C::ROW;
         let rows = descriptor::row_step(row, 4 * (consumer_again() % (row.block_m / 64)));
         let q = Descriptor::along_head_dim(row).at(Layout::q(row, self.q.buffer) + rows);
@@ -104,7 +110,14 @@ impl Consumer<'_> {
             for step in 0..row.head_dim / 16 {
                 let q = q.advance(descriptor::head_dim_step(row, row.block_m, step)).bits();
                 let k = k.advance(descriptor::head_dim_step(row, row.block_n, step)).bits();
-                if step == 0 {
+                if geometry::q_in_registers(row) {
+                    let q = q_fragment[step as usize];
+                    if step == 0 {
+                        C::Element::wgmma_from_registers::<false, true, N>(&mut s[0], q, k);
+                    } else {
+                        C::Element::wgmma_from_registers::<true, true, N>(&mut s[0], q, k);
+                    }
+                } else if step == 0 {
                     C::Element::wgmma::<false, N>(&mut s[0], q, k);
                 } else {
                     C::Element::wgmma::<true, N>(&mut s[0], q, k);
@@ -112,6 +125,32 @@ impl Consumer<'_> {
             }
         }
         wgmma_commit_group();
+    }
+
+    /// Waits for the tile's Q. Where it stays in registers, reads the warp's rows and releases the buffer.
+    #[inline(always)]
+    unsafe fn wait_q<C: Config>(&self, fragment: &mut QueryFragment) {
+        let row = &C::ROW;
+        // SAFETY: the barrier is initialised.
+        unsafe { self.q.wait_full() }
+        if !geometry::q_in_registers(row) {
+            return;
+        }
+        let Position { warp_row, lane, .. } = position_again::<C>();
+        let swizzle = Swizzle::new(geometry::column_width(row));
+        let offset = swizzle.offset(warp_row + lane % 16, lane / 16);
+        let steps = geometry::column_width(row) / 16;
+        let q = Layout::q(row, self.q.buffer);
+        // SAFETY: Q has landed.
+        unsafe {
+            for (step, operand) in (0..row.head_dim / 16).zip(fragment) {
+                let column = step / steps * descriptor::column_bytes(row, row.block_m);
+                *operand = ldmatrix_x4(q + column + swizzle.advance(offset, 2 * (step % steps)));
+            }
+            // Every lane has read; one says so.
+            sync_warp();
+            self.q.release(geometry::q_buffers(row), lane);
+        }
     }
 
     /// Issues O += P·V with the V in hand, as one group.
@@ -125,7 +164,7 @@ impl Consumer<'_> {
         for (step, p) in (0..).zip(&fragments.p) {
             let v = v.advance(descriptor::row_step(row, step)).bits();
             // SAFETY: V has landed, and stays until the group is done.
-            unsafe { C::Element::wgmma_from_registers::<D>(&mut fragments.acc_o[0], *p, v) }
+            unsafe { C::Element::wgmma_from_registers::<true, false, D>(&mut fragments.acc_o[0], *p, v) }
         }
         wgmma_commit_group();
     }
@@ -161,7 +200,7 @@ impl Consumer<'_> {
         self.v.skip(key_groups::<C>(), C::ROW.stages);
     }
 
-    /// What follows the products that give S: Q is released after the walk's last ones, and S is masked.
+    /// What follows the products that give S: K is released, Q after the walk's last ones if they read it, and S is masked.
     #[inline(always)]
     unsafe fn finish_scores<C: Config, const N: usize, const MASKING: u8>(
         &mut self,
@@ -171,8 +210,10 @@ impl Consumer<'_> {
         // SAFETY: the warp's products are done.
         unsafe {
             self.release_k::<C>();
-            let last = walk.block == walk.blocks.first;
-            mbarrier_arrive_if(self.q.empty(geometry::q_buffers(&C::ROW)), last && lane_again() == 0);
+            if !geometry::q_in_registers(&C::ROW) {
+                let last = walk.block == walk.blocks.first;
+                mbarrier_arrive_if(self.q.empty(geometry::q_buffers(&C::ROW)), last && lane_again() == 0);
+            }
         }
         if MASKING == ALWAYS || MASKING == AS_NEEDED && walk.block >= walk.blocks.full {
             walk.limits.apply(s, walk.block * C::ROW.block_n, lane_again());
@@ -189,11 +230,11 @@ impl Consumer<'_> {
         let scale_log2 = self.params.scale_log2;
         // SAFETY: all threads of the warpgroup pass here; what is read has landed and is released when it has been read.
         unsafe {
-            self.q.wait_full();
+            self.wait_q::<C>(&mut fragments.q);
             self.k.wait_full();
             self.take_turn::<C>();
             wgmma_fence();
-            self.issue_scores::<C, N>(&mut fragments.s);
+            self.issue_scores::<C, N>(&mut fragments.s, &fragments.q);
             self.pass_turn::<C>();
             wgmma_wait_group::<0, N>(&mut fragments.s[0]);
             self.finish_scores::<C, N, AS_NEEDED>(&mut fragments.s, walk);
@@ -219,7 +260,7 @@ impl Consumer<'_> {
             self.k.wait_full();
             self.take_turn::<C>();
             wgmma_fence();
-            self.issue_scores::<C, N>(&mut fragments.s);
+            self.issue_scores::<C, N>(&mut fragments.s, &fragments.q);
             self.wait_v::<C>(before, &blocks_before);
             self.issue_output::<C, N, D, P>(fragments);
             self.pass_turn::<C>();
@@ -385,8 +426,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn run<C: Config, const N: usize, const D: usize, const P: usize>(&mut self) {
         let buffers = geometry::q_buffers(&C::ROW);
-        let mut fragments =
-            Fragments::<N, D, P> { s: [[[0.0; 4]; N]], p: [[0; 4]; P], acc_o: [[[0.0; 4]; D]] };
+        let mut fragments = Fragments::<N, D, P>::EMPTY;
         // SAFETY: the caller's.
         unsafe {
             if key_groups::<C>() > 1 {
@@ -402,7 +442,7 @@ impl Consumer<'_> {
                     }
                     let Some(mut after) = self.next_walk::<C, D>() else { break };
                     // The next tile's first step goes with this one's last product.
-                    self.q.wait_full();
+                    self.wait_q::<C>(&mut fragments.q);
                     let before = (walk.block, walk.blocks);
                     self.step::<C, N, D, P, AS_NEEDED>(&mut fragments, &mut after, before);
                     walk.softmax.reduce_sum();

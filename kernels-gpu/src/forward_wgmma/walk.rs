@@ -14,9 +14,18 @@ pub(super) struct Fragments<const N: usize, const D: usize, const P: usize> {
     /// P as an operand.
     pub(super) p: [[u32; 4]; P],
     pub(super) acc_o: OutputFragment<1, D>,
+    /// Q of the tile, where it stays in registers.
+    pub(super) q: QueryFragment,
 }
 
+/// A consumer's rows of Q as operands: one for 16 elements of head_dim, as many as the row has.
+pub(super) type QueryFragment = [[u32; 4]; HEAD_DIM_MAX / 16];
+const HEAD_DIM_MAX: usize = 256;
+
 impl<const N: usize, const D: usize, const P: usize> Fragments<N, D, P> {
+    pub(super) const EMPTY: Self =
+        Self { s: [[[0.0; 4]; N]], p: [[0; 4]; P], acc_o: [[[0.0; 4]; D]], q: [[0; 4]; HEAD_DIM_MAX / 16] };
+
     /// Rounds P for the next product.
     #[inline(always)]
     pub(super) fn pack<E: Element>(&mut self) {

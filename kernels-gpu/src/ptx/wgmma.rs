@@ -81,15 +81,18 @@ macro_rules! from_shared {
 }
 
 macro_rules! from_registers {
-    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+    ($types:literal, $accumulate:ident, $transposed:ident, $d:ident, $a:ident, $b:ident, $shape:literal,
+        0 $($tile:literal)*) => {
         asm!(
-            concat!("wgmma.mma_async.sync.aligned.m64", $shape, "k16.f32.", $types, " {{{}, {}, {}, {}",
-                $(registers_of!($tile),)* "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1, 1;"),
+            concat!("{{ .reg .pred p; setp.ne.b32 p, {accumulate}, 0; wgmma.mma_async.sync.aligned.m64", $shape,
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
+                "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, {b_along_rows}; }}"),
             inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
             $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
                 inout(reg32) $d[$tile][3],)*
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
-            b = in(reg64) $b, options(nostack)
+            b = in(reg64) $b, accumulate = const $accumulate as i32, b_along_rows = const !$transposed as i32,
+            options(nostack)
         )
     };
 }
@@ -119,14 +122,19 @@ macro_rules! wgmma {
         }
 
         $(#[$doc])*
-        /// D += A·B, of 16 rows of B: A is in registers as for mma.sync, B has its rows in shared memory.
+        /// A is in registers as for mma.sync, B has its rows in shared memory. D = A·B of 16 rows of B or, with `TRANSPOSED`, A·Bᵀ of 16
+        /// elements of each; added to D with `ACCUMULATE`.
         ///
         /// # Safety
         /// As for the other form; A's registers are not written either.
         #[inline(always)]
-        pub unsafe fn $registers<const N: usize>(d: &mut Accumulator<N>, a: [u32; 4], b: u64) {
+        pub unsafe fn $registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
+            d: &mut Accumulator<N>,
+            a: [u32; 4],
+            b: u64,
+        ) {
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, from_registers!($types, d, a, b,)) }
+            unsafe { for_shape!(N, from_registers!($types, ACCUMULATE, TRANSPOSED, d, a, b,)) }
         }
     )* };
 }
