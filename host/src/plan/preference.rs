@@ -98,19 +98,21 @@ const fn wgmma(head_dim: u32, mask: Mask, tiles_per_sm: f64, keys: u32, tile: &'
 /// small ones. Both dtypes share a line. Where no line fits, or its kernel was not compiled, the planner's fallback chooses.
 ///
 /// Lines of rows with wgmma are fitted to the times of 30 rows over 55 shapes of 256 to 16384 keys on an H200, both masks, f16, and
-/// again, with rows that came later, at head_dim 64 to those of the eight best over 12 shapes and at 96 to those of three over 6. They
+/// again, with rows that came later, at head_dim 64 to those of the eight best over 25 shapes and at 96 to those of three over 10. They
 /// stand first: where they fit they are taken, and the others are for the rest, which is all that other devices have.
 pub(super) const BEST: &[Best] = &[
     //   head_dim mask    tiles/SM keys  tile
     wgmma(64, Mask::Full, 2.0, 0, "m192n128_w16s2c1_persistent"),
     wgmma(64, Mask::Causal, 4.0, 2048, "m192n128_w16s2c1_persistent"),
     wgmma(64, Mask::Causal, 2.0, 2048, "m64n128_w8s2c2_persistent"),
+    wgmma(64, Mask::Causal, 6.0, 1024, "m64n64_w8s2c3_persistent"),
+    wgmma(64, Mask::Causal, 2.0, 1024, "m64n128_w8s2c2_persistent"),
     wgmma(64, Mask::Causal, 3.5, 0, "m64n64_w8s2c3_persistent"),
     wgmma(64, Mask::Any, 2.0, 0, "m64n128_w8s2c2_persistent"),
     wgmma(64, Mask::Any, 1.1, 0, "m64n128_w8s2c2"),
     wgmma(64, Mask::Any, 0.0, 256, "m64n128_w12s4c1"),
-    wgmma(96, Mask::Full, 4.0, 2048, "m192n112_w16s2c1_persistent"),
-    wgmma(96, Mask::Causal, 4.0, 4096, "m192n112_w16s2c1_persistent"),
+    wgmma(96, Mask::Full, 8.0, 2048, "m192n112_w16s2c1_persistent"),
+    wgmma(96, Mask::Causal, 8.0, 4096, "m192n112_w16s2c1_persistent"),
     wgmma(96, Mask::Any, 0.9, 0, "m128n128_w12s2c1_persistent"),
     wgmma(96, Mask::Any, 0.0, 256, "m64n128_w12s2c1"),
     wgmma(128, Mask::Any, 0.9, 0, "m128n128_w12s2c1_persistent"),
