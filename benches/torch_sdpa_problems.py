@@ -67,9 +67,11 @@ BOTH = ("f16", "bf16")
 STEADY = ("default" + P90, 1.0)
 SMALL = (
     group([(1, 1, 1, 128, 128, 64)], targets=(("default", 1.5), STEADY))
-    + group([(1, 8, 8, 512, 512, 64), (2, 8, 8, 512, 512, 64)], targets=(("default", 1.6), STEADY))
+    + group([(1, 8, 8, 512, 512, 64), (2, 8, 8, 512, 512, 64)], BOTH, targets=(("default", 1.6), STEADY))
     + group([(4, 8, 8, 512, 512, 64)], targets=(("default", 1.15), STEADY))
-    + group([(4, 16, 16, 512, 512, 64), (8, 16, 16, 512, 512, 64)], targets=(("flash", 1.1), ("default", 1.1), STEADY))
+    + group(
+        [(4, 16, 16, 512, 512, 64), (8, 16, 16, 512, 512, 64)], BOTH, targets=(("flash", 1.1), ("default", 1.1), STEADY)
+    )
 )
 LARGE = group(
     [(4, 32, 32, 4096, 4096, 64), (4, 16, 16, 4096, 4096, 128), (1, 16, 16, 16384, 16384, 128)],

@@ -98,12 +98,12 @@ class Problems(unittest.TestCase):
             groups = sdpa.interleaved(problems)
             self.assertEqual(sum(map(len, groups)), len(problems))
             self.assertTrue(all(len({(p.dtype, p.causal) for p in batch}) == 1 for batch in groups))
-        self.assertEqual(len(sets.HEADLINE), 44)
+        self.assertEqual(len(sets.HEADLINE), 52)
 
     def test_the_headline_set_holds_every_promised_ratio(self):
         counts = collections.Counter(target for problem in sets.HEADLINE for target in problem.targets)
-        expected = {("default", 1.5): 2, ("default", 1.6): 4, ("default", 1.15): 2, ("default", 1.1): 4}
-        expected |= {("flash", 1.1): 4 + 6, ("default p90", 1.0): 12}
+        expected = {("default", 1.5): 2, ("default", 1.6): 8, ("default", 1.15): 2, ("default", 1.1): 8}
+        expected |= {("flash", 1.1): 8 + 6, ("default p90", 1.0): 20}
         expected |= {("flash", 1.05): 6, ("flash", 1.3): 2, ("flash", 1.5): 1, ("flash", 0.9): 8}
         expected |= {("copy", 0.88): 2, ("copy", 0.8): 1, ("default", 1.0): 3}
         self.assertEqual(counts, expected)

@@ -83,9 +83,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
     l2: L2Name,
 
-    /// Timed replays of each kernel
-    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..))]
-    reps: u32,
+    /// Timed replays of each kernel [default: 31]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    reps: Option<u32>,
 
     /// Rotate tensors through more than twice the L2 cache, so that every launch finds it cold
     #[arg(long)]
@@ -165,8 +165,10 @@ enum DtypeName {
 /// the command then fails.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let problems = problems(args)?;
-    if args.device == DeviceName::Sim && args.baseline.is_some() {
-        return Err(Failure::NoTimes { option: "--baseline" });
+    if args.device == DeviceName::Sim
+        && let Some(option) = about_times(args)
+    {
+        return Err(Failure::NoTimes { option });
     }
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     if args.device == DeviceName::Sim {
@@ -186,8 +188,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         bench.open_baseline(folder)?;
         bench.baseline().map_or(Ok(()), |attention| check_names(&args.rows, attention.library()))?;
     }
+    let default = MeasureOptions::default();
     let options =
-        MeasureOptions { reps: args.reps, cold: args.cold, lse: args.lse, ..MeasureOptions::default() };
+        MeasureOptions { reps: args.reps.unwrap_or(default.reps), cold: args.cold, lse: args.lse, ..default };
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));
 
@@ -228,6 +231,20 @@ fn verdict(report: &Report, mut errors: Vec<Error>) -> Result<(), Failure> {
         0 => Ok(()),
         failed => Err(Failure::Wrong { failed, total: rows().count() }),
     }
+}
+
+/// An option that is given and is about times.
+fn about_times(args: &Args) -> Option<&'static str> {
+    [
+        ("--baseline", args.baseline.is_some()),
+        ("--cold", args.cold),
+        ("--l2", args.l2 == L2Name::Persist),
+        ("--replays", args.replays),
+        ("--reps", args.reps.is_some()),
+        ("--turns", args.turns),
+    ]
+    .into_iter()
+    .find_map(|(option, is_given)| is_given.then_some(option))
 }
 
 /// Refuses a row that no kernel has before anything runs.
@@ -318,6 +335,20 @@ mod tests {
     fn parsed(words: &[&str]) -> Args {
         let words = std::iter::once("bench").chain(words.iter().copied());
         Command::try_parse_from(words).map(|command| command.args).expect("parses")
+    }
+
+    #[test]
+    fn options_about_times_are_known_where_they_are_given() {
+        assert_eq!(about_times(&parsed(&["--lse", "--lengths", "--l2", "default"])), None);
+        for (words, option) in [
+            (&["--reps", "31"][..], "--reps"),
+            (&["--l2", "persist"], "--l2"),
+            (&["--json", "file", "--replays"], "--replays"),
+            (&["--cold"], "--cold"),
+            (&["--turns"], "--turns"),
+        ] {
+            assert_eq!(about_times(&parsed(words)), Some(option));
+        }
     }
 
     #[test]
