@@ -7,6 +7,7 @@
 
 mod consumer;
 mod producer;
+mod products;
 mod ring;
 mod scrubber;
 mod tile;

@@ -1,40 +1,36 @@
 //! The consumers: warpgroups of 64 query rows each, which compute.
 
 use super::ring::{Layout, Ring};
-use super::tile::{Tile, rows_differ};
-use super::walk::{ALWAYS, AS_NEEDED, Fragments, NEVER, QueryFragment, Walk};
-use super::{CONSUMERS, FIRST_TURN, NO_MORE, TILES_AHEAD, WARPGROUP};
+use super::tile::Tile;
+use super::walk::{ALWAYS, AS_NEEDED, Fragments, NEVER, Walk};
+use super::{CONSUMERS, NO_MORE, TILES_AHEAD, WARPGROUP};
 use crate::combine::merge_in_last_cta;
-use crate::descriptor::{self, Descriptor};
-use crate::element::Element;
 use crate::epilogue::{Position, merge_warps, store_lse, store_output_from_registers, store_partial};
 use crate::forward::{Config, work_of};
 use crate::geometry;
 use crate::mask::RowLimits;
 use crate::nonfinite;
 use crate::params::ForwardParams;
-use crate::ptx::ldmatrix::ldmatrix_x4;
-use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_wait};
+use crate::ptx::mbarrier::mbarrier_arrive_if;
 use crate::ptx::memory::ld_shared;
 use crate::ptx::warp::{first_lane, sync_warp};
-use crate::ptx::warpgroup::{named_barrier_arrive, named_barrier_or, named_barrier_sync};
-use crate::ptx::wgmma::{wgmma_commit_group, wgmma_fence, wgmma_wait_group};
+use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
+use crate::ptx::wgmma::{wgmma_fence, wgmma_wait_group};
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::row::Schedule;
 use crate::scheduler::KeyBlocks;
 use crate::softmax::{OnlineSoftmax, scale_rows};
-use crate::swizzle::Swizzle;
 use crate::tile::{OutputFragment, ScoreFragment};
 
 /// Which consumer warpgroup a thread belongs to, counted from 0. Read again at each call, as registers are short.
 #[inline(always)]
-fn consumer_again() -> u32 {
+pub(super) fn consumer_again() -> u32 {
     first_lane(thread_idx_x_again() / WARPGROUP) - 1
 }
 
 /// Where a thread of a consumer stands in the tile; read again at each call.
 #[inline(always)]
-fn position_again<C: Config>() -> Position {
+pub(super) fn position_again<C: Config>() -> Position {
     let thread = thread_idx_x_again() - WARPGROUP;
     let (warp, warps_m) = (thread / 32, geometry::warps_m(&C::ROW));
     Position { warp_row: warp % warps_m * 16, warp_n: first_lane(warp / warps_m), lane: thread % 32 }
@@ -46,160 +42,34 @@ const fn consumer_threads<C: Config>() -> u32 {
 }
 
 /// Whether consumers wait for each other to issue their products: all have as many of them.
-const fn takes_turns<C: Config>() -> bool {
+pub(super) const fn takes_turns<C: Config>() -> bool {
     geometry::consumer_warpgroups(&C::ROW) > 1 && key_groups::<C>() == 1
 }
 
 /// How many consumers take the blocks of keys in turns.
-const fn key_groups<C: Config>() -> u32 {
+pub(super) const fn key_groups<C: Config>() -> u32 {
     geometry::warps_n(&C::ROW)
 }
 
 /// Lane of the warp, read again at each call.
 #[inline(always)]
-fn lane_again() -> u32 {
+pub(super) fn lane_again() -> u32 {
     thread_idx_x_again() % 32
 }
 
 /// What a thread of a consumer warpgroup holds beside its fragments.
-struct Consumer<'a> {
-    params: &'a ForwardParams,
+pub(super) struct Consumer<'a> {
+    pub(super) params: &'a ForwardParams,
     /// The tile that is taken next.
-    tiles: Ring,
-    q: Ring,
-    k: Ring,
-    v: Ring,
+    pub(super) tiles: Ring,
+    pub(super) q: Ring,
+    pub(super) k: Ring,
+    pub(super) v: Ring,
     /// A bit a buffer of V: the parity of its next scrubbing.
-    scrubbing: u32,
+    pub(super) scrubbing: u32,
 }
 
 impl Consumer<'_> {
-    /// Waits for this consumer's turn to issue products.
-    #[inline(always)]
-    unsafe fn take_turn<C: Config>(&self) {
-        if takes_turns::<C>() {
-            // SAFETY: the consumer and the one before it come here.
-            unsafe { named_barrier_sync(FIRST_TURN + consumer_again(), 2 * WARPGROUP) }
-        }
-    }
-
-    /// Lets the next consumer have its turn.
-    #[inline(always)]
-    unsafe fn pass_turn<C: Config>(&self) {
-        if takes_turns::<C>() {
-            let consumer = consumer_again();
-            let next = if consumer + 1 == geometry::consumer_warpgroups(&C::ROW) { 0 } else { consumer + 1 };
-            // SAFETY: as above.
-            unsafe { named_barrier_arrive(FIRST_TURN + next, 2 * WARPGROUP) }
-        }
-    }
-
-    /// Issues S = Q·Kᵀ of the block in hand, as one group.
-    #[inline(always)]
-    unsafe fn issue_scores<C: Config, const N: usize>(
-        &self,
-        s: &mut ScoreFragment<1, N>,
-        q_fragment: &QueryFragment,
-    ) {
-        let row = &C::ROW;
-        let rows = descriptor::row_step(row, 4 * (consumer_again() % (row.block_m / 64)));
-        let q = Descriptor::along_head_dim(row).at(Layout::q(row, self.q.buffer) + rows);
-        let k = Descriptor::along_head_dim(row).at(Layout::k(row, self.k.buffer));
-        // SAFETY: Q and K have landed, and stay until the group is done.
-        unsafe {
-            for step in 0..row.head_dim / 16 {
-                let q = q.advance(descriptor::head_dim_step(row, row.block_m, step)).bits();
-                let k = k.advance(descriptor::head_dim_step(row, row.block_n, step)).bits();
-                if geometry::q_in_registers(row) {
-                    let q = q_fragment[step as usize];
-                    if step == 0 {
-                        C::Element::wgmma_from_registers::<false, true, N>(&mut s[0], q, k);
-                    } else {
-                        C::Element::wgmma_from_registers::<true, true, N>(&mut s[0], q, k);
-                    }
-                } else if step == 0 {
-                    C::Element::wgmma::<false, N>(&mut s[0], q, k);
-                } else {
-                    C::Element::wgmma::<true, N>(&mut s[0], q, k);
-                }
-            }
-        }
-        wgmma_commit_group();
-    }
-
-    /// Waits for the tile's Q. Where it stays in registers, reads the warp's rows and releases the buffer.
-    #[inline(always)]
-    unsafe fn wait_q<C: Config>(&self, fragment: &mut QueryFragment) {
-        let row = &C::ROW;
-        // SAFETY: the barrier is initialised.
-        unsafe { self.q.wait_full() }
-        if !geometry::q_in_registers(row) {
-            return;
-        }
-        let Position { warp_row, lane, .. } = position_again::<C>();
-        let swizzle = Swizzle::new(geometry::column_width(row));
-        let offset = swizzle.offset(warp_row + lane % 16, lane / 16);
-        let steps = geometry::column_width(row) / 16;
-        let q = Layout::q(row, self.q.buffer);
-        // SAFETY: Q has landed.
-        unsafe {
-            for (step, operand) in (0..row.head_dim / 16).zip(fragment) {
-                let column = step / steps * descriptor::column_bytes(row, row.block_m);
-                *operand = ldmatrix_x4(q + column + swizzle.advance(offset, 2 * (step % steps)));
-            }
-            // Every lane has read; one says so.
-            sync_warp();
-            self.q.release(geometry::q_buffers(row), lane);
-        }
-    }
-
-    /// Issues O += P·V with the V in hand, as one group.
-    #[inline(always)]
-    unsafe fn issue_output<C: Config, const N: usize, const D: usize, const P: usize>(
-        &self,
-        fragments: &mut Fragments<N, D, P>,
-    ) {
-        let row = &C::ROW;
-        let v = Descriptor::along_rows(row, row.block_n).at(Layout::v(row, self.v.buffer));
-        for (step, p) in (0..).zip(&fragments.p) {
-            let v = v.advance(descriptor::row_step(row, step)).bits();
-            // SAFETY: V has landed, and stays until the group is done.
-            unsafe { C::Element::wgmma_from_registers::<true, false, D>(&mut fragments.acc_o[0], *p, v) }
-        }
-        wgmma_commit_group();
-    }
-
-    /// K in hand has been read.
-    #[inline(always)]
-    unsafe fn release_k<C: Config>(&mut self) {
-        // SAFETY: the warp's products with it are done.
-        unsafe { self.k.release(C::ROW.stages, lane_again()) }
-        self.k.skip(key_groups::<C>(), C::ROW.stages);
-    }
-
-    /// Waits for the V in hand, the block `block` of a tile.
-    #[inline(always)]
-    unsafe fn wait_v<C: Config>(&mut self, block: u32, blocks: &KeyBlocks) {
-        // SAFETY: the barriers are initialised.
-        unsafe {
-            if rows_differ(self.params) && block >= blocks.full {
-                let buffer = self.v.buffer;
-                mbarrier_wait(Layout::scrubbed(&C::ROW, buffer), self.scrubbing >> buffer & 1);
-                self.scrubbing ^= 1 << buffer;
-            }
-            // Also then: waiting for the copy is what lets wgmma see it.
-            self.v.wait_full();
-        }
-    }
-
-    /// V in hand has been read.
-    #[inline(always)]
-    unsafe fn release_v<C: Config>(&mut self) {
-        // SAFETY: the warp's products with it are done.
-        unsafe { self.v.release(C::ROW.stages, lane_again()) }
-        self.v.skip(key_groups::<C>(), C::ROW.stages);
-    }
-
     /// What follows the products that give S: K is released, Q after the walk's last ones if they read it, and S is masked.
     #[inline(always)]
     unsafe fn finish_scores<C: Config, const N: usize, const MASKING: u8>(
