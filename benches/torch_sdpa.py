@@ -14,19 +14,14 @@ import argparse
 import contextlib
 import datetime
 import gc
-import json
 import os
 import pathlib
-import queue
-import re
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import unittest
 
 sys.dont_write_bytecode = True
+from torch_sdpa_ferroflash import Ferroflash  # noqa: E402
 from torch_sdpa_problems import BACK_ENDS, BOTH, COPY, DTYPES, MASKS, SETS, Problem, interleaved, target_text  # noqa: E402
 from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, means, smi, table, to_text  # noqa: E402
 
@@ -60,8 +55,6 @@ REPLAY_US = 300.0
 WARM_UP_S = 0.15
 LAUNCHES_TO_CALIBRATE = 5
 LAUNCHES_MAX = 4096
-# Seconds for a turn of ferroflash, and for its end: so many mean that it hangs.
-CALL_LIMIT_S = 180
 # Bytes of one copy, far more than any cache holds; copies between two events, of which the best time of several is taken.
 COPY_BYTES = 1 << 30
 COPIES_TIMED = 4
@@ -70,10 +63,6 @@ COPY_METHOD = (
     "best of %d times %d copies of %d bytes on the device in each round, by cudaMemcpy (copy_) and by an elementwise kernel "
     "(mul by 1, float32); bytes read and written count; the best round" % (COPY_REPS, COPIES_TIMED, COPY_BYTES)
 )
-# What is kept of a row of the bench's report, where it has it.
-KERNEL_FIELDS = (
-    "entry", "source", "schedule", "splits", "is_fused", "ctas", "ctas_per_sm", "resident_ctas_per_sm", "waves", "workspace_bytes",
-)  # fmt: skip
 
 
 # PyTorch.
@@ -210,129 +199,6 @@ def copy_rates(torch):
             times_ms.append(start.elapsed_time(end) / COPIES_TIMED)
         rates[kind] = 2 * COPY_BYTES / min(times_ms) / 1e6
     return rates
-
-
-# Ferroflash.
-
-
-def bench_command(args, problems, report):
-    """The call that times these problems, all of one dtype and mask."""
-    command = [args.ferroflash, "bench", "--lse", "--replays", "--turns", "--reps", str(args.reps), "--json", str(report)]
-    command += ["--dtype", problems[0].dtype, "--mask", "causal" if problems[0].causal else "full"]
-    if args.ptx:
-        command += ["--ptx", args.ptx]
-    return command + ["--shape"] + [",".join(map(str, problem.shape)) for problem in problems]
-
-
-class Ferroflash:
-    """`ferroflash bench --turns` of some problems, all of one dtype and mask. It replays when it is told to.
-
-    It says before each replay, and when a problem is done, `turn DONE of REPS: PROBLEM`, and goes on at a line. A problem that it cannot
-    measure has no turns: the next line is of another. Whatever becomes of it, PyTorch is timed."""
-
-    def __init__(self, args, problems):
-        self.folder = tempfile.TemporaryDirectory()
-        self.report = pathlib.Path(self.folder.name, "bench.json")
-        self.errors = open(pathlib.Path(self.folder.name, "errors"), "w+", encoding="utf-8")
-        self.at, self.process, self.said = None, None, None
-        try:
-            self.process = subprocess.Popen(
-                bench_command(args, problems, self.report), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                text=True, encoding="utf-8",
-            )  # fmt: skip
-        except OSError as error:
-            self.said = str(error)
-            return
-        self.lines = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
-        self.next_turn()
-
-    def read(self):
-        for line in self.process.stdout:
-            found = re.fullmatch(r"turn (\d+) of (\d+): (.*)", line.rstrip("\n"))
-            if found:
-                self.lines.put((int(found[1]), int(found[2]), found[3]))
-        self.lines.put(None)
-
-    def next_turn(self):
-        """Waits for the next turn; `at` is None from the end on."""
-        try:
-            self.at = self.lines.get(timeout=CALL_LIMIT_S)
-        except queue.Empty:
-            self.said, self.at = "no turn came within %d s" % CALL_LIMIT_S, None
-            self.process.kill()
-
-    def go_on(self):
-        with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
-        self.next_turn()
-
-    def turn(self, problem):
-        """A replay, where the problem has one left."""
-        if self.at and self.at[2] == problem.title() and self.at[0] < self.at[1]:
-            self.go_on()
-
-    def end(self, problem):
-        """What is left of the problem's replays."""
-        while self.at and self.at[2] == problem.title():
-            self.go_on()
-
-    def close(self, problems, collected):
-        """Waits for the end; adds one round to each problem. Returns what the report says of the device."""
-        if self.process:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-            try:
-                self.process.wait(CALL_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                self.said = "it did not end within %d s" % CALL_LIMIT_S
-            self.errors.seek(0)
-            self.said = self.said or self.errors.read().strip()
-        text = self.report.read_text() if self.report.exists() else None
-        self.errors.close()
-        self.folder.cleanup()
-        if not text:
-            for problem in problems:
-                collected[problem].errors[OURS] = (self.said.splitlines() or ["no report"])[-1]
-            return {}
-        return take_report(json.loads(text), problems, collected)
-
-
-def take_report(report, problems, collected):
-    """Adds what `ferroflash bench --json` reports, and returns the part that is about no single problem."""
-    found = {(tuple(r["shape"]), r["dtype"], r["causal"]): r for r in report["results"]}
-    for problem in problems:
-        into = collected[problem]
-        result = found.get((problem.shape, problem.dtype, problem.causal), {"error": "not in the report", "rows": []})
-        if not result["rows"]:
-            into.errors[OURS] = result["error"] or "no kernel"
-            continue
-        row = result["rows"][0]
-        if not row.get("times_us"):
-            into.errors[OURS] = "wrong output: %s" % json.dumps(row["check"])
-            continue
-        into.add(OURS, row["times_us"])
-        kept = {key: row[key] for key in KERNEL_FIELDS if row.get(key) is not None}
-        into.kernel = {key: round(value, 3) if isinstance(value, float) else value for key, value in kept.items()}
-        into.kernel.setdefault("schedule", schedule_of(row["entry"]))
-        if row.get("sm_clock_mhz"):
-            into.clocks_mhz.append(row["sm_clock_mhz"])
-    # The one copy bandwidth in the file is that of copy_rates, which is the best of several kinds.
-    device = {key: value for key, value in report["device"].items() if key != "copy_gbytes_per_s"}
-    return {
-        "version": report.get("version"),
-        "commit": report.get("commit"),
-        "device": device,
-        "device_compiler": report.get("kernels", {}).get("device_compiler"),
-    }
-
-
-def schedule_of(entry):
-    """The schedule that a kernel's name ends with; where it names none, a CTA computes one tile."""
-    return next((name for name in ("persistent", "split") if entry.endswith("_" + name)), "grid")
 
 
 # The run.

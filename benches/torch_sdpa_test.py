@@ -10,6 +10,7 @@ import types
 import unittest
 
 import torch_sdpa as sdpa
+import torch_sdpa_ferroflash as ours
 import torch_sdpa_problems as sets
 import torch_sdpa_report as reports
 
@@ -156,7 +157,7 @@ class Ferroflash(unittest.TestCase):
             program.write_text("#!%s\n%s" % (sys.executable, script))
             program.chmod(program.stat().st_mode | stat.S_IXUSR)
             args = sdpa.parser().parse_args(["--ferroflash", str(program), "--ptx", "kernels", "--reps", "5"])
-            ferroflash = sdpa.Ferroflash(args, problems)
+            ferroflash = ours.Ferroflash(args, problems)
             for problem in problems:
                 for _ in range(turns):
                     ferroflash.turn(problem)
@@ -202,13 +203,13 @@ class Ferroflash(unittest.TestCase):
             row = report["results"][0]["rows"][0]
             row["entry"] = entry
             del row["schedule"]
-            sdpa.take_report(report, [problem], found)
+            ours.take_report(report, [problem], found)
             self.assertEqual(found[problem].kernel["schedule"], schedule)
 
     def test_the_file_has_one_copy_bandwidth(self):
         report = report_of([], [])
         report["device"]["copy_gbytes_per_s"] = 2700.0
-        self.assertEqual(sdpa.take_report(report, [], {})["device"], {"name": "Some GPU", "driver": "580.1"})
+        self.assertEqual(ours.take_report(report, [], {})["device"], {"name": "Some GPU", "driver": "580.1"})
 
     def test_a_failed_call_is_reported_with_its_last_line(self):
         problem = sdpa.Problem(SHAPE, "f16", False)
@@ -230,7 +231,7 @@ class Ferroflash(unittest.TestCase):
         self.assertEqual([f.errors[sdpa.OURS] for f in found.values()], ["the first: no kernel"] * 3)
 
     def test_a_call_that_hangs_is_ended(self):
-        limit, sdpa.CALL_LIMIT_S = sdpa.CALL_LIMIT_S, 0.5
+        limit, ours.CALL_LIMIT_S = ours.CALL_LIMIT_S, 0.5
         self.addCleanup(setattr, sdpa, "CALL_LIMIT_S", limit)
         problem = sdpa.Problem(SHAPE, "f16", False)
         found, _ = self.run_script([problem], "import time\ntime.sleep(600)")
@@ -239,7 +240,7 @@ class Ferroflash(unittest.TestCase):
     def test_a_program_that_is_not_there_is_said(self):
         problem = sdpa.Problem(SHAPE, "f16", False)
         found = {problem: sdpa.Collected()}
-        sdpa.Ferroflash(sdpa.parser().parse_args(["--ferroflash", "/nowhere/ferroflash"]), [problem]).close([problem], found)
+        ours.Ferroflash(sdpa.parser().parse_args(["--ferroflash", "/nowhere/ferroflash"]), [problem]).close([problem], found)
         self.assertIn("No such file", found[problem].errors[sdpa.OURS])
 
     def test_a_wrong_or_missing_kernel_has_no_time(self):
@@ -248,7 +249,7 @@ class Ferroflash(unittest.TestCase):
         missing = {**wrong, "results": [{**wrong["results"][0], "rows": [], "error": "no kernel for it"}]}
         for report, error in ((wrong, "wrong output"), (missing, "no kernel for it"), ({**wrong, "results": []}, "not in the")):
             found = {problem: sdpa.Collected()}
-            sdpa.take_report(report, [problem], found)
+            ours.take_report(report, [problem], found)
             self.assertIn(error, found[problem].errors[sdpa.OURS])
             self.assertEqual(found[problem].rounds[sdpa.OURS], [])
 
@@ -343,7 +344,7 @@ class Rounds(unittest.TestCase):
         return types.SimpleNamespace(
             turn=lambda problem: self.turns.append((problem, self.torch.replays)),
             end=lambda problem: self.order.append(sdpa.OURS),
-            close=lambda batch, found: sdpa.take_report(report_of(batch, [10.0] * args.reps), batch, found),
+            close=lambda batch, found: ours.take_report(report_of(batch, [10.0] * args.reps), batch, found),
         )
 
     def run_main(self, *words):
