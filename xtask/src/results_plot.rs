@@ -17,6 +17,8 @@ const RIGHT: i32 = 30;
 /// Ticks of an axis at most.
 const TICKS_MAX: f64 = 12.0;
 
+/// What a number in a bar takes, with what is left free around it.
+const NUMBER_WIDTH: i32 = 60;
 const TEXT: RGBColor = RGBColor(31, 35, 40);
 const GREY: RGBColor = RGBColor(139, 148, 158);
 const FASTER: RGBColor = RGBColor(46, 160, 67);
@@ -159,7 +161,7 @@ impl Bar {
             let bar = [(LEFT, middle - 6), (scale.x(value), middle + 6)];
             area.draw(&Rectangle::new(bar, colour.filled()))?;
             let number = label(14, HPos::Left).color(&WHITE);
-            area.draw(&Text::new(unit.of_value(value), (LEFT + 6, middle), number))?;
+            area.draw(&Text::new(unit.of_value(value), (self.number_x(scale), middle), number))?;
         } else {
             area.draw(&Text::new("not measured", (LEFT + 6, middle), label(15, HPos::Left)))?;
         }
@@ -167,6 +169,14 @@ impl Bar {
             area.draw(&mark(scale.x(default), middle))?;
         }
         Ok(())
+    }
+
+    /// Where the number in the bar starts: at its left, or behind a mark that stands there.
+    fn number_x(&self, scale: &Scale) -> i32 {
+        match self.default.map(|default| scale.x(default)) {
+            Some(mark) if mark < LEFT + NUMBER_WIDTH => mark + 10,
+            _ => LEFT + 6,
+        }
     }
 }
 
@@ -266,6 +276,15 @@ mod tests {
         };
         // Two bars and two legends.
         assert_eq!(colours(&svg(&[results()]).expect("drawn")), [4, 2]);
+    }
+
+    #[test]
+    fn a_number_gives_way_to_a_mark() {
+        let scale = Scale { most: 4.0 };
+        let bar =
+            |default| Bar { title: String::new(), value: Some(2.2), default: Some(default), is_faster: true };
+        assert_eq!(bar(1.5).number_x(&scale), LEFT + 6);
+        assert!(bar(0.19).number_x(&scale) > scale.x(0.19) + 5, "the mark is 5 wide to either side");
     }
 
     #[test]
