@@ -1,6 +1,7 @@
 //! Every kernel of the table on the simulator, and on the GPU; the latter are ignored, by name and with the reason,
 //! where there is none.
 
+use crate::support::problem;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::Library;
 use ferroflash::random_input::{self, InputKind};
@@ -78,13 +79,8 @@ fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Faile
     static ONE_SM: DeviceModel = DeviceModel { sm_count: 1, ..*DeviceModel::H200 };
     let Row { head_dim, dtype, acc, .. } = variant.row;
     // With 60 keys a tile is one block: whoever copies is as far ahead of those who compute as it ever is.
-    let problem = |seqlen_k, causal| {
-        let sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 450, seqlen_k, head_dim };
-        Problem::new(sizes, dtype)
-            .map(|problem| problem.with_causal(causal))
-            .map_err(|error| error.to_string())
-    };
-    for problem in [problem(470, false)?, problem(470, true)?, problem(60, false)?] {
+    let full = |seqlen_k| problem(dtype, [1, 4, 2, 450, seqlen_k, head_dim]);
+    for problem in [full(470), full(470).with_causal(true), full(60)] {
         let qkv = random_input::qkv(&problem, InputKind::NotANumber, 5);
         let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
         for schedule in

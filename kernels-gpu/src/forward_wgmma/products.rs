@@ -4,12 +4,13 @@
 use super::consumer::{Consumer, consumer_again, key_groups, lane_again, position_again, takes_turns};
 use super::ring::Layout;
 use super::tile::rows_differ;
-use super::walk::{Fragments, QueryFragment};
+use super::walk::{Fragments, QUERY_STEPS};
 use super::{FIRST_TURN, WARPGROUP};
 use crate::descriptor::{self, Descriptor};
 use crate::element::Element;
 use crate::epilogue::Position;
 use crate::forward::Config;
+use crate::fragment::ldmatrix_a_source;
 use crate::geometry;
 use crate::ptx::ldmatrix::ldmatrix_x4;
 use crate::ptx::mbarrier::mbarrier_wait;
@@ -18,7 +19,7 @@ use crate::ptx::warpgroup::{named_barrier_arrive, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_commit_group;
 use crate::scheduler::KeyBlocks;
 use crate::swizzle::Swizzle;
-use crate::tile::ScoreFragment;
+use crate::tile::{QueryFragment, ScoreFragment};
 
 impl Consumer<'_> {
     /// Waits for this consumer's turn to issue products.
@@ -46,7 +47,7 @@ impl Consumer<'_> {
     pub(super) unsafe fn issue_scores<C: Config, const N: usize>(
         &self,
         s: &mut ScoreFragment<1, N>,
-        q_fragment: &QueryFragment,
+        q_fragment: &QueryFragment<1, QUERY_STEPS>,
     ) {
         let row = &C::ROW;
         let rows = descriptor::row_step(row, 4 * (consumer_again() % (row.block_m / 64)));
@@ -57,17 +58,12 @@ impl Consumer<'_> {
             for step in 0..row.head_dim / 16 {
                 let q = q.advance(descriptor::head_dim_step(row, row.block_m, step)).bits();
                 let k = k.advance(descriptor::head_dim_step(row, row.block_n, step)).bits();
-                if geometry::q_in_registers(row) {
-                    let q = q_fragment[step as usize];
-                    if step == 0 {
-                        C::Element::wgmma_from_registers::<false, true, N>(&mut s[0], q, k);
-                    } else {
-                        C::Element::wgmma_from_registers::<true, true, N>(&mut s[0], q, k);
-                    }
-                } else if step == 0 {
-                    C::Element::wgmma::<false, N>(&mut s[0], q, k);
-                } else {
-                    C::Element::wgmma::<true, N>(&mut s[0], q, k);
+                let operand = q_fragment[0][step as usize];
+                match (geometry::q_in_registers(row), step) {
+                    (true, 0) => C::Element::wgmma_from_registers::<false, true, N>(&mut s[0], operand, k),
+                    (true, _) => C::Element::wgmma_from_registers::<true, true, N>(&mut s[0], operand, k),
+                    (false, 0) => C::Element::wgmma::<false, N>(&mut s[0], q, k),
+                    (false, _) => C::Element::wgmma::<true, N>(&mut s[0], q, k),
                 }
             }
         }
@@ -76,7 +72,7 @@ impl Consumer<'_> {
 
     /// Waits for the tile's Q. Where it stays in registers, reads the warp's rows and releases the buffer.
     #[inline(always)]
-    pub(super) unsafe fn wait_q<C: Config>(&self, fragment: &mut QueryFragment) {
+    pub(super) unsafe fn wait_q<C: Config>(&self, fragment: &mut QueryFragment<1, QUERY_STEPS>) {
         let row = &C::ROW;
         // SAFETY: the barrier is initialised.
         unsafe { self.q.wait_full() }
@@ -85,12 +81,13 @@ impl Consumer<'_> {
         }
         let Position { warp_row, lane, .. } = position_again::<C>();
         let swizzle = Swizzle::new(geometry::column_width(row));
-        let offset = swizzle.offset(warp_row + lane % 16, lane / 16);
+        let (source_row, chunk) = ldmatrix_a_source(lane);
+        let offset = swizzle.offset(warp_row + source_row, chunk);
         let steps = geometry::column_width(row) / 16;
         let q = Layout::q(row, self.q.buffer);
         // SAFETY: Q has landed.
         unsafe {
-            for (step, operand) in (0..row.head_dim / 16).zip(fragment) {
+            for (step, operand) in (0..row.head_dim / 16).zip(&mut fragment[0]) {
                 let column = step / steps * descriptor::column_bytes(row, row.block_m);
                 *operand = ldmatrix_x4(q + column + swizzle.advance(offset, 2 * (step % steps)));
             }

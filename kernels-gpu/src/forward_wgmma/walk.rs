@@ -3,9 +3,10 @@
 use super::ring::Ring;
 use crate::element::Element;
 use crate::mask::RowLimits;
+use crate::row::HEAD_DIMS;
 use crate::scheduler::KeyBlocks;
 use crate::softmax::OnlineSoftmax;
-use crate::tile::{OutputFragment, ScoreFragment};
+use crate::tile::{OutputFragment, QueryFragment, ScoreFragment};
 
 /// A consumer's fragments.
 pub(super) struct Fragments<const N: usize, const D: usize, const P: usize> {
@@ -15,16 +16,15 @@ pub(super) struct Fragments<const N: usize, const D: usize, const P: usize> {
     pub(super) p: [[u32; 4]; P],
     pub(super) acc_o: OutputFragment<1, D>,
     /// Q of the tile, where it stays in registers.
-    pub(super) q: QueryFragment,
+    pub(super) q: QueryFragment<1, QUERY_STEPS>,
 }
 
-/// A consumer's rows of Q as operands: one for 16 elements of head_dim, as many as the row has.
-pub(super) type QueryFragment = [[u32; 4]; HEAD_DIM_MAX / 16];
-const HEAD_DIM_MAX: usize = 256;
+/// k16 steps of the widest head_dim. What a row's own head_dim does not reach is never touched, and takes no registers.
+pub(super) const QUERY_STEPS: usize = HEAD_DIMS[HEAD_DIMS.len() - 1] as usize / 16;
 
 impl<const N: usize, const D: usize, const P: usize> Fragments<N, D, P> {
     pub(super) const EMPTY: Self =
-        Self { s: [[[0.0; 4]; N]], p: [[0; 4]; P], acc_o: [[[0.0; 4]; D]], q: [[0; 4]; HEAD_DIM_MAX / 16] };
+        Self { s: [[[0.0; 4]; N]], p: [[0; 4]; P], acc_o: [[[0.0; 4]; D]], q: [[[0; 4]; QUERY_STEPS]] };
 
     /// Rounds P for the next product.
     #[inline(always)]
