@@ -38,7 +38,7 @@ pack() {
     folder=$(cd "$1" && pwd)
     cd "$here"
     cargo xtask build-ptx --ptxas --cubin
-    cargo build --release --package ferroflash --package lab
+    cargo build --release --package ferroflash-cli --package lab
     # The newest is the one that was just made.
     cargo bench --package benches --bench device --no-run
     install -s target/release/ferroflash target/release/lab "$folder"

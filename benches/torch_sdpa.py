@@ -22,12 +22,16 @@ import unittest
 
 sys.dont_write_bytecode = True
 from torch_sdpa_ferroflash import Ferroflash  # noqa: E402
-from torch_sdpa_problems import BACK_ENDS, BOTH, COPY, DTYPES, MASKS, SETS, Problem, interleaved, target_text  # noqa: E402
-from torch_sdpa_report import OURS, Collected, copy_bandwidth, dotted_cudnn, means, smi, table, to_text  # noqa: E402
+from torch_sdpa_problems import (  # noqa: E402
+    BACK_ENDS, BOTH, COPY, DTYPES, MASKS, RANDOM, SETS, Problem, interleaved, random_problems, target_text,
+)  # fmt: skip
+from torch_sdpa_report import (  # noqa: E402
+    OURS, Collected, by_class, class_lines, copy_bandwidth, dotted_cudnn, means, smi, table, to_text,
+)  # fmt: skip
 
 EXAMPLES = """examples:
   # build both parts, then everything the README's table needs, into a file (about 4 minutes)
-  cargo xtask build-ptx && cargo build --release -p ferroflash
+  cargo xtask build-ptx && cargo build --release -p ferroflash-cli
   python3 benches/torch_sdpa.py --ferroflash target/release/ferroflash --ptx target/ptx --out headline.json
 
   # decoding only, as a share of the copy bandwidth
@@ -38,6 +42,9 @@ EXAMPLES = """examples:
 
   # one problem of your own
   python3 benches/torch_sdpa.py --shape 2,32,8,2048,2048,128 --dtype bf16 --mask causal
+
+  # 1000 random problems or ten minutes of them, and how many are slower than PyTorch's best back end, by class
+  python3 benches/torch_sdpa.py --set random --seed 7 --problems 1000 --minutes 10 --out random.json
 
   # what a set holds; needs neither a GPU nor PyTorch
   python3 benches/torch_sdpa.py --set headline --list
@@ -53,6 +60,10 @@ BACK_END_OF_NUMBER = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 # The least time of one replay in microseconds, of untimed replays before in seconds; launches that the first estimate takes.
 REPLAY_US = 300.0
 WARM_UP_S = 0.15
+# Of random problems, whose number makes up for the noise of each: replays, warm-up, and problems after which the time is looked at.
+RANDOM_REPS = 11
+RANDOM_WARM_UP_S = 0.03
+RANDOM_CHUNK = 96
 LAUNCHES_TO_CALIBRATE = 5
 LAUNCHES_MAX = 4096
 # Bytes of one copy, far more than any cache holds; copies between two events, of which the best time of several is taken.
@@ -68,7 +79,7 @@ COPY_METHOD = (
 # PyTorch.
 
 
-def sdpa_times(torch, problem, reps, turned, found, ferroflash):
+def sdpa_times(torch, problem, reps, turned, found, ferroflash, warm_up_s):
     """Times the back ends of one problem in turns with `ferroflash`; adds one round of theirs to `found`."""
     batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = problem.shape
     dtype = getattr(torch, DTYPES[problem.dtype])
@@ -95,7 +106,8 @@ def sdpa_times(torch, problem, reps, turned, found, ferroflash):
         except Exception as error:  # PyTorch raises many kinds where a back end lacks something.
             found.errors[name] = first_line(error)
     if candidates:
-        for name, times_us in replay_in_turns(torch, candidates, reps, turned, lambda: ferroflash.turn(problem)):
+        turn = lambda: ferroflash.turn(problem)  # noqa: E731
+        for name, times_us in replay_in_turns(torch, candidates, reps, turned, turn, warm_up_s):
             found.add(name, times_us)
 
 
@@ -148,10 +160,10 @@ def launches_to_fill(launch_us):
     return max(1, min(LAUNCHES_MAX, int(-(-REPLAY_US // max(launch_us, 1e-3)))))
 
 
-def replay_in_turns(torch, candidates, reps, turned, turn):
+def replay_in_turns(torch, candidates, reps, turned, turn, warm_up_s=WARM_UP_S):
     """Times of one launch in microseconds, by candidate, measured as `ferroflash bench` does; `turn` is Ferroflash's, last in each
     rep, or first where the order is turned round."""
-    end_of_warm_up = time.monotonic() + WARM_UP_S
+    end_of_warm_up = time.monotonic() + warm_up_s
     while time.monotonic() < end_of_warm_up:
         for _, graph, _ in candidates:
             graph.replay()
@@ -230,13 +242,14 @@ def one_round(args, torch, number, problems, collected, report):
     turned = number % 2 == 1
     if not turned:
         copy_round(torch, report)
-    for batch in reversed(interleaved(problems)) if turned else interleaved(problems):
-        batch = batch[::-1] if turned else batch
+    for batch in batches(args, problems, turned):
+        if args.set == RANDOM and time.monotonic() > args.end:
+            break
         say("  %s %s: %d problems" % (batch[0].dtype, "causal" if batch[0].causal else "full", len(batch)))
         ferroflash = Ferroflash(args, batch)
         for problem in batch:
             try:
-                sdpa_times(torch, problem, args.reps, turned, collected[problem], ferroflash)
+                sdpa_times(torch, problem, args.reps, turned, collected[problem], ferroflash, args.warm_up)
             except Exception as error:  # Out of memory, for instance: the other problems go on.
                 collected[problem].errors["torch"] = first_line(error)
             ferroflash.end(problem)
@@ -246,6 +259,14 @@ def one_round(args, torch, number, problems, collected, report):
         write_json(args, as_json(args, torch, problems, collected, report))
     if turned:
         copy_round(torch, report)
+
+
+def batches(args, problems, turned):
+    """Problems as calls of ferroflash take them: of one dtype and mask; random ones a few hundred at a time, so that all kinds come early."""
+    size = RANDOM_CHUNK if args.set == RANDOM else len(problems)
+    chunks = [problems[at : at + size] for at in range(0, len(problems), size)]
+    found = [batch for chunk in chunks for batch in interleaved(chunk)]
+    return [batch[::-1] for batch in reversed(found)] if turned else found
 
 
 def copy_round(torch, report):
@@ -269,9 +290,13 @@ def as_json(args, torch, problems, collected, report):
     about = report["about"]
     copy = copy_bandwidth(report["copies"], report["copy_errors"], COPY_METHOD)
     lines = [collected[problem].as_json(problem, copy["gbytes_per_s"], args.replays) for problem in problems]
+    if args.set == RANDOM:
+        # Those that the time was too short for are not reported.
+        lines = [line for line in lines if line["times"][OURS]]
     return {
         "what": "device time of one forward pass: Ferroflash and PyTorch's SDPA in turns, one job",
         "set": "own" if args.shape else args.set,
+        "seed": args.seed if args.set == RANDOM else None,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": args.commit or about.get("commit"),
         "version": about.get("version"),
@@ -292,7 +317,8 @@ def as_json(args, torch, problems, collected, report):
         },
         "clocks": {"before": report["before"], "after": smi()},
         "copy_bandwidth": copy,
-        "means": means(lines),
+        "means": means(lines) if args.set != RANDOM else [],
+        "by_class": by_class(lines) if args.set == RANDOM else [],
         "problems": lines,
     }
 
@@ -340,12 +366,16 @@ def parser():
     p.add_argument("--ferroflash", metavar="PATH", default="target/release/ferroflash", help="the binary [%(default)s]")
     p.add_argument("--ptx", metavar="FOLDER", help="compiled kernels [where the binary finds them]")
     what = p.add_mutually_exclusive_group()
-    what.add_argument("--set", choices=sorted(SETS), default="headline", help="problems to measure [%(default)s]")
+    what.add_argument("--set", choices=sorted(SETS) + [RANDOM], default="headline", help="problems to measure [%(default)s]")
     what.add_argument("--shape", type=shape, nargs="+", metavar="B,HQ,HKV,SQ,SKV,D", help="problems of your own instead")
     p.add_argument("--dtype", choices=sorted(DTYPES) + ["both"], default="f16", help="for --shape [%(default)s]")
     p.add_argument("--mask", choices=sorted(MASKS), default="both", help="for --shape [%(default)s]")
-    p.add_argument("--rounds", type=at_least_1, default=3, help="how often the two take turns [%(default)s]")
-    p.add_argument("--reps", type=at_least_1, default=31, metavar="N", help="timed replays a round [%(default)s]")
+    p.add_argument("--seed", type=int, default=1, metavar="N", help="what --set random is drawn from [%(default)s]")
+    p.add_argument("--problems", type=at_least_1, default=1000, metavar="N", help="how many --set random has [%(default)s]")
+    p.add_argument("--minutes", type=float, default=10.0, metavar="M", help="when --set random stops at the latest [%(default)s]")
+    p.add_argument("--rounds", type=at_least_1, default=3, help="how often the two take turns [%(default)s; of random ones once]")
+    p.add_argument("--reps", type=at_least_1, default=31, metavar="N", help="timed replays a round [%(default)s; of random ones 11]")
+    p.set_defaults(warm_up=WARM_UP_S)
     p.add_argument("--limit", type=at_least_1, default=240, metavar="S", help="begin no round that would end later [%(default)s s]")
     p.add_argument("--replays", action="store_true", help="put the time of every replay into that file")
     p.add_argument("--out", metavar="FILE", help="write the results, replacing the file")
@@ -357,6 +387,8 @@ def parser():
 
 def problems_of(args):
     """The problems asked for, none twice."""
+    if args.set == RANDOM:
+        return random_problems(args.seed, args.problems)
     if not args.shape:
         return SETS[args.set][0]
     dtypes = BOTH if args.dtype == "both" else (args.dtype,)
@@ -386,6 +418,10 @@ def self_test():
 
 def main():
     args = parser().parse_args()
+    is_random = args.set == RANDOM
+    if is_random:
+        args.rounds, args.reps, args.warm_up = 1, RANDOM_REPS, RANDOM_WARM_UP_S
+        args.end = time.monotonic() + 60 * args.minutes
     if args.self_test:
         return self_test()
     problems = problems_of(args)
@@ -405,13 +441,13 @@ def main():
         say("error: PyTorch %s finds no CUDA device" % torch.__version__)
         return 1
     if not os.access(args.ferroflash, os.X_OK):
-        say("error: %s is no program: cargo build --release -p ferroflash, or give --ferroflash" % args.ferroflash)
+        say("error: %s is no program: cargo build --release -p ferroflash-cli, or give --ferroflash" % args.ferroflash)
         return 1
     # The capture of a graph collects garbage: what PyTorch's import left is none.
     gc.freeze()
     report = measure(args, problems, torch)
     write_json(args, report)
-    print("\n".join(table(report)), flush=True)
+    print("\n".join(class_lines(report) if is_random else table(report)), flush=True)
     return 0 if complete(report) else 1
 
 

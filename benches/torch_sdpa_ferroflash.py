@@ -22,6 +22,7 @@ KERNEL_FIELDS = (
 def bench_command(args, problems, report):
     """The call that times these problems, all of one dtype and mask."""
     command = [args.ferroflash, "bench", "--lse", "--replays", "--turns", "--reps", str(args.reps), "--json", str(report)]
+    command += ["--warm-up", str(round(1000 * args.warm_up))]
     command += ["--dtype", problems[0].dtype, "--mask", "causal" if problems[0].causal else "full"]
     if args.ptx:
         command += ["--ptx", args.ptx]

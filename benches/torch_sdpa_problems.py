@@ -1,6 +1,8 @@
 """The problems of torch_sdpa.py, and what the project promises for each."""
 
 import dataclasses
+import math
+import random
 
 BACK_ENDS = ("flash", "cudnn", "default")
 DTYPES = {"f16": "float16", "bf16": "bfloat16"}
@@ -119,3 +121,46 @@ SETS = {
     "decode": (DECODE, "one query a sequence"),
     "lengths": (BY_LENGTH + PUBLISHED, "16384 tokens of 2048 elements at every length, head_dim 64, 128 and 256"),
 }
+
+# Random problems: what users have rather than what tables show.
+RANDOM = "random"
+CLASSES = ("prefill", "chunk", "decode")
+FLOPS_MAX, BYTES_MAX = 1.2e12, 768 << 20
+
+
+def class_of(problem):
+    """prefill, chunk or decode."""
+    if problem.is_decode() and problem.shape[3] < problem.shape[4]:
+        return "decode"
+    return "chunk" if problem.shape[3] < problem.shape[4] else "prefill"
+
+
+def random_problem(draw, kind):
+    """One problem of a class, every magnitude of a length as likely; one length in four is a multiple of 64."""
+
+    def length(least, most):
+        found = min(most, int(least * math.exp(draw.random() * math.log((most + 1) / least))))
+        return min(most, -(-found // 64) * 64) if draw.random() < 0.25 else found
+
+    while True:
+        heads_kv = draw.choice((1, 2, 2, 3, 4, 4, 8, 8, 16, 32))
+        heads_q = heads_kv * draw.choice((1, 1, 1, 1, 2, 3, 4, 4, 7, 8))
+        batch = int(math.exp(draw.random() * math.log(129 if kind == "decode" else 65)))
+        seqlen_k = {"prefill": lambda: length(16, 16384), "chunk": lambda: length(64, 32768)}.get(kind, lambda: length(32, 131072))()
+        seqlen_q = seqlen_k
+        if kind == "chunk":
+            seqlen_q = min(length(17, 4096), seqlen_k - 1)
+        if kind == "decode":
+            seqlen_q = 1 if draw.random() < 0.75 else draw.randrange(2, 9)
+        # PyTorch aligns its causal mask top-left, Ferroflash bottom-right: they agree where the lengths do.
+        causal = kind == "prefill" and draw.random() < 0.5
+        shape = (batch, heads_q, heads_kv, seqlen_q, seqlen_k, draw.choice((32, 64, 96, 128, 256)))
+        problem = Problem(shape, draw.choice(BOTH), causal)
+        if visible_flops(problem) <= FLOPS_MAX and bytes_moved(problem) <= BYTES_MAX:
+            return problem
+
+
+def random_problems(seed, count):
+    """So many problems of a seed, the classes in turns; none twice."""
+    draw = random.Random(seed)
+    return list(dict.fromkeys(random_problem(draw, CLASSES[number % 3]) for number in range(count)))

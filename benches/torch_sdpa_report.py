@@ -5,7 +5,7 @@ import math
 import subprocess
 
 from torch_sdpa_problems import (
-    BACK_ENDS, COPY, DTYPES, LENGTHS, MEANS, P90, bytes_moved, of_length, target_text, visible_flops,
+    BACK_ENDS, CLASSES, COPY, DTYPES, LENGTHS, MEANS, P90, Problem, bytes_moved, class_of, of_length, target_text, visible_flops,
 )  # fmt: skip
 
 OURS = "ferroflash"
@@ -102,6 +102,51 @@ class Collected:
             "targets": targets,
             "errors": self.errors,
         }
+
+
+def best_peer(line):
+    """How many times as long the fastest of PyTorch's back ends takes; None where none was measured."""
+    relative = [found["median"] for found in line["speed_relative_to"].values()]
+    return min(relative) if relative else None
+
+
+def by_class(problems):
+    """Of random problems: how they compare with the fastest of PyTorch's back ends, by class and in all."""
+    found = []
+    for kind in CLASSES + ("all",):
+        kinds = [class_of(Problem(tuple(line["shape"]), line["dtype"], line["causal"])) for line in problems]
+        of_kind = [(best_peer(line), line) for line, of in zip(problems, kinds) if kind in (of, "all") and best_peer(line)]
+        if not of_kind:
+            continue
+        values = sorted(value for value, _ in of_kind)
+        below = {"%.2f" % limit: round(sum(value < limit for value in values) / len(values), 4) for limit in (0.9, 0.97, 1.0)}
+        worst = min(of_kind, key=lambda pair: pair[0])[1]
+        found.append({
+            "class": kind,
+            "problems": len(values),
+            "geometric_mean": round(math.exp(sum(map(math.log, values)) / len(values)), 4),
+            "least": values[0],
+            "share_below": below,
+            "worst": {key: worst[key] for key in ("shape", "dtype", "causal")},
+        })
+    return found
+
+
+def class_lines(report):
+    """by_class for people, and the problems that are furthest behind."""
+    for found in report["by_class"]:
+        below = ", ".join("%.1f %% below %s" % (100 * share, limit) for limit, share in found["share_below"].items())
+        yield "%-8s %4d problems: geometric mean %.3f x the best of PyTorch's back ends, least %.3f; %s" % (
+            found["class"], found["problems"], found["geometric_mean"], found["least"], below,
+        )  # fmt: skip
+    behind = sorted((line for line in report["problems"] if (best_peer(line) or 1) < 1), key=best_peer)
+    for line in behind[:25]:
+        shape = ",".join(map(str, line["shape"]))
+        times = ", ".join("%s %.1f" % (name, t["median_us"]) for name, t in line["times"].items() if t)
+        kernel = line["kernel"] or {}
+        yield "  %.3f %s %s %s: %s us; %s, splits %s" % (
+            best_peer(line), shape, line["dtype"], "causal" if line["causal"] else "full", times, kernel.get("entry"), kernel.get("splits"),
+        )  # fmt: skip
 
 
 def means(problems):

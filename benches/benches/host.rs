@@ -3,16 +3,16 @@
 use benches::kernels::Kernels;
 use benches::null_device::NullDevice;
 use benches::problems::{self, DECODE, Shape};
+use check::random_input::{self, InputKind};
+use check::reference::reference;
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use ferroflash::module::slice_entry;
 use ferroflash::output_file::OutputFile;
 use ferroflash::plan::Addresses;
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::reference;
 use ferroflash::tensor_file::{self, Options, Source};
 use ferroflash::{
-    Attention, Combine, DeviceTensors, Dtype, Layout, Plan, PlanOptions, Problem, Sizes, StreamHandle,
+    Attention, Combine, DeviceTensors, Dtype, Layout, Plan, PlanOptions, Problem, Sizes, Splits, StreamHandle,
 };
 use safetensors::tensor::TensorView;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
 const SHORT: Shape = [2, 8, 8, 512, 512, 64];
-const TENSORS: DeviceTensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None, seqlens_k: None };
+const TENSORS: DeviceTensors = DeviceTensors::new(256, 512, 768, 1024);
 
 fn main() {
     let what = if kernels().are_generated() { "generated, as none are compiled" } else { "compiled" };
@@ -59,6 +59,12 @@ mod launch {
     #[divan::bench(args = [SHORT, DECODE, [1, 8, 1, 1, 65536, 128]])]
     fn plan(bencher: Bencher<'_, '_>, shape: Shape) {
         let problem = problem(shape);
+        bencher.bench(|| attention().planner().plan(black_box(&problem), &PlanOptions::new()));
+    }
+
+    #[divan::bench]
+    fn kept_plan(bencher: Bencher<'_, '_>) {
+        let problem = problem(DECODE);
         bencher.bench(|| attention().plan(black_box(&problem)));
     }
 
@@ -103,7 +109,8 @@ mod launch {
 
     /// A plan whose kernels are loaded and whose workspace is there: reading and cutting the PTX is no part of a further launch.
     fn reserved(shape: Shape, combine: Combine) -> Plan {
-        let options = PlanOptions { combine, ..PlanOptions::new() };
+        let splits = if shape == DECODE { Splits::Count(4) } else { Splits::Auto };
+        let options = PlanOptions { combine, splits, ..PlanOptions::new() };
         let plan = attention().planner().plan(&problem(shape), &options).expect("a plan");
         // SAFETY: the default stream lives always, and the device works on nothing.
         unsafe { attention().reserve(&plan, StreamHandle::DEFAULT) }.expect("reserved");

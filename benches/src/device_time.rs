@@ -1,8 +1,8 @@
 //! Device time of the best kernel of each standard problem, and the host's time of a launch, on a GPU.
 
 use crate::problems;
+use check::measure::{self, Bench, MeasureOptions, Measured};
 use ferroflash::device::Buffer;
-use ferroflash::measure::{self, Bench, MeasureOptions, Measured};
 use ferroflash::{
     Combine, CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole,
 };
@@ -180,7 +180,7 @@ fn launch_call(bench: &Bench, problem: &Problem, combine: Combine, batches: usiz
     let [q, k, v, o] = TensorRole::ALL;
     let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
     let [q, k, v, o] = [0, 1, 2, 3].map(|i| buffers[i].address());
-    let tensors = DeviceTensors { q, k, v, o, lse: None, seqlens_k: None };
+    let tensors = DeviceTensors::new(q, k, v, o);
     let mut times_us = Vec::new();
     // The first batch loads the kernel.
     for _ in 0..=batches {
@@ -202,7 +202,7 @@ fn launch_call(bench: &Bench, problem: &Problem, combine: Combine, batches: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::measure::{Check, Timing};
+    use check::measure::{Check, Timing};
 
     fn parsed(words: &[&str]) -> Arguments {
         Arguments::parse(words.iter().map(|word| (*word).to_owned()))

@@ -18,7 +18,8 @@ pub struct NullDevice {
 impl Default for NullDevice {
     /// As large as an H200.
     fn default() -> NullDevice {
-        let info = DeviceInfo { name: "no device".to_owned(), ..DeviceModel::H200.info() };
+        let mut info = DeviceModel::H200.info();
+        info.name = "no device".to_owned();
         NullDevice { info, launches: AtomicU64::new(0), next_address: AtomicU64::new(256) }
     }
 }
@@ -58,7 +59,7 @@ impl Device for NullDevice {
     }
 
     fn load(&self, image: &Image) -> Result<LoadedKernel, Error> {
-        Ok(LoadedKernel { handle: 1, threads: image.threads, smem_bytes: image.smem_bytes })
+        Ok(LoadedKernel::new(1, image))
     }
 
     fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error> {
@@ -104,7 +105,7 @@ mod tests {
         let kernels = Kernels::generated().expect("written");
         let device = Arc::new(NullDevice::default());
         let attention = Attention::new(device.clone(), kernels.open().expect("valid")).expect("new enough");
-        let tensors = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: None, seqlens_k: None };
+        let tensors = DeviceTensors::new(256, 512, 768, 1024);
         let problems = problems::standard().expect("valid");
         for problem in &problems {
             // SAFETY: the device reads and writes nothing.

@@ -1,18 +1,26 @@
 //! The public call: attention on a device, from host tensors or device pointers.
 
+mod kept_plans;
+mod tensors;
+
+pub use tensors::{DeviceTensors, HostTensors, Output};
+
 use crate::device::cuda::CudaDevice;
+#[cfg(feature = "sim")]
 use crate::device::sim::{SimDevice, SimOptions};
 use crate::device::{Buffer, Device, L2Policy, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Library, Source};
+use crate::plan::profile::Profile;
 use crate::plan::{Addresses, Plan, PlanOptions, Planner};
 use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
 use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
+use kept_plans::KeptPlans;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::WgmmaParams;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The oldest compute capability that the kernels run on.
@@ -20,6 +28,7 @@ const SM_MIN: u32 = 80;
 
 /// How to open a CUDA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaOptions {
     /// The folder of compiled kernels; searched for where it is `None`, as [`Library::find`] says.
     pub ptx: Option<PathBuf>,
@@ -29,53 +38,21 @@ pub struct CudaOptions {
     pub l2: L2Policy,
 }
 
-/// What attention computes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Output {
-    /// O as bit patterns of the problem's dtype, `[batch, heads_q, seqlen_q, head_dim]` in the problem's strides; gaps between
-    /// strided rows are 0.
-    pub o: Vec<u16>,
-    /// LSE, natural logarithm, `[batch, heads_q, seqlen_q]`, where it was asked for.
-    pub lse: Option<Vec<f32>>,
-}
-
-/// Q, K and V on the host, as bit patterns of a problem's dtype in its strides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostTensors<'a> {
-    /// Q, [`Problem::q_len`] elements.
-    pub q: &'a [u16],
-    /// K, [`Problem::k_len`] elements.
-    pub k: &'a [u16],
-    /// V, [`Problem::v_len`] elements.
-    pub v: &'a [u16],
-    /// Keys of each sequence, `[batch]`: there where the problem says so ([`Problem::with_lengths`]) and only there.
-    pub seqlens_k: Option<&'a [u32]>,
-}
-
-impl<'a> HostTensors<'a> {
-    /// Of Q, K and V in this order.
-    pub fn new(qkv: &'a [Vec<u16>; 3], seqlens_k: Option<&'a [u32]>) -> HostTensors<'a> {
-        let [q, k, v] = qkv;
-        HostTensors { q, k, v, seqlens_k }
+impl CudaOptions {
+    /// The same with the kernels of this folder; searched for where it is `None`.
+    pub fn with_ptx(self, ptx: Option<PathBuf>) -> CudaOptions {
+        CudaOptions { ptx, ..self }
     }
-}
 
-/// Tensors on the device, by the address of their first element.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceTensors {
-    /// Q, 16-byte aligned, [`Problem::q_len`] elements.
-    pub q: u64,
-    /// K, 16-byte aligned, [`Problem::k_len`] elements.
-    pub k: u64,
-    /// V, 16-byte aligned, [`Problem::v_len`] elements.
-    pub v: u64,
-    /// O, 16-byte aligned, [`Problem::o_len`] elements.
-    pub o: u64,
-    /// LSE in float32, 4-byte aligned, [`Problem::lse_len`] elements, where it is wanted.
-    pub lse: Option<u64>,
-    /// Keys of each sequence, u32 `[batch]`, 4-byte aligned: there where the problem says so ([`Problem::with_lengths`]) and only there.
-    /// The kernel takes a length over seqlen_k for seqlen_k.
-    pub seqlens_k: Option<u64>,
+    /// The same for the device of this number.
+    pub fn with_ordinal(self, ordinal: u32) -> CudaOptions {
+        CudaOptions { ordinal, ..self }
+    }
+
+    /// The same with another L2 policy.
+    pub fn with_l2(self, l2: L2Policy) -> CudaOptions {
+        CudaOptions { l2, ..self }
+    }
 }
 
 /// A device with its kernels, each loaded when it is first needed. Any number of threads may share one.
@@ -85,6 +62,7 @@ pub struct Attention {
     /// Kernels loaded so far, by entry, with what they were loaded from.
     loaded: RwLock<HashMap<String, (LoadedKernel, Source)>>,
     planner: Planner,
+    plans: KeptPlans,
     workspaces: Workspaces,
     tensor_maps: TensorMaps,
 }
@@ -104,25 +82,27 @@ impl Attention {
     ///
     /// # Errors
     /// [`Error::NoKernels`], [`Error::BadKernels`].
-    pub fn simulator(ptx: Option<&Path>, options: SimOptions) -> Result<Attention, Error> {
+    #[cfg(feature = "sim")]
+    pub fn simulator(ptx: Option<&std::path::Path>, options: SimOptions) -> Result<Attention, Error> {
         Attention::new(Arc::new(SimDevice::new(options)), Arc::new(Library::find(ptx)?))
     }
 
-    /// Attention on any device with kernels from any folder.
+    /// Attention on any device with kernels from any folder, planned by the device's profile ([`Profile::find`]).
     ///
     /// # Errors
-    /// [`Error::UnsupportedDevice`].
+    /// [`Error::UnsupportedDevice`], and those of [`Profile::find`].
     pub fn new(device: Arc<dyn Device>, library: Arc<Library>) -> Result<Attention, Error> {
         let info = device.info();
         if info.sm < SM_MIN {
             return Err(Error::UnsupportedDevice { name: info.name.clone(), sm: info.sm });
         }
-        let planner = Planner::new(&library, info);
+        let planner = Planner::with_profile(&library, info, Profile::find(info)?);
         Ok(Attention {
             device,
             library,
             loaded: RwLock::default(),
             planner,
+            plans: KeptPlans::default(),
             workspaces: Workspaces::default(),
             tensor_maps: TensorMaps::default(),
         })
@@ -141,7 +121,7 @@ impl Attention {
         v: &[u16],
         want_lse: bool,
     ) -> Result<Output, Error> {
-        self.forward_with(&self.plan(problem)?, &HostTensors { q, k, v, seqlens_k: None }, want_lse)
+        self.forward_with(self.plan(problem)?.as_ref(), &HostTensors::new(q, k, v), want_lse)
     }
 
     /// As [`Attention::forward`], for the plan's problem and with the plan's kernels.
@@ -342,12 +322,12 @@ impl Attention {
         self.workspaces.release(stream);
     }
 
-    /// The plan that measurements prefer for a problem on this device.
+    /// The plan that is estimated to be the fastest for a problem on this device; kept, so that the same problem is planned once.
     ///
     /// # Errors
     /// Those of [`Planner::plan`].
-    pub fn plan(&self, problem: &Problem) -> Result<Plan, Error> {
-        self.planner.plan(problem, const { &PlanOptions::new() })
+    pub fn plan(&self, problem: &Problem) -> Result<Arc<Plan>, Error> {
+        self.plans.get(problem, || self.planner.plan(problem, const { &PlanOptions::new() }))
     }
 
     /// The plans of the rows selected; never an empty list.

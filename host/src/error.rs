@@ -300,6 +300,24 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A line of a file of measurements is none.
+    #[error("{path}: line {line} is no measurement: {reason}")]
+    BadRecord {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// Why not.
+        reason: String,
+    },
+    /// A device profile cannot be used.
+    #[error("{path}: not a device profile to plan with: {reason}; `ferroflash tune` writes one")]
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The output exists and may not be overwritten.
     #[error("{path} exists: give --force to replace it")]
     OutputExists {

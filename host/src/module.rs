@@ -34,6 +34,7 @@ pub struct Library {
 
 /// One kernel in a form that a device can load.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Image {
     /// The entry's name.
     pub entry: String,
@@ -339,7 +340,8 @@ pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<CombineRow>>>) {
     (kernels.collect(), combine.collect())
 }
 
-fn sha256_hex(bytes: &[u8]) -> String {
+/// SHA-256 in lower-case hexadecimal, as manifests have it.
+pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -1,19 +1,23 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
-mod group;
+mod candidate;
+mod choice;
+pub mod cost;
+mod order;
 mod planner;
-mod preference;
+pub mod profile;
 mod reason;
 mod splitting;
 mod tensors;
+pub mod work;
 
 pub use planner::Planner;
-pub use reason::{NotWgmma, Reason, WhyCombine};
+pub use reason::{Estimate, NotWgmma, Reason};
 
 use crate::device::{DeviceInfo, L2Window, TensorBox};
 use crate::error::Error;
 use crate::problem::{Problem, TensorRole};
-use group::Candidate;
+use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
@@ -21,6 +25,7 @@ use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitP
 use kernels_gpu::row::{Isa, Schedule};
 use splitting::Splitting;
 use std::sync::Arc;
+use work::{Fill, Merge, Work};
 
 /// The most CTAs along the first dimension of a grid, and the most rows that the kernels' divisors take.
 const GRID_MAX: u64 = (1 << 31) - 1;
@@ -53,7 +58,7 @@ pub struct PlanOptions {
 /// Which of the rows that can compute a problem are meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RowSelection {
-    /// The one that measurements prefer.
+    /// The one that is estimated to be the fastest.
     #[default]
     Best,
     /// Every one.
@@ -65,7 +70,7 @@ pub enum RowSelection {
 /// Into how many ranges the keys are split, each of which CTAs of its own work on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splits {
-    /// As many as fill the device; none where that is no gain.
+    /// As many as are estimated to be the fastest.
     #[default]
     Auto,
     /// At most so many, 1 to [`geometry::SPLITS_MAX`], on a kernel that can split; fewer where there are not as many blocks of keys.
@@ -81,7 +86,7 @@ pub enum Splits {
 /// Where the partial O and LSE of several splits are merged: every bit of the result is the same either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Combine {
-    /// As was measured to be faster for the bytes of a tile.
+    /// As is estimated to be faster.
     #[default]
     Auto,
     /// In the same launch, by the CTA of each tile that finishes last: up to 4096 tiles.
@@ -194,7 +199,7 @@ impl Plan {
         let tile_heads = sizes.heads_q / packed_heads;
         let heads = sizes.batch * tile_heads;
         let together =
-            options.heads_together.unwrap_or_else(|| preference::heads_together(problem, row, device, heads));
+            options.heads_together.unwrap_or_else(|| order::heads_together(problem, row, device, heads));
         let query_blocks = geometry::query_blocks(row, sizes.seqlen_q, group);
         let params = ForwardParams {
             q_strides: problem.byte_strides(TensorRole::Q),
@@ -209,7 +214,13 @@ impl Plan {
             group: Divisor::new(group),
             query_blocks: Divisor::new(query_blocks),
             heads_together: Divisor::new(largest_divisor(heads, together)),
-            ascending_blocks: preference::ascending_blocks(problem, candidate, device, tiles, query_blocks),
+            ascending_blocks: order::ascending_blocks(
+                problem,
+                candidate.resident_ctas,
+                device,
+                tiles,
+                query_blocks,
+            ),
             causal: problem.causal().into(),
             scale_log2: problem.scale_log2(),
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
@@ -231,9 +242,7 @@ impl Plan {
             workspace_bytes: 0,
             l2_window_bytes: device.l2_window_bytes,
         };
-        if plan.splits() > 1 && !plan.fuses(options.combine)? {
-            plan.combine = combine.cloned();
-        }
+        plan.combine = combine.cloned();
         plan.workspace_bytes = match row.schedule {
             Schedule::Grid => 0,
             Schedule::Persistent => COUNTER_BYTES,
@@ -251,32 +260,6 @@ impl Plan {
         let partial_rows = rows * u64::from(self.splits());
         let row_bytes = u64::from(self.problem.sizes().head_dim) * 4 + 4;
         Ok(COUNTERS_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
-    }
-
-    /// Whether the last CTAs of the tiles merge the splits.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] where they are to, and there are not as many counters.
-    fn fuses(&self, combine: Combine) -> Result<bool, Error> {
-        let tiles = self.tiles().into();
-        match combine {
-            Combine::Kernel => Ok(false),
-            Combine::Fused => {
-                limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
-                Ok(true)
-            }
-            Combine::Auto => {
-                Ok(tiles <= COUNTERS_MAX && self.tile_partial_bytes() <= preference::FUSED_PARTIAL_BYTES)
-            }
-        }
-    }
-
-    /// Bytes of partial O that are merged for one tile.
-    fn tile_partial_bytes(&self) -> u64 {
-        let sizes = self.problem.sizes();
-        let rows = u64::from(sizes.seqlen_q) * u64::from(self.problem.group());
-        let rows = rows.min(geometry::rows_of_block(&self.kernel.row, self.problem.group()).into());
-        rows * u64::from(self.splits()) * u64::from(sizes.head_dim) * 4
     }
 
     /// The kernel that computes attention.
@@ -339,6 +322,18 @@ impl Plan {
     /// tiles, and O and LSE of each split in float32.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
+    }
+
+    /// What the plan has to do on a device, with sequences as full as `fill` says: what the cost model makes a time of.
+    pub fn work(&self, device: &DeviceInfo, fill: Fill) -> Work {
+        let splitting = Splitting { splits: self.splits(), blocks: self.params.split.split_blocks };
+        let merge = match (self.splits(), &self.combine) {
+            (1, _) => Merge::Nothing,
+            (_, None) => Merge::Fused,
+            (_, Some(_)) => Merge::Kernel,
+        };
+        let whole = Work::new(&self.problem, &self.kernel.row, (device, self.resident_ctas), fill);
+        if self.splits() > 1 { whole.with_splits(splitting, merge) } else { whole }
     }
 
     /// The parameters of a launch with these addresses.

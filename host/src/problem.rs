@@ -3,6 +3,7 @@
 use crate::error::Error;
 use kernels_gpu::params::Strides;
 use kernels_gpu::row::{Dtype, HEAD_DIMS};
+use std::hash::{Hash, Hasher};
 
 /// The longest sequence and the largest batch or head count: rounded up to a block, it still fits the kernels' 32-bit positions.
 const SIZE_MAX: u32 = (1 << 31) - 128;
@@ -10,7 +11,9 @@ const SIZE_MAX: u32 = (1 << 31) - 128;
 pub const ALIGNMENT_BYTES: u64 = 16;
 
 /// The order of the dimensions of a contiguous tensor in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Layout {
     /// `[batch, heads, seqlen, head_dim]`, as PyTorch's SDPA takes it.
     #[default]
@@ -156,6 +159,16 @@ pub struct Problem {
     lse_len: usize,
 }
 
+/// The scale is a positive number.
+impl Eq for Problem {}
+
+impl Hash for Problem {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.sizes, self.dtype, self.causal, self.has_lengths, self.scale.to_bits(), self.strides)
+            .hash(state);
+    }
+}
+
 impl Problem {
     /// A problem with contiguous `bhsd` tensors, no mask and scale 1/√head_dim.
     ///
@@ -270,6 +283,13 @@ impl Problem {
         problem.lengths[role as usize] = span(&self.sizes, self.dtype, role, &strides)?;
         problem.strides[role as usize] = strides;
         Ok(problem)
+    }
+
+    /// The order of the dimensions, where all four tensors are contiguous in one order.
+    pub fn layout(&self) -> Option<Layout> {
+        [Layout::Bhsd, Layout::Bshd]
+            .into_iter()
+            .find(|&layout| self.with_layout(layout).strides == self.strides)
     }
 
     /// The sizes.

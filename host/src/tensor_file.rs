@@ -16,6 +16,7 @@ const INPUT_DTYPES: &str = "f16, bf16 and f32 (stored results: also f64)";
 
 /// Where Q, K and V come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// One safetensors file with tensors `q`, `k` and `v`, and `o` and `lse` where results are stored.
     Safetensors(PathBuf),
@@ -32,6 +33,7 @@ pub enum Source {
 
 /// What the caller says about the tensors. Each goes before what the file's metadata says.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Options {
     /// Order of the dimensions; default `bhsd`.
     pub layout: Option<Layout>,
@@ -45,6 +47,7 @@ pub struct Options {
 
 /// A problem and its tensors.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Inputs {
     /// The problem.
     pub problem: Problem,
@@ -60,6 +63,13 @@ pub struct Inputs {
     pub stored_o: Option<Vec<f64>>,
     /// The LSE stored beside them, `[batch, heads_q, seqlen_q]`.
     pub stored_lse: Option<Vec<f64>>,
+}
+
+impl Inputs {
+    /// Q, K and V in this order, with no results beside them.
+    pub fn new(problem: Problem, layout: Layout, [q, k, v]: [Vec<u16>; 3]) -> Inputs {
+        Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None }
+    }
 }
 
 /// Elements as a file holds them.
@@ -274,8 +284,8 @@ impl Tensor {
             (Elements::F16(bits), Dtype::F16) | (Elements::Bf16(bits), Dtype::Bf16) => Ok(bits),
             (elements, dtype) => {
                 let narrowed = elements.into_f64().into_iter().map(|value| {
-                    let bits = crate::reference::narrow(dtype, value);
-                    let overflowed = value.is_finite() && !crate::reference::widen(dtype, bits).is_finite();
+                    let bits = crate::rounding::narrow(dtype, value);
+                    let overflowed = value.is_finite() && !crate::rounding::widen(dtype, bits).is_finite();
                     if overflowed {
                         return Err(Error::DtypeOverflow {
                             path: path.clone(),

@@ -120,6 +120,11 @@ impl Workspace {
         self.bytes
     }
 
+    /// Bytes at its start that hold counters and nothing else: 0 whenever no launch uses it.
+    pub fn counter_bytes(&self) -> u64 {
+        self.bytes.min(COUNTERS_BYTES)
+    }
+
     /// The stream whose calls work in it.
     pub fn stream(&self) -> StreamHandle {
         self.stream

@@ -3,6 +3,35 @@
 #[cfg(ferroflash_wgmma)]
 use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{math, mma};
+use crate::row::{Accumulation, Dtype};
+
+/// What a column of the table is as a type.
+pub trait TypeOf {
+    /// The type.
+    type Type;
+}
+
+/// The element type of a [`Dtype`], by its number.
+pub enum ElementOf<const DTYPE: u8> {}
+
+impl TypeOf for ElementOf<{ Dtype::F16 as u8 }> {
+    type Type = F16;
+}
+
+impl TypeOf for ElementOf<{ Dtype::Bf16 as u8 }> {
+    type Type = Bf16;
+}
+
+/// The accumulation of an [`Accumulation`], by its number.
+pub enum AccumulationOf<const ACCUMULATION: u8> {}
+
+impl TypeOf for AccumulationOf<{ Accumulation::F32 as u8 }> {
+    type Type = F32Accumulation;
+}
+
+impl TypeOf for AccumulationOf<{ Accumulation::F16 as u8 }> {
+    type Type = F16Accumulation;
+}
 
 /// The element type of Q, K, V and O.
 pub trait Element {

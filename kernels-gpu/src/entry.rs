@@ -1,56 +1,61 @@
-//! The entry points: one for each row of the tables.
+//! The entry points: one for each row of the tables. A row's columns become types and constants here, by its name alone.
 
-use crate::element;
-use crate::forward::Config;
+use crate::config::Config;
+use crate::element::{AccumulationOf, ElementOf, TypeOf};
+use crate::geometry::{m_tiles, n_tiles};
 use crate::row::Row;
+use crate::score::Plain;
+use crate::shape::TileOf;
 use crate::table::row_of;
+use crate::tile::warp_tile::Fragments;
 use cuda_std::kernel;
 
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
-    combine::combine,
-    forward::forward,
-    geometry::{m_tiles, n_tiles},
+    element,
+    math::combine::combine,
+    mma::forward::forward,
     params::{CombineParams, ForwardParams},
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
-    forward_wgmma::{WgmmaConfig, forward_wgmma},
     geometry::{consumer_registers, producer_registers},
     params::WgmmaParams,
     ptx::bulk::parameter_address,
+    wgmma::{config::WgmmaConfig, forward::forward_wgmma},
 };
 
-#[cfg(not(ferroflash_wgmma))]
-macro_rules! accumulation {
-    (F32) => {
-        element::F32Accumulation
-    };
-    (F16) => {
-        element::F16Accumulation
+/// The type `Kernel` of an entry, in the entry's own scope.
+macro_rules! config {
+    ($entry:ident) => {
+        enum Kernel {}
+        const ROW: Row = row_of(stringify!($entry));
+        const N: usize = n_tiles(&ROW) as usize;
+        const HEAD_DIM: usize = ROW.head_dim as usize;
+        impl Config for Kernel {
+            const ROW: Row = ROW;
+            type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
+            type Accumulation = <AccumulationOf<{ ROW.acc as u8 }> as TypeOf>::Type;
+            type Score = Plain;
+            type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
+            type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
+            type V = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
+            type Warp =
+                Fragments<{ m_tiles(&ROW) as usize }, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+        }
     };
 }
 
 #[cfg(not(ferroflash_wgmma))]
 macro_rules! entries {
-    ($($entry:ident => {
-        $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
-    };)*) => { $(
+    ($($entry:ident => $columns:tt;)*) => { $(
         /// # Safety
         /// As for [`forward`].
         #[kernel]
         pub unsafe fn $entry(params: ForwardParams) {
-            enum Kernel {}
-            impl Config for Kernel {
-                type Element = element::$dtype;
-                type Scores = accumulation!($acc);
-                const ROW: Row = row_of(stringify!($entry));
-            }
-            const M: usize = m_tiles(&Kernel::ROW) as usize;
-            const N: usize = n_tiles(&Kernel::ROW) as usize;
+            config!($entry);
             // SAFETY: the caller's.
-            unsafe { forward::<Kernel, M, N, { $head_dim / 8 }, { $head_dim / 16 }>(&params) }
+            unsafe { forward::<Kernel>(&params) }
         }
     )* };
 }
@@ -59,20 +64,12 @@ for_each_forward_kernel!(entries);
 
 #[cfg(ferroflash_wgmma)]
 macro_rules! wgmma_entries {
-    ($($entry:ident => {
-        $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
-        $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
-    };)*) => { $(
+    ($($entry:ident => $columns:tt;)*) => { $(
         /// # Safety
         /// As for [`forward_wgmma`].
         #[kernel]
         pub unsafe fn $entry(params: WgmmaParams) {
-            enum Kernel {}
-            impl Config for Kernel {
-                type Element = element::$dtype;
-                type Scores = element::F32Accumulation;
-                const ROW: Row = row_of(stringify!($entry));
-            }
+            config!($entry);
             impl WgmmaConfig for Kernel {
                 #[inline(always)]
                 fn parameter_address() -> u64 {
@@ -81,14 +78,7 @@ macro_rules! wgmma_entries {
             }
             // SAFETY: the caller's.
             unsafe {
-                forward_wgmma::<
-                    Kernel,
-                    { $block_n / 8 },
-                    { $head_dim / 8 },
-                    { $block_n / 16 },
-                    { producer_registers(&Kernel::ROW) },
-                    { consumer_registers(&Kernel::ROW) },
-                >(&params.forward)
+                forward_wgmma::<Kernel, { producer_registers(&ROW) }, { consumer_registers(&ROW) }>(&params.forward)
             }
         }
     )* };

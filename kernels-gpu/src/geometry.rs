@@ -16,7 +16,7 @@ const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 
 /// Warps of a CTA of [`Isa::Wgmma`] that copy tiles instead of computing: one warpgroup.
 pub const PRODUCER_WARPS: u32 = 4;
-/// Bytes of shared memory that a CTA of [`Isa::Wgmma`] keeps for its barriers and for the work in hand, behind the tiles.
+/// Bytes of shared memory that a CTA of [`Isa::Wgmma`] keeps for its barriers and work tiles, behind the tiles.
 const BARRIER_BYTES: u32 = 512;
 /// The most registers that setmaxnreg is asked for: a multiple of 8 below [`REGISTERS_MAX`].
 const SETMAXNREG_MAX: u32 = 240;
@@ -202,8 +202,8 @@ const fn kv_bytes(row: &Row) -> u32 {
     2 * row.stages * tile_bytes(row, row.block_n)
 }
 
-/// Offset in shared memory of what stands behind Q and `stages` × (K, V), or the merge buffer that overlays them: which work is
-/// in hand, and which is next ([`Schedule::Persistent`]); the barriers ([`Isa::Wgmma`]).
+/// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of
+/// [`Schedule::Persistent`] keeps the indices of its tile and of the next one, and one of [`Isa::Wgmma`] its barriers.
 pub const fn work_slots_offset(row: &Row) -> u32 {
     let pipeline = q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row);
     let merge = merge_bytes(row);

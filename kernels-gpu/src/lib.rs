@@ -12,40 +12,37 @@ extern crate alloc;
 #[macro_use]
 pub mod table;
 
-pub mod descriptor;
 pub mod divisor;
-pub mod fragment;
 pub mod geometry;
+pub mod keys;
 #[cfg(feature = "manifest")]
 pub mod manifest;
 pub mod params;
 pub mod row;
+mod row_check;
 pub mod scheduler;
-pub mod swizzle;
+pub mod sequence;
+pub mod shape;
+pub mod tile;
+pub mod visible;
 
 #[cfg(target_arch = "nvptx64")]
-pub mod combine;
-#[cfg(target_arch = "nvptx64")]
-pub mod copy;
+pub mod config;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 #[cfg(target_arch = "nvptx64")]
 pub mod entry;
 #[cfg(target_arch = "nvptx64")]
-pub mod epilogue;
+pub mod math;
 #[cfg(target_arch = "nvptx64")]
-pub mod forward;
-#[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
-pub mod forward_wgmma;
-#[cfg(target_arch = "nvptx64")]
-pub mod gemm;
-#[cfg(target_arch = "nvptx64")]
-pub mod mask;
-#[cfg(target_arch = "nvptx64")]
-pub mod nonfinite;
+pub mod mma;
 #[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 #[cfg(target_arch = "nvptx64")]
-pub mod softmax;
+pub mod queries;
 #[cfg(target_arch = "nvptx64")]
-pub mod tile;
+pub mod score;
+#[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
+pub mod wgmma;
+#[cfg(target_arch = "nvptx64")]
+pub mod work;

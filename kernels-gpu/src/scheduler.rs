@@ -1,11 +1,15 @@
-//! Which query rows and which blocks of keys a CTA works on.
+//! Which query rows a CTA works on, and in which order.
 
+use crate::divisor::Divisor;
 use crate::params::ForwardParams;
+use crate::row::{Isa, Row, Schedule};
+use crate::sequence::Sequence;
+use crate::visible::{KeyBlocks, MaskParams, Visible};
 
-/// The query rows of one tile: those of one head, or of all query heads of a KV head, packed (query 0 of each head, then
-/// query 1 of each, and so on).
+/// A work tile: query rows of one head, or of all query heads of a KV head, packed (query 0 of each head, then query 1 of each, and
+/// so on), and a range of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct Work<'a> {
     /// Batch entry.
     pub batch: u32,
     /// Query head, the first one where rows are packed.
@@ -16,11 +20,11 @@ pub struct Work {
     pub first_row: u32,
     /// Which range of the keys.
     pub split: u32,
-    /// Keys of the sequence.
-    pub seqlen_k: u32,
+    /// The batch entry's lengths.
+    pub sequence: Sequence<'a>,
 }
 
-impl Work {
+impl<'a> Work<'a> {
     /// The tile `index` of a grid without splits.
     ///
     /// Query blocks vary fastest, so that neighbours in time share K and V in L2; where `heads_together` is over 1, that many
@@ -28,7 +32,7 @@ impl Work {
     /// starts first. Where the device holds all CTAs at once, two an SM, the shorter half in ascending order gives each long
     /// block a short one beside it (`ascending_blocks`).
     #[inline(always)]
-    pub fn of_head(params: &ForwardParams, index: u32, block_rows: u32) -> Self {
+    pub fn of_head(params: &'a ForwardParams, index: u32, block_rows: u32) -> Self {
         let (blocks, within) = params.heads_together.divide(index);
         let (together, block) = params.query_blocks.divide(blocks);
         let head_index = together * params.heads_together.value + within;
@@ -39,18 +43,18 @@ impl Work {
             head_kv: params.group.quotient(head_q),
             first_row: block_in_order(params, block, params.ascending_blocks) * block_rows,
             split: 0,
-            seqlen_k: params.seqlen_k,
+            sequence: Sequence::dense(params),
         }
     }
 
     /// The tile and split `index` of a grid of packed rows: query blocks vary fastest, so that they share keys in L2, then
-    /// splits, then KV heads. `seqlen_k` gives the keys of a batch entry.
+    /// splits, then KV heads. `sequence` gives the lengths of a batch entry.
     #[inline(always)]
     pub fn of_split(
-        params: &ForwardParams,
+        params: &'a ForwardParams,
         index: u32,
         block_rows: u32,
-        seqlen_k: impl FnOnce(u32) -> u32,
+        sequence: impl FnOnce(u32) -> Sequence<'a>,
     ) -> Self {
         let (splits, block) = params.query_blocks.divide(index);
         let (head_index, split) = params.split.splits.divide(splits);
@@ -61,7 +65,7 @@ impl Work {
             head_kv,
             first_row: block_in_order(params, block, 0) * block_rows,
             split,
-            seqlen_k: seqlen_k(batch),
+            sequence: sequence(batch),
         }
     }
 
@@ -73,15 +77,15 @@ impl Work {
     }
 }
 
-/// The query block that is taken as number `turn` of its head.
+/// The query block that is the `order`-th of its head to be taken.
 #[inline(always)]
-fn block_in_order(params: &ForwardParams, turn: u32, ascending: u32) -> u32 {
+fn block_in_order(params: &ForwardParams, order: u32, ascending: u32) -> u32 {
     let blocks = params.query_blocks.value;
     let descending = blocks - ascending;
     match params.causal {
-        0 => turn,
-        _ if turn < descending => blocks - 1 - turn,
-        _ => turn - descending,
+        0 => order,
+        _ if order < descending => blocks - 1 - order,
+        _ => order - descending,
     }
 }
 
@@ -97,83 +101,99 @@ pub enum Rows {
 impl Rows {
     /// Rows of one tile head.
     #[inline(always)]
-    pub fn count(self, params: &ForwardParams) -> u32 {
+    pub fn count(self, seqlen_q: u32, group: Divisor) -> u32 {
         match self {
-            Rows::OfHead => params.seqlen_q,
-            Rows::Packed => params.seqlen_q * params.group.value,
-        }
-    }
-
-    /// Rows of a block of `block_m` rows that hold whole queries: [`crate::geometry::rows_of_block`].
-    #[inline(always)]
-    pub fn of_block(self, params: &ForwardParams, block_m: u32) -> u32 {
-        match self {
-            Rows::OfHead => block_m,
-            Rows::Packed => params.group.quotient(block_m) * params.group.value,
+            Rows::OfHead => seqlen_q,
+            Rows::Packed => seqlen_q * group.value,
         }
     }
 
     /// Query and head, counted from the tile's first, of a row.
     #[inline(always)]
-    pub fn query_and_head(self, params: &ForwardParams, row: u32) -> (u32, u32) {
+    pub fn query_and_head(self, row: u32, group: Divisor) -> (u32, u32) {
         match self {
             Rows::OfHead => (row, 0),
-            Rows::Packed => params.group.divide(row),
+            Rows::Packed => group.divide(row),
         }
     }
 
-    /// The first key that a row does not see: all keys before it are visible.
+    /// The keys that a row sees; its query is worked out only under a mask.
     #[inline(always)]
-    pub fn visible_end(self, params: &ForwardParams, row: u32, seqlen_k: u32) -> u32 {
-        if params.causal == 0 {
-            return seqlen_k;
+    pub fn visible(
+        self,
+        mask: MaskParams<'_>,
+        row: u32,
+        group: &Divisor,
+        sequence: &Sequence<'_>,
+    ) -> Visible {
+        if !mask.hides() {
+            return Visible { end: sequence.seqlen_k };
         }
-        let (query, _) = self.query_and_head(params, row);
-        // Bottom-right alignment: the last query sees every key. Lengths are below 2^31, so the sum fits; rows past
-        // the last exist in a ragged block.
-        (query + 1 + seqlen_k).saturating_sub(params.seqlen_q).min(seqlen_k)
+        mask.of_query(self.query(row, *group), sequence)
+    }
+
+    /// The query of a row.
+    #[inline(always)]
+    pub fn query(self, row: u32, group: Divisor) -> u32 {
+        self.query_and_head(row, group).0
     }
 }
 
-/// Blocks of keys that a tile works on: `first..end`, of which `first..full` are seen entirely by every row.
+/// The blocks of query rows of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyBlocks {
-    /// The first block.
-    pub first: u32,
-    /// Past the last block that every row sees entirely; it may lie outside of `first..end`.
-    pub full: u32,
-    /// Past the last block that any row sees in part. `first` or less where there is nothing to do.
-    pub end: u32,
+pub struct QueryBlock {
+    /// Rows that shared memory holds.
+    pub block_m: u32,
+    /// How they are queries of heads.
+    pub rows: Rows,
+    /// Whether only those are used that hold whole queries of all packed heads, as one bulk copy brings a box of them.
+    pub whole_queries: bool,
 }
 
-impl KeyBlocks {
-    /// All blocks that the rows of a tile see.
+impl QueryBlock {
+    /// Those of a row's kernel.
+    pub const fn of(row: &Row) -> Self {
+        let rows = match row.schedule {
+            Schedule::Grid | Schedule::Persistent => Rows::OfHead,
+            Schedule::Split => Rows::Packed,
+        };
+        Self { block_m: row.block_m, rows, whole_queries: matches!(row.isa, Isa::Wgmma) }
+    }
+
+    /// Rows of a block that are used: [`crate::geometry::rows_of_block`].
     #[inline(always)]
-    pub fn new(params: &ForwardParams, rows: Rows, work: &Work, block_rows: u32, block_n: u32) -> Self {
-        let count = rows.count(params);
+    pub fn rows_used(self, group: Divisor) -> u32 {
+        match self.rows {
+            Rows::Packed if self.whole_queries => group.quotient(self.block_m) * group.value,
+            _ => self.block_m,
+        }
+    }
+
+    /// Past the last row of a tile's block that exists.
+    #[inline(always)]
+    pub fn past_rows(self, params: &ForwardParams, work: &Work<'_>) -> u32 {
+        let count = self.rows.count(params.seqlen_q, params.group);
+        // Without whole queries, a warp has no rows beyond its block.
+        if self.whole_queries { count.min(work.first_row + self.rows_used(params.group)) } else { count }
+    }
+
+    /// The blocks of `block_n` keys that a tile's rows see.
+    #[inline(always)]
+    pub fn key_blocks(self, params: &ForwardParams, work: &Work<'_>, block_n: u32) -> KeyBlocks {
+        let (count, block_rows) =
+            (self.rows.count(params.seqlen_q, params.group), self.rows_used(params.group));
         let past_rows = if count - work.first_row < block_rows { count } else { work.first_row + block_rows };
-        let end = rows.visible_end(params, past_rows - 1, work.seqlen_k).div_ceil(block_n);
-        Self { first: 0, full: rows.visible_end(params, work.first_row, work.seqlen_k) / block_n, end }
-    }
-
-    /// Those of them that belong to a split of `split_blocks` blocks.
-    #[inline(always)]
-    pub fn of_split(self, split: u32, split_blocks: u32) -> Self {
-        let first = split * split_blocks;
-        Self { first, full: self.full, end: self.end.min(first + split_blocks) }
-    }
-
-    /// Whether there is nothing to do.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.end <= self.first
+        let (mask, sequence) = (MaskParams::of(params), &work.sequence);
+        // The last row sees most, and the first row least.
+        let end = self.rows.visible(mask, past_rows - 1, &params.group, sequence).blocks(block_n);
+        let full = self.rows.visible(mask, work.first_row, &params.group, sequence).full_blocks(block_n);
+        KeyBlocks { first: 0, full, end }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::divisor::Divisor;
     use crate::params::SplitParams;
 
     fn params(seqlen_q: u32, seqlen_k: u32, causal: bool, group: u32) -> ForwardParams {
@@ -187,14 +207,22 @@ mod tests {
         }
     }
 
-    fn tile(first_row: u32, seqlen_k: u32) -> Work {
-        Work { batch: 0, head_q: 0, head_kv: 0, first_row, split: 0, seqlen_k }
+    fn tile(first_row: u32, seqlen_q: &u32, seqlen_k: u32) -> Work<'_> {
+        Work {
+            batch: 0,
+            head_q: 0,
+            head_kv: 0,
+            first_row,
+            split: 0,
+            sequence: Sequence { seqlen_q, seqlen_k },
+        }
     }
 
     #[test]
-    fn blocks_are_full_or_partial_as_counting_pairs_says() {
+    fn blocks_of_packed_rows_are_full_or_partial_as_counting_pairs_says() {
         let lengths = [1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129];
         for (rows, group) in [(Rows::OfHead, 3), (Rows::Packed, 1), (Rows::Packed, 3)] {
+            let block = QueryBlock { block_m: 64, rows, whole_queries: false };
             for causal in [false, true] {
                 for (q, k) in lengths.iter().flat_map(|&q| lengths.iter().map(move |&k| (q, k))) {
                     let params = params(q, k, causal, group);
@@ -202,7 +230,7 @@ mod tests {
                     let sees = |row: u32, key: u32| key < k && (!causal || key + q <= row / per_query + k);
                     for first_row in (0..q * per_query).step_by(64) {
                         let tile_rows = first_row..(first_row + 64).min(q * per_query);
-                        let blocks = KeyBlocks::new(&params, rows, &tile(first_row, k), 64, 32);
+                        let blocks = block.key_blocks(&params, &tile(first_row, &q, k), 32);
                         for block in 0..k.div_ceil(32) + 1 {
                             let mut keys = block * 32..block * 32 + 32;
                             let any = tile_rows.clone().any(|row| keys.clone().any(|key| sees(row, key)));
@@ -218,15 +246,6 @@ mod tests {
     }
 
     #[test]
-    fn splits_cover_the_blocks_once_and_may_be_empty() {
-        let blocks = KeyBlocks { first: 0, full: 4, end: 7 };
-        let splits: Vec<_> = (0..4).map(|split| blocks.of_split(split, 3)).collect();
-        let ranges: Vec<_> = splits.iter().map(|blocks| (blocks.first, blocks.end)).collect();
-        assert_eq!(ranges, [(0, 3), (3, 6), (6, 7), (9, 7)]);
-        assert_eq!(splits.iter().map(KeyBlocks::is_empty).collect::<Vec<_>>(), [false, false, false, true]);
-    }
-
-    #[test]
     fn every_block_of_every_head_is_taken_once_and_causal_ones_from_the_end() {
         let full = params(150, 150, false, 3);
         for together in [1, 2, 4, 12] {
@@ -235,7 +254,7 @@ mod tests {
                 heads_together: Divisor::new(together),
                 ..full
             };
-            let work: Vec<Work> = (0..36).map(|index| Work::of_head(&params, index, 64)).collect();
+            let work: Vec<Work<'_>> = (0..36).map(|index| Work::of_head(&params, index, 64)).collect();
             for (index, work) in work.iter().enumerate() {
                 let index = index as u32;
                 let head = index / (3 * together) * together + index % together;
@@ -259,8 +278,9 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         let mut splits_of_tile = std::collections::BTreeMap::<u32, Vec<_>>::new();
         for index in 0..4 * 2 * 5 * 3 {
-            let work = Work::of_split(&params, index, 64, |batch| 100 + batch);
-            assert_eq!((work.head_q, work.seqlen_k), (work.head_kv * 3, 100 + work.batch));
+            let sequence = |batch| Sequence { seqlen_q: &50, seqlen_k: 100 + batch };
+            let work = Work::of_split(&params, index, 64, sequence);
+            assert_eq!((work.head_q, work.sequence.seqlen_k), (work.head_kv * 3, 100 + work.batch));
             assert!(work.batch < 4 && work.head_kv < 2 && work.split < 5 && work.first_row < 150);
             assert!(seen.insert((work.batch, work.head_kv, work.split, work.first_row)));
             let tile = Work::tile_of_split(&params, index);
@@ -276,11 +296,21 @@ mod tests {
     #[test]
     fn packed_rows_are_queries_of_heads() {
         let params = params(2, 9, true, 3);
-        let rows: Vec<_> = (0..6).map(|row| Rows::Packed.query_and_head(&params, row)).collect();
+        let group = params.group;
+        let rows: Vec<_> = (0..6).map(|row| Rows::Packed.query_and_head(row, group)).collect();
         assert_eq!(rows, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
-        assert_eq!(Rows::Packed.count(&params), 6);
-        assert_eq!([2, 3].map(|row| Rows::Packed.visible_end(&params, row, 9)), [8, 9]);
-        assert_eq!([0, 3].map(|row| Rows::Packed.visible_end(&params, row, 1)), [0, 1], "a short sequence");
-        assert_eq!(Rows::OfHead.query_and_head(&params, 1), (1, 0));
+        assert_eq!((Rows::Packed.count(2, group), Rows::Packed.query(3, group)), (6, 1));
+        assert_eq!((Rows::OfHead.query_and_head(1, group), Rows::OfHead.count(2, group)), ((1, 0), 2));
+    }
+
+    #[test]
+    fn blocks_of_whole_queries_leave_rows_unused() {
+        let params = params(50, 9, false, 3);
+        let block = QueryBlock { block_m: 64, rows: Rows::Packed, whole_queries: true };
+        assert_eq!(block.rows_used(params.group), 63);
+        assert_eq!(block.past_rows(&params, &tile(63, &50, 9)), 126);
+        assert_eq!(block.past_rows(&params, &tile(126, &50, 9)), 150);
+        let any = QueryBlock { whole_queries: false, ..block };
+        assert_eq!((any.rows_used(params.group), any.past_rows(&params, &tile(0, &50, 9))), (64, 150));
     }
 }

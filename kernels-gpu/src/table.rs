@@ -159,6 +159,7 @@ pub struct Variant {
     pub row: Row,
 }
 
+// The one place that knows the order of a row's columns: this macro, and the line below that writes one.
 macro_rules! variants {
     ($isa:ident, $name:ident: $($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
@@ -190,6 +191,16 @@ macro_rules! wgmma_variants {
 }
 for_each_forward_kernel!(mma_variants);
 for_each_wgmma_kernel!(wgmma_variants);
+
+/// A row as a line of the table, for `cargo xtask build-ptx --rows`.
+#[cfg(feature = "manifest")]
+pub fn line(entry: &str, row: &Row) -> alloc::string::String {
+    let Row { dtype, head_dim, block_m, block_n, warps, stages, acc, min_ctas, warp_rows, schedule, .. } =
+        row;
+    alloc::format!(
+        "{entry} => {{ {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc:?}, {min_ctas}, {warp_rows}, {schedule:?} }};"
+    )
+}
 
 /// Every kernel of the table.
 pub const VARIANTS: &[Variant] = &ALL_VARIANTS;
@@ -226,7 +237,7 @@ for_each_combine_kernel!(combine_variants);
 
 /// Fails the build at the first impossible row, naming it and the reason.
 macro_rules! check_rows {
-    ($($entry:ident => { $dtype:ident, $($column:tt),* };)*) => {
+    ($($entry:ident => $columns:tt;)*) => {
         /// A constant a row, so that the compiler's message names the row.
         #[allow(non_upper_case_globals, dead_code)]
         const _: () = {

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use ferroflash::Row;
+use ferroflash::module::sha256_hex;
 use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::path::Path;
 
 /// A candidate.
@@ -26,7 +26,7 @@ impl Candidate {
 
     /// A row of a patched tree.
     pub fn of_patch(row: Row, patch: String) -> Candidate {
-        let hash = hex(&Sha256::digest(patch.as_bytes()));
+        let hash = sha256_hex(patch.as_bytes());
         Candidate { name: format!("{}+{}", row.entry_name(), &hash[..8]), row, patch: Some(patch) }
     }
 
@@ -41,11 +41,6 @@ impl Candidate {
         };
         self.row.check().map_err(impossible)
     }
-}
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The candidates that an argument names: an entry of the table, a row as JSON, a file of rows, or a patch (of the row given).

@@ -7,11 +7,12 @@ mod stand_in;
 
 pub use stand_in::{StandIn, Tensors};
 
-use crate::exam::{Exam, Fault, attention_row};
+use crate::exam::{Exam, Fault};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
+use check::reference::{attention_row, reference, row_coordinates};
 use ferroflash::attention::Output;
-use ferroflash::reference::{narrow, reference};
-use ferroflash::{Dtype, Problem};
+use ferroflash::rounding::{narrow, widen};
+use ferroflash::{Dtype, Problem, TensorRole};
 use stand_in::{Call, Streams, Work};
 use std::collections::HashMap;
 
@@ -125,25 +126,19 @@ fn compute(problem: &Problem, qkv: &[Vec<u16>; 3], cheat: Cheat) -> Output {
 }
 
 fn over_all_keys(problem: &Problem, [q, k, v]: &[Vec<u16>; 3]) -> Output {
-    let right = reference(problem, q, k, v, &|_, _| ());
-    Output {
-        o: right.o.iter().map(|&o| narrow(problem.dtype(), o)).collect(),
-        lse: Some(right.lse.iter().map(|&lse| lse as f32).collect()),
-    }
+    reference(problem, q, k, v, &|_, _| ()).rounded(problem.dtype())
 }
 
 fn over_keys(problem: &Problem, qkv: &[Vec<u16>; 3], keeps: &dyn Fn(usize) -> bool) -> Output {
-    let sizes = problem.sizes();
-    let [heads, seqlen] = [sizes.heads_q, sizes.seqlen_q].map(|n| n as usize);
+    let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
     let (mut o, mut lse) = (Vec::new(), Vec::new());
     for row in 0..problem.lse_len() {
-        let at = [row / seqlen / heads, row / seqlen % heads, row % seqlen];
-        let (row_o, row_lse) =
-            attention_row(problem, qkv, at, f64::from(problem.scale()), &|key, _| keeps(key));
+        let (at, scale) = (row_coordinates(problem, row), f64::from(problem.scale()));
+        let (row_o, row_lse) = attention_row(problem, element, None, at, scale, &|key, _| keeps(key));
         o.extend(row_o.into_iter().map(|o| narrow(problem.dtype(), o)));
         lse.push(row_lse as f32);
     }
-    Output { o, lse: Some(lse) }
+    Output::new(o, Some(lse))
 }
 
 /// Writes an output where it belongs, and what the cheat writes besides.

@@ -3,23 +3,19 @@
 mod diagnosis;
 mod fault;
 mod hidden;
-mod row;
 
 pub use fault::Fault;
 pub use hidden::hidden_problems;
-pub(crate) use row::attention_row;
 
 use crate::inputs::{self, Kind, RealTensors};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
+use check::verification::{Oracle, same_bits};
 use diagnosis::diagnose;
 use ferroflash::attention::Output;
-use ferroflash::reference::{Reference, reference};
-use ferroflash::tolerance::Tolerance;
-use ferroflash::{Error, HostTensors, Problem};
+use ferroflash::{Error, Problem};
 use kernels_gpu::row::Accumulation;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 /// How to examine.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +62,7 @@ impl Exam<'_> {
     ///
     /// Set 0 gets random inputs and runs before and after the reference is computed, bitwise alike; set 1 gets others; set 0
     /// gets new ones at the same addresses; then every other distribution. After each launch the outputs are read at the event
-    /// and again once the stream and the device are drained, and the inputs are hashed.
+    /// and again once the stream and the device are drained, and the inputs are compared.
     ///
     /// # Errors
     /// What the device reports, but for broken rules, which refuse the candidate.
@@ -151,14 +147,12 @@ impl Paper<'_> {
         if let Some(fault) = fault {
             return refused(fault, fault.meaning().to_owned());
         }
-        let [q, k, v] = qkv;
-        let tensors = HostTensors { q, k, v, seqlens_k: None };
-        let right = reference(&self.problem, q, k, v, &|_, _| ());
-        let tolerance = Tolerance::new(&self.problem, &tensors, &right, self.exam.accumulation);
-        let verdict = tolerance.judge(&self.problem, &right, &output.o, output.lse.as_deref())?;
+        let accumulation = self.exam.accumulation;
+        let oracle = Oracle::new(&self.problem, qkv.clone(), None, &[accumulation], &|_, _| ());
+        let verdict = oracle.judge(accumulation, &output)?;
         let share = verdict.ratio();
         if !verdict.passed || share > self.exam.error_share {
-            let fault = self.fault_of(sitting.set, qkv, &right, &output);
+            let fault = self.fault_of(sitting.set, &oracle, &output);
             return refused(fault, format!("{}; {verdict}", fault.meaning()));
         }
         if sitting.again {
@@ -182,7 +176,6 @@ impl Paper<'_> {
         let subject = &mut *self.subject;
         subject.write_inputs(set, qkv)?;
         subject.poison_outputs(set)?;
-        let before = digest(qkv);
         subject.launch(set)?;
         let at_event = subject.output(set)?;
         subject.drain_stream()?;
@@ -193,7 +186,7 @@ impl Paper<'_> {
             Some(Fault::LateWrite)
         } else if !same_bits(&after_stream, &after_device) {
             Some(Fault::OtherStream)
-        } else if digest(&subject.inputs(set)?) != before {
+        } else if subject.inputs(set)? != *qkv {
             Some(Fault::InputsChanged)
         } else {
             None
@@ -202,9 +195,9 @@ impl Paper<'_> {
     }
 
     /// What a wrong output is: an earlier one, or what the numbers themselves say.
-    fn fault_of(&self, set: usize, qkv: &[Vec<u16>; 3], right: &Reference, output: &Output) -> Fault {
+    fn fault_of(&self, set: usize, oracle: &Oracle, output: &Output) -> Fault {
         let stale = |earlier: &&Earlier| earlier.output.o == output.o;
-        let of_numbers = diagnose(&self.problem, qkv, right, output);
+        let of_numbers = diagnose(oracle, output);
         // Outputs that are all alike are also like earlier ones.
         if matches!(of_numbers, Fault::Zeros | Fault::Constant | Fault::NotWritten) {
             return of_numbers;
@@ -226,24 +219,7 @@ impl Paper<'_> {
 fn rule_broken(error: &Error) -> Option<Fault> {
     match error {
         Error::GuardBand { .. } => Some(Fault::OutOfBounds),
-        Error::Simulation { .. } => Some(Fault::RuleBroken),
+        Error::Simulation { reason, .. } => Some(Fault::of_simulation(reason)),
         _ => None,
     }
-}
-
-fn same_bits(a: &Output, b: &Output) -> bool {
-    let bits = |output: &Output| -> Option<Vec<u32>> {
-        output.lse.as_ref().map(|lse| lse.iter().map(|lse| lse.to_bits()).collect())
-    };
-    a.o == b.o && bits(a) == bits(b)
-}
-
-fn digest(tensors: &[Vec<u16>; 3]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for tensor in tensors {
-        hash.update((tensor.len() as u64).to_le_bytes());
-        let bytes: Vec<u8> = tensor.iter().flat_map(|element| element.to_le_bytes()).collect();
-        hash.update(bytes);
-    }
-    hash.finalize().into()
 }

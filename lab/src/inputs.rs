@@ -1,8 +1,8 @@
 //! Inputs of every distribution that a candidate is tested on: the same seed gives the same bits.
 
 use crate::error::{Error, Result};
-use ferroflash::random_input::{InputKind, qkv};
-use ferroflash::reference::narrow;
+use check::random_input::{InputKind, qkv};
+use ferroflash::rounding::{narrow, widen};
 use ferroflash::tensor_file::{Options, Source, read};
 use ferroflash::{Dtype, Problem, TensorRole};
 use serde::{Deserialize, Serialize};
@@ -68,25 +68,23 @@ impl RealTensors {
         if dtype == self.dtype {
             return cycled.copied().collect();
         }
-        cycled.map(|&bits| narrow(dtype, ferroflash::reference::widen(self.dtype, bits))).collect()
+        cycled.map(|&bits| narrow(dtype, widen(self.dtype, bits))).collect()
     }
 }
 
 /// Q, K and V of a contiguous problem as bits of its dtype. `None` for [`Kind::Real`] where there is no real layer.
 pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>) -> Option<[Vec<u16>; 3]> {
-    let roles = [TensorRole::Q, TensorRole::K, TensorRole::V];
-    let fill = |value: f64, role| vec![narrow(problem.dtype(), value); problem.len(role)];
-    Some(match kind {
-        Kind::Random => qkv(problem, InputKind::Random, seed),
-        Kind::Outliers => qkv(problem, InputKind::Outliers, seed),
-        // Three values that no wrong scale or order of the tensors confuses.
-        Kind::Constant => [(0.5, roles[0]), (-0.25, roles[1]), (0.75, roles[2])].map(|(v, r)| fill(v, r)),
-        Kind::Zero => roles.map(|role| fill(0.0, role)),
+    let generated = match kind {
+        Kind::Random => InputKind::Random,
+        Kind::Outliers => InputKind::Outliers,
+        Kind::Constant => InputKind::Constant,
+        Kind::Zero => InputKind::Zero,
         Kind::Real => {
-            let real = real?;
-            roles.map(|role| real.values(role, problem.len(role), problem.dtype(), seed))
+            let values = |role| real.map(|real| real.values(role, problem.len(role), problem.dtype(), seed));
+            return Some([values(TensorRole::Q)?, values(TensorRole::K)?, values(TensorRole::V)?]);
         }
-    })
+    };
+    Some(qkv(problem, generated, seed))
 }
 
 /// Refuses a list of kinds that needs a file which is not there.
@@ -108,7 +106,6 @@ pub fn check_real(kinds: &[Kind], real: Option<&RealTensors>, path: &Path) -> Re
 mod tests {
     use super::*;
     use ferroflash::Sizes;
-    use ferroflash::reference::widen;
 
     #[test]
     fn each_kind_is_as_long_as_the_problem_and_repeats_with_its_seed() {

@@ -1,19 +1,18 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
-use crate::candidate::hex;
 use crate::config::DeviceKind;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::{SETS, Subject};
+use check::measure::{Bench, Fresh, MeasureOptions, Measured};
+use check::random_input::{InputKind, qkv};
+use check::verification::GuardedTensors;
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
-use ferroflash::measure::{Bench, Fresh, MeasureOptions, Measured};
-use ferroflash::module::{Library, slice_entry};
-use ferroflash::random_input::{InputKind, qkv};
-use ferroflash::verification::GuardedTensors;
+use ferroflash::module::{Library, sha256_hex, slice_entry};
 use ferroflash::{
     Attention, CudaOptions, DeviceModel, HostTensors, L2Policy, Plan, PlanOptions, Problem, SimOptions,
     Splits,
@@ -22,7 +21,6 @@ use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,7 +147,7 @@ pub fn ptx_hash(library: &Library, kernel: &Kernel) -> Result<String> {
         path: library.folder().to_owned(),
         reason: format!("its PTX lacks {}", kernel.entry),
     })?;
-    Ok(hex(&Sha256::digest(text.replace(&kernel.entry, "entry").as_bytes())))
+    Ok(sha256_hex(text.replace(&kernel.entry, "entry").as_bytes()))
 }
 
 /// What a launch on the simulator counted.
@@ -221,7 +219,7 @@ pub fn count(
 ) -> Result<Counted> {
     let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
     let device =
-        Arc::new(SimDevice::new(SimOptions { model: model(kernel), schedule, ..SimOptions::default() }));
+        Arc::new(SimDevice::new(SimOptions::default().with_model(model(kernel)).with_schedule(schedule)));
     let attention = Attention::new(device.clone(), library.clone())?;
     let problem = spec.problem()?;
     // One split is one launch, whose report is the whole of it.
@@ -233,7 +231,7 @@ pub fn count(
     let options = PlanOptions { splits, ..PlanOptions::new() };
     let plan = attention.planner().with_kernel(&problem, kernel, &options)?;
     let [q, k, v] = qkv(&problem, InputKind::Random, seed.unwrap_or(COUNTED_SEED));
-    attention.forward_with(&plan, &HostTensors { q: &q, k: &k, v: &v, seqlens_k: None }, true)?;
+    attention.forward_with(&plan, &HostTensors::new(&q, &k, &v), true)?;
     // A launch that succeeded has a report.
     let report = device.report(&kernel.entry);
     let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
@@ -262,7 +260,7 @@ impl KernelSubject {
     /// What opening reports.
     pub fn open(library: &Arc<Library>, kernel: &Arc<Kernel>, machine: &Machine) -> Result<KernelSubject> {
         let device: Arc<dyn Device> = if machine.simulated {
-            Arc::new(SimDevice::new(SimOptions { model: model(kernel), ..SimOptions::default() }))
+            Arc::new(SimDevice::new(SimOptions::default().with_model(model(kernel))))
         } else {
             Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
         };
@@ -274,10 +272,6 @@ impl KernelSubject {
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;
 
 impl Subject for KernelSubject {
-    fn name(&self) -> &str {
-        &self.kernel.entry
-    }
-
     fn pose(&mut self, problem: &Problem) -> HostResult<()> {
         self.sets.clear();
         let plan = self.attention.planner().with_kernel(problem, &self.kernel, &PlanOptions::new())?;
@@ -335,7 +329,7 @@ pub struct Times {
 /// # Errors
 /// [`Error::Host`].
 pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
-    Ok(Bench::open(&CudaOptions { ptx: Some(folder.to_owned()), ordinal, ..CudaOptions::default() })?)
+    Ok(Bench::open(&CudaOptions::default().with_ptx(Some(folder.to_owned())).with_ordinal(ordinal))?)
 }
 
 /// Time spent on untimed replays before: the clocks are up from the measurement before.
@@ -400,11 +394,8 @@ fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Pl
     let library = bench.attention().library();
     let mut plans = Vec::new();
     for entry in entries {
-        let kernel = library.kernels().iter().find(|kernel| kernel.entry == *entry).ok_or_else(|| {
-            let reason = format!("not in {}", library.folder().display());
-            Error::NoSuchRow { wanted: entry.clone(), reason }
-        })?;
-        plans.push(bench.attention().planner().with_kernel(&problem, kernel, &PlanOptions::new())?);
+        let kernel = find_in(library, entry)?;
+        plans.push(bench.attention().planner().with_kernel(&problem, &kernel, &PlanOptions::new())?);
     }
     Ok(plans)
 }

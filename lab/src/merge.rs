@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{self, KernelRef};
-use crate::session::write_whole;
-use ferroflash::module::{Library, MANIFEST_FILE, slice_entry};
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use sha2::{Digest, Sha256};
+use check::kernel_folder::KernelFolder;
+use ferroflash::module::{Library, slice_entry};
+use kernels_gpu::manifest::Kernel;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -18,8 +17,9 @@ const SUFFIX: &str = "_incumbent";
 /// # Errors
 /// [`Error::BadFile`] where a kernel's PTX cannot be cut out, [`Error::Host`], [`Error::Io`].
 pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result<(KernelRef, Vec<String>)> {
-    std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
     let (library, first_kernel) = kernels::find(first)?;
+    let io = |source| Error::io(out, source);
+    let mut folder = KernelFolder::new(out, library.device_compiler()).map_err(io)?;
     let (other_library, second_kernel) = kernels::find(second)?;
     let (header, first_body) = parts(&library, &first_kernel)?;
     let (second_header, mut second_body) = parts(&other_library, &second_kernel)?;
@@ -29,41 +29,24 @@ pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result
         second_entry += SUFFIX;
         second_body = second_body.replace(&second.entry, &second_entry);
     }
-    let families = if first_kernel.family == second_kernel.family {
-        vec![family(&first_kernel.family, &format!("{header}\n{first_body}\n{second_body}\n"), out)?]
+    if first_kernel.family == second_kernel.family {
+        let text = format!("{header}\n{first_body}\n{second_body}\n");
+        folder.family(&first_kernel.family, &text).map_err(io)?;
     } else {
-        vec![
-            family(&first_kernel.family, &format!("{header}\n{first_body}\n"), out)?,
-            family(&second_kernel.family, &format!("{second_header}\n{second_body}\n"), out)?,
-        ]
-    };
+        folder.family(&first_kernel.family, &format!("{header}\n{first_body}\n")).map_err(io)?;
+        folder.family(&second_kernel.family, &format!("{second_header}\n{second_body}\n")).map_err(io)?;
+    }
     let has_both = |arch: &&String| second_kernel.cubins.contains_key(*arch) && !is_renamed;
     let archs: Vec<&String> = first_kernel.cubins.keys().filter(has_both).collect();
     let kernel = |library: &Library, kernel: &Kernel, entry: &str| -> Result<Kernel> {
         let cubins = cubins(library, kernel, &archs, out)?;
         Ok(Kernel { entry: entry.to_owned(), cubins, ..kernel.clone() })
     };
-    let manifest = Manifest {
-        format: FORMAT,
-        device_compiler: library.device_compiler().to_owned(),
-        families,
-        kernels: vec![
-            kernel(&library, &first_kernel, &first.entry)?,
-            kernel(&other_library, &second_kernel, &second_entry)?,
-        ],
-        // Nothing that is compared here splits keys in several.
-        combine_kernels: Vec::new(),
-    };
-    write_whole(&out.join(MANIFEST_FILE), &serde_json::to_string(&manifest).unwrap_or_default())?;
+    folder.kernel(kernel(&library, &first_kernel, &first.entry)?);
+    folder.kernel(kernel(&other_library, &second_kernel, &second_entry)?);
+    // Nothing that is compared here splits keys in several: no combine kernels.
+    folder.finish().map_err(io)?;
     Ok((KernelRef { folder: out.to_owned(), entry: first.entry.clone() }, vec![second_entry]))
-}
-
-/// Writes a family's PTX.
-fn family(arch: &str, text: &str, out: &Path) -> Result<Family> {
-    let ptx = format!("{arch}.ptx");
-    write_whole(&out.join(&ptx), text)?;
-    let sha256 = crate::candidate::hex(&Sha256::digest(text.as_bytes()));
-    Ok(Family { arch: arch.to_owned(), ptx, sha256 })
 }
 
 /// Copies a kernel's machine code for some architectures.
@@ -96,42 +79,27 @@ fn parts(library: &Library, kernel: &Kernel) -> Result<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels_gpu::geometry;
-    use kernels_gpu::table::VARIANTS;
+    use ferroflash::module::kernels_of_table;
+    use std::sync::Arc;
 
     /// A folder with the first kernels of the table, and machine code of those that are named.
     fn folder(at: &Path, family: &str, with_code: &[usize]) -> Vec<KernelRef> {
-        std::fs::create_dir_all(at).expect("a folder");
+        let mut written = KernelFolder::new(at, "by hand").expect("a folder");
         let mut text = format!(".version 8.0\n.target {family}\n");
-        let kernels = VARIANTS.iter().take(2).enumerate().map(|(number, variant)| {
-            let entry = variant.entry;
+        let of_table: Vec<_> = kernels_of_table().0.into_iter().take(2).collect();
+        for (number, kernel) in of_table.iter().enumerate() {
+            let entry = &kernel.entry;
             text += &format!(".visible .entry {entry}(\n)\n{{\n\tret; // {entry}\n}}\n");
             let file = format!("{number}.cubin");
             std::fs::write(at.join(&file), format!("\x7fELF {number}")).expect("written");
             let cubins = with_code.iter().filter(|with| **with == number);
-            Kernel {
-                entry: entry.to_owned(),
-                family: family.to_owned(),
-                row: variant.row,
-                threads: geometry::threads(&variant.row),
-                smem_bytes: geometry::smem_bytes(&variant.row),
-                sha256: String::new(),
-                resources: Default::default(),
-                cubins: cubins.map(|_| ("sm_90".to_owned(), file.clone())).collect(),
-            }
-        });
-        let kernels: Vec<Kernel> = kernels.collect();
-        let families = vec![super::family(family, &text, at).expect("written")];
-        let device_compiler = "by hand".to_owned();
-        let manifest =
-            Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels: Vec::new() };
-        let text = serde_json::to_string(&manifest).expect("JSON");
-        std::fs::write(at.join(MANIFEST_FILE), text).expect("written");
-        let of = |variant: &kernels_gpu::table::Variant| KernelRef {
-            folder: at.to_owned(),
-            entry: variant.entry.to_owned(),
-        };
-        VARIANTS.iter().take(2).map(of).collect()
+            let cubins = cubins.map(|_| ("sm_90".to_owned(), file.clone())).collect();
+            written.kernel(Kernel { family: family.to_owned(), cubins, ..Kernel::clone(kernel) });
+        }
+        written.family(family, &text).expect("written");
+        written.finish().expect("written");
+        let of = |kernel: &Arc<Kernel>| KernelRef { folder: at.to_owned(), entry: kernel.entry.clone() };
+        of_table.iter().map(of).collect()
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! Faults that are planted into compiled kernels by a change of their PTX: what a gate has to find, with no compiler of kernels at
 //! hand. The driver compiles what comes out, so a planted kernel is real work on a real device.
 
-use crate::candidate::hex;
 use crate::error::{Error, Result};
 use crate::kernels::{self, KernelRef};
-use crate::session::write_whole;
-use ferroflash::module::{MANIFEST_FILE, slice_entry};
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use check::kernel_folder::KernelFolder;
+use ferroflash::module::slice_entry;
+use kernels_gpu::manifest::Kernel;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -85,26 +83,19 @@ pub fn plant(kernel: &KernelRef, what: Plant, out: &Path) -> Result<KernelRef> {
     let text = what
         .into_ptx(&ptx)
         .ok_or_else(|| bad(&format!("its PTX has no place for `{}` to be planted", what.name())))?;
-    let file = format!("{}.ptx", found.family);
-    let manifest = Manifest {
-        format: FORMAT,
-        device_compiler: format!("{}, {} planted", library.device_compiler(), what.name()),
-        families: vec![Family {
-            arch: found.family.clone(),
-            ptx: file.clone(),
-            sha256: hex(&Sha256::digest(text.as_bytes())),
-        }],
+    let compiler = format!("{}, {} planted", library.device_compiler(), what.name());
+    let write = || {
+        let mut folder = KernelFolder::new(out, &compiler)?;
+        folder.family(&found.family, &text)?;
         // What ptxas said and made was of the kernel without the fault.
-        kernels: vec![Kernel {
+        folder.kernel(Kernel {
             cubins: Default::default(),
             resources: Default::default(),
             ..Kernel::clone(&found)
-        }],
-        combine_kernels: Vec::new(),
+        });
+        folder.finish()
     };
-    std::fs::create_dir_all(out).map_err(|source| Error::io(out, source))?;
-    write_whole(&out.join(file), &text)?;
-    write_whole(&out.join(MANIFEST_FILE), &serde_json::to_string(&manifest).unwrap_or_default())?;
+    write().map_err(|source| Error::io(out, source))?;
     Ok(KernelRef { folder: out.to_owned(), entry: kernel.entry.clone() })
 }
 

@@ -7,14 +7,12 @@ mod journal;
 
 pub use journal::{Journal, Line};
 
-use crate::candidate::hex;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::whole_file;
-use ferroflash::module::{Library, MANIFEST_FILE};
+use ferroflash::module::{Library, MANIFEST_FILE, sha256_hex};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -73,7 +71,7 @@ impl CompiledKernels {
         Library::open(&folder)?;
         let path = folder.join(MANIFEST_FILE);
         let manifest = std::fs::read(&path).map_err(|source| Error::io(&path, source))?;
-        Ok(CompiledKernels { folder, sha256: hex(&Sha256::digest(manifest)) })
+        Ok(CompiledKernels { folder, sha256: sha256_hex(&manifest) })
     }
 }
 

@@ -8,9 +8,6 @@ use ferroflash::{Error, Problem};
 /// The examiner writes inputs, makes the outputs NaN, launches, and reads the outputs as they are when the event behind the
 /// launch is reached. What a candidate does outside of that is a fault with a name.
 pub trait Subject {
-    /// What errors call it.
-    fn name(&self) -> &str;
-
     /// Allocates the tensors of a problem, at least two sets of them, which keep their addresses until the next call.
     ///
     /// # Errors

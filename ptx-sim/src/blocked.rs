@@ -56,6 +56,18 @@ pub enum BlockedOn {
         /// The warps that have not come.
         missing: Vec<u32>,
     },
+    /// The barrier of the cluster.
+    Cluster {
+        /// Threads that have come.
+        arrived: u32,
+        /// Threads that must come.
+        expected: u32,
+    },
+    /// A change of memory: it spins on what nobody will write.
+    Memory {
+        /// The generic address that it read last.
+        address: u64,
+    },
     /// Registers (`setmaxnreg.inc`).
     Registers {
         /// Registers of a thread that it wants.
@@ -82,6 +94,8 @@ impl BlockedOn {
         match self {
             BlockedOn::Barrier { .. } => "barrier",
             BlockedOn::Mbarrier { .. } => "mbarrier",
+            BlockedOn::Cluster { .. } => "cluster",
+            BlockedOn::Memory { .. } => "memory",
             BlockedOn::Warpgroup { .. } => "warpgroup",
             BlockedOn::Registers { .. } => "registers",
         }
@@ -107,6 +121,12 @@ impl fmt::Display for BlockedOn {
         match self {
             BlockedOn::Barrier { id, expected, arrived, warps } => {
                 write!(f, "barrier {id}: {arrived} of {expected} threads have come, of warps {warps:?}")
+            }
+            BlockedOn::Cluster { arrived, expected } => {
+                write!(f, "the cluster's barrier: {arrived} of {expected} threads have come")
+            }
+            BlockedOn::Memory { address } => {
+                write!(f, "memory at {address:#x} to change, which nobody will do any more")
             }
             BlockedOn::Warpgroup { missing } => write!(f, "warps {missing:?} of its warpgroup"),
             BlockedOn::Registers { wanted, free } => {

@@ -3,7 +3,8 @@
 //!
 //! A second clock says what of it the async proxy has seen: generic writes reach it through a proxy fence only (PTX ISA §8.6).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Index of an agent; warps come first.
 pub(crate) type Agent = u16;
@@ -42,12 +43,33 @@ impl Seen {
     }
 }
 
+/// What has been seen of the agents of other clusters, by cluster.
+type Others = BTreeMap<u32, Arc<Vec<Seen>>>;
+
 /// What has been seen of every agent; those beyond the end not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     seen: Vec<Seen>,
     /// What of it came before a proxy fence.
     fenced: Vec<Seen>,
+    others: Option<Arc<Others>>,
+    /// What came before a fence of the CTA's scope, and of the device's: a strong write that follows tells of it.
+    flushed: [Vec<Seen>; 2],
+    flushed_others: Option<Arc<Others>>,
+    /// What strong reads have told of, which the next fence acquires.
+    told: Vec<Seen>,
+    told_others: Option<Arc<Others>>,
+    /// What would be seen, had every atomic operation been followed by a fence.
+    nearly: Vec<Seen>,
+    nearly_others: Option<Arc<Others>>,
+}
+
+/// What a release leaves at an address for those who acquire it.
+#[derive(Clone, Debug)]
+pub(crate) struct Released {
+    /// The cluster that released.
+    pub(crate) group: u32,
+    pub(crate) clock: Arc<Clock>,
 }
 
 impl Clock {
@@ -78,6 +100,99 @@ impl Clock {
     pub(crate) fn join(&mut self, other: &Clock) {
         join(&mut self.seen, &other.seen);
         join(&mut self.fenced, &other.fenced);
+        join(&mut self.nearly, &other.nearly);
+        join(&mut self.flushed[0], &other.flushed[0]);
+        join(&mut self.flushed[1], &other.flushed[1]);
+        join_others(&mut self.flushed_others, &other.flushed_others);
+        join_others(&mut self.others, &other.others);
+        join_others(&mut self.nearly_others, &other.nearly_others);
+        join(&mut self.told, &other.told);
+        join_others(&mut self.told_others, &other.told_others);
+    }
+
+    /// Whether what some lanes of an agent of another cluster did at that time came before.
+    pub(crate) fn covers_other(&self, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
+        covers_in(&self.others, group, agent, time, lanes)
+    }
+
+    /// Whether that came before but for a fence after the read that tells of it.
+    pub(crate) fn nearly_covers(&self, own: u32, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
+        if own == group {
+            return self.nearly.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes));
+        }
+        covers_in(&self.nearly_others, group, agent, time, lanes)
+    }
+
+    /// A fence: strong writes that follow tell others, in the CTA or beyond, of what `released` has seen.
+    pub(crate) fn flush(&mut self, released: &Clock, beyond: bool) {
+        join(&mut self.flushed[0], &released.seen);
+        if beyond {
+            join(&mut self.flushed[1], &released.seen);
+            join_others(&mut self.flushed_others, &released.others);
+        }
+    }
+
+    /// What a strong write that does not release by itself tells of; `None` if nothing came before a fence.
+    pub(crate) fn flushed(&self, beyond: bool) -> Option<Clock> {
+        let seen = &self.flushed[usize::from(beyond)];
+        let others = if beyond { self.flushed_others.clone() } else { None };
+        if seen.is_empty() && others.is_none() {
+            return None;
+        }
+        Some(Clock { seen: seen.clone(), fenced: self.fenced.clone(), others, ..Clock::default() })
+    }
+
+    /// Acquires what was released.
+    pub(crate) fn acquire(&mut self, own: u32, released: &Released) {
+        self.acquire_nearly(own, released);
+        if released.group == own {
+            join(&mut self.seen, &released.clock.seen);
+            join(&mut self.fenced, &released.clock.fenced);
+        } else {
+            see_other(&mut self.others, released.group, &released.clock.seen);
+            // What the other cluster has seen of this one came before already.
+        }
+        join_others(&mut self.others, &released.clock.others);
+    }
+
+    /// A strong read tells of what was released; a fence makes it an acquire.
+    pub(crate) fn hear(&mut self, own: u32, released: &Released) {
+        if released.group == own {
+            join(&mut self.told, &released.clock.seen);
+        } else {
+            see_other(&mut self.told_others, released.group, &released.clock.seen);
+        }
+        join_others(&mut self.told_others, &released.clock.others);
+    }
+
+    /// A fence: what strong reads before it have told of comes before what follows, in the CTA or beyond.
+    pub(crate) fn acquire_told(&mut self, beyond: bool) {
+        let told = std::mem::take(&mut self.told);
+        join(&mut self.seen, &told);
+        if beyond {
+            let others = self.told_others.take();
+            join_others(&mut self.others, &others);
+        }
+    }
+
+    /// Reads what was released without ordering anything by it.
+    pub(crate) fn acquire_nearly(&mut self, own: u32, released: &Released) {
+        if released.group == own {
+            join(&mut self.nearly, &released.clock.seen);
+            join(&mut self.nearly, &released.clock.nearly);
+        } else {
+            see_other(&mut self.nearly_others, released.group, &released.clock.seen);
+            see_other(&mut self.nearly_others, released.group, &released.clock.nearly);
+        }
+        join_others(&mut self.nearly_others, &released.clock.others);
+        join_others(&mut self.nearly_others, &released.clock.nearly_others);
+    }
+
+    /// Both releases together: read-modify-write operations go on with what was released before them.
+    pub(crate) fn and(own: u32, released: &Released, more: &Clock) -> Clock {
+        let mut clock = more.clone();
+        clock.acquire(own, released);
+        clock
     }
 
     /// A proxy fence: the async proxy sees what `other` has seen.
@@ -89,6 +204,40 @@ impl Clock {
     pub(crate) fn meet(&mut self, other: &Clock) {
         meet(&mut self.seen, &other.seen);
         meet(&mut self.fenced, &other.fenced);
+    }
+}
+
+fn covers_in(others: &Option<Arc<Others>>, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
+    let seen = others.as_ref().and_then(|o| o.get(&group)?.get(usize::from(agent)));
+    seen.is_some_and(|s| s.covers(time, lanes))
+}
+
+fn see_other(others: &mut Option<Arc<Others>>, group: u32, seen: &[Seen]) {
+    if seen.is_empty() {
+        return;
+    }
+    let list = Arc::make_mut(others.get_or_insert_default()).entry(group).or_default();
+    join(Arc::make_mut(list), seen);
+}
+
+fn join_others(to: &mut Option<Arc<Others>>, from: &Option<Arc<Others>>) {
+    let Some(from) = from else { return };
+    let Some(mine) = to else {
+        *to = Some(from.clone());
+        return;
+    };
+    if Arc::ptr_eq(mine, from) {
+        return;
+    }
+    let mine = Arc::make_mut(mine);
+    for (group, theirs) in from.iter() {
+        match mine.get_mut(group) {
+            None => {
+                mine.insert(*group, theirs.clone());
+            }
+            Some(list) if Arc::ptr_eq(list, theirs) => {}
+            Some(list) => join(Arc::make_mut(list), theirs),
+        }
     }
 }
 
@@ -131,17 +280,31 @@ pub(crate) enum AgentOf {
 #[derive(Debug)]
 pub(crate) struct Agents {
     warps: usize,
+    /// The CTA's number in its cluster, and the CTAs of the cluster.
+    rank: usize,
+    ctas: usize,
     others: HashMap<AgentOf, Agent>,
 }
 
 impl Agents {
-    pub(crate) fn new(warps: usize) -> Self {
-        Agents { warps, others: HashMap::new() }
+    pub(crate) fn new(warps: usize, rank: usize, ctas: usize) -> Self {
+        Agents { warps, rank, ctas, others: HashMap::new() }
+    }
+
+    /// The agent that a warp of this CTA is.
+    pub(crate) fn warp(&self, index: u32) -> Agent {
+        (self.rank * self.warps) as Agent + index as Agent
+    }
+
+    /// The CTA of the cluster, and the warp in it, that an agent is.
+    pub(crate) fn place(&self, agent: Agent) -> (u32, u32) {
+        let at = usize::from(agent);
+        ((at / self.warps.max(1)) as u32, (at % self.warps.max(1)) as u32)
     }
 
     /// The agent's number, a new one at first sight. There are fewer than 2¹⁶, as shared memory bounds the mbarriers.
     pub(crate) fn number(&mut self, of: AgentOf) -> Agent {
-        let next = (self.warps + self.others.len()) as Agent;
+        let next = (self.ctas * (self.warps + self.others.len()) + self.rank) as Agent;
         *self.others.entry(of).or_insert(next)
     }
 }
@@ -176,7 +339,7 @@ mod tests {
 
     #[test]
     fn agents_come_after_the_warps() {
-        let mut agents = Agents::new(4);
+        let mut agents = Agents::new(4, 0, 1);
         assert_eq!(agents.number(AgentOf::Mbarrier(8)), 4);
         assert_eq!(agents.number(AgentOf::Warpgroup(0)), 5);
         assert_eq!(agents.number(AgentOf::Mbarrier(8)), 4);

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use crate::op::{
-    Addr, BulkTo, Callee, Inst, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg, Touches, Wgmma,
-    WgmmaA,
+    Addr, BulkTo, Callee, Inst, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg, SetCompare,
+    SetResult, Touches, Wgmma, WgmmaA,
 };
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::Shape;
@@ -51,9 +51,15 @@ pub(crate) fn touches(program: &Program) -> Vec<Touches> {
     program.insts.iter().map(one).collect()
 }
 
+/// Calls `f` with every register that an operation reads or writes.
+pub(crate) fn each(op: &Op, f: &mut dyn FnMut(Bank, Slot, Role)) {
+    let mut op = op.clone();
+    Visitor(&mut |bank: Bank, slot: &mut Slot, role: Role| f(bank, *slot, role)).op(&mut op);
+}
+
 /// What an instruction does with a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
     Read,
     Write,
 }
@@ -108,21 +114,44 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
             Op::Half(op, s) => self.lane(s, op.shapes()),
             Op::Compare(op, s) => self.lane(s, op.shapes()),
             Op::Convert(op, s) => self.lane(s, op.shapes()),
+            Op::Rare(op, s) => self.lane(s, op.shapes()),
+            Op::Set(set) => self.set_compare(set),
+            Op::Alloca { result, bytes, .. } => {
+                self.reg(bytes);
+                self.written(result);
+            }
+            Op::MapRank { result, address, rank, .. } => {
+                self.reg(address);
+                self.word(rank);
+                self.written(result);
+            }
+            Op::RankOf { result, address, .. } => {
+                self.reg(address);
+                self.result(Bank::Word, result);
+            }
+            Op::StackSave(reg) => self.written(reg),
+            Op::StackRestore(reg) => self.reg(reg),
             Op::Cvt(cvt) => {
                 self.reg(&mut cvt.operand);
                 self.written(&mut cvt.result);
             }
             Op::CvtPack { slots, .. } => {
-                slots[1..3].iter_mut().for_each(|s| self.word(s));
+                slots[1..4].iter_mut().for_each(|s| self.word(s));
                 self.result(Bank::Word, &mut slots[0]);
             }
             Op::Carry(carry) => {
-                self.pred(&mut carry.flag);
+                if carry.carry_in {
+                    self.pred(&mut carry.flag);
+                }
+                if carry.carry_out {
+                    self.result(Bank::Pred, &mut carry.flag);
+                }
                 carry.regs[1..].iter_mut().for_each(|r| self.reg(r));
                 self.written(&mut carry.regs[0]);
             }
             Op::Combine { compared, c, p, q, .. } => {
-                [compared, c, p, q].into_iter().for_each(|s| self.pred(s))
+                [compared, c].into_iter().for_each(|s| self.pred(s));
+                [p, q].into_iter().for_each(|s| self.result(Bank::Pred, s));
             }
             Op::Pack(pack) => {
                 pack.1.iter_mut().for_each(|r| self.reg(r));
@@ -146,6 +175,11 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                 self.reg(&mut atomic.operand);
                 atomic.swap.iter_mut().for_each(|r| self.reg(r));
                 atomic.result.iter_mut().for_each(|r| self.written(r));
+                if let Some([result, operand, swap]) = &mut atomic.wide {
+                    self.reg(operand);
+                    self.reg(swap);
+                    self.written(result);
+                }
             }
             Op::CopyAsync(copy) => {
                 self.addr(&mut copy.to);
@@ -165,6 +199,18 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
         }
     }
 
+    fn set_compare(&mut self, set: &mut SetCompare) {
+        self.reg(&mut set.a);
+        self.reg(&mut set.b);
+        if let Some((_, slot, _)) = &mut set.with {
+            self.pred(slot);
+        }
+        match &mut set.result {
+            SetResult::Mask(reg) | SetResult::One(reg, _) => self.written(reg),
+            SetResult::Preds(p, q) => [p, q].into_iter().for_each(|s| self.result(Bank::Pred, s)),
+        }
+    }
+
     fn mbarrier(&mut self, op: &mut MbarrierOp) {
         self.addr(&mut op.addr);
         match &mut op.action {
@@ -177,7 +223,7 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                 state.iter_mut().for_each(|r| self.written(r));
             }
             MbarrierAction::Wait { result, phase } => {
-                self.pred(result);
+                self.result(Bank::Pred, result);
                 match phase {
                     PhaseOperand::Parity(word) => self.word(word),
                     PhaseOperand::State(state) => self.slot(Bank::Double, state),
@@ -204,34 +250,38 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
             }
             Op::Mma(mma) => {
                 let lists = [&mut mma.a, &mut mma.b, &mut mma.c];
-                lists.into_iter().flatten().for_each(|s| self.word(s));
-                self.words_written(&mut mma.d);
+                lists.into_iter().flatten().for_each(|r| self.reg(r));
+                if let Some((places, _)) = &mut mma.sparse {
+                    self.word(places);
+                }
+                mma.d.iter_mut().for_each(|r| self.written(r));
             }
             Op::WmmaLoad(access) => {
                 self.addr(&mut access.addr);
                 access.stride.iter_mut().for_each(|s| self.word(s));
-                self.words_written(&mut access.regs);
+                access.regs.iter_mut().for_each(|r| self.written(r));
             }
             Op::WmmaStore(access) => {
                 self.addr(&mut access.addr);
-                access.stride.iter_mut().chain(&mut access.regs).for_each(|s| self.word(s));
+                access.stride.iter_mut().for_each(|s| self.word(s));
+                access.regs.iter_mut().for_each(|r| self.reg(r));
             }
             Op::WmmaMma(mma) => {
                 let lists = [&mut mma.a, &mut mma.b, &mut mma.c];
-                lists.into_iter().flatten().for_each(|s| self.word(s));
-                self.words_written(&mut mma.d);
+                lists.into_iter().flatten().for_each(|r| self.reg(r));
+                mma.d.iter_mut().for_each(|r| self.written(r));
             }
             Op::Shuffle(op) => {
                 let words = [&mut op.value, &mut op.lane, &mut op.clamp, &mut op.members];
                 words.into_iter().for_each(|s| self.word(s));
                 self.result(Bank::Word, &mut op.result);
-                op.in_range.iter_mut().for_each(|p| self.pred(p));
+                op.in_range.iter_mut().for_each(|p| self.result(Bank::Pred, p));
             }
             Op::Collective(op) => {
                 self.reg(&mut op.value);
                 self.word(&mut op.members);
                 op.result.iter_mut().for_each(|r| self.written(r));
-                op.pred.iter_mut().for_each(|p| self.pred(p));
+                op.pred.iter_mut().for_each(|p| self.result(Bank::Pred, p));
             }
             Op::Barrier(barrier) => {
                 self.word(&mut barrier.id);
@@ -245,10 +295,28 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
             Op::Bulk(op) => {
                 self.addr(&mut op.shared);
                 self.addr(&mut op.global);
-                if let BulkTo::Shared { mbarrier, .. } = &mut op.to {
-                    self.addr(mbarrier);
+                match &mut op.to {
+                    BulkTo::Shared { mbarrier, mask, .. } => {
+                        self.addr(mbarrier);
+                        mask.iter_mut().for_each(|s| self.word(s));
+                    }
+                    BulkTo::Peer { mbarrier } => self.addr(mbarrier),
+                    BulkTo::Global => {}
                 }
                 op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));
+            }
+            Op::StoreAsync(op) => {
+                self.addr(&mut op.addr);
+                self.addr(&mut op.mbarrier);
+                op.regs.iter_mut().for_each(|r| self.reg(r));
+            }
+            Op::TensorMapReplace(op) => {
+                self.addr(&mut op.addr);
+                self.reg(&mut op.value);
+            }
+            Op::TensorMapCopy { to, from, .. } => {
+                self.addr(to);
+                self.addr(from);
             }
             Op::CopyArrive(op) => self.addr(&mut op.addr),
             Op::ActiveMask(slot) => self.result(Bank::Word, slot),

@@ -1,5 +1,7 @@
 //! How a launch runs: sizes, limits, checks, schedule.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 /// Limits of the device that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -105,7 +107,39 @@ pub struct LaunchConfig {
     pub instruction_budget: u64,
     /// Run only these linear CTA ids (x fastest); counters then cover only them.
     pub ctas: Option<Vec<u32>>,
+    /// CTAs of a cluster in x, y, z; `None` for what the entry asks for, or no clusters.
+    pub cluster: Option<[u32; 3]>,
+    /// Where `printf` of kernels goes; `None` for standard output.
+    pub output: Option<Output>,
 }
+
+/// Collects what kernels print.
+#[derive(Clone, Debug, Default)]
+pub struct Output(Arc<Mutex<String>>);
+
+impl Output {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What was printed so far.
+    pub fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn push(&self, text: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+    }
+}
+
+impl PartialEq for Output {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Output {}
 
 impl LaunchConfig {
     /// Warp instructions a CTA may execute unless told otherwise.
@@ -122,6 +156,8 @@ impl LaunchConfig {
             schedule: Schedule::default(),
             instruction_budget: Self::DEFAULT_BUDGET,
             ctas: None,
+            cluster: None,
+            output: None,
         }
     }
 }

@@ -163,6 +163,9 @@ pub enum SimError {
         /// The name asked for.
         name: String,
     },
+    /// The entry, or what it can reach, cannot be simulated.
+    #[error("{0}")]
+    Load(LoadError),
     /// The parameter block has the wrong length.
     #[error("entry `{entry}` takes {expected} bytes of parameters, got {got}")]
     ParamSize {

@@ -1,8 +1,19 @@
 //! What a kernel did wrong, and where.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::blocked::Blocked;
+
+impl FindingKind {
+    /// Who must mend it.
+    pub fn blame(self) -> Blame {
+        match self {
+            FindingKind::Budget => Blame::OutOfBudget,
+            _ => Blame::Program,
+        }
+    }
+}
 
 /// A rule that the kernel broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +91,45 @@ impl FindingKind {
     }
 }
 
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The results may be wrong: the launch ends.
+    #[default]
+    Error,
+    /// The rules are broken in a way that today's hardware forgives: the launch goes on.
+    Warning,
+}
+
+impl Severity {
+    /// A stable short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
+/// Who must mend what is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// The program.
+    Program,
+    /// The budget: the program may be right.
+    OutOfBudget,
+}
+
+impl Blame {
+    /// A stable short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Blame::Program => "program",
+            Blame::OutOfBudget => "out-of-budget",
+        }
+    }
+}
+
 /// The other access of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherAccess {
@@ -109,6 +159,8 @@ pub struct SourceLine {
 pub struct Finding {
     /// The rule.
     pub kind: FindingKind,
+    /// How bad it is.
+    pub severity: Severity,
     /// Entry that was launched.
     pub kernel: String,
     /// Line of the PTX text, 0 where none is to blame.
@@ -127,8 +179,10 @@ pub struct Finding {
     pub address: Option<u64>,
     /// The access that it collides with.
     pub other: Option<OtherAccess>,
+    /// The source line of that access, where the PTX has `.loc`.
+    pub other_source: Option<SourceLine>,
     /// Which of the rules of its kind is broken, where the kind does not say all.
-    pub detail: Option<&'static str>,
+    pub detail: Option<Cow<'static, str>>,
     /// In a deadlock, every warp that waits, and for what.
     pub blocked: Vec<Blocked>,
     /// Seed of the schedule.
@@ -137,6 +191,9 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.severity == Severity::Warning {
+            write!(f, "warning: ")?;
+        }
         write!(f, "{}: kernel {} line {}", self.kind.name(), self.kernel, self.line)?;
         if !self.instruction.is_empty() {
             write!(f, " `{}`", self.instruction)?;
@@ -157,6 +214,9 @@ impl fmt::Display for Finding {
             if let Some(line) = other.line {
                 write!(f, " at line {line}")?;
             }
+            if let Some(source) = &self.other_source {
+                write!(f, " ({}:{})", source.file, source.line)?;
+            }
             if let Some(cta) = other.cta {
                 write!(f, " by CTA {cta}")?;
             }
@@ -164,7 +224,7 @@ impl fmt::Display for Finding {
                 write!(f, " by warp {warp} lanes {:#010x}", other.lanes)?;
             }
         }
-        if let Some(detail) = self.detail {
+        if let Some(detail) = &self.detail {
             write!(f, "; {detail}")?;
         }
         if let Some(seed) = self.seed {
@@ -181,22 +241,47 @@ pub(crate) struct Fault {
     pub(crate) lane: Option<usize>,
     pub(crate) address: Option<u64>,
     pub(crate) other: Option<OtherAccess>,
-    pub(crate) detail: Option<&'static str>,
+    pub(crate) detail: Option<Cow<'static, str>>,
+    pub(crate) severity: Severity,
+    /// The instruction to blame, where it is not the one that is executed.
+    pub(crate) at: Option<(usize, u32)>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: FindingKind) -> Box<Fault> {
-        Box::new(Fault { kind, lane: None, address: None, other: None, detail: None })
+        Box::new(Fault {
+            kind,
+            lane: None,
+            address: None,
+            other: None,
+            detail: None,
+            severity: Severity::Error,
+            at: None,
+        })
     }
 
     pub(crate) fn at(kind: FindingKind, lane: usize, address: u64) -> Box<Fault> {
-        Box::new(Fault { kind, lane: Some(lane), address: Some(address), other: None, detail: None })
+        Box::new(Fault {
+            kind,
+            lane: Some(lane),
+            address: Some(address),
+            other: None,
+            detail: None,
+            severity: Severity::Error,
+            at: None,
+        })
     }
 
     /// With the rule that is broken.
-    pub(crate) fn saying(mut self: Box<Fault>, detail: &'static str) -> Box<Fault> {
-        self.detail = Some(detail);
+    pub(crate) fn saying(mut self: Box<Fault>, detail: impl Into<Cow<'static, str>>) -> Box<Fault> {
+        self.detail = Some(detail.into());
         self
+    }
+
+    /// One that hardware forgives.
+    pub(crate) fn warning(mut self: Box<Fault>, detail: &'static str) -> Box<Fault> {
+        self.severity = Severity::Warning;
+        self.saying(detail)
     }
 }
 

@@ -1,18 +1,10 @@
 //! Launches: validates, lays out shared memory and module variables, runs the CTAs on all cores.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use rayon::prelude::*;
-
 use crate::config::LaunchConfig;
-use crate::counters::Counters;
-use crate::decode::Target;
+use crate::decode::{Relocation, Target};
 use crate::error::SimError;
-use crate::exec::cta::Cta;
-use crate::finding::{Finding, FindingKind, SourceLine};
-use crate::global_race;
+use crate::finding::{FindingKind, SourceLine};
+use crate::grid;
 use crate::memory::Memory;
 use crate::module::{Entry, Module};
 use crate::op::{Constant, Pc, Program, Special};
@@ -34,6 +26,13 @@ pub(crate) struct Launch<'l> {
     variables: &'l [u64],
     pub(crate) shared_bytes: u64,
     pub(crate) shared_granule: u32,
+    /// Whether anything can order what two clusters do.
+    pub(crate) orders_clusters: bool,
+    /// Clusters that are on the device at once.
+    pub(crate) resident_groups: usize,
+    /// CTAs of a cluster in x, y, z.
+    cluster: [u32; 3],
+    workspace: u64,
 }
 
 /// Runs a grid to its end.
@@ -51,6 +50,9 @@ pub fn launch(
     config: &LaunchConfig,
 ) -> Result<Report, SimError> {
     let found = module.entry(entry).ok_or_else(|| SimError::UnknownEntry { name: entry.to_owned() })?;
+    if let Some(refused) = &found.refused {
+        return Err(SimError::Load(refused.clone()));
+    }
     validate(entry, found, params, config)?;
     let mut variables = module_variables(module, memory);
     let shared_bytes = shared_layout(module, found, config, &mut variables);
@@ -63,34 +65,86 @@ pub fn launch(
         Some(list) => list.iter().map(|id| u64::from(*id)).collect(),
         None => (0..grid_ctas).collect(),
     };
-    let granule = found.global_granule.filter(|_| config.checks.global_races && ids.len() > 1);
-    memory.watch_races(granule);
-    let mut run = |memory: &Memory, ids: &[u64], in_order: bool| {
-        let launch = Launch {
-            module,
-            entry_name: entry,
-            entry_program: found.program,
-            entry: found,
-            params,
-            memory,
-            config,
-            variables: &variables,
-            shared_bytes,
-            shared_granule: found.shared_granule,
+    if found.needs_heap {
+        memory.make_heap();
+    }
+    memory.watch_races(config.checks.global_races && found.global_stores);
+    let workspace = if found.needs_workspace { workspace(memory) } else { 0 };
+    let cluster = config.cluster.or(found.cluster()).unwrap_or([1; 3]);
+    macro_rules! made {
+        ($memory:expr) => {
+            Launch {
+                module,
+                entry_name: entry,
+                entry_program: found.program,
+                entry: found,
+                params,
+                memory: $memory,
+                config,
+                variables: &variables,
+                shared_bytes,
+                shared_granule: found.shared_granule,
+                orders_clusters: found.orders_clusters,
+                resident_groups: resident_groups(config, shared_bytes, cluster),
+                cluster,
+                workspace,
+            }
         };
-        run_ctas(&launch, ids, in_order)
-    };
-    let counters = match run(memory, &ids, found.has_global_atomics) {
-        Err(finding) if finding.kind == FindingKind::GlobalRace => {
-            let finding =
-                global_race::both_accesses(finding, module, memory, granule, &ids, config.grid, &mut run);
-            return Err(SimError::Finding(finding));
+    }
+    let launch = made!(&*memory);
+    let groups = launch.groups(&ids);
+    let in_order = found.has_global_atomics || found.orders_clusters || found.prints;
+    let first = grid::run(&launch, &groups, in_order);
+    let outcome = match first {
+        // Which race is found first depends on the machine where CTAs run on all cores: those up to it are run again in
+        // order. A kernel whose addresses depend on what it has overwritten may take another course then.
+        Err(finding) if finding.kind == FindingKind::GlobalRace && !in_order => {
+            memory.watch_races(true);
+            match grid::run(&made!(&*memory), &groups, true) {
+                Err(again) if again.kind == FindingKind::GlobalRace => Err(again),
+                _ => Err(finding),
+            }
         }
-        outcome => outcome.map_err(SimError::Finding)?,
+        outcome => outcome,
     };
+    if workspace != 0 {
+        let freed = memory.free(workspace);
+        debug_assert!(freed.is_ok());
+    }
+    let (counters, warnings) = outcome.map_err(SimError::Finding)?;
     let ctas = [ids.len() as u64, grid_ctas];
     let warps = threads(config).div_ceil(LANES as u32);
-    Ok(Report::new(module, counters, ctas, warps, shared_bytes))
+    let mut report = Report::new(module, counters, ctas, warps, shared_bytes);
+    report.warnings = warnings;
+    report.warnings.sort_by_key(|w| (w.line, w.cta));
+    report.warnings.dedup_by_key(|w| (w.line, w.kind));
+    Ok(report)
+}
+
+/// Bytes of the workspace of a cooperative grid, which its barrier keeps its state in.
+const WORKSPACE_BYTES: u32 = 4096;
+
+/// A fresh workspace: its size, then zeros.
+fn workspace(memory: &mut Memory) -> u64 {
+    let address = memory.alloc(WORKSPACE_BYTES as usize);
+    let mut filled = vec![0; WORKSPACE_BYTES as usize];
+    filled[..4].copy_from_slice(&WORKSPACE_BYTES.to_le_bytes());
+    let written = memory.write(address, &filled);
+    debug_assert!(written.is_ok());
+    address
+}
+
+/// Multiprocessors of the device (H100 SXM), and the CTAs and threads of one.
+const MULTIPROCESSORS: usize = 132;
+const SM_CTAS: u64 = 32;
+const SM_THREADS: u64 = 2048;
+
+/// Clusters that are on the device at once.
+fn resident_groups(config: &LaunchConfig, shared_bytes: u64, cluster: [u32; 3]) -> usize {
+    let by_threads = SM_THREADS / u64::from(threads(config)).max(1);
+    let by_shared = 228 * 1024 / (shared_bytes + 1024);
+    let ctas = MULTIPROCESSORS * by_threads.min(by_shared).clamp(1, SM_CTAS) as usize;
+    (ctas / cluster.iter().product::<u32>().max(1) as usize).max(1)
 }
 
 fn threads(config: &LaunchConfig) -> u32 {
@@ -111,6 +165,11 @@ fn validate(name: &str, entry: &Entry, params: &[u8], config: &LaunchConfig) -> 
     let threads: u64 = config.block.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul);
     let limit = entry.max_threads().unwrap_or(u64::MAX).min(config.limits.threads_per_cta.into());
     check("threads of a CTA", threads, limit)?;
+    let cluster = config.cluster.or(entry.cluster()).unwrap_or([1; 3]);
+    check("CTAs of a cluster", cluster.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul), 16)?;
+    for (grid, size) in config.grid.iter().zip(cluster) {
+        check("grid dimension by that of its clusters", if grid % size == 0 { 1 } else { 2 }, 1)?;
+    }
     let ctas = config.grid.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul);
     // Of the CTAs that run a list is kept, which bounds how many there can be.
     check("CTAs that run", config.ctas.as_ref().map_or(ctas, |list| list.len() as u64), 1 << 26)?;
@@ -135,17 +194,22 @@ fn module_variables(module: &Module, memory: &mut Memory) -> Vec<u64> {
         let mut bytes = variable.init.clone();
         // Variables without an initialiser start as zero (PTX ISA §5.4.4).
         bytes.resize(variable.bytes as usize, 0);
-        for (at, target, offset) in &variable.relocations {
+        for Relocation { at, target, offset, shift, bytes: length } in &variable.relocations {
             let base = match target {
                 Target::Variable(index) => list[*index as usize],
                 Target::Function(index) => CODE_WINDOW + 16 * u64::from(*index),
             };
             let at = *at as usize;
-            bytes[at..at + 8].copy_from_slice(&base.wrapping_add_signed(*offset).to_le_bytes());
+            let value = base.wrapping_add_signed(*offset) >> shift;
+            let length = usize::from(*length);
+            bytes[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
         }
         // The allocation was made above with this very size.
         let written = memory.write(*address, &bytes);
         debug_assert!(written.is_ok());
+        if variable.space == Space::Const {
+            memory.set_const(*address);
+        }
     }
     memory.modules.insert(module.id, list.clone());
     list
@@ -168,42 +232,88 @@ fn shared_layout(module: &Module, entry: &Entry, config: &LaunchConfig, variable
     end + u64::from(config.dynamic_smem_bytes)
 }
 
-fn run_ctas(launch: &Launch<'_>, ids: &[u64], in_order: bool) -> Result<Counters, Box<Finding>> {
-    // Atomics of several CTAs would otherwise come in another order every time.
-    if in_order || ids.len() == 1 {
-        let mut sum = Counters::default();
-        for &id in ids {
-            sum = sum.add(Cta::new(launch, id).run()?);
-        }
-        return Ok(sum);
-    }
-    let failed_at = AtomicU64::new(u64::MAX);
-    let failure: Mutex<Option<(u64, Box<Finding>)>> = Mutex::new(None);
-    let run = |id: u64| {
-        // CTAs after one that failed do not matter; those before it still may hold the first finding.
-        if id > failed_at.load(Relaxed) {
-            return Counters::default();
-        }
-        match Cta::new(launch, id).run() {
-            Ok(counters) => counters,
-            Err(finding) => {
-                failed_at.fetch_min(id, Relaxed);
-                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                if failure.as_ref().is_none_or(|(first, _)| id < *first) {
-                    *failure = Some((id, finding));
-                }
-                Counters::default()
-            }
-        }
-    };
-    let sum = ids.par_iter().map(|id| run(*id)).reduce(Counters::default, Counters::add);
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some((_, finding)) => Err(finding),
-        None => Ok(sum),
-    }
-}
-
 impl<'l> Launch<'l> {
+    /// CTAs of a cluster.
+    pub(crate) fn cluster_ctas(&self) -> u32 {
+        self.cluster.iter().product()
+    }
+
+    /// Whether the kernel uses the shared memory that the system keeps.
+    pub(crate) fn uses_reserved(&self) -> bool {
+        let reserved = |p: &Program| {
+            p.constants.iter().any(|c| matches!(c.value, Constant::Special(Special::Reserved(_))))
+        };
+        (0..self.programs()).any(|at| self.is_reachable(at) && reserved(self.program(at)))
+    }
+
+    /// A CTA's place in the grid.
+    pub(crate) fn index_of(&self, id: u64) -> [u32; 3] {
+        let [x, y, _] = self.config.grid.map(u64::from);
+        [(id % x) as u32, (id / x % y) as u32, (id / (x * y)) as u32]
+    }
+
+    /// Clusters in x, y, z.
+    fn clusters(&self) -> [u32; 3] {
+        std::array::from_fn(|axis| self.config.grid[axis].div_ceil(self.cluster[axis]))
+    }
+
+    /// A CTA's cluster, and its rank in it.
+    pub(crate) fn group_of(&self, id: u64) -> (u32, u32) {
+        let at = self.index_of(id);
+        let (size, count) = (self.cluster, self.clusters());
+        let cluster: [u32; 3] = std::array::from_fn(|axis| at[axis] / size[axis]);
+        let inside: [u32; 3] = std::array::from_fn(|axis| at[axis] % size[axis]);
+        let linear = |at: [u32; 3], size: [u32; 3]| at[0] + size[0] * (at[1] + size[1] * at[2]);
+        (linear(cluster, count), linear(inside, size))
+    }
+
+    /// The CTA of a rank in a cluster.
+    pub(crate) fn cta_of(&self, group: u32, rank: u32) -> u64 {
+        let part = |at: u32, size: [u32; 3]| [at % size[0], at / size[0] % size[1], at / (size[0] * size[1])];
+        let (cluster, inside) = (part(group, self.clusters()), part(rank, self.cluster));
+        let at: [u64; 3] =
+            std::array::from_fn(|axis| u64::from(cluster[axis] * self.cluster[axis] + inside[axis]));
+        let [x, y, _] = self.config.grid.map(u64::from);
+        at[0] + x * (at[1] + y * at[2])
+    }
+
+    /// The CTAs to run, by cluster; of a cluster all run if one does.
+    fn groups(&self, ids: &[u64]) -> Vec<Vec<u64>> {
+        if self.cluster_ctas() == 1 {
+            return ids.iter().map(|id| vec![*id]).collect();
+        }
+        let mut list: Vec<u32> = ids.iter().map(|id| self.group_of(*id).0).collect();
+        list.sort_unstable();
+        list.dedup();
+        list.into_iter()
+            .map(|g| (0..self.cluster_ctas()).map(|rank| self.cta_of(g, rank)).collect())
+            .collect()
+    }
+
+    /// Prints what a kernel prints.
+    pub(crate) fn print(&self, text: &str) {
+        match &self.config.output {
+            Some(output) => output.push(text),
+            None => print!("{text}"),
+        }
+    }
+
+    /// Where the user wrote what is executed: of the calls that lead to it, the innermost in the file of the outermost.
+    pub(crate) fn own_source(&self, calls: &[(usize, Pc)]) -> Option<SourceLine> {
+        let places: Vec<SourceLine> = calls.iter().filter_map(|at| self.source(*at)).collect();
+        let own = places.last()?.file.clone();
+        places.into_iter().find(|place| place.file == own)
+    }
+
+    /// The source line of what stands at a line of the PTX.
+    pub(crate) fn source_of_line(&self, line: u32) -> Option<SourceLine> {
+        let at = self.module.programs.iter().enumerate().find_map(|(index, program)| {
+            let pc = program.insts.iter().position(|inst| inst.line == line)?;
+            Some((index, pc as Pc))
+        })?;
+        self.source(at)
+    }
+
     /// A function of the module.
     pub(crate) fn program(&self, index: usize) -> &'l Program {
         &self.module.programs[index]
@@ -276,6 +386,10 @@ impl<'l> Launch<'l> {
     }
 
     fn special(&self, special: Special, cta: [u32; 3], warp: u32, lane: u32) -> u64 {
+        let rank = || {
+            let inside: [u32; 3] = std::array::from_fn(|axis| cta[axis] % self.cluster[axis]);
+            inside[0] + self.cluster[0] * (inside[1] + self.cluster[1] * inside[2])
+        };
         let [x, y, _] = self.config.block;
         let thread = warp * LANES as u32 + lane;
         let tid = [thread % x, thread / x % y, thread / (x * y)];
@@ -294,6 +408,16 @@ impl<'l> Launch<'l> {
             Special::LaneMaskLt => (1 << lane) - 1,
             Special::LaneMaskGe => u32::MAX << lane,
             Special::LaneMaskGt => !(u32::MAX >> (31 - lane)),
+            Special::ClusterId(axis) => cta[axis as usize] / self.cluster[axis as usize],
+            Special::ClusterCount(axis) => self.clusters()[axis as usize],
+            Special::ClusterCtaId(axis) => cta[axis as usize] % self.cluster[axis as usize],
+            Special::ClusterCtaCount(axis) => self.cluster[axis as usize],
+            Special::ClusterRank => rank(),
+            Special::ClusterRanks => self.cluster_ctas(),
+            Special::IsCluster => u32::from(self.config.cluster.is_some() || self.entry.cluster().is_some()),
+            Special::Workspace(0) => self.workspace as u32,
+            Special::Workspace(_) => (self.workspace >> 32) as u32,
+            Special::Reserved(end) => u32::from(end) * SHARED_BASE as u32,
             Special::DynamicSharedBytes => self.config.dynamic_smem_bytes,
             Special::TotalSharedBytes => self.shared_bytes as u32,
         };

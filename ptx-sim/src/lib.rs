@@ -2,7 +2,7 @@
 //!
 //! [`Module::parse`] turns PTX text into a decoded program and refuses, with its line, whatever the table of supported forms
 //! does not list. [`launch()`] runs a grid: warps of 32 lanes with divergence and reconvergence, shared memory, barriers,
-//! mbarriers, asynchronous and bulk copies, tensor-core instructions of warps and warpgroups. While it runs, every access is
+//! mbarriers, clusters, asynchronous and bulk copies, tensor-core instructions of warps and warpgroups. While it runs, every access is
 //! checked, and the first broken rule ends the launch as a [`Finding`] with its place. A [`Report`] counts what was done. Times
 //! are not predicted.
 //!
@@ -40,11 +40,9 @@
 //!
 //! - Sums of `mma` are taken in f32 in order of k; hardware may round differently, within the bound that the ISA leaves open.
 //! - The source of a `cp.async` is read when it is issued; that it changes before the wait is found at the wait, by value.
-//! - A CTA that executes a fence and then an atomic is no longer checked for races with other CTAs.
-//! - A shared-memory race is found between the last write and the latest reads of three warps, warpgroups or bulk groups of
-//!   each granule.
-//! - CTAs do not run in lockstep: a kernel whose CTAs wait for one another ends in [`FindingKind::Budget`].
-//! - A cluster has one CTA, whose `.shared::cluster` addresses are its own.
+//! - A fence or an acquire by one lane counts for its warp, which may miss a race among lanes but invents none.
+//! - Of one place in memory 128 unordered reads are remembered.
+//! - Clusters beyond those that fit on the device start when others have ended.
 //! - A wait for an mbarrier fails once where it would wait, then waits: how often a loop around it turns is not the hardware's.
 //! - `wgmma` is computed when its four warps have come, and its registers are watched until its group is waited for. A `mov`
 //!   between registers counts as renaming; reads before `wgmma.fence` are not looked for.
@@ -61,38 +59,49 @@ mod compact;
 mod config;
 mod counters;
 mod decode;
+mod directed;
 mod error;
 mod exec;
 mod finding;
 mod float;
-mod global_race;
+mod formats;
+mod grid;
 mod half;
+mod heap;
 mod lane_order;
 mod launch;
+mod mark;
+mod matrix_type;
 mod memory;
 mod module;
 mod occupancy;
 mod op;
 mod parse;
 mod race;
+mod rare;
 mod regs;
 mod report;
 mod shared;
+mod sim;
+mod small;
 mod summary;
 mod support;
+mod sync;
 mod table;
 mod tensor_map;
 mod window;
 
 pub use blocked::{ArrivalSite, Blocked, BlockedOn};
-pub use config::{Checks, LaunchConfig, Limits, Schedule};
+pub use config::{Checks, LaunchConfig, Limits, Output, Schedule};
 pub use counters::{GlobalTraffic, SharedTraffic};
 pub use error::{LoadError, MemoryError, SimError};
-pub use finding::{Finding, FindingKind, OtherAccess, SourceLine};
+pub use finding::{Blame, Finding, FindingKind, OtherAccess, Severity, SourceLine};
+pub use formats::sarif;
 pub use launch::launch;
 pub use memory::Memory;
 pub use module::{Entry, Module, Param};
 pub use occupancy::{Multiprocessor, Occupancy, OccupancyLimit};
 pub use report::{InstructionClass, LineCount, Report, SourceCount};
+pub use sim::{Argument, Buffer, Dim, Element, Sim};
 pub use support::support_matrix;
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError, TensorType};

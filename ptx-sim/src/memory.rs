@@ -1,12 +1,14 @@
 //! Global memory: allocations far apart, so that whatever lies between two of them is a guard band.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::MemoryError;
 use crate::finding::FindingKind;
-use crate::race::{RaceAccess, RaceShadow, Wanted};
+use crate::heap::Heap;
+use crate::race::RaceShadow;
+use crate::sync::Flags;
 use crate::window::GLOBAL_BASE;
 
 /// Unmapped addresses after every allocation.
@@ -25,6 +27,12 @@ pub struct Memory {
     pub(crate) modules: HashMap<u64, Vec<u64>>,
     /// Held over every atomic operation, which makes those of any width atomic.
     pub(crate) atomics: Mutex<()>,
+    /// What was released at which address.
+    flags: Mutex<Flags>,
+    /// Counts changes of values while a grid runs.
+    pub(crate) changes: AtomicU64,
+    /// What `malloc` gives out while a grid runs.
+    pub(crate) heap: Heap,
 }
 
 /// One allocation. Kernels of several CTAs share it, hence the atomics; relaxed ones cost nothing.
@@ -37,6 +45,9 @@ pub(crate) struct Allocation {
     written: Vec<AtomicU32>,
     all_written: AtomicBool,
     live: bool,
+    pub(crate) is_const: bool,
+    /// Whether its bounds are those of the blocks of the heap.
+    is_heap: bool,
     pub(crate) races: RaceShadow,
 }
 
@@ -58,6 +69,9 @@ impl Memory {
             next: GLOBAL_BASE,
             modules: HashMap::new(),
             atomics: Mutex::new(()),
+            flags: Mutex::default(),
+            changes: AtomicU64::new(0),
+            heap: Heap::default(),
         }
     }
 
@@ -72,6 +86,8 @@ impl Memory {
             written: zeroed(bytes.div_ceil(32)),
             all_written: AtomicBool::new(bytes == 0),
             live: true,
+            is_const: false,
+            is_heap: false,
             races: RaceShadow::default(),
         });
         base
@@ -165,31 +181,51 @@ impl Memory {
         if !allocation.live {
             return Err(FindingKind::UseAfterFree);
         }
+        if allocation.is_heap {
+            // The hint would go around the blocks' bounds.
+            self.heap.check(address, bytes)?;
+            return Ok((allocation, offset));
+        }
         *hint = index;
         Ok((allocation, offset))
     }
 
-    /// Makes every allocation ready to watch races at `granule` bytes, or not at all.
-    pub(crate) fn watch_races(&mut self, granule: Option<u32>) {
+    /// Makes every allocation ready to watch races, or not.
+    pub(crate) fn watch_races(&mut self, watches: bool) {
         for allocation in &mut self.allocations {
-            let bytes = if allocation.live { allocation.bytes } else { 0 };
-            allocation.races.reset(granule, bytes);
+            let bytes = if allocation.live && !allocation.is_const { allocation.bytes } else { 0 };
+            allocation.races.reset(watches, bytes);
+        }
+        self.with_flags(Flags::forget);
+    }
+
+    /// Makes an allocation one that kernels may not write.
+    pub(crate) fn set_const(&mut self, address: u64) {
+        self.allocations.iter_mut().filter(|a| a.base == address).for_each(|a| a.is_const = true);
+    }
+
+    /// Makes room for `malloc`.
+    pub(crate) fn make_heap(&mut self) {
+        if self.heap.base() == 0 {
+            let base = self.alloc(crate::heap::HEAP_BYTES as usize);
+            self.allocations.iter_mut().filter(|a| a.base == base).for_each(|a| a.is_heap = true);
+            self.heap.place(base);
         }
     }
 
-    /// Watches one granule only: the first access of those kinds at `address` will be reported as a race.
-    pub(crate) fn look_for(&mut self, granule: Option<u32>, address: u64, accesses: [Option<RaceAccess>; 2]) {
-        for allocation in &mut self.allocations {
-            allocation.races.reset(granule, 0);
-            let offset = address.wrapping_sub(allocation.base);
-            if offset < allocation.bytes && allocation.live {
-                allocation.races.look_for(Wanted { offset, accesses });
-            }
-        }
+    pub(crate) fn with_flags<R>(&self, f: impl FnOnce(&mut Flags) -> R) -> R {
+        f(&mut self.flags.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Allocation {
+    /// Whether the bytes are written and hold these values already.
+    pub(crate) fn holds(&self, offset: u64, bytes: u32, words: &Words) -> bool {
+        let mut wanted = *words;
+        crate::shared::trim(&mut wanted, bytes);
+        self.is_written(offset, bytes) && self.load(offset, bytes) == wanted
+    }
+
     /// `bytes` ≤ 16 at an offset inside.
     #[inline]
     pub(crate) fn load(&self, offset: u64, bytes: u32) -> Words {
@@ -242,6 +278,27 @@ impl Allocation {
     pub(crate) fn is_written(&self, offset: u64, bytes: u32) -> bool {
         self.all_written.load(Relaxed)
             || self.for_bits(offset, bytes, |word, bits| word.load(Relaxed) & bits == bits)
+    }
+
+    /// The bytes of the range that nobody wrote, a bit each.
+    pub(crate) fn unwritten(&self, offset: u64, bytes: u32) -> u32 {
+        if self.is_written(offset, bytes) {
+            return 0;
+        }
+        (0..bytes).filter(|b| !self.is_written(offset + u64::from(*b), 1)).fold(0, |m, b| m | 1 << b)
+    }
+
+    /// Makes bytes of the range undefined again.
+    pub(crate) fn forget(&self, offset: u64, bytes: u32, mask: u32) {
+        if self.all_written.swap(false, Relaxed) {
+            self.written.iter().for_each(|word| word.store(u32::MAX, Relaxed));
+        }
+        for byte in (0..bytes).filter(|b| mask >> b & 1 == 1) {
+            self.for_bits(offset + u64::from(byte), 1, |word, bits| {
+                word.fetch_and(!bits, Relaxed);
+                true
+            });
+        }
     }
 
     /// Calls `f` with each word of the bit map that the range touches; stops at the first false.

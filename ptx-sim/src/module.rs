@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::decode::{self, Names, Target, Variable};
+use crate::config::Limits;
+use crate::decode::{self, Names, Relocation, Target, Variable};
 use crate::error::LoadError;
-use crate::op::{BulkTo, Op, Program, Space as OpSpace};
+use crate::op::{BulkTo, Constant, Op, Program, Scope, ServiceName, Space as OpSpace, Special};
 use crate::parse::ast::{self, InitValue, Space};
 
 /// A module that was parsed, checked and decoded.
@@ -15,6 +16,8 @@ pub struct Module {
     pub(crate) programs: Vec<Program>,
     pub(crate) variables: Vec<Variable>,
     pub(crate) files: HashMap<u32, String>,
+    /// The number of `.target sm_…`; 0 if it is none.
+    target: u32,
     entries: BTreeMap<String, Entry>,
     text: String,
     line_starts: Vec<usize>,
@@ -42,10 +45,19 @@ pub struct Entry {
     pub(crate) shared: Vec<u32>,
     pub(crate) dynamic_shared: Vec<u32>,
     max_threads: Option<u64>,
-    /// Smallest store to shared and to global memory.
+    /// Smallest store to shared memory.
     pub(crate) shared_granule: u32,
-    pub(crate) global_granule: Option<u32>,
+    pub(crate) global_stores: bool,
     pub(crate) has_global_atomics: bool,
+    /// Whether it has what can order CTAs: fences, and strong accesses to global memory.
+    pub(crate) orders_clusters: bool,
+    pub(crate) needs_heap: bool,
+    pub(crate) prints: bool,
+    /// Whether it asks for the workspace of a cooperative grid.
+    pub(crate) needs_workspace: bool,
+    cluster: Option<[u32; 3]>,
+    /// Why it cannot be simulated, if it cannot.
+    pub(crate) refused: Option<LoadError>,
     smem_bytes: u64,
 }
 
@@ -70,6 +82,11 @@ impl Entry {
         !self.dynamic_shared.is_empty()
     }
 
+    /// CTAs of a cluster in x, y, z (`.reqnctapercluster`).
+    pub fn cluster(&self) -> Option<[u32; 3]> {
+        self.cluster
+    }
+
     /// Threads of a CTA that `.maxntid` or `.reqntid` allows.
     pub fn max_threads(&self) -> Option<u64> {
         self.max_threads
@@ -83,8 +100,30 @@ impl Module {
     /// [`LoadError`], with the line.
     pub fn parse(ptx: &str) -> Result<Module, LoadError> {
         let mut refused = Vec::new();
-        let module = Self::load(ptx, &mut refused)?;
-        match refused.into_iter().next() {
+        let module = Self::load(ptx, ptx, &mut refused)?;
+        match refused.into_iter().flatten().next() {
+            Some(first) => Err(first),
+            None => Ok(module),
+        }
+    }
+
+    /// Like [`Module::parse`], but what is refused ends only the launches of entries that can reach it.
+    ///
+    /// # Errors
+    /// [`LoadError`] for text that is no PTX.
+    pub fn parse_lazily(ptx: &str) -> Result<Module, LoadError> {
+        Self::load(ptx, ptx, &mut Vec::new())
+    }
+
+    /// Like [`Module::parse`], but looks at one entry and what it can reach only: of a module of many megabytes that takes
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// [`LoadError`], with the line.
+    pub fn parse_entry(ptx: &str, entry: &str) -> Result<Module, LoadError> {
+        let mut refused = Vec::new();
+        let module = Self::load(ptx, &crate::parse::only(ptx, entry), &mut refused)?;
+        match refused.into_iter().flatten().next() {
             Some(first) => Err(first),
             None => Ok(module),
         }
@@ -93,34 +132,51 @@ impl Module {
     /// Everything for which [`Module::parse`] refuses the text, each with its line; empty if it loads. What the grammar
     /// does not allow ends the list, as nothing after it can be told apart.
     pub fn refusals(ptx: &str) -> Vec<LoadError> {
-        let mut refused = Vec::new();
-        if let Err(error) = Self::load(ptx, &mut refused) {
-            refused.push(error);
-        }
+        let mut lists = Vec::new();
+        let loaded = Self::load(ptx, ptx, &mut lists);
+        let mut refused: Vec<LoadError> = lists.into_iter().flatten().chain(loaded.err()).collect();
         refused.sort_by_key(LoadError::line);
         refused
     }
 
-    fn load(ptx: &str, refused: &mut Vec<LoadError>) -> Result<Module, LoadError> {
+    /// Loads `source`, which is the text or what is wanted of it. `refused` becomes what is refused of each function.
+    fn load(text: &str, source: &str, refused: &mut Vec<Vec<LoadError>>) -> Result<Module, LoadError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let parsed = crate::parse::parse(ptx)?;
+        let parsed = crate::parse::parse(source)?;
         let functions = unique_functions(parsed.functions)?;
-        let names = names(&functions, &parsed.variables, parsed.target)?;
+        let mut names = names(&functions, &parsed.variables, parsed.target)?;
+        for (alias, name) in &parsed.aliases {
+            if let Some(index) = names.functions.get(name).copied() {
+                names.functions.insert(alias, index);
+            }
+        }
         let mut variables =
             parsed.variables.iter().map(|v| variable(v, &names)).collect::<Result<Vec<_>, _>>()?;
         let programs = decode::programs(&functions, &names, &mut variables, refused);
         let mut entries = BTreeMap::new();
         for (index, function) in functions.iter().enumerate().filter(|(_, f)| f.is_entry && f.body.is_some())
         {
-            if !refused.is_empty() {
-                break;
-            }
-            entries.insert(function.name.to_owned(), entry(index, function, &programs, &variables));
+            let reachable = reach(index, &programs);
+            let errors = refused.iter().zip(&reachable).filter(|(_, reached)| **reached);
+            let first = errors.flat_map(|(list, _)| list).next().cloned();
+            entries.insert(function.name.to_owned(), entry(index, function, &programs, &variables, first));
         }
-        let line_starts = std::iter::once(0).chain(ptx.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let files = parsed.files.iter().map(|(number, name)| (*number, (*name).to_owned())).collect();
         let id = NEXT.fetch_add(1, Relaxed);
-        Ok(Module { id, programs, variables, files, entries, text: ptx.to_owned(), line_starts })
+        let digits = parsed.target.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let target = digits.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+        Ok(Module { id, programs, variables, files, target, entries, text: text.to_owned(), line_starts })
+    }
+
+    /// The limits of the device that the module's `.target` names.
+    pub fn limits(&self) -> Limits {
+        match self.target {
+            80 | 87 => Limits::SM_80,
+            75..=89 | 120..=121 => Limits::SM_89,
+            90.. => Limits::SM_90,
+            _ => Limits::SM_80,
+        }
     }
 
     /// Names of the entries, in alphabetical order.
@@ -193,17 +249,21 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
         let at = init.len() as u32;
         let bits = match value {
             InitValue::Bits(bits) => *bits,
-            InitValue::Symbol { name, offset } => {
+            InitValue::Symbol { name, offset, mask } => {
                 let target = match (names.variables.get(name), names.functions.get(name)) {
                     (Some(index), _) => Target::Variable(*index),
                     (None, Some(index)) => Target::Function(*index),
                     _ => return Err(LoadError::Undeclared { line: variable.line, name: (*name).to_owned() }),
                 };
-                if element != 8 {
-                    let instruction = format!("address in {}-byte elements", element);
-                    return Err(LoadError::Unsupported { line: variable.line, instruction });
-                }
-                relocations.push((at, target, *offset));
+                let (shift, bytes) = match mask {
+                    Some(mask) => (mask.trailing_zeros() % 64, 1),
+                    None if element == 8 => (0, 8),
+                    None => {
+                        let instruction = format!("address in {element}-byte elements");
+                        return Err(LoadError::Unsupported { line: variable.line, instruction });
+                    }
+                };
+                relocations.push(Relocation { at, target, offset: *offset, shift, bytes });
                 0
             }
         };
@@ -218,7 +278,13 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
     Ok(Variable { name, space, align, bytes, is_extern: variable.is_extern, init, relocations })
 }
 
-fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], variables: &[Variable]) -> Entry {
+fn entry(
+    index: usize,
+    function: &ast::Function<'_>,
+    programs: &[Program],
+    variables: &[Variable],
+    refused: Option<LoadError>,
+) -> Entry {
     let reachable = reach(index, programs);
     let reached = || programs.iter().zip(&reachable).filter(|(_, r)| **r).map(|(p, _)| p);
     let mut used: Vec<u32> = reached().flat_map(|p| p.variables.iter().copied()).collect();
@@ -244,9 +310,32 @@ fn entry(index: usize, function: &ast::Function<'_>, programs: &[Program], varia
         smem_bytes,
         max_threads: function.max_threads,
         shared_granule: stores(OpSpace::Shared).unwrap_or(4),
-        global_granule: stores(OpSpace::Global),
+        global_stores: stores(OpSpace::Global).is_some(),
+        orders_clusters: insts().any(|i| orders_clusters(&i.op)),
+        needs_heap: insts().any(|i| is_service(&i.op, ServiceName::Malloc)),
+        prints: insts().any(|i| is_service(&i.op, ServiceName::Printf)),
+        needs_workspace: reached()
+            .flat_map(|p| &p.constants)
+            .any(|c| matches!(c.value, Constant::Special(Special::Workspace(_)))),
+        cluster: function.cluster,
+        refused,
         has_global_atomics: insts().any(|i| matches!(&i.op, Op::Atomic(a) if a.space != OpSpace::Shared)),
         reachable,
+    }
+}
+
+fn is_service(op: &Op, name: ServiceName) -> bool {
+    matches!(op, Op::Service(service) if service.name == name)
+}
+
+/// Whether an instruction can bring what two CTAs do in order.
+fn orders_clusters(op: &Op) -> bool {
+    let elsewhere = |space| matches!(space, OpSpace::Global | OpSpace::Generic);
+    match op {
+        Op::Fence(scope) => *scope > Scope::Cta,
+        Op::Load(access) | Op::Store(access) => access.order.is_strong() && elsewhere(access.space),
+        Op::Atomic(atomic) => elsewhere(atomic.space) && (atomic.order.acquires || atomic.order.releases),
+        _ => false,
     }
 }
 
@@ -259,15 +348,19 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::StoreMatrix(_) => (OpSpace::Shared, 16),
         Op::Mbarrier(op) => (op.space, 8),
         Op::Bulk(op) => match (&op.to, op.bytes) {
-            (BulkTo::Shared { .. }, _) => (OpSpace::Shared, 16),
+            (BulkTo::Shared { .. } | BulkTo::Peer { .. }, _) => (OpSpace::Shared, 16),
             (BulkTo::Global, Some(_)) => (OpSpace::Global, 16),
             // A row may end after any element.
             (BulkTo::Global, None) => (OpSpace::Global, 1),
         },
-        Op::WmmaStore(access) => (access.space, u32::from(access.ty.bits()) / 8),
+        Op::StoreAsync(op) => (OpSpace::Cluster, op.element_bytes.into()),
+        Op::TensorMapReplace(op) => (op.space, 1),
+        Op::TensorMapCopy { .. } => (OpSpace::Global, 16),
+        Op::WmmaStore(access) => (access.space, access.ty.bits as u32 / 8),
         _ => return None,
     };
-    (to == space || to == OpSpace::Generic).then_some(bytes)
+    let shared = space == OpSpace::Shared && to == OpSpace::Cluster;
+    (to == space || to == OpSpace::Generic || shared).then_some(bytes)
 }
 
 fn reach(index: usize, programs: &[Program]) -> Vec<bool> {

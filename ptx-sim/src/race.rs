@@ -1,189 +1,261 @@
-//! Global-memory races between the CTAs of a grid: a cell for every granule remembers who wrote and who read it.
+//! Global-memory races: what is known of every block of 16 bytes, who wrote its bytes and who has read them since.
+//!
+//! In a kernel without any synchronisation between CTAs nothing orders two clusters; then of bytes that two of them have read
+//! no more need be known.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// More than one CTA has read the granule.
-const MANY: u32 = 0xffff;
-/// The writer's tag of a granule that only atomic operations have changed.
-const ATOMIC: u32 = 0xffff;
+use crate::mark::{Mark, Who};
+
+/// Bytes of a block, and blocks of a page.
+const BLOCK: u64 = 16;
+const PAGE: u64 = 256;
+/// Accesses that are remembered of one block; of more the oldest read is dropped.
+const MOST: usize = 192;
 
 /// What an access collides with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Collision {
     pub(crate) write: bool,
-    /// Tag of the other CTA; `None` if several read.
-    pub(crate) cta: Option<u32>,
+    /// Cluster of the other access, and the access.
+    pub(crate) group: u32,
+    pub(crate) past: Mark,
     /// Where in the allocation the two meet.
     pub(crate) offset: u64,
+    /// Whether hardware forgives it.
+    pub(crate) forgiven: Option<&'static str>,
 }
 
-/// How a CTA accesses a granule.
+/// How global memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RaceAccess {
     Read,
-    Write,
-    /// Collides with the plain accesses of others only.
-    Atomic,
+    /// A write, and whether it changes nothing.
+    Write {
+        same_value: bool,
+    },
 }
 
-/// A granule whose first access of certain kinds is looked for.
+/// A past access to some bytes of a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) offset: u64,
-    pub(crate) accesses: [Option<RaceAccess>; 2],
+struct Entry {
+    mark: Mark,
+    group: u32,
+    bytes: u16,
+    write: bool,
 }
 
-/// Cells of one allocation. A cell holds the writer in its low half and the reader in its high half, as tags.
+#[derive(Debug, Default)]
+struct Block {
+    entries: Vec<Entry>,
+    /// Bytes that several clusters have read, where nothing can order these.
+    read_by_many: u16,
+}
+
+type Page = Mutex<Vec<Block>>;
+
+/// What is known about one allocation.
 #[derive(Debug, Default)]
 pub(crate) struct RaceShadow {
-    granule: u64,
-    cells: Vec<AtomicU32>,
-    wanted: Option<Wanted>,
-}
-
-/// The tag of a CTA: 1 to 65534. CTAs that share a tag are not told apart, which misses races but invents none.
-pub(crate) fn tag(cta: u64) -> u32 {
-    (cta % 65534) as u32 + 1
+    pages: Vec<OnceLock<Box<Page>>>,
 }
 
 impl RaceShadow {
-    /// Forgets everything and takes a new granule; `None` watches nothing.
-    pub(crate) fn reset(&mut self, granule: Option<u32>, bytes: u64) {
-        self.granule = granule.unwrap_or(1).into();
-        self.wanted = None;
-        let length = if granule.is_some() { bytes.div_ceil(self.granule) as usize } else { 0 };
-        if self.cells.len() == length {
-            self.cells.iter_mut().for_each(|c| *c.get_mut() = 0);
-        } else {
-            self.cells = std::iter::repeat_with(|| AtomicU32::new(0)).take(length).collect();
-        }
+    /// Forgets everything; watches from now on, or not at all.
+    pub(crate) fn reset(&mut self, watches: bool, bytes: u64) {
+        let pages = if watches { bytes.div_ceil(BLOCK * PAGE) as usize } else { 0 };
+        self.pages = std::iter::repeat_with(OnceLock::new).take(pages).collect();
     }
 
-    /// Forgets everything; the first access that is wanted will count as a collision.
-    pub(crate) fn look_for(&mut self, wanted: Wanted) {
-        self.cells = Vec::new();
-        self.wanted = Some(wanted);
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.pages.is_empty()
     }
 
-    /// Notes an access by the CTA of that tag.
+    /// Notes an access of at most 16 bytes. `ordered` says whether clusters can be in order at all.
     #[inline]
     pub(crate) fn note(
         &self,
         access: RaceAccess,
         offset: u64,
         bytes: u32,
-        tag: u32,
+        who: &Who<'_>,
+        ordered: bool,
     ) -> Result<(), Collision> {
-        if self.cells.is_empty() {
-            return self.seek(access, offset, bytes);
+        if self.pages.is_empty() {
+            return Ok(());
         }
-        let first = offset / self.granule;
-        let last = (offset + u64::from(bytes) - 1) / self.granule;
-        let cells = self.cells[first as usize..=last as usize].iter().zip(first..);
-        for (cell, index) in cells {
-            let noted = match access {
-                RaceAccess::Read => read(cell, tag),
-                RaceAccess::Write => write(cell, tag),
-                RaceAccess::Atomic => atomic(cell, tag),
+        let mut at = offset;
+        let end = offset + u64::from(bytes);
+        let mut outcome = Ok(());
+        while at < end {
+            let until = end.min((at / BLOCK + 1) * BLOCK);
+            let mask = ((1u32 << (until - at)) - 1) << (at % BLOCK);
+            let page = self.pages[(at / (BLOCK * PAGE)) as usize].get_or_init(|| {
+                Box::new(Mutex::new(std::iter::repeat_with(Block::default).take(PAGE as usize).collect()))
+            });
+            let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
+            let block = &mut page[(at / BLOCK % PAGE) as usize];
+            let noted = block.note(access, mask as u16, who, ordered);
+            if let Err((entry, forgiven)) = noted {
+                let first = u64::from((entry.bytes & mask as u16).trailing_zeros());
+                let found = Collision {
+                    write: entry.write,
+                    group: entry.group,
+                    past: entry.mark,
+                    offset: at / BLOCK * BLOCK + first,
+                    forgiven,
+                };
+                if forgiven.is_none() {
+                    return Err(found);
+                }
+                outcome = Err(found);
+            }
+            at = until;
+        }
+        outcome
+    }
+}
+
+impl Block {
+    fn note(
+        &mut self,
+        access: RaceAccess,
+        bytes: u16,
+        who: &Who<'_>,
+        ordered: bool,
+    ) -> Result<(), (Entry, Option<&'static str>)> {
+        let write = access != RaceAccess::Read;
+        if !write && bytes & !self.read_by_many == 0 {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        let overlapping = self.entries.iter().filter(|e| e.bytes & bytes != 0 && (write || e.write));
+        for entry in overlapping {
+            if !who.collides(&entry.mark, entry.group) {
+                continue;
+            }
+            let same_instruction =
+                entry.group == who.group && entry.mark.agent == who.agent && entry.mark.line == who.line;
+            let same_value = entry.write && access == RaceAccess::Write { same_value: true };
+            if same_value && same_instruction {
+                continue;
+            }
+            let forgiven = if same_value {
+                Some("both write the same value")
+            } else if who.nearly_ordered(&entry.mark, entry.group) {
+                Some("a fence is missing between the read of the flag and this access")
+            } else {
+                None
             };
-            if let Err((write, cta)) = noted {
-                return Err(Collision { write, cta, offset: offset.max(index * self.granule) });
+            outcome = Err((*entry, forgiven));
+            if forgiven.is_none() {
+                return outcome;
             }
         }
-        Ok(())
+        self.remember(Entry { mark: who.mark(), group: who.group, bytes, write }, who, ordered);
+        outcome
     }
 
-    fn seek(&self, access: RaceAccess, offset: u64, bytes: u32) -> Result<(), Collision> {
-        match self.wanted {
-            Some(wanted)
-                if wanted.accesses.contains(&Some(access))
-                    && offset / self.granule <= wanted.offset / self.granule
-                    && wanted.offset / self.granule <= (offset + u64::from(bytes) - 1) / self.granule =>
-            {
-                Err(Collision { write: access != RaceAccess::Read, cta: None, offset: wanted.offset })
+    fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
+        if new.write && new.mark.scope.is_none() {
+            // Whoever comes after this write comes after what came before it.
+            for entry in &mut self.entries {
+                entry.bytes &= !new.bytes;
             }
-            _ => Ok(()),
+            self.entries.retain(|e| e.bytes != 0);
+            self.read_by_many &= !new.bytes;
+            self.entries.push(new);
+            return;
         }
+        if !new.write && !ordered && new.mark.scope.is_none() {
+            let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.scope.is_none();
+            let shared = self.entries.iter().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;
+            // This second reader is remembered too: a writer collides with one of the two at least.
+            self.read_by_many |= shared;
+        }
+        for entry in &mut self.entries {
+            let alike = entry.write == new.write
+                && entry.group == new.group
+                && entry.mark.agent == new.mark.agent
+                && entry.mark.scope.is_some() == new.mark.scope.is_some();
+            if !alike || entry.bytes & !new.bytes != 0 {
+                continue;
+            }
+            let same_time = entry.mark.clock == new.mark.clock && entry.mark.barriers == new.mark.barriers;
+            if same_time && entry.bytes == new.bytes && new.mark.lanes != 0 {
+                entry.mark.lanes |= new.mark.lanes;
+                return;
+            }
+            if entry.mark.clock < who.synced || entry.mark.lanes & !new.mark.lanes == 0 {
+                *entry = new;
+                return;
+            }
+        }
+        if self.entries.len() >= MOST
+            && let Some(oldest) = self.entries.iter().position(|e| !e.write)
+        {
+            self.entries.remove(oldest);
+        }
+        self.entries.push(new);
     }
-}
-
-/// Whether the other access writes, and its CTA's tag less one where it is one CTA.
-type Other = (bool, Option<u32>);
-
-#[inline]
-fn read(cell: &AtomicU32, tag: u32) -> Result<(), Other> {
-    let old = cell.load(Relaxed);
-    let (writer, reader) = (old & 0xffff, old >> 16);
-    if writer != 0 && writer != tag {
-        return Err((true, (writer != ATOMIC).then(|| writer - 1)));
-    }
-    if reader != tag && reader != MANY {
-        let mark = |old: u32| Some(old & 0xffff | (if old >> 16 == 0 { tag } else { MANY }) << 16);
-        let _ = cell.fetch_update(Relaxed, Relaxed, mark);
-    }
-    Ok(())
-}
-
-#[inline]
-fn write(cell: &AtomicU32, tag: u32) -> Result<(), Other> {
-    let (writer, reader) = replace_writer(cell, tag);
-    if writer != 0 && writer != tag {
-        return Err((true, (writer != ATOMIC).then(|| writer - 1)));
-    }
-    by_another_reader(reader, tag)
-}
-
-#[inline]
-fn atomic(cell: &AtomicU32, tag: u32) -> Result<(), Other> {
-    let (writer, reader) = replace_writer(cell, ATOMIC);
-    if writer != 0 && writer != ATOMIC && writer != tag {
-        return Err((true, Some(writer - 1)));
-    }
-    by_another_reader(reader, tag)
-}
-
-/// The writer and the reader that the cell held.
-#[inline]
-fn replace_writer(cell: &AtomicU32, tag: u32) -> (u32, u32) {
-    let old = match cell.fetch_update(Relaxed, Relaxed, |old| Some(old & !0xffff | tag)) {
-        Ok(old) | Err(old) => old,
-    };
-    (old & 0xffff, old >> 16)
-}
-
-fn by_another_reader(reader: u32, tag: u32) -> Result<(), Other> {
-    if reader != 0 && reader != tag { Err((false, (reader != MANY).then(|| reader - 1))) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::RaceAccess::{Atomic, Read, Write};
     use super::*;
+    use crate::clock::{Clock, Released};
+    use crate::op::Scope;
+    use std::sync::Arc;
+
+    fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {
+        let (now, synced, proxy, order, lanes) = (1, 1, None, None, 1 << lane);
+        Who { agent, group, lane, lanes, line: 7 + group, scope, clock, now, synced, proxy, order, warps: 4 }
+    }
+
+    const WRITE: RaceAccess = RaceAccess::Write { same_value: false };
 
     #[test]
-    fn only_accesses_of_two_ctas_with_a_write_collide() {
+    fn only_unordered_accesses_with_a_write_collide() {
         let mut shadow = RaceShadow::default();
-        shadow.reset(Some(4), 64);
-        let (a, b) = (tag(0), tag(1));
-        let collision = |write, cta, offset| Err(Collision { write, cta, offset });
-        assert!(shadow.note(Read, 0, 16, a).is_ok() && shadow.note(Read, 0, 16, b).is_ok());
-        assert_eq!(shadow.note(Write, 12, 4, a), collision(false, None, 12));
-        assert!(shadow.note(Write, 16, 4, a).is_ok() && shadow.note(Read, 16, 4, a).is_ok());
-        assert_eq!(shadow.note(Read, 16, 4, b), collision(true, Some(0), 16));
-        assert!(shadow.note(Write, 20, 4, b).is_ok());
-        assert_eq!(shadow.note(Write, 20, 4, a), collision(true, Some(1), 20));
-        shadow.reset(Some(4), 64);
-        assert!(shadow.note(Write, 20, 4, a).is_ok());
-        assert!(shadow.note(Atomic, 32, 4, a).is_ok() && shadow.note(Atomic, 32, 4, b).is_ok());
-        assert_eq!(shadow.note(Read, 24, 16, b), collision(true, None, 32));
+        shadow.reset(true, 64);
+        let none = Clock::default();
+        let (a, b) = (who(0, 0, 0, &none, None), who(1, 0, 0, &none, None));
+        let note = |access, at, bytes, who: &Who<'_>| shadow.note(access, at, bytes, who, false);
+        assert!(note(RaceAccess::Read, 0, 16, &a).is_ok() && note(RaceAccess::Read, 0, 16, &b).is_ok());
+        let collision = note(WRITE, 12, 4, &a).unwrap_err();
+        assert_eq!((collision.write, collision.offset), (false, 12));
+        assert!(note(WRITE, 16, 4, &a).is_ok() && note(RaceAccess::Read, 16, 4, &a).is_ok());
+        assert!(note(RaceAccess::Read, 18, 1, &b).is_err_and(|c| c.write && c.offset == 18));
+        assert!(note(RaceAccess::Read, 20, 4, &b).is_ok());
+        // Another lane of the warp, and another warp of the CTA.
+        assert!(note(RaceAccess::Read, 16, 4, &who(0, 0, 1, &none, None)).is_err());
+        assert!(note(RaceAccess::Read, 16, 4, &who(0, 1, 0, &none, None)).is_err());
     }
 
     #[test]
-    fn the_first_wanted_access_is_found() {
+    fn atomics_collide_only_beyond_their_scopes_and_with_plain_accesses() {
         let mut shadow = RaceShadow::default();
-        shadow.reset(Some(4), 64);
-        shadow.look_for(Wanted { offset: 20, accesses: [Some(Write), None] });
-        assert!(shadow.note(Read, 16, 16, 1).is_ok() && shadow.note(Write, 24, 4, 1).is_ok());
-        assert_eq!(shadow.note(Write, 16, 8, 1), Err(Collision { write: true, cta: None, offset: 20 }));
+        shadow.reset(true, 64);
+        let none = Clock::default();
+        let note = |access, at, who: &Who<'_>| shadow.note(access, at, 4, who, true);
+        assert!(note(WRITE, 0, &who(0, 0, 0, &none, Some(Scope::Gpu))).is_ok());
+        assert!(note(WRITE, 0, &who(1, 0, 0, &none, Some(Scope::Gpu))).is_ok());
+        assert!(note(WRITE, 0, &who(2, 0, 0, &none, Some(Scope::Cta))).is_err());
+        assert!(note(RaceAccess::Read, 0, &who(1, 0, 0, &none, None)).is_err());
+    }
+
+    #[test]
+    fn what_was_acquired_is_in_order() {
+        let mut shadow = RaceShadow::default();
+        shadow.reset(true, 64);
+        let (none, mut released, mut seen) = (Clock::default(), Clock::default(), Clock::default());
+        released.see(0, 1);
+        assert!(shadow.note(WRITE, 0, 4, &who(0, 0, 0, &none, None), true).is_ok());
+        let released = Released { group: 0, clock: Arc::new(released) };
+        seen.acquire_nearly(1, &released);
+        let nearly = shadow.note(RaceAccess::Read, 0, 4, &who(1, 0, 0, &seen, None), true);
+        assert!(nearly.is_err_and(|c| c.forgiven.is_some()));
+        seen.acquire(1, &released);
+        assert!(shadow.note(RaceAccess::Read, 0, 4, &who(1, 0, 0, &seen, None), true).is_ok());
     }
 }

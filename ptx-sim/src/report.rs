@@ -159,6 +159,8 @@ pub struct Report {
     pub local_bytes: u64,
     /// Most `cp.async` groups in flight when a warp waited.
     pub async_groups: u32,
+    /// Broken rules that today's hardware forgives, each once.
+    pub warnings: Vec<crate::finding::Finding>,
 }
 
 impl Report {
@@ -222,6 +224,7 @@ impl Report {
             bulk_store_bytes: counters.bulk_store_bytes,
             local_bytes: counters.local_bytes,
             async_groups: counters.async_groups,
+            warnings: Vec::new(),
         }
     }
 }
@@ -253,6 +256,10 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::Pack(_)
         | Op::Unpack(_)
         | Op::Timer(..)
+        | Op::Rare(..)
+        | Op::MapRank { .. }
+        | Op::RankOf { .. }
+        | Op::Set(_)
         | Op::Nothing => InstructionClass::Integer,
         Op::Float(op, _) if is_special(*op) => InstructionClass::Special,
         Op::Float(..) => InstructionClass::Float,
@@ -260,7 +267,7 @@ fn class_of(op: &Op) -> InstructionClass {
         Op::Convert(..) | Op::Cvt(_) | Op::CvtPack { .. } => InstructionClass::Convert,
         Op::Load(access) | Op::Store(access) => match access.space {
             Space::Global | Space::Generic => InstructionClass::Global,
-            Space::Shared => InstructionClass::Shared,
+            Space::Shared | Space::Cluster => InstructionClass::Shared,
             Space::Local | Space::Param | Space::Frame => InstructionClass::Local,
         },
         Op::WmmaLoad(access) | Op::WmmaStore(access) if access.space != Space::Shared => {
@@ -274,6 +281,9 @@ fn class_of(op: &Op) -> InstructionClass {
         | Op::WaitGroup(_)
         | Op::Bulk(_)
         | Op::CommitBulk
+        | Op::StoreAsync(_)
+        | Op::TensorMapReplace(_)
+        | Op::TensorMapCopy { .. }
         | Op::WaitBulk { .. } => InstructionClass::AsyncCopy,
         Op::Mma(_) | Op::WmmaMma(_) | Op::Wgmma(_) => InstructionClass::Tensor,
         Op::Shuffle(_) | Op::Collective(_) | Op::ActiveMask(_) | Op::MoveMatrix { .. } => {
@@ -281,7 +291,9 @@ fn class_of(op: &Op) -> InstructionClass {
         }
         Op::Barrier(_)
         | Op::WarpBarrier(_)
-        | Op::Fence
+        | Op::Fence(_)
+        | Op::ClusterArrive { .. }
+        | Op::ClusterWait { .. }
         | Op::Mbarrier(_)
         | Op::CopyArrive(_)
         | Op::MbarrierFence
@@ -292,6 +304,10 @@ fn class_of(op: &Op) -> InstructionClass {
         Op::Branch { .. }
         | Op::BranchTable { .. }
         | Op::Call(_)
+        | Op::Service(_)
+        | Op::Alloca { .. }
+        | Op::StackSave(_)
+        | Op::StackRestore(_)
         | Op::Return
         | Op::Exit
         | Op::Trap

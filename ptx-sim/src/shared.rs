@@ -2,34 +2,18 @@
 //! is on its way to it. Two accesses are ordered if a barrier lies between them; each warp carries a vector clock, which
 //! barriers join. Bulk copies and `wgmma` access it through the async proxy, as agents of their own (`clock.rs`).
 
-use crate::clock::{Agent, Clock};
+use crate::clock::Clock;
 use crate::config::Checks;
-use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
-use crate::lane_order::LaneOrder;
+use crate::finding::{Fault, FindingKind, OtherAccess, Outcome, Severity};
+use crate::mark::{Mark, Reads, Who};
 use crate::memory::Words;
 use crate::window::SHARED_BASE;
 
-/// A past access.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mark {
-    /// The agent's time at the access; 0 for no access.
-    clock: u32,
-    /// PTX line.
-    line: u32,
-    /// Lanes that took part; none for an access of the async proxy.
-    lanes: u32,
-    agent: Agent,
-    strong: bool,
-    /// Barriers of some of the warp's lanes before it.
-    barriers: u8,
-}
-
 /// What is known about a granule.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Cell {
     write: Mark,
-    /// The latest reads of three agents: as many warpgroups may read a tile at once.
-    reads: [Mark; 3],
+    reads: Reads,
     /// Asynchronous copies on their way, and the PTX line of the latest.
     pending: u32,
     pending_line: u32,
@@ -37,47 +21,33 @@ struct Cell {
     mbarrier: bool,
 }
 
-/// Who accesses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Who<'c> {
-    pub(crate) warp: u32,
-    pub(crate) lane: usize,
-    /// Lanes that take part in the access; more than one where they act together.
-    pub(crate) lanes: u32,
-    pub(crate) line: u32,
-    /// Volatile or atomic: does not race with others of its kind.
-    pub(crate) strong: bool,
-    /// The vector clock of the warp.
-    pub(crate) clock: &'c Clock,
-    /// The warp's own time, and its time when all of its lanes were last in order with each other.
-    pub(crate) now: u32,
-    pub(crate) synced: u32,
-    /// The agent and time as which the async proxy accesses; `None` for the generic proxy.
-    pub(crate) proxy: Option<(Agent, u32)>,
-    /// The order among its lanes, where barriers of some of them gave one.
-    pub(crate) order: Option<&'c LaneOrder>,
-}
-
 /// Shared memory with its shadow.
 #[derive(Debug)]
 pub(crate) struct Shared {
     words: Vec<u32>,
     bytes: u64,
+    /// Whether the kernel uses the bytes before its own, which the system keeps.
+    reserved: bool,
     granule: u64,
     cells: Vec<Cell>,
+    /// A bit for every byte that holds what nobody defined; empty where there is none.
+    dark: Vec<u32>,
     checks: Checks,
 }
 
 impl Shared {
     /// `bytes` of unwritten memory, watched in granules of the smallest access that the kernel makes.
-    pub(crate) fn new(bytes: u64, granule: u32, checks: Checks) -> Self {
+    pub(crate) fn new(bytes: u64, granule: u32, checks: Checks, reserved: bool) -> Self {
         let watched = checks.shared_races || checks.initialized || checks.async_copies;
-        let cells = if watched { bytes.div_ceil(granule.into()) as usize } else { 0 };
+        let all = if reserved { bytes.next_multiple_of(16) + SHARED_BASE } else { bytes };
+        let cells = if watched { all.div_ceil(granule.into()) as usize } else { 0 };
         Shared {
-            words: vec![0; bytes.div_ceil(4) as usize],
+            words: vec![0; all.div_ceil(4) as usize],
             bytes,
+            reserved,
             granule: granule.into(),
             cells: vec![Cell::default(); cells],
+            dark: Vec::new(),
             checks,
         }
     }
@@ -88,6 +58,10 @@ impl Shared {
         let offset = address.wrapping_sub(SHARED_BASE);
         if offset < self.bytes && u64::from(bytes) <= self.bytes - offset {
             return Ok(Some(offset));
+        }
+        if self.reserved && address.saturating_add(bytes.into()) <= SHARED_BASE {
+            // The bytes that the system keeps lie behind all others here.
+            return Ok(Some(self.bytes.next_multiple_of(16) + address));
         }
         if self.checks.bounds { Err(Fault::at(FindingKind::OutOfBounds, lane, address)) } else { Ok(None) }
     }
@@ -125,6 +99,42 @@ impl Shared {
         }
     }
 
+    /// Whether the memory holds these bytes already.
+    pub(crate) fn holds(&self, offset: u64, bytes: u32, words: &Words) -> bool {
+        let mut wanted = *words;
+        trim(&mut wanted, bytes);
+        self.load(offset, bytes) == wanted
+    }
+
+    /// The bytes of the range that nobody wrote, or that hold what nobody defined.
+    pub(crate) fn unwritten(&self, offset: u64, bytes: u32) -> u32 {
+        if !self.checks.initialized || self.cells.is_empty() {
+            return 0;
+        }
+        let dark = |byte: u64| {
+            self.cells[(byte / self.granule) as usize].write.clock == 0 && !self.is_reserved(byte)
+                || self.dark.get((byte / 32) as usize).is_some_and(|w| w >> (byte % 32) & 1 == 1)
+        };
+        (0..bytes).filter(|b| dark(offset + u64::from(*b))).fold(0, |m, b| m | 1 << b)
+    }
+
+    fn is_reserved(&self, byte: u64) -> bool {
+        self.reserved && byte >= self.bytes.next_multiple_of(16)
+    }
+
+    /// Says which bytes of a range hold what nobody defined.
+    pub(crate) fn shade(&mut self, offset: u64, bytes: u32, mask: u32) {
+        if mask == 0 && self.dark.is_empty() {
+            return;
+        }
+        self.dark.resize(self.words.len().div_ceil(8), 0);
+        for byte in 0..bytes {
+            let at = offset + u64::from(byte);
+            let word = &mut self.dark[(at / 32) as usize];
+            *word = *word & !(1 << (at % 32)) | (mask >> byte & 1) << (at % 32);
+        }
+    }
+
     fn cells(&mut self, offset: u64, bytes: u32) -> impl Iterator<Item = (u64, &mut Cell)> {
         let granule = self.granule;
         let range = if self.cells.is_empty() {
@@ -156,7 +166,7 @@ impl Shared {
             }
             if checks.shared_races {
                 check_order(address, &cell.write, true, who)?;
-                note(cell, who);
+                cell.reads.note(who);
             }
             if checks.async_copies {
                 check_proxy(address, &cell.write, who)?;
@@ -174,6 +184,7 @@ impl Shared {
     pub(crate) fn note_write(&mut self, offset: u64, bytes: u32, words: &Words, who: &Who<'_>) -> Outcome {
         let checks = self.checks;
         let repeats = self.load(offset, bytes) == *words;
+        let mut warning = Ok(());
         for (address, cell) in self.cells(offset, bytes) {
             if checks.async_copies && cell.pending > 0 {
                 return Err(pending(address, cell, who));
@@ -181,13 +192,16 @@ impl Shared {
             if cell.mbarrier {
                 return Err(opaque(address, who));
             }
-            check_write(&checks, address, cell, repeats, who)?;
+            match check_write(&checks, address, cell, repeats, who) {
+                Err(fault) if fault.severity == Severity::Warning => warning = Err(fault),
+                outcome => outcome?,
+            }
             if checks.async_copies {
                 check_proxy(address, &cell.write, who)?;
             }
-            cell.write = mark(who);
+            cell.write = who.mark();
         }
-        Ok(())
+        warning
     }
 
     /// Notes the start of an asynchronous copy: like a write, and nobody may touch the granules until it is waited for.
@@ -219,7 +233,7 @@ impl Shared {
         let checks = self.checks;
         for (address, cell) in self.cells(offset, 8) {
             check_write(&checks, address, cell, false, who)?;
-            cell.write = mark(who);
+            cell.write = who.mark();
             cell.mbarrier = valid;
         }
         Ok(())
@@ -233,31 +247,68 @@ impl Shared {
             .try_for_each(|(address, cell)| check_order(address, &cell.write, true, who))
     }
 
+    /// An access by agents outside `own` that a clock has not seen: its address, and whether it wrote.
+    pub(crate) fn unseen(&self, own: std::ops::Range<u16>, clock: &Clock) -> Option<(u64, Mark, bool)> {
+        let unseen = |mark: &Mark| {
+            mark.clock != 0
+                && mark.lanes != 0
+                && !own.contains(&mark.agent)
+                && !clock.covers(mark.agent, mark.clock, mark.lanes)
+        };
+        self.cells.iter().zip(0u64..).find_map(|(cell, index)| {
+            let address = index * self.granule + SHARED_BASE;
+            let read = cell.reads.iter().find(|m| unseen(m)).map(|m| (address, *m, false));
+            read.or_else(|| unseen(&cell.write).then_some((address, cell.write, true)))
+        })
+    }
+
     /// Notes that the issuing thread has waited for a copy: from here on it is a write by that thread.
     pub(crate) fn note_landed(&mut self, offset: u64, bytes: u32, who: &Who<'_>) {
         for (_, cell) in self.cells(offset, bytes) {
             cell.pending = cell.pending.saturating_sub(1);
             let line = cell.pending_line;
-            cell.write = Mark { line, ..mark(who) };
+            cell.write = Mark { line, ..who.mark() };
         }
     }
 }
 
-fn check_write(checks: &Checks, address: u64, cell: &Cell, repeats: bool, who: &Who<'_>) -> Outcome {
+/// Zeroes what lies beyond the bytes.
+pub(crate) fn trim(words: &mut Words, bytes: u32) {
+    for (at, word) in words.iter_mut().enumerate() {
+        let left = (bytes as usize).saturating_sub(4 * at).min(4);
+        if left < 4 {
+            *word &= ((1u64 << (8 * left)) - 1) as u32;
+        }
+    }
+}
+
+fn check_write(checks: &Checks, address: u64, cell: &mut Cell, repeats: bool, who: &Who<'_>) -> Outcome {
     if !checks.shared_races {
         return Ok(());
     }
-    let same_instruction = u32::from(cell.write.agent) == who.warp && cell.write.line == who.line;
+    let same_instruction = cell.write.agent == who.agent && cell.write.line == who.line;
+    let mut warning = Ok(());
     if !(repeats && same_instruction) {
-        check_order(address, &cell.write, true, who)?;
+        match check_order(address, &cell.write, true, who) {
+            // Whichever comes last, the memory holds the same.
+            Err(fault) if repeats && fault.kind == FindingKind::SharedRace => {
+                warning = Err(fault.warning("both write the same value"));
+            }
+            outcome => outcome?,
+        }
     }
-    cell.reads.iter().try_for_each(|read| check_order(address, read, false, who))
+    cell.reads.iter().try_for_each(|read| check_order(address, read, false, who))?;
+    if who.scope.is_none() {
+        // Whoever comes after this write comes after those reads.
+        cell.reads.clear();
+    }
+    warning
 }
 
 /// The fault of a past access that is not ordered before this one.
 #[inline]
 fn check_order(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome {
-    if collides(past, who) { Err(race(address, past, write, who)) } else { Ok(()) }
+    if who.collides(past, who.group) { Err(race(address, past, write, who)) } else { Ok(()) }
 }
 
 /// The async proxy sees a generic write only through a proxy fence (PTX ISA §8.6).
@@ -270,52 +321,6 @@ fn check_proxy(address: u64, write: &Mark, who: &Who<'_>) -> Outcome {
     let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, address);
     fault.other = Some(other(write, true));
     Err(fault)
-}
-
-fn mark(who: &Who<'_>) -> Mark {
-    let (line, strong) = (who.line, who.strong);
-    match who.proxy {
-        Some((agent, clock)) => Mark { clock, line, lanes: 0, agent, strong, barriers: 0 },
-        None => {
-            let barriers = who.order.map_or(0, LaneOrder::barriers);
-            Mark { clock: who.now, line, lanes: who.lanes, agent: who.warp as Agent, strong, barriers }
-        }
-    }
-}
-
-/// Whether a past access is not ordered before this one.
-#[inline]
-fn collides(past: &Mark, who: &Who<'_>) -> bool {
-    if past.clock == 0 || past.strong && who.strong {
-        return false;
-    }
-    if u32::from(past.agent) != who.warp {
-        return !who.clock.covers(past.agent, past.clock, past.lanes);
-    }
-    // Within a warp a lane is ordered with itself, and lanes with each other by a warp barrier.
-    past.clock >= who.synced
-        && (past.lanes | who.lanes).count_ones() > 1
-        && !who.order.is_some_and(|order| order.ordered(past.lanes, past.barriers, who.lanes))
-}
-
-#[inline]
-fn note(cell: &mut Cell, who: &Who<'_>) {
-    let now = mark(who);
-    let reads = &mut cell.reads;
-    if let Some(at) = reads.iter().position(|r| r.clock != 0 && r.agent == now.agent) {
-        let first = &mut reads[at];
-        let replaced = first.clock != now.clock
-            || who.order.is_some_and(|order| order.ordered(first.lanes, first.barriers, now.lanes));
-        if replaced {
-            *first = now;
-        } else {
-            // Of all these reads the earliest count stands, which may miss a race but invents none.
-            *first = Mark { lanes: first.lanes | now.lanes, barriers: first.barriers, ..now };
-        }
-        return;
-    }
-    reads.rotate_right(1);
-    reads[0] = now;
 }
 
 fn pending(address: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
@@ -334,6 +339,9 @@ fn race(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Box<Fault> {
     let kind = if past.lanes == 0 { FindingKind::AsyncPending } else { FindingKind::SharedRace };
     let mut fault = Fault::at(kind, who.lane, address);
     fault.other = Some(other(past, write));
+    if who.nearly_ordered(past, who.group) {
+        return fault.warning("a fence is missing between the read of the flag and this access");
+    }
     fault
 }
 
@@ -345,6 +353,7 @@ fn other(past: &Mark, write: bool) -> OtherAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Agent;
 
     fn clock(times: &[u32]) -> Clock {
         let mut clock = Clock::default();
@@ -353,13 +362,14 @@ mod tests {
     }
 
     fn who(warp: u32, lane: usize, clock: &Clock, now: u32) -> Who<'_> {
-        let (lanes, synced) = (1 << lane, now);
-        Who { warp, lane, lanes, line: 7, strong: false, clock, now, synced, proxy: None, order: None }
+        let (lanes, synced, agent) = (1 << lane, now, warp as Agent);
+        let (group, scope, proxy, order, warps) = (0, None, None, None, 4);
+        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, proxy, order, warps }
     }
 
     #[test]
     fn unordered_warps_collide_and_ordered_ones_do_not() {
-        let mut shared = Shared::new(64, 4, Checks::ALL);
+        let mut shared = Shared::new(64, 4, Checks::ALL, false);
         shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 3, &clock(&[1, 0]), 1)).unwrap();
         let fault = shared.note_read(0, 4, &who(1, 0, &clock(&[0, 1]), 1)).unwrap_err();
         assert_eq!((fault.kind, fault.other.unwrap().lanes), (FindingKind::SharedRace, 8));
@@ -370,7 +380,7 @@ mod tests {
 
     #[test]
     fn lanes_of_a_warp_need_a_warp_barrier() {
-        let mut shared = Shared::new(64, 4, Checks::ALL);
+        let mut shared = Shared::new(64, 4, Checks::ALL, false);
         let none = clock(&[]);
         shared.note_write(8, 4, &[5, 0, 0, 0], &who(0, 0, &none, 1)).unwrap();
         shared.note_read(8, 4, &who(0, 0, &none, 1)).unwrap();
@@ -380,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_untouchable_until_it_has_landed() {
-        let mut shared = Shared::new(64, 16, Checks::ALL);
+        let mut shared = Shared::new(64, 16, Checks::ALL, false);
         let none = clock(&[]);
         shared.note_copy(16, 16, &who(0, 0, &none, 1)).unwrap();
         let early = shared.note_read(20, 4, &who(0, 0, &none, 1)).unwrap_err();
@@ -393,11 +403,11 @@ mod tests {
 
     #[test]
     fn the_async_proxy_needs_a_fence_after_generic_writes_and_a_wait_before_others() {
-        let mut shared = Shared::new(64, 4, Checks::ALL);
+        let mut shared = Shared::new(64, 4, Checks::ALL, false);
         let mut seen = clock(&[1]);
         shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap();
         fn reader(clock: &Clock) -> Who<'_> {
-            Who { warp: u32::MAX, proxy: Some((4, 1)), ..who(0, 0, clock, 1) }
+            Who { agent: Agent::MAX, proxy: Some((4, 1)), ..who(0, 0, clock, 1) }
         }
         let fault = shared.note_read(0, 4, &reader(&seen)).unwrap_err();
         assert_eq!(fault.kind, FindingKind::ProxyFence);

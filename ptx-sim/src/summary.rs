@@ -78,6 +78,8 @@ impl Report {
             .lines
             .iter()
             .map(|l| format!("[{},{},{}]", l.line, l.warp_instructions, l.thread_instructions));
+        let warnings: Vec<String> = self.warnings.iter().map(Finding::to_json).collect();
+        let _ = write!(text, "\"warnings\":[{}],", warnings.join(","));
         let _ = write!(text, "\"lines\":[{}]}}", lines.collect::<Vec<_>>().join(","));
         text
     }
@@ -97,15 +99,20 @@ impl Finding {
         let other = self.other.as_ref().map(|o| {
             let (line, warp, cta) = (known(o.line), known(o.warp), known(o.cta));
             let write = o.write;
+            let source = self.other_source.as_ref();
+            let source = source.map(|s| format!("{{\"file\":\"{}\",\"line\":{}}}", escaped(&s.file), s.line));
             format!(
-                "{{\"write\":{write},\"line\":{line},\"warp\":{warp},\"lanes\":{},\"cta\":{cta}}}",
+                "{{\"write\":{write},\"line\":{line},\"source\":{},\"warp\":{warp},\"lanes\":{},\"cta\":{cta}}}",
+                known(source),
                 o.lanes
             )
         });
         format!(
-            "{{\"kind\":\"{}\",\"kernel\":\"{}\",\"line\":{},\"instruction\":\"{}\",\"source\":{},\"cta\":[{x},{y},{z}],\
+            "{{\"kind\":\"{}\",\"severity\":\"{}\",\"blame\":\"{}\",\"kernel\":\"{}\",\"line\":{},\"instruction\":\"{}\",\"source\":{},\"cta\":[{x},{y},{z}],\
              \"warp\":{},\"lane\":{},\"address\":{},\"other\":{},\"detail\":{},\"blocked\":[{}],\"seed\":{}}}",
             self.kind.name(),
+            self.severity.name(),
+            self.kind.blame().name(),
             escaped(&self.kernel),
             self.line,
             escaped(&self.instruction),
@@ -114,7 +121,7 @@ impl Finding {
             known(self.lane),
             known(self.address),
             known(other),
-            known(self.detail.map(|detail| format!("\"{detail}\""))),
+            known(self.detail.as_ref().map(|detail| format!("\"{}\"", escaped(detail)))),
             self.blocked.iter().map(Blocked::to_json).collect::<Vec<_>>().join(","),
             known(self.seed),
         )
@@ -132,7 +139,7 @@ impl Blocked {
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

@@ -17,16 +17,19 @@ pub enum TensorType {
     Bf16,
     /// IEEE single precision.
     F32,
+    /// 64 bits, of an integer or of IEEE double precision.
+    U64,
 }
 
 impl TensorType {
-    const ALL: [TensorType; 6] = [
+    const ALL: [TensorType; 7] = [
         TensorType::U8,
         TensorType::U16,
         TensorType::U32,
         TensorType::F16,
         TensorType::Bf16,
         TensorType::F32,
+        TensorType::U64,
     ];
 
     /// Bytes of an element.
@@ -35,6 +38,7 @@ impl TensorType {
             TensorType::U8 => 1,
             TensorType::U16 | TensorType::F16 | TensorType::Bf16 => 2,
             TensorType::U32 | TensorType::F32 => 4,
+            TensorType::U64 => 8,
         }
     }
 }
@@ -173,7 +177,8 @@ impl TensorMap {
         let swizzle = Swizzle::ALL.iter().position(|s| *s == self.swizzle).unwrap_or(0);
         bytes[8..11].copy_from_slice(&[ty as u8, swizzle as u8, self.dims.len() as u8]);
         bytes[16..24].copy_from_slice(&self.address.to_le_bytes());
-        for (at, value) in (24..).step_by(8).zip(self.dims.iter().chain(&self.strides)) {
+        let longs = (24..).step_by(8).zip(&self.dims).chain((64..).step_by(8).zip(&self.strides));
+        for (at, value) in longs {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         for (at, value) in (96..).step_by(2).zip(&self.box_dims) {
@@ -189,13 +194,47 @@ impl TensorMap {
         if bytes[..8] != TAG || !(1..=5).contains(&rank) {
             return None;
         }
-        let list: Vec<u64> = (0..2 * rank - 1).map(|i| long(24 + 8 * i)).collect();
+        let dims: Vec<u64> = (0..rank).map(|i| long(24 + 8 * i)).collect();
+        let strides: Vec<u64> = (1..rank).map(|i| long(56 + 8 * i)).collect();
         let short = |i: usize| u64::from(u16::from_le_bytes([bytes[96 + 2 * i], bytes[97 + 2 * i]]));
         let box_dims: Vec<u64> = (0..rank).map(short).collect();
         let ty = *TensorType::ALL.get(usize::from(bytes[8]))?;
         let swizzle = *Swizzle::ALL.get(usize::from(bytes[9]))?;
-        TensorMap::new(ty, long(16), &list[..rank], &list[rank..], &box_dims, swizzle).ok()
+        TensorMap::new(ty, long(16), &dims, &strides, &box_dims, swizzle).ok()
     }
+
+    /// Where `tensormap.replace` puts a field of that name and dimension: offset, bytes, and what is written for a value.
+    pub(crate) fn field(name: &str, dimension: u64, value: u64) -> Option<(u64, u32, u64)> {
+        Some(match name {
+            "global_address" => (16, 8, value),
+            "rank" => (10, 1, value + 1),
+            "box_dim" => (96 + 2 * dimension, 2, value),
+            "global_dim" => (24 + 8 * dimension, 8, value & 0xffff_ffff),
+            "global_stride" => (64 + 8 * dimension, 8, value),
+            "element_stride" => (106 + 2 * dimension, 2, value),
+            "elemtype" => {
+                // The numbers of PTX ISA §9.7.9.28; types of one size move alike.
+                let ty = match value {
+                    0 => TensorType::U8,
+                    1 => TensorType::U16,
+                    2 | 3 => TensorType::U32,
+                    6 => TensorType::F16,
+                    7 | 8 | 11 | 12 => TensorType::F32,
+                    10 => TensorType::Bf16,
+                    4 | 5 | 9 => TensorType::U64,
+                    _ => return None,
+                };
+                (8, 1, TensorType::ALL.iter().position(|t| *t == ty)? as u64)
+            }
+            "interleave_layout" => (116, 1, value),
+            "swizzle_mode" => (9, 1, value),
+            "fill_mode" => (117, 1, value),
+            _ => return None,
+        })
+    }
+
+    /// What every map starts with.
+    pub(crate) const TAG: u64 = u64::from_le_bytes(TAG);
 
     /// Dimensions.
     pub fn rank(&self) -> usize {
@@ -229,6 +268,7 @@ impl TensorMap {
                     global,
                     skip: (low * bytes) as u32,
                     bytes: ((high - low) * bytes) as u32,
+                    element: self.ty,
                 });
             }
         }
@@ -245,6 +285,8 @@ pub(crate) struct Chunk {
     /// Bytes before it, and bytes inside.
     pub(crate) skip: u32,
     pub(crate) bytes: u32,
+    /// The elements of a tensor.
+    pub(crate) element: TensorType,
 }
 
 #[cfg(test)]
@@ -297,7 +339,8 @@ mod tests {
     fn chunks_outside_the_tensor_are_cut_to_what_lies_inside() {
         let map = TensorMap::new(TensorType::F16, 0, &[20, 3], &[48], &[16, 2], Swizzle::None).unwrap();
         let list = map.chunks(&[-2, 2], 4096);
-        let chunk = |shared, global, skip, bytes| Chunk { shared, global, skip, bytes };
+        let element = TensorType::F16;
+        let chunk = |shared, global, skip, bytes| Chunk { shared, global, skip, bytes, element };
         assert_eq!(list[0], chunk(4096, 96, 4, 12));
         assert_eq!(list[1], chunk(4112, 96 + 12, 0, 16));
         // Row 3 does not exist.

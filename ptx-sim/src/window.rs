@@ -25,3 +25,22 @@ pub(crate) fn holds(window: u64, address: u64) -> bool {
 pub(crate) fn is_global(address: u64) -> bool {
     ![SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, CODE_WINDOW].into_iter().any(|w| holds(w, address))
 }
+
+/// Bits of a shared address within its CTA; above them is the rank of the CTA in its cluster plus one, or zero for the own
+/// CTA.
+const RANK_SHIFT: u32 = 24;
+
+/// The address in the shared memory of its CTA.
+pub(crate) fn in_cta(address: u64) -> u64 {
+    if address >> RANK_SHIFT < 1 << 8 { address & ((1 << RANK_SHIFT) - 1) } else { address }
+}
+
+/// The rank that an address names; `None` for the own CTA.
+pub(crate) fn rank(address: u64) -> Option<u32> {
+    ((address >> RANK_SHIFT) as u32).checked_sub(1)
+}
+
+/// The address of what lies at `address` in each CTA, in the CTA of that rank.
+pub(crate) fn of_rank(rank: u32, address: u64) -> u64 {
+    in_cta(address) | u64::from(rank + 1) << RANK_SHIFT
+}

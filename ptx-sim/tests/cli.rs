@@ -221,7 +221,7 @@ fn wrong_commands_end_with_2_and_one_line() {
     folder.file("two.ptx", b".version 7.0\n.target sm_80\n.entry a() { ret; }\n.entry b() { ret; }\n");
     folder.file(
         "bad.ptx",
-        b".version 7.0\n.target sm_80\n.entry a() {\nbarrier.cluster.wait.aligned;\nret; }\n",
+        b".version 7.0\n.target sm_80\n.entry a() {\ntcgen05.wait::ld.sync.aligned;\nret; }\n",
     );
     let error = |text: &str| {
         let ran = folder.run(&text.split_whitespace().collect::<Vec<_>>());
@@ -232,7 +232,7 @@ fn wrong_commands_end_with_2_and_one_line() {
     assert!(error("run no.ptx").starts_with("ptx-sim: no.ptx: "));
     assert_eq!(
         error("run bad.ptx"),
-        "ptx-sim: bad.ptx: line 4: `barrier.cluster.wait.aligned` is not supported\n"
+        "ptx-sim: bad.ptx: line 4: `tcgen05.wait::ld.sync.aligned` is not supported\n"
     );
     assert_eq!(error("run two.ptx"), "ptx-sim: --entry must say which: a, b\n");
     assert_eq!(error("run two.ptx --entry c"), "ptx-sim: no entry `c`; there are: a, b\n");
@@ -268,14 +268,14 @@ fn check_lists_entries_or_every_refused_line() {
     assert!(lines[1].starts_with("  x ") && lines[1].ends_with("8 bytes at 0"), "{}", ran.out);
     assert!(lines[4].starts_with("  scale ") && lines[4].ends_with("4 bytes at 20"), "{}", ran.out);
     assert_eq!(lines[5], "  shared memory: 0 bytes, and an array of the launch's size");
-    let text = KERNEL.replace("ld.shared.f32", "ld.shared::cluster.f32").replace("fma.rn", "wgmma.rn");
+    let text = KERNEL.replace("ld.shared.f32", "tcgen05.ld.f32").replace("fma.rn", "wgmma.rn");
     folder.file("bad.ptx", text.as_bytes());
     let ran = folder.run(&["check", "bad.ptx"]);
     assert_eq!(
         (ran.code, ran.out.as_str(), ran.err.as_str()),
         (
             1,
-            "bad.ptx: line 28: `ld.shared::cluster.f32` is not supported\n\
+            "bad.ptx: line 28: `tcgen05.ld.f32` is not supported\n\
              bad.ptx: line 30: `wgmma.rn.f32` is not supported\n",
             "ptx-sim: 2 lines of bad.ptx are refused\n"
         )

@@ -143,8 +143,8 @@ fn refusals_name_the_line_and_the_reason() {
     };
     let error = |text: &str| Module::parse(&body(text)).map(|_| ()).unwrap_err().to_string();
     assert_eq!(
-        error("barrier.cluster.wait.aligned;"),
-        "line 5: `barrier.cluster.wait.aligned` is not supported"
+        error("tcgen05.wait::ld.sync.aligned;"),
+        "line 5: `tcgen05.wait::ld.sync.aligned` is not supported"
     );
     assert_eq!(
         error("fence.proxy.async;"),

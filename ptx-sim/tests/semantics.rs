@@ -260,7 +260,7 @@ fn atomics_return_what_was_there() {
     assert_eq!(lanes(body), want);
     let body = "mov.u32 %r1, smem;\nsetp.eq.u32 %p1, %lane, 0;\n@%p1 st.shared.u32 [%r1], 5;\nbar.warp.sync -1;\n\
                 atom.shared.cas.b32 %r2, [%r1], 5, %lane;\nbar.warp.sync -1;\nld.shared.u32 %r3, [%r1];\n\
-                atom.shared.inc.u32 %r4, [%r1], 3;\nmov.b64 %out, {%r3, %r4};";
+                bar.warp.sync -1;\natom.shared.inc.u32 %r4, [%r1], 3;\nmov.b64 %out, {%r3, %r4};";
     assert_eq!(lanes(body)[..6].iter().map(|x| x >> 32).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1]);
 }
 

@@ -33,15 +33,21 @@ fn a_plan_is_explained_for_a_device_that_is_not_there() {
         "1.074 GFLOP, 268.567 MB",
         "bound       55.95 µs: 55.95 by memory at 4800 GB/s",
         "no prediction",
-        "because     taken: the kernel that can split keys",
-        "because     not persistent",
+        "because     estimated to take ",
+        "by this device's profile",
+        "because     next best, ",
     ] {
         assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
     }
     let full = plan(&["--shape", "8,32,32,4096,4096,64", "--device-model", "l4", "--causal"]);
     let stdout = &full.succeeded().stdout;
-    for needle in ["schedule grid", "not taken: ", "at least 4", "workspace   0 bytes", "causal on NVIDIA L4"]
-    {
+    for needle in [
+        "schedule grid",
+        "by the device's data sheet",
+        "at least 4",
+        "workspace   0 bytes",
+        "causal on NVIDIA L4",
+    ] {
         assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
     }
 }

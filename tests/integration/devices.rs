@@ -2,10 +2,10 @@
 //! where there is none.
 
 use crate::support::problem;
+use check::random_input::{self, InputKind};
+use check::verification::{Grid, Observer, Oracle, RowReport, verify_rows};
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::Library;
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::verification::{Grid, Observer, Oracle, RowReport, verify_rows};
 use ferroflash::{
     Attention, CudaOptions, DeviceModel, ElementStrides, Error, HostTensors, PlanOptions, Problem, Row,
     RowSelection, Schedule, SimOptions, Sizes, Splits, TensorRole,
@@ -76,7 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A device of one SM, whose few CTAs have many tiles each: long and short ones after each other, with NaN in some.
 fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Failed> {
-    static ONE_SM: DeviceModel = DeviceModel { sm_count: 1, ..*DeviceModel::H200 };
+    static ONE_SM: DeviceModel = DeviceModel::H200.with_sm_count(1);
     let Row { head_dim, dtype, acc, .. } = variant.row;
     // With 60 keys a tile is one block: whoever copies is as far ahead of those who compute as it ever is.
     let full = |seqlen_k| problem(dtype, [1, 4, 2, 450, seqlen_k, head_dim]);
@@ -86,14 +86,14 @@ fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Faile
         for schedule in
             [ptx_sim::Schedule::Deterministic].into_iter().chain(SEEDS.map(ptx_sim::Schedule::Seeded))
         {
-            let options = SimOptions { model: &ONE_SM, schedule, ..SimOptions::default() };
+            let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
             let attention = Attention::simulator(None, options).map_err(|error| error.to_string())?;
             let options = PlanOptions::from(RowSelection::Named(variant.entry.to_owned()));
             let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
             if plan.tiles() < 2 * plan.grid() {
                 return Err(format!("{} tiles for {} CTAs", plan.tiles(), plan.grid()).into());
             }
-            let output = attention.forward_with(&plan, &HostTensors::new(&qkv, None), true);
+            let output = attention.forward_with(&plan, &HostTensors::from(&qkv), true);
             let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
             let verdict = verdict.map_err(|error| error.to_string())?;
             if !verdict.passed {
@@ -133,7 +133,7 @@ fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Fa
     let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
     let options = PlanOptions::from(RowSelection::Named(variant.entry.to_owned()));
     let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
-    let output = attention.forward_with(&plan, &HostTensors::new(&qkv, None), true);
+    let output = attention.forward_with(&plan, &HostTensors::from(&qkv), true);
     let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
     let verdict = verdict.map_err(|error| error.to_string())?;
     if verdict.passed { Ok(Completion::Completed) } else { Err(verdict.to_string().into()) }
@@ -157,7 +157,7 @@ fn ignored(on: On, variant: &Variant) -> Option<String> {
 
 /// No access to shared memory takes more passes than its size needs: exact, for ragged and full blocks, both masks.
 fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
-    let device = Arc::new(SimDevice::new(SimOptions { model: DeviceModel::H200, ..SimOptions::default() }));
+    let device = Arc::new(SimDevice::new(SimOptions::default().with_model(DeviceModel::H200)));
     let library = Arc::new(Library::find(None).map_err(|error| error.to_string())?);
     let attention = Attention::new(device.clone(), library).map_err(|error| error.to_string())?;
     let Row { head_dim, dtype, .. } = variant.row;
@@ -174,9 +174,7 @@ fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
         let named = RowSelection::Named(variant.entry.to_owned());
         let options = PlanOptions { rows: named, splits, ..PlanOptions::new() };
         let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
-        attention
-            .forward_with(&plan, &HostTensors::new(&qkv, None), true)
-            .map_err(|error| error.to_string())?;
+        attention.forward_with(&plan, &HostTensors::from(&qkv), true).map_err(|error| error.to_string())?;
         let report = device.report(variant.entry).ok_or("no report")?;
         let traffic = [report.shared_load, report.shared_store, report.async_shared];
         let unused = traffic.iter().filter(|traffic| traffic.wavefronts == 0).count();
@@ -216,7 +214,7 @@ pub(crate) fn missing_gpu() -> Option<String> {
 /// head_dim and dtype: kernels of both dtypes are alike, so that each is seen in two orders.
 fn shaken(head_dim: u32, dtype: Dtype) -> Result<Attention, Error> {
     let schedule = ptx_sim::Schedule::Seeded(u64::from(head_dim) + u64::from(dtype == Dtype::Bf16));
-    Attention::simulator(None, SimOptions { model: DeviceModel::H200, schedule, ..SimOptions::default() })
+    Attention::simulator(None, SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule))
 }
 
 fn gpu() -> &'static Result<Attention, Error> {

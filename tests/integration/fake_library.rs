@@ -2,14 +2,14 @@
 //! opens the driver once. No GPU is used.
 
 use crate::support::{self, fake_driver, folder, write_kernels};
+use check::random_input::{self, InputKind};
+use check::reference::reference;
 use cust::context::{Context, CurrentContext};
 use cust::memory::{CopyDestination, DeviceBuffer, GpuBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Graph, Timeline};
 use ferroflash::module::Library;
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::{narrow, reference};
 use ferroflash::{
     Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, HostTensors, L2Policy, Layout, Plan,
     PlanOptions, Problem, Splits, StreamHandle, TensorRole, Workspace,
@@ -110,20 +110,15 @@ fn device_pointers_on_a_callers_stream() {
     let device = [&q, &k, &v].map(|tensor| DeviceBuffer::from_slice(tensor).expect("on the device"));
     let o = DeviceBuffer::from_slice(&vec![0xffffu16; problem.o_len()]).expect("on the device");
     let lse = DeviceBuffer::from_slice(&vec![f32::NAN; problem.lse_len()]).expect("on the device");
-    let tensors = DeviceTensors {
-        q: address(&device[0]),
-        k: address(&device[1]),
-        v: address(&device[2]),
-        o: address(&o),
-        lse: Some(lse.as_device_ptr().as_raw()),
-        seqlens_k: None,
-    };
+    let tensors =
+        DeviceTensors::new(address(&device[0]), address(&device[1]), address(&device[2]), address(&o))
+            .with_lse(Some(lse.as_device_ptr().as_raw()));
     let handle = StreamHandle::from_raw(stream.as_inner().cast());
     // SAFETY: the tensors are as long as the problem says, and outlive the synchronisation below.
     unsafe { attention.forward_device(&problem, &tensors, handle) }.expect("launched");
     stream.synchronize().expect("done");
     let expected = reference(&problem, &q, &k, &v, &|_, _| ());
-    let bits = expected.o.iter().map(|&o| narrow(Dtype::Bf16, o));
+    let bits = expected.rounded(Dtype::Bf16).o;
     let different = o.as_host_vec().expect("read").into_iter().zip(bits).filter(|(a, b)| a != b).count();
     assert!(different <= problem.o_len() / 1000, "{different} of {}", problem.o_len());
     for (lse, expected) in lse.as_host_vec().expect("read").into_iter().zip(expected.lse) {
@@ -133,14 +128,13 @@ fn device_pointers_on_a_callers_stream() {
 
 fn misaligned_pointers_launch_nothing() {
     let (attention, problem) = (attention(), problem());
-    let good =
-        DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: Some(1 << 16), seqlens_k: None };
+    let good = DeviceTensors::new(1 << 12, 1 << 13, 1 << 14, 1 << 15).with_lse(Some(1 << 16));
     for (name, value, tensors) in [
-        ("Q", 4098, DeviceTensors { q: 4098, ..good }),
-        ("K", 8200, DeviceTensors { k: 8200, ..good }),
-        ("V", 16385, DeviceTensors { v: 16385, ..good }),
-        ("O", 32772, DeviceTensors { o: 32772, ..good }),
-        ("LSE", 65538, DeviceTensors { lse: Some(65538), ..good }),
+        ("Q", 4098, DeviceTensors::new(4098, good.k, good.v, good.o)),
+        ("K", 8200, DeviceTensors::new(good.q, 8200, good.v, good.o)),
+        ("V", 16385, DeviceTensors::new(good.q, good.k, 16385, good.o)),
+        ("O", 32772, DeviceTensors::new(good.q, good.k, good.v, 32772)),
+        ("LSE", 65538, good.with_lse(Some(65538))),
     ] {
         // SAFETY: nothing is launched.
         let error = unsafe { attention.forward_device(&problem, &tensors, StreamHandle::DEFAULT) };
@@ -164,8 +158,7 @@ fn strides_without_contiguous_or_aligned_rows_are_refused() {
 
 fn pointers_outside_memory_are_the_drivers_error() {
     let (attention, problem) = (attention(), problem());
-    let tensors =
-        DeviceTensors { q: 1 << 12, k: 1 << 13, v: 1 << 14, o: 1 << 15, lse: None, seqlens_k: None };
+    let tensors = DeviceTensors::new(1 << 12, 1 << 13, 1 << 14, 1 << 15);
     // SAFETY: the fake driver looks before it reads.
     let error = unsafe { attention.forward_device(&problem, &tensors, StreamHandle::DEFAULT) };
     let error = error.expect_err("nothing is allocated there");
@@ -234,14 +227,18 @@ impl Case {
     fn of(problem: Problem) -> Case {
         let qkv = random_input::qkv(&problem, InputKind::Random, 5);
         let expected = reference(&problem, &qkv[0], &qkv[1], &qkv[2], &|_, _| ());
-        let expected = expected.o.iter().map(|&o| narrow(Dtype::Bf16, o)).collect();
+        let expected = expected.rounded(Dtype::Bf16).o;
         let inputs = qkv.map(|tensor| DeviceBuffer::from_slice(&tensor).expect("on the device"));
         let o = DeviceBuffer::from_slice(&vec![0xffff_u16; problem.o_len()]).expect("on the device");
         Case { problem, inputs, o, expected }
     }
 
     fn plan(&self, attention: &Attention) -> Plan {
-        let options = PlanOptions { splits: Splits::Count(4), ..PlanOptions::new() };
+        let options = PlanOptions {
+            splits: Splits::Count(4),
+            combine: ferroflash::Combine::Kernel,
+            ..PlanOptions::new()
+        };
         let plan = attention.planner().plan(&self.problem, &options).expect("planned");
         assert!(plan.combine().is_some() && plan.workspace_bytes() > 0);
         plan
@@ -249,7 +246,7 @@ impl Case {
 
     fn tensors(&self) -> DeviceTensors {
         let [q, k, v] = [0, 1, 2].map(|i| address(&self.inputs[i]));
-        DeviceTensors { q, k, v, o: address(&self.o), ..DeviceTensors::default() }
+        DeviceTensors::new(q, k, v, address(&self.o))
     }
 
     /// The launch as a graph, whose capture allocates nothing.
@@ -414,7 +411,7 @@ fn threads_split_on_one_stream() {
     let qkv = random_input::qkv(&problem, InputKind::Random, 1);
     let options = PlanOptions { splits: Splits::Count(4), ..PlanOptions::new() };
     let plan = attention.planner().plan(&problem, &options).expect("planned");
-    let forward = || attention.forward_with(&plan, &HostTensors::new(&qkv, None), true).expect("computed");
+    let forward = || attention.forward_with(&plan, &HostTensors::from(&qkv), true).expect("computed");
     let expected = forward();
     std::thread::scope(|scope| {
         for _ in 0..8 {

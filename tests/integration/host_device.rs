@@ -3,12 +3,13 @@
 //! Plan, parameters, strides, memory and guard bands are the same code as for a GPU.
 
 use crate::support;
+use check::random_input::{self, InputKind};
+use check::reference::{reference, row_coordinates, row_start};
+use check::tolerance::Verdict;
+use check::verification::{Grid, KernelRun, Observer, Oracle, RowReport, RunKernel, verify_rows};
 use ferroflash::device::{self, Device, DeviceInfo, LoadedKernel};
 use ferroflash::module::{Image, Library};
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::{narrow, reference};
-use ferroflash::tolerance::Verdict;
-use ferroflash::verification::{Grid, KernelRun, Observer, Oracle, RowReport, RunKernel, verify_rows};
+use ferroflash::rounding::narrow;
 use ferroflash::{
     Attention, DeviceModel, Dtype, ElementStrides, Error, HostTensors, Layout, Output, PlanOptions, Problem,
     Sizes, StreamHandle, TensorRole,
@@ -104,7 +105,7 @@ impl Device for HostDevice {
         let mut loaded = self.loaded.lock().expect("unpoisoned");
         loaded.push(image.entry.clone());
         let handle = loaded.len() as u64 - 1;
-        Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+        Ok(LoadedKernel::new(handle, image))
     }
 
     fn tensor_map(&self, _: &device::TensorBox) -> Result<TensorMap, Error> {
@@ -134,12 +135,8 @@ impl Device for HostDevice {
         let computed = reference(problem, &inputs[0], &inputs[1], &inputs[2], &|_, _| ());
         let rows = problem.lse_len() - usize::from(self.planted == Planted::SkipsLastRow);
         let head_dim = problem.sizes().head_dim as usize;
-        let strides = problem.strides(TensorRole::O);
-        let [heads, seqlen] = [problem.sizes().heads_q, problem.sizes().seqlen_q].map(|n| n as usize);
         for row in 0..rows {
-            let [batch, head, at] = [row / seqlen / heads, row / seqlen % heads, row % seqlen];
-            let start =
-                batch * strides.batch as usize + head * strides.head as usize + at * strides.row as usize;
+            let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
             let bits = computed.o[start..start + head_dim].iter().map(|&o| narrow(problem.dtype(), o));
             let bytes: Vec<u8> = bits.flat_map(u16::to_ne_bytes).collect();
             self.bytes(o + 2 * start as u64, bytes.len(), |memory| memory.copy_from_slice(&bytes));
@@ -224,13 +221,8 @@ fn attention(planted: Planted) -> Attention {
     for family in library.families() {
         library.family_ptx(&family.arch).expect("read while the folder is there");
     }
-    let info = DeviceInfo {
-        name: "host memory".to_owned(),
-        sm: 80,
-        sm_count: 4,
-        memory_bytes: 1 << 30,
-        ..DeviceModel::L4.info()
-    };
+    let mut info = DeviceModel::L4.with_sm_count(4).info();
+    (info.name, info.sm, info.memory_bytes) = ("host memory".to_owned(), 80, 1 << 30);
     let device = HostDevice { info, planted, loaded: Mutex::default(), memory: Mutex::default() };
     Attention::new(Arc::new(device), Arc::new(library)).expect("new enough")
 }
@@ -242,7 +234,7 @@ fn a_tensor_goes_to_the_device_and_back_in_both_layouts() {
             support::problem(Dtype::Bf16, [2, 4, 2, 33, 65, 64]).with_layout(layout).with_causal(true);
         let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 1);
         let expected = reference(&problem, &q, &k, &v, &|_, _| ());
-        let bits: Vec<u16> = expected.o.iter().map(|&o| narrow(Dtype::Bf16, o)).collect();
+        let bits = expected.rounded(Dtype::Bf16).o;
         let output = attention.forward(&problem, &q, &k, &v, true).expect("computed");
         let different = output.o.iter().zip(&bits).filter(|(a, b)| a != b).count();
         // The scale is rounded once on its way through log2(e).
@@ -276,7 +268,7 @@ fn judged(planted: Planted, layout: Layout) -> Result<Verdict, Error> {
     let qkv = random_input::qkv(&problem, InputKind::Random, 3);
     let plan = attention.plan(&problem).expect("planned");
     let (kernel, options) = (&Arc::new(plan.kernel().clone()), &PlanOptions::new());
-    let tensors = HostTensors::new(&qkv, None);
+    let tensors = HostTensors::from(&qkv);
     let output: Output = attention.run(&KernelRun { kernel, problem: &problem, options, tensors })?;
     Oracle::new(&problem, qkv, None, &[Accumulation::F32], &|_, _| ()).judge(Accumulation::F32, &output)
 }

@@ -10,6 +10,7 @@ mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
+mod plans;
 mod reference;
 mod sample;
 mod splits;
@@ -36,6 +37,7 @@ fn main() {
         host_device::trials(),
         interrupt::trials(),
         lab_device::trials(),
+        plans::trials(),
         reference::trials(),
         sample::trials(),
         splits::trials(),

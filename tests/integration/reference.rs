@@ -1,8 +1,9 @@
 //! The float64 reference against three plain loops, and its conventions.
 
 use crate::support::{self, problem};
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::{Reference, reference, widen};
+use check::random_input::{self, InputKind};
+use check::reference::{Reference, reference};
+use ferroflash::rounding::widen;
 use ferroflash::{Dtype, ElementStrides, Layout, Problem, TensorRole};
 
 support::trials!(

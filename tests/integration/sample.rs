@@ -1,7 +1,7 @@
 //! The real tensors: the reference reproduces the float64 results stored beside them.
 
 use crate::support;
-use ferroflash::reference::reference;
+use check::reference::reference;
 use ferroflash::tensor_file::{self, Options, Source};
 use std::path::PathBuf;
 

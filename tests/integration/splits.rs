@@ -1,10 +1,10 @@
 //! Splits of the keys, lengths on the device and persistent CTAs, on the simulator: what holds between calls rather than within one.
 
 use crate::support::{self, problem};
+use check::random_input::{self, InputKind};
+use check::verification::{KernelRun, Oracle, RunKernel};
 use ferroflash::device::Buffer;
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::widen;
-use ferroflash::verification::{KernelRun, Oracle, RunKernel};
+use ferroflash::rounding::widen;
 use ferroflash::{
     Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem,
     Schedule, SimOptions, Splits, StreamHandle, Workspace,
@@ -22,7 +22,7 @@ support::trials!(
 );
 
 fn simulator(model: &'static DeviceModel) -> Attention {
-    Attention::simulator(None, SimOptions { model, ..SimOptions::default() }).expect("compiled kernels")
+    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
 }
 
 fn with(splits: Splits) -> PlanOptions {
@@ -53,7 +53,9 @@ fn with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache() {
         let options = with(Splits::Size(128));
         let run = |attention: &Attention, problem: &Problem, qkv: &[Vec<u16>; 3], lengths: Option<&[u32]>| {
             let plan = attention.planner().plan(problem, &options).expect("planned");
-            attention.forward_with(&plan, &HostTensors::new(qkv, lengths), true).expect("computed")
+            attention
+                .forward_with(&plan, &HostTensors::from(qkv).with_seqlens_k(lengths), true)
+                .expect("computed")
         };
         let small = simulator(DeviceModel::L4);
         let together = run(&small, &batch.with_lengths(true), &qkv, Some(&LENGTHS));
@@ -92,7 +94,7 @@ fn up_to_the_most_splits_are_merged_right() {
         let plan = attention.planner().plan(&problem, options).expect("planned");
         assert_eq!(plan.splits(), count, "{}", plan.kernel().entry);
         let kernel = &Arc::new(plan.kernel().clone());
-        let tensors = HostTensors::new(&qkv, None);
+        let tensors = HostTensors::from(&qkv);
         let output = attention.run(&KernelRun { kernel, problem: &problem, options, tensors }).expect("ran");
         let verdict = oracle.judge(Accumulation::F32, &output).expect("of the right length");
         assert!(verdict.passed, "{count} splits: {verdict}");
@@ -127,7 +129,7 @@ fn a_workspace_serves_one_call_after_the_other() {
         for _ in 0..2 {
             o.fill(0xff).expect("filled");
             let [q, k, v, o_at] = [&q, &k, &v, &o].map(Buffer::address);
-            let tensors = DeviceTensors { q, k, v, o: o_at, ..DeviceTensors::default() };
+            let tensors = DeviceTensors::new(q, k, v, o_at);
             // SAFETY: the buffers are as long as the problem says, and the simulator is done when it returns.
             unsafe { attention.launch_in(&plan, &tensors, &workspace, stream) }.expect("launched");
             let mut got = vec![0; problem.o_len()];
@@ -147,7 +149,7 @@ fn a_sequence_without_keys_merges_to_nothing() {
     let attention = simulator(DeviceModel::L4);
     let problem = problem(Dtype::Bf16, [3, 4, 2, 1, 200, 128]).with_lengths(true);
     let qkv = random_input::qkv(&problem, InputKind::Random, 6);
-    let tensors = HostTensors::new(&qkv, Some(&[0, 200, 1]));
+    let tensors = HostTensors::from(&qkv).with_seqlens_k(Some(&[0, 200, 1]));
     let [fused, other] = [Combine::Fused, Combine::Kernel].map(|combine| {
         let options = PlanOptions { combine, ..with(Splits::Count(4)) };
         let plan = attention.planner().plan(&problem, &options).expect("planned");
@@ -167,7 +169,7 @@ fn lengths_are_clamped_on_the_device() {
     let plan = attention.planner().plan(&problem, options).expect("planned");
     let kernel = &Arc::new(plan.kernel().clone());
     let run = |lengths: &[u32]| {
-        let tensors = HostTensors::new(&qkv, Some(lengths));
+        let tensors = HostTensors::from(&qkv).with_seqlens_k(Some(lengths));
         attention
             .run(&KernelRun { kernel, problem: &problem, options, tensors })
             .expect("nothing is read outside")
@@ -176,6 +178,7 @@ fn lengths_are_clamped_on_the_device() {
     let empty = run(&[0, 100]);
     assert!(empty.o[..2 * 2 * 64].iter().all(|&o| widen(Dtype::F16, o) == 0.0));
     assert!(empty.lse.expect("always")[..4].iter().all(|&lse| lse == f32::NEG_INFINITY));
-    let refused = attention.forward_with(&plan, &HostTensors::new(&qkv, Some(&[100, 101])), false);
+    let refused =
+        attention.forward_with(&plan, &HostTensors::from(&qkv).with_seqlens_k(Some(&[100, 101])), false);
     assert!(matches!(refused, Err(Error::LengthTooLong { batch: 1, length: 101, seqlen_k: 100 })));
 }

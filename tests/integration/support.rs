@@ -1,10 +1,8 @@
 //! What the tests share: the command as a process, files to feed it, problems.
 
-use ferroflash::module::kernels_of_table;
+use check::kernel_folder;
 use ferroflash::{Dtype, Problem, Sizes};
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
+use kernels_gpu::manifest::Kernel;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,7 +32,7 @@ pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FERROFLASH_BIN") {
         Some(path) => path.into(),
-        None => build(&["--package", "ferroflash", "--bin", "ferroflash"], |message| {
+        None => build(&["--package", "ferroflash-cli", "--bin", "ferroflash"], |message| {
             message["executable"].as_str().map(PathBuf::from)
         }),
     })
@@ -83,32 +81,7 @@ const BODY: &str = "$L:\n\tmma.sync;\n\tselp.f32 a, b, 0fFF800000, p;\n\tex2.app
 
 /// Writes a folder of kernels with the table's entries, whose PTX is no program: for devices that run none.
 pub(crate) fn write_kernels(folder: &Path, change: impl Fn(&mut Kernel)) {
-    let (kernels, combine_kernels) = kernels_of_table();
-    let mut kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
-    kernels.iter_mut().for_each(change);
-    let combine_kernels: Vec<Kernel<CombineRow>> =
-        combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
-    let names = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
-    let names: Vec<_> =
-        names.chain(combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry))).collect();
-    let family = |(arch, version): (&str, &str)| {
-        let mut text = format!(".version {version}\n.target {arch}\n.address_size 64\n");
-        for (_, name) in names.iter().filter(|(family, _)| *family == arch) {
-            write!(text, ".visible .entry {name}()\n{{\n{BODY}\n}}\n").expect("a String takes everything");
-        }
-        let sha256 = Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a String takes everything");
-            text
-        });
-        let ptx = format!("{arch}.ptx");
-        fs::write(folder.join(&ptx), text).expect("written");
-        Family { arch: arch.to_owned(), ptx, sha256 }
-    };
-    let families = [("sm_80", "7.4"), ("sm_90a", "8.0")].map(family).to_vec();
-    let device_compiler = "none".to_owned();
-    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
-    let manifest = serde_json::to_string(&manifest).expect("serializable");
-    fs::write(folder.join("manifest.json"), manifest).expect("written");
+    kernel_folder::write_table(folder, BODY, change).expect("written");
 }
 
 /// How a run of the command ended.

@@ -1,9 +1,9 @@
 //! Tensor files through the library: what is written is what is read.
 
 use crate::support::{self, folder, names, problem, safetensors};
+use check::random_input::{self, InputKind};
 use ferroflash::output_file::OutputFile;
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::widen;
+use ferroflash::rounding::widen;
 use ferroflash::tensor_file::{self, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
 use std::fs;
@@ -77,12 +77,9 @@ fn options_go_before_metadata() {
     let inputs = tensor_file::read(&source, &Options::default()).expect("readable");
     assert_eq!((inputs.problem.sizes().heads_q, inputs.problem.sizes().seqlen_q), (2, 4));
     assert_eq!((inputs.problem.causal(), inputs.problem.scale()), (true, 0.25));
-    let options = Options {
-        layout: Some(Layout::Bhsd),
-        scale: Some(0.5),
-        causal: Some(false),
-        dtype: Some(Dtype::F16),
-    };
+    let mut options = Options::default();
+    (options.layout, options.dtype) = (Some(Layout::Bhsd), Some(Dtype::F16));
+    (options.scale, options.causal) = (Some(0.5), Some(false));
     let inputs = tensor_file::read(&source, &options).expect("readable");
     assert_eq!((inputs.problem.sizes().heads_q, inputs.problem.sizes().seqlen_q), (4, 2));
     assert_eq!((inputs.problem.causal(), inputs.problem.scale()), (false, 0.5));

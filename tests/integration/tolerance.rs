@@ -1,10 +1,11 @@
 //! The tolerance lets good attention pass and catches planted errors.
 
 use crate::support::{self, problem};
-use ferroflash::random_input::{self, InputKind};
-use ferroflash::reference::{Reference, narrow, reference, reference_of};
-use ferroflash::tolerance::{Tolerance, Verdict, plain};
-use ferroflash::{Dtype, HostTensors, Problem};
+use check::random_input::{self, InputKind};
+use check::reference::{Reference, reference, reference_of};
+use check::tolerance::{Tolerance, Verdict, plain};
+use ferroflash::rounding::narrow;
+use ferroflash::{Dtype, HostTensors, Output, Problem};
 use half::f16;
 use kernels_gpu::row::Accumulation;
 
@@ -36,7 +37,7 @@ impl Setup {
     fn new(dtype: Dtype, shape: [u32; 6], kind: InputKind) -> Setup {
         let problem = problem(dtype, shape).with_causal(true);
         let qkv = random_input::qkv(&problem, kind, 11);
-        let tensors = HostTensors::new(&qkv, None);
+        let tensors = HostTensors::from(&qkv);
         let reference = reference_of(&problem, &tensors, &|_, _| ());
         let tolerance = Tolerance::new(&problem, &tensors, &reference, Accumulation::F32);
         Setup { kind, problem, qkv, reference, tolerance }
@@ -49,9 +50,8 @@ impl Setup {
     }
 
     fn judge(&self, output: &Reference) -> Verdict {
-        let o: Vec<u16> = output.o.iter().map(|&o| narrow(self.problem.dtype(), o)).collect();
-        let lse: Vec<f32> = output.lse.iter().map(|&lse| lse as f32).collect();
-        self.tolerance.judge(&self.problem, &self.reference, &o, Some(&lse)).expect("of the right length")
+        let Output { o, lse, .. } = output.rounded(self.problem.dtype());
+        self.tolerance.judge(&self.problem, &self.reference, &o, lse.as_deref()).expect("of the right length")
     }
 }
 
@@ -72,7 +72,7 @@ fn the_rounded_reference_passes() {
 
 fn plain_attention_passes() {
     for Setup { problem, qkv, reference, tolerance, .. } in setups() {
-        let o = plain(&problem, &HostTensors::new(&qkv, None), Accumulation::F32);
+        let o = plain(&problem, &HostTensors::from(&qkv), Accumulation::F32);
         let o: Vec<u16> = o.iter().map(|&o| narrow(problem.dtype(), f64::from(o))).collect();
         let verdict = tolerance.judge(&problem, &reference, &o, None).expect("of the right length");
         assert!(verdict.passed, "{verdict}");
@@ -170,7 +170,7 @@ fn a_wrong_lse_is_caught() {
 fn float16_accumulation_is_worse_and_allowed_more() {
     let problem = problem(Dtype::F16, [1, 2, 2, 64, 128, 256]);
     let qkv = random_input::qkv(&problem, InputKind::Random, 12);
-    let tensors = HostTensors::new(&qkv, None);
+    let tensors = HostTensors::from(&qkv);
     let reference = reference_of(&problem, &tensors, &|_, _| ());
     let error = |accumulation| {
         let tolerance = Tolerance::new(&problem, &tensors, &reference, accumulation);

@@ -1,9 +1,9 @@
 //! The loop over a grid, with stand-ins for kernels: right ones pass, wrong ones are named.
 
 use crate::support;
+use check::reference::reference_of;
+use check::verification::{Grid, KernelRun, Observer, RowReport, RunKernel, verify_rows};
 use ferroflash::module::kernels_of_table;
-use ferroflash::reference::{narrow, reference_of};
-use ferroflash::verification::{Grid, KernelRun, Observer, RowReport, RunKernel, verify_rows};
 use ferroflash::{Dtype, Error, Layout, Output, Row, Schedule, Splits};
 use kernels_gpu::manifest::Kernel;
 use std::collections::{BTreeSet, HashSet};
@@ -64,11 +64,11 @@ impl RunKernel for StandIn {
             let last = computed.o.len() - head_dim;
             computed.o[last..].fill(f64::NAN);
         }
-        let mut o: Vec<u16> = computed.o.iter().map(|&o| narrow(problem.dtype(), o)).collect();
+        let mut output = computed.rounded(problem.dtype());
         if self.planted == Planted::Flicker && number % 100 == 99 {
-            o[0] ^= 1;
+            output.o[0] ^= 1;
         }
-        Ok(Output { o, lse: Some(computed.lse.iter().map(|&lse| lse as f32).collect()) })
+        Ok(output)
     }
 }
 
@@ -158,7 +158,7 @@ fn the_odd_grid_has_every_length_ratio_and_mask() {
     for seqlen_q in lengths {
         for seqlen_k in lengths {
             for causal in [false, true] {
-                let here = |case: &&ferroflash::verification::Case| {
+                let here = |case: &&check::verification::Case| {
                     case.seqlens == (seqlen_q, seqlen_k) && case.causal == causal
                 };
                 let ratios: BTreeSet<u32> =

@@ -56,14 +56,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     eprintln!("device compiler: {} ({version}; {origin})", rustc.display());
 
     let mut texts = Vec::new();
-    for isa in ISAS {
-        let of_family = family_rows(&rows, isa.arch());
-        if names(&of_family, isa.arch()).is_empty() {
-            continue;
-        }
-        let text = compile(&compiler, isa, options, &rows)?;
+    for (isa, text) in compile_families(&compiler, options, &rows) {
+        let text = text?;
         let file = workspace::shown(&out.join(ptx_file(isa.arch())));
-        eprintln!("{file}: {} kernels, {} KB", of_family.len(), text.len() / 1024);
+        eprintln!("{file}: {} kernels, {} KB", family_rows(&rows, isa.arch()).len(), text.len() / 1024);
         texts.push((isa, text));
     }
     write(&out, &texts, version, &rows)?;
@@ -79,6 +75,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// The PTX of each family that has entries, compiled side by side: each has a target folder of its own, and rustc works on a family with
+/// one thread.
+fn compile_families(
+    compiler: &Compiler,
+    options: &Options,
+    rows: &Rows,
+) -> Vec<(Isa, anyhow::Result<String>)> {
+    let has_entries = |isa: &Isa| !names(&family_rows(rows, isa.arch()), isa.arch()).is_empty();
+    std::thread::scope(|scope| {
+        let started: Vec<_> = ISAS
+            .into_iter()
+            .filter(has_entries)
+            .map(|isa| (isa, scope.spawn(move || compile(compiler, isa, options, rows))))
+            .collect();
+        let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        started.into_iter().map(|(isa, thread)| (isa, joined(thread))).collect()
+    })
 }
 
 /// The PTX of one family as rustc writes it.

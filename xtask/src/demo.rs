@@ -21,11 +21,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     println!("1/3  the kernels: Rust to PTX");
     build_ptx::run(&build_ptx::Options::default())?;
-    println!("2/3  the program: cargo build --release -p ferroflash");
-    process::run(workspace::cargo().args(["build", "--release", "-p", "ferroflash"]))?;
+    println!("2/3  the program: cargo build --release -p ferroflash-cli");
+    process::run(workspace::cargo().args(["build", "--release", "-p", "ferroflash-cli"]))?;
     println!("3/3  attention on {TENSORS}: all-MiniLM-L6-v2, layer 2, on real text");
     let mut verify = workspace::cargo();
-    verify.args(["run", "--release", "--quiet", "-p", "ferroflash", "--", "verify", "--input", TENSORS]);
+    verify.args(["run", "--release", "--quiet", "-p", "ferroflash-cli", "--", "verify", "--input", TENSORS]);
     process::run(verify.args(&options.arguments))?;
     Ok(())
 }

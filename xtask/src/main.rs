@@ -15,10 +15,12 @@ mod ptxas_log;
 mod readme;
 mod results;
 mod results_plot;
+mod results_speeds;
 mod results_table;
 mod rows;
 mod test;
 mod tidy;
+mod tidy_imports;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -43,7 +45,7 @@ enum Command {
     Demo(demo::Options),
     /// Run the benchmarks
     Bench(bench::Options),
-    /// Write the README's results and their plot from benches/results
+    /// Write the results in README.md and docs/results.md, and their plot, from benches/results
     Readme,
     /// Check the repository's rules
     Tidy,

@@ -1,19 +1,22 @@
-//! `cargo xtask readme`: the README's results and their plot, from the measurements in benches/results.
+//! `cargo xtask readme`: the results in the README and in docs/results.md, and their plot, from the measurements in benches/results.
 
 use crate::results::{self, FOLDER, Results};
-use crate::{results_plot, results_table, workspace};
+use crate::{results_plot, results_speeds, results_table, workspace};
 use anyhow::{Context, bail};
 use std::path::Path;
 
-const README: &str = "README.md";
+/// Five speeds.
+pub(crate) const README: &str = "README.md";
+/// Every problem.
+const PAGE: &str = "docs/results.md";
 const PLOT: &str = "docs/results.svg";
 const BEGIN: &str = "<!-- results:begin -->";
 const END: &str = "<!-- results:end -->";
 
 /// What the files should say.
 struct Rendered {
-    /// `None` where there is no README yet, or one without a place for results while there are none.
-    readme: Option<String>,
+    /// Pages with their whole text; without one that lacks a place for results while there are none.
+    pages: Vec<(&'static str, String)>,
     /// `None` where there is nothing to plot.
     plot: Option<String>,
 }
@@ -22,15 +25,15 @@ struct Rendered {
 pub(crate) fn run() -> anyhow::Result<()> {
     let root = workspace::root();
     let rendered = render(&root)?;
-    if let Some(text) = &rendered.readme {
-        std::fs::write(root.join(README), text).context(README)?;
+    for (page, text) in &rendered.pages {
+        std::fs::write(root.join(page), text).context(*page)?;
     }
     let plot = root.join(PLOT);
     match &rendered.plot {
         Some(text) => {
             std::fs::create_dir_all(plot.parent().unwrap_or(&root))?;
             std::fs::write(&plot, text).context(PLOT)?;
-            eprintln!("{README} and {PLOT} are as {FOLDER} says");
+            eprintln!("{README}, {PAGE} and {PLOT} are as {FOLDER} says");
         }
         None => {
             eprintln!("{FOLDER} holds no measurement of the headline problems: benches/README.md says how")
@@ -45,13 +48,10 @@ pub(crate) fn complaints(root: &Path) -> anyhow::Result<Vec<String>> {
         Ok(rendered) => rendered,
         Err(error) => return Ok(vec![format!("{error:#}")]),
     };
-    let disagrees = |file: &str, expected: Option<&String>| {
-        let found = std::fs::read_to_string(root.join(file)).ok();
-        expected.is_some_and(|expected| found.as_ref() != Some(expected))
-    };
     let mut complaints = Vec::new();
-    for (file, expected) in [(README, &rendered.readme), (PLOT, &rendered.plot)] {
-        if disagrees(file, expected.as_ref()) {
+    let pages = rendered.pages.iter().map(|(page, text)| (*page, text));
+    for (file, expected) in pages.chain(rendered.plot.as_ref().map(|plot| (PLOT, plot))) {
+        if std::fs::read_to_string(root.join(file)).ok().as_ref() != Some(expected) {
             complaints.push(format!("{file} and {FOLDER} disagree: cargo xtask readme"));
         }
     }
@@ -65,20 +65,27 @@ fn render(root: &Path) -> anyhow::Result<Rendered> {
     let devices = results::newest(root, results::HEADLINE)?;
     let lengths = results::newest(root, results::LENGTHS)?;
     let plot = if devices.is_empty() { None } else { Some(results_plot::svg(&devices)?) };
-    let readme = std::fs::read_to_string(root.join(README)).unwrap_or_default();
-    if devices.is_empty() && !readme.contains(BEGIN) {
-        return Ok(Rendered { readme: None, plot });
+    let mut pages = Vec::new();
+    for (page, part) in [(README, speeds(&devices)), (PAGE, tables(&devices, &lengths))] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap_or_default();
+        if !devices.is_empty() || text.contains(BEGIN) {
+            pages.push((page, replace_part(page, &text, &part)?));
+        }
     }
-    Ok(Rendered { readme: Some(replace_part(&readme, &part(&devices, &lengths))?), plot })
+    Ok(Rendered { pages, plot })
 }
 
-/// What stands between the markers.
-fn part(devices: &[Results], lengths: &[Results]) -> String {
+/// The README's part.
+fn speeds(devices: &[Results]) -> String {
+    if devices.is_empty() { nothing() } else { results_speeds::markdown(devices) }
+}
+
+/// The part of [`PAGE`].
+fn tables(devices: &[Results], lengths: &[Results]) -> String {
     if devices.is_empty() {
-        return format!("Nothing is measured yet: `{FOLDER}` is empty.\n");
+        return nothing();
     }
-    let tables: Vec<String> = devices.iter().map(results_table::markdown).collect();
-    let plot = format!("![Speed relative to PyTorch's flash, a bar a problem]({PLOT})\n");
+    let tables = devices.iter().map(results_table::markdown);
     let lengths = lengths.iter().map(|results| {
         format!(
             "The same 16384 tokens of 2048 elements in sequences of every length: TFLOP/s, and in parentheses how many times as \
@@ -86,17 +93,22 @@ fn part(devices: &[Results], lengths: &[Results]) -> String {
             results_table::lengths_markdown(results)
         )
     });
-    std::iter::once(plot).chain(lengths).chain(tables).collect::<Vec<_>>().join("\n")
+    lengths.chain(tables).collect::<Vec<_>>().join("\n")
 }
 
-fn replace_part(readme: &str, part: &str) -> anyhow::Result<String> {
-    let (Some(begin), Some(end)) = (readme.find(BEGIN), readme.find(END)) else {
-        bail!("{README} has no place for results: it lacks the lines {BEGIN} and {END}");
+fn nothing() -> String {
+    format!("Nothing is measured yet: `{FOLDER}` is empty.\n")
+}
+
+/// The page's text with the part between the markers.
+fn replace_part(page: &str, text: &str, part: &str) -> anyhow::Result<String> {
+    let (Some(begin), Some(end)) = (text.find(BEGIN), text.find(END)) else {
+        bail!("{page} has no place for results: it lacks the lines {BEGIN} and {END}");
     };
     if end < begin {
-        bail!("{README} has the line {END} before {BEGIN}");
+        bail!("{page} has the line {END} before {BEGIN}");
     }
-    Ok(format!("{}\n{part}{}", &readme[..begin + BEGIN.len()], &readme[end..]))
+    Ok(format!("{}\n{part}{}", &text[..begin + BEGIN.len()], &text[end..]))
 }
 
 #[cfg(test)]
@@ -110,39 +122,52 @@ mod tests {
     }
 
     #[test]
-    fn a_readme_that_says_otherwise_than_the_file_is_found() {
+    fn pages_that_say_otherwise_than_the_file_are_found() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let root = root.path();
         assert_eq!(complaints_of(root), Vec::<String>::new(), "nothing measured, nothing said");
         fs::create_dir_all(root.join(FOLDER)).expect("created");
         fs::create_dir_all(root.join("docs")).expect("created");
         fs::write(root.join(FOLDER).join("a.json"), sample("GPU", "2026-01-01T00:00:00Z")).expect("written");
-        assert!(complaints_of(root)[0].contains("no place for results"));
+        assert!(complaints_of(root)[0].starts_with("README.md has no place for results"));
 
         fs::write(root.join(README), format!("# Title\n{BEGIN}\nold\n{END}\nafter\n")).expect("written");
-        assert_eq!(complaints_of(root).len(), 2, "README and plot");
+        assert!(complaints_of(root)[0].starts_with("docs/results.md has no place for results"));
+        fs::write(root.join(PAGE), format!("# Title\n{BEGIN}\nold\n{END}\nafter\n")).expect("written");
+        assert_eq!(complaints_of(root).len(), 3, "README, page and plot");
         let rendered = render(root).expect("rendered");
-        let text = rendered.readme.expect("a README");
-        assert!(text.starts_with(&format!("# Title\n{BEGIN}\n![Speed")) && !text.contains("old"), "{text}");
-        assert!(text.ends_with(&format!("1.0 × default: met |\n{END}\nafter\n")), "{text}");
-        fs::write(root.join(README), &text).expect("written");
-        fs::write(root.join(PLOT), rendered.plot.expect("a plot")).expect("written");
+        let [(README, readme), (PAGE, page)] = &rendered.pages[..] else { panic!("both pages") };
+        for (text, last) in [(readme, "| 2.00 × |"), (page, "1.0 × default: met |")] {
+            assert!(text.starts_with(&format!("# Title\n{BEGIN}\n")) && !text.contains("old"), "{text}");
+            assert!(text.ends_with(&format!("{last}\n{END}\nafter\n")), "{text}");
+        }
+        fs::write(root.join(README), readme).expect("written");
+        fs::write(root.join(PAGE), page).expect("written");
+        fs::write(root.join(PLOT), rendered.plot.as_ref().expect("a plot")).expect("written");
         assert_eq!(complaints_of(root), Vec::<String>::new());
 
-        fs::write(root.join(README), text.replace("| 1.50 |", "| 1.51 |")).expect("written");
-        assert_eq!(complaints_of(root), ["README.md and benches/results disagree: cargo xtask readme"]);
-        fs::write(root.join(README), &text).expect("written");
+        for (file, text, other) in
+            [(README, readme, ["2.00 ×", "2.01 ×"]), (PAGE, page, ["| 1.50 |", "| 1.51 |"])]
+        {
+            fs::write(root.join(file), text.replace(other[0], other[1])).expect("written");
+            assert_eq!(
+                complaints_of(root),
+                [format!("{file} and benches/results disagree: cargo xtask readme")]
+            );
+            fs::write(root.join(file), text).expect("written");
+        }
         fs::remove_file(root.join(FOLDER).join("a.json")).expect("removed");
         let left = complaints_of(root);
-        assert!(left.len() == 2 && left[1].contains("does not hold"), "{left:?}");
+        assert!(left.len() == 3 && left[2].contains("does not hold"), "{left:?}");
     }
 
     #[test]
     fn a_readme_without_results_says_so_between_its_markers() {
         let root = tempfile::tempdir().expect("a temporary folder");
         fs::write(root.path().join(README), format!("{BEGIN}\n{END}\n")).expect("written");
-        let text = render(root.path()).expect("rendered").readme.expect("a README");
-        assert!(text.contains("Nothing is measured yet: `benches/results`"), "{text}");
-        assert!(replace_part(&format!("{END}\n{BEGIN}\n"), "").is_err());
+        let pages = render(root.path()).expect("rendered").pages;
+        assert_eq!(pages.len(), 1, "a page that is not there is not made");
+        assert!(pages[0].1.contains("Nothing is measured yet: `benches/results`"), "{pages:?}");
+        assert!(replace_part(README, &format!("{END}\n{BEGIN}\n"), "").is_err());
     }
 }

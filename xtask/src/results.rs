@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) const FOLDER: &str = "benches/results";
 /// The name of Ferroflash in a file.
 pub(crate) const OURS: &str = "ferroflash";
-/// The sets of problems that the README shows.
+/// The sets of problems that docs/results.md shows.
 pub(crate) const HEADLINE: &str = "headline";
 pub(crate) const LENGTHS: &str = "lengths";
 /// What a target's share of the copy bandwidth is called.

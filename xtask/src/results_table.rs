@@ -4,7 +4,7 @@ use crate::results::{FOLDER, Kernel, Mean, Method, OURS, Problem, Results, Targe
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// One device's part of the README.
+/// One device's part of docs/results.md.
 pub(crate) fn markdown(results: &Results) -> String {
     let mut text = heading(results);
     let (prefill, decode) = (results.prefill(), results.decode());
@@ -86,7 +86,7 @@ fn heading(results: &Results) -> String {
         ". Device time of one forward pass: medians of {replays} CUDA-graph replays in {rounds} rounds, Ferroflash and \
          PyTorch {turns}; Ferroflash and PyTorch's flash write LSE too. × is how many times as long PyTorch takes; `by p90` \
          is × default by 90th percentiles. CTAs are those of a launch, the average an SM in parentheses, then the splits of \
-         the keys or the schedule where it is not one tile a CTA. From [`{FOLDER}/{file}`]({FOLDER}/{file}).",
+         the keys or the schedule where it is not one tile a CTA. From [`{FOLDER}/{file}`](../{FOLDER}/{file}).",
         turns = results.method.turns(),
         file = results.file
     );
@@ -210,7 +210,7 @@ fn verdicts(problem: &Problem) -> String {
     problem.targets.iter().map(verdict).collect::<Vec<_>>().join("; ")
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
+pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(none, |value| format!("{value:.digits$}"))
 }
 
@@ -219,7 +219,7 @@ fn none() -> String {
 }
 
 /// A time in three or four digits.
-fn us(time_us: f64) -> String {
+pub(crate) fn us(time_us: f64) -> String {
     match time_us {
         0.0..100.0 => format!("{time_us:.2}"),
         100.0..1000.0 => format!("{time_us:.1}"),
@@ -239,7 +239,7 @@ mod tests {
         for part in [
             "**Some GPU**, driver 580.1, PyTorch 2.11.0, cuDNN 9.19.0, 2026-01-31, commit `abc`, SM clock 1965–1980 MHz",
             "medians of 93 CUDA-graph replays in 3 rounds",
-            "[`benches/results/a.json`](benches/results/a.json)",
+            "[`benches/results/a.json`](../benches/results/a.json)",
             "**3 of 5 targets met.** Missed:",
         ] {
             assert!(heading.contains(part), "{part}: {heading}");

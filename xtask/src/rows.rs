@@ -3,7 +3,7 @@
 use crate::workspace;
 use kernels_gpu::geometry::PRODUCER_WARPS;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule};
-use kernels_gpu::table::VARIANTS;
+use kernels_gpu::table::{self, VARIANTS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -149,35 +149,17 @@ fn of_file(path: &Path) -> Result<Rows, RowsError> {
 /// Rust source that defines `for_each_forward_kernel!` and `for_each_wgmma_kernel!` with these rows; either may have none.
 pub(crate) fn macro_source(rows: &Rows) -> String {
     let of = |name: &str, isa: Isa| {
-        let lines: String =
-            rows.iter().filter(|(_, row)| row.isa == isa).map(|(entry, row)| line(entry, row)).collect();
+        let lines: String = rows
+            .iter()
+            .filter(|(_, row)| row.isa == isa)
+            .map(|(entry, row)| format!("            {}\n", table::line(entry, row)))
+            .collect();
         format!(
             "/// Calls `$callback!` back with the rows of a file.\n#[macro_export]\n\
              macro_rules! {name} {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
         )
     };
     of("for_each_forward_kernel", Isa::Mma) + &of("for_each_wgmma_kernel", Isa::Wgmma)
-}
-
-/// A row as the table writes it.
-fn line(entry: &str, row: &Row) -> String {
-    let dtype = match row.dtype {
-        Dtype::F16 => "F16",
-        Dtype::Bf16 => "Bf16",
-    };
-    let acc = match row.acc {
-        Accumulation::F32 => "F32",
-        Accumulation::F16 => "F16",
-    };
-    let schedule = match row.schedule {
-        Schedule::Grid => "Grid",
-        Schedule::Persistent => "Persistent",
-        Schedule::Split => "Split",
-    };
-    let Row { head_dim, block_m, block_n, warps, stages, min_ctas, warp_rows, .. } = row;
-    format!(
-        "            {entry} => {{ {dtype}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc}, {min_ctas}, {warp_rows}, {schedule} }};\n"
-    )
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ enum Step {
     Fmt,
     /// cargo clippy, warnings denied
     Clippy,
+    /// cargo clippy of the library alone, as its users build it: without the simulator
+    Library,
     /// cargo doc, warnings denied
     Doc,
     /// Licences and bans of the dependencies, where cargo-deny is installed
@@ -93,6 +95,11 @@ impl Step {
                 "clippy",
                 "clippy",
                 &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"],
+            ),
+            Step::Library => with_component(
+                "clippy",
+                "clippy",
+                &["clippy", "--package", "ferroflash", "--all-targets", "--", "--deny", "warnings"],
             ),
             Step::Doc => {
                 let mut doc = workspace::cargo();

@@ -1,7 +1,8 @@
 //! `cargo xtask tidy`: the repository's rules that a program can check.
 
-use crate::{readme, workspace};
+use crate::{readme, tidy_imports, workspace};
 use anyhow::{Context, bail};
+use kernels_gpu::table::{COMBINE_VARIANTS, VARIANTS};
 use std::path::{Path, PathBuf};
 
 /// Lines of a source file at most, its tests aside.
@@ -15,18 +16,38 @@ const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 7] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
     ("compat/", &[]),
     ("kernels-gpu/", &[]),
     // Its fuzz target, a workspace of its own.
     ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
+    ("check/", &["ferroflash", "kernels-gpu"]),
+    ("host/cli/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("host/", &["kernels-gpu", "ptx-sim"]),
-    ("lab/", &["ferroflash", "kernels-gpu", "ptx-sim"]),
+    ("lab/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("xtask/", &["kernels-gpu"]),
 ];
-const ROOMS: [&str; 7] = ["benches", "ferroflash", "kernels-gpu", "lab", "ptx-sim", "tests", "xtask"];
-const NO_DEPENDENCY: [&str; 4] = ["benches", "lab", "tests", "xtask"];
+const ROOMS: [&str; 9] =
+    ["benches", "check", "ferroflash", "ferroflash-cli", "kernels-gpu", "lab", "ptx-sim", "tests", "xtask"];
+const NO_DEPENDENCY: [&str; 5] = ["benches", "ferroflash-cli", "lab", "tests", "xtask"];
+
+/// What the library's users do not pay for: it belongs to the command and to `check`.
+const NOT_IN_LIBRARY: [&str; 4] = ["clap", "ctrlc", "indicatif", "rayon"];
+const LIBRARY: &str = "host/Cargo.toml";
+
+/// Rooms whose files import each other in no circle.
+const WITHOUT_CIRCLES: [&str; 1] = ["kernels-gpu/src/"];
+/// Bytes of the README at most: it is read in two minutes.
+const README_BYTES_MAX: usize = 9 * 1024;
+/// Kernels of the shipped table at most: users stamp their own through `--rows`.
+const ENTRIES_MAX: usize = 200;
+/// The only file of the device crate that may know all of a row.
+const WHOLE_ROW: &str = "kernels-gpu/src/config.rs";
+/// Where these phrases, which point at things instead of naming them, are left out.
+const PLAIN_ENGLISH: [&str; 1] = ["kernels-gpu/src/"];
+const PHRASES: [&str; 7] =
+    ["so many", "what stands", "whoever", "in hand", "is told of", "of which this one", "there where"];
 
 // Put together, so that this file keeps its own rules.
 const UNFINISHED: [&str; 3] =
@@ -54,6 +75,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
         broken.extend(check(&name, &text).into_iter().map(|complaint| format!("{name}{complaint}")));
     }
     broken.extend(readme::complaints(&root)?);
+    for room in WITHOUT_CIRCLES {
+        broken.extend(circles_of(room, &root, &files)?);
+    }
+    let entries = VARIANTS.len() + COMBINE_VARIANTS.len();
+    if entries > ENTRIES_MAX {
+        broken.push(format!("kernels-gpu/src/table.rs: {entries} entries, {ENTRIES_MAX} at most"));
+    }
     for line in &broken {
         eprintln!("{line}");
     }
@@ -62,6 +90,21 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     eprintln!("tidy: {} files keep the rules", files.len());
     Ok(())
+}
+
+/// The complaints about imports of a room.
+fn circles_of(room: &str, root: &Path, files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let folder = root.join(room);
+    let mut texts = Vec::new();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        if let Ok(path) = file.strip_prefix(&folder) {
+            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            texts.push((path.to_string_lossy().replace('\\', "/"), text));
+        }
+    }
+    let texts: Vec<(&str, &str)> = texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let complaint = |circle: Vec<&str>| format!("{room}: imported in a circle: {}", circle.join(", "));
+    Ok(tidy_imports::circles(&texts).into_iter().map(complaint).collect())
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -92,6 +135,9 @@ fn check(name: &str, text: &str) -> Vec<String> {
             complaints.push(format!(":{number}: a path of one machine ({path}…)"));
         }
     }
+    if name == readme::README && text.len() > README_BYTES_MAX {
+        complaints.push(format!(": {} bytes, {README_BYTES_MAX} at most", text.len()));
+    }
     if name.ends_with(".rs") {
         check_source(name, text, &mut complaints);
     }
@@ -109,7 +155,15 @@ fn check_dependencies(name: &str, text: &str, complaints: &mut Vec<String>) {
             in_dependencies = line.trim_end_matches(']').ends_with("dependencies");
         }
         let key = line.split(['.', '=', ' ']).next().unwrap_or_default();
-        if !in_dependencies || !ROOMS.contains(&key) {
+        if !in_dependencies {
+            continue;
+        }
+        let is_mandatory_simulator = key == "ptx-sim" && !line.contains("optional = true");
+        if name == LIBRARY && (NOT_IN_LIBRARY.contains(&key) || is_mandatory_simulator) {
+            complaints.push(format!(":{number}: the library's users would pay for {key}"));
+            continue;
+        }
+        if !ROOMS.contains(&key) {
             continue;
         }
         if !allowed.map_or(!NO_DEPENDENCY.contains(&key), |allowed| allowed.contains(&key)) {
@@ -130,10 +184,22 @@ fn check_source(name: &str, text: &str, complaints: &mut Vec<String>) {
     if tests_from > LINES_MAX && !TABLES.contains(&name) {
         complaints.push(format!(":{LINES_MAX}: {tests_from} lines before the tests, {LINES_MAX} at most"));
     }
+    let in_device_crate = name.starts_with("kernels-gpu/src/") && name != WHOLE_ROW;
+    if PLAIN_ENGLISH.iter().any(|room| name.starts_with(room)) {
+        for (number, line) in numbered(text) {
+            let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+            if let Some(phrase) = PHRASES.iter().find(|phrase| comment.contains(**phrase)) {
+                complaints.push(format!(":{number}: `{phrase}`: name it instead"));
+            }
+        }
+    }
     let may_assemble = ASSEMBLY_ROOMS.iter().any(|room| name.starts_with(room));
     for (number, line) in numbered(text).take(tests_from) {
         if line.trim_start().starts_with("//") {
             continue;
+        }
+        if in_device_crate && line.contains("C::ROW") {
+            complaints.push(format!(":{number}: the whole row, which only {WHOLE_ROW} knows"));
         }
         if let Some(word) = UNFINISHED.iter().find(|word| line.contains(**word)) {
             complaints.push(format!(":{number}: {word} outside tests"));
@@ -186,6 +252,18 @@ mod tests {
     }
 
     #[test]
+    fn leaves_of_the_device_crate_know_no_row_and_name_what_they_mean() {
+        let source = "//! A file.\n/// The block in hand.\nconst X: u32 = C::ROW.stages;\n";
+        let found = check("kernels-gpu/src/mma/a.rs", source);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[0].starts_with(":2: `in hand`") && found[1].starts_with(":3: the whole row"),
+            "{found:?}"
+        );
+        assert_eq!(check(WHOLE_ROW, "//! A file.\nconst X: u32 = C::ROW.stages;\n"), Vec::<String>::new());
+    }
+
+    #[test]
     fn tests_and_comments_may_unwrap() {
         let source = "//! A file.\n// x.unwrap()\n#[cfg(test)]\nmod tests {\n    fn f() { x.unwrap() }\n}\n";
         assert_eq!(check("host/src/a.rs", source), Vec::<String>::new());
@@ -210,18 +288,34 @@ mod tests {
     }
 
     #[test]
+    fn a_readme_of_many_pages_is_found() {
+        let full = "x".repeat(README_BYTES_MAX);
+        assert_eq!(check("README.md", &full), Vec::<String>::new());
+        assert_eq!(check("README.md", &format!("{full}\n")), [": 9217 bytes, 9216 at most"]);
+        assert_eq!(check("docs/results.md", &format!("{full}\n")), Vec::<String>::new());
+    }
+
+    #[test]
     fn forbidden_dependencies_are_found() {
         let manifest =
             |key: &str| format!("[package]\nname = \"x\"\n[dev-dependencies]\n{key}.workspace = true\n");
         for (file, key) in [
             ("ptx-sim/Cargo.toml", "kernels-gpu"),
             ("host/Cargo.toml", "xtask"),
+            ("host/Cargo.toml", "check"),
+            ("check/Cargo.toml", "lab"),
             ("benches/Cargo.toml", "tests"),
             ("kernels-gpu/Cargo.toml", "ferroflash"),
         ] {
             assert_eq!(check(file, &manifest(key)), [format!(":4: this room may not depend on {key}")]);
         }
-        assert_eq!(check("host/Cargo.toml", &manifest("ptx-sim")), Vec::<String>::new());
+        for key in ["clap", "ptx-sim"] {
+            let found = check(LIBRARY, &manifest(key));
+            assert_eq!(found, [format!(":4: the library's users would pay for {key}")]);
+        }
+        let optional = "[dependencies]\nptx-sim = { workspace = true, optional = true }\n";
+        assert_eq!(check(LIBRARY, optional), Vec::<String>::new());
+        assert_eq!(check("host/cli/Cargo.toml", &manifest("clap")), Vec::<String>::new());
         assert_eq!(check("tests/Cargo.toml", &manifest("ferroflash")), Vec::<String>::new());
         assert_eq!(check("ptx-sim/Cargo.toml", &manifest("thiserror")), Vec::<String>::new());
     }

@@ -61,8 +61,13 @@ fn command(builder: &CudaBuilder, manifest: &Path, package: &str, target_dir: &P
     cargo.env("CARGO_ENCODED_RUSTFLAGS", rustflags(builder));
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat");
     cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    // Incremental compilation cuts a crate into more units, between which nothing is inlined.
+    cargo.env("CARGO_INCREMENTAL", "0");
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");
     cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3");
+    // Incremental builds cut the crate into units before what is always inlined is inlined: panics stay that else fold away, and the
+    // PTX becomes another.
+    cargo.env("CARGO_INCREMENTAL", "0");
     cargo.env(
         "CARGO_PROFILE_RELEASE_DEBUG",
         match builder.debug {
@@ -163,7 +168,9 @@ mod tests {
         assert!(flags.starts_with("-Ctarget-cpu=sm_90a\x1f"), "{flags}");
         assert_eq!(environment(&command, "RUSTC").as_deref(), Some("/some/rustc"));
         assert_eq!(environment(&command, "CARGO_PROFILE_RELEASE_DEBUG").as_deref(), Some("line-tables-only"));
+        assert_eq!(environment(&command, "CARGO_INCREMENTAL").as_deref(), Some("0"));
         assert_eq!(environment(&command, "ROWS").as_deref(), Some("rows.rs"));
+        assert_eq!(environment(&command, "CARGO_INCREMENTAL").as_deref(), Some("0"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A CUDA GPU behind [`Device`], through `cust` and the driver calls that `cust` does not wrap.
 
+use super::driver::{Driver, check, cust_error, describe};
 use super::encode::Encoder;
 use super::l2::SetAside;
 use super::launch_ex::{Attribute, Launcher};
@@ -13,9 +14,6 @@ use cust::sys::{
 use kernels_gpu::params::TensorMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
-
-// Defines the driver's calls: it opens the driver at the first of them.
-use find_cuda_helper as _;
 
 /// Shared memory that a CTA gets without asking, in bytes.
 const SMEM_DEFAULT_BYTES: u32 = kernels_gpu::row::SMEM_DEFAULT_BYTES;
@@ -43,70 +41,13 @@ pub struct CudaDevice {
     context: Context,
 }
 
-/// The driver that was opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Driver {
-    /// The file it was loaded from.
-    pub path: String,
-    /// The CUDA version it supports, (13, 0).
-    pub cuda_version: (u32, u32),
-    /// Devices behind it.
-    pub device_count: u32,
-}
-
-/// Opens and initialises the driver, which happens once in a process.
-///
-/// # Errors
-/// [`Error::NoDriver`] with what was searched and why it cannot be used.
-pub fn driver() -> Result<Driver, Error> {
-    let path = driver_path()?;
-    let unusable = |error: Error| {
-        let reason = match error {
-            Error::Cuda { reason, .. } => reason,
-            other => other.to_string(),
-        };
-        Error::NoDriver { searched: path.to_owned(), reason }
-    };
-    // SAFETY: takes no pointers.
-    check("cuInit", unsafe { sys::cuInit(0) }).map_err(unusable)?;
-    let (mut version, mut count): (c_int, c_int) = (0, 0);
-    // SAFETY: both write one int where they are told to.
-    unsafe {
-        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version)).map_err(unusable)?;
-        check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count)).map_err(unusable)?;
-    }
-    if count == 0 {
-        return Err(Error::NoDriver {
-            searched: path.to_owned(),
-            reason: "there is no CUDA device".to_owned(),
-        });
-    }
-    let cuda_version = ((version / 1000) as u32, (version % 1000 / 10) as u32);
-    Ok(Driver { path: path.to_owned(), cuda_version, device_count: count as u32 })
-}
-
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn driver_path() -> Result<&'static str, Error> {
-    find_cuda_helper::driver_path().map_err(|missing| {
-        let libraries: Vec<&str> = missing.attempts.iter().map(|attempt| attempt.library.as_str()).collect();
-        let reason = missing.attempts.first().map_or("nothing was found", |attempt| attempt.reason.as_str());
-        Error::NoDriver { searched: libraries.join(", "), reason: reason.to_owned() }
-    })
-}
-
-/// Elsewhere the system's loader opened the driver when the program started.
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-fn driver_path() -> Result<&'static str, Error> {
-    Ok("the system's CUDA driver")
-}
-
 impl CudaDevice {
     /// Opens the device of this number, counted from 0 as `CUDA_VISIBLE_DEVICES` leaves them.
     ///
     /// # Errors
     /// [`Error::NoDriver`], [`Error::NoL2ToSetAside`], [`Error::Cuda`].
     pub fn open(ordinal: u32, l2: L2Policy) -> Result<CudaDevice, Error> {
-        let driver = driver()?;
+        let driver = Driver::open()?;
         if ordinal >= driver.device_count {
             let reason = format!("there is no device {ordinal}, it has {}", driver.device_count);
             return Err(Error::NoDriver { searched: driver.path, reason });
@@ -303,7 +244,7 @@ impl Device for CudaDevice {
             let result = unsafe { sys::cuFuncSetAttribute(function, attribute, image.smem_bytes as c_int) };
             check("cuFuncSetAttribute", result)?;
         }
-        Ok(LoadedKernel { handle: function as u64, threads: image.threads, smem_bytes: image.smem_bytes })
+        Ok(LoadedKernel::new(function as u64, image))
     }
 
     fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error> {
@@ -446,7 +387,7 @@ fn refused(entry: &str, error: CUresult, log: &str) -> Error {
     let entry = entry.to_owned();
     match error {
         CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION | CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-            let version = driver().map(|driver| driver.cuda_version);
+            let version = Driver::open().map(|driver| driver.cuda_version);
             let driver =
                 version.map_or("an unknown version".to_owned(), |(major, minor)| format!("{major}.{minor}"));
             Error::DriverTooOld { driver, entry }
@@ -463,34 +404,6 @@ fn refused(entry: &str, error: CUresult, log: &str) -> Error {
 fn one_line(log: &str) -> String {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ")
-}
-
-pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), Error> {
-    match result {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        error => Err(Error::Cuda { call, reason: describe(error) }),
-    }
-}
-
-pub(super) fn cust_error(call: &'static str) -> impl Fn(cust::error::CudaError) -> Error {
-    move |error| Error::Cuda { call, reason: format!("{error:?}") }
-}
-
-/// The driver's name and words for an error, `CUDA_ERROR_INVALID_VALUE (invalid argument)`.
-fn describe(error: CUresult) -> String {
-    let text = |call: unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult| {
-        let mut text = std::ptr::null();
-        // SAFETY: where it succeeds, the call writes a string that lives as long as the driver.
-        unsafe {
-            let known = call(error, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null();
-            known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-        }
-    };
-    match (text(sys::cuGetErrorName), text(sys::cuGetErrorString)) {
-        (Some(name), Some(words)) if name != words => format!("{name} ({words})"),
-        (Some(name), _) => name,
-        _ => format!("error {}", error as u32),
-    }
 }
 
 #[cfg(test)]

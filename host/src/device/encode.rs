@@ -1,7 +1,7 @@
 //! Tensor maps from the driver: `cuTensorMapEncodeTiled`, which came with CUDA 12.0, after what cust_raw declares.
 
 use super::TensorBox;
-use super::cuda::check;
+use super::driver::check;
 use crate::error::Error;
 use cust::sys::{self, CUresult};
 use kernels_gpu::params::TensorMap;

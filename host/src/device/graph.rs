@@ -1,6 +1,7 @@
 //! CUDA graphs of launches, replayed between timing events: device time without the host's part.
 
-use super::cuda::{CudaDevice, check, cust_error};
+use super::cuda::CudaDevice;
+use super::driver::{check, cust_error};
 use super::{Buffer, Device, StreamHandle};
 use crate::error::Error;
 use cust::event::{Event, EventFlags};

@@ -4,7 +4,7 @@
 //! of its stream: it is captured with the launch, and no other work on the stream meets it.
 
 use super::L2Window;
-use super::cuda::check;
+use super::driver::check;
 use super::launch_ex::Attribute;
 use crate::error::Error;
 use cust::sys::{self, CUlimit};

@@ -1,6 +1,6 @@
 //! Launches with attributes: `cuLaunchKernelEx`, which came with CUDA 11.8, after what cust_raw declares.
 
-use super::cuda::check;
+use super::driver::check;
 use super::{L2Window, Launch, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use cust::sys::{self, CUaccessProperty, CUresult};

@@ -1,12 +1,14 @@
 //! What a device does for attention: memory by address, kernels, launches. Nothing here is particular to CUDA.
 
 pub mod cuda;
+pub mod driver;
 mod encode;
 pub mod graph;
 mod l2;
 mod launch_ex;
 pub mod model;
 pub mod nvml;
+#[cfg(feature = "sim")]
 pub mod sim;
 mod tensor_box;
 
@@ -18,8 +20,9 @@ use kernels_gpu::params::TensorMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What a device is.
+/// What a device is. A device of one's own starts from a model's ([`model::DeviceModel::info`]) and sets what differs.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// Its name, `NVIDIA L4`.
     pub name: String,
@@ -49,6 +52,7 @@ pub struct DeviceInfo {
 
 /// What stays in the L2 cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum L2Policy {
     /// What the device's own replacement keeps.
     #[default]
@@ -60,6 +64,7 @@ pub enum L2Policy {
 
 /// One launch of a kernel, on a one-dimensional grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Launch<'a> {
     /// CTAs.
     pub grid: u32,
@@ -83,6 +88,7 @@ pub struct L2Window {
 
 /// A kernel that a device has loaded: what that device's [`Device::load`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadedKernel {
     /// The device's own handle.
     pub handle: u64,
@@ -90,6 +96,13 @@ pub struct LoadedKernel {
     pub threads: u32,
     /// Dynamic shared memory of a CTA, in bytes.
     pub smem_bytes: u32,
+}
+
+impl LoadedKernel {
+    /// What was loaded of an image, by the device's own handle.
+    pub fn new(handle: u64, image: &Image) -> LoadedKernel {
+        LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes }
+    }
 }
 
 /// A stream of work on a device: for CUDA, a raw `CUstream`.

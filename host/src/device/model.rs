@@ -4,6 +4,7 @@ use super::DeviceInfo;
 
 /// A GPU model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceModel {
     /// The name in options, `h200`.
     pub name: &'static str,
@@ -84,6 +85,11 @@ impl DeviceModel {
             number.is_some_and(|number| device_name.split([' ', '-']).any(|word| word == number))
         };
         MODELS.iter().find(named)
+    }
+
+    /// The same with another number of SMs: a part of one that is shared out, or a test's small device.
+    pub const fn with_sm_count(self, sm_count: u32) -> DeviceModel {
+        DeviceModel { sm_count, ..self }
     }
 
     /// The device that this is, with all of its memory and nothing of L2 set aside.

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 /// What NVML says of one device. A field that it cannot tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Reading {
     /// The driver's version, `580.159.03`.
     pub driver: Option<String>,

@@ -17,6 +17,7 @@ const LAUNCHES_OF_A_CALL: usize = 2;
 
 /// How the simulator runs kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SimOptions {
     /// The device that is simulated: its SMs, shared memory and architecture, which decide what is planned. Its memory is the host's.
     pub model: &'static DeviceModel,
@@ -30,6 +31,23 @@ impl Default for SimOptions {
     /// An L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
     fn default() -> SimOptions {
         SimOptions { model: DeviceModel::L4, schedule: Schedule::default(), checks: Checks::default() }
+    }
+}
+
+impl SimOptions {
+    /// The same on another device.
+    pub fn with_model(self, model: &'static DeviceModel) -> SimOptions {
+        SimOptions { model, ..self }
+    }
+
+    /// The same in another order.
+    pub fn with_schedule(self, schedule: Schedule) -> SimOptions {
+        SimOptions { schedule, ..self }
+    }
+
+    /// The same with other rules checked.
+    pub fn with_checks(self, checks: Checks) -> SimOptions {
+        SimOptions { checks, ..self }
     }
 }
 
@@ -138,7 +156,7 @@ impl Device for SimDevice {
         let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
         modules.push(Arc::new((image.entry.clone(), module)));
         let handle = modules.len() as u64 - 1;
-        Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+        Ok(LoadedKernel::new(handle, image))
     }
 
     fn tensor_map(&self, tensor: &TensorBox) -> Result<TensorMap, Error> {

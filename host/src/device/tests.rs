@@ -101,7 +101,7 @@ impl Device for Recorder {
         let mut loads = self.loads.lock().expect("unpoisoned");
         loads.push(image.entry.clone());
         let handle = loads.len() as u64;
-        Ok(LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes })
+        Ok(LoadedKernel::new(handle, image))
     }
 
     /// The address and the first numbers of each list.

@@ -1,18 +1,20 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::group::{Candidate, Group, allows, tiles};
-use super::preference;
+use super::candidate::{Candidate, allows, tiles};
+use super::choice::{Choice, Choosing, Estimates, invariant};
+use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
-use super::splitting::{Because, Splitting};
+use super::splitting::Splitting;
 use super::tensors::{Obstacle, obstacle};
-use super::{Plan, PlanOptions, RowSelection, Splits};
+use super::work::Merge;
+use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::row::{Dtype, HEAD_DIMS, Isa, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule};
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -21,23 +23,24 @@ const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 #[derive(Debug)]
 pub struct Planner {
     device: DeviceInfo,
-    groups: Vec<Group>,
+    /// The candidates of each dtype and head_dim.
+    groups: Vec<Vec<Candidate>>,
+    /// What kernels cost on the device; `None` where that is estimated from a data sheet.
+    profile: Option<Profile>,
     combine: [Option<Arc<Kernel<CombineRow>>>; 2],
     /// Every kernel's name and where they are, for messages.
     names: Vec<String>,
     origin: String,
 }
 
-/// What was chosen.
-#[derive(Clone, Copy)]
-struct Choice<'a> {
-    candidate: &'a Candidate,
-    splitting: Splitting,
-}
-
 impl Planner {
-    /// The kernels of a library that run on a device.
+    /// The kernels of a library that run on a device, with the profile of it that comes with the library, where there is one.
     pub fn new(library: &Library, device: &DeviceInfo) -> Planner {
+        Planner::with_profile(library, device, Profile::embedded(device))
+    }
+
+    /// The kernels of a library that run on a device, and what they cost there: what the profile lacks is estimated from a data sheet.
+    pub fn with_profile(library: &Library, device: &DeviceInfo, profile: Option<Profile>) -> Planner {
         let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
         let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();
         let combine = |dtype| {
@@ -47,7 +50,8 @@ impl Planner {
             library.combine_kernels().iter().find(runs).cloned()
         };
         let names = library.kernels().iter().map(|kernel| kernel.entry.clone()).collect();
-        Planner::of(kernels, DTYPES.map(combine), device, names, library.folder().display().to_string())
+        let origin = library.folder().display().to_string();
+        Planner::of(kernels, DTYPES.map(combine), (device, profile), names, origin)
     }
 
     /// The kernels of the table on a device, compiled or not: for planning alone.
@@ -57,26 +61,29 @@ impl Planner {
         let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
         let kernels = kernels.into_iter().filter(runs).collect();
         let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
-        Planner::of(kernels, combine, device, names, "the table".to_owned())
+        let profile = Profile::embedded(device);
+        Planner::of(kernels, combine, (device, profile), names, "the table".to_owned())
     }
 
     fn of(
         kernels: Vec<Arc<Kernel>>,
         combine: [Option<Arc<Kernel<CombineRow>>>; 2],
-        device: &DeviceInfo,
+        (device, profile): (&DeviceInfo, Option<Profile>),
         names: Vec<String>,
         origin: String,
     ) -> Planner {
         let mut groups = Vec::new();
         for dtype in DTYPES {
             for head_dim in HEAD_DIMS {
-                let of_group = kernels
-                    .iter()
-                    .filter(|kernel| (kernel.row.dtype, kernel.row.head_dim) == (dtype, head_dim));
-                groups.push(Group::new(of_group, device));
+                let of_group = kernels.iter().filter(|kernel| {
+                    (kernel.row.dtype, kernel.row.head_dim) == (dtype, head_dim)
+                        && kernel.smem_bytes <= device.smem_opt_in_bytes
+                });
+                groups
+                    .push(of_group.map(|kernel| Candidate::new(kernel, device, profile.as_ref())).collect());
             }
         }
-        Planner { device: device.clone(), groups, combine, names, origin }
+        Planner { device: device.clone(), groups, profile, combine, names, origin }
     }
 
     /// The device that is planned for.
@@ -100,16 +107,21 @@ impl Planner {
     pub fn explain(&self, problem: &Problem, options: &PlanOptions) -> Result<(Plan, Vec<Reason>), Error> {
         let mut trace = Trace::recording();
         let choice = self.choose(problem, options, &mut trace)?;
+        trace.note(|| self.estimate(problem, &choice));
+        let mut reasons = trace.reasons(&choice.estimate());
         let plan = self.build(problem, options, choice)?;
-        self.explain_isa(&plan, options, &mut trace);
-        if plan.schedule() != Schedule::Persistent && options.schedule.is_none() {
-            trace.note(|| Reason::NotPersistent);
-        }
-        if plan.splits() > 1 {
-            trace.note(|| Reason::combine(&plan, options));
-        }
-        trace.note(|| Reason::fill(&plan, self.device.sm_count));
-        Ok((plan, trace.reasons()))
+        reasons.extend(self.explain_isa(&plan, options));
+        reasons.push(fill(&plan, self.device.sm_count));
+        Ok((plan, reasons))
+    }
+
+    /// What the time of a choice is made of.
+    fn estimate(&self, problem: &Problem, choice: &Choice<'_>) -> Reason {
+        let Choice { candidate, splitting, merge, us } = *choice;
+        let merge_us = Estimates::new(problem, candidate, &self.device).merge_us(splitting, merge);
+        let launch_us = candidate.coefficients(splitting.splits).launch;
+        let profile = self.profile.as_ref().map(|profile| profile.fitted_to.clone());
+        Reason::Estimate { us, launch_us, merge_us, profile }
     }
 
     /// The plans of all rows selected; never an empty list. Rows that cannot do what is asked are left out.
@@ -122,6 +134,36 @@ impl Planner {
         }
         let candidates = self.selected(problem, options)?;
         candidates.into_iter().map(|candidate| self.with(problem, candidate, options)).collect()
+    }
+
+    /// Every plan that is worth measuring for a problem, the one that [`Planner::plan`] makes first: each kernel that accumulates in float32,
+    /// each of a ladder of splits in ascending order, merged either way.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`].
+    pub fn contestants(&self, problem: &Problem) -> Result<Vec<Plan>, Error> {
+        let mut plans = vec![self.plan(problem, &PlanOptions::new())?];
+        let key = |plan: &Plan| (plan.kernel.entry.clone(), plan.splits(), plan.is_fused());
+        let mut seen = std::collections::BTreeSet::from([key(&plans[0])]);
+        let all = PlanOptions { rows: RowSelection::All, ..PlanOptions::new() };
+        for candidate in self.selected(problem, &all)? {
+            let row = &candidate.kernel.row;
+            if row.acc != Accumulation::F32 {
+                continue;
+            }
+            let combines = [Combine::Fused, Combine::Kernel];
+            for combine in combines {
+                for splits in ladder(candidate, problem, &self.device) {
+                    let options = PlanOptions { splits, combine, ..PlanOptions::new() };
+                    match self.with(problem, candidate, &options) {
+                        Ok(plan) if seen.insert(key(&plan)) => plans.push(plan),
+                        Ok(_) | Err(Error::TooLarge { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(plans)
     }
 
     /// The plan that runs this kernel, whether or not it is the best one. `options` may name splits and heads.
@@ -156,12 +198,13 @@ impl Planner {
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         self.check_obstacle(problem, options, kernel)?;
-        self.with(problem, &Candidate::new(kernel, &self.device), options)
+        self.with(problem, &Candidate::new(kernel, &self.device, self.profile.as_ref()), options)
     }
 
     fn with(&self, problem: &Problem, candidate: &Candidate, options: &PlanOptions) -> Result<Plan, Error> {
-        let (splitting, _) = self.split(problem, candidate, options.splits)?;
-        self.build(problem, options, Choice { candidate, splitting })
+        let choosing = self.choosing(problem, options);
+        let choice = choosing.cheapest(std::iter::once(candidate), &mut Trace::silent())?;
+        self.build(problem, options, choice.ok_or_else(|| self.no_kernel(problem, options))?)
     }
 
     /// The error of a kernel that cannot be told of the problem's tensors, or has no room for its heads.
@@ -180,17 +223,17 @@ impl Planner {
     }
 
     /// Says whether wgmma is used, and if not, why not, on the one architecture that has it.
-    fn explain_isa(&self, plan: &Plan, options: &PlanOptions, trace: &mut Trace) {
+    fn explain_isa(&self, plan: &Plan, options: &PlanOptions) -> Option<Reason> {
         if plan.kernel().row.isa == Isa::Wgmma {
-            return trace.note(|| Reason::Wgmma);
+            return Some(Reason::Wgmma);
         }
         if !module::runs_on(Isa::Wgmma.arch(), self.device.sm)
             || matches!(options.rows, RowSelection::Named(_))
         {
-            return;
+            return None;
         }
         let problem = plan.problem();
-        let kernels = self.group(problem).candidates.iter().map(|candidate| &candidate.kernel);
+        let kernels = self.group(problem).iter().map(|candidate| &candidate.kernel);
         let with_wgmma: Vec<&Arc<Kernel>> = kernels.filter(|kernel| kernel.row.isa == Isa::Wgmma).collect();
         let allowed = with_wgmma.iter().filter(|kernel| allows(problem, options, &kernel.row));
         let obstacles: Vec<Option<Obstacle>> =
@@ -205,10 +248,10 @@ impl Planner {
             }
             _ => NotWgmma::Driver,
         };
-        trace.note(|| Reason::NotWgmma { because });
+        Some(Reason::NotWgmma { because })
     }
 
-    fn group(&self, problem: &Problem) -> &Group {
+    fn group(&self, problem: &Problem) -> &[Candidate] {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.sizes().head_dim).unwrap_or_default();
@@ -221,7 +264,7 @@ impl Planner {
     }
 
     fn selected(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<&Candidate>, Error> {
-        let candidates = self.group(problem).candidates.iter();
+        let candidates = self.group(problem).iter();
         let allowed = candidates.filter(|candidate| allows(problem, options, &candidate.kernel.row));
         let has_obstacle =
             |candidate: &&Candidate| obstacle(problem, &candidate.kernel.row, &self.device).is_some();
@@ -256,117 +299,54 @@ impl Planner {
         options: &PlanOptions,
         trace: &mut Trace,
     ) -> Result<Choice<'a>, Error> {
-        if let RowSelection::Named(_) = options.rows {
-            // One name is one candidate.
-            let candidate = self.selected(problem, options)?[0];
-            trace.note(|| Reason::Named);
-            return self.choice(problem, candidate, options.splits, trace);
-        }
-        let group = self.group(problem);
-        let unsplit = group.unsplit(problem, options, &self.device, trace);
-        let split = group.split(problem, options, &self.device);
-        match (unsplit, split) {
-            (Some(unsplit), Some(split)) => {
-                let unsplit = Choice { candidate: unsplit, splitting: Splitting::whole(0) };
-                let split = self.choice(problem, split, options.splits, trace)?;
-                if split.splitting.splits == 1 && problem.group() == 1 {
-                    trace.note(|| Reason::NothingShared);
-                    return Ok(unsplit);
+        let fits = |candidate: &&Candidate| {
+            let row = &candidate.kernel.row;
+            row.acc == Accumulation::F32 && allows(problem, options, row)
+        };
+        let candidates = self.group(problem).iter().filter(fits);
+        let choosing = self.choosing(problem, options);
+        let choice = match &options.rows {
+            RowSelection::Named(_) => {
+                // One name is one candidate.
+                trace.note(|| Reason::Named);
+                choosing.cheapest(self.selected(problem, options)?.into_iter(), trace)?
+            }
+            RowSelection::Best | RowSelection::All => {
+                if let Some(asked) = only_split(problem, options) {
+                    trace.note(|| Reason::OnlySplit { asked });
                 }
-                let costs = [unsplit, split].map(|choice| self.cost(problem, choice));
-                let is_split = costs[1] <= preference::SPLIT_GAIN * costs[0];
-                trace.note(|| Reason::Estimate { unsplit: costs[0], split: costs[1], is_split });
-                Ok(if is_split { split } else { unsplit })
+                match options.splits {
+                    // Nothing but the sequence may decide.
+                    Splits::Size(_) => {
+                        let usable = candidates.filter(|candidate| {
+                            obstacle(problem, &candidate.kernel.row, &self.device).is_none()
+                        });
+                        choosing.cheapest(invariant(problem, usable).into_iter(), trace)?
+                    }
+                    Splits::Count(count) => {
+                        // Kernels whose blocks of keys are too few for the number come into question where all are.
+                        let reached = |candidate: &Candidate| {
+                            geometry::key_blocks(&candidate.kernel.row, problem.sizes().seqlen_k).min(count)
+                        };
+                        let most = candidates.clone().map(reached).max().unwrap_or(0);
+                        choosing.cheapest(candidates.filter(|candidate| reached(candidate) == most), trace)?
+                    }
+                    Splits::Auto => choosing.cheapest(candidates, trace)?,
+                }
             }
-            (Some(candidate), None) => Ok(Choice { candidate, splitting: Splitting::whole(0) }),
-            (None, Some(candidate)) => {
-                trace.note(|| Reason::only_split(problem, options));
-                self.choice(problem, candidate, options.splits, trace)
-            }
-            (None, None) => Err(self.no_kernel(problem, options)),
-        }
+        };
+        choice.ok_or_else(|| self.no_kernel(problem, options))
     }
 
-    fn choice<'a>(
-        &self,
-        problem: &Problem,
-        candidate: &'a Candidate,
-        splits: Splits,
-        trace: &mut Trace,
-    ) -> Result<Choice<'a>, Error> {
-        let (splitting, because) = self.split(problem, candidate, splits)?;
-        if candidate.kernel.row.schedule == Schedule::Split {
-            trace.note(|| Reason::splits(splitting.splits, because));
-        }
-        Ok(Choice { candidate, splitting })
-    }
-
-    fn split(
-        &self,
-        problem: &Problem,
-        candidate: &Candidate,
-        splits: Splits,
-    ) -> Result<(Splitting, Because), Error> {
-        let (row, sizes) = (&candidate.kernel.row, problem.sizes());
-        let key_blocks = geometry::key_blocks(row, sizes.seqlen_k);
-        if row.schedule != Schedule::Split {
-            return Ok((Splitting::whole(0), Because::Asked));
-        }
-        let tiles = tiles(row, problem);
-        let room = (self.device.sm_count, candidate.resident_ctas);
-        let (splitting, because) = Splitting::new(splits, key_blocks, row.block_n, tiles, room)?;
-        if splitting.splits > 1 && self.combine(problem).is_none() {
-            if splits == Splits::Auto {
-                return Ok((Splitting::whole(key_blocks), Because::NoCombine));
-            }
-            let wanted = format!("that merges splits of {}", problem.dtype().name());
-            return Err(Error::NoSuchKernel {
-                wanted,
-                available: format!("there is none in {}", self.origin),
-            });
-        }
-        Ok((splitting, because))
+    fn choosing<'a>(&'a self, problem: &'a Problem, options: &'a PlanOptions) -> Choosing<'a> {
+        let merges_splits = self.combine(problem).is_some();
+        Choosing { problem, options, device: &self.device, merges_splits, origin: &self.origin }
     }
 
     fn build(&self, problem: &Problem, options: &PlanOptions, choice: Choice<'_>) -> Result<Plan, Error> {
-        let Choice { candidate, splitting } = choice;
-        let combine = self.combine(problem);
+        let Choice { candidate, splitting, merge, .. } = choice;
+        let combine = self.combine(problem).filter(|_| merge == Merge::Kernel);
         Plan::new(problem, candidate, &self.device, splitting, combine, options)
-    }
-
-    /// The time that a choice takes, in query rows × keys × elements of head_dim that one SM computes: waves of CTAs, each as long
-    /// as its keys, with as many query rows side by side as an SM holds or [`preference::BUSY_ROWS`], and the combine kernel.
-    fn cost(&self, problem: &Problem, choice: Choice<'_>) -> f64 {
-        let Choice { candidate, splitting } = choice;
-        let (row, sizes) = (&candidate.kernel.row, problem.sizes());
-        let head_dim = f64::from(sizes.head_dim);
-        let (sms, resident) = (f64::from(self.device.sm_count), f64::from(candidate.resident_ctas));
-        let ctas = tiles(row, problem) as f64 * f64::from(splitting.splits);
-        let cta_keys = match row.schedule {
-            Schedule::Split => {
-                f64::from(splitting.blocks.min(geometry::key_blocks(row, sizes.seqlen_k)) * row.block_n)
-            }
-            Schedule::Grid | Schedule::Persistent => f64::from(sizes.seqlen_k),
-        };
-        let wave = |ctas_per_sm: f64, keys: f64| {
-            (keys + preference::CTA_KEYS)
-                * (ctas_per_sm * f64::from(row.block_m)).max(preference::BUSY_ROWS.into())
-        };
-        let waves = ctas / (sms * resident);
-        // The CTAs of a last wave spread over the SMs.
-        let last = ((waves.fract() * sms * resident) / sms).ceil();
-        let all_keys =
-            waves.floor() * wave(resident, cta_keys) + if last > 0.0 { wave(last, cta_keys) } else { 0.0 };
-        // Of a causal mask the longest CTAs start first, and the others fill what they leave.
-        let visible = visible_share(problem);
-        let longest = wave(last.max(1.0).min(resident), cta_keys);
-        let rows = (all_keys * visible).max(longest);
-        let combine = if splitting.splits > 1 { preference::COMBINE_COST } else { 0.0 };
-        let speed = match row.isa {
-            Isa::Mma => 1.0,
-            Isa::Wgmma => preference::WGMMA_TIME,
-        };
-        rows * head_dim * speed + combine
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
@@ -380,11 +360,49 @@ impl Planner {
     }
 }
 
-/// The share of query-key pairs that the mask leaves.
-fn visible_share(problem: &Problem) -> f64 {
-    let sizes = problem.sizes();
-    let (q, k) = (u64::from(sizes.seqlen_q), u64::from(sizes.seqlen_k));
-    geometry::flops(1, 1, q, k, 1, problem.causal()) / geometry::flops(1, 1, q, k, 1, false)
+/// Numbers of splits to measure: the small ones, ever sparser ones up to the most, and those that fill whole waves.
+fn ladder(candidate: &Candidate, problem: &Problem, device: &DeviceInfo) -> Vec<Splits> {
+    let row = &candidate.kernel.row;
+    if row.schedule != Schedule::Split {
+        return vec![Splits::Auto];
+    }
+    let key_blocks = geometry::key_blocks(row, problem.sizes().seqlen_k);
+    let tiles = tiles(row, problem).max(1);
+    let wave = u64::from(device.sm_count * candidate.resident_ctas);
+    let filling = (1..=8).map(|quarters| (wave * quarters / 4 / tiles) as u32);
+    let considered = Splitting::choices(key_blocks, tiles, wave).map(|splitting| splitting.splits);
+    let sparse =
+        [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256];
+    let most = geometry::SPLITS_MAX.min(key_blocks);
+    let mut counts: Vec<u32> = sparse
+        .into_iter()
+        .chain(filling)
+        .chain(considered)
+        .filter(|count| (1..=most).contains(count))
+        .collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts.into_iter().map(Splits::Count).collect()
+}
+
+/// What was asked for that only kernels that split keys can do.
+fn only_split(problem: &Problem, options: &PlanOptions) -> Option<&'static str> {
+    match options.splits {
+        Splits::Count(_) => Some("a number of splits"),
+        Splits::Size(_) => Some("a split size"),
+        Splits::Auto if problem.has_lengths() => Some("lengths on the device"),
+        Splits::Auto => (options.schedule == Some(Schedule::Split)).then_some("the schedule"),
+    }
+}
+
+/// How the CTAs of a plan fill the device.
+fn fill(plan: &Plan, sm_count: u32) -> Reason {
+    Reason::Fill {
+        ctas: plan.grid(),
+        ctas_per_sm: f64::from(plan.grid()) / f64::from(sm_count.max(1)),
+        resident_ctas: plan.resident_ctas(),
+        persistent: plan.schedule() == Schedule::Persistent,
+    }
 }
 
 fn wanted(problem: &Problem, options: &PlanOptions) -> String {

@@ -224,8 +224,8 @@ pub unsafe fn ld_global_v4_f32_if(condition: bool, global: u64, otherwise: f32) 
     [r0, r1, r2, r3]
 }
 
-/// `atom.acq_rel.gpu.global.inc.u32`: as [`atomic_inc`], and what this thread knows of memory comes before it for whoever reads what it
-/// leaves, as what those before it knew does for this thread.
+/// `atom.acq_rel.gpu.global.inc.u32`: as [`atomic_inc`]; it publishes the writes that this thread has seen to later increments of the
+/// counter, and acquires what earlier ones published.
 ///
 /// PTX ISA "Parallel Synchronization and Communication Instructions: atom", "Memory Consistency Model"; sm_70.
 ///

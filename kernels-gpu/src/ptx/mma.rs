@@ -1,6 +1,6 @@
 //! Matrix multiply-accumulate of a warp (PTX ISA, "mma.sync", m16n8k16). sm_80.
 //!
-//! A is 16×16 in row order, B 16×8 in column order; the lane maps are in [`crate::fragment`]. All 32 lanes of the
+//! A is 16×16 in row order, B 16×8 in column order; the lane maps are in [`crate::tile::fragment`]. All 32 lanes of the
 //! warp take part in each call, converged.
 
 use core::arch::asm;

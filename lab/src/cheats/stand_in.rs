@@ -114,10 +114,6 @@ impl StandIn {
 }
 
 impl Subject for StandIn {
-    fn name(&self) -> &str {
-        "stand-in"
-    }
-
     fn pose(&mut self, problem: &Problem) -> Result<(), Error> {
         self.problem = Some(*problem);
         self.sets = (0..SETS).map(|_| Tensors::new(problem)).collect();
@@ -178,6 +174,6 @@ impl Subject for StandIn {
         if let Some(at) = tensors.guarded_o[end..].iter().position(|&bits| bits != POISON) {
             return Err(broken("after", at));
         }
-        Ok(Output { o: tensors.o_mut().to_vec(), lse: Some(tensors.lse.clone()) })
+        Ok(Output::new(tensors.o_mut().to_vec(), Some(tensors.lse.clone())))
     }
 }

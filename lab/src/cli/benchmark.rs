@@ -177,7 +177,7 @@ fn build(lab: &Lab, screen: &mut Screen) -> Result<PathBuf> {
     let limit = Duration::from_secs(600);
     process::succeed(cargo().args(["run", "--quiet", "--package", "xtask", "--", "build-ptx"]), &log, limit)?;
     process::succeed(
-        cargo().args(["build", "--quiet", "--release", "--package", "ferroflash"]),
+        cargo().args(["build", "--quiet", "--release", "--package", "ferroflash-cli"]),
         &log,
         limit,
     )?;

@@ -1,6 +1,6 @@
 //! A command's session with its context: opened the same way by every command.
 
-use crate::candidate::{Candidate, hex};
+use crate::candidate::Candidate;
 use crate::cli::{Common, draw_seed, screen};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::patched::PatchedTree;
 use crate::session::{self, CompiledKernels, Header, RUNS, Session};
 use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
-use sha2::{Digest, Sha256};
+use ferroflash::module::sha256_hex;
 use std::path::{Path, PathBuf};
 
 /// The results of a command, in the session's folder.
@@ -209,5 +209,5 @@ fn context(
 fn harness() -> Result<String> {
     let program = own_program()?;
     let bytes = std::fs::read(&program).map_err(|source| Error::io(&program, source))?;
-    Ok(hex(&Sha256::digest(bytes)))
+    Ok(sha256_hex(&bytes))
 }

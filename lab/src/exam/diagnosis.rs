@@ -1,10 +1,11 @@
 //! What a wrong output is instead: attention on fewer keys, with another scale, or no attention at all.
 
 use crate::exam::fault::Fault;
-use crate::exam::row::{Keys, attention_row};
+use check::reference::{Keys, attention_row, row_coordinates, row_start};
+use check::verification::Oracle;
+use ferroflash::TensorRole;
 use ferroflash::attention::Output;
-use ferroflash::reference::{Reference, row_start, widen};
-use ferroflash::{Problem, TensorRole};
+use ferroflash::rounding::widen;
 use std::f64::consts::{LN_2, LOG2_E};
 
 /// Query rows that are computed again under each suspicion.
@@ -15,7 +16,8 @@ const NEAR: f64 = 0.02;
 const BLOCKS: [usize; 6] = [16, 32, 64, 128, 256, 512];
 
 /// Names the fault of an output that is known to be wrong.
-pub(super) fn diagnose(problem: &Problem, qkv: &[Vec<u16>; 3], right: &Reference, output: &Output) -> Fault {
+pub(super) fn diagnose(oracle: &Oracle, output: &Output) -> Fault {
+    let Oracle { problem, reference: right, .. } = oracle;
     let o: Vec<f64> = output.o.iter().map(|&bits| widen(problem.dtype(), bits)).collect();
     if o.iter().all(|&o| o == 0.0) {
         return Fault::Zeros;
@@ -27,7 +29,7 @@ pub(super) fn diagnose(problem: &Problem, qkv: &[Vec<u16>; 3], right: &Reference
     if output.o.iter().all(|&bits| bits == output.o[0]) {
         return Fault::Constant;
     }
-    let suspect = Suspect::new(problem, qkv, &o, right);
+    let suspect = Suspect::new(oracle, &o);
     let scale = f64::from(problem.scale());
     let seqlen_k = problem.sizes().seqlen_k as usize;
     let halves: [Keys<'_>; 6] = [
@@ -61,8 +63,7 @@ pub(super) fn diagnose(problem: &Problem, qkv: &[Vec<u16>; 3], right: &Reference
 
 /// A wrong output, and some of its rows.
 struct Suspect<'a> {
-    problem: &'a Problem,
-    qkv: &'a [Vec<u16>; 3],
+    oracle: &'a Oracle,
     o: &'a [f64],
     rows: Vec<[usize; 3]>,
     /// How far a row may be from a suspicion that explains it.
@@ -71,11 +72,10 @@ struct Suspect<'a> {
 
 impl<'a> Suspect<'a> {
     /// Takes the rows that are furthest from right, half of them, and others from all over.
-    fn new(problem: &'a Problem, qkv: &'a [Vec<u16>; 3], o: &'a [f64], right: &Reference) -> Suspect<'a> {
-        let sizes = problem.sizes();
-        let [heads, seqlen, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);
-        let total = problem.lse_len();
-        let at = |row: usize| [row / seqlen / heads, row / seqlen % heads, row % seqlen];
+    fn new(oracle: &'a Oracle, o: &'a [f64]) -> Suspect<'a> {
+        let Oracle { problem, reference: right, .. } = oracle;
+        let (head_dim, total) = (problem.sizes().head_dim as usize, problem.lse_len());
+        let at = |row: usize| row_coordinates(problem, row);
         let error = |row: usize| {
             let start = row_start(problem, TensorRole::O, at(row));
             let pairs = o[start..start + head_dim].iter().zip(&right.o[start..]);
@@ -86,14 +86,16 @@ impl<'a> Suspect<'a> {
         order.truncate(ROWS / 2);
         order.extend((0..ROWS / 2).map(|part| part * total.saturating_sub(1) / (ROWS / 2 - 1)));
         let largest = right.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
-        Suspect { problem, qkv, o, rows: order.into_iter().map(at).collect(), near: NEAR * largest }
+        Suspect { oracle, o, rows: order.into_iter().map(at).collect(), near: NEAR * largest }
     }
 
     /// Whether every row is attention with this scale over these keys.
     fn explains(&self, scale: f64, keys: Keys<'_>) -> bool {
+        let Oracle { problem, qkv, .. } = self.oracle;
+        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
         self.rows.iter().all(|&at| {
-            let start = row_start(self.problem, TensorRole::O, at);
-            let (expected, _) = attention_row(self.problem, self.qkv, at, scale, keys);
+            let start = row_start(problem, TensorRole::O, at);
+            let (expected, _) = attention_row(problem, element, None, at, scale, keys);
             expected.iter().zip(&self.o[start..]).all(|(expected, o)| (expected - o).abs() <= self.near)
         })
     }

@@ -1,5 +1,6 @@
 //! What a candidate does wrong, by name.
 
+use ptx_sim::FindingKind;
 use serde::{Deserialize, Serialize};
 
 macro_rules! faults {
@@ -57,6 +58,18 @@ faults! {
     DoesNotApply "does-not-apply" "the patch may not be applied, or does not fit the tree";
     DoesNotCompile "does-not-compile" "it does not compile";
     Duplicate "duplicate" "its PTX is that of an earlier candidate";
+}
+
+impl Fault {
+    /// What the simulator's refusal of a kernel means: what it gives up on, and what waits for what nobody will do, never ends.
+    pub fn of_simulation(reason: &str) -> Fault {
+        let never_ends = [FindingKind::Budget, FindingKind::Deadlock];
+        if never_ends.iter().any(|kind| reason.starts_with(kind.name())) {
+            Fault::Hang
+        } else {
+            Fault::RuleBroken
+        }
+    }
 }
 
 impl std::fmt::Display for Fault {

@@ -7,9 +7,8 @@ use crate::job::{Job, Report, Task, Timed};
 use crate::kernels::{self, KernelSubject, Times};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
-use ferroflash::measure::{Bench, Measured};
-use ferroflash::random_input::{InputKind, qkv};
-use ptx_sim::FindingKind;
+use check::measure::{Bench, Measured};
+use check::random_input::{InputKind, qkv};
 
 /// Does a job.
 pub fn run(job: &Job) -> Report {
@@ -154,13 +153,7 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
 /// The fault behind an error, where the candidate is to blame.
 fn fault_of(error: &Error) -> Option<Fault> {
     match error {
-        // What the simulator gives up on never ends.
-        Error::Host(ferroflash::Error::Simulation { reason, .. })
-            if reason.starts_with(FindingKind::Budget.name()) =>
-        {
-            Some(Fault::Hang)
-        }
-        Error::Host(ferroflash::Error::Simulation { .. }) => Some(Fault::RuleBroken),
+        Error::Host(ferroflash::Error::Simulation { reason, .. }) => Some(Fault::of_simulation(reason)),
         Error::Host(ferroflash::Error::GuardBand { .. }) => Some(Fault::OutOfBounds),
         Error::Host(ferroflash::Error::PtxRejected { .. }) => Some(Fault::DoesNotCompile),
         // A fault of the kernel shows in whichever call comes next.
@@ -189,6 +182,7 @@ mod tests {
             fault_of(&Error::Host(ferroflash::Error::Simulation { entry: "k".into(), reason: reason.into() }))
         };
         assert_eq!(of("budget: kernel k line 34 `bra $L;`"), Some(Fault::Hang));
+        assert_eq!(of("deadlock: kernel k line 34 `bra $L;`"), Some(Fault::Hang));
         assert_eq!(of("race: kernel k line 34, out of budget"), Some(Fault::RuleBroken));
     }
 

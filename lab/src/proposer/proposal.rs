@@ -4,7 +4,7 @@
 //! Hypothesis: V can wait until S is computed, which frees a barrier.
 //! Expected gain: 4 %
 //! Patch:
-//! diff --git a/kernels-gpu/src/forward.rs b/kernels-gpu/src/forward.rs
+//! diff --git a/kernels-gpu/src/mma/forward.rs b/kernels-gpu/src/mma/forward.rs
 //! …
 //! ```
 //!

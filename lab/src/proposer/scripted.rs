@@ -163,7 +163,7 @@ mod tests {
         let proposal = Proposal::parse(&text).expect("a proposal");
         assert_eq!((code, proposal.expected_gain, proposal.hypothesis.as_str()), (0, 0.04, "h"));
         let flaw = Proposal::parse(&replayed(2).expect("an answer").1).expect("a proposal");
-        assert_eq!(Patch::check(&flaw.patch).expect("a patch").files(), ["kernels-gpu/src/swizzle.rs"]);
+        assert_eq!(Patch::check(&flaw.patch).expect("a patch").files(), ["kernels-gpu/src/tile/swizzle.rs"]);
         let talk = replayed(3).expect("an answer").1;
         assert_eq!(Proposal::parse(&talk), Err(ProposalError::NoHypothesis));
         assert_eq!(replayed(4).expect("silence"), (0, String::new()));

@@ -237,7 +237,7 @@ mod tests {
             checked("test", git(folder.path(), arguments, None).expect("git")).expect("done");
         };
         run(&["init", "--quiet"]);
-        std::fs::create_dir_all(folder.path().join("kernels-gpu/src")).expect("folders");
+        std::fs::create_dir_all(folder.path().join("kernels-gpu/src/tile")).expect("folders");
         std::fs::write(folder.path().join("kernels-gpu/src/a.rs"), "a\n").expect("written");
         std::fs::write(folder.path().join(".gitignore"), "*.secret.rs\n").expect("written");
         run(&["add", "."]);
@@ -274,8 +274,8 @@ mod tests {
     fn a_scripted_proposal_goes_all_the_way_to_the_patched_source() {
         use super::super::{Proposal, scripted};
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/src/swizzle.rs");
-        std::fs::copy(source, repository.path().join("kernels-gpu/src/swizzle.rs")).expect("copied");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/src/tile/swizzle.rs");
+        std::fs::copy(source, repository.path().join("kernels-gpu/src/tile/swizzle.rs")).expect("copied");
         let run = |arguments: &[&str]| {
             checked("test", git(repository.path(), arguments, None).expect("git")).expect("done");
         };
@@ -289,7 +289,7 @@ mod tests {
         let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
         worktree.apply(&patch(&proposal.patch)).expect("applied");
         let patched =
-            std::fs::read_to_string(worktree.path().join("kernels-gpu/src/swizzle.rs")).expect("a file");
+            std::fs::read_to_string(worktree.path().join("kernels-gpu/src/tile/swizzle.rs")).expect("a file");
         assert!(patched.contains("let _ = row;"));
     }
 

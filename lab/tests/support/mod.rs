@@ -1,11 +1,11 @@
 //! What the tests share: the lab as a process, its configuration, kernels made by hand.
 
-use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use check::kernel_folder::KernelFolder;
+use ferroflash::module::kernels_of_table;
+use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Row;
 use kernels_gpu::table::VARIANTS;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -108,41 +108,21 @@ pub(crate) fn steps(session: &Path) -> Vec<Value> {
 
 /// Writes a folder `ptx` with one kernel a body, under the first rows of the table; returns their entries.
 pub(crate) fn write_kernels(home: &Path, bodies: &[&str]) -> Vec<String> {
-    let folder = home.join("ptx");
-    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut folder = KernelFolder::new(&home.join("ptx"), "by hand").expect("a folder");
     let mut ptx = ".version 7.4\n.target sm_80\n.address_size 64\n".to_owned();
-    let mut kernels = Vec::new();
-    for (variant, body) in VARIANTS.iter().zip(bodies) {
-        let entry = variant.entry;
-        let bytes = size_of::<kernels_gpu::params::ForwardParams>();
+    let (kernels, _) = kernels_of_table();
+    let kernels: Vec<Kernel> =
+        kernels.iter().take(bodies.len()).map(|kernel| Kernel::clone(kernel)).collect();
+    let bytes = size_of::<kernels_gpu::params::ForwardParams>();
+    for (Kernel { entry, threads, .. }, body) in kernels.iter().zip(bodies) {
         ptx += &format!(
-            "\n.visible .entry {entry}(\n\t.param .align 8 .b8 {entry}_param_0[{bytes}]\n)\n.maxntid {}, 1, 1\n{{\n\t{body}\n}}\n",
-            geometry::threads(&variant.row)
+            "\n.visible .entry {entry}(\n\t.param .align 8 .b8 {entry}_param_0[{bytes}]\n)\n.maxntid {threads}, 1, 1\n{{\n\t{body}\n}}\n"
         );
-        kernels.push(Kernel {
-            entry: entry.to_owned(),
-            family: "sm_80".to_owned(),
-            row: variant.row,
-            threads: geometry::threads(&variant.row),
-            smem_bytes: geometry::smem_bytes(&variant.row),
-            sha256: String::new(),
-            resources: Default::default(),
-            cubins: Default::default(),
-        });
     }
-    let sha256 = Sha256::digest(ptx.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    let families = vec![Family { arch: "sm_80".to_owned(), ptx: "sm_80.ptx".to_owned(), sha256 }];
     let entries = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
-    let manifest = Manifest {
-        format: FORMAT,
-        device_compiler: "by hand".to_owned(),
-        families,
-        kernels,
-        combine_kernels: Vec::new(),
-    };
-    std::fs::write(folder.join("sm_80.ptx"), ptx).expect("written");
-    std::fs::write(folder.join("manifest.json"), serde_json::to_string(&manifest).expect("JSON"))
-        .expect("written");
+    folder.family("sm_80", &ptx).expect("written");
+    kernels.into_iter().for_each(|kernel| folder.kernel(kernel));
+    folder.finish().expect("written");
     entries
 }
 
@@ -165,7 +145,7 @@ pub(crate) fn git_status(home: &Path) -> (Option<String>, usize) {
 
 /// A patch after which keys that the mask hides have a score of 0, which is wrong wherever anything is hidden.
 pub(crate) fn wrong_patch() -> String {
-    const FILE: &str = "kernels-gpu/src/mask.rs";
+    const FILE: &str = "kernels-gpu/src/math/mask.rs";
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FILE);
     let text = std::fs::read_to_string(source).expect("the mask's source");
     let lines: Vec<&str> = text.lines().collect();

@@ -3,7 +3,7 @@
 use super::scope::Symbol;
 use super::{Builder, Fixup};
 use crate::error::LoadError;
-use crate::op::{Call, Callee, EXIT, Op, Pc};
+use crate::op::{Call, Callee, EXIT, Op, Pc, Service, ServiceName};
 use crate::parse::ast::Operand;
 
 impl<'a> Builder<'_, 'a> {
@@ -72,9 +72,17 @@ impl<'a> Builder<'_, 'a> {
             Some((Operand::List(list), tail)) => (self.call_parameters(list, 3)?, tail),
             _ => (Vec::new(), tail),
         };
-        if *name == "__assertfail" {
-            // Supplied by the driver; it ends the kernel.
-            self.emit(Op::Trap);
+        let service = match *name {
+            "__assertfail" => Some(ServiceName::AssertFail),
+            "malloc" => Some(ServiceName::Malloc),
+            "free" => Some(ServiceName::Free),
+            "vprintf" => Some(ServiceName::Printf),
+            _ => None,
+        };
+        // The driver supplies these, unless the module does.
+        let supplied = self.names.functions.get(name).is_none_or(|f| !self.names.has_body[*f as usize]);
+        if let Some(name) = service.filter(|_| supplied) {
+            self.emit(Op::Service(Box::new(Service { name, args, returns: returns.first().copied() })));
             return Ok(());
         }
         let callee = match self.scopes.find(name) {

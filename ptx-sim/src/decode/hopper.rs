@@ -3,7 +3,10 @@
 use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
-use crate::op::{Bulk, BulkTo, CopyArrive, MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
+use crate::op::{
+    AtomicOp, Bulk, BulkTo, CopyArrive, MbarrierAction, MbarrierOp, Op, PhaseOperand, Reg, Scope, Space,
+    StoreAsync, TensorMapReplace,
+};
 use crate::parse::ast::Operand;
 use crate::table::family::Family;
 
@@ -14,9 +17,30 @@ fn architecture(target: &str) -> Option<(u32, bool)> {
     Some((number.parse().ok()?, name.ends_with('a')))
 }
 
-/// The space of a capture: empty for a generic address. The only CTA of a cluster has its own addresses there.
+/// The space of a capture: empty for a generic address.
 fn shared_or_generic(capture: &str) -> Space {
-    if capture.is_empty() { Space::Generic } else { Space::Shared }
+    match capture {
+        "" => Space::Generic,
+        "shared::cluster" => Space::Cluster,
+        _ => Space::Shared,
+    }
+}
+
+fn is_reduction(name: &str) -> bool {
+    matches!(name, "add" | "min" | "max" | "and" | "or" | "xor" | "inc" | "dec")
+}
+
+fn reduction(name: &str) -> AtomicOp {
+    match name {
+        "min" => AtomicOp::Min,
+        "max" => AtomicOp::Max,
+        "and" => AtomicOp::And,
+        "or" => AtomicOp::Or,
+        "xor" => AtomicOp::Xor,
+        "inc" => AtomicOp::Increment,
+        "dec" => AtomicOp::Decrement,
+        _ => AtomicOp::Add,
+    }
 }
 
 impl<'a> Builder<'_, 'a> {
@@ -108,14 +132,30 @@ impl<'a> Builder<'_, 'a> {
         captures: &[&str],
         operands: &[Operand<'a>],
     ) -> Result<(), LoadError> {
-        let to_shared = matches!(family, Family::BulkLoad | Family::TensorLoad);
-        let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore);
-        let hinted = captures.last().is_some_and(|hint| !hint.is_empty());
-        let expected = 2 + usize::from(to_shared) + usize::from(!is_tensor) + usize::from(hinted);
+        let to_shared = matches!(family, Family::BulkLoad | Family::TensorLoad | Family::BulkPeer);
+        let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore | Family::TensorReduce);
+        let hinted = captures.contains(&"L2::cache_hint");
+        let multicast = captures.contains(&"multicast::cluster");
+        let plain = 2 + usize::from(to_shared) + usize::from(!is_tensor);
+        let expected = plain + usize::from(multicast) + usize::from(hinted);
         self.count(operands, expected)?;
         if hinted {
             self.source(&operands[expected - 1], expected, data_shape(64))?;
         }
+        let mask = if multicast {
+            // 16 bits, in a register of 16 or 32.
+            Some(self.any_source(&operands[plain], plain + 1, 16)?.slot)
+        } else {
+            None
+        };
+        let reduces = match family {
+            Family::BulkReduce => {
+                let op = reduction(captures.iter().find(|c| is_reduction(c)).copied().unwrap_or("add"));
+                Some((op, Some(super::lane::scalar(captures[captures.len() - 1]))))
+            }
+            Family::TensorReduce => Some((reduction(captures[1]), None)),
+            _ => None,
+        };
         let (shared_at, global_at) = if to_shared { (0, 1) } else { (1, 0) };
         let shared = self.address(&operands[shared_at], shared_at + 1)?;
         let mut coordinates = Vec::new();
@@ -135,14 +175,95 @@ impl<'a> Builder<'_, 'a> {
             operand => self.address(operand, global_at + 1)?,
         };
         let bytes = if is_tensor { None } else { Some(self.word(&operands[2], 3)?) };
-        let to = if to_shared {
-            let at = 2 + usize::from(!is_tensor);
-            BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Shared }
-        } else {
-            BulkTo::Global
+        let at = 2 + usize::from(!is_tensor);
+        let to = match family {
+            Family::BulkPeer => BulkTo::Peer { mbarrier: self.address(&operands[at], at + 1)? },
+            _ if to_shared => {
+                BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Cluster, mask }
+            }
+            _ => BulkTo::Global,
         };
-        let space = Space::Shared;
-        self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, bytes, coordinates })));
+        let space = if to_shared { Space::Cluster } else { Space::Shared };
+        self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, reduces, bytes, coordinates })));
+        Ok(())
+    }
+
+    /// `st.async [a], b, [mbarrier]`. Captures: weak, space, vector, type.
+    pub(super) fn store_async(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 3)?;
+        let ty = super::lane::scalar(captures[captures.len() - 1]);
+        let addr = self.address(&operands[0], 1)?;
+        let mbarrier = self.address(&operands[2], 3)?;
+        let parts = match &operands[1] {
+            Operand::Vector(parts) => parts.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        let mut regs = Vec::new();
+        for part in parts {
+            regs.push(self.any_source(part, 2, ty.bits())?);
+        }
+        let element_bytes = ty.bits() / 8;
+        if regs.len() * usize::from(element_bytes) > 16 {
+            return Err(self.unsupported());
+        }
+        self.emit(Op::StoreAsync(Box::new(StoreAsync { addr, mbarrier, element_bytes, regs })));
+        Ok(())
+    }
+
+    /// `tensormap.replace [map]{, dimension}, value`. Captures: field, space, type.
+    pub(super) fn tensor_map_replace(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let fields = [
+            "box_dim",
+            "global_dim",
+            "global_stride",
+            "element_stride",
+            "global_address",
+            "rank",
+            "elemtype",
+            "interleave_layout",
+            "swizzle_mode",
+            "swizzle_atomicity",
+            "fill_mode",
+        ];
+        let Some(at) = fields.iter().position(|f| *f == captures[0]) else { return Err(self.unsupported()) };
+        let numbered = at < 4;
+        self.count(operands, if numbered { 3 } else { 2 })?;
+        let space = match captures[1] {
+            "" => Space::Generic,
+            "global" => Space::Global,
+            _ => Space::Shared,
+        };
+        let addr = self.address(&operands[0], 1)?;
+        let dimension = match operands[1] {
+            Operand::Int(dimension @ 0..=4) if numbered => dimension as u64,
+            _ if numbered => return Err(self.operand_error(2, "a dimension")),
+            _ => 0,
+        };
+        let last = operands.len();
+        let value = self.any_source(&operands[last - 1], last, if captures[2] == "b64" { 64 } else { 32 })?;
+        let field = fields[at];
+        self.emit(Op::TensorMapReplace(Box::new(TensorMapReplace { space, addr, field, dimension, value })));
+        Ok(())
+    }
+
+    /// `tensormap.cp_fenceproxy [to], [from], 128`.
+    pub(super) fn tensor_map_copy(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 3)?;
+        let (to, from) = (self.address(&operands[0], 1)?, self.address(&operands[1], 2)?);
+        let scope = Scope::of(captures[0]).unwrap_or(Scope::System);
+        self.emit(Op::TensorMapCopy { to, from, scope });
         Ok(())
     }
 
@@ -167,6 +288,34 @@ impl<'a> Builder<'_, 'a> {
         let (space, addr) = (shared_or_generic(captures[1]), self.address(&operands[0], 1)?);
         let increments = captures[0].is_empty();
         self.emit(Op::CopyArrive(Box::new(CopyArrive { space, addr, increments })));
+        Ok(())
+    }
+
+    /// `mapa` and `getctarank`. Captures: space, type.
+    pub(super) fn map_rank(
+        &mut self,
+        gives_rank: bool,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, if gives_rank { 2 } else { 3 })?;
+        let bits = if captures[1].ends_with("64") { 64 } else { 32 };
+        let generic = captures[0].is_empty();
+        let address = match &operands[1] {
+            Operand::NameOffset(..) | Operand::Name(_) => {
+                let shape = data_shape(bits);
+                Reg { bank: shape.bank, slot: self.source(&operands[1], 2, shape)?, bits }
+            }
+            _ => return Err(self.operand_error(2, "an address")),
+        };
+        if gives_rank {
+            let result = self.word_result(&operands[0], 1)?;
+            self.emit(Op::RankOf { result, address, generic });
+        } else {
+            let rank = self.word(&operands[2], 3)?;
+            let result = self.any_result(&operands[0], 1, bits)?;
+            self.emit(Op::MapRank { result, address, rank, generic });
+        }
         Ok(())
     }
 

@@ -5,13 +5,26 @@ use super::lookup::{self, Form, Lane, LaneOp};
 use super::operand::data_shape;
 use crate::error::LoadError;
 use crate::float::Round;
-use crate::op::{BoolOp, Carry, Constant, Cvt, Op, ProductHalf, Reg, Scalar, Timer};
+use crate::op::{
+    BoolOp, Carry, Cmp, Constant, Cvt, Op, ProductHalf, Reg, Scalar, SetCompare, SetResult, Timer,
+};
 use crate::parse::ast::Operand;
 use crate::regs::{Bank, Slots};
 use crate::table::family::Family;
+use crate::table::integer::IntOp;
 
 impl<'a> Builder<'_, 'a> {
     pub(super) fn lane(&mut self, lane: &Lane, operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        let head = lane.pattern.split(' ').next().unwrap_or("");
+        if operands.len() == 4 && lane.args.len() == 2 && matches!(head, "min" | "max") {
+            // Of three operands: of two, then with the third.
+            let first = self.lane_slots(lane, &operands[..3])?;
+            let between = self.allocate(lane.result.bank, 1)?;
+            let third = self.source(&operands[3], 4, lane.args[1])?;
+            self.emit(lane.op.with([between, first[1], first[2], 0, 0]));
+            self.emit(lane.op.with([first[0], between, third, 0, 0]));
+            return Ok(());
+        }
         self.count(operands, 1 + lane.args.len())?;
         if let Some(timer) = operands.get(1).and_then(timer) {
             let result = self.any_result(&operands[0], 1, lane.result.bits)?;
@@ -94,19 +107,18 @@ impl<'a> Builder<'_, 'a> {
             Operand::Name(p) => (self.predicate_result(p)?, self.allocate(Bank::Pred, 1)?),
             _ => return Err(self.operand_error(1, "a predicate")),
         };
-        let op = match captures[1] {
-            "and" => BoolOp::And,
-            "or" => BoolOp::Or,
-            _ => BoolOp::Xor,
-        };
+        let op = bool_op(captures[1]);
         self.emit(Op::Combine { op, compared, c, c_negated, p, q });
         Ok(())
     }
 
-    /// `mov` between a register and a vector of narrower ones.
-    pub(super) fn move_vector(&mut self, operands: &[Operand<'a>]) -> Result<(), LoadError> {
+    /// `mov` between a register and a vector of narrower ones, or of 128-bit registers.
+    pub(super) fn move_vector(&mut self, ty: &str, operands: &[Operand<'a>]) -> Result<(), LoadError> {
         self.count(operands, 2)?;
-        let bits: u8 = self.mnemonic.rsplit('b').next().and_then(|b| b.parse().ok()).unwrap_or(32);
+        let bits: u8 = ty[1..].parse().unwrap_or(32);
+        if bits == 128 {
+            return self.move_wide(operands);
+        }
         match (&operands[0], &operands[1]) {
             (Operand::Vector(parts), source) => {
                 let width = self.part_bits(parts, bits, 1)?;
@@ -134,6 +146,35 @@ impl<'a> Builder<'_, 'a> {
         Ok(())
     }
 
+    fn move_wide(&mut self, operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        let pair = |operand: &Operand<'a>| match operand {
+            Operand::Vector(parts) if parts.len() == 2 => Some([parts[0].clone(), parts[1].clone()]),
+            _ => None,
+        };
+        let mut from = [0; 2];
+        match pair(&operands[1]) {
+            Some(parts) => {
+                for (slot, part) in from.iter_mut().zip(&parts) {
+                    *slot = self.source(part, 2, data_shape(64))?;
+                }
+            }
+            None => from = self.wide_register(&operands[1], 2)?.map(|reg| reg.slot),
+        }
+        let mut to = [0; 2];
+        match pair(&operands[0]) {
+            Some(parts) => {
+                for (slot, part) in to.iter_mut().zip(&parts) {
+                    *slot = self.result(part, 1, data_shape(64))?;
+                }
+            }
+            None => to = self.wide_register(&operands[0], 1)?.map(|reg| reg.slot),
+        }
+        for (to, from) in to.into_iter().zip(from) {
+            self.emit(Op::Int(IntOp::MovDouble, [to, from, 0, 0, 0]));
+        }
+        Ok(())
+    }
+
     fn part(&mut self, part: &Operand<'a>, position: usize, bits: u8) -> Result<Reg, LoadError> {
         let slot = self.result(part, position, data_shape(bits))?;
         Ok(Reg { bank: data_shape(bits).bank, slot, bits })
@@ -143,6 +184,7 @@ impl<'a> Builder<'_, 'a> {
         match (bits, parts.len()) {
             (16 | 32 | 64, 2) => Ok(bits / 2),
             (32 | 64, 4) => Ok(bits / 4),
+            (64, 8) => Ok(8),
             _ => Err(self.operand_error(position, "a vector of 2 or 4 registers")),
         }
     }
@@ -202,19 +244,17 @@ impl<'a> Builder<'_, 'a> {
             "rpi" => (Some(Round::Up), true),
             _ => return Err(self.unsupported()),
         };
-        let narrows = to.is_float() && from.is_float() && to.bits() < from.bits();
+        let narrows =
+            to.is_float() && from.is_float() && (to.bits() < from.bits() || to != from && to.bits() == 16);
         let from_integer = to.is_float() && !from.is_float();
         let to_integer = !to.is_float() && from.is_float();
-        let same_size_floats = to.is_float() && from.is_float() && to.bits() == from.bits();
+        let same = to.is_float() && to == from;
         let legal = match round {
             None => !narrows && !from_integer && !to_integer,
-            Some(_) if integral => to_integer || same_size_floats,
+            Some(_) if integral => to_integer || same,
             Some(_) => narrows || from_integer,
         };
-        // f64 is not reached exactly from 64-bit integers by directed rounding, which is refused.
-        let directed_to_f64 =
-            to == Scalar::F64 && matches!(round, Some(r) if r != Round::Nearest) && !integral;
-        if !legal || directed_to_f64 || same_size_floats && to != from {
+        if !legal {
             return Err(self.unsupported());
         }
         let result = self.any_result(&operands[0], 1, to.bits().max(8))?;
@@ -233,16 +273,122 @@ impl<'a> Builder<'_, 'a> {
     }
 
     pub(super) fn cvt_pack(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
-        self.count(operands, 3)?;
-        let slots = [
-            self.word_result(&operands[0], 1)?,
-            self.word(&operands[1], 2)?,
-            self.word(&operands[2], 3)?,
-            self.constant(Bank::Word, Constant::Bits(0))?,
-            0,
-        ];
-        self.emit(Op::CvtPack { signed: captures[0] == "s16", slots });
+        self.count(operands, if captures[0].ends_with("16") { 3 } else { 4 })?;
+        let below = match operands.get(3) {
+            Some(operand) => self.word(operand, 4)?,
+            None => self.constant(Bank::Word, Constant::Bits(0))?,
+        };
+        let (a, b) = (self.word(&operands[1], 2)?, self.word(&operands[2], 3)?);
+        let slots = [self.word_result(&operands[0], 1)?, a, b, below, 0];
+        let bits = captures[0][1..].parse().unwrap_or(16);
+        self.emit(Op::CvtPack { signed: captures[0].starts_with('s'), bits, slots });
         Ok(())
+    }
+
+    /// `set`. Captures: comparison, operation with a predicate, ftz, type of the result, type compared.
+    pub(super) fn set(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        let with = self.combined_with(captures[1], operands, 3)?;
+        let ty = scalar(captures[4]);
+        let (a, b) = (self.compared(&operands[1], 2, ty)?, self.compared(&operands[2], 3, ty)?);
+        let to = scalar(captures[3]);
+        let packed = |ty| matches!(ty, Scalar::F16x2 | Scalar::Bf16x2);
+        if packed(to) && to != ty || packed(ty) && to.bits() != 32 {
+            return Err(self.unsupported());
+        }
+        let result = self.any_result(&operands[0], 1, to.bits())?;
+        let result = if to.is_float() {
+            SetResult::One(result, to)
+        } else {
+            SetResult::Mask(Reg { bits: to.bits(), ..result })
+        };
+        let (cmp, flush) = (comparison(captures[0], ty), !captures[2].is_empty());
+        self.emit(Op::Set(Box::new(SetCompare { cmp, ty, flush, result, a, b, with })));
+        Ok(())
+    }
+
+    /// `setp` of packed halves. Captures: comparison, operation with a predicate, ftz, type.
+    pub(super) fn setp_pair(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        let with = self.combined_with(captures[1], operands, 3)?;
+        let ty = scalar(captures[3]);
+        let (a, b) = (self.compared(&operands[1], 2, ty)?, self.compared(&operands[2], 3, ty)?);
+        let (p, q) = match operands[0] {
+            Operand::Pair(p, q) => (self.predicate_result(p)?, self.predicate_result(q)?),
+            _ => return Err(self.operand_error(1, "two predicates")),
+        };
+        let (cmp, flush) = (comparison(captures[0], ty), !captures[2].is_empty());
+        let result = SetResult::Preds(p, q);
+        self.emit(Op::Set(Box::new(SetCompare { cmp, ty, flush, result, a, b, with })));
+        Ok(())
+    }
+
+    fn compared(&mut self, operand: &Operand<'a>, position: usize, ty: Scalar) -> Result<Reg, LoadError> {
+        let float = matches!(ty, Scalar::F32 | Scalar::F64);
+        let shape = crate::table::Shape { float, ..data_shape(ty.bits()) };
+        Ok(Reg { bank: shape.bank, slot: self.source(operand, position, shape)?, bits: ty.bits() })
+    }
+
+    /// The predicate at the end of the operands, where the form has one.
+    fn combined_with(
+        &mut self,
+        name: &str,
+        operands: &[Operand<'a>],
+        plain: usize,
+    ) -> Result<Option<(BoolOp, u32, bool)>, LoadError> {
+        self.count(operands, plain + usize::from(!name.is_empty()))?;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let (slot, negated) = self.predicate_operand(&operands[plain], plain + 1)?;
+        Ok(Some((bool_op(name), slot, negated)))
+    }
+
+    /// `lop3.or d|p, a, b, c, table, q`. Capture: the operation with q.
+    pub(super) fn lop_pred(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        self.count(operands, 6)?;
+        let (d, p) = match operands[0] {
+            Operand::Pair("_", p) => (self.allocate(Bank::Word, 1)?, self.predicate_result(p)?),
+            Operand::Pair(d, p) => (self.word_result(&Operand::Name(d), 1)?, self.predicate_result(p)?),
+            _ => return Err(self.operand_error(1, "a register and a predicate")),
+        };
+        let mut slots = [d, 0, 0, 0, 0];
+        for at in 1..5 {
+            slots[at] = self.word(&operands[at], at + 1)?;
+        }
+        let (c, c_negated) = self.predicate_operand(&operands[5], 6)?;
+        let zero = self.constant(Bank::Word, Constant::Bits(0))?;
+        let (compared, q) = (self.allocate(Bank::Pred, 1)?, self.allocate(Bank::Pred, 1)?);
+        self.emit(Op::Int(IntOp::Lop3, slots));
+        self.emit(Op::Compare(crate::table::compare::CompareOp::NeWord, [compared, d, zero, 0, 0]));
+        self.emit(Op::Combine { op: bool_op(captures[0]), compared, c, c_negated, p, q });
+        Ok(())
+    }
+}
+
+fn bool_op(name: &str) -> BoolOp {
+    match name {
+        "and" => BoolOp::And,
+        "or" => BoolOp::Or,
+        _ => BoolOp::Xor,
+    }
+}
+
+/// The comparison of that name; the unsigned ones of integers are the plain ones of unsigned types.
+fn comparison(name: &str, ty: Scalar) -> Cmp {
+    match name {
+        "eq" => Cmp::Eq,
+        "ne" => Cmp::Ne,
+        "lt" | "lo" => Cmp::Lt,
+        "le" | "ls" => Cmp::Le,
+        "gt" | "hi" => Cmp::Gt,
+        "ge" | "hs" => Cmp::Ge,
+        "equ" if ty.is_float() => Cmp::Equ,
+        "neu" => Cmp::Neu,
+        "ltu" => Cmp::Ltu,
+        "leu" => Cmp::Leu,
+        "gtu" => Cmp::Gtu,
+        "geu" => Cmp::Geu,
+        "num" => Cmp::Num,
+        _ => Cmp::Nan,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::table::family::{self, Family};
 use crate::table::float::FloatOp;
 use crate::table::half::HalfOp;
 use crate::table::integer::IntOp;
+use crate::table::rare::RareOp;
 use crate::table::{LaneRow, Shape, pattern};
 
 /// A lane-wise operation of any table.
@@ -21,6 +22,7 @@ pub(crate) enum LaneOp {
     Half(HalfOp),
     Compare(CompareOp),
     Convert(ConvertOp),
+    Rare(RareOp),
 }
 
 impl LaneOp {
@@ -32,6 +34,7 @@ impl LaneOp {
             LaneOp::Half(op) => Op::Half(op, slots),
             LaneOp::Compare(op) => Op::Compare(op, slots),
             LaneOp::Convert(op) => Op::Convert(op, slots),
+            LaneOp::Rare(op) => Op::Rare(op, slots),
         }
     }
 }
@@ -73,6 +76,7 @@ pub(crate) fn lanes() -> impl Iterator<Item = Lane> {
         .chain(erase(HalfOp::ROWS, LaneOp::Half))
         .chain(erase(CompareOp::ROWS, LaneOp::Compare))
         .chain(erase(ConvertOp::ROWS, LaneOp::Convert))
+        .chain(erase(RareOp::ROWS, LaneOp::Rare))
 }
 
 /// Rows by the name of the instruction.
@@ -111,7 +115,7 @@ impl<'m> Lookup<'m> {
 }
 
 fn find(mnemonic: &str) -> Option<Form<'_>> {
-    let head = mnemonic.split('.').next()?;
+    let head = pattern::parts(mnemonic).next()?;
     let lanes = INDEX.lanes.get(head).into_iter().flatten();
     if let Some(lane) = lanes.into_iter().find(|l| pattern::captures(l.pattern, mnemonic).is_some()) {
         return Some(Form::Lane(*lane));
@@ -135,25 +139,56 @@ mod tests {
     fn no_mnemonic_has_two_lane_rows() {
         let all: Vec<Lane> = lanes().collect();
         for lane in &all {
-            // The shortest mnemonic of the row: first choices, no options.
-            let mnemonic = first_mnemonic(lane.pattern);
+            let mnemonic = words(lane.pattern, false).join(".");
             let hits = all.iter().filter(|l| pattern::captures(l.pattern, &mnemonic).is_some()).count();
             assert_eq!(hits, 1, "{mnemonic}");
         }
     }
 
-    fn first_mnemonic(text: &str) -> String {
+    #[test]
+    fn every_row_is_found_whatever_the_order_of_its_qualifiers() {
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let patterns = lanes().map(|l| l.pattern).chain(family::rows().map(|r| r.pattern));
+        for (text, options) in patterns.flat_map(|p| [(p, false), (p, true)]) {
+            let in_order = words(text, options);
+            let joined = in_order.join(".");
+            let expected = pattern::captures(text, &joined);
+            assert!(expected.is_some(), "{text}");
+            for _ in 0..20 {
+                // A shuffle that leaves the types, the spaces and the layouts among themselves as they are.
+                let (mut free, mut fixed): (Vec<&str>, Vec<&str>) =
+                    in_order[1..].iter().partition(|word| !pattern::keeps_order(word));
+                fixed.reverse();
+                let mut shuffled = vec![in_order[0]];
+                while !free.is_empty() || !fixed.is_empty() {
+                    let at = random(free.len() + fixed.len());
+                    shuffled.push(if at < free.len() { free.swap_remove(at) } else { fixed.pop().unwrap() });
+                }
+                let mnemonic = shuffled.join(if random(4) == 0 { " ." } else { "." });
+                let found: Option<Vec<&str>> = pattern::captures(text, &mnemonic);
+                assert_eq!(found, expected, "{mnemonic}");
+            }
+        }
+    }
+
+    /// The words of a row's mnemonic: the first choices, without or with the options.
+    fn words(text: &str, options: bool) -> Vec<&str> {
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
             let (part, tail) = match rest.as_bytes()[0] {
                 b'{' => rest[1..].split_once('}').unwrap(),
+                b'[' if options => rest[1..].split_once(']').unwrap(),
                 b'[' => ("", rest.split_once(']').unwrap().1),
                 _ => rest.split_once(' ').unwrap_or((rest, "")),
             };
             parts.extend(part.split(' ').next().filter(|p| !p.is_empty()));
             rest = tail.trim_start();
         }
-        parts.join(".")
+        parts
     }
 }

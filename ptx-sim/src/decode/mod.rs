@@ -16,7 +16,7 @@ use std::collections::HashMap;
 pub(crate) use lookup::lanes;
 
 use crate::error::LoadError;
-use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Reg};
+use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Reg, Scope};
 use crate::parse::ast::{self, RegWidth, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
@@ -41,8 +41,19 @@ pub(crate) struct Variable {
     pub(crate) is_extern: bool,
     /// Initial bytes; empty for none.
     pub(crate) init: Vec<u8>,
-    /// Addresses inside the initial bytes: where, of what, plus what.
-    pub(crate) relocations: Vec<(u32, Target, i64)>,
+    pub(crate) relocations: Vec<Relocation>,
+}
+
+/// An address, or a byte of it, inside the initial bytes of a variable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relocation {
+    /// Where it stands.
+    pub(crate) at: u32,
+    pub(crate) target: Target,
+    pub(crate) offset: i64,
+    /// The part of the address: bits below it, and its bytes.
+    pub(crate) shift: u32,
+    pub(crate) bytes: u8,
 }
 
 /// What an address in an initialiser points to.
@@ -62,6 +73,9 @@ pub(crate) struct Names<'a> {
     pub(crate) target: &'a str,
 }
 
+/// File, line and column of a `.loc`.
+type Place = (u32, u32, u32);
+
 /// A branch whose label may come later.
 enum Fixup<'a> {
     Branch { pc: Pc, label: &'a str, scope: usize },
@@ -79,6 +93,8 @@ pub(crate) struct Builder<'m, 'a> {
     constants: HashMap<(Bank, Constant), Slot>,
     fixups: Vec<Fixup<'a>>,
     carry_flag: Option<Slot>,
+    /// Where each place of a `.loc` was last said to be inlined.
+    inlined: HashMap<Place, Option<Place>>,
     is_entry: bool,
     line: u32,
     mnemonic: &'a str,
@@ -86,13 +102,13 @@ pub(crate) struct Builder<'m, 'a> {
     continues: bool,
 }
 
-/// Decodes every function body; the list has an empty program where there is none. What is refused is added to `refused`:
-/// the programs are worth nothing then.
+/// Decodes every function body; the list has an empty program where there is none. `refused` becomes what is refused of each
+/// function, whose program is worth nothing then.
 pub(crate) fn programs<'a>(
     functions: &[ast::Function<'a>],
     names: &Names<'a>,
     variables: &mut Vec<Variable>,
-    refused: &mut Vec<LoadError>,
+    refused: &mut Vec<Vec<LoadError>>,
 ) -> Vec<Program> {
     let mut lookup = Lookup::default();
     functions
@@ -107,13 +123,17 @@ pub(crate) fn programs<'a>(
                 constants: HashMap::new(),
                 fixups: Vec::new(),
                 carry_flag: None,
+                inlined: HashMap::new(),
                 is_entry: function.is_entry,
                 line: function.line,
                 mnemonic: "",
                 guard: None,
                 continues: false,
             };
-            builder.function(function, refused)
+            let mut errors = Vec::new();
+            let program = builder.function(function, &mut errors);
+            refused.push(errors);
+            program
         })
         .collect()
 }
@@ -194,22 +214,40 @@ impl<'a> Builder<'_, 'a> {
             }
             Statement::Targets { name, labels } => self.declare(name, Symbol::Targets(labels.clone())),
             Statement::Prototype => Ok(()),
-            Statement::Location { file, line } => {
+            Statement::Location { here, inlined_at } => {
                 let pc = self.pc();
-                self.program.locations.push((pc, *file, *line));
+                self.inlined.insert(*here, *inlined_at);
+                let (file, line) = self.own_line(*here);
+                self.program.locations.push((pc, file, line));
                 Ok(())
             }
             Statement::Instruction(instruction) => self.instruction(instruction),
         }
     }
 
+    /// Where the user wrote what stands at a place: of the calls that it was inlined through, the innermost in the file of
+    /// the outermost. What a header holds is not what the user can mend.
+    fn own_line(&self, here: Place) -> (u32, u32) {
+        let mut chain = vec![here];
+        while let Some(Some(outer)) = self.inlined.get(&chain[chain.len() - 1])
+            && chain.len() < 64
+            && !chain.contains(outer)
+        {
+            chain.push(*outer);
+        }
+        let file = chain[chain.len() - 1].0;
+        chain.iter().find(|place| place.0 == file).map_or((here.0, here.1), |place| (place.0, place.1))
+    }
+
     fn register(&mut self, name: &'a str, count: Option<u32>, width: RegWidth) -> Result<(), LoadError> {
         let (bank, bits) = match width {
             RegWidth::Pred => (Bank::Pred, 1),
-            RegWidth::Bits(64) => (Bank::Double, 64),
+            RegWidth::Bits(bits @ (64 | 128)) => (Bank::Double, bits),
             RegWidth::Bits(bits) => (Bank::Word, bits),
         };
-        let slot = self.allocate(bank, count.unwrap_or(1))?;
+        // A 128-bit register is two of 64 bits.
+        let each = if bits == 128 { 2 } else { 1 };
+        let slot = self.allocate(bank, each * count.unwrap_or(1))?;
         let first = Reg { bank, slot, bits };
         match count {
             Some(count) => self.scopes.declare_range(name, count, first),
@@ -272,10 +310,11 @@ impl<'a> Builder<'_, 'a> {
             Some((name, negated)) => Some(Guard { slot: self.predicate(name, 0)?, negated }),
         };
         let operands = &instruction.operands;
-        let is_vector_move = operands.iter().any(|o| matches!(o, ast::Operand::Vector(_)))
-            && lookup::captures_of(Family::MovVector, self.mnemonic).is_some();
-        if is_vector_move {
-            return self.move_vector(operands);
+        let is_vector = operands.iter().any(|o| matches!(o, ast::Operand::Vector(_)));
+        if let Some(captures) = lookup::captures_of(Family::MovVector, self.mnemonic)
+            && (is_vector || captures[0] == "b128")
+        {
+            return self.move_vector(captures[0], operands);
         }
         match self.lookup.find(self.mnemonic) {
             Some(Form::Lane(lane)) => self.lane(&lane, operands),
@@ -295,6 +334,13 @@ impl<'a> Builder<'_, 'a> {
     ) -> Result<(), LoadError> {
         match family {
             Family::Load | Family::Store => self.access(family == Family::Store, captures, operands),
+            Family::MapRank | Family::RankOf => self.map_rank(family == Family::RankOf, captures, operands),
+            Family::CreatePolicy => self.create_policy(operands),
+            Family::Alloca => self.alloca(operands),
+            Family::StackSave | Family::StackRestore => self.stack(family == Family::StackSave, operands),
+            Family::Set => self.set(captures, operands),
+            Family::SetPair => self.setp_pair(captures, operands),
+            Family::LopPred => self.lop_pred(captures, operands),
             Family::Atomic | Family::Reduce => self.atomic(family == Family::Atomic, captures, operands),
             Family::CopyAsync => self.copy_async(captures, operands),
             Family::WaitGroup => self.wait_group(operands),
@@ -320,7 +366,7 @@ impl<'a> Builder<'_, 'a> {
             Family::CvtPack => self.cvt_pack(captures, operands),
             Family::SetpBool => self.setp_bool(captures, operands),
             Family::Carry => self.carry(captures, operands),
-            Family::MovVector => self.move_vector(operands),
+            Family::MovVector => self.move_vector(captures[0], operands),
             Family::WarpBarrier | Family::ActiveMask => self.warp_state(family, operands),
             Family::Nothing => {
                 self.emit(Op::Nothing);
@@ -333,8 +379,19 @@ impl<'a> Builder<'_, 'a> {
             | Family::MbarrierExpect
             | Family::MbarrierComplete
             | Family::MbarrierWait => self.mbarrier(family, captures, operands),
-            Family::BulkLoad | Family::BulkStore | Family::TensorLoad | Family::TensorStore => {
-                self.bulk(family, captures, operands)
+            Family::BulkLoad
+            | Family::BulkStore
+            | Family::TensorLoad
+            | Family::TensorStore
+            | Family::BulkPeer
+            | Family::BulkReduce
+            | Family::TensorReduce => self.bulk(family, captures, operands),
+            Family::StoreAsync => self.store_async(captures, operands),
+            Family::TensorMapReplace => self.tensor_map_replace(captures, operands),
+            Family::TensorMapCopy => self.tensor_map_copy(captures, operands),
+            Family::ProxyTensorMap => {
+                self.emit(Op::Fence(Scope::of(captures[1]).unwrap_or(Scope::System)));
+                Ok(())
             }
             Family::WaitBulk => self.wait_bulk(captures, operands),
             Family::CopyArrive => self.copy_arrive(captures, operands),
@@ -348,6 +405,8 @@ impl<'a> Builder<'_, 'a> {
             | Family::MbarrierFence
             | Family::ProxyFence
             | Family::WaitAll
+            | Family::ClusterArrive
+            | Family::ClusterWait
             | Family::Fence
             | Family::Return
             | Family::Exit
@@ -359,7 +418,11 @@ impl<'a> Builder<'_, 'a> {
                     Family::CommitBulk => Op::CommitBulk,
                     Family::WgmmaFence => Op::WgmmaFence,
                     Family::WgmmaCommit => Op::WgmmaCommit,
-                    Family::Fence => Op::Fence,
+                    Family::Fence => {
+                        Op::Fence(Scope::of(captures[captures.len() - 1]).unwrap_or(Scope::System))
+                    }
+                    Family::ClusterArrive => Op::ClusterArrive { releases: captures[0] != "relaxed" },
+                    Family::ClusterWait => Op::ClusterWait { acquires: true },
                     Family::MbarrierFence => Op::MbarrierFence,
                     // The form for global memory alone orders nothing that is watched here.
                     Family::ProxyFence if captures[0] == "global" => Op::Nothing,

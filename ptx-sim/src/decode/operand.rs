@@ -295,6 +295,10 @@ fn special(name: &str) -> Option<Special> {
             "%ntid" => Special::Ntid(axis),
             "%ctaid" => Special::Ctaid(axis),
             "%nctaid" => Special::Nctaid(axis),
+            "%clusterid" => Special::ClusterId(axis),
+            "%nclusterid" => Special::ClusterCount(axis),
+            "%cluster_ctaid" => Special::ClusterCtaId(axis),
+            "%cluster_nctaid" => Special::ClusterCtaCount(axis),
             _ => return None,
         });
     }
@@ -310,8 +314,19 @@ fn special(name: &str) -> Option<Special> {
         "%lanemask_lt" => Special::LaneMaskLt,
         "%lanemask_ge" => Special::LaneMaskGe,
         "%lanemask_gt" => Special::LaneMaskGt,
+        "%cluster_ctarank" => Special::ClusterRank,
+        "%cluster_nctarank" => Special::ClusterRanks,
+        "%is_explicit_cluster" => Special::IsCluster,
+        "%envreg1" => Special::Workspace(1),
+        "%envreg2" => Special::Workspace(0),
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" | "%reserved_smem_offset_1" => {
+            Special::Reserved(0)
+        }
+        "%reserved_smem_offset_end" | "%reserved_smem_offset_cap" => Special::Reserved(1),
+        "%aggr_smem_size" => Special::TotalSharedBytes,
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
         "%total_smem_size" => Special::TotalSharedBytes,
+        _ if name.starts_with("%pm") || name.starts_with("%envreg") => Special::GridId,
         _ => return None,
     })
 }

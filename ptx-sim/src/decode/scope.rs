@@ -116,6 +116,7 @@ impl Range<'_> {
             return None;
         }
         let number: u32 = digits.parse().ok()?;
-        (number < self.count).then(|| Reg { slot: self.first.slot + number, ..self.first })
+        let each = if self.first.bits == 128 { 2 } else { 1 };
+        (number < self.count).then(|| Reg { slot: self.first.slot + each * number, ..self.first })
     }
 }

@@ -3,31 +3,108 @@
 use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
-use crate::op::{
-    Barrier, BarrierReduction, Collective, CollectiveOp, MatrixType, Mma, Op, Reg, Shuffle, ShuffleMode,
-};
+use crate::matrix_type::MatrixType;
+use crate::op::{Barrier, BarrierReduction, Collective, CollectiveOp, Mma, Op, Reg, Shuffle, ShuffleMode};
 use crate::parse::ast::Operand;
 use crate::regs::Bank;
 use crate::table::family::Family;
 
 impl<'a> Builder<'_, 'a> {
-    /// Captures: shape, types of D, A, B, C.
+    /// Captures: sparseness, shape, satfinite, types of D, A, B, C, operation of bits.
     pub(super) fn mma(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
-        self.count(operands, 4)?;
-        let k: u8 = if captures[0] == "m16n8k8" { 8 } else { 16 };
-        let (d_f32, c_f32) = (captures[1] == "f32", captures[4] == "f32");
-        let input = if captures[2] == "f16" { MatrixType::F16 } else { MatrixType::Bf16 };
-        // bf16 accumulates in f32 only, and an f16 result takes an f16 addend (PTX ISA §9.7.14.5.14).
-        if captures[2] != captures[3] || d_f32 != c_f32 || input == MatrixType::Bf16 && !d_f32 {
+        let [sparse, shape, saturates, d_type, a_type, b_type, c_type, bits, _] = captures[..] else {
+            return Err(self.unsupported());
+        };
+        let is_sparse = !sparse.is_empty();
+        self.count(operands, if is_sparse { 6 } else { 4 })?;
+        let (m, k) = shape.split_once("n8k").ok_or_else(|| self.unsupported())?;
+        let (m, k): (usize, usize) = (if m == "m8" { 8 } else { 16 }, k.parse().unwrap_or(0));
+        let (Some(mut a_type), Some(mut b_type)) = (MatrixType::of(a_type), MatrixType::of(b_type)) else {
+            return Err(self.unsupported());
+        };
+        if let MatrixType::Bit { and } = &mut a_type {
+            *and = bits == "and";
+            b_type = a_type;
+        }
+        let (d_f32, c_f32) = (d_type == "f32", c_type == "f32");
+        let halves = d_type == "f16";
+        let sums = match a_type {
+            MatrixType::F64 => "f64",
+            _ if a_type.is_integer() => "s32",
+            MatrixType::F16 | MatrixType::E4m3 | MatrixType::E5m2 if halves => "f16",
+            _ => "f32",
+        };
+        // Bits of a row of A; a row of eight elements of f16 is one of half a register.
+        let row = k * a_type.bits() / if is_sparse { 2 } else { 1 };
+        let is_volta = m == 8 && a_type == MatrixType::F16;
+        let legal = d_type == sums && c_type == sums && a_type.multiplies_with(b_type);
+        if !legal || is_volta || row < 4 * a_type.bits().max(32) || is_sparse && m == 8 {
             return Err(self.unsupported());
         }
-        let accumulators = if d_f32 { 4 } else { 2 };
-        let a = self.word_vector(&operands[1], 2, usize::from(k) / 4, false)?;
-        let b = self.word_vector(&operands[2], 3, usize::from(k) / 8, false)?;
-        let c = self.word_vector(&operands[3], 4, accumulators, false)?;
-        let d = self.word_vector(&operands[0], 1, accumulators, true)?;
-        self.emit(Op::Mma(Box::new(Mma { input, k, d_f32, c_f32, d, a, b, c })));
+        let width = a_type.bits().max(32);
+        let a_registers = row / (4 * width) * (m / 8);
+        let b_registers = k * a_type.bits() / (4 * width);
+        let sums = if halves { m / 8 } else { m / 4 };
+        let width = width as u8;
+        let sum_width = if a_type == MatrixType::F64 { 64 } else { 32 };
+        let a = self.registers(&operands[1], 2, a_registers, width, false)?;
+        let b = self.registers(&operands[2], 3, b_registers, width, false)?;
+        let c = self.registers(&operands[3], 4, sums, sum_width, false)?;
+        let sparse = match operands.get(5) {
+            Some(Operand::Int(selector @ 0..=3)) => Some((self.word(&operands[4], 5)?, *selector as u32)),
+            Some(_) => return Err(self.operand_error(6, "a constant from 0 to 3")),
+            None => None,
+        };
+        let d = self.registers(&operands[0], 1, sums, sum_width, true)?;
+        let saturates = !saturates.is_empty();
+        self.emit(Op::Mma(Box::new(Mma {
+            m,
+            k,
+            a_type,
+            b_type,
+            d_f32,
+            c_f32,
+            saturates,
+            d,
+            a,
+            b,
+            c,
+            sparse,
+        })));
         Ok(())
+    }
+
+    /// `{a, b, …}` of registers of one width; a single register counts as a vector of one.
+    pub(super) fn registers(
+        &mut self,
+        operand: &Operand<'a>,
+        position: usize,
+        length: usize,
+        bits: u8,
+        written: bool,
+    ) -> Result<Vec<Reg>, LoadError> {
+        let parts = match operand {
+            Operand::Vector(parts) => parts.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        if parts.len() != length {
+            return Err(self.operand_error(position, "a vector of the length that the form has"));
+        }
+        let shape = crate::table::Shape { float: false, ..data_shape(bits) };
+        let mut list = Vec::new();
+        for part in parts {
+            let slot = match part {
+                _ if written => self.result(part, position, shape)?,
+                // Sums may start as floating-point constants.
+                Operand::Float { .. } => {
+                    let value = self.constant_value(part, position, shape)?;
+                    self.constant(shape.bank, value)?
+                }
+                _ => self.source(part, position, shape)?,
+            };
+            list.push(Reg { bank: shape.bank, slot, bits });
+        }
+        Ok(list)
     }
 
     pub(super) fn shuffle(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
@@ -160,6 +237,12 @@ fn collective_op(family: Family, captures: &[&str]) -> Option<(CollectiveOp, u8)
         (Family::Elect, _, _) => (CollectiveOp::Elect, 32),
         (Family::Match, "any", bits) => (CollectiveOp::MatchAny, if bits == "b64" { 64 } else { 32 }),
         (Family::Match, _, bits) => (CollectiveOp::MatchAll, if bits == "b64" { 64 } else { 32 }),
+        (Family::Redux, "min", _) if captures.len() == 3 => {
+            (CollectiveOp::FloatMin(captures[1] == "abs", captures[2] == "NaN"), 32)
+        }
+        (Family::Redux, "max", _) if captures.len() == 3 => {
+            (CollectiveOp::FloatMax(captures[1] == "abs", captures[2] == "NaN"), 32)
+        }
         (_, "add", "u32" | "s32") => (CollectiveOp::Add, 32),
         (_, "min", "u32") => (CollectiveOp::MinU, 32),
         (_, "max", "u32") => (CollectiveOp::MaxU, 32),

@@ -3,21 +3,37 @@
 use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
-use crate::op::{MatrixType, Op, Wgmma, WgmmaA};
+use crate::matrix_type::MatrixType;
+use crate::op::{Op, Wgmma, WgmmaA};
 use crate::parse::ast::Operand;
 
 impl<'a> Builder<'_, 'a> {
-    /// `wgmma.mma_async d, a, b, scale-d, imm-scale-a, imm-scale-b{, imm-trans-a}, imm-trans-b`; A in registers has no
-    /// transposition. Captures: shape, types of A and B.
+    /// `wgmma.mma_async d, a, b, scale-d{, imm-scale-a, imm-scale-b{, imm-trans-a}{, imm-trans-b}}`: integers have no signs,
+    /// 16-bit types alone have transpositions, and A in registers none. Captures: shape, types of D, A and B.
     pub(super) fn wgmma(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
-        let n = captures[0].strip_prefix("m64n").and_then(|s| s.strip_suffix("k16")).map(str::parse::<usize>);
+        let n =
+            captures[0].strip_prefix("m64n").and_then(|s| s.split_once('k')).map(|s| s.0.parse::<usize>());
         let Some(Ok(n)) = n else { return Err(self.unsupported()) };
-        if captures[1] != captures[2] {
+        let (Some(mut a_type), Some(mut b_type)) = (MatrixType::of(captures[2]), MatrixType::of(captures[3]))
+        else {
+            return Err(self.unsupported());
+        };
+        if let MatrixType::Bit { and } = &mut a_type {
+            *and = true;
+            b_type = a_type;
+        }
+        let d_f16 = captures[1] == "f16";
+        // bf16 and tf32 sum in f32 only.
+        if !a_type.multiplies_with(b_type) || d_f16 && a_type == MatrixType::Bf16 {
             return Err(self.unsupported());
         }
-        let input = if captures[1] == "f16" { MatrixType::F16 } else { MatrixType::Bf16 };
         let in_registers = matches!(operands.get(1), Some(Operand::Vector(_)));
-        self.count(operands, if in_registers { 7 } else { 8 })?;
+        let (signs, turns) = match a_type {
+            _ if a_type.is_integer() => (0, 0),
+            MatrixType::F16 | MatrixType::Bf16 => (2, if in_registers { 1 } else { 2 }),
+            _ => (2, 0),
+        };
+        self.count(operands, 4 + signs + turns)?;
         let a = if in_registers {
             WgmmaA::Registers(self.word_vector(&operands[1], 2, 4, false)?)
         } else {
@@ -25,14 +41,18 @@ impl<'a> Builder<'_, 'a> {
         };
         let b = self.source(&operands[2], 3, data_shape(64))?;
         let (scale_d, scale_d_negated) = self.predicate_operand(&operands[3], 4)?;
-        let a_negative = self.sign(&operands[4], 5)?;
-        let b_negative = self.sign(&operands[5], 6)?;
-        let a_mn_major = !in_registers && self.flag(&operands[6], 7)?;
-        let b_mn_major = self.flag(&operands[operands.len() - 1], operands.len())?;
-        let d = self.word_vector(&operands[0], 1, n / 2, true)?;
+        let a_negative = signs > 0 && self.sign(&operands[4], 5)?;
+        let b_negative = signs > 0 && self.sign(&operands[5], 6)?;
+        let a_mn_major = turns == 2 && self.flag(&operands[6], 7)?;
+        let b_mn_major = turns > 0 && self.flag(&operands[operands.len() - 1], operands.len())?;
+        let d = self.word_vector(&operands[0], 1, if d_f16 { n / 4 } else { n / 2 }, true)?;
+        let saturates = captures.get(4) == Some(&"satfinite");
         self.emit(Op::Wgmma(Box::new(Wgmma {
             n,
-            input,
+            a_type,
+            b_type,
+            d_f16,
+            saturates,
             d,
             a,
             b,

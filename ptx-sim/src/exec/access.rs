@@ -1,15 +1,19 @@
 //! Loads and stores of every state space (PTX ISA §9.7.9.8, §9.7.9.11).
 
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
+use crate::mark::Who;
 use crate::memory::{Allocation, Words};
-use crate::op::{Access, Addr, Reg, Space};
-use crate::race::{self, Collision, RaceAccess};
+use crate::op::{Access, Addr, MemoryOrder, Reg, Scope, Space};
+use crate::race::{Collision, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
-use crate::shared::Who;
 use crate::window;
 
 use super::cta::Cta;
+use super::order::Strong;
 use super::warp::Warp;
+
+/// How often a write that collides looks whether the other is of the same value.
+const MOST_YIELDS: u32 = 500;
 
 /// The address of every lane.
 pub(super) fn addresses(regs: &Regs, addr: &Addr) -> [u64; LANES] {
@@ -31,12 +35,12 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 }
 
 /// The space and the address in it of a generic address (PTX ISA §5.1).
-fn resolve(space: Space, address: u64) -> (Space, u64) {
+pub(super) fn resolve(space: Space, address: u64) -> (Space, u64) {
     if space != Space::Generic {
         return (space, address);
     }
     for (window, space) in [
-        (window::SHARED_WINDOW, Space::Shared),
+        (window::SHARED_WINDOW, Space::Cluster),
         (window::LOCAL_WINDOW, Space::Local),
         (window::PARAM_WINDOW, Space::Param),
     ] {
@@ -53,7 +57,9 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, false);
         for lane in lanes(active) {
-            let words = self.read(access.space, list[lane], (lane, bytes), access.strong, frame, cta)?;
+            self.dark = (0, None);
+            let words = self.read(access.space, list[lane], (lane, bytes), access.order, frame, cta)?;
+            self.shade_loaded(access, frame, lane)?;
             let regs = &mut self.frame(frame)?.regs;
             for (i, reg) in access.regs.iter().enumerate() {
                 let value = element(&words, i, access.element_bytes);
@@ -70,7 +76,9 @@ impl Warp {
         cta.counters.request(access.space, &list, active, bytes, true);
         for lane in lanes(active) {
             let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
-            self.write(access.space, list[lane], (lane, bytes), &words, access.strong, frame, cta)?;
+            let dark = self.dark_stored(access, frame, lane);
+            self.write(access.space, list[lane], (lane, bytes), &words, access.order, frame, cta)?;
+            self.shade_stored(access, list[lane], (lane, bytes), dark, frame, cta)?;
         }
         Ok(())
     }
@@ -81,17 +89,27 @@ impl Warp {
         space: Space,
         address: u64,
         (lane, bytes): (usize, u32),
-        strong: bool,
+        order: MemoryOrder,
         frame: usize,
         cta: &mut Cta<'_>,
     ) -> Outcome<Words> {
         let (space, address) = resolve(space, address);
+        if matches!(space, Space::Global | Space::Shared | Space::Cluster) {
+            self.watch.last_read = Some((address, self.at));
+        }
         check_alignment(cta, lane, address, bytes)?;
         match space {
-            Space::Global => self.load_global(lane, address, bytes, strong, cta),
-            Space::Shared => self.load_shared(lane, address, bytes, strong, cta),
+            Space::Global => self.load_global(lane, address, bytes, order, cta),
+            Space::Shared | Space::Cluster => {
+                let rank = cta.rank_of(space, lane, &mut { address })?;
+                self.load_shared((lane, rank), window::in_cta(address), bytes, order, cta)
+            }
             Space::Local => self.load_local(lane, address, bytes, cta),
-            Space::Frame => Ok(load_frame(&self.frame(frame)?.params, lane, address, bytes)),
+            Space::Frame => {
+                let at = lane * (self.frame(frame)?.params.len() / LANES) + address as usize;
+                self.dark = self.params_shade(frame, at, bytes);
+                Ok(load_frame(&self.frame(frame)?.params, lane, address, bytes))
+            }
             Space::Param | Space::Generic => load_param(cta, lane, address, bytes),
         }
     }
@@ -104,15 +122,18 @@ impl Warp {
         address: u64,
         (lane, bytes): (usize, u32),
         words: &Words,
-        strong: bool,
+        order: MemoryOrder,
         frame: usize,
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let (space, address) = resolve(space, address);
         check_alignment(cta, lane, address, bytes)?;
         match space {
-            Space::Global => self.store_global(lane, address, bytes, words, strong, cta),
-            Space::Shared => self.store_shared(lane, address, bytes, words, strong, cta),
+            Space::Global => self.store_global(lane, address, bytes, words, order, cta),
+            Space::Shared | Space::Cluster => {
+                let rank = cta.rank_of(space, lane, &mut { address })?;
+                self.store_shared((lane, rank), window::in_cta(address), bytes, words, order, cta)
+            }
             Space::Local if self.local.store(lane, address, bytes, words) => Ok(()),
             Space::Frame => {
                 store_frame(&mut self.frame(frame)?.params, lane, address, bytes, words);
@@ -128,18 +149,17 @@ impl Warp {
         lane: usize,
         address: u64,
         bytes: u32,
-        strong: bool,
+        order: MemoryOrder,
         cta: &mut Cta<'_>,
     ) -> Outcome<Words> {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok([0; 4]) };
-        let checks = &cta.launch.config.checks;
-        if checks.initialized && !allocation.is_written(offset, bytes) {
-            return Err(Fault::at(FindingKind::Uninitialized, lane, address));
+        if order.is_strong() {
+            self.strong_read(Strong { address, lane, order, shared: false }, false, cta);
         }
-        if !strong && !cta.synchronized {
-            let noted = allocation.races.note(RaceAccess::Read, offset, bytes, race::tag(cta.id));
-            noted.map_err(|collision| global_race(lane, allocation.base, collision))?;
+        if cta.launch.config.checks.initialized {
+            self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global);
         }
+        self.note_global(RaceAccess::Read, allocation, (lane, offset, bytes), order.scope, cta)?;
         Ok(allocation.load(offset, bytes))
     }
 
@@ -149,16 +169,70 @@ impl Warp {
         address: u64,
         bytes: u32,
         words: &Words,
-        strong: bool,
+        order: MemoryOrder,
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok(()) };
-        if !strong && !cta.synchronized {
-            let noted = allocation.races.note(RaceAccess::Write, offset, bytes, race::tag(cta.id));
-            noted.map_err(|collision| global_race(lane, allocation.base, collision))?;
+        if allocation.is_const {
+            return Err(
+                Fault::at(FindingKind::OutOfBounds, lane, address).saying("constant memory is read only")
+            );
+        }
+        let mut same_value = allocation.holds(offset, bytes, words);
+        let mut noted = self.note_global(
+            RaceAccess::Write { same_value },
+            allocation,
+            (lane, offset, bytes),
+            order.scope,
+            cta,
+        );
+        if let Err(fault) = &noted
+            && fault.kind == FindingKind::GlobalRace
+            && !same_value
+        {
+            // A CTA on another core may have noted its write and not yet made it: that may be of the same value.
+            same_value = (0..MOST_YIELDS).any(|_| {
+                std::thread::yield_now();
+                allocation.holds(offset, bytes, words)
+            });
+            if same_value {
+                let write = RaceAccess::Write { same_value };
+                noted = self.note_global(write, allocation, (lane, offset, bytes), order.scope, cta);
+            }
+        }
+        noted?;
+        if order.is_strong() {
+            self.strong_write(Strong { address, lane, order, shared: false }, false, cta);
+        } else {
+            self.weak_write(address, false, cta);
+        }
+        if !same_value {
+            cta.changed_memory(false);
         }
         allocation.store(offset, bytes, words);
         Ok(())
+    }
+
+    /// Notes an access to global memory, where races are looked for.
+    pub(super) fn note_global(
+        &mut self,
+        access: RaceAccess,
+        allocation: &Allocation,
+        (lane, offset, bytes): (usize, u64, u32),
+        scope: Option<Scope>,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        if !allocation.races.is_watching() {
+            return Ok(());
+        }
+        let who = self.who(lane, scope, cta);
+        match allocation.races.note(access, offset, bytes, &who, cta.launch.orders_clusters) {
+            Ok(()) => Ok(()),
+            Err(collision) => {
+                let fault = global_race(lane, allocation.base, collision, cta);
+                cta.tolerate(Err(fault), (self.index, self.at))
+            }
+        }
     }
 
     /// The allocation that holds a range; `None` outside, where that is not checked.
@@ -176,59 +250,82 @@ impl Warp {
         }
     }
 
-    /// Who accesses shared memory, one lane.
-    pub(super) fn who(&self, lane: usize, strong: bool, cta: &Cta<'_>) -> Who<'_> {
-        let line = cta.launch.line(self.at);
+    /// Who accesses memory, one lane.
+    pub(super) fn who(&self, lane: usize, scope: Option<Scope>, cta: &Cta<'_>) -> Who<'_> {
         Who {
-            warp: self.index,
+            agent: cta.agents.warp(self.index),
+            group: cta.group,
             lane,
             lanes: 1 << lane,
-            line,
-            strong,
+            line: cta.launch.line(self.at),
+            scope,
             clock: &self.clock,
             now: self.now,
             synced: self.synced,
             proxy: None,
             order: self.order.as_deref(),
+            warps: cta.launch.warps() as u16,
         }
     }
 
     fn load_shared(
         &mut self,
-        lane: usize,
+        (lane, rank): (usize, u32),
         address: u64,
         bytes: u32,
-        strong: bool,
+        order: MemoryOrder,
         cta: &mut Cta<'_>,
     ) -> Outcome<Words> {
-        let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
-        let who = self.who(lane, strong, cta);
-        cta.note_read(offset, bytes, &who, (self.index, self.at))?;
-        Ok(cta.shared.load(offset, bytes))
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
+        if order.is_strong() {
+            let flag = window::of_rank(rank, address);
+            self.strong_read(Strong { address: flag, lane, order, shared: true }, false, cta);
+        }
+        let dark = cta.at_rank(rank).shared.unwritten(offset, bytes);
+        self.darken(dark, (lane, address), Space::Shared);
+        let who = self.who(lane, order.scope, cta);
+        let noted = cta.at_rank(rank).shared.note_read(offset, bytes, &who);
+        match cta.tolerate(noted, (self.index, self.at)) {
+            Err(fault) if fault.kind == FindingKind::Uninitialized => {}
+            outcome => outcome?,
+        }
+        Ok(cta.at_rank(rank).shared.load(offset, bytes))
     }
 
     fn store_shared(
         &mut self,
-        lane: usize,
+        (lane, rank): (usize, u32),
         address: u64,
         bytes: u32,
         words: &Words,
-        strong: bool,
+        order: MemoryOrder,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok(()) };
-        let who = self.who(lane, strong, cta);
-        cta.shared.note_write(offset, bytes, words, &who)?;
-        cta.shared.store(offset, bytes, words);
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(()) };
+        let who = self.who(lane, order.scope, cta);
+        cta.note_write(rank, offset, bytes, words, &who, (self.index, self.at))?;
+        let flag = window::of_rank(rank, address);
+        if order.is_strong() {
+            self.strong_write(Strong { address: flag, lane, order, shared: true }, false, cta);
+        } else {
+            self.weak_write(flag, true, cta);
+        }
+        let shared = &mut cta.at_rank(rank).shared;
+        if !shared.holds(offset, bytes, words) {
+            shared.store(offset, bytes, words);
+            cta.changed_memory(true);
+        }
         Ok(())
     }
 
     fn load_local(&mut self, lane: usize, address: u64, bytes: u32, cta: &Cta<'_>) -> Outcome<Words> {
         match self.local.load(lane, address, bytes) {
-            Some((_, false)) if cta.launch.config.checks.initialized => {
-                Err(Fault::at(FindingKind::Uninitialized, lane, address))
+            Some((words, dark)) => {
+                if cta.launch.config.checks.initialized {
+                    self.darken(dark, (lane, address), Space::Local);
+                }
+                Ok(words)
             }
-            Some((words, _)) => Ok(words),
             None => outside(cta, lane, address).map(|()| [0; 4]),
         }
     }
@@ -253,11 +350,22 @@ pub(super) fn check_alignment(cta: &Cta<'_>, lane: usize, address: u64, bytes: u
 }
 
 /// The fault of a race in the allocation at `base`.
-pub(super) fn global_race(lane: usize, base: u64, collision: Collision) -> Box<Fault> {
+pub(super) fn global_race(lane: usize, base: u64, collision: Collision, cta: &Cta<'_>) -> Box<Fault> {
     let mut fault = Fault::at(FindingKind::GlobalRace, lane, base + collision.offset);
-    fault.other =
-        Some(OtherAccess { write: collision.write, line: None, warp: None, lanes: 0, cta: collision.cta });
-    fault
+    let (write, past) = (collision.write, collision.past);
+    let (rank, warp) = cta.agents.place(past.agent);
+    let other_cta = cta.launch.cta_of(collision.group, rank);
+    fault.other = Some(OtherAccess {
+        write,
+        line: Some(past.line),
+        warp: (past.lanes != 0).then_some(warp),
+        lanes: past.lanes,
+        cta: Some(other_cta as u32).filter(|_| other_cta != cta.id),
+    });
+    match collision.forgiven {
+        Some(detail) => fault.warning(detail),
+        None => fault,
+    }
 }
 
 /// Element `i` of an access, zero-extended.
@@ -270,14 +378,14 @@ fn element(words: &Words, i: usize, bytes: u8) -> u64 {
     }
 }
 
-fn sign_extend(value: u64, bytes: u8, reg: &Reg) -> u64 {
+pub(super) fn sign_extend(value: u64, bytes: u8, reg: &Reg) -> u64 {
     let shift = 64 - 8 * u32::from(bytes);
     let wide = ((value << shift) as i64 >> shift) as u64;
     if reg.bits == 16 { wide & 0xffff } else { wide }
 }
 
 /// The bytes that a lane stores.
-fn gather(regs: &Regs, list: &[Reg], lane: usize, bytes: u8) -> Words {
+pub(super) fn gather(regs: &Regs, list: &[Reg], lane: usize, bytes: u8) -> Words {
     let mut words = [0; 4];
     for (i, reg) in list.iter().enumerate() {
         let value = regs.bits(reg.bank, reg.slot, lane);

@@ -2,111 +2,163 @@
 
 use std::sync::PoisonError;
 
-use crate::finding::Outcome;
+use crate::finding::{Fault, FindingKind, Outcome};
 use crate::float::{self, Format};
 use crate::memory::Words;
-use crate::op::{Atomic, AtomicOp, Scalar, Space};
-use crate::race::{self, RaceAccess};
+use crate::op::{Atomic, AtomicOp, Reg, Scalar, Space};
+use crate::race::RaceAccess;
 use crate::window;
 
 use super::access::{addresses, check_alignment, lanes, outside};
 use super::cta::Cta;
+use super::order::Strong;
 use super::warp::Warp;
+
+/// What one lane's operation does to the memory: old bits to new bits, of up to 128.
+type Apply<'f> = dyn Fn(u128) -> u128 + 'f;
 
 impl Warp {
     pub(super) fn atomic(&mut self, op: &Atomic, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
-        let bytes = u32::from(op.ty.bits()) / 8;
+        let bytes = if op.wide.is_some() { 16 } else { u32::from(op.ty.bits()) / 8 };
         let list = addresses(&self.frame(frame)?.regs, &op.addr);
         cta.counters.atomics += u64::from(active.count_ones());
         for lane in lanes(active) {
-            let (mut space, mut address) = (op.space, list[lane]);
-            if space == Space::Generic {
-                let shared = window::holds(window::SHARED_WINDOW, address);
-                space = if shared { Space::Shared } else { Space::Global };
-                address -= if shared { window::SHARED_WINDOW } else { 0 };
-            }
-            check_alignment(cta, lane, address, bytes)?;
+            let (space, address) = super::access::resolve(op.space, list[lane]);
+            check_alignment(cta, lane, address, op.aligned.max(bytes))?;
             let regs = &self.frame(frame)?.regs;
-            let operand = regs.bits(op.operand.bank, op.operand.slot, lane);
-            let swap = op.swap.map_or(0, |r| regs.bits(r.bank, r.slot, lane));
-            let apply = |old: u64| combine(op, old, operand, swap);
-            let old = match space {
-                Space::Shared => self.atomic_shared(lane, address, bytes, apply, cta)?,
-                _ => self.atomic_global(lane, address, bytes, apply, cta)?,
+            let bits = |reg: Reg| u128::from(regs.bits(reg.bank, reg.slot, lane));
+            let swap = op.swap.map_or(0, bits);
+            let operand = bits(op.operand);
+            let (operand, swap) = match op.wide {
+                Some([_, high, swap_high]) => (operand | bits(high) << 64, swap | bits(swap_high) << 64),
+                None => (operand, swap),
             };
+            let apply = move |old: u128| match (op.op, op.wide) {
+                (AtomicOp::Exchange, Some(_)) => operand,
+                (_, Some(_)) if old == operand => swap,
+                (_, Some(_)) => old,
+                (_, None) => combine(op, old as u64, operand as u64, swap as u64).into(),
+            };
+            let strong = Strong { address, lane, order: op.order, shared: false };
+            let old = match space {
+                Space::Shared | Space::Cluster => self.atomic_shared(space, strong, bytes, &apply, cta)?,
+                Space::Global | Space::Generic => self.atomic_global(strong, bytes, &apply, cta)?,
+                _ => {
+                    outside(cta, lane, address)?;
+                    0
+                }
+            };
+            let regs = &mut self.frame(frame)?.regs;
             if let Some(result) = op.result {
-                self.frame(frame)?.regs.set_bits(result.bank, result.slot, lane, old);
+                regs.set_bits(result.bank, result.slot, lane, old as u64);
             }
-        }
-        // What follows a fence and an atomic may rely on other CTAs' writes: races are no longer told apart.
-        if op.ordered || cta.fenced {
-            cta.synchronized = true;
+            if let Some([result, ..]) = op.wide {
+                regs.set_bits(result.bank, result.slot, lane, (old >> 64) as u64);
+            }
         }
         Ok(())
     }
 
     fn atomic_shared(
         &mut self,
-        lane: usize,
-        address: u64,
+        space: Space,
+        at: Strong,
         bytes: u32,
-        apply: impl Fn(u64) -> u64,
+        apply: &Apply<'_>,
         cta: &mut Cta<'_>,
-    ) -> Outcome<u64> {
-        let Some(offset) = cta.shared.offset(lane, address, bytes)? else { return Ok(0) };
-        let who = self.who(lane, true, cta);
-        cta.shared.note_read(offset, bytes, &who)?;
-        let old = value(&cta.shared.load(offset, bytes));
+    ) -> Outcome<u128> {
+        let (lane, by) = (at.lane, (self.index, self.at));
+        let rank = cta.rank_of(space, lane, &mut { at.address })?;
+        let address = window::in_cta(at.address);
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(0) };
+        let at = Strong { address: window::of_rank(rank, address), shared: true, ..at };
+        self.strong_read(at, true, cta);
+        let who = self.who(lane, at.order.scope, cta);
+        cta.note_read(rank, offset, bytes, &who, by)?;
+        let old = value(&cta.at_rank(rank).shared.load(offset, bytes));
         let new = words(apply(old));
-        cta.shared.note_write(offset, bytes, &new, &who)?;
-        cta.shared.store(offset, bytes, &new);
+        cta.note_write(rank, offset, bytes, &new, &who, by)?;
+        self.strong_write(at, true, cta);
+        if value(&new) != old {
+            cta.at_rank(rank).shared.store(offset, bytes, &new);
+            cta.changed_memory(true);
+        }
+        self.watch.last_read = Some((at.address, self.at));
         Ok(old)
     }
 
     fn atomic_global(
         &mut self,
-        lane: usize,
-        address: u64,
+        at: Strong,
         bytes: u32,
-        apply: impl Fn(u64) -> u64,
+        apply: &Apply<'_>,
         cta: &mut Cta<'_>,
-    ) -> Outcome<u64> {
+    ) -> Outcome<u128> {
+        let (lane, address) = (at.lane, at.address);
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else {
             outside(cta, lane, address)?;
             return Ok(0);
         };
         if cta.launch.config.checks.initialized && !allocation.is_written(offset, bytes) {
-            let kind = crate::finding::FindingKind::Uninitialized;
-            return Err(crate::finding::Fault::at(kind, lane, address));
+            return Err(Fault::at(FindingKind::Uninitialized, lane, address));
         }
-        let noted = allocation.races.note(RaceAccess::Atomic, offset, bytes, race::tag(cta.id));
-        if let (Err(collision), false) = (noted, cta.synchronized) {
-            return Err(super::access::global_race(lane, allocation.base, collision));
-        }
+        self.strong_read(at, true, cta);
+        let write = RaceAccess::Write { same_value: false };
+        self.note_global(write, allocation, (lane, offset, bytes), at.order.scope, cta)?;
+        self.strong_write(at, true, cta);
+        self.watch.last_read = Some((address, self.at));
         let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
         let old = value(&allocation.load(offset, bytes));
-        allocation.store(offset, bytes, &words(apply(old)));
+        let new = apply(old);
+        if new != old {
+            cta.changed_memory(false);
+        }
+        allocation.store(offset, bytes, &words(new));
         Ok(old)
     }
 }
 
-fn value(words: &Words) -> u64 {
-    u64::from(words[0]) | u64::from(words[1]) << 32
+fn value(words: &Words) -> u128 {
+    words.iter().rev().fold(0, |sum, word| sum << 32 | u128::from(*word))
 }
 
-fn words(value: u64) -> Words {
-    [value as u32, (value >> 32) as u32, 0, 0]
+fn words(value: u128) -> Words {
+    std::array::from_fn(|at| (value >> (32 * at)) as u32)
+}
+
+/// The operation on every element of some bytes.
+pub(super) fn combine_all(
+    op: AtomicOp,
+    ty: Scalar,
+    old: &[u8; 16],
+    operand: &[u8; 16],
+    bytes: u32,
+) -> [u8; 16] {
+    let mut new = *old;
+    let each = usize::from(ty.bits() / 8);
+    for at in (0..bytes as usize).step_by(each) {
+        let value =
+            |from: &[u8; 16]| from[at..at + each].iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+        let bits = combine_plain(op, ty, value(old), value(operand), 0);
+        new[at..at + each].copy_from_slice(&bits.to_le_bytes()[..each]);
+    }
+    new
 }
 
 /// The new value of the memory.
 fn combine(op: &Atomic, old: u64, operand: u64, swap: u64) -> u64 {
-    let bits = u32::from(op.ty.bits());
+    combine_plain(op.op, op.ty, old, operand, swap)
+}
+
+fn combine_plain(op: AtomicOp, ty: Scalar, old: u64, operand: u64, swap: u64) -> u64 {
+    let bits = u32::from(ty.bits());
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
     let operand = operand & mask;
     let signed = |x: u64| (x << (64 - bits)) as i64 >> (64 - bits);
-    let is_signed = matches!(op.ty, Scalar::S(_));
-    let new = match op.op {
-        AtomicOp::Add => add(op.ty, old, operand),
+    let is_signed = matches!(ty, Scalar::S(_));
+    let new = match op {
+        AtomicOp::Add => add(ty, old, operand),
+        AtomicOp::Min | AtomicOp::Max if ty.is_float() => extreme(op, ty, old, operand),
         AtomicOp::Min if is_signed => signed(old).min(signed(operand)) as u64,
         AtomicOp::Max if is_signed => signed(old).max(signed(operand)) as u64,
         AtomicOp::Min => old.min(operand),
@@ -138,6 +190,20 @@ fn combine(op: &Atomic, old: u64, operand: u64, swap: u64) -> u64 {
         }
     };
     new & mask
+}
+
+/// The lesser or greater of halves, one or two.
+fn extreme(op: AtomicOp, ty: Scalar, old: u64, operand: u64) -> u64 {
+    let (format, widen): (Format, fn(u16) -> f32) = match ty {
+        Scalar::F16 | Scalar::F16x2 => (Format::F16, float::f16_to_f32),
+        _ => (Format::BF16, float::bf16_to_f32),
+    };
+    let pick = if op == AtomicOp::Min { float::min::<f32> } else { float::max::<f32> };
+    let one = |shift: u32| {
+        let chosen = pick(widen((old >> shift) as u16), widen((operand >> shift) as u16));
+        u64::from(format.encode(chosen.into())) << shift
+    };
+    one(0) | if ty.bits() == 32 { one(16) } else { 0 }
 }
 
 fn add(ty: Scalar, old: u64, operand: u64) -> u64 {

@@ -22,6 +22,12 @@ impl Cta<'_> {
     fn blocked_path(&self, warp: &Warp, path: &Path, warps: &[Warp], states: &[State]) -> Option<Blocked> {
         let program = warp.frames[path.frame].as_ref()?.program;
         let at = (program, path.pc);
+        if path.wait == Wait::Memory {
+            let (address, at) = warp.watch.last_read.map_or((0, at), |(address, at)| (address, at));
+            let (line, source) = (self.launch.line(at), self.launch.source(at));
+            let on = BlockedOn::Memory { address };
+            return Some(Blocked { warp: warp.index, lanes: path.mask, line, source, on });
+        }
         let on = match (&self.launch.program(program).insts[path.pc as usize].op, path.wait) {
             (Op::Barrier(barrier), _) => {
                 let lane = path.mask.trailing_zeros() as usize % LANES;
@@ -36,6 +42,10 @@ impl Cta<'_> {
                 // Of the lanes' mbarriers the first whose phase is not complete.
                 let mut first = first.filter_map(|address| self.blocked_on_mbarrier(address, states));
                 first.next()?
+            }
+            (Op::ClusterWait { .. }, _) => {
+                let (arrived, expected) = self.cluster_progress();
+                BlockedOn::Cluster { arrived, expected }
             }
             (Op::Wgmma(_), _) => BlockedOn::Warpgroup { missing: missing(warp, at, warps) },
             (Op::SetRegisters { count, .. }, _) => {

@@ -6,16 +6,33 @@
 
 use crate::clock::{Agent, AgentOf};
 use crate::finding::{Fault, FindingKind, Outcome};
+use crate::mark::Who;
 use crate::memory::Words;
-use crate::op::{Bulk, BulkTo, Pc, Space};
-use crate::race::{self, RaceAccess};
-use crate::shared::Who;
-use crate::tensor_map::{Chunk, TensorMap};
+use crate::op::{Addr, Bulk, BulkTo, MemoryOrder, Pc, Scalar, Scope, Space, StoreAsync, TensorMapReplace};
+use crate::race::RaceAccess;
+use crate::tensor_map::{Chunk, TensorMap, TensorType};
+use crate::window;
+use std::sync::PoisonError;
 
 use super::access::{addresses, check_alignment, lanes, words_of};
 use super::cta::Cta;
 use super::mbarrier::shared_address;
 use super::warp::Warp;
+
+impl Bulk {
+    /// The type of the elements of a tensor that is reduced into.
+    fn tensor_type(&self, ty: TensorType) -> Scalar {
+        match ty {
+            TensorType::U8 => Scalar::U(8),
+            TensorType::U16 => Scalar::U(16),
+            TensorType::U32 => Scalar::U(32),
+            TensorType::U64 => Scalar::U(64),
+            TensorType::F16 => Scalar::F16,
+            TensorType::Bf16 => Scalar::Bf16,
+            TensorType::F32 => Scalar::F32,
+        }
+    }
+}
 
 /// A copy to shared memory that has not landed.
 #[derive(Debug)]
@@ -100,16 +117,188 @@ impl Warp {
         let (shared, global) = (addresses(regs, &op.shared), addresses(regs, &op.global));
         for lane in lanes(active) {
             let shared = shared_address(op.space, shared[lane]);
-            let chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
             match &op.to {
-                BulkTo::Shared { mbarrier, space } => {
-                    let address = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
-                    self.bulk_load(&chunks, lane, shared_address(*space, address), cta)?;
+                BulkTo::Shared { mbarrier, space, mask } => {
+                    let regs = &self.frame(frame)?.regs;
+                    let barrier = shared_address(*space, addresses(regs, mbarrier)[lane]);
+                    let mask = mask.map(|slot| regs.word[slot as usize][lane] & 0xffff);
+                    let own = cta.rank_of(Space::Cluster, lane, &mut { shared })?;
+                    let chunks = self.chunks(op, frame, (lane, window::in_cta(shared), global[lane]), cta)?;
+                    let ranks = mask.unwrap_or(1 << own);
+                    for rank in (0..16).filter(|rank| ranks >> rank & 1 == 1) {
+                        if rank >= cta.launch.cluster_ctas() {
+                            let detail = "a CTA of the multicast's mask is not in the cluster";
+                            return Err(Fault::at(FindingKind::BadOperand, lane, ranks.into()).saying(detail));
+                        }
+                        cta.rank_of(Space::Cluster, lane, &mut { window::of_rank(rank, 0) })?;
+                        let barrier_rank = match mask {
+                            Some(_) => rank,
+                            None => cta.rank_of(Space::Cluster, lane, &mut { barrier })?,
+                        };
+                        if barrier_rank != rank {
+                            let detail = "the mbarrier lies in another CTA than the target";
+                            return Err(Fault::at(FindingKind::BadOperand, lane, barrier).saying(detail));
+                        }
+                        self.bulk_load(&chunks, lane, rank, window::in_cta(barrier), cta)?;
+                    }
                 }
-                BulkTo::Global => self.bulk_store(&chunks, lane, cta)?,
+                BulkTo::Peer { mbarrier } => {
+                    let barrier = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
+                    self.bulk_peer(op, frame, (lane, shared, global[lane], barrier), cta)?;
+                }
+                BulkTo::Global => {
+                    let chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
+                    self.bulk_store(&chunks, lane, op, cta)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// From this CTA's shared memory to that of another.
+    fn bulk_peer(
+        &mut self,
+        op: &Bulk,
+        frame: usize,
+        (lane, to, from, barrier): (usize, u64, u64, u64),
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let bytes =
+            op.bytes.map_or(Ok(0), |slot| self.frame(frame).map(|f| f.regs.word[slot as usize][lane]))?;
+        if bytes % 16 != 0 {
+            let detail = "the size of a bulk copy is a multiple of 16";
+            return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()).saying(detail));
+        }
+        fits(bytes.into(), lane, from, cta)?;
+        let rank = cta.rank_of(Space::Cluster, lane, &mut { to })?;
+        let (to, barrier) = (window::in_cta(to), window::in_cta(barrier));
+        let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, barrier, cta)? else {
+            return Ok(());
+        };
+        let mut landing = Vec::new();
+        for at in (0..u64::from(bytes)).step_by(16) {
+            let Some(source) = cta.shared.offset(lane, from.wrapping_add(at), 16)? else { continue };
+            let who = self.proxy_who(lane, agent, time, cta);
+            let own = cta.rank;
+            cta.note_read(own, source, 16, &who, (self.index, self.at))?;
+            let words = cta.shared.load(source, 16);
+            let target = cta.at_rank(rank);
+            let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
+            target.shared.note_bulk_write(to, 16, &who)?;
+            landing.push((to, words));
+        }
+        let issued = Issued { time, warp: self.index, at: self.at };
+        let load =
+            BulkLoad { chunks: landing, bytes: bytes.into(), mbarrier: (offset, barrier), lane, issued };
+        cta.counters.bulk_copies += 1;
+        cta.at_rank(rank).loads.push(load);
+        cta.changed_memory(true);
+        Ok(())
+    }
+
+    /// `st.async`: the bytes are counted at the mbarrier as they land, which is at once here.
+    pub(super) fn store_async(
+        &mut self,
+        op: &StoreAsync,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let regs = &self.frame(frame)?.regs;
+        let (to, barriers) = (addresses(regs, &op.addr), addresses(regs, &op.mbarrier));
+        let bytes = u32::from(op.element_bytes) * op.regs.len() as u32;
+        for lane in lanes(active) {
+            let words = super::access::gather(&self.frame(frame)?.regs, &op.regs, lane, op.element_bytes);
+            check_alignment(cta, lane, to[lane], bytes)?;
+            let rank = cta.rank_of(Space::Cluster, lane, &mut { to[lane] })?;
+            let barrier = window::in_cta(barriers[lane]);
+            let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, barrier, cta)? else { continue };
+            let who = self.proxy_who(lane, agent, time, cta);
+            let target = cta.at_rank(rank);
+            let Some(at) = target.shared.offset(lane, window::in_cta(to[lane]), bytes)? else { continue };
+            target.shared.note_bulk_write(at, bytes, &who)?;
+            target.shared.store(at, bytes, &words);
+            target.transact(offset, -i64::from(bytes), lane, barrier)?;
+            cta.changed_memory(true);
+        }
+        Ok(())
+    }
+
+    /// `tensormap.replace`.
+    pub(super) fn tensor_map_replace(
+        &mut self,
+        op: &TensorMapReplace,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        for lane in lanes(active) {
+            let value = self.frame(frame)?.regs.bits(op.value.bank, op.value.slot, lane);
+            let Some((at, bytes, value)) = TensorMap::field(op.field, op.dimension, value) else { continue };
+            check_alignment(cta, lane, list[lane], 64)?;
+            for (at, bytes, value) in [(0, 8, TensorMap::TAG), (at, bytes, value)] {
+                let words = [value as u32, (value >> 32) as u32, 0, 0];
+                let address = list[lane].wrapping_add(at);
+                self.write(op.space, address, (lane, bytes), &words, MemoryOrder::WEAK, frame, cta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `tensormap.cp_fenceproxy`, which the warp does once.
+    pub(super) fn tensor_map_copy(
+        &mut self,
+        (to, from): (&Addr, &Addr),
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let regs = &self.frame(frame)?.regs;
+        let (to, from) = (addresses(regs, to), addresses(regs, from));
+        let Some(lane) = lanes(active).next() else { return Ok(()) };
+        for at in (0..TensorMap::BYTES as u64).step_by(16) {
+            let words = self.read(
+                Space::Shared,
+                from[lane].wrapping_add(at),
+                (lane, 16),
+                MemoryOrder::WEAK,
+                frame,
+                cta,
+            )?;
+            let address = to[lane].wrapping_add(at);
+            self.write(Space::Global, address, (lane, 16), &words, MemoryOrder::WEAK, frame, cta)?;
+        }
+        Ok(())
+    }
+
+    /// The agent of a copy that is counted at an mbarrier, its time, and the mbarrier's offset.
+    fn bulk_mbarrier(
+        &mut self,
+        lane: usize,
+        rank: u32,
+        mbarrier: u64,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<Option<(Agent, u32, u64)>> {
+        check_alignment(cta, lane, mbarrier, 8)?;
+        let who = self.who(lane, None, cta);
+        let checked = cta.launch.config.checks.async_copies;
+        let remote = rank != cta.rank;
+        let target = cta.at_rank(rank);
+        let Some(offset) = target.shared.offset(lane, mbarrier, 8)? else { return Ok(None) };
+        if target.mbarriers.contains_key(&offset) {
+            target.shared.check_mbarrier(offset, &who)?;
+        }
+        let state = target.mbarrier(offset, lane, mbarrier)?;
+        let (agent, time, fenced) = (state.agent, state.time + 1, state.fenced);
+        if !remote {
+            state.unwaited = Some(Issued { time, warp: self.index, at: self.at });
+        }
+        if !fenced && checked {
+            let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
+            return Err(Fault::at(FindingKind::ProxyFence, lane, mbarrier).saying(detail));
+        }
+        Ok(Some((agent, time, offset)))
     }
 
     /// The chunks that one thread's copy moves.
@@ -131,7 +320,7 @@ impl Warp {
             fits(bytes.into(), lane, shared, cta)?;
             let chunk = |at| {
                 let (shared, global) = (shared.wrapping_add(at), global.wrapping_add(at));
-                Chunk { shared, global, skip: 0, bytes: 16 }
+                Chunk { shared, global, skip: 0, bytes: 16, element: TensorType::U8 }
             };
             return Ok((0..u64::from(bytes)).step_by(16).map(chunk).collect());
         }
@@ -139,8 +328,13 @@ impl Warp {
         check_alignment(cta, lane, shared, 128)?;
         let mut bytes = [0; TensorMap::BYTES];
         for (i, part) in bytes.chunks_mut(16).enumerate() {
-            let words =
-                self.read(Space::Generic, global.wrapping_add(16 * i as u64), (lane, 16), false, frame, cta)?;
+            let words = self.read_defined(
+                Space::Generic,
+                global.wrapping_add(16 * i as u64),
+                (lane, 16),
+                frame,
+                cta,
+            )?;
             part.copy_from_slice(&bytes_of(&words));
         }
         let bad = |detail| Fault::at(FindingKind::BadOperand, lane, global).saying(detail);
@@ -157,32 +351,36 @@ impl Warp {
 
     /// The lane as the async proxy.
     fn proxy_who(&self, lane: usize, agent: Agent, time: u32, cta: &Cta<'_>) -> Who<'_> {
-        Who { proxy: Some((agent, time)), ..self.who(lane, false, cta) }
+        Who { proxy: Some((agent, time)), ..self.who(lane, None, cta) }
     }
 
-    fn bulk_load(&mut self, chunks: &[Chunk], lane: usize, mbarrier: u64, cta: &mut Cta<'_>) -> Outcome {
-        check_alignment(cta, lane, mbarrier, 8)?;
-        let Some(offset) = cta.shared.offset(lane, mbarrier, 8)? else { return Ok(()) };
-        if cta.mbarriers.contains_key(&offset) {
-            let who = self.who(lane, false, cta);
-            cta.shared.check_mbarrier(offset, &who)?;
-        }
-        let state = cta.mbarrier(offset, lane, mbarrier)?;
-        let (agent, time, fenced) = (state.agent, state.time + 1, state.fenced);
-        state.unwaited = Some(Issued { time, warp: self.index, at: self.at });
-        if !fenced && cta.launch.config.checks.async_copies {
-            let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
-            return Err(Fault::at(FindingKind::ProxyFence, lane, mbarrier).saying(detail));
-        }
+    fn bulk_load(
+        &mut self,
+        chunks: &[Chunk],
+        lane: usize,
+        rank: u32,
+        mbarrier: u64,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, mbarrier, cta)? else {
+            return Ok(());
+        };
         let mut landing = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let mut words = [0; 4];
             if chunk.bytes > 0 {
-                let inside = self.load_global(lane, chunk.global, chunk.bytes, false, cta)?;
+                self.dark = (0, None);
+                let inside = self.load_global(lane, chunk.global, chunk.bytes, MemoryOrder::WEAK, cta)?;
+                if self.dark.0 != 0 {
+                    return Err(Fault::at(FindingKind::Uninitialized, lane, chunk.global));
+                }
                 words = shifted(&inside, chunk.skip);
             }
-            let Some(to) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
-            cta.shared.note_bulk_write(to, 16, &self.proxy_who(lane, agent, time, cta))?;
+            let who = self.proxy_who(lane, agent, time, cta);
+            let target = cta.at_rank(rank);
+            let Some(to) = target.shared.offset(lane, chunk.shared, 16)? else { continue };
+            let noted = target.shared.note_bulk_write(to, 16, &who);
+            cta.tolerate(noted, (self.index, self.at))?;
             landing.push((to, words));
         }
         let bytes = 16 * chunks.len() as u64;
@@ -190,7 +388,10 @@ impl Warp {
         cta.counters.bulk_load_bytes += bytes;
         let issued = Issued { time, warp: self.index, at: self.at };
         let mbarrier = (offset, mbarrier);
-        cta.loads.push(BulkLoad { chunks: landing, bytes, mbarrier, lane, issued });
+        cta.at_rank(rank).loads.push(BulkLoad { chunks: landing, bytes, mbarrier, lane, issued });
+        if rank != cta.rank {
+            cta.changed_memory(true);
+        }
         Ok(())
     }
 
@@ -205,7 +406,7 @@ impl Warp {
         })
     }
 
-    fn bulk_store(&mut self, chunks: &[Chunk], lane: usize, cta: &mut Cta<'_>) -> Outcome {
+    fn bulk_store(&mut self, chunks: &[Chunk], lane: usize, op: &Bulk, cta: &mut Cta<'_>) -> Outcome {
         let groups = self.bulk_groups(lane, cta);
         let (agent, group) = (groups.agent, groups.committed + 1);
         groups.newest = (group, self.at);
@@ -213,13 +414,25 @@ impl Warp {
         for chunk in chunks.iter().filter(|c| c.bytes > 0) {
             let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
             let who = self.proxy_who(lane, agent, group, cta);
-            cta.note_read(from, 16, &who, (self.index, self.at))?;
+            let rank = cta.rank;
+            cta.note_read(rank, from, 16, &who, (self.index, self.at))?;
             let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
             let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
-            if !cta.synchronized {
-                let noted = allocation.races.note(RaceAccess::Write, at, chunk.bytes, race::tag(cta.id));
-                noted.map_err(|collision| super::access::global_race(lane, allocation.base, collision))?;
+            if let Some((reduces, ty)) = op.reduces {
+                // Of a tensor the elements are taken as f32; ranges say what they are.
+                let ty = ty.unwrap_or(op.tensor_type(chunk.element));
+                let write = RaceAccess::Write { same_value: false };
+                self.note_global(write, allocation, (lane, at, chunk.bytes), Some(Scope::Gpu), cta)?;
+                let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
+                let old = bytes_of(&allocation.load(at, chunk.bytes));
+                let new = super::atomic::combine_all(reduces, ty, &old, &bytes_of(&words), chunk.bytes);
+                allocation.store(at, chunk.bytes, &words_of(&new));
+                cta.counters.bulk_store_bytes += u64::from(chunk.bytes);
+                continue;
             }
+            let same_value = allocation.holds(at, chunk.bytes, &words);
+            let write = RaceAccess::Write { same_value };
+            self.note_global(write, allocation, (lane, at, chunk.bytes), None, cta)?;
             cta.counters.bulk_store_bytes += u64::from(chunk.bytes);
             pieces.push((chunk.global, chunk.bytes, words));
         }

@@ -17,7 +17,17 @@ impl Warp {
         let Path { pc, mask, frame, rejoin, join, .. } = self.paths[at];
         let callee = match call.callee {
             Callee::Function(index) => index as usize,
-            Callee::Register(slot) => self.indirect(frame, slot, mask, cta)?,
+            Callee::Register(slot) => {
+                let targets = self.frame(frame)?.regs.double[slot as usize];
+                let first = targets[mask.trailing_zeros() as usize % LANES];
+                let same = lanes(mask).filter(|&l| targets[l] == first).fold(0, |m, l| m | 1 << l);
+                if same != mask {
+                    // Lanes that call different functions do so one function after the other.
+                    self.part(at, pc + 1, &[(pc, mask & !same), (pc, same)], cta);
+                    return Ok(());
+                }
+                indirect(first, cta)?
+            }
         };
         let program = cta.launch.program(callee);
         let args = call.args.iter().map(|a| a.1).eq(program.params.iter().map(|p| p.bytes));
@@ -38,31 +48,56 @@ impl Warp {
         for (arg, formal) in call.args.iter().zip(&program.params) {
             copy_lanes(caller, arg.0, &mut new.params, formal.offset, formal.bytes, mask);
         }
+        let sizes = (caller.len() / LANES, new.params.len() / LANES);
         if free.is_none() {
             self.frames.push(None);
         }
         self.frames[index] = Some(new);
+        self.pass_shade(frame, index, sizes, mask, || {
+            call.args
+                .iter()
+                .zip(&program.params)
+                .map(|(arg, formal)| (arg.0, formal.offset, formal.bytes))
+                .collect()
+        });
         self.paths[at] = Path { pc: 0, mask, frame: index, rejoin: EXIT, join: None, wait: Wait::Ready };
         Ok(())
     }
 
-    fn indirect(&mut self, frame: usize, slot: u32, mask: u32, cta: &Cta<'_>) -> Outcome<usize> {
-        let values = self.frame(frame)?.regs.double[slot as usize];
-        let first = values[mask.trailing_zeros() as usize % LANES];
-        // Lanes that call different functions are not served.
-        if let Some(lane) = lanes(mask).find(|&lane| values[lane] != first) {
-            return Err(Fault::at(FindingKind::BadTarget, lane, values[lane]));
+    /// Takes undefined bytes along with parameters: ranges of the one area to the other.
+    fn pass_shade(
+        &mut self,
+        from: usize,
+        to: usize,
+        (from_size, to_size): (usize, usize),
+        mask: u32,
+        ranges: impl Fn() -> Vec<(u32, u32, u32)>,
+    ) {
+        let has = |frame: usize| self.frames[frame].as_ref().is_some_and(|f| f.shade.is_some());
+        if !has(from) && !has(to) {
+            return;
         }
-        let index = first.wrapping_sub(CODE_WINDOW) / 16;
-        let valid = first >= CODE_WINDOW && first % 16 == 0 && index < cta.launch.programs() as u64;
-        if valid { Ok(index as usize) } else { Err(Fault::at(FindingKind::BadTarget, 0, first)) }
+        for (source, target, bytes) in ranges() {
+            for lane in lanes(mask) {
+                for byte in 0..bytes {
+                    let at = lane * from_size + (source + byte) as usize;
+                    let (dark, origin) = self.params_shade(from, at, 1);
+                    self.shade_params(to, lane * to_size + (target + byte) as usize, dark, 1, origin);
+                }
+            }
+        }
     }
 
     /// All lanes of a call have come to its end: goes back to the caller.
     pub(super) fn return_from(&mut self, at: usize, cta: &mut Cta<'_>) -> Outcome {
         let Path { mask, frame, .. } = self.paths[at];
+        // Lanes that went on without the others may come to the end at different times.
+        let others =
+            self.paths.iter().enumerate().any(|(i, p)| i != at && p.frame == frame) || self.is_joined(frame);
         let Some(done) = self.frames[frame].take() else { return Err(Fault::new(FindingKind::BadTarget)) };
-        self.local.pop(frame);
+        if !others {
+            self.local.pop(frame);
+        }
         let Some((caller, pc, rejoin, join)) = done.caller else {
             return Err(Fault::new(FindingKind::BadTarget));
         };
@@ -81,9 +116,27 @@ impl Warp {
                 );
             }
         }
+        let sizes = (done.params.len() / LANES, self.frame(caller)?.params.len() / LANES);
+        self.frames[frame] = Some(done);
+        if let Op::Call(call) = &launch.program(self.frame(caller)?.program).insts[pc as usize].op {
+            self.pass_shade(frame, caller, sizes, mask, || {
+                let places = call.returns.iter().zip(returns);
+                places.map(|(place, formal)| (formal.offset, place.0, formal.bytes.min(place.1))).collect()
+            });
+        }
+        if !others {
+            self.frames[frame] = None;
+        }
         self.paths[at] = Path { pc: pc + 1, mask, frame: caller, rejoin, join, wait: Wait::Ready };
         Ok(())
     }
+}
+
+/// The function at an address.
+fn indirect(address: u64, cta: &Cta<'_>) -> Outcome<usize> {
+    let index = address.wrapping_sub(CODE_WINDOW) / 16;
+    let valid = address >= CODE_WINDOW && address.is_multiple_of(16) && index < cta.launch.programs() as u64;
+    if valid { Ok(index as usize) } else { Err(Fault::at(FindingKind::BadTarget, 0, address)) }
 }
 
 /// Copies a range of every lane's bytes from one frame to another.
@@ -104,6 +157,7 @@ pub(super) fn empty_frame(program_index: usize, program: &crate::op::Program) ->
         regs: crate::regs::Regs::new(words, doubles, preds),
         params: vec![0; program.frame_bytes as usize * LANES],
         tracked: if program.touches.is_empty() { Vec::new() } else { vec![Default::default(); words] },
+        shade: None,
         caller: None,
     }
 }

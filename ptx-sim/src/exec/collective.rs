@@ -1,6 +1,7 @@
 //! Shuffles, votes, matches and reductions over the lanes of a mask (PTX ISA §9.7.9.6, §9.7.13.10–12, §9.7.13.14).
 
 use crate::finding::{Fault, FindingKind, Outcome};
+use crate::float;
 use crate::op::{Collective, CollectiveOp, Shuffle, ShuffleMode};
 use crate::regs::{LANES, Regs, Slot};
 
@@ -18,6 +19,19 @@ pub(super) fn check_members(regs: &Regs, members: Slot, active: u32, checked: bo
         }
     }
     Ok(())
+}
+
+/// The lanes that name each mask, with one of them.
+pub(super) fn by_mask(regs: &Regs, members: Slot, active: u32) -> Vec<u32> {
+    let values = &regs.word[members as usize];
+    let mut groups: Vec<(u32, u32)> = Vec::new();
+    for lane in lanes(active) {
+        match groups.iter_mut().find(|(mask, _)| *mask == values[lane]) {
+            Some((_, lanes)) => *lanes |= 1 << lane,
+            None => groups.push((values[lane], 1 << lane)),
+        }
+    }
+    groups.into_iter().map(|(_, lanes)| lanes).collect()
 }
 
 pub(super) fn shuffle(op: &Shuffle, regs: &mut Regs, active: u32, checked: bool) -> Outcome {
@@ -92,6 +106,19 @@ pub(super) fn execute(op: &Collective, regs: &mut Regs, active: u32, checked: bo
         CollectiveOp::MaxU => fold(0, u32::max),
         CollectiveOp::MinS => fold(i32::MAX as u32, |a, b| (a as i32).min(b as i32) as u32),
         CollectiveOp::MaxS => fold(i32::MIN as u32, |a, b| (a as i32).max(b as i32) as u32),
+        CollectiveOp::FloatMin(abs, nan) | CollectiveOp::FloatMax(abs, nan) => {
+            let f = match (matches!(op.op, CollectiveOp::FloatMin(..)), nan) {
+                (true, false) => float::min::<f32>,
+                (true, true) => float::min_nan::<f32>,
+                (false, false) => float::max::<f32>,
+                (false, true) => float::max_nan::<f32>,
+            };
+            let value = |lane: usize| {
+                let x = f32::from_bits(values[lane] as u32);
+                if abs { x.abs() } else { x }
+            };
+            float::canonical_bits(lanes(active).map(value).reduce(f).unwrap_or(0.0))
+        }
         CollectiveOp::And => fold(u32::MAX, |a, b| a & b),
         CollectiveOp::Or => fold(0, |a, b| a | b),
         CollectiveOp::Xor => fold(0, |a, b| a ^ b),

@@ -5,7 +5,7 @@
 use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::memory::Words;
-use crate::op::{CopyArrive, CopyAsync};
+use crate::op::{CopyArrive, CopyAsync, MemoryOrder};
 use crate::regs::LANES;
 
 use super::access::{addresses, check_alignment, lanes};
@@ -24,6 +24,8 @@ struct Copy {
     /// Offsets in shared memory.
     to: [u64; LANES],
     data: [Words; LANES],
+    /// The bytes that nobody wrote.
+    dark: [u32; LANES],
     /// Addresses in global memory, and bytes read there.
     from: [u64; LANES],
     source_bytes: [u32; LANES],
@@ -100,8 +102,19 @@ impl Warp {
         let number = self.copies.issued;
         self.copies.issued += 1;
         let to_offsets = [0; LANES];
-        let mut new =
-            Copy { open, landed: 0, bytes, to: to_offsets, data, from, source_bytes, group, line, number };
+        let mut new = Copy {
+            open,
+            landed: 0,
+            bytes,
+            to: to_offsets,
+            data,
+            dark: [0; LANES],
+            from,
+            source_bytes,
+            group,
+            line,
+            number,
+        };
         for lane in lanes(active) {
             let size = source_bytes[lane];
             if size > bytes {
@@ -111,11 +124,14 @@ impl Warp {
             check_alignment(cta, lane, from[lane], bytes)?;
             if size > 0 {
                 // Bytes beyond the size are zero, as the words start out.
-                new.data[lane] = self.load_global(lane, from[lane], size, false, cta)?;
+                self.dark = (0, None);
+                new.data[lane] = self.load_global(lane, from[lane], size, MemoryOrder::WEAK, cta)?;
+                new.dark[lane] = self.dark.0;
             }
             let Some(offset) = cta.shared.offset(lane, to[lane], bytes)? else { continue };
-            let who = self.who(lane, false, cta);
-            cta.shared.note_copy(offset, bytes, &who)?;
+            let who = self.who(lane, None, cta);
+            let noted = cta.shared.note_copy(offset, bytes, &who);
+            cta.tolerate(noted, (self.index, self.at))?;
             new.to[lane] = offset;
             new.open |= 1 << lane;
         }
@@ -216,19 +232,22 @@ impl Warp {
                 if copy.landed >> lane & 1 == 0 {
                     cta.shared.store(copy.to[lane], copy.bytes, &copy.data[lane]);
                 }
-                let who = crate::shared::Who {
-                    warp: self.index,
+                let who = crate::mark::Who {
+                    agent: cta.agents.warp(self.index),
+                    group: cta.group,
                     lane,
                     lanes: 1 << lane,
                     line: copy.line,
-                    strong: false,
+                    scope: None,
                     clock: &self.clock,
                     now,
                     synced: self.synced,
                     proxy: None,
                     order: self.order.as_deref(),
+                    warps: cta.launch.warps() as u16,
                 };
                 cta.shared.note_landed(copy.to[lane], copy.bytes, &who);
+                cta.shared.shade(copy.to[lane], copy.bytes, copy.dark[lane]);
             }
             copy.open &= !done;
         }

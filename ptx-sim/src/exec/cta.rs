@@ -1,22 +1,30 @@
 //! A CTA: what its warps share.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::clock::Agents;
 use crate::config::Schedule;
 use crate::counters::Counters;
-use crate::finding::{Fault, Finding, FindingKind, Outcome};
+use crate::finding::{Fault, Finding, FindingKind, Outcome, Severity};
 use crate::launch::Launch;
-use crate::op::{Inst, Pc};
+use crate::mark::Who;
+use crate::op::{Inst, Pc, Space};
 use crate::regs::LANES;
-use crate::shared::{Shared, Who};
+use crate::shared::Shared;
+use crate::sync::Flags;
+use crate::window;
 
 use super::barrier::{BARRIERS, BarrierState, Release};
 use super::bulk::{BulkGroups, BulkLoad};
 use super::call;
+use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
 use super::warp::{Frame, Warp};
+
+/// Warnings that a launch keeps.
+pub(crate) const MOST_WARNINGS: usize = 16;
 
 /// What the warps of a CTA share.
 pub(crate) struct Cta<'c> {
@@ -24,6 +32,16 @@ pub(crate) struct Cta<'c> {
     /// Linear index in the grid.
     pub(crate) id: u64,
     pub(crate) index: [u32; 3],
+    /// Its cluster, by number, and its rank in it.
+    pub(crate) group: u32,
+    pub(crate) rank: u32,
+    /// The other CTAs of the cluster by rank; none at the own place.
+    pub(super) peers: Vec<Option<Box<Cta<'c>>>>,
+    pub(super) cluster: ClusterBarrier,
+    /// What was released at which shared address.
+    pub(crate) flags: Flags,
+    /// Findings that do not end the launch.
+    pub(super) warnings: Vec<Finding>,
     pub(super) shared: Shared,
     pub(super) barriers: Vec<BarrierState>,
     pub(super) releases: Vec<Release>,
@@ -44,9 +62,10 @@ pub(crate) struct Cta<'c> {
     pub(super) counters: Counters,
     /// Warp instructions executed.
     pub(super) executed: u64,
-    /// Whether a fence was executed, and whether an atomic followed it.
-    pub(super) fenced: bool,
-    pub(super) synchronized: bool,
+    /// Whether every warp has exited: its shared memory is gone.
+    pub(super) ended: bool,
+    /// Threads that have not exited.
+    pub(super) live_threads: u32,
     /// A read of shared memory that nobody had written, unless its writer turns out to come later.
     pub(super) deferred: Option<Box<Finding>>,
     random: u64,
@@ -54,8 +73,8 @@ pub(crate) struct Cta<'c> {
 
 impl<'c> Cta<'c> {
     pub(crate) fn new(launch: &'c Launch<'c>, id: u64) -> Self {
-        let [x, y, _] = launch.config.grid.map(u64::from);
-        let index = [(id % x) as u32, (id / x % y) as u32, (id / (x * y)) as u32];
+        let index = launch.index_of(id);
+        let (group, rank) = launch.group_of(id);
         let seed = match launch.config.schedule {
             Schedule::Deterministic => 0,
             Schedule::Seeded(seed) => seed ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63,
@@ -64,7 +83,18 @@ impl<'c> Cta<'c> {
             launch,
             id,
             index,
-            shared: Shared::new(launch.shared_bytes, launch.shared_granule, launch.config.checks),
+            group,
+            rank,
+            peers: Vec::new(),
+            cluster: ClusterBarrier::default(),
+            flags: Flags::default(),
+            warnings: Vec::new(),
+            shared: Shared::new(
+                launch.shared_bytes,
+                launch.shared_granule,
+                launch.config.checks,
+                launch.uses_reserved(),
+            ),
             barriers: vec![BarrierState::default(); BARRIERS],
             releases: Vec::new(),
             mbarriers: BTreeMap::new(),
@@ -72,14 +102,14 @@ impl<'c> Cta<'c> {
             bulk_groups: BTreeMap::new(),
             registers: Pool::new(launch.warps()),
             changed: false,
-            agents: Agents::new(launch.warps()),
+            agents: Agents::new(launch.warps(), rank as usize, launch.cluster_ctas() as usize),
             progress: 1,
             progress_at_timeout: 0,
             live_warps: launch.warps(),
             counters: Counters::new(launch),
             executed: 0,
-            fenced: false,
-            synchronized: false,
+            ended: false,
+            live_threads: launch.threads(),
             deferred: None,
             random: seed,
         }
@@ -90,7 +120,13 @@ impl<'c> Cta<'c> {
         let lanes = if threads >= 32 { u32::MAX } else { (1 << threads) - 1 };
         let program = self.launch.entry_program;
         let local_bytes = self.launch.program(program).local_bytes;
-        let mut warp = Warp::new(index, lanes, call::empty_frame(program, &Default::default()), local_bytes);
+        let mut warp = Warp::new(
+            index,
+            self.agents.warp(index),
+            lanes,
+            call::empty_frame(program, &Default::default()),
+            local_bytes,
+        );
         let base = warp.local.base(0);
         warp.frames[0] = Some(self.frame(program, index, base));
         warp
@@ -135,16 +171,73 @@ impl<'c> Cta<'c> {
         self.is_random() && self.random() >> 32 & 1 == 1
     }
 
+    /// The CTA of that rank in the cluster; the own one if there is no such.
+    pub(super) fn at_rank(&mut self, rank: u32) -> &mut Cta<'c> {
+        if rank == self.rank || !matches!(self.peers.get(rank as usize), Some(Some(_))) {
+            return self;
+        }
+        match &mut self.peers[rank as usize] {
+            Some(peer) => peer,
+            None => unreachable!("looked at above"),
+        }
+    }
+
+    /// The rank of the CTA whose shared memory an address names.
+    pub(super) fn rank_of(&self, space: Space, lane: usize, address: &mut u64) -> Outcome<u32> {
+        let Some(rank) = window::rank(*address) else { return Ok(self.rank) };
+        if rank == self.rank {
+            return Ok(rank);
+        }
+        match self.peers.get(rank as usize) {
+            Some(Some(peer)) if space == Space::Cluster => {
+                if peer.ended {
+                    let detail = "the CTA whose shared memory this is has exited";
+                    return Err(Fault::at(FindingKind::UseAfterFree, lane, *address).saying(detail));
+                }
+                Ok(rank)
+            }
+            _ if self.launch.config.checks.bounds => Err(Fault::at(FindingKind::OutOfBounds, lane, *address)),
+            _ => Ok(self.rank),
+        }
+    }
+
+    /// Others may have waited for a change of memory.
+    pub(super) fn changed_memory(&mut self, shared: bool) {
+        self.progress += 1;
+        if !shared && self.launch.orders_clusters {
+            self.launch.memory.changes.fetch_add(1, Relaxed);
+        }
+        if shared {
+            self.peers.iter_mut().flatten().for_each(|peer| peer.progress += 1);
+        }
+    }
+
+    /// Keeps a warning and goes on.
+    pub(super) fn tolerate(&mut self, outcome: Outcome, by: (u32, (usize, Pc))) -> Outcome {
+        match outcome {
+            Err(fault) if fault.severity == Severity::Warning => {
+                let warning = self.finding(*fault, by.0, by.1);
+                let known = |w: &Finding| (w.kind, w.line) == (warning.kind, warning.line);
+                if self.warnings.len() < MOST_WARNINGS && !self.warnings.iter().any(known) {
+                    self.warnings.push(*warning);
+                }
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Notes a read of shared memory. One that nobody has written is reported at the end: if another warp writes there
     /// before any barrier, the fault is the missing barrier.
     pub(super) fn note_read(
         &mut self,
+        rank: u32,
         offset: u64,
         bytes: u32,
         who: &Who<'_>,
         by: (u32, (usize, Pc)),
     ) -> Outcome {
-        match self.shared.note_read(offset, bytes, who) {
+        match self.at_rank(rank).shared.note_read(offset, bytes, who) {
             Err(fault) if fault.kind == FindingKind::Uninitialized && self.live_warps > 1 => {
                 if self.deferred.is_none() && self.launch.config.checks.shared_races {
                     self.deferred = Some(self.finding(*fault, by.0, by.1));
@@ -152,15 +245,34 @@ impl<'c> Cta<'c> {
                 }
                 if self.deferred.is_some() { Ok(()) } else { Err(fault) }
             }
-            outcome => outcome,
+            outcome => self.tolerate(outcome, by),
         }
+    }
+
+    /// Notes a write to shared memory.
+    pub(super) fn note_write(
+        &mut self,
+        rank: u32,
+        offset: u64,
+        bytes: u32,
+        words: &crate::memory::Words,
+        who: &Who<'_>,
+        by: (u32, (usize, Pc)),
+    ) -> Outcome {
+        let noted = self.at_rank(rank).shared.note_write(offset, bytes, words, who);
+        self.tolerate(noted, by)
     }
 
     /// The finding that ends the CTA.
     pub(super) fn blame(&mut self, fault: Fault, warp: &Warp) -> Box<Finding> {
-        let finding = self.finding(fault, warp.index, warp.at);
+        let moved = fault.at.is_some();
+        let mut finding = self.finding(fault, warp.index, warp.at);
+        if !moved {
+            finding.source = self.launch.own_source(&warp.calls());
+        }
         match self.deferred.take() {
-            Some(first) if finding.kind != FindingKind::SharedRace || finding.address != first.address => {
+            // A missing barrier is why nobody had written yet.
+            Some(first) if !matches!(finding.kind, FindingKind::SharedRace | FindingKind::GlobalRace) => {
                 first
             }
             _ => finding,
@@ -169,9 +281,11 @@ impl<'c> Cta<'c> {
 
     pub(super) fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {
         let launch = self.launch;
+        let at = fault.at.unwrap_or(at);
         let line = launch.line(at);
         Box::new(Finding {
             kind: fault.kind,
+            severity: fault.severity,
             kernel: launch.entry_name.to_owned(),
             line,
             instruction: launch.module.text_line(line).to_owned(),
@@ -180,6 +294,7 @@ impl<'c> Cta<'c> {
             warp,
             lane: fault.lane.map(|lane| lane as u32),
             address: fault.address,
+            other_source: fault.other.as_ref().and_then(|o| launch.source_of_line(o.line?)),
             other: fault.other,
             detail: fault.detail,
             blocked: Vec::new(),

@@ -1,7 +1,7 @@
 //! Paths that part and meet again: a join for every branch whose lanes go different ways.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::Pc;
+use crate::op::{Op, Pc};
 use crate::regs::LANES;
 
 use super::cta::Cta;
@@ -82,8 +82,62 @@ impl Warp {
         }
     }
 
+    /// Lets lanes that wait at meeting points go on without the others, which wait for something that these may bring. Gives
+    /// the lanes.
+    pub(super) fn release_joins(&mut self) -> u32 {
+        let mut released = 0;
+        for index in 0..self.joins.len() {
+            let Some(point) = &mut self.joins[index] else { continue };
+            if point.arrived == 0 {
+                continue;
+            }
+            released |= point.arrived;
+            self.paths.push(Path {
+                pc: point.pc,
+                mask: point.arrived,
+                frame: point.frame,
+                rejoin: point.outer_rejoin,
+                join: point.outer,
+                wait: Wait::Ready,
+            });
+            point.expected &= !point.arrived;
+            point.arrived = 0;
+            if point.expected == 0 {
+                self.joins[index] = None;
+            }
+        }
+        released
+    }
+
+    /// Ends lanes that wait where paths meet only to exit: nobody need wait for them. True if there are any.
+    pub(super) fn end_finished(&mut self, cta: &Cta<'_>) -> bool {
+        let mut finished = 0;
+        for point in self.joins.iter().flatten() {
+            let Some(frame) = self.frames.get(point.frame).and_then(Option::as_ref) else { continue };
+            let inst = cta.launch.program(frame.program).insts.get(point.pc as usize);
+            let ends = inst.is_none_or(|i| matches!(i.op, Op::Return | Op::Exit) && i.guard.is_none());
+            if frame.caller.is_none() && ends {
+                finished |= point.arrived;
+            }
+        }
+        if finished != 0 {
+            self.exit(finished);
+        }
+        finished != 0
+    }
+
+    /// Whether lanes will come to a meeting point in a frame.
+    pub(super) fn is_joined(&self, frame: usize) -> bool {
+        self.joins.iter().flatten().any(|j| j.frame == frame && j.expected != 0)
+    }
+
     /// Ends lanes for good.
     pub(super) fn exit(&mut self, lanes: u32) {
+        let left = self.passed & lanes;
+        let wanted = |p: &Path| matches!(p.wait, Wait::Lanes(members) if members & left != 0);
+        if left != 0 && self.paths.iter().any(wanted) {
+            self.missed = Some(left.trailing_zeros() as usize);
+        }
         self.live &= !lanes;
         self.paths.iter_mut().for_each(|p| p.mask &= !lanes);
         self.paths.retain(|p| p.mask != 0);

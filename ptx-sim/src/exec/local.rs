@@ -1,6 +1,10 @@
 //! Local memory: each lane's own, a block a frame.
 
+use crate::finding::{Fault, FindingKind, Outcome};
 use crate::memory::Words;
+use crate::op::Reg;
+
+use super::warp::Warp;
 
 /// The local memory of one frame: every lane's bytes, one lane after the other.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ struct Block {
 #[derive(Debug, Default)]
 pub(super) struct LocalMemory {
     blocks: Vec<Block>,
+    /// Counts stores that change what is held.
+    pub(super) changes: u64,
 }
 
 /// Space between the blocks of two frames, so that an overrun is seen.
@@ -48,6 +54,20 @@ impl LocalMemory {
         self.blocks.retain(|b| b.frame != frame);
     }
 
+    /// Makes a further block of a frame; gives its address, or `None` if a thread has no local memory left.
+    pub(super) fn grow(&mut self, frame: usize, lane_bytes: u32) -> Option<u64> {
+        let before = self.blocks.len();
+        if !self.push(frame, lane_bytes.max(1)) || self.blocks.len() == before {
+            return None;
+        }
+        self.blocks.last().map(|b| b.base)
+    }
+
+    /// The end of what a frame has.
+    pub(super) fn top(&self, frame: usize) -> u64 {
+        self.blocks.iter().filter(|b| b.frame == frame).map(|b| b.base + b.lane_bytes).max().unwrap_or(0)
+    }
+
     /// The local address at which the frame's block starts.
     pub(super) fn base(&self, frame: usize) -> u64 {
         self.blocks.iter().find(|b| b.frame == frame).map_or(0, |b| b.base)
@@ -62,19 +82,24 @@ impl LocalMemory {
         })
     }
 
-    /// `bytes` ≤ 16, and whether all of them were written; `None` outside every block.
-    pub(super) fn load(&mut self, lane: usize, address: u64, bytes: u32) -> Option<(Words, bool)> {
+    /// `bytes` ≤ 16, and those of them that nobody wrote; `None` outside every block.
+    pub(super) fn load(&mut self, lane: usize, address: u64, bytes: u32) -> Option<(Words, u32)> {
         let (block, at) = self.find(lane, address, bytes)?;
         let range = at..at + bytes as usize;
         let mut words = [0; 4];
         for (i, byte) in block.bytes[range.clone()].iter().enumerate() {
             words[i / 4] |= u32::from(*byte) << (8 * (i % 4));
         }
-        Some((words, block.written[range].iter().all(|w| *w)))
+        let dark =
+            block.written[range].iter().enumerate().filter(|(_, w)| !**w).fold(0, |m, (b, _)| m | 1 << b);
+        Some((words, dark))
     }
 
     /// Stores `bytes` ≤ 16; false outside every block.
     pub(super) fn store(&mut self, lane: usize, address: u64, bytes: u32, words: &Words) -> bool {
+        if self.load(lane, address, bytes).is_some_and(|(old, dark)| dark != 0 || old != *words) {
+            self.changes += 1;
+        }
         let Some((block, at)) = self.find(lane, address, bytes) else { return false };
         let range = at..at + bytes as usize;
         for (i, byte) in block.bytes[range.clone()].iter_mut().enumerate() {
@@ -82,5 +107,35 @@ impl LocalMemory {
         }
         block.written[range].fill(true);
         true
+    }
+}
+
+impl LocalMemory {
+    /// Makes bytes undefined again.
+    pub(super) fn forget(&mut self, lane: usize, address: u64, bytes: u32, mask: u32) {
+        if let Some((block, at)) = self.find(lane, address, bytes) {
+            (0..bytes as usize).filter(|b| mask >> b & 1 == 1).for_each(|b| block.written[at + b] = false);
+        }
+    }
+}
+
+impl Warp {
+    /// `alloca`: every lane gets as much as the most that one of them asks for.
+    pub(super) fn alloca(
+        &mut self,
+        result: Reg,
+        bytes: Reg,
+        align: u32,
+        frame: usize,
+        active: u32,
+    ) -> Outcome {
+        let regs = &self.frame(frame)?.regs;
+        let most = super::access::lanes(active).map(|lane| regs.bits(bytes.bank, bytes.slot, lane)).max();
+        let most = most.unwrap_or(0).next_multiple_of(align.into());
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let Some(base) = self.local.grow(frame, most) else { return Err(Fault::new(FindingKind::Budget)) };
+        let regs = &mut self.frame(frame)?.regs;
+        super::access::lanes(active).for_each(|lane| regs.set_bits(result.bank, result.slot, lane, base));
+        Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! `ldmatrix`, `stmatrix`, `movmatrix` (PTX ISA §9.7.14.5.15–17). Lane 8m + r addresses row r of matrix m; a lane holds
 //! elements 2t and 2t+1 of row lane/4, where t = lane mod 4, or the same of the transposed matrix.
 
-use crate::finding::Outcome;
+use crate::finding::{FindingKind, Outcome};
+use crate::mark::Who;
 use crate::op::Matrix;
-use crate::regs::{LANES, Regs, Slot};
-use crate::shared::Who;
+use crate::regs::{Bank, LANES, Regs, Slot};
 
 use super::access::{addresses, check_alignment};
 use super::cta::Cta;
+use super::shade::Origin;
 use super::warp::Warp;
 
 /// Eight rows of eight 16-bit elements, two elements to a word.
@@ -24,17 +25,32 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &matrix.addr);
         cta.counters.matrix(&list, matrix.regs.len(), false);
         for (m, &slot) in matrix.regs.iter().enumerate() {
-            let mut rows: Rows = [[0; 4]; 8];
+            let (mut rows, mut dark): (Rows, Rows) = ([[0; 4]; 8], [[0; 4]; 8]);
             for (r, row) in rows.iter_mut().enumerate() {
                 let lane = 8 * m + r;
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
                 let who = self.row_access(lane, r, cta);
-                cta.note_read(offset, 16, &who, (self.index, self.at))?;
+                let unwritten = cta.shared.unwritten(offset, 16);
+                for byte in (0..16).filter(|b| unwritten >> b & 1 == 1) {
+                    dark[r][byte / 4] |= 0xff << (8 * (byte % 4));
+                }
+                let noted = cta.shared.note_read(offset, 16, &who);
+                match cta.tolerate(noted, (self.index, self.at)) {
+                    Err(fault) if fault.kind == FindingKind::Uninitialized => {}
+                    outcome => outcome?,
+                }
                 *row = cta.shared.load(offset, 16);
             }
-            let values = if matrix.transposed { spread_transposed(&rows) } else { spread(&rows) };
-            self.frame(frame)?.regs.set_word(slot, active, &values);
+            let turned = |rows| if matrix.transposed { spread_transposed(rows) } else { spread(rows) };
+            self.frame(frame)?.regs.set_word(slot, active, &turned(&rows));
+            let values = turned(&dark);
+            let address = Some(list[8 * m]);
+            let origin =
+                Origin { at: self.at, lane: 8 * m, address, shared: true, global: false, computed: false };
+            for (lane, bits) in values.iter().enumerate() {
+                self.shade_register(frame, (Bank::Word, slot, lane), (*bits).into(), Some(origin))?;
+            }
         }
         Ok(())
     }
@@ -58,7 +74,8 @@ impl Warp {
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
                 let who = self.row_access(lane, r, cta);
-                cta.shared.note_write(offset, 16, row, &who)?;
+                let rank = cta.rank;
+                cta.note_write(rank, offset, 16, row, &who, (self.index, self.at))?;
                 cta.shared.store(offset, 16, row);
             }
         }
@@ -67,7 +84,7 @@ impl Warp {
 
     /// A row is accessed for the four lanes that hold it, at the address of one.
     fn row_access(&self, lane: usize, row: usize, cta: &Cta<'_>) -> Who<'_> {
-        Who { lanes: 15 << (4 * row) | 1 << lane, ..self.who(lane, false, cta) }
+        Who { lanes: 15 << (4 * row) | 1 << lane, ..self.who(lane, None, cta) }
     }
 }
 

@@ -155,7 +155,9 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &op.addr);
         for lane in lanes(active) {
             let address = shared_address(op.space, list[lane]);
-            let Some(offset) = self.mbarrier_offset(op, lane, address, cta)? else { continue };
+            let rank = cta.rank_of(Space::Cluster, lane, &mut { address })?;
+            let address = window::in_cta(address);
+            let Some(offset) = self.mbarrier_offset(op, lane, (rank, address), cta)? else { continue };
             let regs = &self.frame(frame)?.regs;
             let word = |slot: u32| regs.word[slot as usize][lane];
             match &op.action {
@@ -165,26 +167,28 @@ impl Warp {
                 }
                 MbarrierAction::Invalidate => {
                     cta.mbarrier(offset, lane, address)?.valid = false;
-                    cta.shared.note_mbarrier(offset, false, &self.who(lane, false, cta))?;
+                    cta.shared.note_mbarrier(offset, false, &self.who(lane, None, cta))?;
                 }
                 MbarrierAction::Arrive { count, bytes, state } => {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
-                    let phase = cta.mbarrier(offset, lane, address)?.phase;
+                    let phase = cta.at_rank(rank).mbarrier(offset, lane, address)?.phase;
                     if let Some(bytes) = bytes {
-                        self.expect(offset, bytes, (lane, address), cta)?;
+                        self.expect(offset, bytes, (lane, address), cta.at_rank(rank))?;
                     }
                     let site = (self.index, cta.launch.line(self.at));
-                    cta.arrive_at((offset, lane, address), count, site, &self.release_clock(1 << lane))?;
+                    let clock = self.release_clock(1 << lane);
+                    cta.at_rank(rank).arrive_at((offset, lane, address), count, site, &clock)?;
                     if let Some(reg) = state {
                         self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
                     }
                 }
                 MbarrierAction::ExpectTx(bytes) => {
                     let bytes = word(*bytes);
-                    self.expect(offset, bytes, (lane, address), cta)?;
+                    self.expect(offset, bytes, (lane, address), cta.at_rank(rank))?;
                 }
                 MbarrierAction::CompleteTx(bytes) => {
-                    cta.transact(offset, -i64::from(word(*bytes)), lane, address)?;
+                    let change = -i64::from(word(*bytes));
+                    cta.at_rank(rank).transact(offset, change, lane, address)?;
                 }
                 // A wait is executed by `wait_mbarrier`.
                 MbarrierAction::Wait { .. } => {}
@@ -202,14 +206,15 @@ impl Warp {
         &self,
         op: &MbarrierOp,
         lane: usize,
-        address: u64,
+        (rank, address): (u32, u64),
         cta: &mut Cta<'_>,
     ) -> Outcome<Option<u64>> {
         check_alignment(cta, lane, address, 8)?;
-        let Some(offset) = cta.shared.offset(lane, address, 8)? else { return Ok(None) };
-        if !matches!(op.action, MbarrierAction::Init { .. }) && cta.mbarriers.contains_key(&offset) {
-            let who = self.who(lane, false, cta);
-            cta.shared.check_mbarrier(offset, &who)?;
+        let who = self.who(lane, None, cta);
+        let target = cta.at_rank(rank);
+        let Some(offset) = target.shared.offset(lane, address, 8)? else { return Ok(None) };
+        if !matches!(op.action, MbarrierAction::Init { .. }) && target.mbarriers.contains_key(&offset) {
+            target.shared.check_mbarrier(offset, &who)?;
         }
         Ok(Some(offset))
     }
@@ -240,7 +245,7 @@ impl Warp {
             }
             time = old.time;
         }
-        let who = self.who(lane, false, cta);
+        let who = self.who(lane, None, cta);
         cta.shared.note_mbarrier(offset, true, &who)?;
         let agent = cta.agents.number(AgentOf::Mbarrier(offset));
         let new = Mbarrier {
@@ -294,7 +299,8 @@ impl Warp {
         let mut complete = 0;
         for lane in lanes(active) {
             let address = shared_address(op.space, list[lane]);
-            let Some(offset) = self.mbarrier_offset(op, lane, address, cta)? else { continue };
+            let address = window::in_cta(address);
+            let Some(offset) = self.mbarrier_offset(op, lane, (cta.rank, address), cta)? else { continue };
             let current = cta.mbarrier(offset, lane, address)?.phase;
             let regs = &self.frame(frame)?.regs;
             let is_complete = match phase {
@@ -328,7 +334,7 @@ impl Warp {
         let MbarrierAction::Wait { result, .. } = op.action else { return Ok(()) };
         let list = addresses(&self.frame(frame)?.regs, &op.addr);
         for lane in lanes(complete) {
-            let address = shared_address(op.space, list[lane]);
+            let address = window::in_cta(shared_address(op.space, list[lane]));
             if let Some(offset) = cta.shared.offset(lane, address, 8)? {
                 let mbarrier = cta.mbarrier(offset, lane, address)?;
                 mbarrier.unwaited = mbarrier.unwaited.filter(|u| u.time > mbarrier.time);
@@ -348,12 +354,12 @@ impl Warp {
         while at < self.paths.len() {
             let path = self.paths[at].clone();
             at += 1;
-            if path.wait != Wait::Mbarrier && path.wait != Wait::Registers {
+            if !matches!(path.wait, Wait::Mbarrier | Wait::Registers | Wait::Cluster) {
                 continue;
             }
             let program = self.frame(path.frame)?.program;
             let inst = &cta.launch.program(program).insts[path.pc as usize];
-            self.at = (program, path.pc);
+            (self.at, self.at_frame) = ((program, path.pc), path.frame);
             let goes_on = match &inst.op {
                 Op::Mbarrier(op) => {
                     let active = self.guarded(inst, path.frame, path.mask)?;
@@ -365,6 +371,10 @@ impl Warp {
                     ends
                 }
                 Op::SetRegisters { increase, count } => cta.set_registers(self, *increase, *count)?,
+                Op::ClusterWait { acquires } => {
+                    let active = self.guarded(inst, path.frame, path.mask)?;
+                    self.wait_cluster(*acquires, active, cta)?
+                }
                 _ => false,
             };
             if goes_on {

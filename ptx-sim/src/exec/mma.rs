@@ -1,33 +1,125 @@
-//! `mma.sync` m16n8k8 and m16n8k16 (PTX ISA §9.7.14.5.7–8). Products are exact; each element is summed in f32 in order of
-//! k. The ISA leaves order and rounding open, so results agree with hardware within a bound, not bit for bit.
+//! `mma.sync` (PTX ISA §9.7.14.5). Products are exact; each element is summed in f32 in order of k. The ISA leaves order and
+//! rounding open, so results agree with hardware within a bound, not bit for bit.
 //!
-//! With g = lane/4 and t = lane mod 4, register i of A holds row g + 8·(i mod 2), columns 2t and 2t+1, plus 8 from i = 2;
-//! register i of B holds rows 2t and 2t+1, plus 8·i, of column g; D and C hold row g (then g + 8), columns 2t and 2t+1.
+//! With g = lane/4, t = lane mod 4 and e elements to a register, register i of A holds row g + 8·(i mod 2), columns e·t to
+//! e·t + e − 1, plus 4e·(i/2) — of a matrix of eight rows, row g, plus 4e·i; register i of B holds the same of rows, in column g;
+//! D and C hold row g (then g + 8), columns 2t and 2t+1.
 
-use crate::float::{bf16_to_f32, f16_to_f32, f32_to_f16};
-use crate::op::{MatrixType, Mma};
+use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
+use crate::matrix_type::MatrixType;
+use crate::op::Mma;
 use crate::regs::{LANES, Regs};
+
+use super::wmma::integer_sum;
 
 /// Runs the instruction in the lanes of `active`; the sources of all lanes take part.
 pub(super) fn execute(mma: &Mma, regs: &mut Regs, active: u32) {
-    match mma.input {
-        MatrixType::F16 => execute_with(mma, regs, active, f16_to_f32),
-        MatrixType::Bf16 => execute_with(mma, regs, active, bf16_to_f32),
+    let plain = mma.m == 16 && mma.k <= 16 && mma.sparse.is_none() && mma.a_type.bits() == 16;
+    match mma.a_type {
+        MatrixType::F16 if plain => execute_with(mma, regs, active, f16_to_f32),
+        MatrixType::Bf16 if plain => execute_with(mma, regs, active, bf16_to_f32),
+        _ => execute_any(mma, regs, active),
     }
+}
+
+/// Any form, element by element.
+fn execute_any(mma: &Mma, regs: &mut Regs, active: u32) {
+    let (a_type, b_type) = (mma.a_type, mma.b_type);
+    let per = (32 / a_type.bits()).max(1);
+    let a_bits = |row: usize, k: usize| {
+        let (block, t, part) = (k / (4 * per), k / per % 4, k % per);
+        let i = if mma.m == 16 { 2 * block + row / 8 } else { block };
+        let reg = mma.a[i];
+        (regs.bits(reg.bank, reg.slot, 4 * (row % 8) + t), part)
+    };
+    let b_bits = |k: usize, column: usize| {
+        let (block, t, part) = (k / (4 * per), k / per % 4, k % per);
+        let reg = mma.b[block];
+        (regs.bits(reg.bank, reg.slot, 4 * column + t), part)
+    };
+    let mut results = vec![[0u64; LANES]; mma.d.len()];
+    for row in 0..mma.m {
+        // Where each element of the row stands along k.
+        let places = places(mma, regs, row);
+        for column in 0..8 {
+            let lane = 4 * (row % 8) + column / 2;
+            let halves = !mma.d_f32 && !a_type.is_integer() && a_type != MatrixType::F64;
+            let i = if halves { row / 8 } else { 2 * (row / 8) + column % 2 };
+            let c = regs.bits(mma.c[i].bank, mma.c[i].slot, lane);
+            let pairs = places.iter().enumerate().map(|(at, k)| (a_bits(row, at), b_bits(*k, column)));
+            let bits = if a_type.is_integer() {
+                let (x, y): (Vec<i32>, Vec<i32>) =
+                    pairs.map(|(a, b)| (a_type.integer(a.0, a.1), b_type.integer(b.0, b.1))).unzip();
+                u64::from(integer_sum(c as u32 as i32, a_type, &x, &y, mma.saturates) as u32)
+            } else if a_type == MatrixType::F64 {
+                let start = f64::from_bits(c);
+                pairs
+                    .fold(start, |sum, (a, b)| f64::from_bits(a.0).mul_add(f64::from_bits(b.0), sum))
+                    .to_bits()
+            } else {
+                let start = if halves {
+                    f16_to_f32((c >> (16 * (column % 2))) as u16)
+                } else {
+                    f32::from_bits(c as u32)
+                };
+                let sum =
+                    pairs.fold(start, |sum, (a, b)| sum + a_type.number(a.0, a.1) * b_type.number(b.0, b.1));
+                if halves {
+                    u64::from(f32_to_f16(sum)) << (16 * (column % 2))
+                } else {
+                    canonical_bits(sum).into()
+                }
+            };
+            results[i][lane] |= bits;
+        }
+    }
+    for (reg, values) in mma.d.iter().zip(&results) {
+        super::access::lanes(active).for_each(|l| regs.set_bits(reg.bank, reg.slot, l, values[l]));
+    }
+}
+
+/// Where along k each stored element of a row of A stands: all in order, or, of a sparse A, what the metadata say (PTX ISA
+/// §9.7.14.6.1): of every four elements two (of tf32, of every two one), by two bits each.
+fn places(mma: &Mma, regs: &Regs, row: usize) -> Vec<usize> {
+    let Some((slot, selector)) = mma.sparse else { return (0..mma.k).collect() };
+    let stored = mma.k / 2;
+    let bits = mma.a_type.bits();
+    (0..stored)
+        .map(|at| {
+            // The fields of a row lie in the metadata of lanes of its group of four, 16 fields to a register.
+            let (fields_per_row, group) = (if bits == 32 { 2 * stored } else { stored }, row % 8);
+            let field = if bits == 32 { 2 * at } else { at };
+            let lane = match fields_per_row {
+                // 8 fields a row: two rows in one register of one lane, chosen of four.
+                ..=8 => 4 * group + selector as usize,
+                // 16 fields a row: two lanes, one a row.
+                9..=16 => 4 * group + 2 * (selector as usize & 1) + row / 8,
+                // 32 fields a row: four lanes, two a row.
+                _ => 4 * group + 2 * (row / 8) + field / 16,
+            };
+            let within = match fields_per_row {
+                ..=8 => field + 8 * (row / 8),
+                9..=16 => field,
+                _ => field % 16,
+            };
+            let value = (regs.word[slot as usize][lane % LANES] >> (2 * within) & 3) as usize;
+            if bits == 32 { 2 * at + value / 2 } else { at / 2 * 4 + value }
+        })
+        .collect()
 }
 
 #[inline]
 fn execute_with(mma: &Mma, regs: &mut Regs, active: u32, widen: impl Fn(u16) -> f32 + Copy) {
-    let k = usize::from(mma.k);
+    let k = mma.k;
     let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
-    for (i, &slot) in mma.a.iter().enumerate() {
-        for (lane, pair) in wide(&regs.word[slot as usize], widen).iter().enumerate() {
+    for (i, reg) in mma.a.iter().enumerate() {
+        for (lane, pair) in wide(&regs.word[reg.slot as usize], widen).iter().enumerate() {
             let (row, column) = (lane / 4 + 8 * (i % 2), 2 * (lane % 4) + 8 * (i / 2));
             a[row][column..column + 2].copy_from_slice(pair);
         }
     }
-    for (i, &slot) in mma.b.iter().enumerate() {
-        for (lane, pair) in wide(&regs.word[slot as usize], widen).iter().enumerate() {
+    for (i, reg) in mma.b.iter().enumerate() {
+        for (lane, pair) in wide(&regs.word[reg.slot as usize], widen).iter().enumerate() {
             let (row, column) = (2 * (lane % 4) + 8 * i, lane / 4);
             b[row][column] = pair[0];
             b[row + 1][column] = pair[1];
@@ -51,8 +143,8 @@ fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; 2]; LANES] {
 }
 
 fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
-    for (i, &slot) in mma.c.iter().enumerate() {
-        let words = &regs.word[slot as usize];
+    for (i, reg) in mma.c.iter().enumerate() {
+        let words = &regs.word[reg.slot as usize];
         for (lane, &word) in words.iter().enumerate() {
             let (row, column) = (lane / 4, 2 * (lane % 4));
             if mma.c_f32 {
@@ -66,7 +158,7 @@ fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
 }
 
 fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 16]) {
-    for (i, &slot) in mma.d.iter().enumerate() {
+    for (i, reg) in mma.d.iter().enumerate() {
         let values: [u32; LANES] = std::array::from_fn(|lane| {
             let (row, column) = (lane / 4, 2 * (lane % 4));
             if mma.d_f32 {
@@ -76,6 +168,6 @@ fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 1
                 u32::from(pair[0]) | u32::from(pair[1]) << 16
             }
         });
-        regs.set_word(slot, active, &values);
+        regs.set_word(reg.slot, active, &values);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::float::{self, Format, Round};
-use crate::op::{BoolOp, Carry, Cvt, Op, ProductHalf, Reg, Scalar, Timer};
+use crate::op::{BoolOp, Carry, Cmp, Cvt, Op, ProductHalf, Reg, Scalar, SetCompare, SetResult, Timer};
 use crate::regs::Regs;
 
 use super::access::lanes;
@@ -16,13 +16,25 @@ pub(super) fn execute(op: &Op, regs: &mut Regs, active: u32) -> Outcome {
                 regs.set_bits(cvt.result.bank, cvt.result.slot, lane, convert(cvt, value));
             }
         }
-        Op::CvtPack { signed, slots } => {
-            let (least, most) = if *signed { (-0x8000, 0x7fff) } else { (0, 0xffff) };
+        Op::CvtPack { signed, bits, slots } => {
+            let mask = (1i64 << bits) - 1;
+            let (least, most) =
+                if *signed { (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1) } else { (0, mask) };
             for lane in lanes(active) {
-                let half =
-                    |slot: u32| (regs.word[slot as usize][lane] as i32).clamp(least, most) as u32 & 0xffff;
-                let packed = half(slots[1]) << 16 | half(slots[2]);
-                regs.word[slots[0] as usize][lane] = packed;
+                let part = |slot: u32| {
+                    (i64::from(regs.word[slot as usize][lane] as i32).clamp(least, most) & mask) as u32
+                };
+                let above = (u64::from(regs.word[slots[3] as usize][lane]) << (2 * bits)) as u32;
+                regs.word[slots[0] as usize][lane] = above | part(slots[1]) << bits | part(slots[2]);
+            }
+        }
+        Op::Set(set) => lanes(active).for_each(|lane| set_lane(set, regs, lane)),
+        Op::MapRank { result, address, rank, generic } => {
+            let base = if *generic { crate::window::SHARED_WINDOW } else { 0 };
+            for lane in lanes(active) {
+                let address = regs.bits(address.bank, address.slot, lane).wrapping_sub(base);
+                let mapped = crate::window::of_rank(regs.word[*rank as usize][lane], address);
+                regs.set_bits(result.bank, result.slot, lane, mapped.wrapping_add(base));
             }
         }
         Op::Carry(carry) => lanes(active).for_each(|lane| add_with_carry(carry, regs, lane)),
@@ -51,6 +63,93 @@ pub(super) fn execute(op: &Op, regs: &mut Regs, active: u32) -> Outcome {
         _ => return Err(Fault::new(FindingKind::BadTarget)),
     }
     Ok(())
+}
+
+/// One lane of `set`, or of `setp` on packed halves.
+fn set_lane(set: &SetCompare, regs: &mut Regs, lane: usize) {
+    let value = |reg: Reg| regs.bits(reg.bank, reg.slot, lane) & mask(reg.bits);
+    let (a, b) = (value(set.a), value(set.b));
+    let combine = |holds: bool| match set.with {
+        None => holds,
+        Some((op, slot, negated)) => {
+            let c = (regs.pred[slot as usize] >> lane & 1 == 1) != negated;
+            match op {
+                BoolOp::And => holds & c,
+                BoolOp::Or => holds | c,
+                BoolOp::Xor => holds ^ c,
+                BoolOp::First => holds,
+            }
+        }
+    };
+    let half = match set.ty {
+        Scalar::F16x2 => Some(Scalar::F16),
+        Scalar::Bf16x2 => Some(Scalar::Bf16),
+        _ => None,
+    };
+    let holds = match half {
+        Some(ty) => [0, 16].map(|shift| combine(compare(set, ty, a >> shift & 0xffff, b >> shift & 0xffff))),
+        None => [combine(compare(set, set.ty, a, b)); 2],
+    };
+    match set.result {
+        SetResult::Preds(p, q) => {
+            regs.set_pred(p, 1 << lane, u32::from(holds[0]) << lane);
+            regs.set_pred(q, 1 << lane, u32::from(holds[1]) << lane);
+        }
+        SetResult::Mask(reg) => {
+            let half = |at: usize| if holds[at] { 0xffff << (16 * at) } else { 0 };
+            regs.set_bits(reg.bank, reg.slot, lane, (half(0) | half(1)) & mask(reg.bits));
+        }
+        SetResult::One(reg, ty) => {
+            let one = match ty {
+                Scalar::F16 | Scalar::F16x2 => 0x3c00,
+                Scalar::Bf16 | Scalar::Bf16x2 => 0x3f80,
+                _ => 0x3f80_0000,
+            };
+            let part = |at: usize| if holds[at] { one << (16 * at) } else { 0 };
+            let value =
+                if matches!(ty, Scalar::F16x2 | Scalar::Bf16x2) { part(0) | part(1) } else { part(0) };
+            regs.set_bits(reg.bank, reg.slot, lane, value);
+        }
+    }
+}
+
+/// Whether two values of a type, zero-extended, compare so.
+fn compare(set: &SetCompare, ty: Scalar, a: u64, b: u64) -> bool {
+    let number = |x: u64| match ty {
+        Scalar::F16 => f64::from(float::f16_to_f32(x as u16)),
+        Scalar::Bf16 => f64::from(float::bf16_to_f32(x as u16)),
+        Scalar::F32 if set.flush => f64::from(float::flush(f32::from_bits(x as u32))),
+        Scalar::F32 => f64::from(f32::from_bits(x as u32)),
+        _ => f64::from_bits(x),
+    };
+    let (order, unordered) = match ty {
+        Scalar::S(bits) => {
+            let signed = |x: u64| (x << (64 - bits)) as i64;
+            (Some(signed(a).cmp(&signed(b))), false)
+        }
+        Scalar::U(_) => (Some(a.cmp(&b)), false),
+        _ => {
+            let order = number(a).partial_cmp(&number(b));
+            (order, order.is_none())
+        }
+    };
+    let is = |holds: fn(std::cmp::Ordering) -> bool| order.is_some_and(holds);
+    match set.cmp {
+        Cmp::Eq => is(std::cmp::Ordering::is_eq),
+        Cmp::Ne => is(std::cmp::Ordering::is_ne),
+        Cmp::Lt => is(std::cmp::Ordering::is_lt),
+        Cmp::Le => is(std::cmp::Ordering::is_le),
+        Cmp::Gt => is(std::cmp::Ordering::is_gt),
+        Cmp::Ge => is(std::cmp::Ordering::is_ge),
+        Cmp::Equ => unordered || is(std::cmp::Ordering::is_eq),
+        Cmp::Neu => unordered || is(std::cmp::Ordering::is_ne),
+        Cmp::Ltu => unordered || is(std::cmp::Ordering::is_lt),
+        Cmp::Leu => unordered || is(std::cmp::Ordering::is_le),
+        Cmp::Gtu => unordered || is(std::cmp::Ordering::is_gt),
+        Cmp::Geu => unordered || is(std::cmp::Ordering::is_ge),
+        Cmp::Num => !unordered,
+        Cmp::Nan => unordered,
+    }
 }
 
 fn unpack_lanes(to: &[Option<Reg>], from: Reg, regs: &mut Regs, active: u32) {
@@ -142,7 +241,20 @@ fn from_integer(cvt: &Cvt, value: u64) -> u64 {
 /// The integer as an f64: exact, or rounded to odd so that the rounding that follows is right.
 fn integer_to_f64(number: i128, cvt: &Cvt) -> f64 {
     if cvt.to == Scalar::F64 {
-        return number as f64;
+        let near = number as f64;
+        let error = number - near as i128;
+        return match cvt.round {
+            Some(Round::Up) if error > 0 => near.next_up(),
+            Some(Round::Down) if error < 0 => near.next_down(),
+            Some(Round::Zero) if error != 0 && (error < 0) == (near > 0.0) => {
+                if near > 0.0 {
+                    near.next_down()
+                } else {
+                    near.next_up()
+                }
+            }
+            _ => near,
+        };
     }
     let magnitude = number.unsigned_abs();
     let excess = (128 - magnitude.leading_zeros()).saturating_sub(53);

@@ -1,11 +1,13 @@
 //! The order in which the warps of a CTA run, and what happens between their turns.
 
-use crate::counters::Counters;
-use crate::finding::{Fault, Finding, FindingKind};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::clock::Clock;
+use crate::finding::{Fault, Finding, FindingKind, OtherAccess, Outcome};
 
 use super::barrier::BARRIERS;
 use super::cta::Cta;
-use super::warp::{Stop, Warp};
+use super::warp::{Stop, Wait, Warp};
 
 /// Whether a warp can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,41 +20,86 @@ pub(super) enum State {
 /// A fault and the warp to blame.
 pub(super) type Blamed<T = ()> = Result<T, (usize, Box<Fault>)>;
 
+/// How far a CTA has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advance {
+    /// Every warp has exited.
+    Done,
+    /// Only something outside the CTA can help.
+    Blocked,
+    /// Its time slice is over.
+    Slice,
+}
+
+/// Warp instructions after which another warp has its turn, should this one not wait before.
+const TURN: u64 = 1 << 14;
+
+/// The warps of a CTA, and whose turn it is.
+pub(crate) struct Warps {
+    pub(super) list: Vec<Warp>,
+    pub(super) states: Vec<State>,
+    /// The warp whose turn ended without a wait: the others come first.
+    last: Option<usize>,
+    /// What had changed when the spinning warps were last let go.
+    woken: (u64, u64),
+}
+
 impl Cta<'_> {
-    /// Runs every warp to its end.
-    pub(crate) fn run(mut self) -> Result<Counters, Box<Finding>> {
+    /// The warps at their start.
+    pub(crate) fn start(&self) -> Warps {
         let count = self.launch.warps();
-        let mut warps: Vec<Warp> = (0..count as u32).map(|index| self.warp(index)).collect();
-        let mut states = vec![State::Ready; count];
+        let list = (0..count as u32).map(|index| self.warp(index)).collect();
+        Warps { list, states: vec![State::Ready; count], last: None, woken: (0, 0) }
+    }
+
+    /// Runs the warps until all have exited, none can go on, or `limit` instructions of this CTA are over.
+    pub(crate) fn advance(&mut self, all: &mut Warps, limit: u64) -> Result<Advance, Box<Finding>> {
+        let end = self.executed.saturating_add(limit);
         loop {
-            let turn = match self.pick(&states) {
-                Some(at) => self.turn(at, &mut warps, &mut states).map(|()| true),
-                None => self.wake(&mut warps, &mut states),
+            if self.executed >= end {
+                return Ok(Advance::Slice);
+            }
+            let turn = match self.pick(all) {
+                Some(at) => self.turn(at, all).map(|()| true),
+                None => self.wake(all),
             };
             match turn {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err((at, fault)) => return Err(self.blame(*fault, &warps[at])),
+                Err((at, fault)) => return Err(self.blame(*fault, &all.list[at])),
             }
+        }
+        if all.states.contains(&State::Waiting) {
+            return Ok(Advance::Blocked);
         }
         self.finish_stores();
-        match (self.deferred.take(), states.iter().position(|s| *s == State::Waiting)) {
-            (Some(deferred), _) => Err(deferred),
-            (None, None) => match self.left_over() {
-                None => Ok(self.counters),
-                Some(finding) => Err(finding),
-            },
-            (None, Some(at)) => {
-                let blocked = self.blocked(&warps, &states);
-                let kind = match super::blocked::is_diverged(&blocked, &states) {
-                    true => FindingKind::DivergedWarpgroup,
-                    false => FindingKind::Deadlock,
-                };
-                let mut finding = self.blame(*Fault::new(kind), &warps[at]);
-                finding.blocked = blocked;
-                Err(finding)
-            }
+        match self.deferred.take().or_else(|| self.left_over()) {
+            Some(finding) => Err(finding),
+            None => Ok(Advance::Done),
         }
+    }
+
+    /// The finding of a CTA that can never go on.
+    pub(crate) fn stuck(&mut self, all: &mut Warps) -> Box<Finding> {
+        if let Some(deferred) = self.deferred.take() {
+            return deferred;
+        }
+        let blocked = self.blocked(&all.list, &all.states);
+        let kind = match super::blocked::is_diverged(&blocked, &all.states) {
+            true => FindingKind::DivergedWarpgroup,
+            false => FindingKind::Deadlock,
+        };
+        let waiting = |s: &State| *s == State::Waiting;
+        // Who spins says more than who waits for it at a barrier.
+        let at =
+            (0..all.list.len()).find(|&at| waiting(&all.states[at]) && all.list[at].spins_at().is_some());
+        let at = at.or_else(|| all.states.iter().position(waiting)).unwrap_or(0);
+        if let Some(place) = all.list[at].spins_at() {
+            all.list[at].at = place;
+        }
+        let mut finding = self.blame(*Fault::new(kind), &all.list[at]);
+        finding.blocked = blocked;
+        finding
     }
 
     /// What every warp has left undone at its end.
@@ -71,43 +118,108 @@ impl Cta<'_> {
     }
 
     /// Lets a warp run, and then those that it has set free.
-    fn turn(&mut self, at: usize, warps: &mut [Warp], states: &mut [State]) -> Blamed {
+    fn turn(&mut self, at: usize, all: &mut Warps) -> Blamed {
         if self.random_bit() {
-            self.land(warps)?;
-            self.set_free(warps, states)?;
+            self.land(&mut all.list)?;
+            self.set_free(all)?;
         }
-        let slice = if self.is_random() { 1 + self.random() % 64 } else { u64::MAX };
-        match warps[at].run(self, slice).map_err(|fault| (at, fault))? {
-            Stop::Slice => {}
+        let slice = if self.is_random() { 1 + self.random() % 64 } else { TURN };
+        all.last = None;
+        match all.list[at].run(self, slice).map_err(|fault| (at, fault))? {
+            Stop::Slice => all.last = Some(at),
             Stop::Waits => {
-                states[at] = State::Waiting;
-                self.join_warpgroup(at, warps, states)?;
+                all.states[at] = State::Waiting;
+                self.join_warpgroup(at, &mut all.list, &mut all.states)?;
             }
             Stop::Exited => {
-                states[at] = State::Exited;
+                all.states[at] = State::Exited;
                 self.live_warps -= 1;
+                self.ended = self.live_warps == 0;
                 self.progress += 1;
+                if self.ended {
+                    self.check_end(all).map_err(|fault| (at, fault))?;
+                }
                 // A barrier for all threads does not wait for those that have exited.
                 (0..BARRIERS).for_each(|id| self.complete_barrier(id));
             }
         }
-        self.set_free(warps, states)
+        self.live_threads = all.list.iter().map(|w| w.live.count_ones()).sum();
+        self.complete_cluster();
+        self.set_free(all)
+    }
+
+    /// The CTA has ended, and with it its shared memory: what others of the cluster did there must have come before.
+    fn check_end(&self, all: &Warps) -> Outcome {
+        if self.peers.is_empty() || !self.launch.config.checks.shared_races {
+            return Ok(());
+        }
+        let mut clock = Clock::default();
+        all.list.iter().for_each(|warp| clock.join(&warp.clock));
+        let first = self.agents.warp(0);
+        let Some((address, mark, write)) = self.shared.unseen(first..first + all.list.len() as u16, &clock)
+        else {
+            return Ok(());
+        };
+        let lane = mark.lanes.trailing_zeros() as usize;
+        let detail = "the CTA exits while another of the cluster may still access its shared memory";
+        let mut fault = Fault::at(FindingKind::UseAfterFree, lane, address).saying(detail);
+        let (rank, warp) = self.agents.place(mark.agent);
+        let cta = Some(self.launch.cta_of(self.group, rank) as u32);
+        fault.other =
+            Some(OtherAccess { write, line: Some(mark.line), warp: Some(warp), lanes: mark.lanes, cta });
+        Err(fault)
+    }
+
+    /// What spinning warps may wait for.
+    fn seen_changes(&self) -> (u64, u64) {
+        (self.progress, self.launch.memory.changes.load(Relaxed))
+    }
+
+    /// Lets spinning warps look again, if anything has changed since they last did.
+    fn wake_spinning(&mut self, all: &mut Warps) -> bool {
+        let now = self.seen_changes();
+        if all.woken == now {
+            return false;
+        }
+        all.woken = now;
+        let mut any = false;
+        for (warp, state) in all.list.iter_mut().zip(&mut all.states) {
+            if *state == State::Waiting && warp.stop_spinning() {
+                *state = State::Ready;
+                any = true;
+            }
+        }
+        any
     }
 
     /// Lets warps go on that wait for what has happened.
-    fn set_free(&mut self, warps: &mut [Warp], states: &mut [State]) -> Blamed {
+    fn set_free(&mut self, all: &mut Warps) -> Blamed {
         for release in std::mem::take(&mut self.releases) {
             let index = release.warp as usize;
-            release.apply(&mut warps[index]).map_err(|fault| (index, fault))?;
-            states[index] = State::Ready;
+            release.apply(&mut all.list[index]).map_err(|fault| (index, fault))?;
+            all.states[index] = State::Ready;
         }
         if std::mem::take(&mut self.changed) {
-            self.retry(false, warps, states)?;
+            self.retry(false, all)?;
         }
         Ok(())
     }
 
-    fn retry(&mut self, time_over: bool, warps: &mut [Warp], states: &mut [State]) -> Blamed<bool> {
+    /// Lets lanes go on that wait where paths meet, while the others spin or wait for what these may bring.
+    fn release_joins(&mut self, all: &mut Warps) -> bool {
+        let mut any = false;
+        for (warp, state) in all.list.iter_mut().zip(&mut all.states) {
+            let spins = |w: &Warp| w.paths.iter().any(|p| matches!(p.wait, Wait::Memory | Wait::Mbarrier));
+            if *state == State::Waiting && spins(warp) && warp.release_joins() != 0 {
+                *state = State::Ready;
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn retry(&mut self, time_over: bool, all: &mut Warps) -> Blamed<bool> {
+        let Warps { list: warps, states, .. } = all;
         let mut any = false;
         for at in 0..warps.len() {
             if states[at] == State::Waiting
@@ -135,23 +247,33 @@ impl Cta<'_> {
     }
 
     /// No warp can run: lets copies land, and ends the time of waits, once between two changes that others could notice. False if nothing helps.
-    fn wake(&mut self, warps: &mut [Warp], states: &mut [State]) -> Blamed<bool> {
-        if self.land(warps)? {
-            self.set_free(warps, states)?;
+    fn wake(&mut self, all: &mut Warps) -> Blamed<bool> {
+        if std::mem::take(&mut self.changed) && self.retry(false, all)? {
+            return Ok(true);
+        }
+        if self.wake_spinning(all) {
+            return Ok(true);
+        }
+        if self.land(&mut all.list)? {
+            self.set_free(all)?;
             return Ok(true);
         }
         if self.progress == self.progress_at_timeout {
-            return Ok(false);
+            return Ok(self.release_joins(all));
         }
         self.progress_at_timeout = self.progress;
-        self.retry(true, warps, states)
+        Ok(self.retry(true, all)? || self.release_joins(all))
     }
 
-    /// The next warp to run.
-    fn pick(&mut self, states: &[State]) -> Option<usize> {
-        let ready = states.iter().filter(|s| **s == State::Ready).count() as u64;
-        let skip = if ready > 1 && self.is_random() { self.random() % ready } else { 0 };
-        let mut indices = states.iter().enumerate().filter(|(_, s)| **s == State::Ready);
-        indices.nth(skip as usize).map(|(at, _)| at)
+    /// The next warp to run: the lowest, but after a whole turn the others first.
+    fn pick(&mut self, all: &Warps) -> Option<usize> {
+        let ready = |at: &usize| all.states[*at] == State::Ready;
+        let count = (0..all.states.len()).filter(ready).count();
+        if count > 1 && self.is_random() {
+            let skip = self.random() as usize % count;
+            return (0..all.states.len()).filter(ready).nth(skip);
+        }
+        let after = all.last.map_or(0, |last| last + 1);
+        (after..all.states.len()).find(ready).or_else(|| (0..after).find(ready))
     }
 }

@@ -8,12 +8,14 @@ use crate::clock::{Agent, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::lane_order::LaneOrder;
 use crate::op::{EXIT, Inst, MbarrierAction, Op, Pc};
-use crate::regs::Regs;
+use crate::regs::{LANES, Regs};
 
 use super::copy::CopyQueue;
 use super::cta::Cta;
 use super::join::{Join, JoinId};
 use super::local::LocalMemory;
+use super::shade::{Origin, Shade};
+use super::spin::Watch;
 use super::tracking::{Groups, Tracked};
 
 /// What a path waits for.
@@ -33,6 +35,10 @@ pub(super) enum Wait {
     Registers,
     /// The other warps of the warpgroup.
     Warpgroup,
+    /// A change of memory, for which it spins.
+    Memory,
+    /// The barrier of the cluster.
+    Cluster,
 }
 
 impl Wait {
@@ -61,6 +67,8 @@ pub(super) struct Frame {
     pub(super) regs: Regs,
     /// The parameter area of each lane, one after the other.
     pub(super) params: Vec<u8>,
+    /// The undefined bits of its registers and parameters, if there are any.
+    pub(super) shade: Option<Box<Shade>>,
     /// The state of each word register, in a function with `wgmma`.
     pub(super) tracked: Vec<Tracked>,
     /// Where the call goes back to: the caller's frame, instruction, meeting point and join.
@@ -78,10 +86,15 @@ pub(super) enum Stop {
     Slice,
 }
 
+/// Instructions after which another path of the warp has its turn.
+const PATH_TURN: u64 = 1 << 12;
+
 /// A warp.
 #[derive(Debug)]
 pub(super) struct Warp {
     pub(super) index: u32,
+    /// Its number among all warps of the cluster.
+    agent: Agent,
     /// Lanes that exist: fewer than 32 in the last warp of an odd block.
     pub(super) lanes: u32,
     /// Lanes that have not exited.
@@ -104,17 +117,30 @@ pub(super) struct Warp {
     pub(super) failed_waits: HashSet<(usize, Pc)>,
     /// Instruction that is executed, for findings.
     pub(super) at: (usize, Pc),
+    /// Its frame, whose callers say where the user wrote it.
+    pub(super) at_frame: usize,
     /// The allocation that was accessed last.
     pub(super) hint: usize,
+    pub(super) watch: Watch,
+    /// For each lane, the phase of the cluster's barrier at which it has arrived and not yet waited.
+    pub(super) cluster_arrived: [Option<u32>; LANES],
+    /// When another path has its turn.
+    turn_ends: u64,
+    /// The undefined bytes of what was read last, and where they come from.
+    pub(super) dark: (u32, Option<Origin>),
+    /// Lanes that went on from a meeting point while others waited for them elsewhere, and one of them that has exited so.
+    pub(super) passed: u32,
+    pub(super) missed: Option<usize>,
 }
 
 impl Warp {
-    pub(super) fn new(index: u32, lanes: u32, frame: Frame, local_bytes: u32) -> Self {
+    pub(super) fn new(index: u32, agent: Agent, lanes: u32, frame: Frame, local_bytes: u32) -> Self {
         let mut local = LocalMemory::default();
         local.push(0, local_bytes);
         let path = Path { pc: 0, mask: lanes, frame: 0, rejoin: EXIT, join: None, wait: Wait::Ready };
         Warp {
             index,
+            agent,
             lanes,
             live: lanes,
             paths: vec![path],
@@ -129,14 +155,35 @@ impl Warp {
             wgmma: Groups::default(),
             failed_waits: HashSet::new(),
             at: (0, 0),
+            at_frame: 0,
             hint: 0,
+            watch: Watch::default(),
+            cluster_arrived: [None; LANES],
+            turn_ends: 0,
+            dark: (0, None),
+            passed: 0,
+            missed: None,
         }
+    }
+
+    /// The instruction that is executed, and the calls that lead to it, innermost first.
+    pub(super) fn calls(&self) -> Vec<(usize, Pc)> {
+        let mut list = vec![self.at];
+        let mut frame = self.frames.get(self.at_frame).and_then(Option::as_ref);
+        while let Some((caller, pc, ..)) = frame.and_then(|f| f.caller) {
+            frame = self.frames.get(caller).and_then(Option::as_ref);
+            match frame {
+                Some(frame) if list.len() < 256 => list.push((frame.program, pc)),
+                _ => break,
+            }
+        }
+        list
     }
 
     /// What others see who are told by these lanes: all that the warp has seen, and what the lanes did.
     pub(super) fn release_clock(&self, active: u32) -> Clock {
         let mut clock = self.clock.clone();
-        let own = self.index as Agent;
+        let own = self.agent;
         // Lanes that a barrier of some has ordered are not told apart here, which may miss a race but invents none.
         if self.live & !active == 0 || self.order.is_some() {
             clock.see(own, self.now);
@@ -172,6 +219,13 @@ impl Warp {
                 }
                 return Ok(Stop::Waits);
             };
+            if cta.executed >= self.turn_ends {
+                // Paths take turns, so that one that waits for another in a loop does not wait for ever.
+                let path = self.paths.remove(at);
+                self.paths.insert(0, path);
+                self.turn_ends = cta.executed + PATH_TURN;
+                continue;
+            }
             self.run_path(at, cta, end)?;
             if cta.executed >= end {
                 return Ok(Stop::Slice);
@@ -186,11 +240,15 @@ impl Warp {
         let program = cta.launch.program(program_index);
         while pc != rejoin && pc != EXIT {
             let inst = &program.insts[pc as usize];
-            self.at = (program_index, pc);
+            (self.at, self.at_frame) = ((program_index, pc), frame);
             let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
             if active != 0 && !program.touches.is_empty() && cta.launch.config.checks.async_copies {
                 self.track(program, inst, pc, frame)?;
+            }
+            if self.frames[frame].as_ref().is_some_and(|f| f.shade.is_some()) {
+                self.paths[at].pc = pc;
+                self.shade(inst, frame, active, cta)?;
             }
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;
@@ -221,6 +279,7 @@ impl Warp {
             Op::Half(op, s) => op.execute(regs, active, s),
             Op::Compare(op, s) => op.execute(regs, active, s),
             Op::Convert(op, s) => op.execute(regs, active, s),
+            Op::Rare(op, s) => op.execute(regs, active, s),
             _ => return Ok(false),
         }
         Ok(true)
@@ -233,6 +292,9 @@ impl Warp {
             Op::Branch { target, reconverge } => {
                 if active == mask {
                     self.paths[at].pc = *target;
+                    if *target <= pc {
+                        self.looped(at, cta);
+                    }
                 } else {
                     self.part(at, *reconverge, &[(pc + 1, mask & !active), (*target, active)], cta);
                 }
@@ -267,6 +329,13 @@ impl Warp {
                 Ok(false)
             }
             Op::Trap => Err(Fault::new(FindingKind::Trap)),
+            Op::ClusterWait { acquires } => {
+                let goes_on = self.wait_cluster(*acquires, active, cta)?;
+                if !goes_on {
+                    self.paths[at].wait = Wait::Cluster;
+                }
+                Ok(goes_on)
+            }
             Op::Mbarrier(op) if matches!(op.action, MbarrierAction::Wait { .. }) => {
                 let goes_on = self.wait_mbarrier(op, frame, active, cta)?;
                 if !goes_on {
@@ -285,6 +354,9 @@ impl Warp {
                 Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
                 wait => {
                     self.paths[at].wait = wait;
+                    if let Wait::Lanes(_) = wait {
+                        self.part_by_mask(at, inst, active)?;
+                    }
                     Ok(false)
                 }
             },
@@ -314,8 +386,12 @@ impl Warp {
             Op::Barrier(_) => return Ok(Wait::Barrier),
             _ => return Ok(Wait::Ready),
         };
-        let lane = active.trailing_zeros() as usize;
-        let members = self.frame(frame)?.regs.word[members as usize][lane] & self.live;
-        Ok(if members & !active == 0 { Wait::Ready } else { Wait::Lanes(members) })
+        let live = self.live;
+        let values = &self.frame(frame)?.regs.word[members as usize];
+        let mut lanes = super::access::lanes(active);
+        // Lanes may name different masks: half and quarter warps at one instruction.
+        let complete = lanes.all(|lane| values[lane] & live & !active == 0);
+        let first = values[active.trailing_zeros() as usize % LANES];
+        Ok(if complete { Wait::Ready } else { Wait::Lanes(first & live) })
     }
 }

@@ -7,10 +7,11 @@
 
 use crate::clock::{AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32};
-use crate::op::{MatrixType, Op, Pc, Wgmma, WgmmaA};
+use crate::float::{canonical_bits, f16_to_f32, f32_to_f16};
+use crate::mark::Who;
+use crate::matrix_type::MatrixType;
+use crate::op::{Op, Pc, Wgmma, WgmmaA};
 use crate::regs::{LANES, Regs, Slot};
-use crate::shared::Who;
 
 use super::cta::Cta;
 use super::descriptor::Descriptor;
@@ -87,7 +88,7 @@ impl Cta<'_> {
             multiply(op, regs, &tiles, i);
         }
         self.counters.wgmma += 1;
-        self.counters.tensor_flops += 2 * 64 * (op.n * K) as u64;
+        self.counters.tensor_flops += 2 * 64 * (op.n * k_of(op.a_type)) as u64;
         self.progress += 1;
         Ok(())
     }
@@ -114,48 +115,56 @@ impl Cta<'_> {
         let (leader, place) = (group[0].index, group[0].at);
         let who = Who {
             // None of them alone: what each of them wrote must be known to the others.
-            warp: u32::MAX,
+            agent: crate::clock::Agent::MAX,
+            group: self.group,
             lane: 0,
             lanes: 0,
             line: self.launch.line(place),
-            strong: false,
+            scope: None,
             clock: &clock,
             now: 0,
             synced: 0,
             proxy: Some((agent, number)),
             order: None,
+            warps: self.launch.warps() as u16,
         };
-        let widen = match op.input {
-            MatrixType::F16 => f16_to_f32,
-            MatrixType::Bf16 => bf16_to_f32,
-        };
-        let mut read = |bits: u64, mn_major: bool, extent: usize, sign: f32| -> Outcome<Vec<f32>> {
-            let descriptor = Descriptor::decode(bits, mn_major, extent as u64)
-                .map_err(|detail| Fault::at(FindingKind::BadOperand, 0, bits).saying(detail))?;
-            // A row for every row or column, 16 values each.
-            let mut tile = vec![0.0; extent * K];
-            let (steps_mn, steps_k) = if descriptor.mn_major() { (8, 1) } else { (1, 8) };
-            for mn in (0..extent).step_by(steps_mn) {
-                for k in (0..K).step_by(steps_k) {
-                    let address = descriptor.chunk(mn as u64, k as u64);
-                    let Some(offset) = self.shared.offset(0, address, 16)? else { continue };
-                    self.note_read(offset, 16, &who, (leader, place))?;
-                    for (i, word) in self.shared.load(offset, 16).into_iter().enumerate() {
-                        let (even, odd) = (sign * widen(word as u16), sign * widen((word >> 16) as u16));
-                        let at = |i: usize| if mn_major { (mn + i) * K + k } else { mn * K + k + i };
-                        (tile[at(2 * i)], tile[at(2 * i + 1)]) = (even, odd);
+        let k_elements = k_of(op.a_type);
+        let mut read =
+            |ty: MatrixType, bits: u64, mn_major: bool, extent: usize, sign: f32| -> Outcome<Vec<f32>> {
+                let descriptor = Descriptor::decode(bits, mn_major, extent as u64)
+                    .map_err(|detail| Fault::at(FindingKind::BadOperand, 0, bits).saying(detail))?;
+                // A row for every row or column, 16 values each.
+                let mut tile = vec![0.0; extent * k_elements];
+                let per = 32 / ty.bits();
+                let (steps_mn, steps_k) = if descriptor.mn_major() { (8, 1) } else { (1, 8) };
+                for mn in (0..extent).step_by(steps_mn) {
+                    for k in (0..K).step_by(steps_k) {
+                        let address = descriptor.chunk(mn as u64, k as u64);
+                        let Some(offset) = self.shared.offset(0, address, 16)? else { continue };
+                        self.note_read(self.rank, offset, 16, &who, (leader, place))?;
+                        for (i, word) in self.shared.load(offset, 16).into_iter().enumerate() {
+                            for part in 0..per {
+                                // Of types other than 16-bit ones the chunk is found by its bytes along k.
+                                let e = per * i + part;
+                                let at = if mn_major {
+                                    (mn + e) * K + k
+                                } else {
+                                    mn * k_elements + k * k_elements / K + e
+                                };
+                                tile[at] = sign * value(ty, word, part);
+                            }
+                        }
                     }
                 }
-            }
-            Ok(tile)
-        };
+                Ok(tile)
+            };
         let sign = |negative: bool| if negative { -1.0 } else { 1.0 };
         let a = match a {
-            Some(bits) => Some(read(bits, op.a_mn_major, 64, sign(op.a_negative))?),
+            Some(bits) => Some(read(op.a_type, bits, op.a_mn_major, 64, sign(op.a_negative))?),
             None => None,
         };
-        let columns = read(b, op.b_mn_major, op.n, sign(op.b_negative))?;
-        let b = (0..K * op.n).map(|i| columns[i % op.n * K + i / op.n]).collect();
+        let columns = read(op.b_type, b, op.b_mn_major, op.n, sign(op.b_negative))?;
+        let b = (0..k_elements * op.n).map(|i| columns[i % op.n * k_elements + i / op.n]).collect();
         Ok(Tiles { a, b })
     }
 }
@@ -187,23 +196,41 @@ fn uniform(group: &mut [Warp], frames: &[usize], slot: Slot) -> Outcome<u64> {
     }
 }
 
+/// Elements of k: 32 bytes.
+fn k_of(ty: MatrixType) -> usize {
+    256 / ty.bits()
+}
+
+/// An element of a word. Integers of eight bits and single bits are exact in f32.
+fn value(ty: MatrixType, word: u32, part: usize) -> f32 {
+    if ty.is_integer() { ty.integer(word.into(), part) as f32 } else { ty.number(word.into(), part) }
+}
+
 /// One warp's sixteen rows.
 fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
-    let n = op.n;
-    let keeps = regs.pred[op.scale_d as usize] & 1 == 1;
+    let (n, k) = (op.n, k_of(op.a_type));
+    let keeps = (regs.pred[op.scale_d as usize] & 1 == 1) != op.scale_d_negated;
+    let own = match (&tiles.a, &op.a) {
+        (None, WgmmaA::Registers(slots)) => fragment(op, regs, slots),
+        (tile, _) => tile.iter().flat_map(|t| &t[16 * warp * k..16 * (warp + 1) * k]).copied().collect(),
+    };
+    if op.a_type.is_integer() {
+        return multiply_integers(op, regs, (&own, &tiles.b), keeps);
+    }
     let mut sum = vec![0f32; 16 * n];
-    if keeps != op.scale_d_negated {
+    if keeps {
         for (i, &slot) in op.d.iter().enumerate() {
             for (lane, &word) in regs.word[slot as usize].iter().enumerate() {
-                sum[place_of(i, lane, n)] = f32::from_bits(word);
+                if op.d_f16 {
+                    let at = place_of(2 * i, lane, n);
+                    (sum[at], sum[at + 1]) = (f16_to_f32(word as u16), f16_to_f32((word >> 16) as u16));
+                } else {
+                    sum[place_of(i, lane, n)] = f32::from_bits(word);
+                }
             }
         }
     }
-    let own = match (&tiles.a, &op.a) {
-        (None, WgmmaA::Registers(slots)) => fragment(op, regs, slots),
-        (tile, _) => tile.iter().flat_map(|t| &t[16 * warp * K..16 * (warp + 1) * K]).copied().collect(),
-    };
-    for (row, sum) in own.chunks_exact(K).zip(sum.chunks_exact_mut(n)) {
+    for (row, sum) in own.chunks_exact(k).zip(sum.chunks_exact_mut(n)) {
         for (x, b) in row.iter().zip(tiles.b.chunks_exact(n)) {
             for (sum, y) in sum.iter_mut().zip(b) {
                 *sum += x * y;
@@ -211,7 +238,28 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
         }
     }
     for (i, &slot) in op.d.iter().enumerate() {
-        regs.word[slot as usize] = std::array::from_fn(|lane| canonical_bits(sum[place_of(i, lane, n)]));
+        regs.word[slot as usize] = std::array::from_fn(|lane| {
+            if op.d_f16 {
+                let at = place_of(2 * i, lane, n);
+                u32::from(f32_to_f16(sum[at])) | u32::from(f32_to_f16(sum[at + 1])) << 16
+            } else {
+                canonical_bits(sum[place_of(i, lane, n)])
+            }
+        });
+    }
+}
+
+fn multiply_integers(op: &Wgmma, regs: &mut Regs, (a, b): (&[f32], &[f32]), keeps: bool) {
+    let (n, k) = (op.n, k_of(op.a_type));
+    for (i, &slot) in op.d.iter().enumerate() {
+        let old = regs.word[slot as usize];
+        regs.word[slot as usize] = std::array::from_fn(|lane| {
+            let (row, column) = (place_of(i, lane, n) / n, place_of(i, lane, n) % n);
+            let x: Vec<i32> = a[row * k..(row + 1) * k].iter().map(|x| *x as i32).collect();
+            let y: Vec<i32> = (0..k).map(|at| b[at * n + column] as i32).collect();
+            let start = if keeps { old[lane] as i32 } else { 0 };
+            super::wmma::integer_sum(start, op.a_type, &x, &y, op.saturates) as u32
+        });
     }
 }
 
@@ -220,16 +268,17 @@ fn place_of(i: usize, lane: usize, n: usize) -> usize {
     (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2
 }
 
-/// A in registers: sixteen rows of 16.
+/// A in registers: sixteen rows.
 fn fragment(op: &Wgmma, regs: &Regs, slots: &[Slot]) -> Vec<f32> {
-    let widen = if op.input == MatrixType::F16 { f16_to_f32 } else { bf16_to_f32 };
     let sign = if op.a_negative { -1.0 } else { 1.0 };
-    let mut rows = vec![0.0; 16 * K];
+    let (k, per) = (k_of(op.a_type), 32 / op.a_type.bits());
+    let mut rows = vec![0.0; 16 * k];
     for (i, &slot) in slots.iter().enumerate() {
         for (lane, &word) in regs.word[slot as usize].iter().enumerate() {
-            let at = (lane / 4 + 8 * (i % 2)) * K + 2 * (lane % 4) + 8 * (i / 2);
-            rows[at] = sign * widen(word as u16);
-            rows[at + 1] = sign * widen((word >> 16) as u16);
+            let at = (lane / 4 + 8 * (i % 2)) * k + per * (lane % 4) + 4 * per * (i / 2);
+            for part in 0..per {
+                rows[at + part] = sign * value(op.a_type, word, part);
+            }
         }
     }
     rows

@@ -2,37 +2,33 @@
 //! fragment holds a whole row or column of 16 in every lane, the others are cut into 32 equal runs.
 
 use crate::finding::Outcome;
-use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
-use crate::op::{Fragment, Scalar, WmmaAccess, WmmaMma};
-use crate::regs::{LANES, Regs, Slot};
+use crate::float::{canonical_bits, f16_to_f32, f32_to_f16};
+use crate::matrix_type::MatrixType;
+use crate::op::{Fragment, MemoryOrder, Reg, Scalar, WmmaAccess, WmmaMma, WmmaType};
+use crate::regs::{LANES, Regs};
 
 use super::access::addresses;
 use super::cta::Cta;
 use super::warp::Warp;
 
 /// Row and column of element `e` of a lane.
-fn place(fragment: Fragment, ty: Scalar, [m, n, k]: [usize; 3], lane: usize, e: usize) -> (usize, usize) {
-    match (fragment, ty) {
-        (Fragment::A, Scalar::F16) => (lane % m, e),
-        (Fragment::B, Scalar::F16) => (e, lane % n),
-        (Fragment::A, _) => {
+fn place(fragment: Fragment, ty: WmmaType, [m, n, k]: [usize; 3], lane: usize, e: usize) -> (usize, usize) {
+    match fragment {
+        Fragment::A if ty.is_f16 => (lane % m, e),
+        Fragment::B if ty.is_f16 => (e, lane % n),
+        Fragment::A => {
             let at = lane * (m * k / LANES) + e;
             (at / k, at % k)
         }
-        (Fragment::B, _) => {
+        Fragment::B => {
             let at = lane * (n * k / LANES) + e;
             (at % k, at / k)
         }
-        (Fragment::Accumulator, _) => {
-            let at = lane * 8 + e;
+        Fragment::Accumulator => {
+            let at = lane * (m * n / LANES) + e;
             (at / n, at % n)
         }
     }
-}
-
-/// Elements in one register.
-fn per_register(ty: Scalar) -> usize {
-    32 / usize::from(ty.bits())
 }
 
 impl WmmaAccess {
@@ -50,7 +46,7 @@ impl WmmaAccess {
             let dense = if self.row_major { columns } else { rows } as u32;
             let stride = u64::from(self.stride.map_or(dense, |s| regs.word[s as usize][lane]));
             let (major, minor) = if self.row_major { (row, column) } else { (column, row) };
-            base[lane].wrapping_add((major as u64 * stride + minor as u64) * u64::from(self.ty.bits() / 8))
+            base[lane].wrapping_add((major as u64 * stride + minor as u64) * (self.ty.bits as u64 / 8))
         })
     }
 }
@@ -63,19 +59,20 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let (bits, bytes) = (u32::from(op.ty.bits()), u32::from(op.ty.bits()) / 8);
-        let per = per_register(op.ty);
-        for (i, &slot) in op.regs.iter().enumerate() {
-            let mut values = [0; LANES];
+        let (bits, bytes) = (op.ty.bits as u32, op.ty.bits as u32 / 8);
+        let per = op.ty.per_register;
+        for (i, &reg) in op.regs.iter().enumerate() {
+            let mut values = [0u64; LANES];
             for part in 0..per {
                 let list = op.element_addresses(&self.frame(frame)?.regs, i * per + part);
                 cta.counters.request(op.space, &list, active, bytes, false);
                 for (lane, value) in values.iter_mut().enumerate() {
-                    let words = self.read(op.space, list[lane], (lane, bytes), false, frame, cta)?;
-                    *value |= words[0] << (bits * part as u32);
+                    let words = self.read_defined(op.space, list[lane], (lane, bytes), frame, cta)?;
+                    *value |= (u64::from(words[0]) | u64::from(words[1]) << 32) << (bits * part as u32);
                 }
             }
-            self.frame(frame)?.regs.set_word(slot, active, &values);
+            let regs = &mut self.frame(frame)?.regs;
+            super::access::lanes(active).for_each(|l| regs.set_bits(reg.bank, reg.slot, l, values[l]));
         }
         Ok(())
     }
@@ -87,16 +84,18 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let (bits, bytes) = (u32::from(op.ty.bits()), u32::from(op.ty.bits()) / 8);
-        let per = per_register(op.ty);
-        for (i, &slot) in op.regs.iter().enumerate() {
-            let values = self.frame(frame)?.regs.word[slot as usize];
+        let (bits, bytes) = (op.ty.bits as u32, op.ty.bits as u32 / 8);
+        let per = op.ty.per_register;
+        for (i, &reg) in op.regs.iter().enumerate() {
+            let regs = &self.frame(frame)?.regs;
+            let values: [u64; LANES] = std::array::from_fn(|lane| regs.bits(reg.bank, reg.slot, lane));
             for part in 0..per {
                 let list = op.element_addresses(&self.frame(frame)?.regs, i * per + part);
                 cta.counters.request(op.space, &list, active, bytes, true);
                 for (lane, value) in values.iter().enumerate() {
-                    let words = [value >> (bits * part as u32), 0, 0, 0];
-                    self.write(op.space, list[lane], (lane, bytes), &words, false, frame, cta)?;
+                    let value = value >> (bits * part as u32);
+                    let words = [value as u32, (value >> 32) as u32, 0, 0];
+                    self.write(op.space, list[lane], (lane, bytes), &words, MemoryOrder::WEAK, frame, cta)?;
                 }
             }
         }
@@ -104,22 +103,28 @@ impl Warp {
     }
 }
 
-/// A matrix of at most 32 × 32.
-type Matrix = [[f32; 32]; 32];
-
-fn gather(regs: &Regs, slots: &[Slot], fragment: Fragment, ty: Scalar, shape: [usize; 3]) -> Matrix {
-    let mut matrix = [[0.0; 32]; 32];
-    let per = per_register(ty);
-    for (i, &slot) in slots.iter().enumerate() {
-        for (lane, &word) in regs.word[slot as usize].iter().enumerate() {
-            for part in 0..per {
-                let (row, column) = place(fragment, ty, shape, lane, i * per + part);
-                let half = (word >> (16 * part)) as u16;
-                matrix[row][column] = match ty {
-                    Scalar::F16 => f16_to_f32(half),
-                    Scalar::Bf16 => bf16_to_f32(half),
-                    _ => f32::from_bits(word),
-                };
+/// The registers' bits of a fragment, by row and column.
+fn gather<T: Copy + Default>(
+    regs: &Regs,
+    list: &[Reg],
+    fragment: Fragment,
+    ty: WmmaType,
+    shape: [usize; 3],
+    value: impl Fn(u64, usize) -> T,
+) -> Vec<Vec<T>> {
+    let [m, n, k] = shape;
+    let (rows, columns) = match fragment {
+        Fragment::A => (m, k),
+        Fragment::B => (k, n),
+        Fragment::Accumulator => (m, n),
+    };
+    let mut matrix = vec![vec![T::default(); columns]; rows];
+    for (i, reg) in list.iter().enumerate() {
+        for lane in 0..LANES {
+            let bits = regs.bits(reg.bank, reg.slot, lane);
+            for part in 0..ty.per_register {
+                let (row, column) = place(fragment, ty, shape, lane, i * ty.per_register + part);
+                matrix[row][column] = value(bits, part);
             }
         }
     }
@@ -128,27 +133,75 @@ fn gather(regs: &Regs, slots: &[Slot], fragment: Fragment, ty: Scalar, shape: [u
 
 /// `wmma.mma`, in the lanes of `active`.
 pub(super) fn execute(mma: &WmmaMma, regs: &mut Regs, active: u32) {
-    let [m, n, k] = mma.shape;
-    let a = gather(regs, &mma.a, Fragment::A, mma.input, mma.shape);
-    let b = gather(regs, &mma.b, Fragment::B, mma.input, mma.shape);
-    let mut sum = gather(regs, &mma.c, Fragment::Accumulator, mma.c_type, mma.shape);
-    for (row, sum) in a.iter().zip(&mut sum).take(m) {
-        for (x, b) in row.iter().zip(&b).take(k) {
-            for (sum, y) in sum.iter_mut().zip(b).take(n) {
-                *sum += x * y;
+    let (ty, shape) = (mma.a_type, mma.shape);
+    let input =
+        WmmaType { bits: ty.bits(), per_register: (32 / ty.bits()).max(1), is_f16: ty == MatrixType::F16 };
+    let sums = |ty: Scalar| WmmaType {
+        bits: ty.bits().into(),
+        per_register: if ty == Scalar::F16 { 2 } else { 1 },
+        is_f16: false,
+    };
+    let bits = if ty.is_integer() {
+        let a = gather(regs, &mma.a, Fragment::A, input, shape, |x, at| mma.a_type.integer(x, at));
+        let b = gather(regs, &mma.b, Fragment::B, input, shape, |x, at| mma.b_type.integer(x, at));
+        let c = gather(regs, &mma.c, Fragment::Accumulator, sums(mma.c_type), shape, |x, _| x as u32 as i32);
+        products(&a, &b, c, |sum, row, column| integer_sum(sum, ty, row, column, mma.saturates) as u32 as u64)
+    } else if ty == MatrixType::F64 {
+        let number = |x: u64, _: usize| f64::from_bits(x);
+        let a = gather(regs, &mma.a, Fragment::A, input, shape, number);
+        let b = gather(regs, &mma.b, Fragment::B, input, shape, number);
+        let c = gather(regs, &mma.c, Fragment::Accumulator, sums(mma.c_type), shape, number);
+        products(&a, &b, c, |sum, row, column| {
+            row.iter().zip(column).fold(sum, |sum, (x, y): (&f64, &f64)| x.mul_add(*y, sum)).to_bits()
+        })
+    } else {
+        let a = gather(regs, &mma.a, Fragment::A, input, shape, |x, at| mma.a_type.number(x, at));
+        let b = gather(regs, &mma.b, Fragment::B, input, shape, |x, at| mma.b_type.number(x, at));
+        let c =
+            gather(regs, &mma.c, Fragment::Accumulator, sums(mma.c_type), shape, |x, at| match mma.c_type {
+                Scalar::F16 => f16_to_f32((x >> (16 * at)) as u16),
+                _ => f32::from_bits(x as u32),
+            });
+        products(&a, &b, c, |sum, row, column| {
+            let sum = row.iter().zip(column).fold(sum, |sum, (x, y): (&f32, &f32)| sum + x * y);
+            match mma.d_type {
+                Scalar::F16 => f32_to_f16(sum).into(),
+                _ => canonical_bits(sum).into(),
             }
+        })
+    };
+    let ty = sums(mma.d_type);
+    for (i, reg) in mma.d.iter().enumerate() {
+        for lane in super::access::lanes(active) {
+            let value = (0..ty.per_register).fold(0, |word, part| {
+                let (row, column) = place(Fragment::Accumulator, ty, shape, lane, i * ty.per_register + part);
+                word | bits[row][column] << (16 * part)
+            });
+            regs.set_bits(reg.bank, reg.slot, lane, value);
         }
     }
-    let per = per_register(mma.d_type);
-    for (i, &slot) in mma.d.iter().enumerate() {
-        let values: [u32; LANES] = std::array::from_fn(|lane| {
-            (0..per).fold(0, |word, part| {
-                let (row, column) = place(Fragment::Accumulator, mma.d_type, mma.shape, lane, i * per + part);
-                let value = sum[row][column];
-                let bits = if per == 1 { canonical_bits(value) } else { f32_to_f16(value).into() };
-                word | bits << (16 * part)
-            })
-        });
-        regs.set_word(slot, active, &values);
-    }
+}
+
+fn products<T: Copy, S>(
+    a: &[Vec<T>],
+    b: &[Vec<T>],
+    c: Vec<Vec<S>>,
+    sum: impl Fn(S, &[T], &[T]) -> u64,
+) -> Vec<Vec<u64>> {
+    let columns: Vec<Vec<T>> = (0..b[0].len()).map(|n| b.iter().map(|row| row[n]).collect()).collect();
+    let one = |(row, sums): (&Vec<T>, Vec<S>)| {
+        sums.into_iter().zip(&columns).map(|(c, column)| sum(c, row, column)).collect()
+    };
+    a.iter().zip(c).map(one).collect()
+}
+
+/// The sum of the products of integers or bits.
+pub(super) fn integer_sum(sum: i32, ty: MatrixType, row: &[i32], column: &[i32], saturates: bool) -> i32 {
+    let product = |x: i32, y: i32| match ty {
+        MatrixType::Bit { and: true } => x & y,
+        MatrixType::Bit { and: false } => x ^ y,
+        _ => x * y,
+    };
+    let total = row.iter().zip(column).fold(i64::from(sum), |sum, (x, y)| sum + i64::from(product(*x, *y)));
+    if saturates { total.clamp(i32::MIN.into(), i32::MAX.into()) as i32 } else { total as i32 }
 }

@@ -1,6 +1,7 @@
 //! Operations of sm_90: mbarriers, bulk copies, `wgmma`.
 
-use super::{Addr, MatrixType, Reg, Space};
+use super::{Addr, AtomicOp, Reg, Scalar, Space};
+use crate::matrix_type::MatrixType;
 use crate::regs::Slot;
 
 /// Which phase a wait is for.
@@ -45,8 +46,10 @@ pub(crate) struct MbarrierOp {
 /// Where a bulk copy goes.
 #[derive(Clone, Debug)]
 pub(crate) enum BulkTo {
-    /// To shared memory; its bytes are counted at an mbarrier.
-    Shared { mbarrier: Addr, space: Space },
+    /// To shared memory; its bytes are counted at an mbarrier. With a mask, to the same place in each CTA of the cluster.
+    Shared { mbarrier: Addr, space: Space, mask: Option<Slot> },
+    /// From this CTA's shared memory to that of another.
+    Peer { mbarrier: Addr },
     /// To global memory, in the thread's bulk group.
     Global,
 }
@@ -60,6 +63,8 @@ pub(crate) struct Bulk {
     pub(crate) space: Space,
     /// The range in global memory, or the tensor map.
     pub(crate) global: Addr,
+    /// What is done with each element in global memory, other than to store it; of a tensor the type is its map's.
+    pub(crate) reduces: Option<(AtomicOp, Option<Scalar>)>,
     /// Bytes of a range; `None` for a tensor.
     pub(crate) bytes: Option<Slot>,
     pub(crate) coordinates: Vec<Slot>,
@@ -82,11 +87,15 @@ pub(crate) enum WgmmaA {
     Registers(Vec<Slot>),
 }
 
-/// `wgmma.mma_async` m64nNk16 into f32.
+/// `wgmma.mma_async` m64nN, with 32 bytes of k.
 #[derive(Clone, Debug)]
 pub(crate) struct Wgmma {
     pub(crate) n: usize,
-    pub(crate) input: MatrixType,
+    pub(crate) a_type: MatrixType,
+    pub(crate) b_type: MatrixType,
+    /// Whether D is packed f16.
+    pub(crate) d_f16: bool,
+    pub(crate) saturates: bool,
     pub(crate) d: Vec<Slot>,
     pub(crate) a: WgmmaA,
     /// A descriptor.
@@ -98,4 +107,23 @@ pub(crate) struct Wgmma {
     pub(crate) b_negative: bool,
     pub(crate) a_mn_major: bool,
     pub(crate) b_mn_major: bool,
+}
+
+/// `st.async`.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreAsync {
+    pub(crate) addr: Addr,
+    pub(crate) mbarrier: Addr,
+    pub(crate) element_bytes: u8,
+    pub(crate) regs: Vec<Reg>,
+}
+
+/// `tensormap.replace`.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorMapReplace {
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    pub(crate) field: &'static str,
+    pub(crate) dimension: u64,
+    pub(crate) value: Reg,
 }

@@ -1,9 +1,13 @@
 //! The decoded program: what the executor runs.
 
+mod compare;
 mod hopper;
+mod order;
 mod warp;
 
+pub(crate) use compare::*;
 pub(crate) use hopper::*;
+pub(crate) use order::*;
 pub(crate) use warp::*;
 
 use crate::float::Round;
@@ -13,6 +17,7 @@ use crate::table::convert::ConvertOp;
 use crate::table::float::FloatOp;
 use crate::table::half::HalfOp;
 use crate::table::integer::IntOp;
+use crate::table::rare::RareOp;
 
 /// Program counter within a function.
 pub(crate) type Pc = u32;
@@ -41,6 +46,8 @@ pub(crate) enum Space {
     Generic,
     Global,
     Shared,
+    /// Shared memory of any CTA of the cluster.
+    Cluster,
     Local,
     /// The entry's parameters.
     Param,
@@ -55,8 +62,7 @@ pub(crate) struct Access {
     pub(crate) addr: Addr,
     pub(crate) element_bytes: u8,
     pub(crate) signed: bool,
-    /// Weak accesses race; volatile, relaxed, acquire and release ones do not.
-    pub(crate) strong: bool,
+    pub(crate) order: MemoryOrder,
     pub(crate) regs: Vec<Reg>,
 }
 
@@ -119,8 +125,11 @@ pub(crate) struct Atomic {
     pub(crate) operand: Reg,
     /// The new value of a compare-and-swap.
     pub(crate) swap: Option<Reg>,
-    /// Whether it orders other accesses by itself (acquire, release).
-    pub(crate) ordered: bool,
+    /// The upper halves of result, operand and new value of a 128-bit operation.
+    pub(crate) wide: Option<[Reg; 3]>,
+    /// Bytes of which the address must be a multiple.
+    pub(crate) aligned: u32,
+    pub(crate) order: MemoryOrder,
 }
 
 /// `cp.async`.
@@ -163,6 +172,23 @@ pub(crate) struct Cvt {
     pub(crate) saturate: bool,
     pub(crate) result: Reg,
     pub(crate) operand: Reg,
+}
+
+/// A function that the driver supplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceName {
+    Malloc,
+    Free,
+    Printf,
+    AssertFail,
+}
+
+/// A call to one: its parameters are bytes of the frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    pub(crate) name: ServiceName,
+    pub(crate) args: Vec<(u32, u32)>,
+    pub(crate) returns: Option<(u32, u32)>,
 }
 
 /// Extended-precision arithmetic.
@@ -212,9 +238,23 @@ pub(crate) enum Op {
     Half(HalfOp, Slots),
     Compare(CompareOp, Slots),
     Convert(ConvertOp, Slots),
+    Rare(RareOp, Slots),
+    Set(Box<SetCompare>),
+    /// `malloc`, `free` and `vprintf`, which the driver supplies.
+    Service(Box<Service>),
+    /// Local memory of a size known only when it runs; the result is its address.
+    Alloca {
+        result: Reg,
+        bytes: Reg,
+        align: u32,
+    },
+    /// The stack as it is, or back to what it was.
+    StackSave(Reg),
+    StackRestore(Reg),
     Cvt(Box<Cvt>),
     CvtPack {
         signed: bool,
+        bits: u32,
         slots: Slots,
     },
     Carry(Box<Carry>),
@@ -254,9 +294,37 @@ pub(crate) enum Op {
     ActiveMask(Slot),
     Barrier(Box<Barrier>),
     WarpBarrier(Slot),
-    Fence,
+    Fence(Scope),
+    /// `barrier.cluster`.
+    ClusterArrive {
+        releases: bool,
+    },
+    ClusterWait {
+        acquires: bool,
+    },
+    /// The address, in the CTA of a rank, of what lies at an address of this one.
+    MapRank {
+        result: Reg,
+        address: Reg,
+        rank: Slot,
+        generic: bool,
+    },
+    /// The rank of the CTA that an address names.
+    RankOf {
+        result: Slot,
+        address: Reg,
+        generic: bool,
+    },
     Mbarrier(Box<MbarrierOp>),
     Bulk(Box<Bulk>),
+    StoreAsync(Box<StoreAsync>),
+    TensorMapReplace(Box<TensorMapReplace>),
+    /// Copies a tensor map from shared to global memory and releases it.
+    TensorMapCopy {
+        to: Addr,
+        from: Addr,
+        scope: Scope,
+    },
     CommitBulk,
     /// Leaves at most so many bulk groups open, or unread.
     WaitBulk {
@@ -342,6 +410,17 @@ pub(crate) enum Special {
     LaneMaskLt,
     LaneMaskGe,
     LaneMaskGt,
+    ClusterId(u8),
+    ClusterCount(u8),
+    ClusterCtaId(u8),
+    ClusterCtaCount(u8),
+    ClusterRank,
+    ClusterRanks,
+    IsCluster,
+    /// The lower and the upper half of the address of the cooperative grid's workspace.
+    Workspace(u8),
+    /// Where the shared memory that the system keeps starts and ends.
+    Reserved(u8),
     DynamicSharedBytes,
     TotalSharedBytes,
 }

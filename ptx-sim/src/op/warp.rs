@@ -1,6 +1,7 @@
 //! Operations that the lanes of a warp, or the warps of a CTA, carry out together.
 
 use super::{Addr, Reg, Scalar, Space};
+use crate::matrix_type::MatrixType;
 use crate::regs::Slot;
 
 /// `ldmatrix`, `stmatrix`.
@@ -11,25 +12,25 @@ pub(crate) struct Matrix {
     pub(crate) regs: Vec<Slot>,
 }
 
-/// The type of the matrix operands of an `mma`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixType {
-    F16,
-    Bf16,
-}
-
-/// `mma.sync.m16n8k8` and `m16n8k16`.
+/// `mma.sync`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
-    pub(crate) input: MatrixType,
-    pub(crate) k: u8,
+    /// Rows of A; B has eight columns.
+    pub(crate) m: usize,
+    pub(crate) k: usize,
+    pub(crate) a_type: MatrixType,
+    pub(crate) b_type: MatrixType,
     /// Whether D and C are f32, else packed f16.
     pub(crate) d_f32: bool,
     pub(crate) c_f32: bool,
-    pub(crate) d: Vec<Slot>,
-    pub(crate) a: Vec<Slot>,
-    pub(crate) b: Vec<Slot>,
-    pub(crate) c: Vec<Slot>,
+    /// Whether integer sums are clamped.
+    pub(crate) saturates: bool,
+    pub(crate) d: Vec<Reg>,
+    pub(crate) a: Vec<Reg>,
+    pub(crate) b: Vec<Reg>,
+    pub(crate) c: Vec<Reg>,
+    /// Registers of the places of the elements of a sparse A, and which threads of four hold them.
+    pub(crate) sparse: Option<(Slot, u32)>,
 }
 
 /// Which matrix a `wmma` fragment holds.
@@ -40,6 +41,16 @@ pub(crate) enum Fragment {
     Accumulator,
 }
 
+/// What a `wmma` fragment is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WmmaType {
+    /// Bits of an element, and elements of a register.
+    pub(crate) bits: usize,
+    pub(crate) per_register: usize,
+    /// Whether every lane holds a whole row or column, as for f16.
+    pub(crate) is_f16: bool,
+}
+
 /// `wmma.load` and `wmma.store`.
 #[derive(Clone, Debug)]
 pub(crate) struct WmmaAccess {
@@ -47,25 +58,27 @@ pub(crate) struct WmmaAccess {
     /// m, n, k.
     pub(crate) shape: [usize; 3],
     pub(crate) row_major: bool,
-    pub(crate) ty: Scalar,
+    pub(crate) ty: WmmaType,
     pub(crate) space: Space,
     pub(crate) addr: Addr,
     /// Elements from one row or column to the next; `None` for a dense matrix.
     pub(crate) stride: Option<Slot>,
-    pub(crate) regs: Vec<Slot>,
+    pub(crate) regs: Vec<Reg>,
 }
 
 /// `wmma.mma`.
 #[derive(Clone, Debug)]
 pub(crate) struct WmmaMma {
     pub(crate) shape: [usize; 3],
-    pub(crate) input: Scalar,
+    pub(crate) a_type: MatrixType,
+    pub(crate) b_type: MatrixType,
     pub(crate) d_type: Scalar,
     pub(crate) c_type: Scalar,
-    pub(crate) d: Vec<Slot>,
-    pub(crate) a: Vec<Slot>,
-    pub(crate) b: Vec<Slot>,
-    pub(crate) c: Vec<Slot>,
+    pub(crate) saturates: bool,
+    pub(crate) d: Vec<Reg>,
+    pub(crate) a: Vec<Reg>,
+    pub(crate) b: Vec<Reg>,
+    pub(crate) c: Vec<Reg>,
 }
 
 /// Where a shuffle reads.
@@ -107,6 +120,9 @@ pub(crate) enum CollectiveOp {
     And,
     Or,
     Xor,
+    /// Of magnitudes or not, and whether a NaN stays.
+    FloatMin(bool, bool),
+    FloatMax(bool, bool),
 }
 
 /// `vote`, `match`, `redux` and `elect`.

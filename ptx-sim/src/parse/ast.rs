@@ -15,8 +15,8 @@ pub(crate) enum Space {
 pub(crate) enum InitValue<'a> {
     /// The bit pattern, to be cut to the element's width.
     Bits(u64),
-    /// The address of a symbol plus a byte offset.
-    Symbol { name: &'a str, offset: i64 },
+    /// The address of a symbol plus a byte offset, or the bits of it that a mask leaves.
+    Symbol { name: &'a str, offset: i64, mask: Option<u64> },
 }
 
 /// A variable outside the register space.
@@ -27,6 +27,8 @@ pub(crate) struct Variable<'a> {
     pub(crate) align: u32,
     /// Bytes of one element.
     pub(crate) element: u32,
+    /// Elements of a vector type.
+    pub(crate) lanes: u32,
     /// Total bytes; 0 for an `.extern` array without a length.
     pub(crate) bytes: u64,
     pub(crate) is_extern: bool,
@@ -96,10 +98,10 @@ pub(crate) enum Statement<'a> {
     /// `label: .calltargets f, g;` or `.callprototype …`: names only, calls carry what is needed.
     Prototype,
     Instruction(Instruction<'a>),
-    /// `.loc file line column`.
+    /// `.loc`: file, line and column, and those of the call where that was inlined.
     Location {
-        file: u32,
-        line: u32,
+        here: (u32, u32, u32),
+        inlined_at: Option<(u32, u32, u32)>,
     },
 }
 
@@ -114,6 +116,8 @@ pub(crate) struct Function<'a> {
     pub(crate) body: Option<Vec<(u32, Statement<'a>)>>,
     /// `.maxntid` or `.reqntid` product, if given.
     pub(crate) max_threads: Option<u64>,
+    /// `.reqnctapercluster`.
+    pub(crate) cluster: Option<[u32; 3]>,
     pub(crate) line: u32,
 }
 
@@ -122,6 +126,8 @@ pub(crate) struct Function<'a> {
 pub(crate) struct Module<'a> {
     pub(crate) variables: Vec<Variable<'a>>,
     pub(crate) functions: Vec<Function<'a>>,
+    /// `.alias`: another name for a function.
+    pub(crate) aliases: Vec<(&'a str, &'a str)>,
     /// `.file` numbers and names.
     pub(crate) files: Vec<(u32, &'a str)>,
     /// The architecture of `.target`.

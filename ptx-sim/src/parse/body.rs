@@ -50,9 +50,21 @@ impl<'a> Parser<'_, 'a> {
         if word.starts_with('.') {
             return self.directive(word, line, list);
         }
+        let mnemonic = self.qualified(word);
         let operands = self.operands()?;
-        list.push((line, Statement::Instruction(Instruction { guard, mnemonic: word, operands })));
+        list.push((line, Statement::Instruction(Instruction { guard, mnemonic, operands })));
         Ok(())
+    }
+
+    /// The mnemonic that starts with `first`: qualifiers may stand apart from each other.
+    fn qualified(&mut self, first: &'a str) -> &'a str {
+        let start = first.as_ptr() as usize - self.source.as_ptr() as usize;
+        let mut end = start + first.len();
+        while let Some(token) = self.tokens.get(self.at).filter(|t| t.text.starts_with('.')) {
+            end = token.text.as_ptr() as usize - self.source.as_ptr() as usize + token.text.len();
+            self.at += 1;
+        }
+        &self.source[start..end]
     }
 
     fn labelled(&mut self, name: &'a str, line: u32, list: &mut Body<'a>) -> Result<(), LoadError> {
@@ -104,7 +116,7 @@ impl<'a> Parser<'_, 'a> {
         loop {
             let name = self.word("a register name")?;
             let count = if self.take(b'<') {
-                let value = self.integer()?;
+                let value = self.plain_integer()?;
                 if !(0..=MAX_REGISTERS).contains(&value) {
                     let (value, limit) = (value as u64, MAX_REGISTERS as u64);
                     return Err(LoadError::Range { line, what: "register count", value, limit });
@@ -121,15 +133,33 @@ impl<'a> Parser<'_, 'a> {
         }
     }
 
-    /// `.loc file line column`, then what may follow on the same line about inlining.
+    /// `.loc file line column{, function_name label{+n}, inlined_at file line column}` (PTX ISA §11.5.2).
     fn location(&mut self, list: &mut Body<'a>) -> Result<(), LoadError> {
         let at_line = self.tokens[self.at - 1].line;
-        let file = self.integer()?;
-        let line = self.integer()?;
-        while self.tokens.get(self.at).is_some_and(|t| t.line == at_line) {
+        let mut place = || -> Result<(u32, u32, u32), LoadError> {
+            let (file, line) = (self.plain_integer()?, self.plain_integer()?);
+            Ok((file as u32, line as u32, self.plain_integer()? as u32))
+        };
+        let (here, mut inlined_at) = (place()?, None);
+        while self.take(b',') {
+            match self.word("`function_name` or `inlined_at`")? {
+                "inlined_at" => {
+                    let (file, line) = (self.plain_integer()?, self.plain_integer()?);
+                    inlined_at = Some((file as u32, line as u32, self.plain_integer()? as u32));
+                }
+                _ => {
+                    self.word("a label")?;
+                    if self.take(b'+') {
+                        self.plain_integer()?;
+                    }
+                }
+            }
+        }
+        // What else a compiler may say stands on the same line.
+        while self.tokens.get(self.at).is_some_and(|t| t.line == at_line && t.kind == Kind::Word) {
             self.at += 1;
         }
-        list.push((at_line, Statement::Location { file: file as u32, line: line as u32 }));
+        list.push((at_line, Statement::Location { here, inlined_at }));
         Ok(())
     }
 
@@ -155,7 +185,8 @@ impl<'a> Parser<'_, 'a> {
         if self.take(b'{') {
             return Ok(Operand::Vector(self.list_until(b'}', depth)?));
         }
-        if self.take(b'(') {
+        if self.peek(b'(') && depth == 0 && !self.at_parenthesised_constant() {
+            self.at += 1;
             return Ok(Operand::List(self.list_until(b')', depth)?));
         }
         if self.take(b'[') {
@@ -172,7 +203,8 @@ impl<'a> Parser<'_, 'a> {
             return Ok(Operand::Not(self.word("a predicate")?));
         }
         let digit = self.tokens.get(self.at).is_some_and(|t| {
-            t.kind == Kind::Word && t.text.as_bytes()[0].is_ascii_digit() || t.kind == Kind::Punct(b'-')
+            t.kind == Kind::Word && t.text.as_bytes()[0].is_ascii_digit()
+                || matches!(t.kind, Kind::Punct(b'-' | b'~' | b'(' | b'+'))
         });
         if digit {
             return self.constant();
@@ -181,10 +213,19 @@ impl<'a> Parser<'_, 'a> {
         if self.take(b'|') {
             return Ok(Operand::Pair(name, self.word("a predicate")?));
         }
-        if self.take(b'+') {
+        if self.take(b'+') || self.peek(b'-') {
             return Ok(Operand::NameOffset(name, self.integer()?));
         }
         Ok(Operand::Name(name))
+    }
+
+    /// Whether a parenthesis opens a constant expression, not the parameters of a call.
+    fn at_parenthesised_constant(&self) -> bool {
+        let next = self.tokens[self.at..].iter().find(|t| t.kind != Kind::Punct(b'('));
+        next.is_some_and(|t| {
+            t.kind == Kind::Word && (t.text.as_bytes()[0].is_ascii_digit() || t.text.starts_with('.'))
+                || matches!(t.kind, Kind::Punct(b'-' | b'~' | b'!'))
+        })
     }
 
     fn list_until(&mut self, end: u8, depth: u32) -> Result<Vec<Operand<'a>>, LoadError> {

@@ -50,7 +50,7 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
             line += count_lines(&bytes[at..end]);
             at = end + 1;
         } else if is_word_byte(byte) {
-            at = word_end(bytes, at);
+            at = if byte == b'.' { directive_end(bytes, at) } else { word_end(bytes, at) };
             list.push(Token { kind: Kind::Word, text: slice(source, start, at, line)?, line });
         } else if byte.is_ascii_punctuation() {
             at += 1;
@@ -76,6 +76,12 @@ fn word_end(bytes: &[u8], mut at: usize) -> usize {
             _ => return at,
         }
     }
+}
+
+/// Of `.reg.b32` the first part only: directives and their types need no blank between them.
+fn directive_end(bytes: &[u8], at: usize) -> usize {
+    let end = word_end(bytes, at);
+    bytes[at + 1..end].iter().position(|&b| b == b'.').map_or(end, |dot| at + 1 + dot)
 }
 
 fn find(bytes: &[u8], from: usize, what: &[u8]) -> Option<usize> {

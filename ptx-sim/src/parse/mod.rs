@@ -4,6 +4,9 @@ pub(crate) mod ast;
 mod body;
 mod lex;
 mod number;
+mod trim;
+
+pub(crate) use trim::only;
 
 use crate::error::LoadError;
 use ast::{Function, InitValue, Module, Space, Variable};
@@ -15,7 +18,7 @@ const MAX_VARIABLE_BYTES: u64 = 1 << 26;
 /// Parses a whole module.
 pub(crate) fn parse(source: &str) -> Result<Module<'_>, LoadError> {
     let tokens = lex::tokens(source)?;
-    let mut parser = Parser { tokens: &tokens, at: 0 };
+    let mut parser = Parser { source, tokens: &tokens, at: 0 };
     let mut module = Module::default();
     while parser.at < tokens.len() {
         parser.item(&mut module)?;
@@ -25,6 +28,7 @@ pub(crate) fn parse(source: &str) -> Result<Module<'_>, LoadError> {
 
 /// A cursor over the tokens.
 struct Parser<'t, 'a> {
+    source: &'a str,
     tokens: &'t [Token<'a>],
     at: usize,
 }
@@ -44,7 +48,7 @@ impl<'a> Parser<'_, 'a> {
             match word {
                 // Marks an end for the debug sections.
                 _ if self.take(b':') => {}
-                ".version" | ".address_size" => {
+                ".version" | ".address_size" | ".abi_preserve" | ".abi_preserve_control" => {
                     self.word("a number")?;
                 }
                 ".target" => {
@@ -63,7 +67,12 @@ impl<'a> Parser<'_, 'a> {
                     continue;
                 }
                 ".visible" | ".weak" | ".common" => continue,
-                ".alias" => return Err(unsupported(line, word)),
+                ".alias" => {
+                    let name = self.word("a function name")?;
+                    self.expect(b',', "`,`")?;
+                    module.aliases.push((name, self.word("a function name")?));
+                    self.expect(b';', "`;`")?;
+                }
                 ".func" | ".entry" => {
                     let function = self.function(word == ".entry", line)?;
                     module.functions.push(function);
@@ -113,7 +122,7 @@ impl<'a> Parser<'_, 'a> {
         let returns = if !is_entry && self.peek(b'(') { self.parameters()? } else { Vec::new() };
         let name = self.word("a function name")?;
         let params = if self.peek(b'(') { self.parameters()? } else { Vec::new() };
-        let max_threads = self.performance_directives()?;
+        let (max_threads, cluster) = self.performance_directives()?;
         let body = if self.take(b';') {
             None
         } else if self.peek(b'{') {
@@ -122,12 +131,12 @@ impl<'a> Parser<'_, 'a> {
             // A directive such as .noreturn may end a declaration without a semicolon only at `;` or `{`.
             return Err(self.expected("`{` or `;`"));
         };
-        Ok(Function { name, is_entry, returns, params, body, max_threads, line })
+        Ok(Function { name, is_entry, returns, params, body, max_threads, cluster, line })
     }
 
     /// `.maxntid`, `.reqntid`, `.minnctapersm`, `.maxnreg`, `.noreturn`, … (PTX ISA §11.4).
-    fn performance_directives(&mut self) -> Result<Option<u64>, LoadError> {
-        let mut max_threads = None;
+    fn performance_directives(&mut self) -> Result<(Option<u64>, Option<[u32; 3]>), LoadError> {
+        let (mut max_threads, mut cluster) = (None, None);
         while let Some(token) = self.tokens.get(self.at).filter(|t| t.text.starts_with('.')) {
             self.at += 1;
             match token.text {
@@ -138,15 +147,30 @@ impl<'a> Parser<'_, 'a> {
                     }
                     max_threads = Some(product);
                 }
-                ".minnctapersm" | ".maxnreg" | ".maxnctapersm" => {
+                ".reqnctapercluster" => {
+                    let mut size = [1; 3];
+                    for (at, size) in size.iter_mut().enumerate() {
+                        if at == 0 || self.take(b',') {
+                            *size = u32::try_from(self.integer()?).unwrap_or(0);
+                        }
+                    }
+                    cluster = Some(size);
+                }
+                ".minnctapersm"
+                | ".maxnreg"
+                | ".maxnctapersm"
+                | ".maxclusterrank"
+                | ".abi_preserve"
+                | ".abi_preserve_control" => {
                     self.integer()?;
                 }
-                ".noreturn" => {}
+                ".noreturn" | ".explicitcluster" | ".blocksareclusters" | ".unified" => {}
+                ".attribute" => self.skip_past(b')')?,
                 ".pragma" => self.skip_past(b';')?,
                 other => return Err(unsupported(token.line, other)),
             }
         }
-        Ok(max_threads)
+        Ok((max_threads, cluster))
     }
 
     fn parameters(&mut self) -> Result<Vec<Variable<'a>>, LoadError> {
@@ -173,8 +197,12 @@ impl<'a> Parser<'_, 'a> {
         list: &mut Vec<Variable<'a>>,
     ) -> Result<(), LoadError> {
         list.push(self.variable(space, is_extern)?);
-        if self.peek(b',') {
-            return Err(unsupported(self.line(), "several variables in one declaration"));
+        // What follows a comma has the space, the type and the alignment of the first.
+        while self.take(b',') {
+            let first = &list[list.len() - 1];
+            let (align, element, lanes) = (first.align, first.element, first.lanes);
+            let name = self.word("a name")?;
+            list.push(self.variable_named(name, space, is_extern, (Some(align), element, lanes))?);
         }
         self.expect(b';', "`;`")
     }
@@ -190,7 +218,10 @@ impl<'a> Parser<'_, 'a> {
                 ".ptr" => self.pointer_attributes()?,
                 ".v2" => lanes = 2,
                 ".v4" => lanes = 4,
-                ".managed" | ".unified" => return Err(unsupported(line, word)),
+                ".v8" => lanes = 8,
+                // Managed and unified memory is memory here.
+                ".attribute" => self.skip_past(b')')?,
+                ".texref" | ".surfref" | ".samplerref" => element = Some(8),
                 _ if word.starts_with('.') => {
                     element = Some(number::type_bytes(word).ok_or_else(|| unsupported(line, word))?);
                 }
@@ -198,6 +229,18 @@ impl<'a> Parser<'_, 'a> {
             }
         };
         let element = element.ok_or_else(|| self.expected("a type"))?;
+        self.variable_named(name, space, is_extern, (align, element, lanes))
+    }
+
+    /// What follows the name of a variable.
+    fn variable_named(
+        &mut self,
+        name: &'a str,
+        space: Space,
+        is_extern: bool,
+        (align, element, lanes): (Option<u32>, u32, u32),
+    ) -> Result<Variable<'a>, LoadError> {
+        let line = self.line();
         let (mut count, mut dimensions) = (u64::from(lanes), 0);
         while self.take(b'[') {
             dimensions += 1;
@@ -222,7 +265,7 @@ impl<'a> Parser<'_, 'a> {
             });
         }
         let align = align.unwrap_or(element * lanes);
-        Ok(Variable { space, name, align, element, bytes, is_extern, init, line })
+        Ok(Variable { space, name, align, element, lanes, bytes, is_extern, init, line })
     }
 
     fn align(&mut self) -> Result<u32, LoadError> {
@@ -266,18 +309,34 @@ impl<'a> Parser<'_, 'a> {
             }
             return Ok(());
         }
-        if self.peek(b'-') || self.at_digit() {
+        if self.peek(b'-') || self.peek(b'(') || self.peek(b'~') || self.at_digit() {
             let value = self.constant()?;
-            list.push(InitValue::Bits(number::init_bits(&value)));
+            let bits = number::init_bits(&value);
+            if self.take(b'(') {
+                // `0xff00(symbol)` is a byte of the address.
+                let mut inner = Vec::new();
+                self.initializer(&mut inner, depth + 1)?;
+                self.expect(b')', "`)`")?;
+                if let Some(InitValue::Symbol { name, offset, .. }) = inner.pop() {
+                    list.push(InitValue::Symbol { name, offset, mask: Some(bits) });
+                }
+                return Ok(());
+            }
+            list.push(InitValue::Bits(bits));
             return Ok(());
         }
         let mut name = self.word("a constant or a symbol")?;
+        // `0xff(symbol)` is a byte of an address; `mask(symbol)` says the same with a name.
         if name == "generic" && self.take(b'(') {
             name = self.word("a symbol")?;
+            let inside = if self.take(b'+') { self.integer()? } else { 0 };
             self.expect(b')', "`)`")?;
+            let offset = inside + if self.take(b'+') { self.integer()? } else { 0 };
+            list.push(InitValue::Symbol { name, offset, mask: None });
+            return Ok(());
         }
-        let offset = if self.take(b'+') { self.integer()? } else { 0 };
-        list.push(InitValue::Symbol { name, offset });
+        let offset = if self.take(b'+') || self.peek(b'-') { self.integer()? } else { 0 };
+        list.push(InitValue::Symbol { name, offset, mask: None });
         Ok(())
     }
 

@@ -9,8 +9,9 @@ pub(crate) fn type_bytes(word: &str) -> Option<u32> {
     Some(match word {
         ".b8" | ".u8" | ".s8" => 1,
         ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => 2,
-        ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => 4,
-        ".b64" | ".u64" | ".s64" | ".f64" => 8,
+        ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" | ".tf32" | ".u16x2" | ".s16x2" => 4,
+        ".b64" | ".u64" | ".s64" | ".f64" | ".f32x2" => 8,
+        ".b128" => 16,
         _ => return None,
     })
 }
@@ -36,7 +37,8 @@ fn literal<'a>(word: &str) -> Option<Operand<'a>> {
         let bits = u64::from_str_radix(hex, 16).ok()?;
         return Some(Operand::Float { value: f64::from_bits(bits), single: None });
     }
-    if lower.contains('.') {
+    let exponent = !lower.starts_with("0x") && lower.contains('e');
+    if lower.contains('.') || exponent {
         return Some(Operand::Float { value: lower.parse().ok()?, single: None });
     }
     let digits = lower.strip_suffix('u').unwrap_or(&lower);
@@ -52,22 +54,151 @@ fn literal<'a>(word: &str) -> Option<Operand<'a>> {
     Some(Operand::Int(value.ok()? as i64))
 }
 
+fn apply(operator: &str, a: i64, b: i64) -> Option<i64> {
+    Some(match operator {
+        "||" => i64::from(a != 0 || b != 0),
+        "&&" => i64::from(a != 0 && b != 0),
+        "<<" => a.wrapping_shl(b as u32),
+        ">>" => a.wrapping_shr(b as u32),
+        "==" => i64::from(a == b),
+        "!=" => i64::from(a != b),
+        "<=" => i64::from(a <= b),
+        ">=" => i64::from(a >= b),
+        "<" => i64::from(a < b),
+        ">" => i64::from(a > b),
+        "|" => a | b,
+        "^" => a ^ b,
+        "&" => a & b,
+        "+" => a.wrapping_add(b),
+        "-" => a.wrapping_sub(b),
+        "*" => a.wrapping_mul(b),
+        "/" => a.checked_div(b)?,
+        _ => a.checked_rem(b)?,
+    })
+}
+
 impl<'a> Parser<'_, 'a> {
-    /// A constant with an optional sign.
+    /// A constant expression (PTX ISA §4.5.4–4.5.5).
     pub(super) fn constant(&mut self) -> Result<Operand<'a>, LoadError> {
-        let negative = self.take(b'-');
+        self.conditional(0)
+    }
+
+    fn conditional(&mut self, depth: u32) -> Result<Operand<'a>, LoadError> {
+        let value = self.binary(0, depth)?;
+        if !self.take(b'?') {
+            return Ok(value);
+        }
+        let yes = self.conditional(depth + 1)?;
+        self.expect(b':', "`:`")?;
+        let no = self.conditional(depth + 1)?;
+        Ok(if value == Operand::Int(0) { no } else { yes })
+    }
+
+    /// Operators that bind at least as tightly as `least`.
+    fn binary(&mut self, least: u8, depth: u32) -> Result<Operand<'a>, LoadError> {
+        let mut left = self.unary(depth)?;
+        while let Some((operator, strength, length)) = self.operator().filter(|o| o.1 >= least) {
+            self.at += length;
+            let right = self.binary(strength + 1, depth + 1)?;
+            left = match (left, right) {
+                (Operand::Int(a), Operand::Int(b)) => {
+                    Operand::Int(apply(operator, a, b).ok_or_else(|| self.expected("a constant"))?)
+                }
+                (Operand::Float { value: a, .. }, Operand::Float { value: b, .. }) => {
+                    let value = match operator {
+                        "+" => a + b,
+                        "-" => a - b,
+                        "*" => a * b,
+                        "/" => a / b,
+                        _ => return Err(self.expected("an operator of floating-point constants")),
+                    };
+                    Operand::Float { value, single: None }
+                }
+                _ => return Err(self.expected("constants of one kind")),
+            };
+        }
+        Ok(left)
+    }
+
+    /// The operator that comes next, how tightly it binds, and its tokens.
+    fn operator(&self) -> Option<(&'static str, u8, usize)> {
+        const OPERATORS: [(&str, u8); 18] = [
+            ("||", 0),
+            ("&&", 1),
+            ("<<", 7),
+            (">>", 7),
+            ("==", 5),
+            ("!=", 5),
+            ("<=", 6),
+            (">=", 6),
+            ("|", 2),
+            ("^", 3),
+            ("&", 4),
+            ("<", 6),
+            (">", 6),
+            ("+", 8),
+            ("-", 8),
+            ("*", 9),
+            ("/", 9),
+            ("%", 9),
+        ];
+        let punct = |at: usize| match self.tokens.get(self.at + at).map(|t| t.kind) {
+            Some(super::lex::Kind::Punct(byte)) => Some(byte),
+            _ => None,
+        };
+        let found = OPERATORS
+            .iter()
+            .find(|(text, _)| text.bytes().enumerate().all(|(at, byte)| punct(at) == Some(byte)))?;
+        Some((found.0, found.1, found.0.len()))
+    }
+
+    fn unary(&mut self, depth: u32) -> Result<Operand<'a>, LoadError> {
+        if depth > 32 {
+            return Err(self.expected("a simpler constant"));
+        }
+        if self.take(b'+') {
+            return self.unary(depth + 1);
+        }
+        if self.take(b'-') {
+            return Ok(match self.unary(depth + 1)? {
+                Operand::Int(value) => Operand::Int(value.wrapping_neg()),
+                Operand::Float { value, single } => {
+                    Operand::Float { value: -value, single: single.map(|b| b ^ 0x8000_0000) }
+                }
+                value => value,
+            });
+        }
+        if self.peek(b'~') || self.peek(b'!') {
+            let complement = self.take(b'~') || !self.take(b'!');
+            let Operand::Int(value) = self.unary(depth + 1)? else {
+                return Err(self.expected("an integer"));
+            };
+            return Ok(Operand::Int(if complement { !value } else { i64::from(value == 0) }));
+        }
+        if self.take(b'(') {
+            // A cast changes nothing that 64 bits do not hold.
+            if self.tokens.get(self.at).is_some_and(|t| t.text == ".s64" || t.text == ".u64") {
+                self.at += 1;
+                self.expect(b')', "`)`")?;
+                return self.unary(depth + 1);
+            }
+            let value = self.conditional(depth + 1)?;
+            self.expect(b')', "`)`")?;
+            return Ok(value);
+        }
         let word = self.word("a constant")?;
-        let value = literal(word).ok_or_else(|| {
+        literal(word).ok_or_else(|| {
             self.at -= 1;
             self.expected("a constant")
-        })?;
-        Ok(match value {
-            Operand::Int(value) if negative => Operand::Int(value.wrapping_neg()),
-            Operand::Float { value, single } if negative => {
-                Operand::Float { value: -value, single: single.map(|b| b ^ 0x8000_0000) }
-            }
-            value => value,
         })
+    }
+
+    /// An integer by itself, whatever follows it.
+    pub(super) fn plain_integer(&mut self) -> Result<i64, LoadError> {
+        match self.unary(0)? {
+            Operand::Int(value) => Ok(value),
+            _ => Err(self.expected("an integer")),
+        }
     }
 
     /// An integer constant with an optional sign.

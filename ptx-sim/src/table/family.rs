@@ -16,6 +16,24 @@ pub(crate) enum Family {
     LoadMatrix,
     StoreMatrix,
     MoveMatrix,
+    CreatePolicy,
+    Alloca,
+    StackSave,
+    StackRestore,
+    BulkPeer,
+    BulkReduce,
+    TensorReduce,
+    StoreAsync,
+    TensorMapReplace,
+    TensorMapCopy,
+    ProxyTensorMap,
+    ClusterArrive,
+    ClusterWait,
+    MapRank,
+    RankOf,
+    Set,
+    SetPair,
+    LopPred,
     Mma,
     WmmaLoad,
     WmmaStore,
@@ -98,82 +116,115 @@ const fn from(needs: &'static str, row: FamilyRow) -> FamilyRow {
 const ROWS: &[FamilyRow] = &[
     row(
         Family::Load,
-        "ld [weak volatile relaxed acquire] [cta gpu sys] \
-         [const global local param param::entry param::func shared shared::cta] \
-         [ca cg cs lu cv] [nc] [L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate] \
-         [L2::64B L2::128B L2::256B] [v2 v4] {b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64}",
+        "ld [weak volatile relaxed acquire mmio] [cta cluster gpu sys] \
+         [const global local param param::entry param::func shared shared::cta shared::cluster] \
+         [ca cg cs lu cv] [nc] [unified] [L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate] \
+         [L2::evict_normal L2::evict_first L2::evict_last] [L2::64B L2::128B L2::256B] [L2::cache_hint] [v2 v4 v8] \
+         {b8 u8 s8 b16 u16 s16 f16 bf16 f16x2 bf16x2 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
         "9.7.9.8",
         "d = the memory at [a]; a vector is aligned to its whole size",
     ),
     row(
         Family::Store,
-        "st [weak volatile relaxed release] [cta gpu sys] [global local param param::func shared shared::cta] \
+        "st [weak volatile relaxed release mmio] [cta cluster gpu sys] \
+         [global local param param::func shared shared::cta shared::cluster] \
          [wb cg cs wt] [L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate] \
-         [v2 v4] {b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64}",
+         [L2::evict_normal L2::evict_first L2::evict_last] [L2::cache_hint] [v2 v4 v8] \
+         {b8 u8 s8 b16 u16 s16 f16 bf16 f16x2 bf16x2 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
         "9.7.9.11",
         "the memory at [a] = b; a vector is aligned to its whole size",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {add} [noftz] {u32 s32 u64 f32 f64 f16 f16x2 bf16 bf16x2}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {add min max} [noftz] [L2::cache_hint] [v2 v4 v8] {f32 f64 f16 f16x2 bf16 bf16x2}",
         "9.7.13.5",
         "d = the memory at [a], which becomes the sum of it and b, in one step",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {min max} {u32 s32 u64 s64}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {add min max} [L2::cache_hint] [v1] {u32 s32 u64 s64}",
         "9.7.13.5",
         "d = the memory at [a], which becomes the lesser or greater of it and b, in one step",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {and or xor} {b32 b64}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {and or xor} [L2::cache_hint] [v1] {b32 b64}",
         "9.7.13.5",
         "d = the memory at [a], which becomes the logical operation of it and b, in one step",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {exch} {b32 b64}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {exch} [L2::cache_hint] [v1] {b32 b64 b128}",
         "9.7.13.5",
         "d = the memory at [a], which becomes b, in one step",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {cas} {b16 b32 b64}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {cas} [L2::cache_hint] [v1] {b16 b32 b64 b128}",
         "9.7.13.5",
         "d = the memory at [a], which becomes c if it equals b, in one step",
     ),
     row(
         Family::Atomic,
-        "atom [relaxed acquire release acq_rel] [cta gpu sys] [global shared shared::cta] {inc dec} {u32}",
+        "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {inc dec} [L2::cache_hint] [v1] {u32}",
         "9.7.13.5",
         "d = the memory at [a], which becomes one more or one less, in a ring up to b, in one step",
     ),
     row(
         Family::Reduce,
-        "red [relaxed release] [cta gpu sys] [global shared shared::cta] {add} [noftz] {u32 s32 u64 f32 f64 f16 f16x2 bf16 bf16x2}",
+        "red [relaxed release] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {add min max} [noftz] [L2::cache_hint] [v2 v4 v8] {f32 f64 f16 f16x2 bf16 bf16x2}",
         "9.7.13.6",
         "the memory at [a] becomes the sum of it and b, in one step",
     ),
     row(
         Family::Reduce,
-        "red [relaxed release] [cta gpu sys] [global shared shared::cta] {min max} {u32 s32 u64 s64}",
+        "red [relaxed release] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {add min max} [L2::cache_hint] [v1] {u32 s32 u64 s64}",
         "9.7.13.6",
         "the memory at [a] becomes the lesser or greater of it and b, in one step",
     ),
     row(
         Family::Reduce,
-        "red [relaxed release] [cta gpu sys] [global shared shared::cta] {and or xor} {b32 b64}",
+        "red [relaxed release] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {and or xor} [L2::cache_hint] [v1] {b32 b64}",
         "9.7.13.6",
         "the memory at [a] becomes the logical operation of it and b, in one step",
     ),
     row(
         Family::Reduce,
-        "red [relaxed release] [cta gpu sys] [global shared shared::cta] {inc dec} {u32}",
+        "red [relaxed release] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {inc dec} [L2::cache_hint] [v1] {u32}",
         "9.7.13.6",
         "the memory at [a] becomes one more or one less, in a ring up to b, in one step",
     ),
-    row(Family::Nothing, "prefetch {global local} {L1 L2}", "9.7.9.15", "a hint, without effect here"),
+    row(
+        Family::Nothing,
+        "prefetch [global local const param] {L2::evict_last L2::evict_normal}",
+        "9.7.9.15",
+        "a hint, without effect here",
+    ),
+    row(
+        Family::Nothing,
+        "applypriority [global] {L2::evict_normal}",
+        "9.7.9.13",
+        "a hint, without effect here",
+    ),
+    row(Family::Nothing, "discard [global] {L2}", "9.7.9.17", "a hint, without effect here"),
+    row(Family::Nothing, "pmevent [mask]", "9.7.19.2", "without effect here"),
+    row(Family::Nothing, "brkpt", "9.7.19.1", "without effect here"),
+    row(
+        Family::CreatePolicy,
+        "createpolicy {fractional range cvt} [global] [L2] [L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged] \
+         [L2::evict_unchanged L2::evict_first] {b64}",
+        "9.7.9.18",
+        "d = a cache policy, which has no effect here",
+    ),
+    row(
+        Family::Alloca,
+        "alloca {u32 u64}",
+        "9.7.20.3",
+        "d = local memory of that many bytes, until the function returns",
+    ),
+    row(Family::StackSave, "stacksave {u32 u64}", "9.7.20.1", "d = the stack as it is"),
+    row(Family::StackRestore, "stackrestore {u32 u64}", "9.7.20.2", "frees what was allocated since"),
+    row(Family::Nothing, "prefetch [global local] {L1 L2}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "prefetchu {L1}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "nanosleep {u32}", "9.7.13.9", "a hint, without effect here"),
     from(
@@ -187,7 +238,7 @@ const ROWS: &[FamilyRow] = &[
     ),
     row(
         Family::CopyAsync,
-        "cp async {ca cg} {shared shared::cta} global [L2::64B L2::128B L2::256B]",
+        "cp async {ca cg} {shared shared::cta} global [L2::cache_hint] [L2::64B L2::128B L2::256B]",
         "9.7.9.25.3.1",
         "starts a copy of 4, 8 or 16 bytes (cg: 16) to shared memory; bytes beyond the source size are zero",
     ),
@@ -227,25 +278,31 @@ const ROWS: &[FamilyRow] = &[
     ),
     row(
         Family::Mma,
-        "mma sync aligned {m16n8k8 m16n8k16} row col {f32 f16} {f16 bf16} {f16 bf16} {f32 f16}",
+        "mma [sp sp::ordered_metadata] sync aligned \
+         {m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256 m8n8k4 m8n8k16 m8n8k32 m8n8k128} row col [satfinite] \
+         {f32 f16 f64 s32} {f16 bf16 tf32 f64 e4m3 e5m2 s8 u8 s4 u4 b1} {f16 bf16 tf32 f64 e4m3 e5m2 s8 u8 s4 u4 b1} \
+         {f32 f16 f64 s32} [rn xor and] [popc]",
         "9.7.14.5.14",
         "D = A·B + C over the warp's fragments; products exact, sums in f32",
     ),
     row(
         Family::WmmaLoad,
-        "wmma load {a b c} sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16} [global shared shared::cta] {f16 bf16 f32}",
+        "wmma load {a b c} sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16 m16n16k8 m8n8k4 m8n8k32 m8n8k128} \
+         [global shared shared::cta] {f16 bf16 f32 tf32 f64 s8 u8 s4 u4 b1 s32}",
         "9.7.14.4.3",
         "loads a matrix into the warp's fragment; which lane holds what is left open",
     ),
     row(
         Family::WmmaStore,
-        "wmma store d sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16} [global shared shared::cta] {f16 f32}",
+        "wmma store d sync aligned {row col} {m16n16k16 m32n8k16 m8n32k16 m16n16k8 m8n8k4 m8n8k32 m8n8k128} \
+         [global shared shared::cta] {f16 f32 f64 s32}",
         "9.7.14.4.4",
         "stores the warp's fragment as a matrix",
     ),
     row(
         Family::WmmaMma,
-        "wmma mma sync aligned {row col} {row col} {m16n16k16 m32n8k16 m8n32k16} {f16 f32} [bf16] [bf16] {f16 f32}",
+        "wmma mma [xor and] [popc] sync aligned {row col} {row col} {m16n16k16 m32n8k16 m8n32k16 m16n16k8 m8n8k4 m8n8k32 m8n8k128} \
+         {f16 f32 f64 s32} [bf16 tf32 f64 s8 u8 s4 u4 b1] [bf16 tf32 f64 s8 u8 s4 u4 b1] {f16 f32 f64 s32} [satfinite rn]",
         "9.7.14.4.5",
         "D = A·B + C over the warp's fragments; products exact, sums in f32",
     ),
@@ -274,6 +331,12 @@ const ROWS: &[FamilyRow] = &[
         "9.7.13.12",
         "d = the operation over the lanes' values",
     ),
+    row(
+        Family::Redux,
+        "redux sync {min max} [abs] [NaN] f32",
+        "9.7.13.12",
+        "d = the operation over the lanes' values",
+    ),
     row(Family::ActiveMask, "activemask b32", "9.7.13.10", "d = the lanes that execute this instruction"),
     from(
         "sm_90",
@@ -297,8 +360,13 @@ const ROWS: &[FamilyRow] = &[
         "9.7.13.2",
         "waits for the lanes of the mask; orders memory among them",
     ),
-    row(Family::Fence, "membar {cta gl sys}", "9.7.13.4", "orders the thread's memory accesses"),
-    row(Family::Fence, "fence [sc acq_rel] {cta gpu sys}", "9.7.13.4", "orders the thread's memory accesses"),
+    row(Family::Fence, "membar [proxy] {cta gl sys}", "9.7.13.4", "orders the thread's memory accesses"),
+    row(
+        Family::Fence,
+        "fence [sc acq_rel acquire release] {cta cluster gpu sys}",
+        "9.7.13.4",
+        "orders the thread's memory accesses",
+    ),
     row(
         Family::Branch,
         "bra [uni]",
@@ -313,9 +381,35 @@ const ROWS: &[FamilyRow] = &[
     row(
         Family::Cvt,
         "cvt [rn rz rm rp rna rni rzi rmi rpi] [ftz] [sat] \
-         {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64} {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64}",
+         {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 b8 b16 b32 b64} \
+         {u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 b8 b16 b32 b64}",
         "9.7.9.21",
         "d = a in another type; integers wrap, or clamp if from floating point or with sat",
+    ),
+    row(
+        Family::CvtPack,
+        "cvt pack sat {u8 s8 u4 s4 u2 s2} s32 b32",
+        "9.7.9.22",
+        "d = c moved up, with a and b, clamped, below it",
+    ),
+    row(
+        Family::SetPair,
+        "setp {eq ne lt le gt ge equ neu ltu leu gtu geu num nan} [and or xor] [ftz] {f16x2 bf16x2}",
+        "9.7.7.2",
+        "p, q = the low and the high halves compared, combined with c",
+    ),
+    row(
+        Family::Set,
+        "set {eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan} [and or xor] [ftz] \
+         {u32 s32 f32 u16 s16 f16 bf16 f16x2 bf16x2} {b16 u16 s16 b32 u32 s32 b64 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2}",
+        "9.7.6.1",
+        "d = all ones, or the number one, where a compares with b so (combined with c), else zero",
+    ),
+    row(
+        Family::LopPred,
+        "lop3 {or and} b32",
+        "9.7.8.6",
+        "d = the bitwise function of a, b, c; p = (d ≠ 0) combined with q",
     ),
     row(
         Family::CvtPack,
@@ -338,7 +432,7 @@ const ROWS: &[FamilyRow] = &[
     ),
     row(
         Family::MovVector,
-        "mov {b16 b32 b64}",
+        "mov {b16 b32 b64 b128 u32 s32 f32 u64 s64 f64}",
         "9.7.9.4",
         "packs a vector of registers into one, or unpacks one, lowest element first",
     ),

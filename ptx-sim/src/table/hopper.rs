@@ -16,6 +16,34 @@ const fn row(
 /// The families.
 pub(super) const ROWS: &[FamilyRow] = &[
     row(
+        "sm_90",
+        Family::ClusterArrive,
+        "barrier cluster arrive [release relaxed] [aligned]",
+        "9.7.13.3",
+        "arrives at the cluster's barrier; releases what the threads did before, unless relaxed",
+    ),
+    row(
+        "sm_90",
+        Family::ClusterWait,
+        "barrier cluster wait [acquire] [aligned]",
+        "9.7.13.3",
+        "waits until every thread of the cluster has arrived",
+    ),
+    row(
+        "sm_90",
+        Family::MapRank,
+        "mapa [shared::cluster] {u32 u64}",
+        "9.7.9.23",
+        "d = the address in the CTA of rank b of what lies at a in this one",
+    ),
+    row(
+        "sm_90",
+        Family::RankOf,
+        "getctarank [shared::cluster] {u32 u64}",
+        "9.7.9.24",
+        "d = the rank of the CTA that a names",
+    ),
+    row(
         "sm_80",
         Family::MbarrierInit,
         "mbarrier init [shared shared::cta] b64",
@@ -88,7 +116,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::BulkLoad,
-        "cp async bulk {shared::cluster shared::cta} global mbarrier::complete_tx::bytes [L2::cache_hint]",
+        "cp async bulk {shared::cluster shared::cta} global mbarrier::complete_tx::bytes [multicast::cluster] [L2::cache_hint]",
         "9.7.9.25.4.1",
         "starts a copy to shared memory, whose bytes are then counted at the mbarrier",
     ),
@@ -102,7 +130,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::TensorLoad,
-        "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile] mbarrier::complete_tx::bytes [L2::cache_hint]",
+        "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile] mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1] [L2::cache_hint]",
         "9.7.9.27.1.2",
         "starts a copy of a tensor's box to shared memory, swizzled; zeros outside the tensor, which count as bytes too",
     ),
@@ -112,6 +140,80 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "cp async bulk tensor {1d 2d 3d 4d 5d} global shared::cta [tile] bulk_group [L2::cache_hint]",
         "9.7.9.27.1.2",
         "starts a copy of a box to a tensor in the thread's open bulk group; nothing is written outside the tensor",
+    ),
+    row(
+        "sm_90",
+        Family::BulkPeer,
+        "cp async bulk {shared::cluster} shared::cta mbarrier::complete_tx::bytes",
+        "9.7.9.25.4.1",
+        "starts a copy to the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
+    ),
+    row(
+        "sm_90",
+        Family::BulkReduce,
+        "cp reduce async bulk global shared::cta bulk_group [L2::cache_hint] {add min max and or xor inc dec} [noftz] \
+         {u32 s32 u64 s64 f16 bf16 f32 f64 b32 b64}",
+        "9.7.9.25.4.2",
+        "starts an operation on every element of global memory in the thread's open bulk group",
+    ),
+    row(
+        "sm_90",
+        Family::TensorReduce,
+        "cp reduce async bulk tensor {1d 2d 3d 4d 5d} global shared::cta {add min max and or xor inc dec} [tile] bulk_group \
+         [L2::cache_hint]",
+        "9.7.9.27.1.3",
+        "starts an operation on every element of a box of a tensor in the thread's open bulk group",
+    ),
+    row(
+        "sm_90",
+        Family::Nothing,
+        "cp async bulk prefetch L2 global [L2::cache_hint]",
+        "9.7.9.25.4.3",
+        "a hint, without effect here",
+    ),
+    row(
+        "sm_90",
+        Family::Nothing,
+        "cp async bulk prefetch tensor {1d 2d 3d 4d 5d} L2 global [tile] [L2::cache_hint]",
+        "9.7.9.27.1.4",
+        "a hint, without effect here",
+    ),
+    row(
+        "sm_90",
+        Family::StoreAsync,
+        "st async [weak] [shared::cluster] mbarrier::complete_tx::bytes [v2 v4] {b32 b64 u32 u64 s32 s64 f32 f64}",
+        "9.7.9.12",
+        "stores to the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
+    ),
+    row(
+        "sm_90a",
+        Family::TensorMapReplace,
+        "tensormap replace tile {global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout \
+         swizzle_mode swizzle_atomicity fill_mode} [global shared::cta] b1024 {b32 b64}",
+        "9.7.9.28",
+        "a field of the tensor map at [a] = b",
+    ),
+    row(
+        "sm_90",
+        Family::TensorMapCopy,
+        "tensormap cp_fenceproxy global shared::cta tensormap::generic release {cta cluster gpu sys} sync aligned",
+        "9.7.13.4.3",
+        "copies a tensor map to global memory and releases it",
+    ),
+    row(
+        "sm_90",
+        Family::ProxyTensorMap,
+        "fence proxy tensormap::generic {acquire release} {cta cluster gpu sys}",
+        "9.7.13.4",
+        "orders changes of tensor maps and their uses",
+    ),
+    row("sm_70", Family::Nothing, "fence proxy {alias}", "9.7.13.4", "one proxy here: without effect"),
+    row(
+        "sm_90",
+        Family::Nothing,
+        "fence proxy async::generic {acquire release} sync_restrict::shared::cta::cluster cluster",
+        "9.7.13.4",
+        "without effect here",
     ),
     row(
         "sm_90",
@@ -148,9 +250,49 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "wgmma mma_async sync aligned {m64n8k16 m64n16k16 m64n24k16 m64n32k16 m64n40k16 m64n48k16 m64n56k16 m64n64k16 \
          m64n72k16 m64n80k16 m64n88k16 m64n96k16 m64n104k16 m64n112k16 m64n120k16 m64n128k16 \
          m64n136k16 m64n144k16 m64n152k16 m64n160k16 m64n168k16 m64n176k16 m64n184k16 m64n192k16 \
-         m64n200k16 m64n208k16 m64n216k16 m64n224k16 m64n232k16 m64n240k16 m64n248k16 m64n256k16} f32 {f16 bf16} {f16 bf16}",
+         m64n200k16 m64n208k16 m64n216k16 m64n224k16 m64n232k16 m64n240k16 m64n248k16 m64n256k16} {f32 f16} {f16 bf16} {f16 bf16}",
         "9.7.15.5.2",
-        "starts D = A·B (+ D) over a warpgroup; A from shared memory or registers, B from shared memory; sums in f32",
+        "starts D = A·B (+ D) over a warpgroup; A from shared memory or registers, B from shared memory",
+    ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k8 m64n16k8 m64n24k8 m64n32k8 m64n40k8 m64n48k8 m64n56k8 m64n64k8 \
+         m64n72k8 m64n80k8 m64n88k8 m64n96k8 m64n104k8 m64n112k8 m64n120k8 m64n128k8 \
+         m64n136k8 m64n144k8 m64n152k8 m64n160k8 m64n168k8 m64n176k8 m64n184k8 m64n192k8 \
+         m64n200k8 m64n208k8 m64n216k8 m64n224k8 m64n232k8 m64n240k8 m64n248k8 m64n256k8} {f32} {tf32} {tf32}",
+        "9.7.15.5.2",
+        "the same for tf32",
+    ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k32 m64n16k32 m64n24k32 m64n32k32 m64n40k32 m64n48k32 m64n56k32 m64n64k32 \
+         m64n72k32 m64n80k32 m64n88k32 m64n96k32 m64n104k32 m64n112k32 m64n120k32 m64n128k32 \
+         m64n136k32 m64n144k32 m64n152k32 m64n160k32 m64n168k32 m64n176k32 m64n184k32 m64n192k32 \
+         m64n200k32 m64n208k32 m64n216k32 m64n224k32 m64n232k32 m64n240k32 m64n248k32 m64n256k32} {f32 f16} {e4m3 e5m2} {e4m3 e5m2}",
+        "9.7.15.5.2",
+        "the same for 8-bit floating point",
+    ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k32 m64n16k32 m64n24k32 m64n32k32 m64n40k32 m64n48k32 m64n56k32 m64n64k32 \
+         m64n72k32 m64n80k32 m64n88k32 m64n96k32 m64n104k32 m64n112k32 m64n120k32 m64n128k32 \
+         m64n136k32 m64n144k32 m64n152k32 m64n160k32 m64n168k32 m64n176k32 m64n184k32 m64n192k32 \
+         m64n200k32 m64n208k32 m64n216k32 m64n224k32 m64n232k32 m64n240k32 m64n248k32 m64n256k32} {s32} {s8 u8} {s8 u8} [satfinite]",
+        "9.7.15.5.2",
+        "the same for integers",
+    ),
+    row(
+        "sm_90a",
+        Family::Wgmma,
+        "wgmma mma_async sync aligned {m64n8k256 m64n16k256 m64n24k256 m64n32k256 m64n40k256 m64n48k256 m64n56k256 m64n64k256 \
+         m64n72k256 m64n80k256 m64n88k256 m64n96k256 m64n104k256 m64n112k256 m64n120k256 m64n128k256 \
+         m64n136k256 m64n144k256 m64n152k256 m64n160k256 m64n168k256 m64n176k256 m64n184k256 m64n192k256 \
+         m64n200k256 m64n208k256 m64n216k256 m64n224k256 m64n232k256 m64n240k256 m64n248k256 m64n256k256} {s32} {b1} {b1} [and] [popc]",
+        "9.7.15.5.2",
+        "the same for bits",
     ),
     row(
         "sm_90a",

@@ -318,13 +318,13 @@ lane_ops! {
         CvtaGlobal "cvta {global const} u64" (D -> D) "9.7.9.20"
             "d = the generic address of a global one; they are equal"
             |a| a;
-        CvtaToShared "cvta to {shared shared::cta} u64" (D -> D) "9.7.9.20"
+        CvtaToShared "cvta to {shared shared::cta shared::cluster} u64" (D -> D) "9.7.9.20"
             "d = the shared address of a generic one"
             |a| a.wrapping_sub(window::SHARED_WINDOW);
-        CvtaShared "cvta {shared shared::cta} u64" (D -> D) "9.7.9.20"
+        CvtaShared "cvta {shared shared::cta shared::cluster} u64" (D -> D) "9.7.9.20"
             "d = the generic address of a shared one"
             |a| a.wrapping_add(window::SHARED_WINDOW);
-        IsspacepShared "isspacep {shared shared::cta}" (D -> P) "9.7.9.19"
+        IsspacepShared "isspacep {shared shared::cta shared::cluster}" (D -> P) "9.7.9.19"
             "p = whether a generic address is in shared memory"
             |a| window::holds(window::SHARED_WINDOW, a);
         CvtaToLocal "cvta to local u64" (D -> D) "9.7.9.20"
@@ -336,15 +336,18 @@ lane_ops! {
         IsspacepLocal "isspacep local" (D -> P) "9.7.9.19"
             "p = whether a generic address is in local memory"
             |a| window::holds(window::LOCAL_WINDOW, a);
-        CvtaToParam "cvta to param u64" (D -> D) "9.7.9.20"
+        CvtaToParam "cvta to {param param::entry} u64" (D -> D) "9.7.9.20"
             "d = the param address of a generic one"
             |a| a.wrapping_sub(window::PARAM_WINDOW);
-        CvtaParam "cvta param u64" (D -> D) "9.7.9.20"
+        CvtaParam "cvta {param param::entry} u64" (D -> D) "9.7.9.20"
             "d = the generic address of a param one"
             |a| a.wrapping_add(window::PARAM_WINDOW);
-        IsspacepParam "isspacep param" (D -> P) "9.7.9.19"
+        IsspacepParam "isspacep {param param::entry}" (D -> P) "9.7.9.19"
             "p = whether a generic address is in param memory"
             |a| window::holds(window::PARAM_WINDOW, a);
+        IsspacepConst "isspacep const" (D -> P) "9.7.9.19"
+            "p = whether a generic address is in constant memory, which is global memory here"
+            |_a| false;
         IsspacepGlobal "isspacep global" (D -> P) "9.7.9.19"
             "p = whether a generic address is in global memory"
             window::is_global;

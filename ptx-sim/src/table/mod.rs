@@ -9,6 +9,7 @@ pub(crate) mod half;
 mod hopper;
 pub(crate) mod integer;
 pub(crate) mod pattern;
+pub(crate) mod rare;
 
 use crate::regs::Bank;
 

@@ -45,26 +45,89 @@ pub(crate) fn heads(pattern: &str) -> Vec<&str> {
     }
 }
 
-/// Matches a mnemonic, split at its dots, against a pattern.
+/// The parts of a mnemonic. There may be white space before a dot.
+pub(crate) fn parts(mnemonic: &str) -> impl Iterator<Item = &str> {
+    mnemonic.split('.').map(str::trim_end)
+}
+
+/// Words whose order among themselves has a meaning: the types of several operands, the spaces of a copy, the layouts of a
+/// product. All others may come in any order, as in ptxas.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ordered {
+    Type,
+    Space,
+    Layout,
+    /// The two priorities of a cache policy.
+    Policy,
+}
+
+fn ordered(word: &str) -> Option<Ordered> {
+    match word {
+        "row" | "col" => Some(Ordered::Layout),
+        "pred" | "tf32" | "e4m3" | "e5m2" | "e4m3x2" | "e5m2x2" | "e2m1" | "e2m3" | "e3m2" | "ue8m0x2"
+        | "texref" | "samplerref" => Some(Ordered::Type),
+        _ if word.starts_with("L2::evict") => Some(Ordered::Policy),
+        _ if word.starts_with("shared") || word.starts_with("param") => Some(Ordered::Space),
+        "global" | "local" | "const" => Some(Ordered::Space),
+        _ => {
+            let digits = word.trim_start_matches("bf").trim_start_matches(['b', 'u', 's', 'f']);
+            let is_type = digits.len() < word.len() && digits.starts_with(|c: char| c.is_ascii_digit());
+            is_type.then_some(Ordered::Type)
+        }
+    }
+}
+
+/// Whether a word keeps its place among others of its kind.
+#[cfg(test)]
+pub(crate) fn keeps_order(word: &str) -> bool {
+    ordered(word).is_some()
+}
+
+/// Matches a mnemonic against a pattern: its first word is the instruction's, the others may come in any order.
 pub(crate) fn captures<'m>(pattern: &str, mnemonic: &'m str) -> Option<Captures<'m>> {
-    let mut parts = mnemonic.split('.').peekable();
+    let mut left: Vec<&'m str> = parts(mnemonic).collect();
     let mut taken = Vec::new();
-    for segment in segments(pattern) {
-        let (choices, optional) = match segment {
-            Segment::Word(word) => {
-                parts.next_if(|p| *p == word)?;
-                continue;
-            }
-            Segment::One(choices) => (choices, false),
-            Segment::Optional(choices) => (choices, true),
+    for (at, segment) in segments(pattern).enumerate() {
+        let (choices, optional, captured) = match segment {
+            Segment::Word(word) => (word, false, false),
+            Segment::One(choices) => (choices, false, true),
+            Segment::Optional(choices) => (choices, true, true),
         };
-        match parts.next_if(|p| choices.split(' ').any(|c| c == *p)) {
-            Some(part) => taken.push(part),
+        let found = match at {
+            0 => left.first().filter(|part| is_choice(choices, part)).map(|_| 0),
+            _ => position(&left, choices),
+        };
+        match found {
+            Some(found) => {
+                let part = left.remove(found);
+                if captured {
+                    taken.push(part);
+                }
+            }
             None if optional => taken.push(""),
             None => return None,
         }
     }
-    parts.next().is_none().then_some(taken)
+    left.is_empty().then_some(taken)
+}
+
+fn is_choice(choices: &str, part: &str) -> bool {
+    choices.split(' ').any(|choice| choice == part)
+}
+
+/// Where the first part stands that is one of the choices; of a kind whose order counts only the first is looked at.
+fn position(left: &[&str], choices: &str) -> Option<usize> {
+    let mut passed = [None; 4];
+    for (at, part) in left.iter().enumerate() {
+        let kind = ordered(part);
+        if (kind.is_none() || !passed.contains(&kind)) && is_choice(choices, part) {
+            return Some(at);
+        }
+        if let Some(kind) = kind {
+            passed[kind as usize] = Some(kind);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -79,6 +142,16 @@ mod tests {
             captures(pattern, "ld.volatile.shared::cta.b64"),
             Some(vec!["volatile", "shared::cta", "", "b64"])
         );
+        assert_eq!(
+            captures(pattern, "ld.v2.b32 .global.volatile"),
+            Some(vec!["volatile", "global", "v2", "b32"])
+        );
+        assert_eq!(
+            captures("cvt [rn] {f32 u32} {f16 u64}", "cvt.f32.f16.rn"),
+            Some(vec!["rn", "f32", "f16"])
+        );
+        assert_eq!(captures("cvt [rn] {f32 u32} {f16 u64}", "cvt.f16.f32.rn"), None);
+        assert_eq!(captures(pattern, "global.ld.b32"), None);
         assert_eq!(captures(pattern, "ld.global.b128"), None);
         assert_eq!(captures(pattern, "ld.global.b32.x"), None);
         assert_eq!(captures(pattern, "ld.b32"), None);

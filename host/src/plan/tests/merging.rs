@@ -6,44 +6,37 @@ use super::*;
 fn tiles_merge_their_own_splits_where_that_is_asked_for() {
     let device = DeviceModel::H200.info();
     let planner = planner(&[ROW, SPLIT, TALL_SPLIT, WIDE_SPLIT, WGMMA_SPLIT], &device);
-    let explain = |problem: &Problem, options: &PlanOptions| {
-        let (plan, reasons) = planner.explain(problem, options).expect("planned");
-        let because = reasons.into_iter().find_map(|reason| match reason {
-            Reason::Combine { fused, because, .. } => Some((fused, because)),
-            _ => None,
-        });
-        (plan, because)
-    };
+    let plan = |problem: &Problem, options: &PlanOptions| planner.plan(problem, options).expect("planned");
     let decode = shaped([1, 8, 2, 1, 32768, 64]);
-    let (unasked, because) = explain(&decode, &PlanOptions::new());
-    let most = preference::FUSED_PARTIAL_BYTES;
-    assert_eq!(because, Some((unasked.tile_partial_bytes() <= most, WhyCombine::Bytes { most })));
-    let (fused, because) = explain(&decode, &merged(unasked.splits(), Combine::Fused));
-    assert_eq!(because, Some((true, WhyCombine::Asked)));
+    let fused = plan(&decode, &merged(16, Combine::Fused));
     assert!(fused.is_fused() && fused.combine().is_none());
     let at = Addresses { workspace: 1 << 20, ..Addresses::default() };
     let split = fused.params(&at).split;
     assert_eq!((split.counters, split.partial_o), (1 << 20, (1 << 20) + COUNTERS_BYTES));
     // The same in two launches, in as large a workspace.
-    let (other, because) = explain(&decode, &merged(fused.splits(), Combine::Kernel));
-    assert_eq!((because, other.is_fused()), (Some((false, WhyCombine::Asked)), false));
+    let other = plan(&decode, &merged(16, Combine::Kernel));
+    assert_eq!((other.is_fused(), other.kernel()), (false, fused.kernel()));
     assert_eq!(other.params(&at).split, SplitParams { counters: 0, ..split });
     assert_eq!(other.workspace_bytes(), fused.workspace_bytes());
-    let tall = shaped([1, 8, 1, 128, 32768, 64]);
-    let (plan, because) = explain(&tall, &merged(8, Combine::Auto));
-    assert_eq!(plan.tile_partial_bytes(), 8 * 16384, "64 rows of 64 elements in float32 are 16 KB a split");
-    assert_eq!(because, Some((plan.tile_partial_bytes() <= most, WhyCombine::Bytes { most })));
-    assert_eq!(explain(&tall, &merged(1, Combine::Auto)).1, None, "there is nothing to merge");
     let many = shaped([4097, 1, 1, 1, 512, 64]);
-    let (_, because) = explain(&many, &merged(2, Combine::Auto));
-    assert_eq!(because, Some((false, WhyCombine::Tiles { most: COUNTERS_MAX })));
+    assert!(!plan(&many, &merged(2, Combine::Auto)).is_fused(), "there are counters for 4096 tiles");
     let refused = planner.plan(&many, &merged(2, Combine::Fused)).expect_err("too many");
     assert!(matches!(refused, Error::TooLarge { limit: COUNTERS_MAX, .. }), "{refused}");
 }
 
 #[test]
+fn few_rows_are_merged_by_their_tiles_and_many_by_a_kernel_of_their_own() {
+    let planner = planner(&[SPLIT, TALL_SPLIT], &DeviceModel::H200.info());
+    let fused = |shape, splits| {
+        planner.plan(&shaped(shape), &merged(splits, Combine::Auto)).expect("planned").is_fused()
+    };
+    assert!(fused([1, 4, 1, 1, 8192, 64], 4), "one launch is cheaper than two");
+    assert!(!fused([1, 8, 1, 128, 32768, 64], 64), "64 rows of 64 splits, one tile's CTA for each");
+}
+
+#[test]
 fn kernels_with_wgmma_merge_their_own_splits_too() {
-    let planner = planner(&[WIDE_SPLIT, WGMMA_SPLIT], &DeviceModel::H200.info());
+    let planner = planner(&[WGMMA_SPLIT], &DeviceModel::H200.info());
     let problem = shaped([1, 8, 1, 16, 8192, 128]);
     for (combine, is_fused) in [(Combine::Fused, true), (Combine::Kernel, false)] {
         let plan = planner.plan(&problem, &merged(4, combine)).expect("planned");

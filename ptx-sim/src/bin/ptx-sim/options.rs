@@ -75,9 +75,18 @@ pub(crate) struct RunOptions {
     /// convergence, shuffles; `all,-NAME` leaves one out
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) checks: CheckList,
-    /// Device whose shared memory is the limit
-    #[arg(long, value_enum, default_value = "sm_80")]
-    pub(crate) limits: Device,
+    /// Device whose shared memory is the limit; that of the PTX's `.target` unless given
+    #[arg(long, value_enum)]
+    pub(crate) limits: Option<Device>,
+    /// CTAs of a cluster in each dimension, where the kernel does not say
+    #[arg(long, value_name = "X[,Y,Z]")]
+    pub(crate) cluster: Option<Dimensions>,
+    /// Writes the findings and warnings to this file as SARIF
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
+    /// Prints findings and warnings as annotations of GitHub Actions too
+    #[arg(long)]
+    pub(crate) github: bool,
     /// Warp instructions that one CTA may execute
     #[arg(long, value_name = "COUNT", default_value_t = LaunchConfig::DEFAULT_BUDGET)]
     pub(crate) budget: u64,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ptx_sim::{Entry, LaunchConfig, Memory, Module, Report, Schedule, SimError, launch};
+use ptx_sim::{Entry, Finding, LaunchConfig, Memory, Module, Report, Schedule, SimError, launch, sarif};
 
 use crate::arguments::{Argument, Source};
 use crate::check::signature;
@@ -24,14 +24,20 @@ struct Output {
 pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
     let path = &options.file;
     let bytes = std::fs::read(path).map_err(|reason| Error::File { path: path.clone(), reason })?;
-    let module = Module::parse(&String::from_utf8_lossy(&bytes))
-        .map_err(|reason| Error::Load { path: path.clone(), reason })?;
+    let text = String::from_utf8_lossy(&bytes);
+    // Of one entry alone is looked at what it needs; a name that is not there is found missing below.
+    let module = match &options.entry {
+        Some(entry) => Module::parse_entry(&text, entry),
+        None => Module::parse(&text),
+    };
+    let module = module.map_err(|reason| Error::Load { path: path.clone(), reason })?;
     let (name, entry) = choose(&module, options)?;
     let mut memory = Memory::new();
     let (params, outputs) = parameters(name, entry, &options.arguments, &mut memory)?;
     let config = LaunchConfig {
         dynamic_smem_bytes: options.shared,
-        limits: options.limits.limits(),
+        limits: options.limits.map_or_else(|| module.limits(), |device| device.limits()),
+        cluster: options.cluster.map(|d| d.0),
         checks: options.checks.0,
         schedule: options.seed.map_or(Schedule::Deterministic, Schedule::Seeded),
         instruction_budget: options.budget,
@@ -40,6 +46,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
     let report = match launch(&module, name, &params, &mut memory, &config) {
         Ok(report) => report,
         Err(SimError::Finding(finding)) => {
+            publish(&[&finding], options)?;
             if options.json {
                 let finding = finding.to_json();
                 crate::print(&format!("{{\"outcome\":\"finding\",\"finding\":{finding}}}\n"))?;
@@ -49,10 +56,30 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
         }
         Err(error) => return Err(Error::Launch(error)),
     };
+    let warnings: Vec<&Finding> = report.warnings.iter().collect();
+    publish(&warnings, options)?;
+    for warning in &warnings {
+        eprintln!("ptx-sim: {}: {warning}", path.display());
+    }
     let holes = collect(&outputs, &memory)?;
     print_report(name, &report, options, holes)?;
     let fails = options.checks.0.initialized && holes > 0;
     Ok(if fails { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Writes findings and warnings for other tools, as far as they are asked for.
+fn publish(findings: &[&Finding], options: &RunOptions) -> Result<(), Error> {
+    let ptx = options.file.display().to_string();
+    if let Some(path) = &options.sarif {
+        std::fs::write(path, sarif(findings, &ptx))
+            .map_err(|reason| Error::File { path: path.clone(), reason })?;
+    }
+    if options.github {
+        for finding in findings {
+            crate::print(&format!("{}\n", finding.to_github(&ptx)))?;
+        }
+    }
+    Ok(())
 }
 
 fn choose<'m>(module: &'m Module, options: &RunOptions) -> Result<(&'m str, &'m Entry), Error> {
@@ -182,8 +209,14 @@ fn print_report(name: &str, report: &Report, options: &RunOptions, holes: usize)
         ));
     }
     let mut text = format!(
-        "{name}: {} CTAs of {} warps ran {} warp instructions; no rule was broken\n",
-        report.ctas, report.warps_per_cta, report.warp_instructions
+        "{name}: {} CTAs of {} warps ran {} warp instructions; {}\n",
+        report.ctas,
+        report.warps_per_cta,
+        report.warp_instructions,
+        match report.warnings.len() {
+            0 => "no rule was broken".to_owned(),
+            count => format!("{count} warnings"),
+        }
     );
     if options.counters {
         text += &report.to_string();

@@ -1,0 +1,270 @@
+//! Fits a device profile to measured times: least squares of the logarithms, kernel by kernel, by Levenberg and Marquardt's method.
+
+use super::contest::Round;
+use super::lengths;
+use super::sweep::{PlanTime, Record};
+use ferroflash::error::Error;
+use ferroflash::plan::cost::Coefficients;
+use ferroflash::plan::profile::{KernelCosts, Profile, estimated};
+use ferroflash::plan::work::{Fill, Merge, Work};
+use ferroflash::{Combine, PlanOptions, Planner, Problem, RowSelection, Splits};
+use nalgebra::{DMatrix, DVector};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Times up to so many times the best of their problem count in full; others the less the longer they are, as nobody would choose them.
+const NEAR: f64 = 1.25;
+/// The weight of a time that is far off.
+const WEIGHT_LEAST: f64 = 0.05;
+/// The weight of a time that was taken of a launch or a few.
+const WEIGHT_TRIAL: f64 = 0.5;
+/// How much the many splits of one problem count less than as many problems.
+const CROWDING: f64 = 0.35;
+/// Errors from which on they count in proportion, not squared.
+const ROBUST: f64 = 0.12;
+/// How strongly a coefficient is held to what the fit starts from, per hundred times.
+const RIDGE: f64 = 0.05;
+const STEPS_MOST: usize = 80;
+/// The least times that a kernel's coefficients are fitted to.
+const TIMES_LEAST: usize = 24;
+/// Coefficients that are the device's, not the kernel's.
+const SHARED: [&str; 5] = ["memory", "merge_launch", "merge_bytes", "merge_cta", "merge_width"];
+
+/// A measured time, and what took it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// What its kernel is estimated to cost before anything was measured.
+    prior: Coefficients,
+    work: Work,
+    us: f64,
+    weight: f64,
+    problem: usize,
+}
+
+/// A profile for a device, fitted to records.
+///
+/// # Errors
+/// Those of planning what the records name.
+pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
+    let device = planner.device();
+    let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
+    for (number, record) in records.iter().enumerate() {
+        let problem = record.problem()?;
+        let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
+        for time in record.times.iter().filter(|time| time.us.is_finite()) {
+            let Some((work, prior)) = work(planner, &problem, time, measured_fill(&problem)) else {
+                continue;
+            };
+            let over = NEAR * best / time.us;
+            let weight = if over >= 1.0 { 1.0 } else { (over * over).max(WEIGHT_LEAST) };
+            let weight = if time.round == Round::Trial { weight * WEIGHT_TRIAL } else { weight };
+            let key = (Profile::key(&time.entry), time.splits > 1);
+            samples.entry(key).or_default().push(Sample {
+                prior,
+                work,
+                us: time.us,
+                weight,
+                problem: number,
+            });
+        }
+    }
+    samples.values_mut().for_each(|samples| level(samples));
+    let shared = shared(&samples);
+    let fitted: Vec<((String, bool), Coefficients)> = samples
+        .into_par_iter()
+        .filter(|(_, samples)| samples.len() >= TIMES_LEAST)
+        .map(|(key, samples)| (key, fit_kernel(&samples, Some(&shared))))
+        .collect();
+    let mut kernels: BTreeMap<String, KernelCosts> = BTreeMap::new();
+    for ((name, is_split), coefficients) in fitted {
+        let costs = kernels.entry(name).or_default();
+        let place = if is_split { &mut costs.split } else { &mut costs.whole };
+        *place = Some(rounded(coefficients));
+    }
+    let seeds: BTreeSet<u64> = records.iter().map(|record| record.seed).collect();
+    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let problems: BTreeSet<(u64, u64)> = records.iter().map(|record| (record.seed, record.index)).collect();
+    let fitted_to = format!("{} problems of seeds {seeds}", problems.len());
+    Ok(Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to, kernels })
+}
+
+/// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
+pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
+    let plan = planner.plan(&record.problem().ok()?, &PlanOptions::new()).ok()?;
+    let is_it = |time: &&PlanTime| {
+        (time.entry.as_str(), time.splits, time.fused)
+            == (plan.kernel().entry.as_str(), plan.splits(), plan.is_fused())
+    };
+    let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
+    Some(record.times.iter().find(is_it)?.us / best - 1.0)
+}
+
+/// How full the sequences of a problem were when it was measured.
+fn measured_fill(problem: &Problem) -> Fill {
+    let Some(lengths) = lengths(problem) else { return Fill::FULL };
+    let keys = f64::from(problem.sizes().seqlen_k);
+    let mean = lengths.iter().copied().map(f64::from).sum::<f64>() / lengths.len() as f64 / keys;
+    let longest = lengths.iter().copied().max().map_or(1.0, f64::from) / keys;
+    Fill { mean, longest }
+}
+
+fn work(planner: &Planner, problem: &Problem, time: &PlanTime, fill: Fill) -> Option<(Work, Coefficients)> {
+    let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
+    let combine = if time.fused { Combine::Fused } else { Combine::Kernel };
+    let rows = RowSelection::Named(time.entry.clone());
+    let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
+    let plan = planner.plan(problem, &options).ok()?;
+    let prior = estimated(&plan.kernel().row, planner.device());
+    Some((plan.work(planner.device(), fill), prior))
+}
+
+/// Lessens the weights of the many times of one problem, and brings their mean square to 1.
+fn level(samples: &mut [Sample]) {
+    let mut counts: BTreeMap<usize, f64> = BTreeMap::new();
+    samples.iter().for_each(|sample| *counts.entry(sample.problem).or_default() += 1.0);
+    for sample in samples.iter_mut() {
+        sample.weight /= counts[&sample.problem].powf(CROWDING);
+    }
+    let mean = samples.iter().map(|sample| sample.weight * sample.weight).sum::<f64>() / samples.len() as f64;
+    samples.iter_mut().for_each(|sample| sample.weight /= mean.sqrt());
+}
+
+/// What memory and merging cost on the device: the median over the kernels that decode, which both bound.
+fn shared(samples: &BTreeMap<(String, bool), Vec<Sample>>) -> Coefficients {
+    let merges = |sample: &&Sample| sample.work.merge == Merge::Kernel && sample.work.tile_rows < 1.0;
+    let decoding: Vec<Coefficients> = samples
+        .par_iter()
+        .filter(|((_, is_split), samples)| *is_split && samples.iter().filter(merges).count() > 300)
+        .map(|(_, samples)| fit_kernel(samples, None))
+        .collect();
+    let mut values = Coefficients::START.to_vec();
+    for (i, value) in values.iter_mut().enumerate() {
+        let mut found: Vec<f64> = decoding.iter().map(|coefficients| coefficients.to_vec()[i]).collect();
+        found.sort_by(f64::total_cmp);
+        *value = found.get(found.len() / 2).copied().unwrap_or(*value);
+    }
+    Coefficients::from_slice(&values)
+}
+
+/// The coefficients of one kernel; those that are the device's as in `shared`, where that is known.
+fn fit_kernel(samples: &[Sample], shared: Option<&Coefficients>) -> Coefficients {
+    let mut start = samples.first().map_or(Coefficients::START, |sample| sample.prior).to_vec();
+    let mut free: Vec<usize> = (0..start.len()).collect();
+    if let Some(shared) = shared {
+        let is_shared = |i: &usize| SHARED.contains(&Coefficients::NAMES[*i]);
+        let values = shared.to_vec();
+        free.iter().filter(|i| is_shared(i)).for_each(|&i| start[i] = values[i]);
+        free.retain(|i| !is_shared(i));
+    }
+    let starts = [0.6, 1.6].map(|factor| {
+        let mut values = start.clone();
+        for (i, name) in Coefficients::NAMES.iter().enumerate() {
+            if ["start", "start_busy", "block", "block_busy"].contains(name) {
+                values[i] *= factor;
+            }
+        }
+        descend(samples, &start, values, &free)
+    });
+    let [(a, cost_a), (b, cost_b)] = starts;
+    Coefficients::from_slice(if cost_a <= cost_b { &a } else { &b })
+}
+
+/// Levenberg and Marquardt's descent in the logarithms of the free coefficients; returns where it ends, and the cost there.
+fn descend(samples: &[Sample], start: &[f64], from: Vec<f64>, free: &[usize]) -> (Vec<f64>, f64) {
+    let ridge = RIDGE * (samples.len() as f64 / 100.0).sqrt();
+    let at = |values: &[f64]| Coefficients::from_slice(values);
+    let error = |coefficients: &Coefficients, sample: &Sample| {
+        sample.weight * (coefficients.time_us(&sample.work) / sample.us).ln()
+    };
+    let held = |values: &[f64], i: usize| ridge * (values[i] / start[i]).ln();
+    let cost = |values: &[f64]| {
+        let coefficients = at(values);
+        let robust = |error: f64| ROBUST * ROBUST * 2.0 * ((1.0 + (error / ROBUST).powi(2)).sqrt() - 1.0);
+        samples.iter().map(|sample| robust(error(&coefficients, sample))).sum::<f64>()
+            + free.iter().map(|&i| held(values, i).powi(2)).sum::<f64>()
+    };
+    let (mut values, mut damping) = (from, 1e-2);
+    let mut least = cost(&values);
+    for _ in 0..STEPS_MOST {
+        let (normal, gradient) = normal_equations(samples, &values, free, &error, &held, ridge);
+        let mut improved = false;
+        for _ in 0..8 {
+            let mut damped = normal.clone();
+            for i in 0..free.len() {
+                damped[(i, i)] += damping * (normal[(i, i)] + 1e-6);
+            }
+            let Some(cholesky) = damped.cholesky() else {
+                damping *= 4.0;
+                continue;
+            };
+            let step = cholesky.solve(&gradient);
+            let mut next = values.clone();
+            for (&i, step) in free.iter().zip(step.iter()) {
+                next[i] = (next[i].ln() - step.clamp(-1.0, 1.0)).clamp(-9.0, 7.0).exp();
+            }
+            let found = cost(&next);
+            if found < least {
+                improved = least - found > 1e-5 * least;
+                (values, least) = (next, found);
+                damping = (damping / 3.0).max(1e-7);
+                break;
+            }
+            damping *= 4.0;
+        }
+        if !improved {
+            break;
+        }
+    }
+    (values, least)
+}
+
+/// JᵀJ and Jᵀe of the weighted errors, each discounted as the robust cost does, by differences.
+fn normal_equations(
+    samples: &[Sample],
+    values: &[f64],
+    free: &[usize],
+    error: &dyn Fn(&Coefficients, &Sample) -> f64,
+    held: &dyn Fn(&[f64], usize) -> f64,
+    ridge: f64,
+) -> (DMatrix<f64>, DVector<f64>) {
+    const STEP: f64 = 1e-4;
+    let here = Coefficients::from_slice(values);
+    let moved: Vec<Coefficients> = free
+        .iter()
+        .map(|&i| {
+            let mut moved = values.to_vec();
+            moved[i] *= 1.0 + STEP;
+            Coefficients::from_slice(&moved)
+        })
+        .collect();
+    let n = free.len();
+    let (mut normal, mut gradient) = (DMatrix::zeros(n, n), DVector::zeros(n));
+    let mut row = vec![0.0; n];
+    for sample in samples {
+        let at_here = error(&here, sample);
+        let discount = 1.0 / (1.0 + (at_here / ROBUST).powi(2)).sqrt();
+        for (slot, moved) in row.iter_mut().zip(&moved) {
+            *slot = (error(moved, sample) - at_here) / STEP;
+        }
+        for i in 0..n {
+            gradient[i] += discount * row[i] * at_here;
+            for j in 0..=i {
+                normal[(i, j)] += discount * row[i] * row[j];
+            }
+        }
+    }
+    for i in 0..n {
+        gradient[i] += ridge * held(values, free[i]);
+        normal[(i, i)] += ridge * ridge;
+        for j in 0..i {
+            normal[(j, i)] = normal[(i, j)];
+        }
+    }
+    (normal, gradient)
+}
+
+/// Four digits are as many as mean something.
+fn rounded(coefficients: Coefficients) -> Coefficients {
+    let round = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
+    Coefficients::from_slice(&coefficients.to_vec().into_iter().map(round).collect::<Vec<f64>>())
+}

@@ -1,0 +1,144 @@
+//! What every kernel takes for random problems, kept line by line in a file: regret is read off it, and device profiles are fitted to it.
+
+use super::Bench;
+use super::contest::{Entrant, Round};
+use super::draw::{self, Class};
+use ferroflash::error::Error;
+use ferroflash::plan::Plan;
+use ferroflash::problem::{Layout, Problem, Sizes};
+use kernels_gpu::row::Dtype;
+use serde::{Deserialize, Serialize};
+
+/// A trial this many times over the best is far enough off that more splits of the same kernel are not tried while they get slower.
+const HOPELESS_SHARE: f64 = 2.5;
+
+/// One problem, and what the plans for it take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The seed of the sweep.
+    pub seed: u64,
+    /// The problem's number in it.
+    pub index: u64,
+    /// What the problem is like.
+    pub class: Class,
+    /// Batch, query heads, KV heads, queries, keys, head_dim.
+    pub shape: [u32; 6],
+    /// Element type.
+    pub dtype: Dtype,
+    /// Whether under a causal mask.
+    pub causal: bool,
+    /// Whether with lengths on the device.
+    pub lengths: bool,
+    /// The tensors' layout.
+    pub layout: Layout,
+    /// The plan that was taken, then the others.
+    pub times: Vec<PlanTime>,
+    /// Plans whose output was wrong, by what names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<String>,
+}
+
+/// What a plan takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanTime {
+    /// The kernel.
+    pub entry: String,
+    /// Ranges of keys.
+    pub splits: u32,
+    /// Whether the splits are merged in the same launch.
+    pub fused: bool,
+    /// Device time of one launch, in microseconds.
+    pub us: f64,
+    /// How far it came, and so how exact its time is.
+    pub round: Round,
+}
+
+impl Record {
+    /// Nothing measured yet of problem number `index` of a seed.
+    pub fn new(problem: &Problem, (seed, index): (u64, u64)) -> Record {
+        let sizes = problem.sizes();
+        Record {
+            seed,
+            index,
+            class: Class::of(problem),
+            shape: [
+                sizes.batch,
+                sizes.heads_q,
+                sizes.heads_kv,
+                sizes.seqlen_q,
+                sizes.seqlen_k,
+                sizes.head_dim,
+            ],
+            dtype: problem.dtype(),
+            causal: problem.causal(),
+            lengths: problem.has_lengths(),
+            layout: problem.layout().unwrap_or_default(),
+            times: Vec::new(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// The problem.
+    ///
+    /// # Errors
+    /// Where a file holds one that is none.
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let [batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim] = self.shape;
+        let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+        let problem = Problem::new(sizes, self.dtype)?;
+        Ok(problem.with_layout(self.layout).with_causal(self.causal).with_lengths(self.lengths))
+    }
+
+    /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.
+    pub fn regret(&self) -> Option<f64> {
+        let best = self.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
+        let plan = self.times.first().filter(|time| time.us.is_finite())?;
+        Some((plan.us / best - 1.0).max(0.0))
+    }
+}
+
+impl Bench {
+    /// Measures problem number `index` of a seed with every plan for it.
+    ///
+    /// # Errors
+    /// Those of [`Bench::contest`].
+    pub fn sweep(&self, seed: u64, index: u64) -> Result<Record, Error> {
+        let problem = draw::problem(seed, index)?;
+        self.sweep_problem(&problem, (seed, index))
+    }
+
+    /// Measures a problem with every plan for it.
+    ///
+    /// # Errors
+    /// Those of [`Bench::contest`].
+    pub fn sweep_problem(&self, problem: &Problem, (seed, index): (u64, u64)) -> Result<Record, Error> {
+        let plans = self.attention().planner().contestants(problem)?;
+        let entrants = self.contest(&plans, &|at, tried| is_hopeless(&plans, at, tried))?;
+        let mut record = Record::new(problem, (seed, index));
+        for (plan, entrant) in plans.iter().zip(entrants) {
+            let Some(entrant) = entrant else { continue };
+            let (entry, splits, fused) = (plan.kernel().entry.clone(), plan.splits(), plan.is_fused());
+            if !entrant.check.passed() {
+                record.wrong.push(format!("{entry} {splits} splits fused {fused}: {:?}", entrant.check));
+            }
+            record.times.push(PlanTime { entry, splits, fused, us: entrant.time_us, round: entrant.round });
+        }
+        Ok(record)
+    }
+}
+
+/// Whether fewer splits of the same kernel, merged the same way, were far too slow, and more of them slower still.
+fn is_hopeless(plans: &[Plan], at: usize, tried: &[Option<Entrant>]) -> bool {
+    let same = |&i: &usize| {
+        plans[i].kernel().entry == plans[at].kernel().entry
+            && (plans[i].splits() == 1 || plans[i].is_fused() == plans[at].is_fused())
+            && plans[i].splits() < plans[at].splits()
+    };
+    if tried.len() > 1 && (0..at).rev().filter(same).take(1).any(|i| tried[i].is_none()) {
+        return true;
+    }
+    let best = tried.iter().flatten().map(|entrant| entrant.time_us).fold(f64::INFINITY, f64::min);
+    let times: Vec<f64> = (0..at).filter(same).filter_map(|i| Some(tried[i]?.time_us)).collect();
+    let [.., before, last] = times[..] else { return false };
+    last > before && last > HOPELESS_SHARE * best
+}

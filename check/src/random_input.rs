@@ -1,0 +1,163 @@
+//! Reproducible inputs: the same seed gives the same bits on every machine.
+
+use crate::reference::row_start;
+use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::rounding::narrow;
+use kernels_gpu::row::Dtype;
+
+/// How values are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InputKind {
+    /// Standard normal.
+    Random,
+    /// As trained models have them: one channel in sixteen of Q and K is 4 times the rest, one token in 32 another
+    /// 2 times, so that single keys dominate the softmax.
+    Outliers,
+    /// Every element of a tensor the same: 0.5 in Q, −0.25 in K, 0.75 in V, which no wrong scale or order of the tensors confuses.
+    Constant,
+    /// Zero.
+    Zero,
+    /// Standard normal, but one element each is NaN in the last key of the first KV head, in the value in the middle
+    /// of the last KV head, and in the first query row of the last head.
+    NotANumber,
+}
+
+impl InputKind {
+    /// The name in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            InputKind::Random => "random",
+            InputKind::Outliers => "outliers",
+            InputKind::Constant => "constant",
+            InputKind::Zero => "zero",
+            InputKind::NotANumber => "nan",
+        }
+    }
+}
+
+/// Q, K and V as bits of the problem's dtype in its layout. Gaps between strided rows are NaN.
+pub fn qkv(problem: &Problem, kind: InputKind, seed: u64) -> [Vec<u16>; 3] {
+    let mut random = Random::new(seed);
+    [TensorRole::Q, TensorRole::K, TensorRole::V].map(|role| tensor(problem, role, kind, &mut random))
+}
+
+/// A length for each sequence, 1 to seqlen_k, every one as likely.
+pub fn lengths(problem: &Problem, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    let seqlen_k = u64::from(problem.sizes().seqlen_k);
+    (0..problem.sizes().batch).map(|_| (1 + random.next_u64() % seqlen_k) as u32).collect()
+}
+
+/// Puts NaN in place of the keys and values behind each sequence's last.
+pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 3]) {
+    let sizes = problem.sizes();
+    for role in [TensorRole::K, TensorRole::V] {
+        for (batch, &length) in seqlens_k.iter().enumerate().take(sizes.batch as usize) {
+            for head in 0..sizes.heads_kv as usize {
+                for key in length.min(sizes.seqlen_k)..sizes.seqlen_k {
+                    let start = row_start(problem, role, [batch, head, key as usize]);
+                    qkv[role as usize][start..start + sizes.head_dim as usize].fill(nan(problem.dtype()));
+                }
+            }
+        }
+    }
+}
+
+fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {
+    let sizes = problem.sizes();
+    let (heads, rows) = match role {
+        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
+        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
+    };
+    let mut data = vec![nan(problem.dtype()); problem.len(role)];
+    for batch in 0..sizes.batch as usize {
+        for head in 0..heads as usize {
+            for row in 0..rows as usize {
+                let large_token = random.next_u64().is_multiple_of(32);
+                let start = row_start(problem, role, [batch, head, row]);
+                let poisoned = match role {
+                    TensorRole::K => head == 0 && row + 1 == rows as usize,
+                    TensorRole::Q => head + 1 == heads as usize && row == 0,
+                    // Where the mask hides it, its P is 0, and 0 · NaN must not reach O.
+                    TensorRole::V => head + 1 == heads as usize && row == rows as usize / 2,
+                    TensorRole::O => false,
+                };
+                for (channel, element) in data[start..][..sizes.head_dim as usize].iter_mut().enumerate() {
+                    let mut value = match kind {
+                        InputKind::Constant => constant(role),
+                        InputKind::Zero => 0.0,
+                        InputKind::Random | InputKind::Outliers | InputKind::NotANumber => random.normal(),
+                    };
+                    if kind == InputKind::Outliers && matches!(role, TensorRole::Q | TensorRole::K) {
+                        value *= if channel % 16 == 3 { 4.0 } else { 1.0 };
+                        value *= if large_token { 2.0 } else { 1.0 };
+                    }
+                    *element = narrow(problem.dtype(), value);
+                    if kind == InputKind::NotANumber && poisoned && channel == 1 {
+                        *element = nan(problem.dtype());
+                    }
+                }
+            }
+        }
+    }
+    data
+}
+
+fn constant(role: TensorRole) -> f64 {
+    match role {
+        TensorRole::Q => 0.5,
+        TensorRole::K => -0.25,
+        TensorRole::V | TensorRole::O => 0.75,
+    }
+}
+
+fn nan(dtype: Dtype) -> u16 {
+    narrow(dtype, f64::NAN)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random { state: seed }
+    }
+
+    /// One of 0 to `n` − 1.
+    pub(crate) fn below(&mut self, n: u32) -> u32 {
+        (self.next_u64() % u64::from(n)) as u32
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u32) as usize]
+    }
+
+    /// One of `least` to `most`, every magnitude as likely.
+    pub(crate) fn log_uniform(&mut self, least: u32, most: u32) -> u32 {
+        let share = (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let ratio = (f64::from(most) + 1.0) / f64::from(least);
+        ((f64::from(least) * ratio.powf(share)) as u32).clamp(least, most)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Sum of twelve uniform numbers less 6: normal enough, and without functions that differ between machines.
+    fn normal(&mut self) -> f64 {
+        let sum: u64 = (0..3).map(|_| self.next_u64()).map(sixteenths).sum();
+        sum as f64 / 65536.0 - 6.0
+    }
+}
+
+/// The four 16-bit numbers in a word, added up.
+fn sixteenths(word: u64) -> u64 {
+    (0..4).map(|part| word >> (16 * part) & 0xffff).sum()
+}

@@ -1,0 +1,424 @@
+//! What counts as correct: errors against the float64 reference, beside those of a plain implementation.
+//!
+//! O passes if its largest error is at most twice that of [`plain`] attention in the same dtype on the same input.
+//! Small outputs can be lucky: with few elements the plain error may be near zero by chance. So one unit in the last
+//! place of the largest output is always allowed, twice what rounding O to the dtype costs a perfect kernel.
+//!
+//! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
+
+use crate::reference::{Reference, keys, row_coordinates, row_start, visible_keys};
+use ferroflash::attention::HostTensors;
+use ferroflash::error::Error;
+use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::rounding::{narrow, widen};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use kernels_gpu::row::{Accumulation, Dtype};
+use rayon::prelude::*;
+
+/// Products summed by one mma before the accumulator is rounded.
+const MMA_DEPTH: usize = 16;
+
+/// How an O, and an LSE where there is one, compare with the reference.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Verdict {
+    /// Largest |out − reference|, over elements that are numbers in both.
+    pub max_error: f64,
+    /// Root of the mean squared error, over the same elements.
+    pub rms_error: f64,
+    /// Largest error that passes.
+    pub allowed: f64,
+    /// Largest error of [`plain`] on the same input.
+    pub plain_error: f64,
+    /// Where the largest error is, or the first element that is not finite where it should be or the other way
+    /// round: batch, head, row, element.
+    pub worst: [usize; 4],
+    /// Elements that are NaN or infinite in one and not in the other.
+    pub not_finite_mismatches: usize,
+    /// The same of LSE.
+    pub lse: Option<LseVerdict>,
+    /// Everything is within bounds.
+    pub passed: bool,
+}
+
+/// How an LSE compares with the reference.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct LseVerdict {
+    /// Largest |lse − reference|.
+    pub max_error: f64,
+    /// What is allowed in the row whose error takes the largest share of its bound.
+    pub allowed: f64,
+    /// That row: batch, head, row.
+    pub worst: [usize; 3],
+    /// Its error as a share of its bound.
+    pub worst_ratio: f64,
+    /// Rows that are NaN or infinite in one and not in the other.
+    pub not_finite_mismatches: usize,
+    /// Everything is within bounds.
+    pub passed: bool,
+}
+
+/// The bounds for one input: computed once, then used for as many kernels as there are.
+#[derive(Clone, Debug)]
+pub struct Tolerance {
+    plain_error: f64,
+    allowed: f64,
+    lse_allowed: Vec<f64>,
+}
+
+impl Verdict {
+    /// The share of the allowed error that was taken, of O or LSE, whichever is more: 1 is the limit.
+    pub fn ratio(&self) -> f64 {
+        if self.not_finite_mismatches > 0 || self.lse.is_some_and(|lse| lse.not_finite_mismatches > 0) {
+            return f64::INFINITY;
+        }
+        let o = if self.max_error > 0.0 { self.max_error / self.allowed } else { 0.0 };
+        self.lse.map_or(o, |lse| o.max(lse.worst_ratio))
+    }
+}
+
+/// The decisive numbers in one line.
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Verdict { max_error, rms_error, allowed, worst: [batch, head, row, element], .. } = self;
+        write!(f, "O max error {max_error:.2e} (allowed {allowed:.2e}), RMS {rms_error:.2e}")?;
+        write!(f, ", worst at batch {batch} head {head} row {row} element {element}")?;
+        if self.not_finite_mismatches > 0 {
+            write!(
+                f,
+                ", {} elements not finite where they should be or the reverse",
+                self.not_finite_mismatches
+            )?;
+        }
+        let Some(lse) = self.lse else { return Ok(()) };
+        let LseVerdict { max_error, allowed, worst: [batch, head, row], .. } = lse;
+        write!(
+            f,
+            "; LSE max error {max_error:.2e} (allowed {allowed:.2e} at batch {batch} head {head} row {row})"
+        )?;
+        if lse.not_finite_mismatches > 0 {
+            write!(f, ", {} rows not finite where they should be or the reverse", lse.not_finite_mismatches)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tolerance {
+    /// Computes the bounds that hold for kernels with this accumulation of Q·Kᵀ.
+    pub fn new(
+        problem: &Problem,
+        tensors: &HostTensors<'_>,
+        reference: &Reference,
+        accumulation: Accumulation,
+    ) -> Tolerance {
+        let plain = plain(problem, tensors, accumulation);
+        let dtype = problem.dtype();
+        let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
+        let plain_error = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
+        let largest = reference.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
+        let floor = 2.0 * unit_roundoff(dtype) * largest.max(smallest_normal(dtype));
+        let lse_allowed = lse_allowed(problem, tensors, &reference.lse, accumulation);
+        Tolerance { plain_error, allowed: f64::max(2.0 * plain_error, floor), lse_allowed }
+    }
+
+    /// Judges an output. `o` is bits in the problem's layout; `lse` is contiguous `[batch, heads_q, seqlen_q]`.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] where an output is not as long as the problem says.
+    pub fn judge(
+        &self,
+        problem: &Problem,
+        reference: &Reference,
+        o: &[u16],
+        lse: Option<&[f32]>,
+    ) -> Result<Verdict, Error> {
+        let o: Vec<f64> = o.iter().map(|&bits| widen(problem.dtype(), bits)).collect();
+        let lse: Option<Vec<f64>> = lse.map(|lse| lse.iter().map(|&lse| f64::from(lse)).collect());
+        self.judge_values(problem, reference, &o, lse.as_deref())
+    }
+
+    /// As [`Tolerance::judge`], for results that another program stored in whatever type.
+    ///
+    /// # Errors
+    /// Those of [`Tolerance::judge`].
+    pub fn judge_values(
+        &self,
+        problem: &Problem,
+        reference: &Reference,
+        o: &[f64],
+        lse: Option<&[f64]>,
+    ) -> Result<Verdict, Error> {
+        check_length("O", problem.o_len(), o.len())?;
+        let dtype = problem.dtype();
+        let pairs = o_indices(problem).map(|at| (o[at], reference.o[at]));
+        let errors = Errors::of(pairs, |expected| round(dtype, expected));
+        let lse = lse.map(|lse| self.judge_lse(problem, reference, lse)).transpose()?;
+        let o_passed = errors.not_finite_mismatches == 0 && errors.max_error <= self.allowed;
+        let head_dim = problem.sizes().head_dim as usize;
+        let [batch, head, row] = row_coordinates(problem, errors.worst / head_dim);
+        Ok(Verdict {
+            max_error: errors.max_error,
+            rms_error: errors.rms_error,
+            allowed: self.allowed,
+            plain_error: self.plain_error,
+            worst: [batch, head, row, errors.worst % head_dim],
+            not_finite_mismatches: errors.not_finite_mismatches,
+            lse,
+            passed: o_passed && lse.is_none_or(|lse| lse.passed),
+        })
+    }
+
+    fn judge_lse(&self, problem: &Problem, reference: &Reference, lse: &[f64]) -> Result<LseVerdict, Error> {
+        check_length("LSE", problem.lse_len(), lse.len())?;
+        let pairs = || lse.iter().copied().zip(reference.lse.iter().copied());
+        let errors = Errors::of(pairs(), |expected| expected);
+        // Rows that are not finite are counted in `errors`.
+        let ratio = |((out, expected), allowed): ((f64, f64), &f64)| {
+            let ratio = (out - expected).abs() / allowed;
+            if ratio.is_finite() { ratio } else { 0.0 }
+        };
+        let ratios = pairs().zip(&self.lse_allowed).map(ratio);
+        let (worst, ratio) =
+            ratios.enumerate().fold((0, 0.0), |max, row| if row.1 > max.1 { row } else { max });
+        Ok(LseVerdict {
+            max_error: errors.max_error,
+            allowed: self.lse_allowed[worst],
+            worst: row_coordinates(problem, worst),
+            worst_ratio: ratio,
+            not_finite_mismatches: errors.not_finite_mismatches,
+            passed: errors.not_finite_mismatches == 0 && ratio <= 1.0,
+        })
+    }
+}
+
+fn check_length(tensor: &'static str, expected: usize, got: usize) -> Result<(), Error> {
+    if expected == got { Ok(()) } else { Err(Error::WrongLength { tensor, expected, got }) }
+}
+
+/// Where O's elements lie in its buffer, in the order batch, head, row, element.
+fn o_indices(problem: &Problem) -> impl Iterator<Item = usize> {
+    let head_dim = problem.sizes().head_dim as usize;
+    (0..problem.lse_len()).flat_map(move |index| {
+        let start = row_start(problem, TensorRole::O, row_coordinates(problem, index));
+        start..start + head_dim
+    })
+}
+
+struct Errors {
+    max_error: f64,
+    rms_error: f64,
+    worst: usize,
+    not_finite_mismatches: usize,
+}
+
+impl Errors {
+    /// Compares outputs with what is expected. `rounded` is the expected value as the output's type holds it: past
+    /// its range, that is infinite.
+    fn of(pairs: impl Iterator<Item = (f64, f64)>, rounded: impl Fn(f64) -> f64) -> Errors {
+        let mut errors = Errors { max_error: 0.0, rms_error: 0.0, worst: 0, not_finite_mismatches: 0 };
+        let mut squares = 0.0;
+        let mut compared = 0_u64;
+        for (index, (out, expected)) in pairs.enumerate() {
+            let held = rounded(expected);
+            if !out.is_finite() || !held.is_finite() {
+                let same = out == held || (out.is_nan() && held.is_nan());
+                if !same && errors.not_finite_mismatches == 0 {
+                    errors.worst = index;
+                }
+                errors.not_finite_mismatches += usize::from(!same);
+                continue;
+            }
+            let error = (out - expected).abs();
+            if error > errors.max_error {
+                errors.max_error = error;
+                if errors.not_finite_mismatches == 0 {
+                    errors.worst = index;
+                }
+            }
+            squares += error * error;
+            compared += 1;
+        }
+        errors.rms_error = (squares / compared.max(1) as f64).sqrt();
+        errors
+    }
+}
+
+/// Half the distance between 1 and the next number.
+fn unit_roundoff(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F16 => f64::exp2(-11.0),
+        Dtype::Bf16 => f64::exp2(-8.0),
+    }
+}
+
+/// Below this the distance between numbers stays the same.
+fn smallest_normal(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F16 => f16::MIN_POSITIVE.to_f64(),
+        Dtype::Bf16 => bf16::MIN_POSITIVE.to_f64(),
+    }
+}
+
+fn round(dtype: Dtype, value: f64) -> f64 {
+    widen(dtype, narrow(dtype, value))
+}
+
+/// The largest LSE error allowed, one value a query row.
+///
+/// With a = scale · ‖q‖ · max ‖k‖, which bounds every score and every partial sum of one (Cauchy–Schwarz):
+/// - a sum of head_dim products in steps of 16 rounds head_dim / 16 times, at 2⁻²² of the partial sum each (tensor
+///   cores truncate); float16 accumulation at 2⁻¹⁰;
+/// - scale · log2(e) and the exponent's argument round at 2⁻²² of a score, four times in all;
+/// - exp2 and the logarithm are good to 2⁻²², and the rounding of row_sum grows with √seqlen_k;
+/// - the result rounds to float32 at 2⁻²³ of itself.
+///
+/// An error in the scores moves the LSE by no more than itself, as the LSE is a weighted mean of the scores plus
+/// an entropy.
+fn lse_allowed(
+    problem: &Problem,
+    tensors: &HostTensors<'_>,
+    lse: &[f64],
+    accumulation: Accumulation,
+) -> Vec<f64> {
+    let HostTensors { q, k, seqlens_k, .. } = *tensors;
+    let sizes = problem.sizes();
+    let steps = f64::from(sizes.head_dim) / MMA_DEPTH as f64;
+    let float = f64::exp2(-22.0);
+    let per_score = match accumulation {
+        Accumulation::F32 => (steps + 4.0) * float,
+        Accumulation::F16 => steps * f64::exp2(-10.0) + 4.0 * float,
+    };
+    let fixed = (4.0 + f64::from(sizes.seqlen_k).sqrt()) * float;
+    let dtype = problem.dtype();
+    let norm = |data: &[u16], role: TensorRole, at: [usize; 3]| {
+        let row = &data[row_start(problem, role, at)..][..sizes.head_dim as usize];
+        row.iter().map(|&bits| widen(dtype, bits).powi(2)).sum::<f64>().sqrt()
+    };
+    let k_norms: Vec<f64> = (0..(sizes.batch * sizes.heads_kv) as usize)
+        .map(|index| {
+            let (batch, head) = (index / sizes.heads_kv as usize, index % sizes.heads_kv as usize);
+            let norms =
+                (0..keys(problem, seqlens_k, batch)).map(|key| norm(k, TensorRole::K, [batch, head, key]));
+            // Keys with NaN or ∞ have no bound; rows that see them have no finite LSE.
+            norms.filter(|norm| norm.is_finite()).fold(0.0, f64::max)
+        })
+        .collect();
+    let of_row = |(index, lse): (usize, &f64)| {
+        let [batch, head, row] = row_coordinates(problem, index);
+        let k_norm = k_norms[batch * sizes.heads_kv as usize + head / problem.group() as usize];
+        let score = f64::from(problem.scale()) * norm(q, TensorRole::Q, [batch, head, row]) * k_norm;
+        let result = if lse.is_finite() { lse.abs() * float } else { 0.0 };
+        score * per_score + fixed + result
+    };
+    lse.iter().enumerate().map(of_row).collect()
+}
+
+/// Attention as a chain of same-dtype operations computes it: what the kernels' errors are measured against.
+///
+/// S accumulates in float32 (or in float16, rounded after every 16 products) and is scaled, then rounded to the
+/// dtype; softmax is float32; P is rounded to the dtype; P·V accumulates in float32; O is rounded to the dtype.
+///
+/// # Panics
+/// If a slice is shorter than the problem needs.
+pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumulation) -> Vec<f32> {
+    let HostTensors { q, k, v, seqlens_k, .. } = *tensors;
+    let sizes = problem.sizes();
+    let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);
+    let heads: Vec<Vec<f32>> = (0..sizes.batch as usize * heads_q)
+        .into_par_iter()
+        .map(|index| {
+            let (batch, head) = (index / heads_q, index % heads_q);
+            let load = |data: &[u16], role, head, rows| -> Vec<f32> {
+                let starts = (0..rows).map(|row| row_start(problem, role, [batch, head, row]));
+                starts.flat_map(|at| widen_slice(problem.dtype(), &data[at..at + head_dim])).collect()
+            };
+            let head_kv = head / problem.group() as usize;
+            let q = load(q, TensorRole::Q, head, seqlen_q);
+            let seqlen_k = keys(problem, seqlens_k, batch);
+            let k = load(k, TensorRole::K, head_kv, seqlen_k);
+            let v = load(v, TensorRole::V, head_kv, seqlen_k);
+            plain_head(problem, &q, &k, &v, accumulation)
+        })
+        .collect();
+    let mut o = vec![0.0; problem.o_len()];
+    for (at, value) in o_indices(problem).zip(heads.into_iter().flatten()) {
+        o[at] = value;
+    }
+    o
+}
+
+/// One head, all of whose tensors are contiguous.
+fn plain_head(problem: &Problem, q: &[f32], k: &[f32], v: &[f32], accumulation: Accumulation) -> Vec<f32> {
+    let dtype = problem.dtype();
+    let head_dim = problem.sizes().head_dim as usize;
+    let seqlen_k = k.len() / head_dim;
+    let mut k_transposed = vec![0.0; k.len()];
+    for (key, row) in k.chunks_exact(head_dim).enumerate() {
+        for (d, &value) in row.iter().enumerate() {
+            k_transposed[d * seqlen_k + key] = value;
+        }
+    }
+    let mut o = vec![0.0; q.len()];
+    o.par_chunks_mut(head_dim).zip(q.par_chunks(head_dim)).enumerate().for_each(|(row, (o, q))| {
+        let visible = visible_keys(problem, seqlen_k, row);
+        let mut s = vec![0.0; visible];
+        for (step, k_rows) in k_transposed.chunks((MMA_DEPTH * seqlen_k).max(1)).enumerate() {
+            for (d, k_row) in k_rows.chunks_exact(seqlen_k).enumerate() {
+                add_scaled(&mut s, q[step * MMA_DEPTH + d], &k_row[..visible]);
+            }
+            if accumulation == Accumulation::F16 {
+                round_slice(Dtype::F16, &mut s);
+            }
+        }
+        s.iter_mut().for_each(|s| *s *= problem.scale());
+        round_slice(dtype, &mut s);
+        softmax(&mut s);
+        round_slice(dtype, &mut s);
+        for (&p, v_row) in s.iter().zip(v.chunks_exact(head_dim)) {
+            add_scaled(o, p, v_row);
+        }
+        round_slice(dtype, o);
+    });
+    o
+}
+
+fn add_scaled(sum: &mut [f32], factor: f32, values: &[f32]) {
+    for (sum, &value) in sum.iter_mut().zip(values) {
+        *sum += factor * value;
+    }
+}
+
+fn softmax(s: &mut [f32]) {
+    let row_max = s.iter().fold(f32::NEG_INFINITY, |max, &s| max.max(s));
+    let mut row_sum = 0.0;
+    for s in s.iter_mut() {
+        *s = (*s - row_max).exp();
+        row_sum += *s;
+    }
+    for p in s.iter_mut() {
+        *p /= row_sum;
+    }
+}
+
+fn widen_slice(dtype: Dtype, bits: &[u16]) -> Vec<f32> {
+    match dtype {
+        Dtype::F16 => bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect(),
+        Dtype::Bf16 => bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect(),
+    }
+}
+
+/// Rounds every value to the dtype and back.
+fn round_slice(dtype: Dtype, values: &mut [f32]) {
+    match dtype {
+        Dtype::F16 => {
+            let mut rounded = vec![f16::ZERO; values.len()];
+            rounded.convert_from_f32_slice(values);
+            rounded.convert_to_f32_slice(values);
+        }
+        Dtype::Bf16 => {
+            for value in values {
+                *value = bf16::from_f32(*value).to_f32();
+            }
+        }
+    }
+}

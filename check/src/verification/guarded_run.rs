@@ -1,0 +1,212 @@
+//! One kernel on a device, with everything around its tensors watched.
+//!
+//! Q, K and V lie between bands of NaN, so that a read out of bounds shows in the output. O and LSE are NaN before
+//! the launch, so that an element not written shows, and lie between bands that must be unchanged after it.
+
+use crate::verification::{KernelRun, RunKernel};
+use ferroflash::attention::{Attention, DeviceTensors, Output};
+use ferroflash::device::{Buffer, Device, Element, StreamHandle};
+use ferroflash::error::Error;
+use ferroflash::plan::Plan;
+use ferroflash::problem::TensorRole;
+use ferroflash::workspace::Workspace;
+use std::sync::Arc;
+
+/// Bytes of a band: a whole block of 128 rows at head_dim 256.
+const BAND_BYTES: usize = 128 * 256 * 2;
+/// Every 16-bit and 32-bit float made of this byte is NaN, and none is the NaN that arithmetic gives.
+const BAND_BYTE: u8 = 0xff;
+
+impl RunKernel for Attention {
+    fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
+        let KernelRun { kernel, problem, options, .. } = *run;
+        let plan = self.planner().with_kernel(problem, kernel, options)?;
+        let tensors = GuardedTensors::new(self, &plan)?;
+        tensors.write_inputs([run.tensors.q, run.tensors.k, run.tensors.v])?;
+        if let Some(lengths) = run.tensors.seqlens_k {
+            tensors.write_lengths(lengths)?;
+        }
+        tensors.launch(self)?;
+        tensors.output()
+    }
+}
+
+/// The tensors of one plan on a device, and its workspace, each between two bands, for any number of launches.
+pub struct GuardedTensors {
+    plan: Plan,
+    device: Arc<dyn Device>,
+    inputs: [Guarded; 3],
+    seqlens_k: Option<Guarded>,
+    o: Guarded,
+    lse: Guarded,
+    /// None where the plan needs none.
+    workspace: Option<(Guarded, Workspace)>,
+}
+
+impl GuardedTensors {
+    /// Fresh tensors on the device of `attention`: NaN everywhere.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
+        let (device, problem) = (attention.device(), plan.problem());
+        let input = |role| Guarded::new::<u16>(device, problem.len(role));
+        let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
+        let workspace = || {
+            let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
+            let (address, bytes, stream) = (memory.address(), plan.workspace_bytes(), StreamHandle::DEFAULT);
+            // SAFETY: the memory is as long as the plan says, nobody else uses it, and it is kept beside the workspace.
+            let workspace = unsafe { Workspace::from_raw(device.as_ref(), address, bytes, stream)? };
+            Ok::<_, Error>((memory, workspace))
+        };
+        Ok(GuardedTensors {
+            plan: plan.clone(),
+            device: device.clone(),
+            inputs: [input(TensorRole::Q)?, input(TensorRole::K)?, input(TensorRole::V)?],
+            seqlens_k: problem.has_lengths().then(lengths).transpose()?,
+            o: Guarded::new::<u16>(device, problem.o_len())?,
+            lse: Guarded::new::<f32>(device, problem.lse_len())?,
+            workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
+        })
+    }
+
+    /// Copies Q, K and V, bits of the problem's dtype in its strides, to where they were before.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`]; what the driver reports.
+    pub fn write_inputs(&self, qkv: [&[u16]; 3]) -> Result<(), Error> {
+        for ((guarded, tensor), role) in self.inputs.iter().zip(qkv).zip(TensorRole::ALL) {
+            guarded.write(role.name(), tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the keys of each sequence; a plan without lengths takes none.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`]; what the driver reports.
+    pub fn write_lengths(&self, seqlens_k: &[u32]) -> Result<(), Error> {
+        let name = "the lengths of the sequences";
+        match &self.seqlens_k {
+            Some(guarded) => guarded.write(name, seqlens_k),
+            None => Err(Error::WrongLength { tensor: name, expected: 0, got: seqlens_k.len() }),
+        }
+    }
+
+    /// Makes O, LSE and their bands NaN again.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn poison_outputs(&self) -> Result<(), Error> {
+        self.o.buffer.fill(BAND_BYTE)?;
+        self.lse.buffer.fill(BAND_BYTE)
+    }
+
+    /// Starts the plan on these tensors, on the default stream; what reads them waits.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`] where they are on another device; what loading and launching report.
+    pub fn launch(&self, attention: &Attention) -> Result<(), Error> {
+        if !Arc::ptr_eq(attention.device(), &self.device) {
+            let available = "the tensors are on another device".to_owned();
+            return Err(Error::NoSuchKernel { wanted: self.plan.kernel().entry.clone(), available });
+        }
+        let [q, k, v] = &self.inputs;
+        let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), self.o.address())
+            .with_lse(Some(self.lse.address()))
+            .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address));
+        let stream = StreamHandle::DEFAULT;
+        // SAFETY: every buffer is on this device and as long as the plan says; they live until self is dropped, which
+        // frees them in the order of the default stream.
+        unsafe {
+            match &self.workspace {
+                None => attention.launch(&self.plan, &tensors, stream),
+                Some((_, workspace)) => attention.launch_in(&self.plan, &tensors, workspace, stream),
+            }
+        }
+    }
+
+    /// Q, K and V as they are now.
+    ///
+    /// # Errors
+    /// What the driver reports, also of launches before.
+    pub fn inputs(&self) -> Result<[Vec<u16>; 3], Error> {
+        let [q, k, v] = &self.inputs;
+        let read = |guarded: &Guarded| {
+            let mut elements = vec![0; guarded.elements];
+            guarded.buffer.read(guarded.at::<u16>(), &mut elements).map(|()| elements)
+        };
+        Ok([read(q)?, read(k)?, read(v)?])
+    }
+
+    /// O and LSE once the launches before have ended.
+    ///
+    /// # Errors
+    /// [`Error::GuardBand`] where something outside of them or of the workspace was written, [`Error::CounterNotZero`]; what the
+    /// driver reports, also of launches before.
+    pub fn output(&self) -> Result<Output, Error> {
+        let entry = self.plan.kernel().entry.as_str();
+        let output = Output::new(self.o.read(entry, "O", 0_u16)?, Some(self.lse.read(entry, "LSE", 0_f32)?));
+        if let Some((memory, workspace)) = &self.workspace {
+            let bytes = memory.read(entry, "the workspace", 0_u8)?;
+            if bytes[..workspace.counter_bytes() as usize].iter().any(|&byte| byte != 0) {
+                return Err(Error::CounterNotZero { entry: entry.to_owned() });
+            }
+        }
+        Ok(output)
+    }
+}
+
+/// A tensor between two bands.
+struct Guarded {
+    buffer: Buffer<dyn Device>,
+    elements: usize,
+}
+
+impl Guarded {
+    fn new<T: Element>(device: &Arc<dyn Device>, elements: usize) -> Result<Guarded, Error> {
+        let bytes = elements as u64 * size_of::<T>() as u64 + 2 * BAND_BYTES as u64;
+        let buffer = Buffer::new(device, bytes)?;
+        buffer.fill(BAND_BYTE)?;
+        Ok(Guarded { buffer, elements })
+    }
+
+    fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
+        let (expected, got) = (self.elements, elements.len());
+        if got != expected {
+            return Err(Error::WrongLength { tensor, expected, got });
+        }
+        self.buffer.write(self.at::<T>(), elements)
+    }
+
+    /// The tensor's first element, counted from the buffer's start.
+    fn at<T: Element>(&self) -> usize {
+        BAND_BYTES / size_of::<T>()
+    }
+
+    fn address(&self) -> u64 {
+        self.buffer.address() + BAND_BYTES as u64
+    }
+
+    /// The tensor, once both bands are found whole.
+    fn read<T: Element>(&self, entry: &str, tensor: &'static str, zero: T) -> Result<Vec<T>, Error> {
+        let mut band = vec![0_u8; BAND_BYTES];
+        let broken = |side, distance: usize| Error::GuardBand {
+            entry: entry.to_owned(),
+            tensor,
+            distance: distance as u64,
+            side,
+        };
+        self.buffer.read(0, &mut band)?;
+        if let Some(at) = band.iter().rposition(|&byte| byte != BAND_BYTE) {
+            return Err(broken("before", BAND_BYTES - at));
+        }
+        self.buffer.read(BAND_BYTES + self.elements * size_of::<T>(), &mut band)?;
+        if let Some(at) = band.iter().position(|&byte| byte != BAND_BYTE) {
+            return Err(broken("after", at));
+        }
+        let mut elements = vec![zero; self.elements];
+        self.buffer.read(self.at::<T>(), &mut elements)?;
+        Ok(elements)
+    }
+}

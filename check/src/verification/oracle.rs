@@ -1,0 +1,70 @@
+//! What is right for one problem, and how far a kernel may be from it: computed once, used for many kernels.
+
+use crate::reference::{Reference, reference_of};
+use crate::tolerance::{Tolerance, Verdict};
+use ferroflash::attention::{HostTensors, Output};
+use ferroflash::error::Error;
+use ferroflash::problem::Problem;
+use kernels_gpu::row::Accumulation;
+
+/// A problem with its inputs, its reference, and the bounds for kernels.
+pub struct Oracle {
+    /// The problem.
+    pub problem: Problem,
+    /// Q, K and V.
+    pub qkv: [Vec<u16>; 3],
+    /// Keys of each sequence, where the problem has lengths.
+    pub seqlens_k: Option<Vec<u32>>,
+    /// What is right.
+    pub reference: Reference,
+    tolerances: Vec<(Accumulation, Tolerance)>,
+}
+
+impl Oracle {
+    /// Computes the reference and the bounds for kernels with these accumulations.
+    pub fn new(
+        problem: &Problem,
+        qkv: [Vec<u16>; 3],
+        seqlens_k: Option<Vec<u32>>,
+        accumulations: &[Accumulation],
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Oracle {
+        let [q, k, v] = &qkv;
+        let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k.as_deref());
+        let reference = reference_of(problem, &tensors, progress);
+        let tolerances = accumulations
+            .iter()
+            .map(|&accumulation| (accumulation, Tolerance::new(problem, &tensors, &reference, accumulation)))
+            .collect();
+        Oracle { problem: *problem, qkv, seqlens_k, reference, tolerances }
+    }
+
+    /// Judges the output of a kernel with this accumulation, in the problem's layout.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`] where an output is not as long as the problem says.
+    ///
+    /// # Panics
+    /// If [`Oracle::new`] was not given this accumulation.
+    pub fn judge(&self, accumulation: Accumulation, output: &Output) -> Result<Verdict, Error> {
+        let tolerance = self.tolerance(accumulation);
+        tolerance.judge(&self.problem, &self.reference, &output.o, output.lse.as_deref())
+    }
+
+    /// Judges results that another program stored, in the problem's layout, as those of a kernel that accumulates in
+    /// float32.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`].
+    ///
+    /// # Panics
+    /// If [`Oracle::new`] was not given float32 accumulation.
+    pub fn judge_stored(&self, o: &[f64], lse: Option<&[f64]>) -> Result<Verdict, Error> {
+        self.tolerance(Accumulation::F32).judge_values(&self.problem, &self.reference, o, lse)
+    }
+
+    fn tolerance(&self, accumulation: Accumulation) -> &Tolerance {
+        let found = self.tolerances.iter().find(|(of, _)| *of == accumulation);
+        &found.expect("the oracle was asked for this accumulation").1
+    }
+}

@@ -1,0 +1,428 @@
+//! `ferroflash bench`: device time of kernels, side by side.
+
+use crate::bench_report::{self, Measurement, Report};
+use crate::bench_sim::{self, Simulated};
+use crate::device::parse_model;
+use crate::failure::Failure;
+use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
+use crate::regret::{self, RegretArgs};
+use crate::shape;
+use check::measure::{Bench, MeasureOptions, Measured};
+use clap::ValueEnum;
+use ferroflash::module::Library;
+use ferroflash::output_file::OutputFile;
+use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Problem, RowSelection, Sizes};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "Examples:
+  # the best kernel on a few usual shapes
+  ferroflash bench
+
+  # every kernel for one shape, with and without the causal mask, into a file
+  ferroflash bench --shape 4,32,32,4096,4096,64 --mask both --rows all --json bench.json
+
+  # two kernels against each other, each launch with cold caches
+  ferroflash bench --shape 2,32,8,2048,2048,128 --rows fwd_f16_d128_m128n64_w4s1c1,fwd_f16_d128_m64n64_w4s1c1 --cold
+
+  # decoding over caches that are filled to different lengths, with several numbers of splits
+  ferroflash bench --shape 8,32,8,1,8192,128 --lengths --splits auto,1,4,16
+
+  # the best kernels of this build against those of another
+  ferroflash bench --shape 32,32,32,512,512,64 --mask both --baseline before/ptx
+
+  # replays one by one, each when Enter is pressed
+  ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
+
+  # how far the plans for 300 random problems are from the best that the kernels can do; interrupted, it goes on
+  ferroflash bench --regret --seed 7 --keep regret.jsonl
+
+  # what each kernel executes, without a GPU
+  ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
+
+Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
+of a causal mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
+stands its share of what copies within the device reach in the same run. Every kernel's output is checked before.";
+
+/// Shapes measured where none is given: short, long, wide heads, very long.
+const USUAL_SHAPES: [[u32; 6]; 5] = [
+    [1, 8, 8, 512, 512, 64],
+    [2, 8, 8, 512, 512, 64],
+    [4, 32, 32, 4096, 4096, 64],
+    [4, 16, 16, 4096, 4096, 128],
+    [1, 16, 16, 16384, 16384, 128],
+];
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Batch, query heads, KV heads, queries, keys, head_dim; may be given several times [default: a few usual ones]
+    #[arg(long, value_name = "B,HQ,HKV,SQ,SKV,D", value_parser = shape::parse, num_args = 1..)]
+    shape: Vec<Sizes>,
+
+    /// The same as --mask causal
+    #[arg(long, conflicts_with = "mask")]
+    causal: bool,
+
+    /// Which masks to measure with
+    #[arg(long, value_enum, default_value_t = MaskName::Full)]
+    mask: MaskName,
+
+    /// Sequences have lengths of their own, 1 to SKV, the same in every run
+    #[arg(long)]
+    lengths: bool,
+
+    /// Element types, joined by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "f16")]
+    dtype: Vec<DtypeName>,
+
+    /// Kernels: best, all, or names joined by commas
+    #[arg(long, value_delimiter = ',', default_value = "best")]
+    rows: Vec<RowSelection>,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
+    #[arg(long, value_enum, default_value_t = L2Name::Default)]
+    l2: L2Name,
+
+    /// Timed replays of each kernel [default: 31]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    reps: Option<u32>,
+
+    /// Milliseconds of untimed replays before, so that the clocks are up [default: 200]
+    #[arg(long, value_name = "MS")]
+    warm_up: Option<u64>,
+
+    /// Rotate tensors through more than twice the L2 cache, so that every launch finds it cold
+    #[arg(long)]
+    cold: bool,
+
+    /// Have the kernels write LSE too, as the forward pass of a training library does
+    #[arg(long)]
+    lse: bool,
+
+    /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
+    /// a problem is done, write `turn DONE of REPS: PROBLEM` and wait for a line on standard input
+    #[arg(long)]
+    turns: bool,
+
+    /// Write device, method and results to a file too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Put the time of every replay into that file
+    #[arg(long, requires = "json")]
+    replays: bool,
+
+    /// Replace that file where it exists
+    #[arg(long)]
+    force: bool,
+
+    /// What runs the kernels
+    #[arg(long, value_enum, default_value_t = DeviceName::Cuda)]
+    device: DeviceName,
+
+    /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
+    #[arg(long, value_name = "FOLDER")]
+    ptx: Option<PathBuf>,
+
+    #[command(flatten)]
+    regret: RegretArgs,
+
+    /// Measure the kernels of this folder too, in turns with the others: those of an earlier build, for instance. What --rows and the
+    /// planner's options say is asked of each folder
+    #[arg(long, value_name = "FOLDER")]
+    baseline: Option<PathBuf>,
+
+    /// The device that the simulator stands for
+    #[arg(long, value_name = "MODEL", value_parser = parse_model, default_value = "l4")]
+    device_model: &'static DeviceModel,
+
+    /// Number of the GPU, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ordinal: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceName {
+    /// The GPU: device time
+    Cuda,
+    /// The simulator: instructions, wavefronts and bytes, exact on any machine, and no time
+    Sim,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum L2Name {
+    Default,
+    Persist,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MaskName {
+    Full,
+    Causal,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DtypeName {
+    F16,
+    Bf16,
+}
+
+/// Measures, prints a table a problem, and writes the file. A problem that cannot be measured is reported and the others go on;
+/// the command then fails.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let problems = problems(args)?;
+    if args.device == DeviceName::Sim
+        && let Some(option) = about_times(args)
+    {
+        return Err(Failure::NoTimes { option });
+    }
+    let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
+    if args.device == DeviceName::Sim {
+        let library = Library::find(args.ptx.as_deref())?;
+        check_names(&args.rows, &library)?;
+        let simulated =
+            Simulated { rows: &args.rows, plan: &args.plan, model: args.device_model, lse: args.lse };
+        return bench_sim::run(&problems, &simulated, library, file);
+    }
+    if args.regret.regret {
+        let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
+        let given = if args.shape.is_empty() { &[][..] } else { &problems };
+        return regret::run(&args.regret, &options, given, file);
+    }
+    let l2 = match args.l2 {
+        L2Name::Default => L2Policy::Default,
+        L2Name::Persist => L2Policy::Persist,
+    };
+    let mut bench = Bench::open(
+        &CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal).with_l2(l2),
+    )?;
+    check_names(&args.rows, bench.attention().library())?;
+    if let Some(folder) = &args.baseline {
+        bench.open_baseline(folder)?;
+        bench.baseline().map_or(Ok(()), |attention| check_names(&args.rows, attention.library()))?;
+    }
+    let default = MeasureOptions::default();
+    let options = MeasureOptions {
+        reps: args.reps.unwrap_or(default.reps),
+        cold: args.cold,
+        lse: args.lse,
+        warm_up: args.warm_up.map_or(default.warm_up, Duration::from_millis),
+        ..default
+    };
+    let mut report = Report::new(&bench, &options);
+    output::print(&bench_report::heading(&report));
+
+    let mut errors = Vec::new();
+    for problem in &problems {
+        let measurement = match measure(&bench, problem, args, &options) {
+            Ok(rows) => Measurement::new(problem, rows, report.copy_gbytes_per_s()),
+            Err(error) => {
+                let measurement = Measurement::failed(problem, &error);
+                // A single one is what the command ends with.
+                if problems.len() > 1 {
+                    output::say_error(&format!("{}: {error}", bench_report::title(problem)));
+                }
+                errors.push(error);
+                measurement
+            }
+        };
+        bench_report::table(&measurement).iter().for_each(|line| output::print(line));
+        report.results.push(measurement);
+    }
+    if let Some(mut file) = file {
+        file.write(report.to_json().as_bytes())?;
+        file.commit()?;
+    }
+    verdict(&report, errors)
+}
+
+fn verdict(report: &Report, mut errors: Vec<Error>) -> Result<(), Failure> {
+    let (failed, total) = (errors.len(), report.results.len());
+    if let (Some(error), 1) = (errors.pop(), total) {
+        return Err(error.into());
+    }
+    if failed > 0 {
+        return Err(Failure::Unmeasured { failed, total });
+    }
+    let rows = || report.results.iter().flat_map(|measurement| &measurement.rows);
+    match rows().filter(|row| !row.measured.check.passed()).count() {
+        0 => Ok(()),
+        failed => Err(Failure::Wrong { failed, total: rows().count() }),
+    }
+}
+
+/// An option that is given and is about times.
+fn about_times(args: &Args) -> Option<&'static str> {
+    [
+        ("--baseline", args.baseline.is_some()),
+        ("--cold", args.cold),
+        ("--l2", args.l2 == L2Name::Persist),
+        ("--regret", args.regret.regret),
+        ("--replays", args.replays),
+        ("--reps", args.reps.is_some()),
+        ("--turns", args.turns),
+        ("--warm-up", args.warm_up.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(option, is_given)| is_given.then_some(option))
+}
+
+/// Refuses a row that no kernel has before anything runs.
+fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> {
+    for row in rows {
+        let RowSelection::Named(name) = row else { continue };
+        if !library.kernels().iter().any(|kernel| kernel.entry == *name) {
+            let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+            let available = format!("there are {}", names.join(", "));
+            let source = Error::NoSuchKernel { wanted: name.clone(), available };
+            return Err(Failure::Argument { option: "--rows", source });
+        }
+    }
+    Ok(())
+}
+
+/// Every shape with every dtype and mask asked for, in this order; refuses what no kernel could compute before anything runs.
+fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
+    let usual = USUAL_SHAPES.map(|[batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]| Sizes {
+        batch,
+        heads_q,
+        heads_kv,
+        seqlen_q,
+        seqlen_k,
+        head_dim,
+    });
+    // The simulator takes seconds where a GPU takes microseconds.
+    let usual = if args.device == DeviceName::Sim { &usual[..2] } else { &usual[..] };
+    let shapes = if args.shape.is_empty() { usual } else { &args.shape };
+    let masks: &[bool] = match args.mask {
+        MaskName::Full if !args.causal => &[false],
+        MaskName::Full | MaskName::Causal => &[true],
+        MaskName::Both => &[false, true],
+    };
+    let mut problems = Vec::new();
+    for sizes in shapes {
+        for dtype in &args.dtype {
+            let dtype = match dtype {
+                DtypeName::F16 => Dtype::F16,
+                DtypeName::Bf16 => Dtype::Bf16,
+            };
+            let problem = Problem::new(*sizes, dtype)
+                .map_err(|source| Failure::Argument { option: "--shape", source })?;
+            problems
+                .extend(masks.iter().map(|&causal| problem.with_causal(causal).with_lengths(args.lengths)));
+        }
+    }
+    Ok(problems)
+}
+
+fn measure(
+    bench: &Bench,
+    problem: &Problem,
+    args: &Args,
+    options: &MeasureOptions,
+) -> Result<Vec<Measured>, Error> {
+    let plans_of = |attention| args.plan.distinct_plans(attention, problem, &args.rows);
+    let plans = plans_of(bench.attention())?;
+    let baseline_plans = bench.baseline().map(plans_of).transpose()?.unwrap_or_default();
+    let progress = Progress::new("measuring");
+    let title = bench_report::title(problem);
+    let mut measured =
+        bench.measure_beside_baseline(&plans, &baseline_plans, options, &mut |done, total| {
+            progress.set(done as usize, total as usize);
+            if args.turns {
+                output::print(&format!("turn {done} of {total}: {title}"));
+                // At the end of the input nobody else takes turns any more.
+                let _ = std::io::stdin().read_line(&mut String::new());
+            }
+        })?;
+    if !args.replays {
+        measured.iter_mut().for_each(|measured| measured.times_us.clear());
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> Args {
+        let words = std::iter::once("bench").chain(words.iter().copied());
+        Command::try_parse_from(words).map(|command| command.args).expect("parses")
+    }
+
+    #[test]
+    fn options_about_times_are_known_where_they_are_given() {
+        assert_eq!(about_times(&parsed(&["--lse", "--lengths", "--l2", "default"])), None);
+        for (words, option) in [
+            (&["--reps", "31"][..], "--reps"),
+            (&["--l2", "persist"], "--l2"),
+            (&["--json", "file", "--replays"], "--replays"),
+            (&["--cold"], "--cold"),
+            (&["--turns"], "--turns"),
+        ] {
+            assert_eq!(about_times(&parsed(words)), Some(option));
+        }
+    }
+
+    #[test]
+    fn shapes_dtypes_and_masks_multiply() {
+        let args =
+            parsed(&["--shape", "1,2,1,3,4,64", "5,2,2,6,7,32", "--dtype", "f16,bf16", "--mask", "both"]);
+        let problems = problems(&args).expect("valid");
+        assert_eq!(problems.len(), 2 * 2 * 2);
+        assert_eq!(
+            (problems[0].causal(), problems[1].causal(), problems[2].dtype()),
+            (false, true, Dtype::Bf16)
+        );
+        assert_eq!(problems[4].sizes().batch, 5);
+    }
+
+    #[test]
+    fn causal_is_a_mask_and_the_usual_shapes_are_valid() {
+        let problems = problems(&parsed(&["--causal"])).expect("valid");
+        assert_eq!(problems.len(), USUAL_SHAPES.len());
+        assert!(problems.iter().all(Problem::causal));
+        assert!(!super::problems(&parsed(&[])).expect("valid")[0].causal());
+    }
+
+    #[test]
+    fn a_shape_that_no_kernel_computes_is_misuse() {
+        let failure = problems(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
+        assert_eq!(failure.to_string(), "--shape: heads_q 3 is not a multiple of heads_kv 2");
+        assert_eq!(failure.exit_code(), crate::failure::EXIT_MISUSE);
+    }
+
+    #[test]
+    fn the_examples_name_kernels_of_the_table() {
+        let names = EXAMPLES.split([' ', ',', '\n']).filter(|word| word.starts_with("fwd_"));
+        let in_table = |name: &str| kernels_gpu::table::VARIANTS.iter().any(|variant| variant.entry == name);
+        assert_eq!(names.filter(|name| in_table(name)).count(), 2);
+    }
+
+    #[test]
+    fn replays_are_for_the_file() {
+        let words = ["bench", "--replays"];
+        assert!(Command::try_parse_from(words).is_err(), "without --json there is nowhere to put them");
+        let args = parsed(&["--replays", "--lse", "--json", "out.json"]);
+        assert!(args.replays && args.lse);
+    }
+
+    #[test]
+    fn rows_are_a_list() {
+        let rows = parsed(&["--rows", "best,fwd_x"]).rows;
+        assert_eq!(rows, [RowSelection::Best, RowSelection::Named("fwd_x".to_owned())]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Why a command ended without success, and the exit code that says so.
+
+use ferroflash::Error;
+
+/// A command that was given something impossible.
+pub(crate) const EXIT_MISUSE: u8 = 2;
+const EXIT_FAILED: u8 = 1;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The library refused or failed.
+    #[error(transparent)]
+    Library(#[from] Error),
+    /// The library refused what the command line says.
+    #[error("{option}: {source}")]
+    Argument {
+        /// The option.
+        option: &'static str,
+        /// The library's reason.
+        source: Error,
+    },
+    /// Neither one safetensors file nor three npy files.
+    #[error(
+        "--input takes one .safetensors file, or three .npy files for Q, K and V joined by commas, not {found:?}"
+    )]
+    Input {
+        /// What was given.
+        found: Vec<String>,
+    },
+    /// A row was chosen for a device that has none.
+    #[error("--{option} needs kernels, and {device} has none: give --device cuda")]
+    NoRows {
+        /// The option.
+        option: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// An option that is about times, on the simulator.
+    #[error("{option} needs a GPU: the simulator has no times")]
+    NoTimes {
+        /// The option.
+        option: &'static str,
+    },
+    /// There is no folder for the user's own files.
+    #[error("neither HOME nor XDG_CONFIG_HOME is set: name the profile's file with --output")]
+    NoHome,
+    /// Some of several problems could not be measured.
+    #[error("{failed} of {total} problems could not be measured: see the lines above")]
+    Unmeasured {
+        /// Problems that failed.
+        failed: usize,
+        /// Problems in all.
+        total: usize,
+    },
+    /// The results could not be shown.
+    #[error("stdout: {source}: the results are not complete")]
+    Stdout {
+        /// The system's reason.
+        source: &'static std::io::Error,
+    },
+    /// Outputs were wrong.
+    #[error("{failed} of {total} outputs are wrong: see the lines above")]
+    Wrong {
+        /// Outputs over their bounds.
+        failed: usize,
+        /// Outputs in all.
+        total: usize,
+    },
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Argument { .. }
+            | Failure::Input { .. }
+            | Failure::NoRows { .. }
+            | Failure::NoTimes { .. } => EXIT_MISUSE,
+            Failure::Library(_)
+            | Failure::NoHome
+            | Failure::Unmeasured { .. }
+            | Failure::Stdout { .. }
+            | Failure::Wrong { .. } => EXIT_FAILED,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The options that `run` and `verify` share: tensors and what is computed of them.
+
+use crate::failure::Failure;
+use clap::ValueEnum;
+use ferroflash::tensor_file::{self, Inputs, Options, Source};
+use ferroflash::{Dtype, Error, Layout, Problem};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// How to compute.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ProblemArgs {
+    /// Causal mask, aligned bottom-right: query i sees key j where j ≤ i + seqlen_k − seqlen_q
+    ///
+    /// `--causal=false` overrides a file that says causal.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) causal: Option<bool>,
+
+    /// Softmax scale [default: what the file says, else 1/√head_dim]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    scale: Option<f32>,
+
+    /// Order of the dimensions: bhsd is [batch, heads, seqlen, head_dim] [default: what the file says, else bhsd]
+    #[arg(long)]
+    layout: Option<LayoutName>,
+
+    /// Element type to compute in [default: that of the tensors; f16 for f32]
+    #[arg(long)]
+    dtype: Option<DtypeName>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayoutName {
+    Bhsd,
+    Bshd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DtypeName {
+    F16,
+    Bf16,
+}
+
+impl ProblemArgs {
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        self.layout.map(|name| match name {
+            LayoutName::Bhsd => Layout::Bhsd,
+            LayoutName::Bshd => Layout::Bshd,
+        })
+    }
+
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        self.dtype.map(|name| match name {
+            DtypeName::F16 => Dtype::F16,
+            DtypeName::Bf16 => Dtype::Bf16,
+        })
+    }
+
+    pub(crate) fn scaled(&self, problem: Problem) -> Result<Problem, Failure> {
+        match self.scale {
+            Some(scale) => {
+                problem.with_scale(scale).map_err(|source| Failure::Argument { option: "--scale", source })
+            }
+            None => Ok(problem),
+        }
+    }
+
+    /// Reads the files named in `--input`.
+    pub(crate) fn read(&self, input: &[String]) -> Result<Inputs, Failure> {
+        let mut options = Options::default();
+        (options.layout, options.dtype) = (self.layout(), self.dtype());
+        (options.scale, options.causal) = (self.scale, self.causal);
+        tensor_file::read(&source(input)?, &options).map_err(|error| match error {
+            Error::InvalidScale { scale }
+                if self.scale == Some(scale) || self.scale.is_some_and(f32::is_nan) =>
+            {
+                Failure::Argument { option: "--scale", source: error }
+            }
+            error => error.into(),
+        })
+    }
+}
+
+fn source(input: &[String]) -> Result<Source, Failure> {
+    let is_npy = |path: &str| Path::new(path).extension().is_some_and(|extension| extension == "npy");
+    match input {
+        [file] if !is_npy(file) => Ok(Source::Safetensors(PathBuf::from(file))),
+        [q, k, v] if [q, k, v].into_iter().all(|path| is_npy(path)) => {
+            Ok(Source::Npy { q: q.into(), k: k.into(), v: v.into() })
+        }
+        _ => Err(Failure::Input { found: input.to_vec() }),
+    }
+}
+
+/// A problem in words, for people.
+pub(crate) fn describe(problem: &Problem) -> String {
+    let sizes = problem.sizes();
+    format!(
+        "batch {} heads {}/{} seqlen {}×{} head_dim {} {} {}{}",
+        sizes.batch,
+        sizes.heads_q,
+        sizes.heads_kv,
+        sizes.seqlen_q,
+        sizes.seqlen_k,
+        sizes.head_dim,
+        problem.dtype().name(),
+        if problem.causal() { "causal" } else { "full" },
+        if problem.has_lengths() { " lengths" } else { "" },
+    )
+}
+
+/// A problem for machines.
+pub(crate) fn to_json(problem: &Problem) -> Value {
+    let sizes = problem.sizes();
+    json!({
+        "batch": sizes.batch,
+        "heads_q": sizes.heads_q,
+        "heads_kv": sizes.heads_kv,
+        "seqlen_q": sizes.seqlen_q,
+        "seqlen_k": sizes.seqlen_k,
+        "head_dim": sizes.head_dim,
+        "dtype": problem.dtype().name(),
+        "causal": problem.causal(),
+        "lengths": problem.has_lengths(),
+        "scale": problem.scale(),
+    })
+}

@@ -1,0 +1,106 @@
+//! `ferroflash run`: attention on tensors from a file.
+
+use crate::device::DeviceArgs;
+use crate::failure::Failure;
+use crate::input::{ProblemArgs, describe, to_json};
+use crate::output;
+use crate::plan_args::parse_splits;
+use ferroflash::output_file::OutputFile;
+use ferroflash::tensor_file::{self, Inputs};
+use ferroflash::{HostTensors, PlanOptions, Splits};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Instant;
+
+const EXAMPLES: &str = "Examples:
+  # q, k and v in one file; O into another, under the name o
+  ferroflash run --input qkv.safetensors --output o.safetensors
+
+  # NumPy arrays of shape [batch, seqlen, heads, head_dim], causal, with the log-sum-exp
+  ferroflash run --input q.npy,k.npy,v.npy --layout bshd --causal --lse --output o.safetensors
+
+  # a KV cache of which each sequence has filled another part
+  ferroflash run --input decode.safetensors --lengths 812,37,4096 --output o.safetensors
+
+Tensors are f16, bf16 or f32, of 4 dimensions; heads of Q may be a multiple of
+those of K and V (GQA). head_dim is 32, 64, 96, 128 or 256. The output appears
+whole or not at all.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A .safetensors file with q, k and v, or three .npy files joined by commas
+    #[arg(long, value_delimiter = ',', required = true, value_name = "FILES")]
+    input: Vec<String>,
+
+    /// File for O: .safetensors, or .npy for O alone
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Write the log-sum-exp of every query row too, as lse
+    #[arg(long)]
+    lse: bool,
+
+    /// Replace the output file where it exists
+    #[arg(long)]
+    force: bool,
+
+    /// Say what was done as one line of JSON on stdout
+    #[arg(long)]
+    json: bool,
+
+    /// Keys of each sequence, one for each batch entry, joined by commas: what lies behind them is not read
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    lengths: Option<Vec<u32>>,
+
+    /// Ranges that the keys are split into: auto, or at most so many
+    #[arg(long, value_name = "auto|N", value_parser = parse_splits, conflicts_with = "split_size")]
+    splits: Option<Splits>,
+
+    /// Keys of a range: the result then does not depend on the batch that a sequence came in
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
+    split_size: Option<u32>,
+
+    #[command(flatten)]
+    problem: ProblemArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    tensor_file::check_output(&args.output, args.lse)
+        .map_err(|source| Failure::Argument { option: "--output", source })?;
+    let file = OutputFile::create(&args.output, args.force)?;
+    let inputs = args.problem.read(&args.input)?;
+    let problem = &inputs.problem.with_lengths(args.lengths.is_some());
+    if let Some(lengths) = &args.lengths {
+        problem.check_lengths(lengths).map_err(|source| Failure::Argument { option: "--lengths", source })?;
+    }
+    let splits = args.split_size.map_or(args.splits.unwrap_or_default(), Splits::Size);
+    let options = PlanOptions { splits, ..PlanOptions::new() };
+    let engine = args.device.open()?;
+
+    let start = Instant::now();
+    let Inputs { q, k, v, .. } = &inputs;
+    let tensors = HostTensors::new(q, k, v).with_seqlens_k(args.lengths.as_deref());
+    let result = engine.forward(problem, &options, &tensors, args.lse)?;
+    let time_s = start.elapsed().as_secs_f64();
+    tensor_file::write(file, problem, inputs.layout, &result.o, result.lse.as_deref())?;
+
+    let path = args.output.display().to_string();
+    if args.json {
+        output::print_json(&json!({
+            "output": path,
+            "device": engine.name(),
+            "problem": to_json(problem),
+            "lse": args.lse,
+            "time_s": time_s,
+        }));
+    } else {
+        let tensors = if args.lse { "O and LSE" } else { "O" };
+        let (what, ms) = (describe(problem), time_s * 1e3);
+        output::print(&format!("{path}: {tensors} of {what}, computed in {ms:.1} ms with copies"));
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! `ferroflash verify`: kernels against the float64 reference.
+
+use crate::device::{DeviceArgs, Engine};
+use crate::failure::Failure;
+use crate::input::{ProblemArgs, describe, to_json};
+use crate::memory;
+use crate::output::{self, Progress};
+use crate::plan_args::PlanArgs;
+use crate::shape;
+use crate::verify_grid;
+use check::random_input::{self, InputKind};
+use check::tolerance::Verdict;
+use check::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
+use clap::ValueEnum;
+use ferroflash::tensor_file::Inputs;
+use ferroflash::{Attention, Dtype, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes};
+use kernels_gpu::row::Accumulation;
+use serde_json::json;
+use std::sync::Arc;
+
+const EXAMPLES: &str = "Examples:
+  # real tensors; where the file holds o and lse, these are compared too
+  ferroflash verify --input tests/data/minilm_layer2.safetensors
+
+  # every kernel that fits one shape, on random tensors with outliers
+  ferroflash verify --shape 1,8,2,199,513,128 --causal --rows all --input-kind outliers
+
+  # the GPU against the simulator
+  ferroflash verify --shape 1,4,2,199,257,64 --rows all --compare-simulator
+
+  # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
+  ferroflash verify --grid odd --rows all --repeats 250
+
+Correct means: the largest error of O is at most twice that of plain attention
+in the same dtype on the same input, and LSE is within float32's rounding.
+Exit code 1 where anything is not.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["input", "shape", "grid"])))]
+pub(crate) struct Args {
+    /// A .safetensors file with q, k and v (and o and lse to compare with), or three .npy files joined by commas
+    #[arg(long, value_delimiter = ',', value_name = "FILES")]
+    input: Vec<String>,
+
+    /// Generated tensors: batch, query heads, KV heads, queries, keys, head_dim
+    #[arg(long, value_parser = shape::parse, value_name = "B,HQ,HKV,SQ,SKV,D")]
+    shape: Option<Sizes>,
+
+    /// A set of generated problems for every kernel
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "scale", "layout", "dtype", "input_kind"])]
+    grid: Option<GridName>,
+
+    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
+    #[arg(long, value_name = "best|all|NAME")]
+    rows: Option<RowSelection>,
+
+    /// Seed of generated tensors
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Distribution of generated tensors
+    #[arg(long, value_enum, default_value_t = KindName::Random, conflicts_with = "input")]
+    input_kind: KindName,
+
+    /// Sequences of generated tensors have lengths of their own, from the seed; behind each lies NaN
+    #[arg(long, conflicts_with_all = ["input", "grid"])]
+    lengths: bool,
+
+    /// Run each kernel so many times more: every output must be equal to the first in every bit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) repeats: usize,
+
+    /// Run each kernel on the simulator too: O must agree but for the order in which hardware adds
+    #[arg(long, conflicts_with = "grid")]
+    compare_simulator: bool,
+
+    /// Results as one line of JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    #[command(flatten)]
+    problem: ProblemArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum GridName {
+    /// A few small problems that reach every branch
+    Quick,
+    /// Every pair of the lengths 1, 17, 63, 65, 127, 199, 513, 1023, with GQA ratios, masks and layouts
+    Odd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindName {
+    /// Standard normal
+    Random,
+    /// A few channels and tokens much larger than the rest, as trained models have them
+    Outliers,
+    /// A key and a query with NaN, which must stay in the rows that see them
+    Nan,
+}
+
+/// One output and what is thought of it.
+struct Judged {
+    name: String,
+    verdict: Verdict,
+    /// The first repeated run that differed, where one did.
+    differs_at: Option<usize>,
+    /// How it compares with the simulator's, where that was asked for.
+    agreement: Option<Agreement>,
+}
+
+impl Judged {
+    fn passed(&self) -> bool {
+        let agrees = self.agreement.is_none_or(|agreement| agreement.passed);
+        self.verdict.passed && self.differs_at.is_none() && agrees
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(grid) = args.grid {
+        let engine = args.device.open()?;
+        return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
+    }
+    let (inputs, seqlens_k) = match args.shape {
+        Some(sizes) => args.generate(sizes)?,
+        None => (args.problem.read(&args.input)?, None),
+    };
+    let seqlens_k = seqlens_k.as_deref();
+    let engine = args.device.open()?;
+    let judged = match &engine {
+        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs, seqlens_k)?,
+        Engine::Reference => args.judge_reference(&engine, &inputs, seqlens_k)?,
+    };
+    args.report(&engine, &inputs.problem, &judged);
+    let failed = judged.iter().filter(|judged| !judged.passed()).count();
+    if failed > 0 { Err(Failure::Wrong { failed, total: judged.len() }) } else { Ok(()) }
+}
+
+impl Args {
+    /// Tensors, and the keys of each sequence where they have lengths.
+    fn generate(&self, sizes: Sizes) -> Result<(Inputs, Option<Vec<u32>>), Failure> {
+        let layout = self.problem.layout().unwrap_or_default();
+        let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
+        let problem = Problem::new(sizes, dtype)
+            .map_err(|source| Failure::Argument { option: "--shape", source })?
+            .with_layout(layout)
+            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_lengths(self.lengths);
+        let problem = self.problem.scaled(problem)?;
+        memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
+        let kind = match self.input_kind {
+            KindName::Random => InputKind::Random,
+            KindName::Outliers => InputKind::Outliers,
+            KindName::Nan => InputKind::NotANumber,
+        };
+        let mut qkv = random_input::qkv(&problem, kind, self.seed);
+        let seqlens_k = self.lengths.then(|| random_input::lengths(&problem, self.seed));
+        if let Some(seqlens_k) = &seqlens_k {
+            random_input::poison_behind(&problem, seqlens_k, &mut qkv);
+        }
+        Ok((Inputs::new(problem, layout, qkv), seqlens_k))
+    }
+
+    fn judge_kernels(
+        &self,
+        attention: &Attention,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
+        let problem = &inputs.problem;
+        let rows = self.rows.clone().unwrap_or_default();
+        let mut plans = Vec::new();
+        for options in self.plan.options(&rows) {
+            plans.extend(attention.plans(problem, &options)?.into_iter().map(|plan| (plan, options.clone())));
+        }
+        let mut accumulations: Vec<Accumulation> =
+            plans.iter().map(|(plan, _)| plan.kernel().row.acc).collect();
+        accumulations.push(Accumulation::F32);
+        accumulations.sort_unstable();
+        accumulations.dedup();
+        let oracle = oracle(inputs, seqlens_k, &accumulations);
+        let simulator =
+            if self.compare_simulator { Some(self.device.simulator_like(attention)?) } else { None };
+        let mut judged = stored(inputs, &oracle)?;
+        for (plan, options) in &plans {
+            let kernel = &Arc::new(plan.kernel().clone());
+            let Inputs { q, k, v, .. } = inputs;
+            let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k);
+            let run_on = |on: &Attention| on.run(&KernelRun { kernel, problem, options, tensors });
+            let run = || run_on(attention);
+            let output = run()?;
+            let agreement = match &simulator {
+                Some(simulator) => {
+                    let (head_dim, acc) = (kernel.row.head_dim, kernel.row.acc);
+                    Some(Agreement::new(problem.dtype(), head_dim, acc, &output, &run_on(simulator)?))
+                }
+                None => None,
+            };
+            let splits = match plan.splits() {
+                1 => String::new(),
+                splits => format!(" in {splits} splits"),
+            };
+            judged.push(Judged {
+                name: format!("{}{splits}", kernel.entry),
+                verdict: oracle.judge(kernel.row.acc, &output)?,
+                differs_at: if self.repeats > 0 { first_difference(self.repeats, run)? } else { None },
+                agreement,
+            });
+        }
+        Ok(judged)
+    }
+
+    fn judge_reference(
+        &self,
+        engine: &Engine,
+        inputs: &Inputs,
+        seqlens_k: Option<&[u32]>,
+    ) -> Result<Vec<Judged>, Failure> {
+        if !matches!(self.rows, None | Some(RowSelection::Best)) {
+            return Err(Failure::NoRows { option: "rows", device: engine.name() });
+        }
+        if inputs.stored_o.is_none() {
+            output::say(
+                "the CPU computes the reference itself: this compares only its rounding to the dtype",
+            );
+        }
+        let oracle = oracle(inputs, seqlens_k, &[Accumulation::F32]);
+        let mut judged = stored(inputs, &oracle)?;
+        let Inputs { q, k, v, .. } = inputs;
+        let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k);
+        let result = engine.forward(&inputs.problem, &PlanOptions::new(), &tensors, true)?;
+        let verdict = oracle.judge(Accumulation::F32, &result)?;
+        judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None, agreement: None });
+        Ok(judged)
+    }
+
+    fn report(&self, engine: &Engine, problem: &Problem, judged: &[Judged]) {
+        if self.json {
+            let results = judged.iter().map(|judged| {
+                json!({
+                    "name": judged.name,
+                    "passed": judged.passed(),
+                    "verdict": judged.verdict,
+                    "repeats": self.repeats,
+                    "differs_at": judged.differs_at,
+                    "agreement": judged.agreement,
+                })
+            });
+            output::print_json(&json!({
+                "device": engine.name(),
+                "problem": to_json(problem),
+                "passed": judged.iter().all(Judged::passed),
+                "results": results.collect::<Vec<_>>(),
+            }));
+            return;
+        }
+        output::print(&describe(problem));
+        for judged in judged {
+            let repeats = match judged.differs_at {
+                Some(at) => format!("; run {at} differs from the first"),
+                None if self.repeats > 0 => format!("; {} runs bitwise equal", self.repeats),
+                None => String::new(),
+            };
+            let passed = output::passed(judged.passed());
+            let agreement = judged.agreement.map_or(String::new(), |agreement| format!("; {agreement}"));
+            output::print(&format!("{passed} {}: {}{repeats}{agreement}", judged.name, judged.verdict));
+        }
+    }
+}
+
+fn oracle(inputs: &Inputs, seqlens_k: Option<&[u32]>, accumulations: &[Accumulation]) -> Oracle {
+    let progress = Progress::new("float64 reference");
+    let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
+    let seqlens_k = seqlens_k.map(<[u32]>::to_vec);
+    Oracle::new(&inputs.problem, qkv, seqlens_k, accumulations, &|done, total| progress.set(done, total))
+}
+
+/// What the file itself says of O and LSE, judged as if a kernel had computed it.
+fn stored(inputs: &Inputs, oracle: &Oracle) -> Result<Vec<Judged>, Error> {
+    let Some(o) = &inputs.stored_o else { return Ok(Vec::new()) };
+    let verdict = oracle.judge_stored(o, inputs.stored_lse.as_deref())?;
+    Ok(vec![Judged { name: "stored o".to_owned(), verdict, differs_at: None, agreement: None }])
+}

@@ -1,0 +1,73 @@
+//! The kernels of one dtype and head_dim that a device runs, with what they cost there.
+
+use super::PlanOptions;
+use super::Splits;
+use super::cost::Coefficients;
+use super::profile::{self, Profile};
+use crate::device::DeviceInfo;
+use crate::module;
+use crate::occupancy;
+use crate::problem::Problem;
+use kernels_gpu::geometry;
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::{Isa, Row, Schedule};
+use std::sync::Arc;
+
+/// A kernel that the device runs.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) kernel: Arc<Kernel>,
+    /// CTAs of it that an SM holds at a time, at least 1.
+    pub(super) resident_ctas: u32,
+    /// What it costs without splits of the keys, and with several.
+    pub(super) costs: [Coefficients; 2],
+}
+
+impl Candidate {
+    pub(super) fn new(kernel: &Arc<Kernel>, device: &DeviceInfo, profile: Option<&Profile>) -> Candidate {
+        let measured = profile.map(|profile| profile.costs(kernel)).unwrap_or_default();
+        let estimated = profile::estimated(&kernel.row, device);
+        let whole = measured.whole.unwrap_or(estimated);
+        Candidate {
+            kernel: kernel.clone(),
+            resident_ctas: resident_ctas(kernel, device),
+            costs: [whole, measured.split.unwrap_or(whole)],
+        }
+    }
+
+    /// What it costs with so many splits.
+    pub(super) fn coefficients(&self, splits: u32) -> &Coefficients {
+        &self.costs[usize::from(splits > 1)]
+    }
+}
+
+/// CTAs of a kernel that an SM holds at a time, at least 1: by shared memory, threads, and the registers that ptxas reported for the
+/// nearest architecture, or their estimate. A kernel with wgmma starts with all that its CTAs leave each other, to share them out.
+fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
+    let reported =
+        kernel.resources.iter().filter_map(|(arch, found)| Some((module::sm_of(arch)?, found.registers)));
+    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
+    let estimate = || match kernel.row.isa {
+        Isa::Mma => geometry::registers_estimate(&kernel.row),
+        Isa::Wgmma => geometry::registers_at_start(&kernel.row),
+    };
+    let registers = nearest.map_or_else(estimate, |(_, registers)| registers);
+    occupancy::resident_ctas(device, kernel.threads, registers, kernel.smem_bytes)
+}
+
+/// Whether a row can do what is asked.
+pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
+    let is_split = row.schedule == Schedule::Split;
+    options.schedule.is_none_or(|schedule| schedule == row.schedule)
+        && (is_split || (options.splits == Splits::Auto && !problem.has_lengths()))
+}
+
+/// Blocks of query rows of all heads and batch entries; of what no kernel of the row computes, more than any plan takes.
+pub(super) fn tiles(row: &Row, problem: &Problem) -> u64 {
+    let sizes = problem.sizes();
+    let packed_rows = u64::from(sizes.seqlen_q) * u64::from(problem.group());
+    if packed_rows > u64::from(u32::MAX) || geometry::rows_of_block(row, problem.group()) == 0 {
+        return u64::MAX;
+    }
+    geometry::tiles(row, sizes.batch, sizes.heads_q, problem.group(), sizes.seqlen_q)
+}

@@ -1,0 +1,188 @@
+//! What a way to compute a problem is estimated to take, and the choice among all of them.
+
+use super::candidate::{Candidate, tiles};
+use super::reason::{Estimate, Trace};
+use super::splitting::Splitting;
+use super::tensors::obstacle;
+use super::work::{Fill, Merge, Work};
+use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
+use crate::device::DeviceInfo;
+use crate::error::Error;
+use crate::problem::Problem;
+use kernels_gpu::geometry;
+use kernels_gpu::row::{Isa, Schedule};
+
+/// What is chosen for: a problem, what was asked for, a device.
+#[derive(Clone, Copy)]
+pub(super) struct Choosing<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) options: &'a PlanOptions,
+    pub(super) device: &'a DeviceInfo,
+    /// Whether there is a kernel that merges splits.
+    pub(super) merges_splits: bool,
+    /// Where the kernels are, for messages.
+    pub(super) origin: &'a str,
+}
+
+/// A way to compute a problem, and the time that it is estimated to take.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    pub(super) candidate: &'a Candidate,
+    pub(super) splitting: Splitting,
+    pub(super) merge: Merge,
+    pub(super) us: f64,
+}
+
+/// What one candidate is estimated to take for one problem, in the cases that lengths leave open.
+pub(super) struct Estimates<'a> {
+    candidate: &'a Candidate,
+    tiles: u64,
+    /// The first is the usual one.
+    cases: [Option<Work>; 3],
+}
+
+impl<'a> Estimates<'a> {
+    pub(super) fn new(problem: &Problem, candidate: &'a Candidate, device: &DeviceInfo) -> Estimates<'a> {
+        let row = &candidate.kernel.row;
+        let place = (device, candidate.resident_ctas);
+        let cases = Fill::expected(problem).map(|fill| fill.map(|fill| Work::new(problem, row, place, fill)));
+        Estimates { candidate, tiles: tiles(row, problem), cases }
+    }
+
+    /// The time of the kernel. Cases are weighed by ratios: a plan that takes twice as long in one may take half as long in another.
+    fn kernel_us(&mut self, splitting: Splitting) -> f64 {
+        let coefficients = self.candidate.coefficients(splitting.splits);
+        let time = |work: &Work| match splitting.splits {
+            1 => coefficients.kernel_us(work),
+            _ => coefficients.kernel_us(&work.with_splits(splitting, Merge::Kernel)),
+        };
+        match &self.cases {
+            [Some(only), None, _] => time(only),
+            cases => {
+                let times = cases.iter().flatten().map(time);
+                let (count, logarithms) = times.fold((0, 0.0), |(count, sum), us| (count + 1, sum + us.ln()));
+                (logarithms / f64::from(count.max(1))).exp()
+            }
+        }
+    }
+
+    /// The time of merging, in the usual case.
+    pub(super) fn merge_us(&self, splitting: Splitting, merge: Merge) -> f64 {
+        let coefficients = self.candidate.coefficients(splitting.splits);
+        self.cases[0].map_or(0.0, |usual| coefficients.merge_us(&usual.with_splits(splitting, merge)))
+    }
+}
+
+impl Choice<'_> {
+    pub(super) fn estimate(&self) -> Estimate {
+        let (kernel, splits) = (self.candidate.kernel.entry.clone(), self.splitting.splits);
+        Estimate { kernel, splits, fused: self.merge == Merge::Fused, us: self.us }
+    }
+}
+
+impl Choosing<'_> {
+    /// The choice that is estimated to take least, among all splits and both ways to merge them that `options` leave open; of equals the
+    /// first. Whether bulk copies take the tensors is asked of what would be chosen alone, as asking takes longer than an estimate.
+    pub(super) fn cheapest<'b>(
+        self,
+        candidates: impl Iterator<Item = &'b Candidate>,
+        trace: &mut Trace,
+    ) -> Result<Option<Choice<'b>>, Error> {
+        let Choosing { problem, options, device, .. } = self;
+        let mut best: Option<Choice<'b>> = None;
+        for candidate in candidates {
+            let row = &candidate.kernel.row;
+            let mut estimates = Estimates::new(problem, candidate, device);
+            let tiles = estimates.tiles;
+            let mut is_usable = None;
+            let mut consider = |splitting: Splitting| {
+                let kernel_us = estimates.kernel_us(splitting);
+                if trace.is_silent() && best.is_some_and(|best| kernel_us >= best.us) {
+                    return Ok(());
+                }
+                for merge in self.merges(splitting, tiles)? {
+                    let us = kernel_us + estimates.merge_us(splitting, merge);
+                    if best.is_some_and(|best| us >= best.us) && trace.is_silent() {
+                        continue;
+                    }
+                    if !*is_usable.get_or_insert_with(|| obstacle(problem, row, device).is_none()) {
+                        return Ok(());
+                    }
+                    let choice = Choice { candidate, splitting, merge, us };
+                    trace.consider(|| choice.estimate());
+                    if best.is_none_or(|best| us < best.us) {
+                        best = Some(choice);
+                    }
+                }
+                Ok::<(), Error>(())
+            };
+            let key_blocks = geometry::key_blocks(row, problem.sizes().seqlen_k);
+            if row.schedule != Schedule::Split {
+                consider(Splitting::whole(key_blocks))?;
+                continue;
+            }
+            match Splitting::asked(options.splits, key_blocks, row.block_n)? {
+                Some(splitting) => consider(splitting)?,
+                None => {
+                    let capacity = u64::from(device.sm_count * candidate.resident_ctas);
+                    for splitting in Splitting::choices(key_blocks, tiles, capacity) {
+                        consider(splitting)?;
+                    }
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// How splits may be merged.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`] where several were asked for and nothing merges them, [`Error::TooLarge`].
+    fn merges(self, splitting: Splitting, tiles: u64) -> Result<impl Iterator<Item = Merge>, Error> {
+        let Choosing { problem, options, .. } = self;
+        let are = |merges: [Option<Merge>; 2]| Ok(merges.into_iter().flatten());
+        if splitting.splits == 1 {
+            return are([Some(Merge::Nothing), None]);
+        }
+        let kernel = self.merges_splits.then_some(Merge::Kernel);
+        if kernel.is_none() && options.splits != Splits::Auto {
+            let wanted = format!("that merges splits of {}", problem.dtype().name());
+            return Err(Error::NoSuchKernel {
+                wanted,
+                available: format!("there is none in {}", self.origin),
+            });
+        }
+        match options.combine {
+            Combine::Kernel => are([kernel, None]),
+            Combine::Fused if options.splits == Splits::Auto && tiles > COUNTERS_MAX => are([None, None]),
+            Combine::Fused => {
+                limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
+                are([kernel.map(|_| Merge::Fused), None])
+            }
+            Combine::Auto => are([kernel, kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX)]),
+        }
+    }
+}
+
+/// Query rows that share a KV head from which on a split size takes kernels with wgmma, where there are such: their blocks have 64 rows at
+/// least.
+const WGMMA_SPLIT_ROWS: u64 = 64;
+
+/// The row for splits of a given size, by nothing but the query rows that share a KV head: neither batch nor device size may change a
+/// sequence's kernel. With wgmma from [`WGMMA_SPLIT_ROWS`] rows on, and without below, where there are both; the smallest block that
+/// holds all of these rows, else the largest; then more stages and more keys a step; the name decides what is left.
+pub(super) fn invariant<'a>(
+    problem: &Problem,
+    candidates: impl Iterator<Item = &'a Candidate>,
+) -> Option<&'a Candidate> {
+    let rows = u64::from(problem.sizes().seqlen_q) * u64::from(problem.group());
+    candidates.max_by_key(|candidate| {
+        let row = &candidate.kernel.row;
+        let is_for_rows = (row.isa == Isa::Wgmma) == (rows >= WGMMA_SPLIT_ROWS);
+        let holds_all = u64::from(geometry::rows_of_block(row, problem.group())) >= rows;
+        let size = i64::from(row.block_m);
+        let preferred = if holds_all { -size } else { size };
+        let name = std::cmp::Reverse(&candidate.kernel.entry);
+        (is_for_rows, holds_all, preferred, row.stages, row.block_n, name)
+    })
+}

@@ -1,0 +1,143 @@
+//! The cost model: how long a plan takes on a device, from what it has to do. Nothing in here was measured; coefficients are data.
+//!
+//! A CTA takes a start and a time a block of keys, both twice: alone on a multiprocessor, where latency bounds it, and its share of a
+//! busy one, where throughput does. Multiprocessors work off their CTAs in rounds of as many as they hold; the larger of this and of the
+//! time that memory takes, softly, is the kernel's. Merging splits comes on top.
+
+use super::work::{Merge, Work};
+use serde::{Deserialize, Serialize};
+
+/// Declares the coefficients: each with what it is before anything is fitted, and its meaning.
+macro_rules! coefficients {
+    ($($name:ident = $start:literal, $meaning:literal;)*) => {
+        /// What a kernel costs on a device. All are positive; times in microseconds.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Coefficients { $(#[doc = $meaning] pub $name: f64,)* }
+
+        impl Coefficients {
+            /// The names, in order.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+            /// What a fit starts from.
+            pub const START: Coefficients = Coefficients { $($name: $start),* };
+
+            /// The values, in order.
+            pub fn to_vec(self) -> Vec<f64> {
+                vec![$(self.$name),*]
+            }
+
+            /// Coefficients of these values, in order; those that are missing are what a fit starts from.
+            pub fn from_slice(values: &[f64]) -> Coefficients {
+                let mut values = values.iter().copied();
+                Coefficients { $($name: values.next().unwrap_or($start)),* }
+            }
+        }
+    };
+}
+
+coefficients! {
+    launch = 2.0, "A launch.";
+    start = 1.0, "A CTA's start and end, alone on a multiprocessor.";
+    start_busy = 0.5, "The same, its share of a busy one.";
+    block = 0.4, "A block of keys, alone.";
+    block_busy = 0.3, "The same, its share of a busy multiprocessor.";
+    early = 0.1, "By how much the first blocks take longer, alone.";
+    early_busy = 0.05, "The same, busy.";
+    rows = 0.3, "Q in and O out, for 8192 elements of a tile.";
+    masked = 0.2, "A block that the causal mask cuts.";
+    ragged = 0.1, "A block that is not full.";
+    lengths = 0.2, "Reading a sequence's length.";
+    overlap = 0.2, "How much of the lesser of latency and throughput shows where both are as long.";
+    tail_equal = 2.0, "How far CTAs of equal length leave a last round unfilled: x / (1 + x) of it.";
+    tail_masked = 1.0, "The same for CTAs of many lengths.";
+    longest = 0.1, "How much of the longest CTA's lead over the average shows.";
+    miss_start = 0.2, "By how much a start takes longer where L2 misses.";
+    miss_block = 0.05, "By how much a block does, alone.";
+    l2_free = 0.5, "Share of L2 up to which tensors stay in it between launches.";
+    l2_span = 0.8, "Share from there on which none do.";
+    crowd = 0.02, "Loss of memory bandwidth for a CTA a multiprocessor more.";
+    interleave = 0.01, "Loss of memory bandwidth where heads alternate in memory.";
+    memory_overlap = 0.2, "How much of the lesser of memory and computation shows where both are as long.";
+    copy = 0.15, "A MB from L2 to shared memory, all multiprocessors at it.";
+    fused = 1.0, "Merging in the same launch.";
+    fused_round = 0.5, "A group of rows that the last CTA merges.";
+    fused_width = 0.02, "The same, for 256 elements of partial results.";
+    memory = 0.22, "A MB from memory.";
+    merge_launch = 2.0, "The kernel that merges.";
+    merge_bytes = 0.4, "A MB of partial results, written and read.";
+    merge_cta = 1.6, "A wave of its CTAs.";
+    merge_width = 0.03, "The same, for 256 elements of partial results.";
+}
+
+/// The larger of two times, and of the lesser a share that grows with its square.
+fn larger(a: f64, b: f64, share: f64) -> f64 {
+    let (more, less) = if a > b { (a, b) } else { (b, a) };
+    more + share.min(1.0) * less * less / (more + 1e-9)
+}
+
+fn saturated(x: f64) -> f64 {
+    x / (1.0 + x)
+}
+
+impl Coefficients {
+    /// The time of a plan, in microseconds.
+    pub fn time_us(&self, work: &Work) -> f64 {
+        self.kernel_us(work) + self.merge_us(work)
+    }
+
+    /// The time of the kernel that computes attention.
+    pub fn kernel_us(&self, work: &Work) -> f64 {
+        let miss = ((work.l2_share - self.l2_free) / self.l2_span).clamp(0.0, 1.0);
+        let (mean, most) = (work.blocks, work.blocks_max);
+        let both = self.masked * work.masked + self.ragged * work.ragged + self.rows * work.tile_rows;
+        let early = |blocks: f64| ((blocks - 1.0) * 0.5).clamp(0.0, 1.0);
+        let alone = self.start
+            + self.block * most
+            + self.early * early(most)
+            + both
+            + self.lengths * work.lengths
+            + miss * (self.miss_start + self.miss_block * most);
+        let busy = self.start_busy + self.block_busy * mean + self.early_busy * early(mean) + both;
+        // 0 where all CTAs are as long, 1 from half as long again on.
+        let variety = (2.0 * (most / mean - 1.0)).clamp(0.0, 1.0);
+        let tail = saturated(self.tail_masked) * variety + saturated(self.tail_equal) * (1.0 - variety);
+        let per_sm = work.ctas / work.sms;
+        let worked = (per_sm + tail * (per_sm.ceil() - per_sm)).max(1.0);
+        let round = |ctas: f64| larger(alone * ctas.min(1.0), busy * ctas, self.overlap);
+        let rounds = (worked / work.resident).floor();
+        let last = worked - rounds * work.resident;
+        let equal = rounds * round(work.resident) + if last > 0.0 { round(last) } else { 0.0 };
+        let at_once = worked.min(work.resident);
+        let steady = busy.max(larger(alone * mean / most, at_once * busy, self.overlap) / at_once);
+        let varied =
+            larger(alone, worked * steady, self.overlap) + self.longest.min(1.5) * self.block * (most - mean);
+        let compute = varied * variety + equal * (1.0 - variety);
+        let crowd = 1.0 + self.crowd * (per_sm.min(work.resident) - 1.3).clamp(0.0, 1.2);
+        let memory = (work.kv_mb + work.qo_mb)
+            * miss
+            * self.memory
+            * crowd
+            * (1.0 + self.interleave * work.interleaved)
+            + (work.copied_mb + work.qo_mb) * self.copy;
+        self.launch + larger(compute, memory, self.memory_overlap)
+    }
+
+    /// The time that merging the splits adds.
+    pub fn merge_us(&self, work: &Work) -> f64 {
+        let bytes = self.merge_bytes * work.partial_mb;
+        match work.merge {
+            Merge::Nothing => 0.0,
+            Merge::Fused => {
+                let turns = (work.tiles / (work.sms * work.resident)).max(1.0);
+                self.fused
+                    + bytes
+                    + work.merge_rounds * (self.fused_round + self.fused_width * work.merge_width) * turns
+            }
+            Merge::Kernel => {
+                self.merge_launch
+                    + bytes
+                    + work.merge_waves * (self.merge_cta + self.merge_width * work.merge_width)
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A row of the table as types and constants: what the kernels' code is generic over.
+//!
+//! Only the kernels themselves (`mma/`, `wgmma/`) see all of it. Leaves take a [`Shape`], a [`WarpTile`], an [`Element`] or a few
+//! numbers, so that other kernels can use them.
+
+use crate::divisor::Divisor;
+use crate::element::{Element, ScoreAccumulation};
+use crate::geometry::{self, COMBINE_ROW_BYTES};
+use crate::row::{Row, Schedule};
+use crate::scheduler::QueryBlock;
+use crate::score::Score;
+use crate::shape::Shape;
+use crate::tile::position::Warps;
+use crate::tile::warp_tile::WarpTile;
+
+/// What a row says. `entry.rs` stamps one for each entry.
+pub trait Config {
+    /// The row itself.
+    const ROW: Row;
+    /// Element type of Q, K, V and O.
+    type Element: Element;
+    /// Accumulation of Q·Kᵀ.
+    type Accumulation: ScoreAccumulation<Self::Element>;
+    /// What touches every score.
+    type Score: Score;
+    /// A block of query rows in shared memory; O goes out through it.
+    type Q: Shape;
+    /// A block of keys in shared memory.
+    type K: Shape;
+    /// A block of values in shared memory.
+    type V: Shape;
+    /// The fragments of a warp.
+    type Warp: WarpTile;
+
+    /// The query rows of its tiles.
+    const BLOCK: QueryBlock = QueryBlock::of(&Self::ROW);
+    /// The warps that compute.
+    const WARPS: Warps = Warps::of(&Self::ROW);
+    /// Threads of a CTA.
+    const THREADS: u32 = geometry::threads(&Self::ROW);
+    /// Buffers for K and V.
+    const STAGES: u32 = Self::ROW.stages;
+    /// Whether CTAs draw tiles from a counter.
+    const PERSISTENT: bool = matches!(Self::ROW.schedule, Schedule::Persistent);
+    /// Whether a tile's keys may be divided among CTAs, and sequences be shorter than the tensors.
+    const SPLIT: bool = matches!(Self::ROW.schedule, Schedule::Split);
+    /// Whether Q stays in registers through the main loop.
+    const Q_IN_REGISTERS: bool = geometry::q_in_registers(&Self::ROW);
+    /// Offset in shared memory of the index of a persistent CTA's tile on mma.sync, and behind it that of the next one.
+    const INDEX_SLOT: u32 = geometry::work_slots_offset(&Self::ROW);
+    /// Where warps along the keys meet.
+    const MERGE: MergeBuffer = MergeBuffer::of(&Self::ROW);
+    /// How the last CTA of a tile merges its splits.
+    const LAST_CTA: LastCta = LastCta::of(&Self::ROW);
+}
+
+/// The buffer in shared memory through which warps along the keys merge.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeBuffer {
+    /// Query rows of a block.
+    pub block_m: u32,
+    /// Warps along the keys.
+    pub along_keys: u32,
+    /// Bytes from one row of O to the next.
+    pub row_bytes: u32,
+    /// Bytes of the slot of a pair of warps.
+    pub slot_bytes: u32,
+}
+
+impl MergeBuffer {
+    const fn of(row: &Row) -> Self {
+        let (row_bytes, slot_bytes) = (geometry::merge_row_bytes(row), geometry::merge_slot_bytes(row));
+        assert!(row_bytes >= row.head_dim * 4, "a row of O");
+        assert!(slot_bytes == row.block_m * (row_bytes + 8), "O, and behind it row_max and row_sum");
+        assert!(
+            geometry::warps_n(row) / 2 * slot_bytes <= geometry::work_slots_offset(row),
+            "it lies over the tiles and nothing else"
+        );
+        Self { block_m: row.block_m, along_keys: geometry::warps_n(row), row_bytes, slot_bytes }
+    }
+}
+
+/// How the last CTA of a tile merges the splits of its rows.
+#[derive(Clone, Copy, Debug)]
+pub struct LastCta {
+    /// Query rows of a block.
+    pub block_m: u32,
+    /// Elements of a row of O.
+    pub head_dim: u32,
+    /// Chunks of four elements of a row of O.
+    pub chunks: Divisor,
+    /// Rows at a time.
+    pub rows: u32,
+}
+
+impl LastCta {
+    const fn of(row: &Row) -> Self {
+        let rows = geometry::combine_rows(row);
+        assert!(
+            !matches!(row.schedule, Schedule::Split)
+                || rows > 0 && rows * COMBINE_ROW_BYTES <= geometry::smem_bytes(row),
+            "shared memory holds the weights and sums of those rows"
+        );
+        Self { block_m: row.block_m, head_dim: row.head_dim, chunks: Divisor::new(row.head_dim / 4), rows }
+    }
+}
+
+/// Ties a row's types to its numbers: fails the build where they differ.
+pub const fn check<C: Config>() {
+    let row = &C::ROW;
+    assert!(
+        C::Q::ROWS == row.block_m && C::K::ROWS == row.block_n && C::V::ROWS == row.block_n,
+        "rows of a tile"
+    );
+    assert!(C::Q::WIDTH == row.head_dim && C::K::WIDTH == row.head_dim, "Q and K run along head_dim");
+    assert!(C::Q::BYTES == geometry::tile_bytes(row, row.block_m), "bytes of Q");
+    assert!(C::K::BYTES == geometry::tile_bytes(row, row.block_n), "bytes of K");
+    assert!(C::V::BYTES == C::K::BYTES, "K and V share a stage");
+    assert!(C::K::COLUMN_WIDTH == geometry::column_width(row), "what the host's boxes are");
+    assert!(C::Warp::M == geometry::m_tiles(row) as usize, "m16 tiles of a warp");
+}

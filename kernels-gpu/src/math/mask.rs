@@ -1,0 +1,98 @@
+//! Applies the mask to the scores of a block that some rows see only in part; [`crate::visible`] says what they see.
+
+use crate::divisor::Divisor;
+use crate::ptx::opaque;
+use crate::scheduler::Rows;
+use crate::sequence::Sequence;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::MaskParams;
+
+/// For each row a lane shares, the first key it does not see. Covers the causal mask and the ragged tail alike.
+#[derive(Clone, Copy, Debug)]
+pub enum RowLimits<W: WarpTile> {
+    /// Rows of one head: each row's limit follows from the first one's, before that is clamped to the sequence. One
+    /// register instead of two a tile, as the loop over partly visible blocks has hardly any left.
+    OfHead {
+        /// Limit of the lane's first row, unclamped.
+        first: i32,
+        /// Keys of the sequence.
+        seqlen_k: u32,
+    },
+    /// Any rows: the limit of each.
+    EachRow(W::Rows<u32>),
+}
+
+impl<W: WarpTile> RowLimits<W> {
+    /// For a lane whose first row is `first_row`; `group` packed heads make up the rows of a query.
+    #[inline(always)]
+    pub fn new(
+        mask: MaskParams<'_>,
+        sequence: &Sequence<'_>,
+        rows: Rows,
+        first_row: u32,
+        group: &Divisor,
+    ) -> Self {
+        match rows {
+            Rows::OfHead if !mask.hides() => {
+                // So far beyond every length that a warp's rows can be added.
+                Self::OfHead { first: i32::MAX - 64, seqlen_k: sequence.seqlen_k }
+            }
+            Rows::OfHead => {
+                let first = mask.unclamped_end(first_row, sequence);
+                Self::OfHead { first, seqlen_k: sequence.seqlen_k }
+            }
+            Rows::Packed => Self::each_row(mask, sequence, rows, first_row, group),
+        }
+    }
+
+    /// As [`Self::new`], in a register a row: for kernels that have them to spare.
+    #[inline(always)]
+    pub fn each_row(
+        mask: MaskParams<'_>,
+        sequence: &Sequence<'_>,
+        rows: Rows,
+        first_row: u32,
+        group: &Divisor,
+    ) -> Self {
+        let row = |m: usize, half: usize| first_row + (m * 16 + half * 8) as u32;
+        let mut limits = W::Rows::splat(sequence.seqlen_k);
+        if mask.hides() {
+            for m in 0..W::M {
+                for half in 0..2 {
+                    let query = rows.query(row(m, half), *group);
+                    limits.row_mut(m)[half] = mask.of_query(query, sequence).end;
+                }
+            }
+        }
+        Self::EachRow(limits)
+    }
+
+    /// The limit of a row, derived anew at each call.
+    #[inline(always)]
+    fn of(&self, m: usize, half: usize) -> u32 {
+        match *self {
+            Self::OfHead { first, seqlen_k } => {
+                let row = (m * 16 + half * 8) as i32;
+                (opaque(first as u32) as i32 + row).clamp(0, seqlen_k as i32) as u32
+            }
+            Self::EachRow(limits) => limits.row(m)[half],
+        }
+    }
+
+    /// Sets the scores of keys that a row does not see to −∞. The fragment's columns start at `first_key`.
+    #[inline(always)]
+    pub fn apply(&self, s: &mut W::S<[f32; 4]>, first_key: u32, lane: u32) {
+        let lane_key = first_key + lane % 4 * 2;
+        for m in 0..W::M {
+            // Counted from the lane's first key, so that each score is compared with a constant.
+            let limits = [0, 1].map(|half| self.of(m, half).wrapping_sub(lane_key) as i32);
+            for (n, tile) in s.row_mut(m).iter_mut().enumerate() {
+                for (i, score) in tile.iter_mut().enumerate() {
+                    if (n * 8 + i % 2) as i32 >= limits[i / 2] {
+                        *score = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}

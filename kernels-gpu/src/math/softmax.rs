@@ -1,0 +1,167 @@
+//! Online softmax of a warp's rows (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1), in base 2.
+//!
+//! A lane holds two rows of each m16 tile, row g and row g + 8; four lanes share a row.
+
+use crate::ptx::math::{ex2, fma, lg2, max, rcp};
+use crate::ptx::warp::{shfl_bfly, vote_any};
+use crate::tile::warp_tile::{Tiles, WarpTile};
+
+/// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled. P stays
+/// below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
+/// only a common factor of O and row_sum.
+const RESCALE_AT: f32 = 8.0;
+
+/// Running maximum and sum of the rows a lane shares.
+#[derive(Clone, Copy, Debug)]
+pub struct OnlineSoftmax<W: WarpTile> {
+    /// Maximum of the unscaled scores that P is relative to.
+    pub row_max: W::Rows<f32>,
+    /// Sum of P over the columns of this lane (over all columns after [`Self::reduce_sum`]).
+    pub row_sum: W::Rows<f32>,
+}
+
+impl<W: WarpTile> OnlineSoftmax<W> {
+    /// Before any key has been seen.
+    pub const EMPTY: Self = Self { row_max: W::NO_MAX, row_sum: W::NO_SUM };
+
+    /// Turns S into P in place, and rescales O and row_sum where the maximum grew.
+    #[inline(always)]
+    pub fn step(&mut self, s: &mut W::S<[f32; 4]>, acc_o: &mut W::O, scale_log2: f32) {
+        self.grow_max(s, scale_log2, |correction| {
+            for m in 0..W::M {
+                scale_rows(acc_o.row_mut(m), halves(&correction, m));
+            }
+        });
+        self.exponentiate(s, scale_log2);
+    }
+
+    /// Turns S into P in place, relative to row_max, and adds P to row_sum.
+    #[inline(always)]
+    pub fn exponentiate(&mut self, s: &mut W::S<[f32; 4]>, scale_log2: f32) {
+        for m in 0..W::M {
+            for half in 0..2 {
+                let offset = -base(self.row_max.row(m)[half]) * scale_log2;
+                let mut sum = 0.0;
+                for tile in s.row_mut(m) {
+                    for p in &mut tile[2 * half..2 * half + 2] {
+                        *p = ex2(fma(*p, scale_log2, offset));
+                        sum += *p;
+                    }
+                }
+                self.row_sum.row_mut(m)[half] += sum;
+            }
+        }
+    }
+
+    /// Updates row_max from S. If a row of the warp grew by more than 2⁸, rescales row_sum and passes O's factors to `rescale`. The
+    /// same for all lanes of a warp.
+    #[inline(always)]
+    pub fn grow_max(&mut self, s: &W::S<[f32; 4]>, scale_log2: f32, rescale: impl FnOnce(W::Rows<f32>)) {
+        let mut new_max = self.row_max;
+        let mut grew = false;
+        for m in 0..W::M {
+            for half in 0..2 {
+                let mut row_max = self.row_max.row(m)[half];
+                for tile in s.row(m) {
+                    row_max = max(row_max, max(tile[2 * half], tile[2 * half + 1]));
+                }
+                row_max = max(row_max, shfl_bfly::<1>(row_max));
+                row_max = max(row_max, shfl_bfly::<2>(row_max));
+                new_max.row_mut(m)[half] = row_max;
+                // −∞ before and after is no growth: the difference is NaN.
+                grew |= (row_max - self.row_max.row(m)[half]) * scale_log2 > RESCALE_AT;
+            }
+        }
+        if vote_any(grew) {
+            let mut correction = W::Rows::<f32>::splat(1.0);
+            for m in 0..W::M {
+                for half in 0..2 {
+                    let (old_max, new_max) = (self.row_max.row(m)[half], new_max.row(m)[half]);
+                    correction.row_mut(m)[half] = ex2((old_max - base(new_max)) * scale_log2);
+                    self.row_sum.row_mut(m)[half] *= correction.row(m)[half];
+                }
+            }
+            rescale(correction);
+            self.row_max = new_max;
+        }
+    }
+
+    /// Adds the sums of the four lanes that share each row.
+    #[inline(always)]
+    pub fn reduce_sum(&mut self) {
+        for m in 0..W::M {
+            for sum in self.row_sum.row_mut(m) {
+                *sum += shfl_bfly::<1>(*sum);
+                *sum += shfl_bfly::<2>(*sum);
+            }
+        }
+    }
+
+    /// Merges the rows of m16 tile `m` of another warp, which saw other keys, into this one's: row_max, row_sum and O.
+    #[inline(always)]
+    pub fn merge(
+        &mut self,
+        m: usize,
+        acc_o: &mut [[f32; 4]],
+        (other_max, other_sum): ([f32; 2], [f32; 2]),
+        mut other_o: impl FnMut(usize) -> [f32; 4],
+        scale_log2: f32,
+    ) {
+        let (row_max, row_sum) = (halves(&self.row_max, m), self.row_sum.row_mut(m));
+        let new_max: [f32; 2] = core::array::from_fn(|half| max(row_max[half], other_max[half]));
+        let factor = |row_max: [f32; 2]| -> [f32; 2] {
+            core::array::from_fn(|half| ex2((row_max[half] - base(new_max[half])) * scale_log2))
+        };
+        let (own, other) = (factor(row_max), factor(other_max));
+        for half in 0..2 {
+            row_sum[half] = row_sum[half] * own[half] + other_sum[half] * other[half];
+        }
+        for (n, o) in acc_o.iter_mut().enumerate() {
+            let other_o = other_o(n);
+            for (i, o) in o.iter_mut().enumerate() {
+                *o = *o * own[i / 2] + other_o[i] * other[i / 2];
+            }
+        }
+        let [low, high] = new_max;
+        self.row_max.row_mut(m)[0] = low;
+        self.row_max.row_mut(m)[1] = high;
+    }
+
+    /// What O is multiplied with at the end: 1 / row_sum, and 0 for a row that saw no key.
+    #[inline(always)]
+    pub fn normalizer(&self, m: usize) -> [f32; 2] {
+        halves(&self.row_sum, m).map(|sum| if sum == 0.0 { 0.0 } else { rcp(sum) })
+    }
+
+    /// Natural log-sum-exp of the scaled scores; −∞ for a row that saw no key.
+    #[inline(always)]
+    pub fn lse(&self, m: usize, scale_log2: f32) -> [f32; 2] {
+        core::array::from_fn(|half| {
+            let sum = self.row_sum.row(m)[half];
+            let lse_log2 = self.row_max.row(m)[half] * scale_log2 + lg2(sum);
+            if sum == 0.0 { f32::NEG_INFINITY } else { lse_log2 * core::f32::consts::LN_2 }
+        })
+    }
+}
+
+/// The values of a lane's two rows of m16 tile `m`.
+#[inline(always)]
+pub fn halves<T: Copy>(rows: &impl Tiles<T>, m: usize) -> [T; 2] {
+    [rows.row(m)[0], rows.row(m)[1]]
+}
+
+/// Multiplies row g of an m16 tile of O with `factor[0]` and row g + 8 with `factor[1]`.
+#[inline(always)]
+pub fn scale_rows(acc_o: &mut [[f32; 4]], factor: [f32; 2]) {
+    for o in acc_o {
+        for (i, o) in o.iter_mut().enumerate() {
+            *o *= factor[i / 2];
+        }
+    }
+}
+
+/// What scores are taken relative to: row_max, or 0 while no key was seen, as −∞ − −∞ would be NaN.
+#[inline(always)]
+fn base(row_max: f32) -> f32 {
+    if row_max == f32::NEG_INFINITY { 0.0 } else { row_max }
+}

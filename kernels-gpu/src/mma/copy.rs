@@ -1,0 +1,155 @@
+//! Copies of tiles from global to shared memory, 16 bytes a thread and step, swizzled.
+
+use crate::element::Element;
+use crate::keys::KeyRows;
+use crate::math::scrub;
+use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
+use crate::ptx::opaque;
+use crate::queries::QueryRows;
+use crate::shape::Shape;
+use crate::tile::smem_tile::SmemTile;
+use crate::tile::swizzle::Swizzle;
+use core::marker::PhantomData;
+
+/// Starts copying a tile of query rows to `tile`, with zeros for rows past the last. Called by all `threads` threads; `thread` is
+/// this one's index.
+///
+/// # Safety
+/// All those threads take part, and nobody reads the tile until they have waited for their copies and passed a barrier.
+#[inline(always)]
+pub unsafe fn copy_queries<S: Shape>(
+    queries: &QueryRows<'_>,
+    tile: SmemTile<S>,
+    (thread, threads): (u32, u32),
+) {
+    let swizzle = S::SWIZZLE;
+    let (row_bytes, span) = (S::ROW_BYTES, swizzle.span());
+    let (first_row, lane_chunk) = (thread / span, thread % span);
+    let rows_a_step = threads / span;
+    let source = queries.source(lane_chunk * Swizzle::CHUNK_BYTES);
+    for step in 0..S::ROWS.div_ceil(rows_a_step) {
+        let row = first_row + step * rows_a_step;
+        // More threads than chunks: those past the tile have nothing to copy.
+        if S::ROWS >= rows_a_step || row < S::ROWS {
+            let global_row = queries.first() + row;
+            let address = source.address(global_row);
+            let source_bytes = if source.exists(global_row) { Swizzle::CHUNK_BYTES } else { 0 };
+            for group in 0..row_bytes / (span * Swizzle::CHUNK_BYTES) {
+                let along = group * span * Swizzle::CHUNK_BYTES;
+                let at = tile.start + swizzle.offset(row, lane_chunk) + along;
+                // SAFETY: the caller's; nothing is read where the source has no bytes.
+                unsafe { cp_async_16_or_zero(at, address + u64::from(along), source_bytes) }
+            }
+        }
+    }
+}
+
+/// One thread's part in copying tiles of K or V.
+///
+/// `span` neighbouring threads copy neighbouring chunks of a row, so that global reads are whole 128-byte (or
+/// 64-byte) segments. A step moves all threads down by a multiple of 8 rows, which the swizzle does not see.
+#[derive(Clone, Copy, Debug)]
+pub struct TileCopy<S: Shape> {
+    rows: KeyRows,
+    /// The global address of this thread's first chunk in the tile that is copied next.
+    source: u64,
+    /// This thread's first row in the tile.
+    row: u32,
+    /// The offset of this thread's first chunk in the tile in shared memory.
+    smem_offset: u32,
+    /// Threads that copy.
+    threads: u32,
+    shape: PhantomData<S>,
+}
+
+impl<S: Shape> TileCopy<S> {
+    /// For tiles of `rows`, the first one at row `first_row`; `thread` of `threads`.
+    #[inline(always)]
+    pub fn new(rows: KeyRows, first_row: u32, (thread, threads): (u32, u32)) -> Self {
+        let swizzle = S::SWIZZLE;
+        let (row, chunk) = (thread / swizzle.span(), thread % swizzle.span());
+        Self {
+            rows,
+            source: rows.address(first_row + row, chunk * Swizzle::CHUNK_BYTES),
+            row,
+            smem_offset: swizzle.offset(row, chunk),
+            threads,
+            shape: PhantomData,
+        }
+    }
+
+    /// Starts copying the tile, of which all rows exist, to `tile`; the next one is the one before it.
+    ///
+    /// # Safety
+    /// All threads take part, and the rows lie in the tensor. All have read what the tile held (a barrier lies between), and nobody
+    /// reads it until they have waited for their copies and passed a barrier.
+    #[inline(always)]
+    pub unsafe fn copy(&mut self, tile: SmemTile<S>) {
+        self.each_chunk(|_, smem_offset, source| {
+            // SAFETY: the caller's; swizzled offsets and strides are multiples of 16.
+            unsafe { cp_async_16(tile.start + smem_offset, source) }
+        });
+        self.step_back();
+    }
+
+    /// As [`Self::copy`], with zeros for rows from `valid_rows` on, which may lie outside of the tensor.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`], for the rows below `valid_rows`.
+    #[inline(always)]
+    pub unsafe fn copy_bounded(&mut self, tile: SmemTile<S>, valid_rows: u32) {
+        self.each_chunk(|row, smem_offset, source| {
+            let source_bytes = if row < valid_rows { Swizzle::CHUNK_BYTES } else { 0 };
+            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            unsafe { cp_async_16_or_zero(tile.start + smem_offset, source, source_bytes) }
+        });
+        self.step_back();
+    }
+
+    /// Replaces NaN and infinities by 0 in the chunks that this thread has copied to `tile`.
+    ///
+    /// # Safety
+    /// This thread has waited for its copies, and no other thread reads the tile before the next barrier.
+    #[inline(always)]
+    pub unsafe fn scrub<E: Element>(&self, tile: SmemTile<S>) {
+        let swizzle = S::SWIZZLE;
+        let rows_a_step = self.threads / swizzle.span();
+        let mut row = self.row;
+        // Loops, not unrolled code: this runs hardly ever, beside fragments that fill the registers.
+        while row < opaque(S::ROWS) {
+            let mut at = tile.start + self.smem_offset + (row - self.row) * S::ROW_BYTES;
+            let row_end = at + opaque(S::ROW_BYTES);
+            while at < row_end {
+                // SAFETY: the caller's; the chunk is this thread's own.
+                unsafe { scrub::scrub_chunk::<E>(at) }
+                at += swizzle.span() * Swizzle::CHUNK_BYTES;
+            }
+            row += rows_a_step;
+        }
+    }
+
+    /// Moves to the tile before this one.
+    #[inline(always)]
+    fn step_back(&mut self) {
+        self.source = self.source.wrapping_add_signed(self.rows.distance(-i64::from(S::ROWS)));
+    }
+
+    #[inline(always)]
+    fn each_chunk(&self, mut copy: impl FnMut(u32, u32, u64)) {
+        let swizzle = S::SWIZZLE;
+        let span = swizzle.span();
+        let rows_a_step = self.threads / span;
+        let mut source = self.source;
+        for step in 0..S::ROWS.div_ceil(rows_a_step) {
+            // More threads than chunks: those past the tile have nothing to copy.
+            if S::ROWS >= rows_a_step || self.row < S::ROWS {
+                let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
+                for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
+                    let along = group * span * Swizzle::CHUNK_BYTES;
+                    copy(self.row + step * rows_a_step, smem_offset + along, source + u64::from(along));
+                }
+            }
+            source = source.wrapping_add_signed(self.rows.distance(rows_a_step.into()));
+        }
+    }
+}

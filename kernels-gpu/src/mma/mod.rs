@@ -1,0 +1,6 @@
+//! The kernels on mma.sync and cp.async: sm_80 and everything later.
+
+pub mod copy;
+pub mod forward;
+pub mod gemm;
+pub mod pipeline;

@@ -1,0 +1,32 @@
+//! What a row's kernel on wgmma has beside [`Config`], and the numbers that its roles share.
+
+use super::gemm::WgmmaTile;
+use super::ring::Layout;
+use crate::config::Config;
+use crate::geometry;
+
+/// Threads of a warpgroup.
+pub(super) const WARPGROUP: u32 = 128;
+/// The named barrier of all consumers; 0 is the one of the whole CTA.
+pub(super) const CONSUMERS_BARRIER: u32 = 1;
+/// The first of the named barriers of the ping-pong order, one a consumer.
+pub(super) const FIRST_PING_PONG_BARRIER: u32 = 2;
+/// Warps of the producer's warpgroup that look for NaN and infinities in V.
+pub(super) const SCRUBBERS: u32 = geometry::PRODUCER_WARPS - 1;
+
+/// What a row of the table says, and where its kernel finds the tensor maps.
+pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
+    /// The generic address of the kernel's parameter block, a [`crate::params::WgmmaParams`]. Found again at each call.
+    fn parameter_address() -> u64;
+
+    /// Where everything lies in shared memory.
+    const LAYOUT: Layout = Layout::of(&Self::ROW);
+    /// Warpgroups that compute, 64 query rows each.
+    const CONSUMERS: u32 = geometry::consumer_warpgroups(&Self::ROW);
+    /// Threads of all consumers.
+    const CONSUMER_THREADS: u32 = Self::CONSUMERS * WARPGROUP;
+    /// How many consumers share query rows, each with every `KEY_GROUPS`-th block of keys.
+    const KEY_GROUPS: u32 = geometry::warps_n(&Self::ROW);
+    /// Whether consumers issue their products in ping-pong order: all have as many of them.
+    const PING_PONG: bool = Self::CONSUMERS > 1 && Self::KEY_GROUPS == 1;
+}

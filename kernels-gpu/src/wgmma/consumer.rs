@@ -1,0 +1,408 @@
+//! The consumers: warpgroups of 64 query rows each, which compute.
+//!
+//! The k-loop of a tile: [`Consumer::first_step`] has S of the first block and its softmax; each [`Consumer::step`] has S of the next
+//! block and O += P·V of the one before in flight together; [`Consumer::last_output`] is what is left. Between tiles of a
+//! persistent CTA, the next tile's first step takes the place of the last output.
+
+use super::config::{CONSUMERS_BARRIER, WARPGROUP, WgmmaConfig};
+use super::gemm::WgmmaTile;
+use super::k_loop::{Fragments, KLoop};
+use super::pipeline::{Consumer, consumer_again, lane_again, position_again};
+use super::ring::{Ring, TILES_AHEAD};
+use super::work_tile::{NO_MORE, Tile};
+use crate::keys::KeyRows;
+use crate::math::combine::merge_in_last_cta;
+use crate::math::epilogue::{merge_warps, store_lse, store_output_from_registers, store_partial};
+use crate::math::mask::RowLimits;
+use crate::math::restore::{PartlyVisible, restore};
+use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
+use crate::params::ForwardParams;
+use crate::ptx::memory::{ld_shared, to_global};
+use crate::ptx::warp::sync_warp;
+use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
+use crate::ptx::wgmma::wgmma_fence;
+use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::queries::QueryRows;
+use crate::scheduler::Work;
+use crate::score::Score;
+use crate::shape::Shape;
+use crate::tile::position::Position;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::{KeyBlocks, MaskParams};
+use crate::work::{is_partial, work_of};
+
+/// Which blocks a step masks.
+trait Masking {
+    /// Whether it masks a block that some row sees only in part, or one that all rows see whole.
+    fn applies(is_partial: impl FnOnce() -> bool) -> bool;
+}
+
+/// None: all rows see the block whole.
+enum Never {}
+/// All: some row sees the block only in part.
+enum Always {}
+/// Those that some row sees only in part.
+enum AsNeeded {}
+
+impl Masking for Never {
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        false
+    }
+}
+
+impl Masking for Always {
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        true
+    }
+}
+
+impl Masking for AsNeeded {
+    #[inline(always)]
+    fn applies(is_partial: impl FnOnce() -> bool) -> bool {
+        is_partial()
+    }
+}
+
+impl Consumer<'_> {
+    /// What the softmax multiplies scores with. Anew at each call, so that nothing is kept in registers.
+    #[inline(always)]
+    fn scale_log2<C: WgmmaConfig>(&self) -> f32 {
+        C::Score::new(self.params).scale_log2()
+    }
+
+    /// What follows the products that give S: K is released, Q after the tile's last ones if they read it, and S is masked.
+    ///
+    /// # Safety
+    /// The warp's products of S are done; once a block, by all lanes.
+    #[inline(always)]
+    unsafe fn finish_scores<C: WgmmaConfig, M: Masking>(
+        &mut self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &mut KLoop<C::Warp>,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.release_k::<C>();
+            self.release_q::<C>(k_loop.block == k_loop.blocks.first);
+        }
+        let score = C::Score::new(self.params);
+        s.row_mut(0).as_flattened_mut().iter_mut().for_each(|s| *s = score.score(*s));
+        if M::applies(|| k_loop.is_partial()) {
+            k_loop.limits.apply(s, k_loop.block * C::K::ROWS, lane_again());
+        }
+    }
+
+    /// The first block of a tile, with nothing else to do meanwhile.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup take part, after [`Self::next_k_loop`]; what is read has landed and is released when it has been read.
+    #[inline(always)]
+    unsafe fn first_step<C: WgmmaConfig>(
+        &mut self,
+        fragments: &mut Fragments<C::Warp>,
+        k_loop: &mut KLoop<C::Warp>,
+    ) {
+        let scale_log2 = self.scale_log2::<C>();
+        // SAFETY: the caller's.
+        unsafe {
+            self.wait_q::<C>(&mut fragments.q);
+            self.k.wait_full();
+            self.ping_pong_wait::<C>();
+            wgmma_fence();
+            self.issue_scores::<C>(&mut fragments.s, &fragments.q);
+            self.ping_pong_signal::<C>();
+            C::Warp::wait_scores::<0>(&mut fragments.s);
+            self.finish_scores::<C, AsNeeded>(&mut fragments.s, k_loop);
+            // O is 0 still.
+            k_loop.softmax.grow_max(&fragments.s, scale_log2, |_| {});
+            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
+            fragments.pack::<C::Element>();
+        }
+    }
+
+    /// S of the k-loop's current block and its softmax; meanwhile O += P·V of `before`, the block before, which may be another tile's.
+    /// Returns the factor of O, which the caller is to apply if that is O's own tile.
+    ///
+    /// # Safety
+    /// As for [`Self::first_step`].
+    #[inline(always)]
+    unsafe fn step<C: WgmmaConfig, M: Masking>(
+        &mut self,
+        fragments: &mut Fragments<C::Warp>,
+        k_loop: &mut KLoop<C::Warp>,
+        (before, blocks_before): (u32, KeyBlocks),
+    ) -> Option<[f32; 2]> {
+        let scale_log2 = self.scale_log2::<C>();
+        // SAFETY: the caller's.
+        unsafe {
+            self.k.wait_full();
+            self.ping_pong_wait::<C>();
+            wgmma_fence();
+            self.issue_scores::<C>(&mut fragments.s, &fragments.q);
+            self.wait_v::<C>(before, &blocks_before);
+            self.issue_output::<C>(fragments);
+            self.ping_pong_signal::<C>();
+            C::Warp::wait_scores::<1>(&mut fragments.s);
+            self.finish_scores::<C, M>(&mut fragments.s, k_loop);
+            let mut factor = None;
+            k_loop
+                .softmax
+                .grow_max(&fragments.s, scale_log2, |correction| factor = Some(halves(&correction, 0)));
+            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
+            C::Warp::wait_output(&mut fragments.acc_o);
+            self.release_v::<C>();
+            factor
+        }
+    }
+
+    /// A step within a tile.
+    ///
+    /// # Safety
+    /// As for [`Self::first_step`].
+    #[inline(always)]
+    unsafe fn next_step<C: WgmmaConfig, M: Masking>(
+        &mut self,
+        fragments: &mut Fragments<C::Warp>,
+        k_loop: &mut KLoop<C::Warp>,
+    ) {
+        let before = (k_loop.block, k_loop.blocks);
+        k_loop.block -= C::KEY_GROUPS;
+        // SAFETY: the caller's.
+        let factor = unsafe { self.step::<C, M>(fragments, k_loop, before) };
+        if let Some(factor) = factor {
+            scale_rows(fragments.acc_o.row_mut(0), factor);
+        }
+        fragments.pack::<C::Element>();
+    }
+
+    /// All blocks of a tile that are left but for the last product with V.
+    ///
+    /// # Safety
+    /// As for [`Self::first_step`].
+    #[inline(always)]
+    unsafe fn steps<C: WgmmaConfig>(
+        &mut self,
+        fragments: &mut Fragments<C::Warp>,
+        k_loop: &mut KLoop<C::Warp>,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
+                self.next_step::<C, Always>(fragments, k_loop);
+            }
+            while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+                self.next_step::<C, Never>(fragments, k_loop);
+            }
+        }
+    }
+
+    /// O += P·V of the last block, with nothing else to do meanwhile.
+    ///
+    /// # Safety
+    /// As for [`Self::first_step`].
+    #[inline(always)]
+    unsafe fn last_output<C: WgmmaConfig>(
+        &mut self,
+        fragments: &mut Fragments<C::Warp>,
+        k_loop: &KLoop<C::Warp>,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.wait_v::<C>(k_loop.block, &k_loop.blocks);
+            wgmma_fence();
+            self.issue_output::<C>(fragments);
+            C::Warp::wait_output(&mut fragments.acc_o);
+            self.release_v::<C>();
+        }
+    }
+
+    /// Writes the consumer's rows of a tile, and is done with it; row_sum is reduced.
+    ///
+    /// # Safety
+    /// All lanes take part, once a tile; its slot is written and not released yet, and O and LSE are writable.
+    #[inline(always)]
+    unsafe fn store<C: WgmmaConfig>(
+        &self,
+        tile: Ring,
+        softmax: OnlineSoftmax<C::Warp>,
+        acc_o: <C::Warp as WarpTile>::O,
+    ) {
+        let position = position_again::<C>();
+        let params = self.params;
+        // SAFETY: the caller's; the tile's slot is written, and read before it is released.
+        unsafe {
+            let Tile { work, blocks } = Tile::read(params, C::LAYOUT.tile_slot(tile.buffer));
+            let found = ld_shared(C::LAYOUT.found(tile.buffer)) != 0;
+            // Every lane has read it; one says so.
+            sync_warp();
+            tile.release(TILES_AHEAD, position.lane);
+            let queries = QueryRows::new(params, &work, C::BLOCK);
+            if is_partial::<C>(params) {
+                store_partial(&queries, &softmax, acc_o, C::Q::WIDTH, position, self.scale_log2::<C>());
+            } else {
+                store_lse(&queries, &softmax, position, self.scale_log2::<C>());
+                store_output_from_registers::<C::Element, _>(&queries, &softmax, acc_o, position);
+            }
+            if found {
+                // The warp's rows are written.
+                sync_warp();
+                let keys = PartlyVisible {
+                    first: blocks.full.max(blocks.first) * C::K::ROWS,
+                    end: blocks.end * C::K::ROWS,
+                    v: KeyRows::new(to_global(params.v), &params.v_strides, work.batch, work.head_kv),
+                };
+                let visible_end = |row| {
+                    C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end
+                };
+                let rows = (work.first_row + position.warp_row, 16, C::Q::WIDTH);
+                let lanes = (position.lane, 32);
+                restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, lanes, visible_end);
+            }
+        }
+    }
+
+    /// The next tile that sees any keys, if there is one. Those that see none are written on the way.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup take part.
+    #[inline(always)]
+    unsafe fn next_k_loop<C: WgmmaConfig>(&mut self) -> Option<KLoop<C::Warp>> {
+        let params = self.params;
+        loop {
+            let tile = self.tiles;
+            // SAFETY: the slot is written before its barrier says so.
+            let Tile { work, blocks } = unsafe {
+                tile.wait_full();
+                Tile::read(params, C::LAYOUT.tile_slot(tile.buffer))
+            };
+            if work.batch == NO_MORE {
+                return None;
+            }
+            self.tiles.advance(TILES_AHEAD);
+            if !blocks.is_empty() {
+                let Position { warp_row, warp_n, lane } = position_again::<C>();
+                let (mask, first_row) = (MaskParams::of(params), work.first_row + warp_row + lane / 4);
+                let limits =
+                    RowLimits::each_row(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+                // Wraps below the first block where a tile has fewer blocks than there are key groups.
+                let block = (blocks.end - 1).wrapping_sub(warp_n);
+                return Some(KLoop { tile, blocks, block, limits, softmax: OnlineSoftmax::EMPTY });
+            }
+            if position_again::<C>().warp_n == 0 {
+                // SAFETY: the caller's.
+                unsafe { self.store::<C>(tile, OnlineSoftmax::EMPTY, C::Warp::NO_O) }
+            }
+        }
+    }
+
+    /// Computes the consumer's rows of the CTA's only tile, together with the consumers of the same rows that take other blocks.
+    ///
+    /// # Safety
+    /// As for [`super::forward::forward_wgmma`], by all threads of the warpgroup.
+    #[inline(always)]
+    unsafe fn run_with_others<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>) {
+        let position = position_again::<C>();
+        self.k.skip(position.warp_n, C::LAYOUT.stages());
+        self.v.skip(position.warp_n, C::LAYOUT.stages());
+        // SAFETY: the caller's; all consumers have the same tile.
+        unsafe {
+            let Some(mut k_loop) = self.next_k_loop::<C>() else { return };
+            if k_loop.blocks.end - k_loop.blocks.first > position.warp_n {
+                self.first_step::<C>(fragments, &mut k_loop);
+                self.steps::<C>(fragments, &mut k_loop);
+                self.last_output::<C>(fragments, &k_loop);
+            }
+            k_loop.softmax.reduce_sum();
+            let sync = || named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS);
+            let (acc_o, scale_log2) = (&mut fragments.acc_o, self.scale_log2::<C>());
+            let buffer = (C::LAYOUT.k(0), C::MERGE);
+            merge_warps(&mut k_loop.softmax, acc_o, buffer, position, scale_log2, sync);
+            if position.warp_n == 0 {
+                self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+            }
+        }
+    }
+
+    /// Computes the consumer's rows of all tiles of the CTA.
+    ///
+    /// # Safety
+    /// As for [`super::forward::forward_wgmma`], by all threads of the warpgroup.
+    #[inline(always)]
+    unsafe fn run<C: WgmmaConfig>(&mut self) {
+        let buffers = C::LAYOUT.q_buffers();
+        let mut fragments = Fragments::<C::Warp>::empty();
+        // SAFETY: the caller's.
+        unsafe {
+            if C::KEY_GROUPS > 1 {
+                return self.run_with_others::<C>(&mut fragments);
+            }
+            while let Some(mut k_loop) = self.next_k_loop::<C>() {
+                self.first_step::<C>(&mut fragments, &mut k_loop);
+                loop {
+                    self.steps::<C>(&mut fragments, &mut k_loop);
+                    self.q.advance(buffers);
+                    if buffers == 1 {
+                        break;
+                    }
+                    let Some(mut after) = self.next_k_loop::<C>() else { break };
+                    // The next tile's first step goes with this one's last product.
+                    self.wait_q::<C>(&mut fragments.q);
+                    let before = (k_loop.block, k_loop.blocks);
+                    self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
+                    k_loop.softmax.reduce_sum();
+                    self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+                    fragments.acc_o = C::Warp::NO_O;
+                    fragments.pack::<C::Element>();
+                    k_loop = after;
+                }
+                self.last_output::<C>(&mut fragments, &k_loop);
+                k_loop.softmax.reduce_sum();
+                self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+                if buffers > 1 {
+                    break;
+                }
+                fragments.acc_o = C::Warp::NO_O;
+            }
+        }
+    }
+}
+
+/// A consumer's part: its rows of all tiles of the CTA.
+///
+/// # Safety
+/// As for [`super::forward::forward_wgmma`], by all threads of the consumer's warpgroup.
+#[inline(always)]
+pub(super) unsafe fn consume<C: WgmmaConfig>(params: &ForwardParams) {
+    let mut consumer = Consumer::new::<C>(params);
+    // SAFETY: the caller's.
+    unsafe {
+        if C::PING_PONG && consumer_again() + 1 == C::CONSUMERS {
+            // The first consumer issues first.
+            consumer.ping_pong_signal::<C>();
+        }
+        consumer.run::<C>();
+        if C::PING_PONG && consumer_again() == 0 {
+            // The last signal that was given.
+            consumer.ping_pong_wait::<C>();
+        }
+        if C::SPLIT && params.split.counters != 0 {
+            let work = work_of::<C>(params, block_idx_x_again());
+            let queries = QueryRows::new(params, &work, C::BLOCK);
+            let tile = Work::tile_of_split(params, block_idx_x_again());
+            let threads = (thread_idx_x_again() - WARPGROUP, C::CONSUMER_THREADS);
+            let sync = || named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS);
+            let sync_or = |condition| named_barrier_or(CONSUMERS_BARRIER, C::CONSUMER_THREADS, condition);
+            merge_in_last_cta::<C::Element>(
+                &params.split,
+                &queries,
+                C::LAST_CTA,
+                tile,
+                threads,
+                sync,
+                sync_or,
+            );
+        }
+    }
+}

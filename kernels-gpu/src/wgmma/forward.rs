@@ -1,0 +1,97 @@
+//! The forward kernel on wgmma and bulk copies: one warpgroup copies, the others compute 64 query rows each.
+//!
+//! The producer, one thread, fills the stages of K and V in shared memory as they come free; barriers count the bytes. A
+//! consumer issues S(j) = Q·K(j)ᵀ and O += P(j+1)·V(j+1) together and takes the softmax of S(j) while the tensor cores work on
+//! the latter and on the other consumers' products: the consumers take turns to issue. Blocks of keys are walked from the last
+//! visible one to the first, as in [`crate::forward`].
+
+use super::config::{SCRUBBERS, WARPGROUP, WgmmaConfig};
+use super::consumer::consume;
+use super::producer::produce;
+use super::ring::TILES_AHEAD;
+use super::scrubber::scrub_tiles;
+use crate::params::{ForwardParams, WgmmaParams};
+use crate::ptx::bulk::prefetch_tensor_map;
+use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
+use crate::ptx::mbarrier::{fence_mbarrier_init, fence_proxy_async, mbarrier_init};
+use crate::ptx::memory::st_shared_v4;
+use crate::ptx::warpgroup::{give_registers, named_barrier_arrive, named_barrier_sync, take_registers};
+use crate::shape::Shape;
+use crate::tile::swizzle::Swizzle;
+use crate::work::rows_differ;
+use core::mem::offset_of;
+use cuda_std::thread::thread_idx_x;
+
+/// Zeroes the rows of Q that no copy fills, where the packed heads do not divide the block; stale shared memory could otherwise change
+/// when a warp rescales, and results would not repeat.
+///
+/// # Safety
+/// By all threads of the CTA, before anything is copied; a barrier of the CTA follows.
+#[inline(always)]
+unsafe fn clear_unused_rows<C: WgmmaConfig>(params: &ForwardParams, thread: u32) {
+    let first = C::BLOCK.rows_used(params.group) * C::Q::COLUMN_ROW_BYTES;
+    let mut at = first + thread * Swizzle::CHUNK_BYTES;
+    while at < C::Q::COLUMN_BYTES {
+        for number in 0..C::Q::COLUMNS {
+            // SAFETY: a chunk of Q.
+            unsafe { st_shared_v4(C::LAYOUT.q(0) + number * C::Q::COLUMN_BYTES + at, [0; 4]) }
+        }
+        at += C::THREADS * Swizzle::CHUNK_BYTES;
+    }
+    fence_proxy_async();
+}
+
+/// The kernel, with the registers of a thread that copies and of one that computes.
+///
+/// # Safety
+/// Launched with the threads and shared memory that [`crate::geometry`] gives for the row, as many CTAs as its schedule says, and
+/// parameters that describe device memory as [`WgmmaParams`] says.
+#[inline(always)]
+pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const CONSUMER_REGISTERS: u32>(
+    params: &ForwardParams,
+) {
+    const { crate::config::check::<C>() }
+    let thread = thread_idx_x();
+    let readers = C::CONSUMERS * 4;
+    // SAFETY: the caller's; one thread initialises the barriers before the others pass the CTA's.
+    unsafe {
+        if thread == 32 {
+            for map in [offset_of!(WgmmaParams, q), offset_of!(WgmmaParams, k), offset_of!(WgmmaParams, v)] {
+                prefetch_tensor_map(C::parameter_address() + map as u64);
+            }
+        }
+        if thread == 0 {
+            C::LAYOUT.q_ring().init(C::LAYOUT.q_buffers(), readers);
+            let scrubbers = if rows_differ(params) { SCRUBBERS } else { 0 };
+            C::LAYOUT.tile_ring().init(TILES_AHEAD, readers + scrubbers);
+            for buffer in 0..C::LAYOUT.stages() {
+                mbarrier_init(C::LAYOUT.scrubbed(buffer), SCRUBBERS);
+            }
+            C::LAYOUT.k_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows);
+            C::LAYOUT.v_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows + scrubbers);
+            fence_mbarrier_init();
+        }
+        if C::SPLIT {
+            clear_unused_rows::<C>(params, thread);
+        }
+        if thread < 32 {
+            // The producer knows the barriers: it need not wait for the others.
+            named_barrier_arrive(0, C::THREADS);
+        } else {
+            named_barrier_sync(0, C::THREADS);
+        }
+        launch_dependents();
+        wait_for_prerequisites();
+        if thread < WARPGROUP {
+            give_registers::<PRODUCER_REGISTERS>();
+            if thread == 0 {
+                produce::<C>(params);
+            } else if thread >= 32 && rows_differ(params) {
+                scrub_tiles::<C>(params, thread - 32);
+            }
+        } else {
+            take_registers::<CONSUMER_REGISTERS>();
+            consume::<C>(params);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The two matrix products of a k-loop step, as a consumer warpgroup issues them.
+
+use crate::element::Element;
+use crate::ptx::wgmma::{wgmma_commit_group, wgmma_wait_group};
+use crate::shape::Shape;
+use crate::tile::descriptor::{self, Descriptor};
+use crate::tile::warp_tile::{Fragments, Tiles, WarpTile};
+
+/// The fragments of a warp as accumulators and operands of wgmma: the instruction's width is theirs.
+pub trait WgmmaTile: WarpTile {
+    /// S = Q·Kᵀ of 16 elements of head_dim, both from shared memory, or S += with `ACCUMULATE`.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16`].
+    unsafe fn scores<E: Element, const ACCUMULATE: bool>(s: &mut Self::S<[f32; 4]>, q: u64, k: u64);
+
+    /// As [`Self::scores`], Q from registers.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16_from_registers`].
+    unsafe fn scores_from_registers<E: Element, const ACCUMULATE: bool>(
+        s: &mut Self::S<[f32; 4]>,
+        q: [u32; 4],
+        k: u64,
+    );
+
+    /// O += P·V of 16 keys, P from registers.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16_from_registers`].
+    unsafe fn output<E: Element>(o: &mut Self::O, p: [u32; 4], v: u64);
+
+    /// Waits for all groups but the latest `PENDING`, to one of which S belongs.
+    ///
+    /// # Safety
+    /// All 128 threads of the warpgroup take part.
+    unsafe fn wait_scores<const PENDING: i32>(s: &mut Self::S<[f32; 4]>);
+
+    /// Waits for all groups, to one of which O belongs.
+    ///
+    /// # Safety
+    /// All 128 threads of the warpgroup take part.
+    unsafe fn wait_output(o: &mut Self::O);
+}
+
+impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
+    for Fragments<1, N, N2, D, D2>
+{
+    #[inline(always)]
+    unsafe fn scores<E: Element, const ACCUMULATE: bool>(s: &mut Self::S<[f32; 4]>, q: u64, k: u64) {
+        // SAFETY: the caller's.
+        unsafe { E::wgmma::<ACCUMULATE, N>(&mut s[0], q, k) }
+    }
+
+    #[inline(always)]
+    unsafe fn scores_from_registers<E: Element, const ACCUMULATE: bool>(
+        s: &mut Self::S<[f32; 4]>,
+        q: [u32; 4],
+        k: u64,
+    ) {
+        // SAFETY: the caller's.
+        unsafe { E::wgmma_from_registers::<ACCUMULATE, true, N>(&mut s[0], q, k) }
+    }
+
+    #[inline(always)]
+    unsafe fn output<E: Element>(o: &mut Self::O, p: [u32; 4], v: u64) {
+        // SAFETY: the caller's.
+        unsafe { E::wgmma_from_registers::<true, false, D>(&mut o[0], p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn wait_scores<const PENDING: i32>(s: &mut Self::S<[f32; 4]>) {
+        // SAFETY: the caller's.
+        unsafe { wgmma_wait_group::<PENDING, N>(&mut s[0]) }
+    }
+
+    #[inline(always)]
+    unsafe fn wait_output(o: &mut Self::O) {
+        // SAFETY: the caller's.
+        unsafe { wgmma_wait_group::<0, D>(&mut o[0]) }
+    }
+}
+
+/// Issues S = Q·Kᵀ of a block, as one group. Q comes from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at
+/// `q_smem`.
+///
+/// # Safety
+/// All 128 threads of the warpgroup take part, behind a [`crate::ptx::wgmma::wgmma_fence`]. Q and K have landed, and neither they nor the
+/// fragments are touched until the group is done.
+#[inline(always)]
+pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
+    s: &mut W::S<[f32; 4]>,
+    (q_fragment, q_in_registers): (&W::Q, bool),
+    q_smem: u32,
+    k_smem: u32,
+) {
+    let q = Descriptor::along_head_dim::<Q>().at(q_smem);
+    let k = Descriptor::along_head_dim::<K>().at(k_smem);
+    // SAFETY: the caller's.
+    unsafe {
+        for step in 0..Q::STEPS {
+            let q = q.advance(descriptor::head_dim_step::<Q>(step)).bits();
+            let k = k.advance(descriptor::head_dim_step::<K>(step)).bits();
+            let operand = q_fragment.row(0)[step as usize];
+            match (q_in_registers, step) {
+                (true, 0) => W::scores_from_registers::<E, false>(s, operand, k),
+                (true, _) => W::scores_from_registers::<E, true>(s, operand, k),
+                (false, 0) => W::scores::<E, false>(s, q, k),
+                (false, _) => W::scores::<E, true>(s, q, k),
+            }
+        }
+    }
+    wgmma_commit_group();
+}
+
+/// Issues O += P·V with the V at `v_smem`, as one group.
+///
+/// # Safety
+/// As for [`issue_scores`], for V and the fragments.
+#[inline(always)]
+pub(super) unsafe fn issue_output<E: Element, V: Shape, W: WgmmaTile>(
+    acc_o: &mut W::O,
+    p: &W::P,
+    v_smem: u32,
+) {
+    let v = Descriptor::along_rows::<V>().at(v_smem);
+    for (step, p) in (0..).zip(p.row(0)) {
+        let v = v.advance(descriptor::row_step::<V>(step)).bits();
+        // SAFETY: the caller's.
+        unsafe { W::output::<E>(acc_o, *p, v) }
+    }
+    wgmma_commit_group();
+}

@@ -1,0 +1,60 @@
+//! What a consumer holds of a work tile: fragments, and how far its loop over the keys has come.
+
+use super::ring::Ring;
+use crate::element::Element;
+use crate::math::mask::RowLimits;
+use crate::math::softmax::OnlineSoftmax;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::KeyBlocks;
+
+/// A consumer's fragments.
+pub(super) struct Fragments<W: WarpTile> {
+    /// S of a block, and then its P.
+    pub(super) s: W::S<[f32; 4]>,
+    /// P as an operand.
+    pub(super) p: W::P,
+    pub(super) acc_o: W::O,
+    /// Q of the tile, where it stays in registers.
+    pub(super) q: W::Q,
+}
+
+impl<W: WarpTile> Fragments<W> {
+    #[inline(always)]
+    pub(super) fn empty() -> Self {
+        Self { s: Tiles::splat([0.0; 4]), p: Tiles::splat([0; 4]), acc_o: W::NO_O, q: Tiles::splat([0; 4]) }
+    }
+
+    /// Rounds P for the next product.
+    #[inline(always)]
+    pub(super) fn pack<E: Element>(&mut self) {
+        let s = self.s.row(0);
+        for (k, p) in self.p.row_mut(0).iter_mut().enumerate() {
+            let (left, right) = (s[2 * k], s[2 * k + 1]);
+            *p = [
+                E::pack(left[0], left[1]),
+                E::pack(left[2], left[3]),
+                E::pack(right[0], right[1]),
+                E::pack(right[2], right[3]),
+            ];
+        }
+    }
+}
+
+/// A tile's loop over the blocks of keys.
+pub(super) struct KLoop<W: WarpTile> {
+    /// The tile's place among those that the producer has published.
+    pub(super) tile: Ring,
+    pub(super) blocks: KeyBlocks,
+    /// The block that S was computed of last; the first one is the last of the keys.
+    pub(super) block: u32,
+    pub(super) limits: RowLimits<W>,
+    pub(super) softmax: OnlineSoftmax<W>,
+}
+
+impl<W: WarpTile> KLoop<W> {
+    /// Whether some row sees the block only in part.
+    #[inline(always)]
+    pub(super) fn is_partial(&self) -> bool {
+        self.block >= self.blocks.full
+    }
+}

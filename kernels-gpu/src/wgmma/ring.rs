@@ -1,0 +1,229 @@
+//! Buffers in shared memory and their barriers, and where they all lie.
+
+use crate::geometry;
+use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_init, mbarrier_wait};
+use crate::ptx::memory::dynamic_smem;
+use crate::row::Row;
+
+/// Tiles that the producer has published and that are not stored yet.
+pub(super) const TILES_AHEAD: u32 = 3;
+/// Bytes by which the producer says what a tile is.
+const TILE_SLOT_BYTES: u32 = 32;
+/// Bytes of an mbarrier.
+const BARRIER_BYTES: u32 = 8;
+/// Bytes for whether a tile's blocks held anything that was scrubbed: a u32, and what keeps the barriers behind aligned.
+const FOUND_BYTES: u32 = 8;
+
+/// A ring of buffers in shared memory, each with a barrier that says when it is full and one that says when it is free again.
+#[derive(Clone, Copy)]
+pub(super) struct Ring {
+    /// The barriers: `full` of each buffer, then `empty` of each.
+    pub(super) barriers: u32,
+    /// The current buffer, and the parity of the round it is in.
+    pub(super) buffer: u32,
+    pub(super) round: u32,
+}
+
+impl Ring {
+    #[inline(always)]
+    pub(super) const fn new(barriers: u32) -> Self {
+        Self { barriers, buffer: 0, round: 0 }
+    }
+
+    /// Bytes of the barriers of `buffers` buffers.
+    const fn bytes(buffers: u32) -> u32 {
+        2 * buffers * BARRIER_BYTES
+    }
+
+    /// Initialises the barriers of `buffers` buffers that `readers` warps read.
+    ///
+    /// # Safety
+    /// One thread does so, before all others use them.
+    #[inline(always)]
+    pub(super) unsafe fn init(self, buffers: u32, readers: u32) {
+        for buffer in 0..buffers {
+            // SAFETY: the caller's.
+            unsafe {
+                mbarrier_init(self.barriers + buffer * BARRIER_BYTES, 1);
+                mbarrier_init(self.barriers + (buffers + buffer) * BARRIER_BYTES, readers);
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn full(self) -> u32 {
+        self.barriers + self.buffer * BARRIER_BYTES
+    }
+
+    #[inline(always)]
+    pub(super) fn empty(self, buffers: u32) -> u32 {
+        self.barriers + (buffers + self.buffer) * BARRIER_BYTES
+    }
+
+    /// Waits until the buffer may be written: every reader has released what it held.
+    ///
+    /// # Safety
+    /// The barriers are initialised, and all rounds before were waited for: an mbarrier shows only phase parity, so a skipped phase is
+    /// ambiguous.
+    #[inline(always)]
+    pub(super) unsafe fn wait_empty(self, buffers: u32) {
+        // SAFETY: initialised; the parity before the first round counts as over.
+        unsafe { mbarrier_wait(self.empty(buffers), self.round ^ 1) }
+    }
+
+    /// Waits until the buffer may be read: what was copied has landed, and wgmma and loads of this thread see it.
+    ///
+    /// # Safety
+    /// As for [`Self::wait_empty`].
+    #[inline(always)]
+    pub(super) unsafe fn wait_full(self) {
+        // SAFETY: initialised.
+        unsafe { mbarrier_wait(self.full(), self.round) }
+    }
+
+    /// The warp has read the buffer.
+    ///
+    /// # Safety
+    /// All lanes of the warp are done with it: loads have returned, and wgmma that read it are waited for. Once a round, by each of the
+    /// warps that the barrier counts.
+    #[inline(always)]
+    pub(super) unsafe fn release(self, buffers: u32, lane: u32) {
+        // SAFETY: one lane of each warp that reads.
+        unsafe { mbarrier_arrive_if(self.empty(buffers), lane == 0) }
+    }
+
+    /// On to the next buffer.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, buffers: u32) {
+        self.buffer += 1;
+        if self.buffer == buffers {
+            self.buffer = 0;
+            self.round ^= 1;
+        }
+    }
+
+    /// On by `count` buffers.
+    #[inline(always)]
+    pub(super) fn skip(&mut self, count: u32, buffers: u32) {
+        let past = self.buffer + count;
+        self.buffer = past % buffers;
+        self.round ^= past / buffers % 2;
+    }
+}
+
+/// Where everything lies in shared memory: Q's buffers, K's, V's, then what the producer says of tiles, then the barriers.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    q_bytes: u32,
+    q_buffers: u32,
+    kv_bytes: u32,
+    stages: u32,
+    /// Offset of what lies behind the tiles, or behind the merge buffer that overlays them.
+    slots: u32,
+}
+
+impl Layout {
+    pub(super) const fn of(row: &Row) -> Self {
+        let layout = Self {
+            q_bytes: geometry::tile_bytes(row, row.block_m),
+            q_buffers: geometry::q_buffers(row),
+            kv_bytes: geometry::tile_bytes(row, row.block_n),
+            stages: row.stages,
+            slots: geometry::work_slots_offset(row),
+        };
+        let tiles = layout.q_buffers * layout.q_bytes + 2 * layout.stages * layout.kv_bytes;
+        assert!(tiles <= layout.slots, "tiles end where the slots start");
+        assert!(layout.slots.is_multiple_of(16), "slots are read 16 bytes at a time");
+        assert!(layout.barriers_end() <= geometry::smem_bytes(row), "the barriers are the last thing in it");
+        assert!(
+            layout.q_bytes.is_multiple_of(1024) && layout.kv_bytes.is_multiple_of(1024),
+            "the swizzle's pattern"
+        );
+        layout
+    }
+
+    /// Past the last barrier.
+    const fn barriers_end(&self) -> u32 {
+        let rings = Ring::bytes(self.q_buffers) + Ring::bytes(TILES_AHEAD) + 2 * Ring::bytes(self.stages);
+        self.slots + TILES_AHEAD * (TILE_SLOT_BYTES + FOUND_BYTES) + rings + self.stages * BARRIER_BYTES
+    }
+
+    /// A buffer of Q.
+    #[inline(always)]
+    pub(super) fn q(&self, buffer: u32) -> u32 {
+        dynamic_smem() + buffer * self.q_bytes
+    }
+
+    /// A buffer of K.
+    #[inline(always)]
+    pub(super) fn k(&self, buffer: u32) -> u32 {
+        self.q(self.q_buffers) + buffer * self.kv_bytes
+    }
+
+    /// A buffer of V.
+    #[inline(always)]
+    pub(super) fn v(&self, buffer: u32) -> u32 {
+        self.k(self.stages + buffer)
+    }
+
+    #[inline(always)]
+    fn behind_tiles(&self) -> u32 {
+        dynamic_smem() + self.slots
+    }
+
+    /// Where the producer says what a tile is.
+    #[inline(always)]
+    pub(super) fn tile_slot(&self, buffer: u32) -> u32 {
+        self.behind_tiles() + buffer * TILE_SLOT_BYTES
+    }
+
+    /// Whether the scrubbers found anything in a tile's blocks.
+    #[inline(always)]
+    pub(super) fn found(&self, buffer: u32) -> u32 {
+        self.behind_tiles() + TILES_AHEAD * TILE_SLOT_BYTES + buffer * FOUND_BYTES
+    }
+
+    #[inline(always)]
+    pub(super) fn q_ring(&self) -> Ring {
+        Ring::new(self.behind_tiles() + TILES_AHEAD * (TILE_SLOT_BYTES + FOUND_BYTES))
+    }
+
+    #[inline(always)]
+    pub(super) fn tile_ring(&self) -> Ring {
+        Ring::new(self.q_ring().barriers + Ring::bytes(self.q_buffers))
+    }
+
+    #[inline(always)]
+    pub(super) fn k_ring(&self) -> Ring {
+        Ring::new(self.tile_ring().barriers + Ring::bytes(TILES_AHEAD))
+    }
+
+    #[inline(always)]
+    pub(super) fn v_ring(&self) -> Ring {
+        Ring::new(self.k_ring().barriers + Ring::bytes(self.stages))
+    }
+
+    /// The barrier that says that V of a buffer has been scrubbed.
+    #[inline(always)]
+    pub(super) fn scrubbed(&self, buffer: u32) -> u32 {
+        self.v_ring().barriers + Ring::bytes(self.stages) + buffer * BARRIER_BYTES
+    }
+
+    /// Buffers of K, and of V.
+    #[inline(always)]
+    pub(super) fn stages(&self) -> u32 {
+        self.stages
+    }
+
+    /// Buffers of Q.
+    #[inline(always)]
+    pub(super) fn q_buffers(&self) -> u32 {
+        self.q_buffers
+    }
+
+    /// Bytes of a buffer of K or V.
+    #[inline(always)]
+    pub(super) fn kv_bytes(&self) -> u32 {
+        self.kv_bytes
+    }
+}

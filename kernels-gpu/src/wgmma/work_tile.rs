@@ -1,0 +1,57 @@
+//! A work tile on its way from the producer to the other warps of the CTA, through shared memory.
+
+use crate::config::Config;
+use crate::params::ForwardParams;
+use crate::ptx::memory::{ld_shared_v4, st_shared_v4};
+use crate::ptx::warp::first_lane;
+use crate::scheduler::Work;
+use crate::sequence::Sequence;
+use crate::visible::KeyBlocks;
+use crate::work::{key_blocks, work_of};
+
+/// The batch entry that stands for "no more tiles".
+pub(super) const NO_MORE: u32 = u32::MAX;
+
+/// A work tile, worked out once by the producer instead of by every thread.
+pub(super) struct Tile<'a> {
+    pub(super) work: Work<'a>,
+    pub(super) blocks: KeyBlocks,
+}
+
+impl<'a> Tile<'a> {
+    /// # Safety
+    /// As for [`crate::sequence::Sequence::of_batch`].
+    #[inline(always)]
+    pub(super) unsafe fn new<C: Config>(params: &'a ForwardParams, index: u32) -> Self {
+        // SAFETY: the caller's.
+        let work = unsafe { work_of::<C>(params, index) };
+        let blocks = key_blocks::<C>(params, &work);
+        Self { work, blocks }
+    }
+
+    /// # Safety
+    /// One thread, while the slot is free: its readers have released it, and wait for its barrier before they read again.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, slot: u32) {
+        let Work { batch, head_q, first_row, split, sequence, .. } = self.work;
+        let KeyBlocks { first, full, end } = self.blocks;
+        // SAFETY: the caller's; slots are multiples of 16.
+        unsafe {
+            st_shared_v4(slot, [batch, head_q, first_row, split]);
+            st_shared_v4(slot + 16, [sequence.seqlen_k, first, full, end]);
+        }
+    }
+
+    /// # Safety
+    /// All lanes take part; the slot is written, and stays until this warp releases it.
+    #[inline(always)]
+    pub(super) unsafe fn read(params: &'a ForwardParams, slot: u32) -> Self {
+        // SAFETY: the caller's.
+        let ([batch, head_q, first_row, split], [seqlen_k, first, full, end]) =
+            unsafe { (ld_shared_v4(slot), ld_shared_v4(slot + 16)) };
+        let [batch, first, full, end] = [batch, first, full, end].map(first_lane);
+        let sequence = Sequence { seqlen_q: &params.seqlen_q, seqlen_k };
+        let work = Work { batch, head_q, head_kv: params.group.quotient(head_q), first_row, split, sequence };
+        Self { work, blocks: KeyBlocks { first, full, end } }
+    }
+}

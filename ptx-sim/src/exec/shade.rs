@@ -1,0 +1,423 @@
+//! Which bits of registers nobody has defined: what was loaded from memory that nobody wrote, and what was computed of it.
+//! Copying such bits is no fault; a branch, an address or a result that depends on them is (Valgrind's rule). Only frames that
+//! hold such bits are followed.
+
+use std::collections::HashMap;
+
+use crate::compact::{self, Role};
+use crate::finding::{Fault, FindingKind, Outcome};
+use crate::op::{Inst, Op, Pc, Space};
+use crate::regs::{Bank, LANES, Regs, Slot};
+
+use super::access::lanes;
+use super::cta::Cta;
+use super::shade_bits::moved_bits;
+use super::warp::Warp;
+
+/// Where undefined bits come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) at: (usize, Pc),
+    pub(super) lane: usize,
+    /// The address of memory that nobody wrote; `None` for a register.
+    pub(super) address: Option<u64>,
+    pub(super) shared: bool,
+    pub(super) global: bool,
+    /// Whether something was computed of them since.
+    pub(super) computed: bool,
+}
+
+/// The undefined bits of a frame's registers and parameters.
+#[derive(Debug)]
+pub(super) struct Shade {
+    /// Ones for undefined bits.
+    regs: Regs,
+    /// Ones for the undefined bytes of the parameter area, as that area.
+    pub(super) params: Vec<u8>,
+    origins: HashMap<(Bank, Slot), Origin>,
+    /// The origin of what lies in the parameter area.
+    param_origin: Option<Origin>,
+}
+
+impl Shade {
+    pub(super) fn new(like: &Regs, params: usize) -> Self {
+        let regs = Regs::new(like.word.len(), like.double.len(), like.pred.len());
+        Shade { regs, params: vec![0; params], origins: HashMap::new(), param_origin: None }
+    }
+
+    fn origin(&self, bank: Bank, slot: Slot) -> Option<Origin> {
+        self.origins.get(&(bank, slot)).copied()
+    }
+
+    fn is_clear(&self, bank: Bank, slot: Slot, active: u32) -> bool {
+        lanes(active).all(|lane| self.regs.bits(bank, slot, lane) == 0)
+    }
+
+    fn set(&mut self, bank: Bank, slot: Slot, lane: usize, bits: u64, origin: Option<Origin>) {
+        self.regs.set_bits(bank, slot, lane, bits);
+        if bits != 0
+            && let Some(origin) = origin
+        {
+            self.origins.insert((bank, slot), origin);
+        }
+    }
+}
+
+/// All bits of a register.
+fn ones(bank: Bank) -> u64 {
+    match bank {
+        Bank::Word => u32::MAX.into(),
+        Bank::Double => u64::MAX,
+        Bank::Pred => 1,
+    }
+}
+
+impl Warp {
+    /// Undefined bits came to a register.
+    pub(super) fn shade_register(
+        &mut self,
+        frame: usize,
+        (bank, slot, lane): (Bank, Slot, usize),
+        bits: u64,
+        origin: Option<Origin>,
+    ) -> Outcome {
+        let frame = self.frame(frame)?;
+        if bits == 0 && frame.shade.is_none() {
+            return Ok(());
+        }
+        let shade = frame.shade.get_or_insert_with(|| Box::new(Shade::new(&frame.regs, frame.params.len())));
+        shade.set(bank, slot, lane, bits, origin);
+        Ok(())
+    }
+
+    /// The undefined bits of a register, and where they come from.
+    pub(super) fn shade_of(
+        &self,
+        frame: usize,
+        bank: Bank,
+        slot: Slot,
+        lane: usize,
+    ) -> (u64, Option<Origin>) {
+        match self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
+            Some(shade) => (shade.regs.bits(bank, slot, lane), shade.origin(bank, slot)),
+            None => (0, None),
+        }
+    }
+
+    /// Undefined bytes of the parameter area.
+    pub(super) fn shade_params(
+        &mut self,
+        frame: usize,
+        at: usize,
+        mask: u32,
+        bytes: u32,
+        origin: Option<Origin>,
+    ) {
+        let Some(frame) = self.frames[frame].as_mut() else { return };
+        if mask == 0 && frame.shade.is_none() {
+            return;
+        }
+        let shade = frame.shade.get_or_insert_with(|| Box::new(Shade::new(&frame.regs, frame.params.len())));
+        for byte in 0..bytes as usize {
+            shade.params[at + byte] = (mask >> byte & 1) as u8;
+        }
+        if mask != 0 {
+            shade.param_origin = origin;
+        }
+    }
+
+    /// The undefined ones among some bytes of the parameter area.
+    pub(super) fn params_shade(&self, frame: usize, at: usize, bytes: u32) -> (u32, Option<Origin>) {
+        match self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
+            Some(shade) => {
+                let mask = (0..bytes as usize).fold(0, |m, b| m | u32::from(shade.params[at + b]) << b);
+                (mask, shade.param_origin)
+            }
+            None => (0, None),
+        }
+    }
+
+    /// The fault of depending on what nobody has defined. One from shared memory is reported at the end: if another warp
+    /// turns out to write there, the fault is the missing barrier.
+    pub(super) fn undefined(&self, origin: Option<Origin>, what: &'static str, cta: &mut Cta<'_>) -> Outcome {
+        let Some(origin) = origin else { return Ok(()) };
+        let mut fault = Fault::new(FindingKind::Uninitialized);
+        fault.lane = Some(origin.lane);
+        fault.address = origin.address;
+        let line = cta.launch.line(self.at);
+        let fault = fault.saying(format!("{what} at line {line} depends on it"));
+        let finding = cta.finding(*fault, self.index, origin.at);
+        let races = if origin.shared {
+            cta.launch.config.checks.shared_races
+        } else {
+            origin.global && cta.launch.config.checks.global_races
+        };
+        if races && cta.launch.threads() > 1 {
+            cta.deferred.get_or_insert(finding);
+            return Ok(());
+        }
+        let mut fault = Fault::new(FindingKind::Uninitialized);
+        (fault.lane, fault.address, fault.detail) =
+            (finding.lane.map(|l| l as usize), finding.address, finding.detail);
+        fault.at = Some(origin.at);
+        Err(fault)
+    }
+
+    /// Follows undefined bits through an instruction that is about to be executed.
+    pub(super) fn shade(&mut self, inst: &Inst, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        self.shade_guard(inst, frame, cta)?;
+        if active == 0 {
+            return Ok(());
+        }
+        match &inst.op {
+            // These follow their own data.
+            Op::Load(access) => {
+                self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)
+            }
+            Op::Store(access) => {
+                self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)?;
+                if !matches!(access.space, Space::Global | Space::Generic) {
+                    return Ok(());
+                }
+                for reg in &access.regs {
+                    let (bits, origin) = self.first_shade(frame, reg.bank, reg.slot, active);
+                    let width = 8 * u32::from(access.element_bytes);
+                    let all = if width == 64 { u64::MAX } else { (1 << width) - 1 };
+                    // Padding may be copied along with what surrounds it.
+                    let whole_bytes = (0..8).all(|b| matches!(bits >> (8 * b) & 0xff, 0 | 0xff));
+                    let is_result = origin.is_some_and(|o| o.computed) || bits & all == all || !whole_bytes;
+                    if bits != 0 && is_result && self.stores_globally(access.space, frame, access, active) {
+                        self.undefined(origin, "a result", cta)?;
+                        self.clear(frame, reg.bank, reg.slot, active);
+                    }
+                }
+                Ok(())
+            }
+            Op::Call(_) | Op::Return | Op::Exit | Op::Nothing | Op::Branch { .. } => Ok(()),
+            Op::BranchTable { index, .. } => {
+                self.shade_used(frame, Bank::Word, *index, active, "a jump", cta)
+            }
+            Op::Shuffle(op) => {
+                for slot in [op.lane, op.clamp, op.members] {
+                    self.shade_used(frame, Bank::Word, slot, active, "a shuffle", cta)?;
+                }
+                self.shade_shuffle(op, frame, active)
+            }
+            Op::Mma(_) => {
+                self.shade_mma(inst, frame, active);
+                Ok(())
+            }
+            Op::Atomic(_)
+            | Op::CopyAsync(_)
+            | Op::Bulk(_)
+            | Op::Mbarrier(_)
+            | Op::Barrier(_)
+            | Op::LoadMatrix(_)
+            | Op::StoreMatrix(_)
+            | Op::WmmaLoad(_)
+            | Op::Service(_) => {
+                let mut reads = Vec::new();
+                compact::each(&inst.op, &mut |bank, slot, role| {
+                    if role == Role::Read {
+                        reads.push((bank, slot));
+                    }
+                });
+                for (bank, slot) in reads {
+                    self.shade_used(frame, bank, slot, active, "what the instruction does", cta)?;
+                }
+                self.clear_results(inst, frame, active);
+                Ok(())
+            }
+            _ => {
+                self.shade_lanes(inst, frame, active);
+                Ok(())
+            }
+        }
+    }
+
+    fn stores_globally(&self, space: Space, frame: usize, access: &crate::op::Access, active: u32) -> bool {
+        if space == Space::Global {
+            return true;
+        }
+        let Some(frame) = self.frames[frame].as_ref() else { return false };
+        let list = super::access::addresses(&frame.regs, &access.addr);
+        lanes(active).all(|lane| super::access::resolve(space, list[lane]).0 == Space::Global)
+    }
+
+    fn shade_guard(&mut self, inst: &Inst, frame: usize, cta: &mut Cta<'_>) -> Outcome {
+        let Some(guard) = inst.guard else { return Ok(()) };
+        let lanes_here = self.paths.iter().filter(|p| p.frame == frame).fold(0, |m, p| m | p.mask);
+        let (bits, origin) = self.first_shade(frame, Bank::Pred, guard.slot, lanes_here);
+        if bits == 0 {
+            return Ok(());
+        }
+        let plain = matches!(
+            inst.op,
+            Op::Int(..)
+                | Op::Float(..)
+                | Op::Half(..)
+                | Op::Compare(..)
+                | Op::Convert(..)
+                | Op::Rare(..)
+                | Op::Cvt(_)
+        );
+        if plain {
+            // A move under a condition is a selection: its result is undefined.
+            let mut writes = Vec::new();
+            compact::each(&inst.op, &mut |bank, slot, role| {
+                if role == Role::Write {
+                    writes.push((bank, slot));
+                }
+            });
+            let mut kept = Vec::new();
+            if let Some(shade) = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
+                kept.extend(lanes(lanes_here).filter(|l| shade.regs.bits(Bank::Pred, guard.slot, *l) != 0));
+            }
+            for (bank, slot) in writes {
+                for &lane in &kept {
+                    self.shade_register(frame, (bank, slot, lane), ones(bank), origin)?;
+                }
+            }
+            return Ok(());
+        }
+        self.undefined(origin, "a branch", cta)?;
+        self.clear(frame, Bank::Pred, guard.slot, lanes_here);
+        Ok(())
+    }
+
+    fn first_shade(&self, frame: usize, bank: Bank, slot: Slot, active: u32) -> (u64, Option<Origin>) {
+        let found = lanes(active).map(|lane| self.shade_of(frame, bank, slot, lane));
+        found.into_iter().find(|(bits, _)| *bits != 0).unwrap_or((0, None))
+    }
+
+    /// An operand on which more depends than a result.
+    fn shade_used(
+        &mut self,
+        frame: usize,
+        bank: Bank,
+        slot: Slot,
+        active: u32,
+        what: &'static str,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let (bits, origin) = self.first_shade(frame, bank, slot, active);
+        if bits != 0 {
+            self.undefined(origin, what, cta)?;
+            self.clear(frame, bank, slot, active);
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, frame: usize, bank: Bank, slot: Slot, active: u32) {
+        if let Some(shade) = self.frames[frame].as_mut().and_then(|f| f.shade.as_mut()) {
+            lanes(active).for_each(|lane| shade.regs.set_bits(bank, slot, lane, 0));
+        }
+    }
+
+    fn clear_results(&mut self, inst: &Inst, frame: usize, active: u32) {
+        let mut writes = Vec::new();
+        compact::each(&inst.op, &mut |bank, slot, role| {
+            if role == Role::Write {
+                writes.push((bank, slot));
+            }
+        });
+        writes.into_iter().for_each(|(bank, slot)| self.clear(frame, bank, slot, active));
+    }
+
+    fn shade_shuffle(&mut self, op: &crate::op::Shuffle, frame: usize, active: u32) -> Outcome {
+        let Some(frame) = self.frames[frame].as_mut() else { return Ok(()) };
+        let Some(shade) = frame.shade.as_mut() else { return Ok(()) };
+        if shade.is_clear(Bank::Word, op.value, active) {
+            lanes(active).for_each(|lane| shade.regs.set_bits(Bank::Word, op.result, lane, 0));
+            return Ok(());
+        }
+        // The same shuffle, of the undefined bits.
+        let mut moved = frame.regs.clone();
+        moved.word[op.value as usize] = shade.regs.word[op.value as usize];
+        for group in super::collective::by_mask(&frame.regs, op.members, active) {
+            super::collective::shuffle(op, &mut moved, group, false)?;
+        }
+        let origin = shade.origin(Bank::Word, op.value);
+        for lane in lanes(active) {
+            let bits = moved.bits(Bank::Word, op.result, lane);
+            shade.set(Bank::Word, op.result, lane, bits, origin);
+        }
+        Ok(())
+    }
+
+    /// A row of A makes a row of D undefined, a column of B a column.
+    fn shade_mma(&mut self, inst: &Inst, frame: usize, active: u32) {
+        let Op::Mma(mma) = &inst.op else { return };
+        let Some(shade) = self.frames[frame].as_mut().and_then(|f| f.shade.as_mut()) else { return };
+        let (mut rows, mut columns, mut origin) = ([false; 16], [false; 8], None);
+        let high = mma.m / 8;
+        for (i, reg) in mma.a.iter().enumerate() {
+            for lane in (0..LANES).filter(|l| shade.regs.bits(reg.bank, reg.slot, *l) != 0) {
+                rows[lane / 4 + 8 * (i % high)] = true;
+                origin = origin.or(shade.origin(reg.bank, reg.slot));
+            }
+        }
+        for reg in &mma.b {
+            for lane in (0..LANES).filter(|l| shade.regs.bits(reg.bank, reg.slot, *l) != 0) {
+                columns[lane / 4] = true;
+                origin = origin.or(shade.origin(reg.bank, reg.slot));
+            }
+        }
+        let two = mma.d.len() == mma.m / 8;
+        for (i, reg) in mma.d.iter().enumerate() {
+            let from = mma.c[i];
+            let values: Vec<(u64, Option<Origin>)> = (0..LANES)
+                .map(|lane| {
+                    let row = lane / 4 + 8 * if two { i } else { i / 2 };
+                    let column = 2 * (lane % 4) + if two { 0 } else { i % 2 };
+                    let taken = rows[row] || columns[column] || two && columns[column + 1];
+                    let old = shade.regs.bits(from.bank, from.slot, lane);
+                    let origin =
+                        origin.or(shade.origin(from.bank, from.slot)).map(|o| Origin { computed: true, ..o });
+                    (if taken || old != 0 { ones(reg.bank) } else { 0 }, origin)
+                })
+                .collect();
+            for lane in lanes(active) {
+                shade.set(reg.bank, reg.slot, lane, values[lane].0, values[lane].1);
+            }
+        }
+    }
+
+    /// An instruction whose every lane has its own operands.
+    fn shade_lanes(&mut self, inst: &Inst, frame: usize, active: u32) {
+        let Some(frame) = self.frames[frame].as_mut() else { return };
+        let Some(shade) = frame.shade.as_mut() else { return };
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        compact::each(&inst.op, &mut |bank, slot, role| match role {
+            Role::Read => reads.push((bank, slot)),
+            Role::Write => writes.push((bank, slot)),
+        });
+        if reads.iter().all(|(bank, slot)| shade.is_clear(*bank, *slot, active)) {
+            for (bank, slot) in writes {
+                lanes(active).for_each(|lane| shade.regs.set_bits(bank, slot, lane, 0));
+            }
+            return;
+        }
+        let origin = reads
+            .iter()
+            .filter(|(b, s)| !shade.is_clear(*b, *s, active))
+            .find_map(|(b, s)| shade.origin(*b, *s));
+        let together =
+            matches!(inst.op, Op::Collective(_) | Op::WmmaMma(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
+        for lane in lanes(active) {
+            let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
+            for (at, (bank, slot)) in writes.iter().enumerate() {
+                let (bits, computed) = match &moved {
+                    Some(parts) => (parts[at.min(parts.len() - 1)], false),
+                    None => {
+                        let any = |l: usize| reads.iter().any(|(b, s)| shade.regs.bits(*b, *s, l) != 0);
+                        let taken = if together { lanes(active).any(any) } else { any(lane) };
+                        (if taken { ones(*bank) } else { 0 }, true)
+                    }
+                };
+                let origin = origin.map(|o| Origin { computed: o.computed || computed, ..o });
+                shade.set(*bank, *slot, lane, bits, origin);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What becomes of undefined bits in instructions that move bits: copies, logic, shifts, selections, conversions of integers.
+
+use crate::bits;
+use crate::op::{BoolOp, Op, Scalar};
+use crate::regs::{Regs, Slots};
+
+/// The undefined bits of the results of an instruction that moves bits; `None` for one that computes.
+pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<Vec<u64>> {
+    let one = |bits: u64| Some(vec![bits]);
+    match op {
+        Op::Int(op, slots) => {
+            let row = &crate::table::integer::IntOp::ROWS[*op as usize];
+            moved_by(row.pattern, row.args, row.result.bits, slots, regs, shade, lane).map(|b| vec![b])
+        }
+        Op::Rare(op, slots) => {
+            let row = &crate::table::rare::RareOp::ROWS[*op as usize];
+            moved_by(row.pattern, row.args, row.result.bits, slots, regs, shade, lane).map(|b| vec![b])
+        }
+        Op::Convert(op, slots) => {
+            let row = &crate::table::convert::ConvertOp::ROWS[*op as usize];
+            let from = shade.bits(row.args[0].bank, slots[1], lane);
+            match row.pattern {
+                "cvt {u64 s64} s32" => one(from as u32 as i32 as i64 as u64),
+                "cvt {u64 s64 b64} {u32 b32}" | "cvt {u32 s32} {u64 s64}" => one(from),
+                _ => None,
+            }
+        }
+        Op::Cvt(cvt) if !cvt.to.is_float() && !cvt.from.is_float() && !cvt.saturate => {
+            let bits = u32::from(cvt.from.bits());
+            let from = shade.bits(cvt.operand.bank, cvt.operand.slot, lane) << (64 - bits);
+            let wide = match cvt.from {
+                Scalar::S(_) => (from as i64 >> (64 - bits)) as u64,
+                _ => from >> (64 - bits),
+            };
+            let to = u32::from(cvt.to.bits());
+            one(if to == 64 { wide } else { wide & ((1 << to) - 1) })
+        }
+        Op::Pack(pack) => {
+            let parts = pack.1.iter().rev();
+            one(parts.fold(0, |sum, r| {
+                let bits = shade.bits(r.bank, r.slot, lane);
+                sum << r.bits | if r.bits == 64 { bits } else { bits & ((1 << r.bits) - 1) }
+            }))
+        }
+        Op::Unpack(unpack) => {
+            let from = shade.bits(unpack.1.bank, unpack.1.slot, lane);
+            let width = u32::from(unpack.1.bits) / unpack.0.len() as u32;
+            let mask = (1u64 << width) - 1;
+            let parts = unpack.0.iter().enumerate().filter(|(_, reg)| reg.is_some());
+            Some(parts.map(|(i, _)| from >> (width * i as u32) & mask).collect())
+        }
+        Op::Combine { op, compared, c, c_negated, .. } => {
+            let value = |slot: u32| regs.pred[slot as usize] >> lane & 1;
+            let dark = |slot: u32| shade.pred[slot as usize] >> lane & 1;
+            let (t, ut, uc) = (value(*compared), dark(*compared), dark(*c));
+            let c = value(*c) ^ u32::from(*c_negated);
+            let out = |t: u32| match op {
+                BoolOp::And => (ut & uc) | (ut & c) | (uc & t),
+                BoolOp::Or => (ut & uc) | (ut & (c ^ 1)) | (uc & (t ^ 1)),
+                BoolOp::Xor => ut | uc,
+                BoolOp::First => ut,
+            };
+            Some(vec![out(t).into(), out(t ^ 1).into()])
+        }
+        Op::Compare(op, slots) => {
+            let row = &crate::table::compare::CompareOp::ROWS[*op as usize];
+            let exact = row.pattern.starts_with("setp eq {b") || row.pattern.starts_with("setp ne {b");
+            let (a, b) = (row.args[0], row.args[1]);
+            let dark = shade.bits(a.bank, slots[1], lane) | shade.bits(b.bank, slots[2], lane);
+            let unlike = regs.bits(a.bank, slots[1], lane) ^ regs.bits(b.bank, slots[2], lane);
+            // Bits that are defined and differ decide alone.
+            if dark == 0 || exact && unlike & !dark != 0 { one(0) } else { None }
+        }
+        _ => None,
+    }
+}
+
+fn moved_by(
+    pattern: &str,
+    args: &[crate::table::Shape],
+    width: u8,
+    slots: &Slots,
+    regs: &Regs,
+    shade: &Regs,
+    lane: usize,
+) -> Option<u64> {
+    let head = pattern.split(' ').next().unwrap_or("");
+    let all = if width == 64 { u64::MAX } else { (1u64 << width) - 1 };
+    let value = |i: usize| regs.bits(args[i].bank, slots[i + 1], lane);
+    let dark = |i: usize| shade.bits(args[i].bank, slots[i + 1], lane);
+    let shift = |at: usize, f: &dyn Fn(u64, u32) -> u64| {
+        if dark(at) == 0 { f(dark(0), value(at) as u32) } else { all }
+    };
+    Some(match head {
+        "mov" | "cvta" | "not" => dark(0),
+        "and" => dark(0) & dark(1) | dark(0) & value(1) | dark(1) & value(0),
+        "or" => dark(0) & dark(1) | dark(0) & !value(1) | dark(1) & !value(0),
+        "xor" => dark(0) | dark(1),
+        "shl" => shift(1, &|x, by| if by >= width.into() { 0 } else { x << by & all }),
+        "shr" => shift(1, &|x, by| {
+            let by = by.min(u32::from(width) - 1);
+            let sign = pattern.starts_with("shr s") && x >> (width - 1) & 1 == 1;
+            x >> by | if sign { all & !(all >> by) } else { 0 }
+        }),
+        "selp" if dark(2) == 0 => {
+            if value(2) != 0 {
+                dark(0)
+            } else {
+                dark(1)
+            }
+        }
+        "selp" => dark(0) | dark(1) | value(0) ^ value(1),
+        "add" | "sub" | "mul"
+            if pattern.contains("sat") || pattern.contains("hi") || pattern.contains("wide") =>
+        {
+            return None;
+        }
+        "prmt" if pattern == "prmt b32" && dark(2) == 0 => {
+            bits::permute(dark(0) as u32, dark(1) as u32, value(2) as u32).into()
+        }
+        "bfe" if dark(1) | dark(2) == 0 => {
+            let (at, count) = (value(1) as u32, value(2) as u32);
+            bits::extract_unsigned(dark(0), at, count, width.into()) & all
+        }
+        "bfi" if dark(2) | dark(3) == 0 => {
+            bits::insert(dark(0), dark(1), value(2) as u32, value(3) as u32, width.into()) & all
+        }
+        "lop3" => {
+            let [a, b, c] = [0, 1, 2].map(|i| value(i) as u32);
+            let [ua, ub, uc] = [0, 1, 2].map(|i| dark(i) as u32);
+            let table = value(3) as u32;
+            let plain = bits::lop3(a, b, c, table);
+            let flipped = |s: u32| {
+                let flip = |bit: u32, mask: u32| if s >> bit & 1 == 1 { mask } else { 0 };
+                bits::lop3(a ^ flip(0, ua), b ^ flip(1, ub), c ^ flip(2, uc), table) ^ plain
+            };
+            (1..8).fold(0, |m, s| m | flipped(s)).into()
+        }
+        _ => return None,
+    })
+}

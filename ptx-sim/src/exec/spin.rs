@@ -1,0 +1,95 @@
+//! Loops that wait for memory to change: lanes that come back to the same instruction with the same registers, while nothing has
+//! changed, will do so for ever. They are put aside until something changes; if nothing can, that is a deadlock.
+
+use std::collections::HashMap;
+
+use crate::op::Pc;
+use crate::regs::LANES;
+
+use super::cta::Cta;
+use super::warp::{Wait, Warp};
+
+/// Instructions of the CTA without a change after which a warp is watched: more than a loop that computes executes between two writes.
+const QUIET: u64 = 1 << 15;
+/// States that a spinning loop may go through.
+const PERIOD: u32 = 4;
+/// Places that are watched at once.
+const MOST: usize = 64;
+
+/// The watch over one warp.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Changes when it began, and the instructions executed then.
+    changes: u64,
+    since: u64,
+    /// What lanes at a frame and an instruction held when last seen, how often they were seen, and when to look again.
+    seen: HashMap<(usize, Pc, u32), (Option<u64>, u32)>,
+    /// The last read of memory that others can write.
+    pub(super) last_read: Option<(u64, (usize, Pc))>,
+}
+
+impl Warp {
+    /// A path goes back to an earlier instruction: puts it aside if it spins. True if it does.
+    #[inline]
+    pub(super) fn looped(&mut self, at: usize, cta: &Cta<'_>) -> bool {
+        let changes = cta.progress.wrapping_add(self.local.changes);
+        if self.watch.changes != changes {
+            self.watch.changes = changes;
+            self.watch.since = cta.executed;
+            self.watch.seen.clear();
+            return false;
+        }
+        cta.executed - self.watch.since > QUIET && self.repeats(at)
+    }
+
+    fn repeats(&mut self, at: usize) -> bool {
+        let (frame, pc, mask) = (self.paths[at].frame, self.paths[at].pc, self.paths[at].mask);
+        if self.watch.seen.len() >= MOST {
+            self.watch.seen.clear();
+        }
+        let (kept, times) = self.watch.seen.entry((frame, pc, mask)).or_insert((None, 0));
+        // Registers are looked at on every doubling of the visits and on the few visits after it: that finds loops of few
+        // states, and costs a loop that computes next to nothing.
+        *times = times.wrapping_add(1);
+        let since = *times - (1 << times.ilog2());
+        if since > PERIOD {
+            return false;
+        }
+        let Some(regs) = self.frames[frame].as_ref().map(|f| &f.regs) else { return false };
+        // Two different states of one loop are to differ, nothing more: an odd multiplier and a rotation do.
+        let mut hash = 0u64;
+        let mut mix = |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+        for lane in (0..LANES).filter(|lane| mask >> lane & 1 == 1) {
+            regs.word.iter().for_each(|r| mix(r[lane].into()));
+            regs.double.iter().for_each(|r| mix(r[lane]));
+        }
+        regs.pred.iter().for_each(|r| mix((r & mask).into()));
+        if since == 0 {
+            *kept = Some(hash);
+            return false;
+        }
+        if *kept != Some(hash) {
+            return false;
+        }
+        self.paths[at].wait = Wait::Memory;
+        true
+    }
+
+    /// Lets spinning paths look again; false if there are none.
+    pub(super) fn stop_spinning(&mut self) -> bool {
+        self.watch.seen.clear();
+        let mut any = false;
+        for path in self.paths.iter_mut().filter(|p| p.wait == Wait::Memory) {
+            path.wait = Wait::Ready;
+            any = true;
+        }
+        any
+    }
+
+    /// Where the warp spins: the read on which it does, if that is known.
+    pub(super) fn spins_at(&self) -> Option<(usize, Pc)> {
+        let path = self.paths.iter().find(|p| p.wait == Wait::Memory)?;
+        let program = self.frames[path.frame].as_ref()?.program;
+        Some(self.watch.last_read.map_or((program, path.pc), |(_, at)| at))
+    }
+}

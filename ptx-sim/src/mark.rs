@@ -1,0 +1,153 @@
+//! Past accesses, and whether one is ordered before another.
+
+use crate::clock::{Agent, Clock};
+use crate::lane_order::LaneOrder;
+use crate::op::Scope;
+
+/// A past access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The agent's time at the access; 0 for no access.
+    pub(crate) clock: u32,
+    /// PTX line.
+    pub(crate) line: u32,
+    /// Lanes that took part; none for an access of the async proxy.
+    pub(crate) lanes: u32,
+    pub(crate) agent: Agent,
+    /// Barriers of some of the warp's lanes before it.
+    pub(crate) barriers: u8,
+    /// The scope of a strong access.
+    pub(crate) scope: Option<Scope>,
+}
+
+/// Who accesses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Who<'c> {
+    /// The warp's number among all warps of its cluster.
+    pub(crate) agent: Agent,
+    /// The cluster.
+    pub(crate) group: u32,
+    pub(crate) lane: usize,
+    /// Lanes that take part in the access; more than one where they act together.
+    pub(crate) lanes: u32,
+    pub(crate) line: u32,
+    /// Volatile, atomic and the like: does not race with others of its kind within the scope.
+    pub(crate) scope: Option<Scope>,
+    /// The vector clock of the warp.
+    pub(crate) clock: &'c Clock,
+    /// The warp's own time, and its time when all of its lanes were last in order with each other.
+    pub(crate) now: u32,
+    pub(crate) synced: u32,
+    /// The agent and time as which the async proxy accesses; `None` for the generic proxy.
+    pub(crate) proxy: Option<(Agent, u32)>,
+    /// The order among its lanes, where barriers of some of them gave one.
+    pub(crate) order: Option<&'c LaneOrder>,
+    /// Warps of a CTA: those of one CTA are numbered in a row.
+    pub(crate) warps: u16,
+}
+
+impl Who<'_> {
+    /// The access as it will be remembered.
+    pub(crate) fn mark(&self) -> Mark {
+        let (line, scope) = (self.line, self.scope);
+        match self.proxy {
+            Some((agent, clock)) => Mark { clock, line, lanes: 0, agent, barriers: 0, scope },
+            None => {
+                let barriers = self.order.map_or(0, LaneOrder::barriers);
+                Mark { clock: self.now, line, lanes: self.lanes, agent: self.agent, barriers, scope }
+            }
+        }
+    }
+
+    /// Whether two strong accesses name each other's threads in their scopes (PTX ISA §8.5).
+    fn morally_strong(&self, past: &Mark, group: u32) -> bool {
+        let (Some(a), Some(b)) = (past.scope, self.scope) else { return false };
+        let least = if group != self.group {
+            Scope::Gpu
+        } else if past.agent / self.warps.max(1) != self.agent / self.warps.max(1) {
+            Scope::Cluster
+        } else {
+            Scope::Cta
+        };
+        a >= least && b >= least
+    }
+
+    /// Whether a past access of that cluster is not ordered before this one.
+    #[inline]
+    pub(crate) fn collides(&self, past: &Mark, group: u32) -> bool {
+        if past.clock == 0 || self.morally_strong(past, group) {
+            return false;
+        }
+        if group != self.group {
+            return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);
+        }
+        if past.agent != self.agent {
+            return !self.clock.covers(past.agent, past.clock, past.lanes);
+        }
+        // Within a warp a lane is ordered with itself, and lanes with each other by a warp barrier, an mbarrier or a flag.
+        past.clock >= self.synced
+            && (past.lanes | self.lanes).count_ones() > 1
+            && !self.order.is_some_and(|order| order.ordered(past.lanes, past.barriers, self.lanes))
+            && !self.clock.covers(past.agent, past.clock, past.lanes)
+    }
+
+    /// Whether the two would be in order, had a fence followed the read of the flag.
+    pub(crate) fn nearly_ordered(&self, past: &Mark, group: u32) -> bool {
+        self.clock.nearly_covers(self.group, group, past.agent, past.clock, past.lanes)
+    }
+}
+
+/// Past reads: as many as are not known to come before another that is remembered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reads {
+    first: [Mark; 2],
+    more: Vec<Mark>,
+}
+
+/// Reads that are remembered of one place; of more the oldest is dropped.
+const MOST_READS: usize = 128;
+
+impl Reads {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mark> {
+        self.first.iter().filter(|m| m.clock != 0).chain(&self.more)
+    }
+
+    /// Forgets reads that a write came after.
+    pub(crate) fn clear(&mut self) {
+        self.first = [Mark::default(); 2];
+        if !self.more.is_empty() {
+            self.more = Vec::new();
+        }
+    }
+
+    /// Remembers a read.
+    #[inline]
+    pub(crate) fn note(&mut self, who: &Who<'_>) {
+        let now = who.mark();
+        for past in self.first.iter_mut().filter(|m| m.clock != 0).chain(&mut self.more) {
+            if past.agent != now.agent || past.scope.is_some() != now.scope.is_some() {
+                continue;
+            }
+            let same_time = past.clock == now.clock && past.barriers == now.barriers;
+            if same_time && now.lanes != 0 {
+                past.lanes |= now.lanes;
+                return;
+            }
+            // Whoever has seen the new read has seen the old one.
+            let follows = past.clock < who.synced || past.lanes & !now.lanes == 0;
+            if follows || now.lanes == 0 {
+                *past = now;
+                return;
+            }
+        }
+        match self.first.iter_mut().find(|m| m.clock == 0) {
+            Some(free) => *free = now,
+            None => {
+                if self.more.len() == MOST_READS {
+                    self.more.remove(0);
+                }
+                self.more.push(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/sync.cu`, `foreign/more.cu`): right ones run under every seed, and
+//! every bug is named by its kind at the line where it was written.
+
+use ptx_sim::{Checks, Finding, LaunchConfig, Memory, Module, Report, Schedule, Severity, SimError, launch};
+
+/// Source and PTX of each file.
+const FILES: [(&str, &str); 2] = [
+    (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
+    (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
+];
+
+fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {
+    let mut memory = Memory::new();
+    let numbers: Vec<u8> = (0..4096i32).flat_map(|i| (i * 7 % 1000).to_le_bytes()).collect();
+    let (input, out, flag) = (memory.alloc(4 * 4096), memory.alloc(4 * 4096), memory.alloc(4 * 64));
+    memory.write(input, &numbers).unwrap();
+    memory.write(flag, &[0; 4 * 64]).unwrap();
+    let params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
+    let config = LaunchConfig {
+        schedule,
+        checks,
+        limits: module.limits(),
+        ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
+    };
+    launch(module, entry, &params, &mut memory, &config)
+}
+
+/// The kinds that a kernel's bug may be found as, and its line.
+fn bug_of(source: &str, entry: &str) -> (Vec<String>, u32) {
+    let head = format!("K {entry} ARGS");
+    let start = source
+        .lines()
+        .position(|l| l.trim_start_matches('C').starts_with(&head))
+        .unwrap_or_else(|| panic!("{entry}"));
+    let (at, line) = source
+        .lines()
+        .enumerate()
+        .skip(start)
+        .find(|(_, l)| l.contains("// BUG "))
+        .unwrap_or_else(|| panic!("{entry}"));
+    let kinds = line.split("// BUG ").nth(1).unwrap();
+    (kinds.split_whitespace().map(str::to_owned).collect(), at as u32 + 1)
+}
+
+fn entries(module: &Module, prefix: &str) -> Vec<String> {
+    module.entries().filter(|e| e.starts_with(prefix)).map(str::to_owned).collect()
+}
+
+#[test]
+fn right_kernels_run_under_every_seed() {
+    let mut wrong = Vec::new();
+    for (_, ptx) in FILES {
+        let module = Module::parse(ptx).unwrap();
+        for entry in entries(&module, "ok_") {
+            for schedule in (0..20).map(Schedule::Seeded).chain([Schedule::Deterministic]) {
+                match run(&module, &entry, schedule, Checks::ALL) {
+                    Ok(report) if report.warnings.is_empty() || entry.contains("same_value") => {}
+                    Ok(report) => wrong.push(format!("{entry} {schedule:?}: {}", report.warnings[0])),
+                    Err(error) => wrong.push(format!("{entry} {schedule:?}: {error}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is wrong with a finding, if anything.
+fn check(source: &str, entry: &str, finding: &Finding) -> Option<String> {
+    let (kinds, line) = bug_of(source, entry);
+    let lines = [finding.source.as_ref(), finding.other_source.as_ref()];
+    let named = kinds.iter().any(|k| k == finding.kind.name()) && finding.severity == Severity::Error;
+    let placed = lines.into_iter().flatten().any(|s| s.line == line);
+    (!named || !placed).then(|| format!("{entry}: not {kinds:?} at line {line} but {finding}"))
+}
+
+#[test]
+fn every_bug_is_named_where_it_was_written() {
+    let mut wrong = Vec::new();
+    for (source, ptx) in FILES {
+        let module = Module::parse(ptx).unwrap();
+        assert!(entries(&module, "bad_").len() >= 4);
+        for entry in entries(&module, "bad_") {
+            for schedule in [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2)] {
+                match run(&module, &entry, schedule, Checks::ALL) {
+                    Err(SimError::Finding(finding)) => wrong.extend(check(source, &entry, &finding)),
+                    Err(error) => wrong.push(format!("{entry}: {error}")),
+                    Ok(_) => wrong.push(format!("{entry} {schedule:?}: nothing was found")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
