@@ -1,7 +1,7 @@
 //! Reproducible inputs: the same seed gives the same bits on every machine.
 
 use crate::reference::row_start;
-use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::problem::{Extent, Problem, TensorRole};
 use ferroflash::rounding::narrow;
 use kernels_gpu::row::Dtype;
 
@@ -64,13 +64,9 @@ pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 
 }
 
 fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {
-    let sizes = problem.sizes();
-    let (heads, rows) = match role {
-        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
-        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
-    };
+    let Extent { batch, heads, rows, width } = problem.extent(role);
     let mut data = vec![nan(problem.dtype()); problem.len(role)];
-    for batch in 0..sizes.batch as usize {
+    for batch in 0..batch as usize {
         for head in 0..heads as usize {
             for row in 0..rows as usize {
                 let large_token = random.next_u64().is_multiple_of(32);
@@ -82,7 +78,7 @@ fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Ran
                     TensorRole::V => head + 1 == heads as usize && row == rows as usize / 2,
                     TensorRole::O => false,
                 };
-                for (channel, element) in data[start..][..sizes.head_dim as usize].iter_mut().enumerate() {
+                for (channel, element) in data[start..][..width as usize].iter_mut().enumerate() {
                     let mut value = match kind {
                         InputKind::Constant => constant(role),
                         InputKind::Zero => 0.0,

@@ -3,12 +3,14 @@
 //! Two passes over the scores of a few query rows at a time, with no online rescaling: as little in common with
 //! the kernels as can be. Threads share the work by KV head and by block of query rows.
 
+mod ragged;
 mod row;
 
+pub use ragged::Ragged;
 pub use row::{Keys, attention_row};
 
 use ferroflash::attention::{HostTensors, Output};
-use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::problem::{Extent, Problem, TensorRole};
 use ferroflash::rounding::{narrow, widen};
 use kernels_gpu::row::Dtype;
 use rayon::prelude::*;
@@ -56,6 +58,9 @@ pub fn reference(problem: &Problem, q: &[u16], k: &[u16], v: &[u16], progress: P
 /// # Panics
 /// If a slice is shorter than the problem needs: check lengths first.
 pub fn reference_of(problem: &Problem, tensors: &HostTensors<'_>, progress: Progress<'_>) -> Reference {
+    if problem.is_ragged() {
+        return Ragged::new(problem, tensors).reference(progress);
+    }
     let HostTensors { q, k, v, .. } = *tensors;
     let sizes = problem.sizes();
     let [group, heads_kv, seqlen_q, head_dim] =
@@ -162,7 +167,8 @@ pub fn row_start(problem: &Problem, role: TensorRole, [batch, head, row]: [usize
 
 /// The query row of this index in the order of LSE, as `[batch, head, row]`.
 pub fn row_coordinates(problem: &Problem, index: usize) -> [usize; 3] {
-    let [heads, rows] = [problem.sizes().heads_q, problem.sizes().seqlen_q].map(|n| n as usize);
+    let Extent { heads, rows, .. } = problem.extent(TensorRole::Q);
+    let [heads, rows] = [heads, rows].map(|n| n as usize);
     [index / rows / heads, index / rows % heads, index % rows]
 }
 

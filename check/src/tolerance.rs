@@ -6,7 +6,7 @@
 //!
 //! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
-use crate::reference::{Reference, keys, row_coordinates, row_start, visible_keys};
+use crate::reference::{Ragged, Reference, keys, row_coordinates, row_start, visible_keys};
 use ferroflash::attention::HostTensors;
 use ferroflash::error::Error;
 use ferroflash::problem::{Problem, TensorRole};
@@ -154,7 +154,7 @@ impl Tolerance {
         let errors = Errors::of(pairs, |expected| round(dtype, expected));
         let lse = lse.map(|lse| self.judge_lse(problem, reference, lse)).transpose()?;
         let o_passed = errors.not_finite_mismatches == 0 && errors.max_error <= self.allowed;
-        let head_dim = problem.sizes().head_dim as usize;
+        let head_dim = problem.head_dim_v() as usize;
         let [batch, head, row] = row_coordinates(problem, errors.worst / head_dim);
         Ok(Verdict {
             max_error: errors.max_error,
@@ -197,7 +197,7 @@ fn check_length(tensor: &'static str, expected: usize, got: usize) -> Result<(),
 
 /// Where O's elements lie in its buffer, in the order batch, head, row, element.
 fn o_indices(problem: &Problem) -> impl Iterator<Item = usize> {
-    let head_dim = problem.sizes().head_dim as usize;
+    let head_dim = problem.head_dim_v() as usize;
     (0..problem.lse_len()).flat_map(move |index| {
         let start = row_start(problem, TensorRole::O, row_coordinates(problem, index));
         start..start + head_dim
@@ -280,6 +280,9 @@ fn lse_allowed(
     lse: &[f64],
     accumulation: Accumulation,
 ) -> Vec<f64> {
+    if problem.is_ragged() {
+        return Ragged::new(problem, tensors).lse_allowed(lse);
+    }
     let HostTensors { q, k, seqlens_k, .. } = *tensors;
     let sizes = problem.sizes();
     let steps = f64::from(sizes.head_dim) / MMA_DEPTH as f64;
@@ -321,6 +324,9 @@ fn lse_allowed(
 /// # Panics
 /// If a slice is shorter than the problem needs.
 pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumulation) -> Vec<f32> {
+    if problem.is_ragged() {
+        return Ragged::new(problem, tensors).plain();
+    }
     let HostTensors { q, k, v, seqlens_k, .. } = *tensors;
     let sizes = problem.sizes();
     let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);

@@ -6,11 +6,13 @@ mod agreement;
 mod grid;
 mod guarded_run;
 mod oracle;
+mod ragged;
 
 pub use agreement::Agreement;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
 pub use oracle::Oracle;
+pub use ragged::RaggedCase;
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;
@@ -18,10 +20,10 @@ use crate::tolerance::Verdict;
 use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{Combine, PlanOptions, Splits};
-use ferroflash::problem::{Layout, Problem, TensorRole};
+use ferroflash::problem::{Extent, Layout, Problem, TensorRole};
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule, ScoreKind};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -123,6 +125,7 @@ pub fn verify_rows(
                 observer.advanced(done, cases.len());
             }
         }
+        run_ragged(&mut group, (dtype, head_dim), grid, seed, runner)?;
         for progress in &mut group {
             progress.compare_with_twin(kernels, seed, runner)?;
             progress.compare_combines(seed, runner)?;
@@ -194,6 +197,7 @@ impl Progress<'_> {
         runner: &dyn RunKernel,
     ) -> Result<(), Error> {
         let row = self.kernel.row;
+        // Rows of ragged batches that are not ragged, too.
         let unsplit = Row { schedule: Schedule::Grid, ..row };
         let Some(twin) =
             kernels.iter().find(|kernel| kernel.row == unsplit && row.schedule != Schedule::Grid)
@@ -207,7 +211,7 @@ impl Progress<'_> {
         let (qkv, _) = case.inputs(&problem, seed);
         let outputs = [self.kernel, twin].map(|kernel| {
             let one = Splits::Count(1);
-            let splits = if kernel.row.schedule == Schedule::Split { one } else { Splits::Auto };
+            let splits = if kernel.row.schedule.splits() { one } else { Splits::Auto };
             let options = &PlanOptions { splits, ..PlanOptions::new() };
             runner.run(&KernelRun { kernel, problem: &problem, options, tensors: HostTensors::from(&qkv) })
         });
@@ -220,7 +224,7 @@ impl Progress<'_> {
     /// keys, sequences without any and of NaN behind their last key are among it.
     fn compare_combines(&mut self, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let row = self.kernel.row;
-        if row.schedule != Schedule::Split {
+        if !row.schedule.splits() || row.score != ScoreKind::Plain {
             return Ok(());
         }
         let start = Instant::now();
@@ -241,11 +245,28 @@ impl Progress<'_> {
         Ok(())
     }
 
+    /// As [`Self::repeat`], of a kernel that computes nothing but ragged batches.
+    fn repeat_ragged(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
+        let (kernel, row) = (self.kernel, &self.kernel.row);
+        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed)?;
+        let (problem, options) = (&case.problem, &case.options);
+        let run = || runner.run(&KernelRun { kernel, problem, options, tensors: case.tensors() });
+        match if repeats == 0 { Ok(None) } else { first_difference(repeats, run) } {
+            Ok(None) => self.report.repeats = repeats,
+            Ok(Some(repeat)) => self.fail(&case.to_string(), &format!("run {} differs from the first", repeat + 1)),
+            Err(error) => self.fail(&case.to_string(), &error.to_string()),
+        }
+        Ok(())
+    }
+
     /// Runs one problem again and again: every output must be the first one, bit by bit.
     fn repeat(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let start = Instant::now();
         let (kernel, row) = (self.kernel, &self.kernel.row);
-        let case = Case { lengths: row.schedule == Schedule::Split, ..REPEATED };
+        if row.score != ScoreKind::Plain {
+            return self.repeat_ragged(repeats, seed, runner);
+        }
+        let case = Case { lengths: row.schedule.splits(), ..REPEATED };
         let problem = case.problem(row.dtype, row.head_dim)?;
         let (qkv, seqlens_k) = case.inputs(&problem, seed);
         let tensors = HostTensors::from(&qkv).with_seqlens_k(seqlens_k.as_deref());
@@ -333,7 +354,7 @@ fn run_case(
         let kernel = progress.kernel;
         let options = &case.options(&kernel.row, usize::from(layout == Layout::Bshd));
         let name = match kernel.row.schedule {
-            Schedule::Split => format!("{case} {layout_name} {}", options.splits),
+            Schedule::Split | Schedule::Ragged => format!("{case} {layout_name} {}", options.splits),
             Schedule::Grid | Schedule::Persistent => format!("{case} {layout_name}"),
         };
         let run = KernelRun { kernel, problem: &problem, options, tensors };
@@ -346,21 +367,47 @@ fn run_case(
     }
 }
 
+/// Runs the kernels for ragged batches of a group on batches drawn at random, which those with the same score share.
+fn run_ragged(
+    group: &mut [Progress<'_>],
+    (dtype, head_dim): (Dtype, u32),
+    grid: Grid,
+    seed: u64,
+    runner: &dyn RunKernel,
+) -> Result<(), Error> {
+    let is_ragged = |progress: &&mut Progress<'_>| progress.kernel.row.schedule == Schedule::Ragged;
+    let kinds: BTreeSet<ScoreKind> = group.iter_mut().filter(is_ragged).map(|of| of.kernel.row.score).collect();
+    for kind in kinds {
+        for number in 0..grid.ragged_cases() {
+            let case = RaggedCase::draw(dtype, head_dim, kind, seed ^ number << 8 ^ kind as u64)?;
+            for progress in group.iter_mut().filter(is_ragged) {
+                let kernel = progress.kernel;
+                if !case.fits(&kernel.row) {
+                    continue;
+                }
+                let start = Instant::now();
+                let (problem, options) = (&case.problem, &case.options);
+                let run = KernelRun { kernel, problem, options, tensors: case.tensors() };
+                let verdict = runner.run(&run).and_then(|output| case.judge(&output));
+                progress.judge(&case.to_string(), verdict);
+                progress.report.time_s += start.elapsed().as_secs_f64();
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A tensor's rows, moved from where one problem has them to where another has.
 pub fn relayout(data: &[u16], role: TensorRole, from: &Problem, to: &Problem) -> Vec<u16> {
-    let sizes = to.sizes();
-    let (heads, rows) = match role {
-        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
-        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
-    };
-    let head_dim = sizes.head_dim as usize;
+    let Extent { batch, heads, rows, width } = to.extent(role);
+    let width = width as usize;
     let mut moved = vec![0; to.len(role)];
-    for batch in 0..sizes.batch as usize {
+    for batch in 0..batch as usize {
         for head in 0..heads as usize {
             for row in 0..rows as usize {
                 let at = [batch, head, row];
-                let source = &data[row_start(from, role, at)..][..head_dim];
-                moved[row_start(to, role, at)..][..head_dim].copy_from_slice(source);
+                let source = &data[row_start(from, role, at)..][..width];
+                moved[row_start(to, role, at)..][..width].copy_from_slice(source);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! The public call: attention on a device, from host tensors or device pointers.
 
 mod kept_plans;
+mod operands;
 mod tensors;
 
-pub use tensors::{DeviceTensors, HostTensors, Output};
+pub use tensors::{HostOperand, DeviceTensors, HostTensors, Output};
 
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]
@@ -13,10 +14,11 @@ use crate::error::Error;
 use crate::module::{Code, Library, Source};
 use crate::plan::profile::Profile;
 use crate::plan::{Addresses, Plan, PlanOptions, Planner};
-use crate::problem::{ALIGNMENT_BYTES, Problem, TensorRole};
+use crate::problem::{Problem, TensorRole};
 use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
 use kept_plans::KeptPlans;
+use operands::{HostOperands, check_tensors};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::WgmmaParams;
 use std::collections::HashMap;
@@ -136,7 +138,7 @@ impl Attention {
         want_lse: bool,
     ) -> Result<Output, Error> {
         let problem = plan.problem();
-        let HostTensors { q, k, v, seqlens_k } = *tensors;
+        let HostTensors { q, k, v, seqlens_k, .. } = *tensors;
         for (role, tensor) in [(TensorRole::Q, q), (TensorRole::K, k), (TensorRole::V, v)] {
             let (expected, got) = (problem.len(role), tensor.len());
             if got != expected {
@@ -146,6 +148,7 @@ impl Attention {
         if let Some(seqlens_k) = seqlens_k {
             problem.check_lengths(seqlens_k)?;
         }
+        tensors.check_operands(problem)?;
         let q = Buffer::from_elements(&self.device, q)?;
         let k = Buffer::from_elements(&self.device, k)?;
         let v = Buffer::from_elements(&self.device, v)?;
@@ -155,14 +158,11 @@ impl Attention {
         }
         let lse = want_lse.then(|| Buffer::new(&self.device, problem.lse_len() as u64 * 4)).transpose()?;
         let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(&self.device, lengths)).transpose()?;
-        let tensors = DeviceTensors {
-            q: q.address(),
-            k: k.address(),
-            v: v.address(),
-            o: o.address(),
-            lse: lse.as_ref().map(Buffer::address),
-            seqlens_k: seqlens_k.as_ref().map(Buffer::address),
-        };
+        let operands = HostOperands::new(&self.device, tensors)?;
+        let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), o.address())
+            .with_lse(lse.as_ref().map(Buffer::address))
+            .with_seqlens_k(seqlens_k.as_ref().map(Buffer::address));
+        let tensors = operands.at(tensors);
         // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
         unsafe { self.launch(plan, &tensors, StreamHandle::DEFAULT)? };
         let mut output = Output { o: vec![0; problem.o_len()], lse: None };
@@ -260,9 +260,10 @@ impl Attention {
         workspace: u64,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let DeviceTensors { q, k, v, o, lse, seqlens_k } = *tensors;
+        let DeviceTensors { q, k, v, o, lse, seqlens_k, operands } = *tensors;
         let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
-        let addresses = Addresses { q, k, v, o, lse, seqlens_k, workspace };
+        let operands = operands.map(|address| address.unwrap_or(0));
+        let addresses = Addresses { q, k, v, o, lse, seqlens_k, operands, workspace };
         // Both before the first launch, so that a kernel that does not load leaves nothing half done.
         let kernel = self.preload(plan)?;
         let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;
@@ -439,27 +440,6 @@ impl Params {
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
-}
-
-fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
-    for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
-        check_address(tensor, address, ALIGNMENT_BYTES)?;
-    }
-    check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
-    check_address("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
-    let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
-        (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
-        (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
-        _ => return Ok(()),
-    };
-    Err(Error::Lengths { reason })
-}
-
-fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
-    if !address.is_multiple_of(required) {
-        return Err(Error::Misaligned { tensor, what: "address", value: address.into(), required });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

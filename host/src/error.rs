@@ -43,12 +43,48 @@ pub enum Error {
         heads_kv: u32,
     },
     /// No kernel has this head dimension.
-    #[error("head_dim {head_dim} has no kernel: supported are {supported:?}")]
+    #[error("head_dim {head_dim} has no kernel: multiples of 8 up to {most} have")]
     UnsupportedHeadDim {
         /// The head dimension asked for.
         head_dim: u32,
-        /// Those that have kernels.
-        supported: Vec<u32>,
+        /// The largest that has kernels.
+        most: u32,
+    },
+    /// A mask that no kernel computes.
+    #[error("the mask cannot be: {reason}")]
+    Mask {
+        /// What excludes what.
+        reason: &'static str,
+    },
+    /// The pages of a sequence do not hold its keys.
+    #[error("{entries} pages of {page} keys do not hold {seqlen_k} keys")]
+    Pages {
+        /// Keys of a page.
+        page: u32,
+        /// Entries of the block table of a sequence.
+        entries: u32,
+        /// The most keys of a sequence.
+        seqlen_k: u32,
+    },
+    /// An operand is missing, or not one of the problem's.
+    #[error("{operand}: {reason}")]
+    Operand {
+        /// Its name.
+        operand: &'static str,
+        /// What is wrong and what to do.
+        reason: &'static str,
+    },
+    /// An element of an operand cannot be.
+    #[error("{operand}[{index}] is {value}: {reason}")]
+    OperandValue {
+        /// The operand's name.
+        operand: &'static str,
+        /// The element's place.
+        index: usize,
+        /// Its value.
+        value: i64,
+        /// What it must be.
+        reason: &'static str,
     },
     /// The scale cannot be used.
     #[error("scale {scale} cannot be used: it must be positive and finite")]

@@ -38,7 +38,7 @@ pub mod tensor_file;
 mod tensor_maps;
 pub mod workspace;
 
-pub use attention::{Attention, CudaOptions, DeviceTensors, HostTensors, Output};
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, Output};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;
@@ -47,7 +47,7 @@ pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row, Schedule};
 pub use plan::profile::Profile;
 pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
-pub use problem::{ElementStrides, Layout, Problem, Sizes, TensorRole};
+pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};
 pub use workspace::Workspace;
 
 /// The README's examples compile.

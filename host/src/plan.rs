@@ -6,6 +6,7 @@ pub mod cost;
 mod order;
 mod planner;
 pub mod profile;
+mod ragged;
 mod reason;
 mod splitting;
 mod tensors;
@@ -16,12 +17,12 @@ pub use reason::{Estimate, NotWgmma, Reason};
 
 use crate::device::{DeviceInfo, L2Window, TensorBox};
 use crate::error::Error;
-use crate::problem::{Problem, TensorRole};
+use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams};
+use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Isa, Schedule};
 use splitting::Splitting;
 use std::sync::Arc;
@@ -125,6 +126,8 @@ pub struct Addresses {
     pub lse: u64,
     /// Keys of each sequence, 0 where all have seqlen_k.
     pub seqlens_k: u64,
+    /// What else the problem takes, by [`Operand`]; 0 where it takes none.
+    pub operands: [u64; Operand::ALL.len()],
     /// The workspace, 0 where the plan needs none.
     pub workspace: u64,
 }
@@ -186,27 +189,33 @@ impl Plan {
         let row = &candidate.kernel.row;
         let (sizes, group) = (*problem.sizes(), problem.group());
         let packed_heads = geometry::packed_heads(row, group);
-        let packed_rows = u64::from(sizes.seqlen_q) * u64::from(packed_heads);
+        let queries = problem.extent(TensorRole::Q);
+        let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
         limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
-        let tiles = geometry::tiles(row, sizes.batch, sizes.heads_q, group, sizes.seqlen_q);
+        let tiles = work::tiles(problem, row);
         let ctas = tiles.saturating_mul(splitting.splits.into());
         limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
         let resident = device.sm_count * candidate.resident_ctas;
         let grid = match row.schedule {
-            Schedule::Grid | Schedule::Split => ctas as u32,
+            Schedule::Grid | Schedule::Split | Schedule::Ragged => ctas as u32,
             Schedule::Persistent => (ctas as u32).min(resident),
         };
         let tile_heads = sizes.heads_q / packed_heads;
-        let heads = sizes.batch * tile_heads;
+        let heads = queries.batch * tile_heads;
         let together =
             options.heads_together.unwrap_or_else(|| order::heads_together(problem, row, device, heads));
-        let query_blocks = geometry::query_blocks(row, sizes.seqlen_q, group);
+        let query_blocks = work::query_blocks(problem, row) as u32;
+        // The first of packed sequences starts where the others do.
+        let strides = |role| match problem.extent(role).batch {
+            1 => Strides { batch: 0, ..problem.byte_strides(role) },
+            _ => problem.byte_strides(role),
+        };
         let params = ForwardParams {
-            q_strides: problem.byte_strides(TensorRole::Q),
-            k_strides: problem.byte_strides(TensorRole::K),
-            v_strides: problem.byte_strides(TensorRole::V),
-            o_strides: problem.byte_strides(TensorRole::O),
-            seqlen_q: sizes.seqlen_q,
+            q_strides: strides(TensorRole::Q),
+            k_strides: strides(TensorRole::K),
+            v_strides: strides(TensorRole::V),
+            o_strides: strides(TensorRole::O),
+            seqlen_q: queries.rows,
             seqlen_k: sizes.seqlen_k,
             heads_q: sizes.heads_q,
             batch: sizes.batch,
@@ -222,13 +231,14 @@ impl Plan {
                 query_blocks,
             ),
             causal: problem.causal().into(),
-            scale_log2: problem.scale_log2(),
+            scale_log2: problem.score().factors(problem.scale()).0,
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
             split: SplitParams {
                 splits: Divisor::new(splitting.splits),
                 split_blocks: splitting.blocks,
                 ..SplitParams::default()
             },
+            ragged: ragged::params(problem, row),
             ..ForwardParams::default()
         };
         let mut plan = Plan {
@@ -246,8 +256,8 @@ impl Plan {
         plan.workspace_bytes = match row.schedule {
             Schedule::Grid => 0,
             Schedule::Persistent => COUNTER_BYTES,
-            Schedule::Split if splitting.splits == 1 => 0,
-            Schedule::Split => plan.partial_bytes()?,
+            Schedule::Split | Schedule::Ragged if splitting.splits == 1 => 0,
+            Schedule::Split | Schedule::Ragged => plan.partial_bytes()?,
         };
         Ok(plan)
     }
@@ -258,7 +268,7 @@ impl Plan {
         limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows, GRID_MAX)?;
         // The head dimension is at most 256, the splits as many: 2^31 · 2^8 · 2^8 · 4 bytes fit.
         let partial_rows = rows * u64::from(self.splits());
-        let row_bytes = u64::from(self.problem.sizes().head_dim) * 4 + 4;
+        let row_bytes = u64::from(self.problem.head_dim_v()) * 4 + 4;
         Ok(COUNTERS_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
     }
 
@@ -343,7 +353,8 @@ impl Plan {
         let counters = if self.is_fused() { at.workspace } else { 0 };
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
-        ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, persistent, split, ..self.params }
+        let ragged = ragged::at(self.params.ragged, &at.operands);
+        ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, persistent, split, ragged, ..self.params }
     }
 
     /// Q, K and V as the bulk copies of a launch with these addresses see them, for kernels of [`Isa::Wgmma`]:
@@ -365,9 +376,10 @@ impl Plan {
             o_strides: self.params.o_strides,
             rows: self.problem.lse_len() as u64,
             heads_q: Divisor::new(sizes.heads_q),
-            seqlen_q: Divisor::new(sizes.seqlen_q),
-            chunks: Divisor::new(sizes.head_dim / 4),
+            seqlen_q: Divisor::new(self.params.seqlen_q),
+            chunks: Divisor::new(self.problem.head_dim_v() / 4),
             splits: self.splits(),
+            sinks: at.operands[Operand::Sinks as usize],
         }
     }
 
@@ -378,7 +390,7 @@ impl Plan {
         }
         let partial_o = workspace + COUNTERS_BYTES;
         let rows = self.problem.lse_len() as u64 * u64::from(self.splits());
-        (partial_o, partial_o + rows * u64::from(self.problem.sizes().head_dim) * 4)
+        (partial_o, partial_o + rows * u64::from(self.problem.head_dim_v()) * 4)
     }
 
     /// Whether the kernel waits by itself for those before it on the stream, so that it may start under them.

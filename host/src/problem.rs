@@ -1,48 +1,23 @@
 //! One attention problem: sizes, element type, mask, scale and strides, validated once.
 
+mod layout;
+mod mask;
+mod ragged;
+
+pub use layout::{ElementStrides, Layout};
+pub use mask::Mask;
+pub use ragged::{BiasShape, BlockTable, KeySequences, Operand, Pages, QuerySequences, Score};
+
 use crate::error::Error;
 use kernels_gpu::params::Strides;
-use kernels_gpu::row::{Dtype, HEAD_DIMS};
+use kernels_gpu::row::{Dtype, HEAD_DIMS, ScoreKind};
+use layout::span;
 use std::hash::{Hash, Hasher};
 
 /// The longest sequence and the largest batch or head count: rounded up to a block, it still fits the kernels' 32-bit positions.
 const SIZE_MAX: u32 = (1 << 31) - 128;
 /// Bytes that every address and every stride of Q, K, V and O must be a multiple of: one 128-bit access.
 pub const ALIGNMENT_BYTES: u64 = 16;
-
-/// The order of the dimensions of a contiguous tensor in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Layout {
-    /// `[batch, heads, seqlen, head_dim]`, as PyTorch's SDPA takes it.
-    #[default]
-    Bhsd,
-    /// `[batch, seqlen, heads, head_dim]`, as flash-attn takes it.
-    Bshd,
-}
-
-impl Layout {
-    /// The dimensions by name, in order.
-    pub const fn dimensions(self) -> &'static str {
-        match self {
-            Layout::Bhsd => "[batch, heads, seqlen, head_dim]",
-            Layout::Bshd => "[batch, seqlen, heads, head_dim]",
-        }
-    }
-
-    /// The strides of a contiguous tensor.
-    fn strides(self, heads: u32, seqlen: u32, head_dim: u32) -> ElementStrides {
-        let (heads, seqlen, dim) = (i64::from(heads), i64::from(seqlen), i64::from(head_dim));
-        // A head or a row is under 2^39 elements. A batch entry that is too large keeps a multiple of 16 elements that is over
-        // every limit, so that validation says so.
-        let batch = heads.checked_mul(seqlen * dim).unwrap_or(i64::MAX & !15);
-        match self {
-            Layout::Bhsd => ElementStrides { batch, head: seqlen * dim, row: dim, dim: 1 },
-            Layout::Bshd => ElementStrides { batch, head: dim, row: heads * dim, dim: 1 },
-        }
-    }
-}
 
 /// One of the four tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,15 +64,28 @@ pub struct Sizes {
     pub head_dim: u32,
 }
 
-impl Sizes {
-    /// Heads and sequence length of one tensor.
-    const fn heads_and_seqlen(&self, role: TensorRole) -> (u32, u32) {
-        match role {
-            TensorRole::Q | TensorRole::O => (self.heads_q, self.seqlen_q),
-            TensorRole::K | TensorRole::V => (self.heads_kv, self.seqlen_k),
-        }
-    }
+/// The dimensions of one tensor: batch entries (1 where sequences are packed, pages where keys lie in pages), heads, rows, and elements of
+/// a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Batch entries, or pages.
+    pub batch: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Rows: of a sequence, of all packed sequences, or of a page.
+    pub rows: u32,
+    /// Elements of a row.
+    pub width: u32,
+}
 
+impl Extent {
+    /// Elements of a tensor without gaps.
+    fn elements(&self) -> usize {
+        [self.batch, self.heads, self.rows, self.width].into_iter().map(|n| n as usize).product()
+    }
+}
+
+impl Sizes {
     fn check(&self) -> Result<(), Error> {
         let named = [
             ("Q", "batch", self.batch, SIZE_MAX),
@@ -119,9 +107,7 @@ impl Sizes {
                 });
             }
         }
-        if !HEAD_DIMS.contains(&self.head_dim) {
-            return Err(Error::UnsupportedHeadDim { head_dim: self.head_dim, supported: HEAD_DIMS.to_vec() });
-        }
+        check_width(self.head_dim)?;
         if !self.heads_q.is_multiple_of(self.heads_kv) {
             return Err(Error::HeadsNotDivisible { heads_q: self.heads_q, heads_kv: self.heads_kv });
         }
@@ -129,30 +115,19 @@ impl Sizes {
     }
 }
 
-/// Distance in elements between neighbours along each dimension of a `[batch, head, row, head_dim]` view.
-///
-/// `dim` must be 1; the others must not be negative and must be multiples of 16 bytes. 0 repeats the same data, which only an
-/// input may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ElementStrides {
-    /// From one batch entry to the next.
-    pub batch: i64,
-    /// From one head to the next.
-    pub head: i64,
-    /// From one sequence position to the next.
-    pub row: i64,
-    /// From one element of a vector to the next: 1.
-    pub dim: i64,
-}
-
 /// A validated attention problem: O = softmax(scale · Q·Kᵀ + mask) · V for each head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     sizes: Sizes,
     dtype: Dtype,
-    causal: bool,
+    mask: Mask,
     has_lengths: bool,
     scale: f32,
+    head_dim_v: u32,
+    queries: QuerySequences,
+    keys: KeySequences,
+    score: Score,
+    has_sinks: bool,
     strides: [ElementStrides; 4],
     /// Elements from the first to the last of each tensor, both included.
     lengths: [usize; 4],
@@ -164,8 +139,8 @@ impl Eq for Problem {}
 
 impl Hash for Problem {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.sizes, self.dtype, self.causal, self.has_lengths, self.scale.to_bits(), self.strides)
-            .hash(state);
+        (self.sizes, self.dtype, self.mask, self.has_lengths, self.scale.to_bits(), self.strides).hash(state);
+        (self.head_dim_v, self.queries, self.keys, self.score, self.has_sinks).hash(state);
     }
 }
 
@@ -213,22 +188,107 @@ impl Problem {
 
     fn contiguous(sizes: Sizes, dtype: Dtype, layout: Layout) -> Result<Problem, Error> {
         sizes.check()?;
-        let mut strides = [ElementStrides { batch: 0, head: 0, row: 0, dim: 1 }; 4];
-        let mut lengths = [0; 4];
+        let problem = Problem {
+            sizes,
+            dtype,
+            mask: Mask::FULL,
+            has_lengths: false,
+            scale: (1.0 / f64::from(sizes.head_dim).sqrt()) as f32,
+            head_dim_v: sizes.head_dim,
+            queries: QuerySequences::Batch,
+            keys: KeySequences::Batch,
+            score: Score::Plain,
+            has_sinks: false,
+            strides: [ElementStrides { batch: 0, head: 0, row: 0, dim: 1 }; 4],
+            lengths: [0; 4],
+            lse_len: 0,
+        };
+        problem.laid_out(layout)
+    }
+
+    /// With all four tensors contiguous, in whatever sizes they now have.
+    fn laid_out(mut self, layout: Layout) -> Result<Problem, Error> {
         for role in TensorRole::ALL {
-            let (heads, seqlen) = sizes.heads_and_seqlen(role);
-            strides[role as usize] = layout.strides(heads, seqlen, sizes.head_dim);
-            lengths[role as usize] = span(&sizes, dtype, role, &strides[role as usize])?;
+            let extent = self.extent(role);
+            let strides = layout.strides(&extent);
+            self.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
+            self.strides[role as usize] = strides;
         }
         // Fewer than O has elements, so it fits.
-        let lse_len = sizes.batch as usize * sizes.heads_q as usize * sizes.seqlen_q as usize;
-        let scale = (1.0 / f64::from(sizes.head_dim).sqrt()) as f32;
-        Ok(Problem { sizes, dtype, causal: false, has_lengths: false, scale, strides, lengths, lse_len })
+        self.lse_len = Extent { width: 1, ..self.extent(TensorRole::Q) }.elements();
+        Ok(self)
     }
 
     /// With or without the causal mask, aligned bottom-right: query i sees key j where j ≤ i + seqlen_k − seqlen_q.
     pub fn with_causal(self, causal: bool) -> Problem {
-        Problem { causal, ..self }
+        Problem { mask: if causal { Mask::CAUSAL } else { Mask::FULL }, ..self }
+    }
+
+    /// With a mask: [`Mask::FULL`], [`Mask::CAUSAL`], windows, chunks, prefixes.
+    ///
+    /// # Errors
+    /// [`Error::Mask`] where its parts exclude each other.
+    pub fn with_mask(self, mask: Mask) -> Result<Problem, Error> {
+        mask.check()?;
+        Ok(Problem { mask, ..self })
+    }
+
+    /// With packed queries: Q and O are `[total, heads_q, head_dim]` in layout `bshd`, sequence after sequence, and
+    /// [`Operand::CuSeqlensQ`] says where each starts. `seqlen_q` of the sizes is then the most queries that any of the `batch`
+    /// sequences has; it only serves the plan. All four tensors are contiguous in `bshd`: strides come after.
+    ///
+    /// # Errors
+    /// [`Error::ZeroSized`], [`Error::TooLarge`].
+    pub fn with_packed_queries(self, total: u32) -> Result<Problem, Error> {
+        check_rows("Q", "total", total)?;
+        Problem { queries: QuerySequences::Packed { total }, ..self }.laid_out(Layout::Bshd)
+    }
+
+    /// With packed keys: K and V are `[total, heads_kv, head_dim]` in layout `bshd`, and [`Operand::CuSeqlensK`] says where each sequence
+    /// starts. `seqlen_k` of the sizes is then the most keys that any sequence has; more are not seen. All four tensors are contiguous in
+    /// `bshd`: strides come after.
+    ///
+    /// # Errors
+    /// [`Error::ZeroSized`], [`Error::TooLarge`].
+    pub fn with_packed_keys(self, total: u32) -> Result<Problem, Error> {
+        check_rows("K", "total", total)?;
+        Problem { keys: KeySequences::Packed { total }, ..self }.laid_out(Layout::Bshd)
+    }
+
+    /// With keys in pages: K and V are `[pages, page, heads_kv, head_dim]` in layout `bshd` (NHD), `[pages, heads_kv, page, head_dim]` in
+    /// `bhsd` (HND), and [`Operand::BlockTable`] says which pages hold a sequence's keys. All four tensors are contiguous in `bshd`
+    /// afterwards: layout and strides come after.
+    ///
+    /// # Errors
+    /// [`Error::ZeroSized`], [`Error::TooLarge`], [`Error::Pages`] where a sequence's pages do not hold seqlen_k keys.
+    pub fn with_pages(self, pages: Pages) -> Result<Problem, Error> {
+        pages.check(self.sizes.seqlen_k)?;
+        Problem { keys: KeySequences::Paged(pages), ..self }.laid_out(Layout::Bshd)
+    }
+
+    /// With values, and so rows of O, of another width than queries and keys: a multiple of 8 up to 256. All four tensors are contiguous
+    /// again in their layout.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedHeadDim`], [`Error::TooLarge`].
+    pub fn with_head_dim_v(self, head_dim_v: u32) -> Result<Problem, Error> {
+        check_width(head_dim_v)?;
+        let layout = self.layout().unwrap_or_default();
+        Problem { head_dim_v, ..self }.laid_out(layout)
+    }
+
+    /// With a function of every score.
+    ///
+    /// # Errors
+    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale.
+    pub fn with_score(self, score: Score) -> Result<Problem, Error> {
+        score.check(self.scale)?;
+        Ok(Problem { score, ..self })
+    }
+
+    /// With or without learned sinks: a score of each query head, [`Operand::Sinks`], that counts in the softmax and has no value.
+    pub fn with_sinks(self, has_sinks: bool) -> Problem {
+        Problem { has_sinks, ..self }
     }
 
     /// With or without lengths: then each sequence of K and V has a number of keys of its own, at most seqlen_k, which lies on the
@@ -253,15 +313,8 @@ impl Problem {
 
     /// With all four tensors contiguous in `layout`.
     pub fn with_layout(self, layout: Layout) -> Problem {
-        let mut strides = self.strides;
-        let mut lengths = self.lengths;
-        for role in TensorRole::ALL {
-            let (heads, seqlen) = self.sizes.heads_and_seqlen(role);
-            strides[role as usize] = layout.strides(heads, seqlen, self.sizes.head_dim);
-            // Every layout of a contiguous tensor is as long, and one was validated.
-            lengths[role as usize] = self.elements(role);
-        }
-        Problem { strides, lengths, ..self }
+        // Every layout of a contiguous tensor is as long, and one was validated.
+        self.laid_out(layout).unwrap_or(self)
     }
 
     /// With one tensor strided.
@@ -271,16 +324,16 @@ impl Problem {
     /// of O coincide, [`Error::TooLarge`].
     pub fn with_strides(self, role: TensorRole, strides: ElementStrides) -> Result<Problem, Error> {
         let mut problem = self;
-        let (heads, seqlen) = self.sizes.heads_and_seqlen(role);
+        let extent = self.extent(role);
         // Nothing steps along a dimension of size 1, and callers fill its stride with anything.
         let taken = |size: u32, stride| if size == 1 { 0 } else { stride };
         let strides = ElementStrides {
-            batch: taken(self.sizes.batch, strides.batch),
-            head: taken(heads, strides.head),
-            row: taken(seqlen, strides.row),
+            batch: taken(extent.batch, strides.batch),
+            head: taken(extent.heads, strides.head),
+            row: taken(extent.rows, strides.row),
             dim: strides.dim,
         };
-        problem.lengths[role as usize] = span(&self.sizes, self.dtype, role, &strides)?;
+        problem.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
         problem.strides[role as usize] = strides;
         Ok(problem)
     }
@@ -302,9 +355,71 @@ impl Problem {
         self.dtype
     }
 
-    /// Whether the causal mask applies.
+    /// Which keys each query sees.
+    pub fn mask(&self) -> Mask {
+        self.mask
+    }
+
+    /// Whether a query sees no key after its own, and so the last one sees most.
     pub fn causal(&self) -> bool {
-        self.causal
+        self.mask.window_right == Some(0)
+    }
+
+    /// How sequences lie in Q.
+    pub fn queries(&self) -> QuerySequences {
+        self.queries
+    }
+
+    /// How sequences lie in K and V.
+    pub fn keys(&self) -> KeySequences {
+        self.keys
+    }
+
+    /// Elements of a value vector, and of a row of O.
+    pub fn head_dim_v(&self) -> u32 {
+        self.head_dim_v
+    }
+
+    /// What touches every score.
+    pub fn score(&self) -> Score {
+        self.score
+    }
+
+    /// Whether there are learned sinks.
+    pub fn has_sinks(&self) -> bool {
+        self.has_sinks
+    }
+
+    /// Whether only kernels for ragged batches compute it.
+    pub fn is_ragged(&self) -> bool {
+        self.queries != QuerySequences::Batch
+            || self.keys != KeySequences::Batch
+            || !matches!(self.mask, Mask::FULL | Mask::CAUSAL)
+            || self.score.kind() != ScoreKind::Plain
+            || self.has_sinks
+            || self.head_dim_v != self.sizes.head_dim
+            || self.tile_head_dim() != self.sizes.head_dim
+    }
+
+    /// The head_dim of the kernels that compute it: the least that holds queries, keys and values.
+    pub fn tile_head_dim(&self) -> u32 {
+        let width = self.sizes.head_dim.max(self.head_dim_v);
+        HEAD_DIMS.into_iter().find(|&dim| dim >= width).unwrap_or(width)
+    }
+
+    /// The dimensions of one tensor.
+    pub fn extent(&self, role: TensorRole) -> Extent {
+        let Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim } = self.sizes;
+        let (batch, rows) = match (role, self.queries, self.keys) {
+            (TensorRole::Q | TensorRole::O, QuerySequences::Batch, _) => (batch, seqlen_q),
+            (TensorRole::Q | TensorRole::O, QuerySequences::Packed { total }, _) => (1, total),
+            (TensorRole::K | TensorRole::V, _, KeySequences::Batch) => (batch, seqlen_k),
+            (TensorRole::K | TensorRole::V, _, KeySequences::Packed { total }) => (1, total),
+            (TensorRole::K | TensorRole::V, _, KeySequences::Paged(pages)) => (pages.pages, pages.page),
+        };
+        let heads = if matches!(role, TensorRole::Q | TensorRole::O) { heads_q } else { heads_kv };
+        let width = if matches!(role, TensorRole::Q | TensorRole::K) { head_dim } else { self.head_dim_v };
+        Extent { batch, heads, rows, width }
     }
 
     /// Whether each sequence has a number of keys of its own.
@@ -366,8 +481,7 @@ impl Problem {
 
     /// Elements that one tensor has, gaps not included.
     pub fn elements(&self, role: TensorRole) -> usize {
-        let (heads, seqlen) = self.sizes.heads_and_seqlen(role);
-        self.sizes.batch as usize * heads as usize * seqlen as usize * self.sizes.head_dim as usize
+        self.extent(role).elements()
     }
 
     /// Elements that Q's buffer must hold.
@@ -390,9 +504,29 @@ impl Problem {
         self.len(TensorRole::O)
     }
 
-    /// Elements of LSE, contiguous `[batch, heads_q, seqlen_q]`.
+    /// Elements of LSE, contiguous `[batch, heads_q, seqlen_q]`, or `[heads_q, total]` where queries are packed.
     pub fn lse_len(&self) -> usize {
         self.lse_len
+    }
+}
+
+/// Refuses a width that no kernel has room for, or whose rows are no whole 16-byte chunks.
+fn check_width(width: u32) -> Result<(), Error> {
+    let most = HEAD_DIMS[HEAD_DIMS.len() - 1];
+    if width == 0 || width > most || !width.is_multiple_of(8) {
+        return Err(Error::UnsupportedHeadDim { head_dim: width, most });
+    }
+    Ok(())
+}
+
+/// Refuses a number of rows that is 0 or too large.
+fn check_rows(tensor: &'static str, dimension: &'static str, rows: u32) -> Result<(), Error> {
+    match rows {
+        0 => Err(Error::ZeroSized { tensor, dimension }),
+        rows if rows > SIZE_MAX => {
+            Err(Error::TooLarge { what: dimension, value: rows.to_string(), limit: SIZE_MAX.into() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -419,165 +553,5 @@ fn bhsd_shape(tensor: &'static str, shape: &[usize], layout: Layout) -> Result<[
     Ok(sizes)
 }
 
-/// Elements from the first to the last of a strided tensor, after checking the strides.
-fn span(sizes: &Sizes, dtype: Dtype, role: TensorRole, strides: &ElementStrides) -> Result<usize, Error> {
-    let tensor = role.name();
-    if strides.dim != 1 {
-        return Err(Error::NotContiguous { tensor, stride: strides.dim });
-    }
-    let (heads, seqlen) = sizes.heads_and_seqlen(role);
-    let mut outer = [
-        ("stride of dimension batch", sizes.batch, strides.batch),
-        ("stride of dimension heads", heads, strides.head),
-        ("stride of dimension rows", seqlen, strides.row),
-    ];
-    let dtype_bytes = i128::from(dtype.bytes());
-    for (what, _, stride) in outer {
-        if stride < 0 {
-            return Err(Error::InvalidStride { tensor, what, stride, reason: "it is negative" });
-        }
-        let value = i128::from(stride) * dtype_bytes;
-        if value % i128::from(ALIGNMENT_BYTES) != 0 {
-            return Err(Error::Misaligned { tensor, what, value, required: ALIGNMENT_BYTES });
-        }
-    }
-    // From the smallest stride up, each must step over all that the smaller ones reach.
-    outer.sort_by_key(|&(_, _, stride)| stride);
-    let mut elements = i128::from(sizes.head_dim);
-    for (what, size, stride) in outer {
-        if role == TensorRole::O && size > 1 && i128::from(stride) < elements {
-            return Err(Error::InvalidStride {
-                tensor,
-                what,
-                stride,
-                reason: "elements of the output would coincide",
-            });
-        }
-        elements += i128::from(size - 1) * i128::from(stride);
-    }
-    let limit = i64::MAX as u64 / dtype_bytes as u64;
-    match usize::try_from(elements) {
-        Ok(length) if length as u64 <= limit => Ok(length),
-        _ => Err(Error::TooLarge {
-            what: "the number of elements of a tensor",
-            value: elements.to_string(),
-            limit,
-        }),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SIZES: Sizes =
-        Sizes { batch: 2, heads_q: 8, heads_kv: 4, seqlen_q: 33, seqlen_k: 65, head_dim: 64 };
-
-    fn good() -> Problem {
-        Problem::new(SIZES, Dtype::F16).expect("valid")
-    }
-
-    fn refused(sizes: Sizes) -> Error {
-        Problem::new(sizes, Dtype::F16).expect_err("refused")
-    }
-
-    #[test]
-    fn defaults_are_contiguous_full_and_one_over_root_head_dim() {
-        let problem = good();
-        assert_eq!((problem.causal(), problem.scale(), problem.group()), (false, 0.125, 2));
-        assert_eq!(problem.q_len(), 2 * 8 * 33 * 64);
-        assert_eq!((problem.k_len(), problem.v_len()), (2 * 4 * 65 * 64, 2 * 4 * 65 * 64));
-        assert_eq!((problem.o_len(), problem.lse_len()), (problem.q_len(), 2 * 8 * 33));
-        assert_eq!(
-            problem.byte_strides(TensorRole::K),
-            Strides { batch: 4 * 65 * 128, head: 65 * 128, row: 128 }
-        );
-        assert_eq!(problem.scale_log2(), 0.125 * std::f32::consts::LOG2_E);
-    }
-
-    #[test]
-    fn bshd_swaps_rows_and_heads_and_keeps_the_length() {
-        let problem = good().with_layout(Layout::Bshd);
-        assert_eq!(
-            problem.byte_strides(TensorRole::Q),
-            Strides { batch: 8 * 33 * 128, head: 128, row: 8 * 128 }
-        );
-        assert_eq!(problem.q_len(), good().q_len());
-        let shapes = ([2, 33, 8, 64], [2, 65, 4, 64]);
-        let parsed =
-            Problem::from_shapes(&shapes.0, &shapes.1, &shapes.1, Layout::Bshd, Dtype::F16).expect("valid");
-        assert_eq!(parsed, problem);
-    }
-
-    #[test]
-    fn each_bad_size_is_refused_with_its_value() {
-        assert!(matches!(refused(Sizes { batch: 0, ..SIZES }), Error::ZeroSized { dimension: "batch", .. }));
-        assert!(matches!(
-            refused(Sizes { seqlen_k: 0, ..SIZES }),
-            Error::ZeroSized { dimension: "seqlen_k", .. }
-        ));
-        let uneven = Sizes { heads_kv: 3, ..SIZES };
-        assert!(matches!(refused(uneven), Error::HeadsNotDivisible { heads_q: 8, heads_kv: 3 }));
-        let wide = refused(Sizes { head_dim: 80, ..SIZES });
-        assert_eq!(wide.to_string(), "head_dim 80 has no kernel: supported are [32, 64, 96, 128, 256]");
-        let long = Sizes { seqlen_q: u32::MAX, ..SIZES };
-        assert!(matches!(refused(long), Error::TooLarge { what: "seqlen_q", .. }));
-        let huge = 1 << 30;
-        let product = Sizes { batch: huge, heads_q: huge, heads_kv: 1, seqlen_q: huge, ..SIZES };
-        assert!(matches!(
-            refused(product),
-            Error::TooLarge { what: "the number of elements of a tensor", .. }
-        ));
-    }
-
-    #[test]
-    fn shapes_that_do_not_fit_each_other_name_the_tensor() {
-        let shapes = |q: &[usize], k: &[usize], v: &[usize]| {
-            Problem::from_shapes(q, k, v, Layout::Bhsd, Dtype::Bf16).expect_err("refused")
-        };
-        let (q, k) = ([1, 4, 8, 64], [1, 2, 9, 64]);
-        assert!(Problem::from_shapes(&q, &k, &k, Layout::Bhsd, Dtype::Bf16).is_ok());
-        assert!(matches!(shapes(&[4, 8, 64], &k, &k), Error::ShapeMismatch { tensor: "Q", .. }));
-        assert!(matches!(shapes(&q, &[2, 2, 9, 64], &k), Error::ShapeMismatch { tensor: "K", .. }));
-        assert!(matches!(shapes(&q, &[1, 2, 9, 32], &k), Error::ShapeMismatch { tensor: "K", .. }));
-        assert!(matches!(shapes(&q, &k, &[1, 2, 8, 64]), Error::ShapeMismatch { tensor: "V", .. }));
-        assert!(matches!(
-            shapes(&q, &[1, 2, 0, 64], &k),
-            Error::ZeroSized { tensor: "K", dimension: "seqlen" }
-        ));
-        let wide = [1, 1 << 40, 8, 64];
-        assert!(matches!(shapes(&wide, &k, &k), Error::TooLarge { what: "heads", .. }));
-    }
-
-    #[test]
-    fn strides_are_checked_for_sign_alignment_contiguity_and_overlap() {
-        let dense = good().strides(TensorRole::O);
-        let strided = |role, strides| good().with_strides(role, strides);
-        let padded = ElementStrides { row: 72, head: 33 * 72, batch: 8 * 33 * 72, dim: 1 };
-        assert_eq!(strided(TensorRole::O, padded).expect("valid").o_len(), 2 * 8 * 33 * 72 - 8);
-        let odd = ElementStrides { row: 68, ..padded };
-        let error = strided(TensorRole::Q, odd).expect_err("136 bytes");
-        assert!(matches!(error, Error::Misaligned { tensor: "Q", value: 136, required: 16, .. }));
-        let gappy = ElementStrides { dim: 2, ..dense };
-        let error = strided(TensorRole::V, gappy).expect_err("not contiguous");
-        assert!(matches!(error, Error::NotContiguous { tensor: "V", stride: 2 }));
-        let backwards = ElementStrides { batch: -64, ..dense };
-        assert!(matches!(strided(TensorRole::K, backwards), Err(Error::InvalidStride { stride: -64, .. })));
-        let repeated = ElementStrides { head: 0, ..dense };
-        assert!(strided(TensorRole::K, ElementStrides { head: 0, ..good().strides(TensorRole::K) }).is_ok());
-        assert!(matches!(strided(TensorRole::O, repeated), Err(Error::InvalidStride { tensor: "O", .. })));
-        let single = Problem::new(Sizes { batch: 1, ..SIZES }, Dtype::F16).expect("valid");
-        let any = ElementStrides { batch: -7, ..single.strides(TensorRole::O) };
-        assert!(single.with_strides(TensorRole::O, any).is_ok(), "a stride that nothing steps along");
-        let far = ElementStrides { batch: i64::MAX / 16 * 16, ..dense };
-        assert!(matches!(strided(TensorRole::Q, far), Err(Error::TooLarge { .. })));
-    }
-
-    #[test]
-    fn a_scale_must_be_positive_and_finite_also_in_base_two() {
-        for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::MAX] {
-            assert!(matches!(good().with_scale(scale), Err(Error::InvalidScale { .. })), "{scale}");
-        }
-        assert_eq!(good().with_scale(2.0).expect("valid").scale(), 2.0);
-    }
-}
+mod tests;

@@ -43,7 +43,9 @@ pub trait Config {
     /// Whether CTAs draw tiles from a counter.
     const PERSISTENT: bool = matches!(Self::ROW.schedule, Schedule::Persistent);
     /// Whether a tile's keys may be divided among CTAs, and sequences be shorter than the tensors.
-    const SPLIT: bool = matches!(Self::ROW.schedule, Schedule::Split);
+    const SPLIT: bool = Self::ROW.schedule.splits();
+    /// Whether batches may be ragged: see [`crate::params::RaggedParams`].
+    const RAGGED: bool = matches!(Self::ROW.schedule, Schedule::Ragged);
     /// Whether Q stays in registers through the main loop.
     const Q_IN_REGISTERS: bool = geometry::q_in_registers(&Self::ROW);
     /// Offset in shared memory of the index of a persistent CTA's tile on mma.sync, and behind it that of the next one.
@@ -97,7 +99,7 @@ impl LastCta {
     const fn of(row: &Row) -> Self {
         let rows = geometry::combine_rows(row);
         assert!(
-            !matches!(row.schedule, Schedule::Split)
+            !row.schedule.splits()
                 || rows > 0 && rows * COMBINE_ROW_BYTES <= geometry::smem_bytes(row),
             "shared memory holds the weights and sums of those rows"
         );

@@ -34,12 +34,15 @@ impl TypeOf for AccumulationOf<{ Accumulation::F16 as u8 }> {
 }
 
 /// The element type of Q, K, V and O.
-pub trait Element {
+pub trait Element: Copy {
     /// The exponent's bits: all set in NaN and the infinities.
     const EXPONENT: u16;
 
     /// Rounds two float32 and packs them, `low` in the lower half.
     fn pack(low: f32, high: f32) -> u32;
+
+    /// An element as float32, exactly.
+    fn widen(bits: u16) -> f32;
 
     /// a · b + c of packed pairs.
     fn fma_pair(a: u32, b: u32, c: u32) -> u32;
@@ -70,6 +73,7 @@ pub trait Element {
 }
 
 /// float16.
+#[derive(Clone, Copy, Debug)]
 pub enum F16 {}
 
 impl Element for F16 {
@@ -78,6 +82,11 @@ impl Element for F16 {
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
         math::pack_f16(low, high)
+    }
+
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        math::unpack_f16(bits.into())[0]
     }
 
     #[inline(always)]
@@ -111,6 +120,7 @@ impl Element for F16 {
 }
 
 /// bfloat16.
+#[derive(Clone, Copy, Debug)]
 pub enum Bf16 {}
 
 impl Element for Bf16 {
@@ -119,6 +129,11 @@ impl Element for Bf16 {
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
         math::pack_bf16(low, high)
+    }
+
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        f32::from_bits(u32::from(bits) << 16)
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::element::{AccumulationOf, ElementOf, TypeOf};
 use crate::geometry::{m_tiles, n_tiles};
 use crate::row::Row;
-use crate::score::Plain;
+use crate::score::ScoreOf;
 use crate::shape::TileOf;
 use crate::table::row_of;
 use crate::tile::warp_tile::Fragments;
@@ -36,7 +36,7 @@ macro_rules! config {
             const ROW: Row = ROW;
             type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
             type Accumulation = <AccumulationOf<{ ROW.acc as u8 }> as TypeOf>::Type;
-            type Score = Plain;
+            type Score = <ScoreOf<{ ROW.score as u8 }, Self::Element> as TypeOf>::Type;
             type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
             type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
             type V = TileOf<{ ROW.block_n }, { ROW.head_dim }>;

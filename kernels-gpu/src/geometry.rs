@@ -216,8 +216,8 @@ pub const fn smem_bytes(row: &Row) -> u32 {
     match (row.isa, row.schedule) {
         (Isa::Wgmma, _) => tiles + BARRIER_BYTES,
         (Isa::Mma, Schedule::Persistent) => tiles + 8,
-        (Isa::Mma, Schedule::Split) if tiles < COMBINE_ROW_BYTES => COMBINE_ROW_BYTES,
-        (Isa::Mma, Schedule::Grid | Schedule::Split) => tiles,
+        (Isa::Mma, Schedule::Split | Schedule::Ragged) if tiles < COMBINE_ROW_BYTES => COMBINE_ROW_BYTES,
+        (Isa::Mma, _) => tiles,
     }
 }
 
@@ -236,7 +236,7 @@ pub const fn combine_rows(row: &Row) -> u32 {
 /// Query heads whose rows share a block: all of a KV head's (`group` of them) where rows are packed.
 pub const fn packed_heads(row: &Row, group: u32) -> u32 {
     match row.schedule {
-        Schedule::Split => group,
+        Schedule::Split | Schedule::Ragged => group,
         Schedule::Grid | Schedule::Persistent => 1,
     }
 }

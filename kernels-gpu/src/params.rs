@@ -64,8 +64,10 @@ pub struct ForwardParams {
     pub scale_log2: f32,
     /// What only `Schedule::Persistent` reads.
     pub persistent: PersistentParams,
-    /// What only `Schedule::Split` reads.
+    /// What `Schedule::Split` and `Schedule::Ragged` read.
     pub split: SplitParams,
+    /// What only `Schedule::Ragged` reads.
+    pub ragged: RaggedParams,
 }
 
 /// What the CTAs of `Schedule::Persistent` share.
@@ -97,6 +99,106 @@ pub struct SplitParams {
     pub splits: Divisor,
     /// Blocks of keys of a split.
     pub split_blocks: u32,
+}
+
+/// A ragged batch: where its sequences and their pages lie, which keys their queries see, and what is done to scores.
+///
+/// Where sequences of Q are packed, `ForwardParams::seqlen_q` is the rows of all of them, and `batch` strides of Q and O are 0;
+/// where those of K and V are packed, so are theirs, and where they lie in pages, `batch` strides are those from one page to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RaggedParams {
+    /// The first query of each sequence in a packed Q, u32 `[batch + 1]`, ascending; 0 where sequences are not packed.
+    pub cu_seqlens_q: u64,
+    /// The first key of each sequence in packed K and V, u32 `[batch + 1]`, ascending; 0 where sequences are not packed.
+    pub cu_seqlens_k: u64,
+    /// The pages of each sequence's keys in order, i32; 0 where keys do not lie in pages. The keys of a page below 0, or past the
+    /// last, are zeros.
+    pub block_table: u64,
+    /// Where each sequence's pages start in `block_table`, u32 `[batch + 1]`; 0 where they start `table_stride` apart.
+    pub page_indptr: u64,
+    /// The first key that each query may see and the one past the last, u32 `[rows of Q without heads, 2]`; 0 where there are none.
+    pub intervals: u64,
+    /// A score of each query head that counts in the softmax and has no value, float32 `[heads_q]`, natural logarithm, after scaling;
+    /// 0 where there are none.
+    pub sinks: u64,
+    /// What the kernel's score reads.
+    pub score: ScoreParams,
+    /// Keys of a page.
+    pub page: Divisor,
+    /// Rows of a block of queries that are used.
+    pub block_rows: Divisor,
+    /// Chunks of four elements of a row of O: width_v / 4.
+    pub chunks_v: Divisor,
+    /// Keys of a chunk: a query sees none outside of its own. 0 where there are no chunks, and the divisor is then 1.
+    pub chunk: u32,
+    /// The same, prepared.
+    pub chunk_divisor: Divisor,
+    /// Entries of `block_table` of a sequence, or of all where `page_indptr` is given.
+    pub table_stride: u32,
+    /// Pages of K and of V.
+    pub pages: u32,
+    /// Rows of packed K and V.
+    pub total_k: u32,
+    /// Keys before a query's own that it sees; i32::MAX for all.
+    pub window_left: i32,
+    /// Keys after a query's own that it sees; i32::MAX for all, 0 for the causal mask.
+    pub window_right: i32,
+    /// Keys at the start of a sequence that all its queries see.
+    pub prefix: u32,
+    /// Keys at the start of a sequence that a query sees whatever the window, unless they are after it.
+    pub sink_tokens: u32,
+    /// Elements of a query and a key vector: a multiple of 8, at most the tile's.
+    pub width_qk: u32,
+    /// Elements of a value vector, as `width_qk`.
+    pub width_v: u32,
+}
+
+/// What scores read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ScoreParams {
+    /// ALiBi: slopes, float32. Bias: its first element.
+    pub address: u64,
+    /// Bytes from one batch entry to the next.
+    pub batch_stride: i64,
+    /// Bytes from one query head to the next.
+    pub head_stride: i64,
+    /// Bytes from one query to the next.
+    pub row_stride: i64,
+    /// What Q·Kᵀ is multiplied with before the score's own function.
+    pub factor: f32,
+    /// Keeps the block a multiple of 8 bytes without hidden padding.
+    pub reserved: u32,
+}
+
+impl Default for RaggedParams {
+    /// A batch that is not ragged, whose queries see all keys.
+    fn default() -> Self {
+        Self {
+            cu_seqlens_q: 0,
+            cu_seqlens_k: 0,
+            block_table: 0,
+            page_indptr: 0,
+            intervals: 0,
+            sinks: 0,
+            score: ScoreParams::default(),
+            page: Divisor::default(),
+            block_rows: Divisor::default(),
+            chunks_v: Divisor::default(),
+            chunk: 0,
+            chunk_divisor: Divisor::default(),
+            table_stride: 0,
+            pages: 0,
+            total_k: 0,
+            window_left: i32::MAX,
+            window_right: i32::MAX,
+            prefix: 0,
+            sink_tokens: 0,
+            width_qk: 0,
+            width_v: 0,
+        }
+    }
 }
 
 /// A tensor map (PTX ISA, "Tensor"): what a bulk copy has to know of a tensor in global memory, in the device's own encoding.
@@ -152,6 +254,8 @@ pub struct CombineParams {
     pub chunks: Divisor,
     /// Splits.
     pub splits: u32,
+    /// Sinks, as [`RaggedParams::sinks`]: counted once, when the splits are merged.
+    pub sinks: u64,
 }
 
 /// A parameter block as bytes, field by field.
@@ -210,7 +314,25 @@ impl ForwardParams {
         bytes.u64s([seqlens_k, partial_o, partial_lse, counters]);
         bytes.divisors([splits]);
         bytes.u32s([split_blocks]);
+        self.ragged.put(&mut bytes);
         bytes.finish()
+    }
+}
+
+impl RaggedParams {
+    fn put<const N: usize>(&self, bytes: &mut Bytes<N>) {
+        bytes.u64s([self.cu_seqlens_q, self.cu_seqlens_k, self.block_table, self.page_indptr]);
+        bytes.u64s([self.intervals, self.sinks]);
+        let ScoreParams { address, batch_stride, head_stride, row_stride, factor, reserved } = self.score;
+        bytes.u64s([address]);
+        bytes.u64s([batch_stride, head_stride, row_stride].map(i64::cast_unsigned));
+        bytes.u32s([factor.to_bits(), reserved]);
+        bytes.divisors([self.page, self.block_rows, self.chunks_v]);
+        bytes.u32s([self.chunk]);
+        bytes.divisors([self.chunk_divisor]);
+        bytes.u32s([self.table_stride, self.pages, self.total_k]);
+        bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v]);
     }
 }
 
@@ -237,6 +359,7 @@ impl CombineParams {
         bytes.u64s([self.rows]);
         bytes.divisors([self.heads_q, self.seqlen_q, self.chunks]);
         bytes.u32s([self.splits]);
+        bytes.u64s([self.sinks]);
         bytes.finish()
     }
 }
@@ -291,6 +414,16 @@ mod tests {
                 splits: Divisor::new(73),
                 split_blocks: 74,
             },
+            ragged: RaggedParams {
+                sinks: 80,
+                score: ScoreParams { address: 81, factor: 0.5, ..ScoreParams::default() },
+                page: Divisor::new(82),
+                chunk: 83,
+                chunk_divisor: Divisor::new(84),
+                window_left: -85,
+                width_v: 86,
+                ..RaggedParams::default()
+            },
         };
         let bytes = params.to_bytes();
         let (persistent, split) = (offset_of!(ForwardParams, persistent), offset_of!(ForwardParams, split));
@@ -309,6 +442,16 @@ mod tests {
         assert_eq!(u64_at(&bytes, split + offset_of!(SplitParams, counters)), 75);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, splits)), 73);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, split_blocks)), 74);
+        let ragged = offset_of!(ForwardParams, ragged);
+        let score = ragged + offset_of!(RaggedParams, score);
+        assert_eq!(u64_at(&bytes, ragged + offset_of!(RaggedParams, sinks)), 80);
+        assert_eq!(u64_at(&bytes, score + offset_of!(ScoreParams, address)), 81);
+        assert_eq!(f32::from_bits(u32_at(&bytes, score + offset_of!(ScoreParams, factor))), 0.5);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, page)), 82);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk)), 83);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
         assert_eq!(bytes.len() % 8, 0);
     }
 
@@ -325,6 +468,7 @@ mod tests {
             seqlen_q: Divisor::new(22),
             chunks: Divisor::new(23),
             splits: 24,
+            sinks: 25,
         };
         let bytes = params.to_bytes();
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, lse)), 4);
@@ -332,6 +476,7 @@ mod tests {
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, rows)), 20);
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, chunks)), 23);
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, splits)), 24);
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, sinks)), 25);
         assert_eq!(bytes.len() % 8, 0);
     }
 }

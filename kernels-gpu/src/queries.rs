@@ -2,7 +2,7 @@
 
 use crate::divisor::Divisor;
 use crate::params::ForwardParams;
-use crate::ptx::memory::to_global;
+use crate::ptx::memory::{ld_global_b32, to_global};
 use crate::scheduler::{QueryBlock, Rows, Work};
 
 /// The query rows of a work tile. Rows are counted as the tile's head has them, packed or not.
@@ -49,7 +49,52 @@ impl<'a> QueryRows<'a> {
     #[inline(always)]
     pub fn of_tensor(&self) -> u64 {
         let params = self.params;
-        u64::from(params.batch) * u64::from(params.heads_q) * u64::from(params.seqlen_q)
+        let batch = if self.is_packed() { 1 } else { params.batch };
+        u64::from(batch) * u64::from(params.heads_q) * u64::from(params.seqlen_q)
+    }
+
+    /// Whether the sequences of Q follow each other in one.
+    #[inline(always)]
+    fn is_packed(&self) -> bool {
+        self.block.ragged && self.params.ragged.cu_seqlens_q != 0
+    }
+
+    /// Elements of a row of O of a tile of `tile_width`.
+    #[inline(always)]
+    pub fn width(&self, tile_width: u32) -> u32 {
+        if self.block.ragged { self.params.ragged.width_v } else { tile_width }
+    }
+
+    /// Chunks of four elements of a row of O of a tile that has `of_tile` of them.
+    #[inline(always)]
+    pub fn chunks(&self, of_tile: Divisor) -> Divisor {
+        if self.block.ragged { self.params.ragged.chunks_v } else { of_tile }
+    }
+
+    /// The query head of a row.
+    #[inline(always)]
+    pub fn head(&self, row: u32) -> u32 {
+        self.work.head_q + self.query_and_head(row).1
+    }
+
+    /// The batch entry.
+    #[inline(always)]
+    pub fn batch(&self) -> u32 {
+        self.work.batch
+    }
+
+    /// The score of a row's sink, if there are sinks: a natural logarithm.
+    ///
+    /// # Safety
+    /// As for [`crate::sequence::Sequence::of_ragged`].
+    #[inline(always)]
+    pub unsafe fn sink(&self, row: u32) -> Option<f32> {
+        if !self.block.ragged || self.params.ragged.sinks == 0 {
+            return None;
+        }
+        let at = to_global(self.params.ragged.sinks) + u64::from(self.head(row)) * 4;
+        // SAFETY: an element a query head.
+        Some(f32::from_bits(unsafe { ld_global_b32(at) }))
     }
 
     /// The rows of Q, from byte `along` of each on.
@@ -59,9 +104,10 @@ impl<'a> QueryRows<'a> {
         let strides = &params.q_strides;
         let first_head = i64::from(self.work.batch) * strides.batch
             + i64::from(self.work.head_q) * strides.head
+            + i64::from(self.work.sequence.q_start) * strides.row
             + i64::from(along);
         let start = to_global(params.q).wrapping_add_signed(first_head);
-        QuerySource { params, rows, start, count: rows.count(params.seqlen_q, params.group) }
+        QuerySource { params, rows, start, count: rows.count(self.work.sequence.seqlen_q.get(), params.group) }
     }
 
     /// The query of a row.
@@ -77,7 +123,7 @@ impl<'a> QueryRows<'a> {
         let strides = &self.params.o_strides;
         let offset = i64::from(self.work.batch) * strides.batch
             + i64::from(self.work.head_q + head) * strides.head
-            + i64::from(query) * strides.row;
+            + i64::from(self.work.sequence.q_start + query) * strides.row;
         to_global(self.params.o).wrapping_add_signed(offset)
     }
 
@@ -97,9 +143,9 @@ impl<'a> QueryRows<'a> {
     #[inline(always)]
     pub fn index(&self, row: u32) -> u64 {
         let (query, head) = self.query_and_head(row);
-        let head =
-            u64::from(self.work.batch) * u64::from(self.params.heads_q) + u64::from(self.work.head_q + head);
-        head * u64::from(self.params.seqlen_q) + u64::from(query)
+        let batch = if self.is_packed() { 0 } else { self.work.batch };
+        let head = u64::from(batch) * u64::from(self.params.heads_q) + u64::from(self.work.head_q + head);
+        head * u64::from(self.params.seqlen_q) + u64::from(self.work.sequence.q_start + query)
     }
 
     /// Where a row stands in `[splits, batch, heads_q, seqlen_q]`.

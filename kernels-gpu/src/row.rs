@@ -114,6 +114,40 @@ pub enum Schedule {
     /// One CTA a block of packed query rows (all query heads of one KV head) and a range of keys, whose partial O and
     /// LSE the combine kernel merges. Sequence lengths may lie on the device.
     Split,
+    /// As [`Schedule::Split`], for ragged batches: sequences packed one after the other, K and V in pages, any mask that is an interval
+    /// of keys, learned sinks, and widths of Q·Kᵀ and V below the tile's.
+    Ragged,
+}
+
+/// What touches every score between Q·Kᵀ and the softmax.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+pub enum ScoreKind {
+    /// The scaled product and nothing else.
+    #[default]
+    Plain,
+    /// cap · tanh(score / cap).
+    Softcap,
+    /// The score less a slope of the head times the distance of query and key.
+    Alibi,
+    /// The score plus an element of a bias tensor.
+    Bias,
+}
+
+impl ScoreKind {
+    /// The name in entry names, options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ScoreKind::Plain => "plain",
+            ScoreKind::Softcap => "softcap",
+            ScoreKind::Alibi => "alibi",
+            ScoreKind::Bias => "bias",
+        }
+    }
 }
 
 impl Schedule {
@@ -123,7 +157,13 @@ impl Schedule {
             Schedule::Grid => "grid",
             Schedule::Persistent => "persistent",
             Schedule::Split => "split",
+            Schedule::Ragged => "ragged",
         }
+    }
+
+    /// Whether a CTA's rows are those of all query heads of a KV head, its keys may be a range, and sequences have lengths on the device.
+    pub const fn splits(self) -> bool {
+        matches!(self, Schedule::Split | Schedule::Ragged)
     }
 }
 
@@ -156,6 +196,9 @@ pub struct Row {
     pub warp_rows: u32,
     /// How CTAs take their work.
     pub schedule: Schedule,
+    /// What touches every score.
+    #[cfg_attr(feature = "manifest", serde(default))]
+    pub score: ScoreKind,
 }
 
 /// Why a row is refused.
@@ -171,6 +214,8 @@ pub enum RowError {
     Warps,
     /// `stages` is not 1 to 4.
     Stages,
+    /// Ragged batches with one stage, or a score that is not plain with another schedule.
+    Ragged,
     /// float16 accumulation of bfloat16 products does not exist, and none with [`Isa::Wgmma`].
     Accumulation,
     /// `min_ctas` is 0 or over 8.
@@ -204,6 +249,9 @@ impl RowError {
                 "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
             }
             RowError::Stages => "stages must be 1 to 4",
+            RowError::Ragged => {
+                "Ragged needs 2 stages or more, and a score that is not Plain needs Ragged"
+            }
             RowError::Accumulation => "acc F16 needs isa Mma and dtype F16: there is no other such kernel",
             RowError::MinCtas => "min_ctas must be 1 to 8",
             RowError::WarpRows => {
@@ -256,5 +304,6 @@ pub(crate) mod tests {
         min_ctas: 1,
         warp_rows: 16,
         schedule: Schedule::Grid,
+        score: ScoreKind::Plain,
     };
 }

@@ -1,7 +1,7 @@
 //! Whether a kernel can be made of a row, and what its entry is called.
 
 use crate::geometry;
-use crate::row::{Accumulation, Dtype, Isa, Row, RowError, SMEM_MAX_BYTES, Schedule};
+use crate::row::{Accumulation, Dtype, Isa, Row, RowError, SMEM_MAX_BYTES, Schedule, ScoreKind};
 
 impl Row {
     /// Whether a kernel can be made of this row.
@@ -35,6 +35,10 @@ impl Row {
         }
         if !matches!(self.stages, 1..=4) {
             return Err(RowError::Stages);
+        }
+        let is_ragged = matches!(self.schedule, Schedule::Ragged);
+        if is_ragged && self.stages < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
+            return Err(RowError::Ragged);
         }
         if matches!(self.acc, Accumulation::F16)
             && matches!((self.isa, self.dtype), (Isa::Wgmma, _) | (_, Dtype::Bf16))
@@ -93,13 +97,18 @@ impl Row {
             Schedule::Grid => "",
             Schedule::Persistent => "_persistent",
             Schedule::Split => "_split",
+            Schedule::Ragged => "_ragged",
+        };
+        let score = match self.score {
+            ScoreKind::Plain => alloc::string::String::new(),
+            score => alloc::format!("_{}", score.name()),
         };
         let isa = match self.isa {
             Isa::Mma => "",
             Isa::Wgmma => "wgmma_",
         };
         alloc::format!(
-            "fwd_{isa}{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}",
+            "fwd_{isa}{}_d{head_dim}_m{block_m}n{block_n}_w{warps}{warp_rows}s{stages}c{min_ctas}{acc}{schedule}{score}",
             self.dtype.name()
         )
     }
@@ -119,6 +128,8 @@ mod tests {
         assert_eq!(refused(Row { block_n: 48, ..GOOD }), RowError::BlockN);
         assert_eq!(refused(Row { warps: 2, ..GOOD }), RowError::Warps);
         assert_eq!(refused(Row { stages: 5, ..GOOD }), RowError::Stages);
+        assert_eq!(refused(Row { stages: 1, schedule: Schedule::Ragged, ..GOOD }), RowError::Ragged);
+        assert_eq!(refused(Row { score: ScoreKind::Softcap, ..GOOD }), RowError::Ragged);
         assert_eq!(
             refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }),
             RowError::Accumulation

@@ -4,7 +4,7 @@ use crate::divisor::Divisor;
 use crate::params::ForwardParams;
 use crate::row::{Isa, Row, Schedule};
 use crate::sequence::Sequence;
-use crate::visible::{KeyBlocks, MaskParams, Visible};
+use crate::visible::{Band, KeyBlocks, MaskParams, Visible};
 
 /// A work tile: query rows of one head, or of all query heads of a KV head, packed (query 0 of each head, then query 1 of each, and
 /// so on), and a range of their keys.
@@ -69,6 +69,45 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// As [`Self::of_split`], of a ragged batch: the blocks of all packed sequences follow each other. `start_of` gives the first row of
+    /// a sequence among those of all, each query counted with its packed heads, and `sequence` its lengths.
+    ///
+    /// A sequence has room for one block more than it needs at most: block n of sequence b is number ⌊start / block⌋ + b + n, which
+    /// follows from its start alone. Blocks without rows have nothing to do.
+    #[inline(always)]
+    pub fn of_ragged(
+        params: &'a ForwardParams,
+        index: u32,
+        start_of: impl Fn(u32) -> u32,
+        sequence: impl FnOnce(u32) -> Sequence<'a>,
+    ) -> Self {
+        let (splits, order) = params.query_blocks.divide(index);
+        let (head_index, split) = params.split.splits.divide(splits);
+        let (batch, head_kv) = params.tile_heads.divide(head_index);
+        let block = block_in_order(params, order, 0);
+        let block_rows = params.ragged.block_rows;
+        let (batch, block) = if params.ragged.cu_seqlens_q == 0 {
+            (batch, block)
+        } else {
+            let first_block = |batch: u32| block_rows.quotient(start_of(batch)) + batch;
+            // The last sequence that starts at this block or before.
+            let (mut low, mut past) = (0, params.batch);
+            while past - low > 1 {
+                let middle = low + (past - low) / 2;
+                if first_block(middle) <= block { low = middle } else { past = middle }
+            }
+            (low, block.saturating_sub(first_block(low)))
+        };
+        Self {
+            batch,
+            head_q: head_kv * params.group.value,
+            head_kv,
+            first_row: block * block_rows.value,
+            split,
+            sequence: sequence(batch),
+        }
+    }
+
     /// The number of the tile that [`Self::of_split`] gives for `index`: the same for all of its splits.
     #[inline(always)]
     pub fn tile_of_split(params: &ForwardParams, index: u32) -> u32 {
@@ -127,7 +166,7 @@ impl Rows {
         sequence: &Sequence<'_>,
     ) -> Visible {
         if !mask.hides() {
-            return Visible { end: sequence.seqlen_k };
+            return Visible::before(sequence.seqlen_k);
         }
         mask.of_query(self.query(row, *group), sequence)
     }
@@ -148,6 +187,8 @@ pub struct QueryBlock {
     pub rows: Rows,
     /// Whether only those are used that hold whole queries of all packed heads, as one bulk copy brings a box of them.
     pub whole_queries: bool,
+    /// Whether batches may be ragged.
+    pub ragged: bool,
 }
 
 impl QueryBlock {
@@ -155,9 +196,14 @@ impl QueryBlock {
     pub const fn of(row: &Row) -> Self {
         let rows = match row.schedule {
             Schedule::Grid | Schedule::Persistent => Rows::OfHead,
-            Schedule::Split => Rows::Packed,
+            Schedule::Split | Schedule::Ragged => Rows::Packed,
         };
-        Self { block_m: row.block_m, rows, whole_queries: matches!(row.isa, Isa::Wgmma) }
+        Self {
+            block_m: row.block_m,
+            rows,
+            whole_queries: matches!(row.isa, Isa::Wgmma),
+            ragged: matches!(row.schedule, Schedule::Ragged),
+        }
     }
 
     /// Rows of a block that are used: [`crate::geometry::rows_of_block`].
@@ -172,22 +218,49 @@ impl QueryBlock {
     /// Past the last row of a tile's block that exists.
     #[inline(always)]
     pub fn past_rows(self, params: &ForwardParams, work: &Work<'_>) -> u32 {
-        let count = self.rows.count(params.seqlen_q, params.group);
+        let count = self.rows.count(work.sequence.seqlen_q.get(), params.group);
         // Without whole queries, a warp has no rows beyond its block.
         if self.whole_queries { count.min(work.first_row + self.rows_used(params.group)) } else { count }
+    }
+
+    /// As [`Self::key_blocks`], of a ragged batch. `interval` gives the least and the greatest begin and end of the rows `first..past`
+    /// where the caller has intervals of its own.
+    #[inline(always)]
+    pub fn ragged_key_blocks(
+        self,
+        params: &ForwardParams,
+        work: &Work<'_>,
+        block_n: u32,
+        interval: impl FnOnce(u32, u32) -> Option<[(u32, u32); 2]>,
+    ) -> KeyBlocks {
+        let sequence = &work.sequence;
+        let past = self.past_rows(params, work).min(work.first_row + self.block_m);
+        if past <= work.first_row {
+            return KeyBlocks::before(0, 0);
+        }
+        let (first, last) =
+            (self.rows.query(work.first_row, params.group), self.rows.query(past - 1, params.group));
+        let band = Band::of(&params.ragged);
+        let (low, high) = (band.of_query(first, sequence), band.of_query(last, sequence));
+        let (mut begin, mut end) = ((low.begin, high.begin), (low.end, high.end));
+        if let Some([begins, ends]) = interval(first, last + 1) {
+            begin = (begin.0.max(begins.0), begin.1.max(begins.1));
+            end = (end.0.min(ends.0), end.1.min(ends.1));
+        }
+        KeyBlocks::within(begin, end, params.ragged.sink_tokens, block_n)
     }
 
     /// The blocks of `block_n` keys that a tile's rows see.
     #[inline(always)]
     pub fn key_blocks(self, params: &ForwardParams, work: &Work<'_>, block_n: u32) -> KeyBlocks {
         let (count, block_rows) =
-            (self.rows.count(params.seqlen_q, params.group), self.rows_used(params.group));
+            (self.rows.count(work.sequence.seqlen_q.get(), params.group), self.rows_used(params.group));
         let past_rows = if count - work.first_row < block_rows { count } else { work.first_row + block_rows };
         let (mask, sequence) = (MaskParams::of(params), &work.sequence);
         // The last row sees most, and the first row least.
         let end = self.rows.visible(mask, past_rows - 1, &params.group, sequence).blocks(block_n);
         let full = self.rows.visible(mask, work.first_row, &params.group, sequence).full_blocks(block_n);
-        KeyBlocks { first: 0, full, end }
+        KeyBlocks::before(full, end)
     }
 }
 
@@ -214,7 +287,7 @@ mod tests {
             head_kv: 0,
             first_row,
             split: 0,
-            sequence: Sequence { seqlen_q, seqlen_k },
+            sequence: Sequence::unpacked(seqlen_q, seqlen_k),
         }
     }
 
@@ -222,7 +295,7 @@ mod tests {
     fn blocks_of_packed_rows_are_full_or_partial_as_counting_pairs_says() {
         let lengths = [1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129];
         for (rows, group) in [(Rows::OfHead, 3), (Rows::Packed, 1), (Rows::Packed, 3)] {
-            let block = QueryBlock { block_m: 64, rows, whole_queries: false };
+            let block = QueryBlock { block_m: 64, rows, whole_queries: false, ragged: false };
             for causal in [false, true] {
                 for (q, k) in lengths.iter().flat_map(|&q| lengths.iter().map(move |&k| (q, k))) {
                     let params = params(q, k, causal, group);
@@ -278,7 +351,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         let mut splits_of_tile = std::collections::BTreeMap::<u32, Vec<_>>::new();
         for index in 0..4 * 2 * 5 * 3 {
-            let sequence = |batch| Sequence { seqlen_q: &50, seqlen_k: 100 + batch };
+            let sequence = |batch| Sequence::unpacked(&50, 100 + batch);
             let work = Work::of_split(&params, index, 64, sequence);
             assert_eq!((work.head_q, work.sequence.seqlen_k), (work.head_kv * 3, 100 + work.batch));
             assert!(work.batch < 4 && work.head_kv < 2 && work.split < 5 && work.first_row < 150);
@@ -306,7 +379,7 @@ mod tests {
     #[test]
     fn blocks_of_whole_queries_leave_rows_unused() {
         let params = params(50, 9, false, 3);
-        let block = QueryBlock { block_m: 64, rows: Rows::Packed, whole_queries: true };
+        let block = QueryBlock { block_m: 64, rows: Rows::Packed, whole_queries: true, ragged: false };
         assert_eq!(block.rows_used(params.group), 63);
         assert_eq!(block.past_rows(&params, &tile(63, &50, 9)), 126);
         assert_eq!(block.past_rows(&params, &tile(126, &50, 9)), 150);

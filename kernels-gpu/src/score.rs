@@ -1,17 +1,63 @@
 //! What touches every score between Q·Kᵀ and the softmax: a type of the kernel, so that a plain score costs nothing.
 
+use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
+use crate::ptx::math::{ex2, fma, rcp};
+use crate::ptx::memory::{ld_global_b16, ld_global_b32, to_global};
+use crate::row::ScoreKind;
+use core::marker::PhantomData;
+
+/// The score of a [`ScoreKind`], by its number, in kernels of an element type.
+pub struct ScoreOf<const KIND: u8, E>(PhantomData<E>);
+
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Plain as u8 }, E> {
+    type Type = Plain;
+}
+
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Softcap as u8 }, E> {
+    type Type = Softcap;
+}
+
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Alibi as u8 }, E> {
+    type Type = Alibi;
+}
+
+impl<E: Element> TypeOf for ScoreOf<{ ScoreKind::Bias as u8 }, E> {
+    type Type = Bias<E>;
+}
+
+/// A query row.
+#[derive(Clone, Copy, Debug)]
+pub struct RowAt {
+    /// Batch entry.
+    pub batch: u32,
+    /// Query head.
+    pub head: u32,
+    /// Query, counted within its sequence.
+    pub query: u32,
+    /// Queries of the sequence.
+    pub seqlen_q: u32,
+    /// Keys of the sequence.
+    pub seqlen_k: u32,
+}
 
 /// Turns Q·Kᵀ into scores. The order is: Q·Kᵀ, [`Score::score`], mask, times [`Score::scale_log2`], softmax.
 pub trait Score: Copy {
+    /// What it keeps of a query row.
+    type Row: Copy;
+
     /// What the launch says of it. Cheap: made anew where it is needed, so that nothing of it is kept in registers.
     fn new(params: &ForwardParams) -> Self;
 
     /// What scores are multiplied with in the softmax, times log2(e): exp is taken in base 2. Positive and finite.
     fn scale_log2(self) -> f32;
 
-    /// The score of a query and a key, given their product.
-    fn score(self, qk: f32) -> f32;
+    /// What it keeps of a query row, which exists.
+    fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row;
+
+    /// The score of a query and a key, given their product. The key may be past the sequence's last, or hidden: what it has then does not
+    /// count.
+    fn score(self, qk: f32, row: Self::Row, key: u32) -> f32;
 }
 
 /// The scaled product, and nothing else.
@@ -21,6 +67,8 @@ pub struct Plain {
 }
 
 impl Score for Plain {
+    type Row = ();
+
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
         Self { scale_log2: params.scale_log2 }
@@ -32,7 +80,123 @@ impl Score for Plain {
     }
 
     #[inline(always)]
-    fn score(self, qk: f32) -> f32 {
+    fn row(_: &ForwardParams, _: impl FnOnce() -> RowAt) -> Self::Row {}
+
+    #[inline(always)]
+    fn score(self, qk: f32, (): Self::Row, _: u32) -> f32 {
         qk
+    }
+}
+
+/// cap · tanh(scale · Q·Kᵀ / cap): the score is the tanh, and `scale_log2` has the cap.
+#[derive(Clone, Copy, Debug)]
+pub struct Softcap {
+    scale_log2: f32,
+    /// 2 · log2(e) · scale / cap.
+    factor: f32,
+}
+
+impl Score for Softcap {
+    type Row = ();
+
+    #[inline(always)]
+    fn new(params: &ForwardParams) -> Self {
+        Self { scale_log2: params.scale_log2, factor: params.ragged.score.factor }
+    }
+
+    #[inline(always)]
+    fn scale_log2(self) -> f32 {
+        self.scale_log2
+    }
+
+    #[inline(always)]
+    fn row(_: &ForwardParams, _: impl FnOnce() -> RowAt) -> Self::Row {}
+
+    #[inline(always)]
+    fn score(self, qk: f32, (): Self::Row, _: u32) -> f32 {
+        // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
+        // a cap of 30.
+        fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
+    }
+}
+
+/// scale · Q·Kᵀ − slope · |distance|, of the query's own key and the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Alibi {
+    scale_log2: f32,
+}
+
+impl Score for Alibi {
+    /// The slope over the scale, negative, and the query's own key.
+    type Row = (f32, i32);
+
+    #[inline(always)]
+    fn new(params: &ForwardParams) -> Self {
+        Self { scale_log2: params.scale_log2 }
+    }
+
+    #[inline(always)]
+    fn scale_log2(self) -> f32 {
+        self.scale_log2
+    }
+
+    #[inline(always)]
+    fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row {
+        let RowAt { batch, head, query, seqlen_q, seqlen_k } = at();
+        let score = &params.ragged.score;
+        let offset = i64::from(batch) * score.batch_stride + i64::from(head) * score.head_stride;
+        // SAFETY: an element of the slopes.
+        let slope = unsafe { ld_global_b32(to_global(score.address).wrapping_add_signed(offset)) };
+        let own = query.wrapping_add(seqlen_k).wrapping_sub(seqlen_q) as i32;
+        (-f32::from_bits(slope) * score.factor, own)
+    }
+
+    #[inline(always)]
+    fn score(self, qk: f32, (slope, own): Self::Row, key: u32) -> f32 {
+        let distance = own.wrapping_sub(key as i32);
+        fma(slope, (distance as f32).abs(), qk)
+    }
+}
+
+/// scale · Q·Kᵀ + bias, an element of a tensor `[batch, heads_q, seqlen_q, seqlen_k]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bias<E> {
+    scale_log2: f32,
+    /// 1 / scale.
+    factor: f32,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Score for Bias<E> {
+    /// The global address of the row's first element, and keys of the sequence.
+    type Row = (u64, u32);
+
+    #[inline(always)]
+    fn new(params: &ForwardParams) -> Self {
+        Self { scale_log2: params.scale_log2, factor: params.ragged.score.factor, element: PhantomData }
+    }
+
+    #[inline(always)]
+    fn scale_log2(self) -> f32 {
+        self.scale_log2
+    }
+
+    #[inline(always)]
+    fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row {
+        let RowAt { batch, head, query, seqlen_k, .. } = at();
+        let score = &params.ragged.score;
+        let offset = i64::from(batch) * score.batch_stride
+            + i64::from(head) * score.head_stride
+            + i64::from(query) * score.row_stride;
+        (to_global(score.address).wrapping_add_signed(offset), seqlen_k)
+    }
+
+    #[inline(always)]
+    fn score(self, qk: f32, (row, seqlen_k): Self::Row, key: u32) -> f32 {
+        // Past the last key, the last one's, which the mask hides.
+        let key = key.min(seqlen_k - 1);
+        // SAFETY: an element of the bias.
+        let bias = unsafe { ld_global_b16(row + u64::from(key) * 2) };
+        fma(E::widen(bias), self.factor, qk)
     }
 }

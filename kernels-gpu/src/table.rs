@@ -1,6 +1,6 @@
 //! The table: one line a kernel. Entry points, the host's variants, tests and benchmarks all come from it.
 
-use crate::row::{Accumulation, Dtype, Isa, Row, Schedule};
+use crate::row::{Accumulation, Dtype, Isa, Row, Schedule, ScoreKind};
 
 /// Calls `$callback!` back with every row of [`Isa::Mma`].
 #[cfg(not(ferroflash_rows))]
@@ -75,6 +75,57 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d64_m128n64_w4s2c1_persistent => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Persistent };
             fwd_f16_d128_m128n32_w4s2c1_persistent => { F16,  128, 128,  32, 4, 2, F32, 1, 32, Persistent };
             fwd_bf16_d128_m128n32_w4s2c1_persistent => { Bf16, 128, 128,  32, 4, 2, F32, 1, 32, Persistent };
+            // Rows for ragged batches: for many queries a sequence, for few, and with other scores.
+            fwd_f16_d32_m64n64_w4s2c1_ragged               => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d32_m64n64_w4s2c1_ragged              => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d64_m64n64_w4s2c1_ragged               => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d64_m64n64_w4s2c1_ragged              => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d96_m64n64_w4s2c1_ragged               => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d96_m64n64_w4s2c1_ragged              => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d128_m64n64_w4s2c1_ragged              => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged             => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d256_m64n32_w4s2c1_ragged              => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d256_m64n32_w4s2c1_ragged             => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d32_m16n128_w4s3c1_ragged              => { F16,    32,  16, 128, 4, 3, F32, 1, 16, Ragged };
+            fwd_bf16_d32_m16n128_w4s3c1_ragged             => { Bf16,   32,  16, 128, 4, 3, F32, 1, 16, Ragged };
+            fwd_f16_d64_m16n128_w4s3c1_ragged              => { F16,    64,  16, 128, 4, 3, F32, 1, 16, Ragged };
+            fwd_bf16_d64_m16n128_w4s3c1_ragged             => { Bf16,   64,  16, 128, 4, 3, F32, 1, 16, Ragged };
+            fwd_f16_d96_m16n64_w4s3c1_ragged               => { F16,    96,  16,  64, 4, 3, F32, 1, 16, Ragged };
+            fwd_bf16_d96_m16n64_w4s3c1_ragged              => { Bf16,   96,  16,  64, 4, 3, F32, 1, 16, Ragged };
+            fwd_f16_d128_m16n64_w4s2c1_ragged              => { F16,   128,  16,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d128_m16n64_w4s2c1_ragged             => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d32_m64n64_w4s2c1_ragged_softcap       => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d32_m64n64_w4s2c1_ragged_softcap      => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d64_m64n64_w4s2c1_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d64_m64n64_w4s2c1_ragged_softcap      => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d96_m64n64_w4s2c1_ragged_softcap       => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d96_m64n64_w4s2c1_ragged_softcap      => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d128_m64n64_w4s2c1_ragged_softcap      => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged_softcap     => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d256_m64n32_w4s2c1_ragged_softcap      => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d256_m64n32_w4s2c1_ragged_softcap     => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d32_m64n64_w4s2c1_ragged_alibi         => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d32_m64n64_w4s2c1_ragged_alibi        => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d64_m64n64_w4s2c1_ragged_alibi         => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d64_m64n64_w4s2c1_ragged_alibi        => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d96_m64n64_w4s2c1_ragged_alibi         => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d96_m64n64_w4s2c1_ragged_alibi        => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d128_m64n64_w4s2c1_ragged_alibi        => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged_alibi       => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d256_m64n32_w4s2c1_ragged_alibi        => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d256_m64n32_w4s2c1_ragged_alibi       => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d32_m64n64_w4s2c1_ragged_bias          => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d32_m64n64_w4s2c1_ragged_bias         => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_f16_d64_m64n64_w4s2c1_ragged_bias          => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d64_m64n64_w4s2c1_ragged_bias         => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_f16_d96_m64n64_w4s2c1_ragged_bias          => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d96_m64n64_w4s2c1_ragged_bias         => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_f16_d128_m64n64_w4s2c1_ragged_bias         => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged_bias        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_f16_d256_m64n32_w4s2c1_ragged_bias         => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d256_m64n32_w4s2c1_ragged_bias        => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Bias };
             // Rows that exercise the other columns: 8 warps, 2, 3 and 4 stages, float16 accumulation, capped registers.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
@@ -164,6 +215,7 @@ macro_rules! variants {
     ($isa:ident, $name:ident: $($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
         $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
+        $(, $score:ident)?
     };)*) => {
         const $name: &[Variant] = &[$(Variant {
             entry: stringify!($entry),
@@ -179,8 +231,18 @@ macro_rules! variants {
                 min_ctas: $min_ctas,
                 warp_rows: $warp_rows,
                 schedule: Schedule::$schedule,
+                score: score!($($score)?),
             },
         }),*];
+    };
+}
+// The last column, which stands only where the score is not plain.
+macro_rules! score {
+    () => {
+        ScoreKind::Plain
+    };
+    ($score:ident) => {
+        ScoreKind::$score
     };
 }
 macro_rules! mma_variants {
@@ -197,8 +259,12 @@ for_each_wgmma_kernel!(wgmma_variants);
 pub fn line(entry: &str, row: &Row) -> alloc::string::String {
     let Row { dtype, head_dim, block_m, block_n, warps, stages, acc, min_ctas, warp_rows, schedule, .. } =
         row;
+    let score = match row.score {
+        ScoreKind::Plain => alloc::string::String::new(),
+        score => alloc::format!(", {score:?}"),
+    };
     alloc::format!(
-        "{entry} => {{ {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc:?}, {min_ctas}, {warp_rows}, {schedule:?} }};"
+        "{entry} => {{ {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}, {acc:?}, {min_ctas}, {warp_rows}, {schedule:?}{score} }};"
     )
 }
 

@@ -1,24 +1,33 @@
 //! Which keys a query sees, and which blocks of keys a tile therefore works on. The mask is run-time data, decided here and
 //! nowhere else.
 
-use crate::params::ForwardParams;
+use crate::divisor::Divisor;
+use crate::params::{ForwardParams, RaggedParams};
 use crate::sequence::Sequence;
 
-/// The keys that a query sees: all those before `end`.
+/// The keys that a query sees: `begin..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visible {
-    /// The first key that it does not see.
+    /// The first key that it sees; 0 but in ragged batches.
+    pub begin: u32,
+    /// Past the last one. `begin` or less where it sees none.
     pub end: u32,
 }
 
 impl Visible {
-    /// Blocks of `block_n` keys that hold any of them.
+    /// All keys before `end`.
+    #[inline(always)]
+    pub fn before(end: u32) -> Self {
+        Self { begin: 0, end }
+    }
+
+    /// Blocks of `block_n` keys up to the last that holds any of them.
     #[inline(always)]
     pub fn blocks(self, block_n: u32) -> u32 {
         self.end.div_ceil(block_n)
     }
 
-    /// Blocks of `block_n` keys that hold nothing else.
+    /// Blocks of `block_n` keys that hold nothing else, counted from key 0.
     #[inline(always)]
     pub fn full_blocks(self, block_n: u32) -> u32 {
         self.end / block_n
@@ -30,6 +39,52 @@ impl Visible {
 pub struct MaskParams<'a> {
     /// 1 for the bottom-right aligned causal mask: query i sees key j where j ≤ i + seqlen_k − seqlen_q.
     pub causal: &'a u32,
+}
+
+/// What the launch says of the mask of a ragged batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Band {
+    /// As [`crate::params::RaggedParams`] has them.
+    pub window_left: i32,
+    /// As above.
+    pub window_right: i32,
+    /// As above.
+    pub chunk: u32,
+    /// As above.
+    pub chunk_divisor: Divisor,
+    /// As above.
+    pub prefix: u32,
+}
+
+impl Band {
+    /// That of a launch.
+    #[inline(always)]
+    pub fn of(params: &RaggedParams) -> Self {
+        let RaggedParams { window_left, window_right, chunk, chunk_divisor, prefix, .. } = *params;
+        Self { window_left, window_right, chunk, chunk_divisor, prefix }
+    }
+
+    /// The keys that a query sees: those of the window around its own key, bottom-right aligned, and of its chunk, and the prefix. Both
+    /// ends grow with the query.
+    #[inline(always)]
+    pub fn of_query(self, query: u32, sequence: &Sequence<'_>) -> Visible {
+        let seqlen_k = sequence.seqlen_k;
+        // The query's own key. Queries and lengths are below 2^31, and so are their differences either way.
+        let own = query.wrapping_add(seqlen_k).wrapping_sub(sequence.seqlen_q.get()) as i32;
+        let clamp = |key: i32| key.max(0) as u32;
+        let mut begin = clamp(own.saturating_sub(self.window_left));
+        let mut end = clamp(own.saturating_add(self.window_right).saturating_add(1)).min(seqlen_k);
+        if self.chunk != 0 {
+            // A query before key 0 lies in a chunk without keys.
+            let chunk = self.chunk_divisor.quotient(clamp(own)) * self.chunk;
+            begin = begin.max(chunk);
+            end = if own < 0 { 0 } else { end.min(chunk.saturating_add(self.chunk)) };
+        }
+        if self.prefix != 0 {
+            end = end.max(self.prefix.min(seqlen_k));
+        }
+        Visible { begin, end }
+    }
 }
 
 impl<'a> MaskParams<'a> {
@@ -50,7 +105,7 @@ impl<'a> MaskParams<'a> {
     pub fn of_query(self, query: u32, sequence: &Sequence<'_>) -> Visible {
         let seqlen_k = sequence.seqlen_k;
         // Bottom-right alignment: the last query sees every key. Lengths are below 2^31, so the sum fits.
-        Visible { end: (query + 1 + seqlen_k).saturating_sub(*sequence.seqlen_q).min(seqlen_k) }
+        Visible::before((query + 1 + seqlen_k).saturating_sub(sequence.seqlen_q.get()).min(seqlen_k))
     }
 
     /// As [`Self::of_query`] under a mask that hides anything, before it is clamped to the sequence: the next query's is greater by 1, so
@@ -58,33 +113,78 @@ impl<'a> MaskParams<'a> {
     #[inline(always)]
     pub fn unclamped_end(self, query: u32, sequence: &Sequence<'_>) -> i32 {
         // Queries and lengths are below 2^31, and so is the difference either way.
-        (query + 1).wrapping_add(sequence.seqlen_k).wrapping_sub(*sequence.seqlen_q) as i32
+        (query + 1).wrapping_add(sequence.seqlen_k).wrapping_sub(sequence.seqlen_q.get()) as i32
     }
 }
 
-/// Blocks of keys that a tile works on: `first..end`, of which `first..full` are seen entirely by every row.
+/// Steps of a tile's k-loop, each over a block of keys: `first..end`, of which `left..full` are seen entirely by every row. Without
+/// a window, a step is the block of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyBlocks {
-    /// The first block.
+    /// The first step.
     pub first: u32,
-    /// Past the last block that every row sees entirely; it may lie outside of `first..end`.
+    /// Past the last step that every row sees entirely; it may lie outside of `first..end`.
     pub full: u32,
-    /// Past the last block that any row sees in part. `first` or less where there is nothing to do.
+    /// Past the last step that any row sees in part. `first` or less where there is nothing to do.
     pub end: u32,
+    /// The first step that every row sees entirely, where `full` is more; 0 but in ragged batches.
+    pub left: u32,
+    /// Steps over the first blocks of the sequence, whose sink tokens rows see whatever their windows; 0 but in ragged batches.
+    pub sink_blocks: u32,
+    /// Blocks between those and the first one that a window reaches; 0 but in ragged batches.
+    pub skipped: u32,
 }
 
 impl KeyBlocks {
-    /// Those of them that belong to a split of `split_blocks` blocks.
+    /// Those before `end`, of which those before `full` are seen entirely.
+    #[inline(always)]
+    pub fn before(full: u32, end: u32) -> Self {
+        Self { first: 0, full, end, left: 0, sink_blocks: 0, skipped: 0 }
+    }
+
+    /// Those of a tile whose rows see the keys from `begin.0` to `end.1` at most and all of those from `begin.1` to `end.0`, and
+    /// sink tokens besides.
+    #[inline(always)]
+    pub fn within(begin: (u32, u32), end: (u32, u32), sink_tokens: u32, block_n: u32) -> Self {
+        let first = begin.0 / block_n;
+        let past_sinks = sink_tokens.min(end.1).div_ceil(block_n);
+        let past = if end.1 > begin.0 { end.1.div_ceil(block_n) } else { first }.max(past_sinks);
+        let sink_blocks = past_sinks.min(first);
+        let skipped = first - sink_blocks;
+        let step = |block: u32| block.saturating_sub(skipped);
+        Self {
+            first: 0,
+            full: step(end.0 / block_n),
+            end: past - skipped,
+            left: step(begin.1.div_ceil(block_n)).max(sink_blocks),
+            sink_blocks,
+            skipped,
+        }
+    }
+
+    /// Those of them that belong to a split of `split_blocks` steps.
     #[inline(always)]
     pub fn of_split(self, split: u32, split_blocks: u32) -> Self {
         let first = split * split_blocks;
-        Self { first, full: self.full, end: self.end.min(first + split_blocks) }
+        Self { first, end: self.end.min(first + split_blocks), ..self }
     }
 
     /// Whether there is nothing to do.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.end <= self.first
+    }
+
+    /// Whether some row sees a step's keys only in part.
+    #[inline(always)]
+    pub fn is_partial(&self, step: u32) -> bool {
+        step >= self.full || step < self.left
+    }
+
+    /// The block of keys of a step.
+    #[inline(always)]
+    pub fn block(&self, step: u32) -> u32 {
+        if step < self.sink_blocks { step } else { step + self.skipped }
     }
 }
 
@@ -98,14 +198,14 @@ mod tests {
         for causal in [false, true] {
             let mask = MaskParams { causal: &causal.into() };
             for (q, k) in lengths.iter().flat_map(|&q| lengths.iter().map(move |&k| (q, k))) {
-                let sequence = Sequence { seqlen_q: &q, seqlen_k: k };
-                let all = Visible { end: k };
+                let sequence = Sequence::unpacked(&q, k);
+                let all = Visible::before(k);
                 let visible = |query| if mask.hides() { mask.of_query(query, &sequence) } else { all };
                 let sees = |query: u32, key: u32| key < k && (!causal || key + q <= query + k);
                 for first in (0..q).step_by(64) {
                     let queries = first..(first + 64).min(q);
                     let end = visible(queries.end - 1).blocks(32);
-                    let blocks = KeyBlocks { first: 0, full: visible(first).full_blocks(32), end };
+                    let blocks = KeyBlocks::before(visible(first).full_blocks(32), end);
                     for block in 0..k.div_ceil(32) + 1 {
                         let mut keys = block * 32..block * 32 + 32;
                         let any = queries.clone().any(|query| keys.clone().any(|key| sees(query, key)));
@@ -125,7 +225,7 @@ mod tests {
             let causal = true;
             let mask = MaskParams { causal: &1 };
             for (q, k) in [(1, 1), (5, 9), (9, 5), (70, 3), (3, 70), (64, 64)] {
-                let sequence = Sequence { seqlen_q: &q, seqlen_k: k };
+                let sequence = Sequence::unpacked(&q, k);
                 for (first, row) in (0..q).flat_map(|first| (0..32).map(move |row| (first, row))) {
                     let added = mask.unclamped_end(first, &sequence) + row as i32;
                     let end = mask.of_query(first + row, &sequence).end;
@@ -136,8 +236,82 @@ mod tests {
     }
 
     #[test]
+    fn bands_are_what_counting_pairs_says() {
+        let none = i32::MAX;
+        let bands = [
+            (none, none, 0, 0),
+            (none, 0, 0, 0),
+            (3, 0, 0, 0),
+            (40, 0, 0, 0),
+            (5, 7, 0, 0),
+            (none, 9, 0, 0),
+            (0, none, 0, 0),
+            (none, 0, 16, 0),
+            (7, 3, 48, 0),
+            (none, none, 33, 0),
+            (none, 0, 0, 21),
+        ];
+        for (left, right, chunk, prefix) in bands {
+            let band = Band {
+                window_left: left,
+                window_right: right,
+                chunk,
+                chunk_divisor: Divisor::new(chunk.max(1)),
+                prefix,
+            };
+            for (q, k, sinks) in [(1, 1, 0), (1, 70, 4), (65, 65, 0), (100, 37, 3), (37, 100, 40), (9, 0, 2), (200, 200, 33)] {
+                let sequence = Sequence::unpacked(&q, k);
+                let sees = |query: u32, key: u32| {
+                    let (own, key) = (i64::from(query) + i64::from(k) - i64::from(q), i64::from(key));
+                    let within = own - key <= i64::from(left) && key - own <= i64::from(right);
+                    let same_chunk = chunk == 0 || own.div_euclid(chunk.into()) == key / i64::from(chunk);
+                    key < k.into() && (within && same_chunk || key < prefix.into())
+                };
+                let visible = |query: u32| band.of_query(query, &sequence);
+                // A sink token is seen unless it lies past the query's last key.
+                let with_sinks = |query: u32, key: u32| sees(query, key) || key < sinks.min(visible(query).end);
+                for first in (0..q).step_by(16) {
+                    let last = (first + 16).min(q) - 1;
+                    for query in first..=last {
+                        let Visible { begin, end } = visible(query);
+                        for key in 0..k + 3 {
+                            assert_eq!((begin..end).contains(&key), sees(query, key), "{left} {right} {chunk} {prefix} q {q} k {k}: {query} {key}");
+                        }
+                    }
+                    let (low, high) = (visible(first), visible(last));
+                    let blocks = KeyBlocks::within((low.begin, high.begin), (low.end, high.end), sinks, 8);
+                    let mut worked_on = std::collections::BTreeMap::new();
+                    for step in 0..blocks.end {
+                        assert!(worked_on.insert(blocks.block(step), blocks.is_partial(step)).is_none(), "once");
+                    }
+                    for block in 0..k.div_ceil(8) {
+                        let keys = block * 8..block * 8 + 8;
+                        let any = (first..=last).any(|query| keys.clone().any(|key| with_sinks(query, key)));
+                        let all = (first..=last).all(|query| keys.clone().all(|key| sees(query, key)));
+                        match worked_on.get(&block) {
+                            None => assert!(!any, "{left} {right} {chunk} q {q} k {k}: block {block} is seen"),
+                            Some(partial) => assert!(*partial || all, "{left} {right} {chunk} q {q} k {k}: block {block}"),
+                        }
+                    }
+                    assert!(worked_on.len() as u32 <= k.div_ceil(8), "nothing that nobody sees");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sink_tokens_are_worked_on_where_rows_see_nothing_else() {
+        // Intervals that end before they begin, in the same block and in later ones.
+        for begin in [16, 20, 70] {
+            let blocks = KeyBlocks::within((begin, begin), (9, 9), 4, 64);
+            assert_eq!((blocks.end, blocks.block(0), blocks.is_partial(0)), (1, 0, true), "{begin}");
+        }
+        assert!(KeyBlocks::within((16, 16), (9, 9), 0, 64).is_empty());
+    }
+
+    #[test]
     fn splits_cover_the_blocks_once_and_may_be_empty() {
-        let blocks = KeyBlocks { first: 0, full: 4, end: 7 };
+        let blocks = KeyBlocks::before(4, 7);
         let splits: Vec<_> = (0..4).map(|split| blocks.of_split(split, 3)).collect();
         let ranges: Vec<_> = splits.iter().map(|blocks| (blocks.first, blocks.end)).collect();
         assert_eq!(ranges, [(0, 3), (3, 6), (6, 7), (9, 7)]);

@@ -2,10 +2,14 @@
 
 use crate::config::Config;
 use crate::params::ForwardParams;
+use crate::ptx::memory::{ld_global_b32, to_global};
+use crate::ptx::warp::shfl_bfly_b32;
+use crate::row::Isa;
 use crate::scheduler::Work;
 use crate::sequence::Sequence;
 use crate::shape::Shape;
-use crate::visible::KeyBlocks;
+use crate::visible::{Band, KeyBlocks, Visible};
+use cuda_std::thread::thread_idx_x;
 
 /// The tile of this index, or its split.
 ///
@@ -14,7 +18,15 @@ use crate::visible::KeyBlocks;
 #[inline(always)]
 pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_> {
     let rows = C::BLOCK.rows_used(params.group);
-    if C::SPLIT {
+    if C::RAGGED {
+        let start = |batch: u32| {
+            let at = to_global(params.ragged.cu_seqlens_q) + u64::from(batch) * 4;
+            // SAFETY: the caller's; one element a batch entry, and one more.
+            unsafe { ld_global_b32(at) }.min(params.seqlen_q) * params.group.value
+        };
+        // SAFETY: the caller's.
+        Work::of_ragged(params, index, start, |batch| unsafe { Sequence::of_ragged(params, batch) })
+    } else if C::SPLIT {
         // SAFETY: the caller's.
         Work::of_split(params, index, rows, |batch| unsafe { Sequence::of_batch(params, batch) })
     } else {
@@ -23,10 +35,92 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
 }
 
 /// The blocks of keys that a tile works on.
+///
+/// # Safety
+/// As for [`Sequence::of_ragged`]; on mma.sync, all lanes of a warp take part.
 #[inline(always)]
-pub fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> KeyBlocks {
-    let blocks = C::BLOCK.key_blocks(params, work, C::K::ROWS);
+pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> KeyBlocks {
+    let blocks = if C::RAGGED {
+        // SAFETY: the caller's.
+        let interval = |first, past| unsafe { interval_of_rows::<C>(params, work, first, past) };
+        C::BLOCK.ragged_key_blocks(params, work, C::K::ROWS, interval)
+    } else {
+        C::BLOCK.key_blocks(params, work, C::K::ROWS)
+    };
     if C::SPLIT { blocks.of_split(work.split, params.split.split_blocks) } else { blocks }
+}
+
+/// The least and the greatest begin, and end, of the intervals of the queries `first..past`, where the caller gives intervals. One thread
+/// alone cannot look through them, so that kernels with wgmma have none.
+///
+/// # Safety
+/// As for [`key_blocks`].
+#[inline(always)]
+unsafe fn interval_of_rows<C: Config>(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    first: u32,
+    past: u32,
+) -> Option<[(u32, u32); 2]> {
+    if matches!(C::ROW.isa, Isa::Wgmma) || params.ragged.intervals == 0 {
+        return None;
+    }
+    let (mut least, mut most) = ([u32::MAX; 2], [0; 2]);
+    let mut query = first + thread_idx_x() % 32;
+    while query < past {
+        // SAFETY: the query is one of the sequence's.
+        let visible = unsafe { interval_of_query(params, work, query) };
+        let ends = [visible.begin, visible.end];
+        least = core::array::from_fn(|i| least[i].min(ends[i]));
+        most = core::array::from_fn(|i| most[i].max(ends[i]));
+        query += 32;
+    }
+    let over_lanes = |value: u32, of: fn(u32, u32) -> u32| {
+        let value = of(value, shfl_bfly_b32::<1>(value));
+        let value = of(value, shfl_bfly_b32::<2>(value));
+        let value = of(value, shfl_bfly_b32::<4>(value));
+        let value = of(value, shfl_bfly_b32::<8>(value));
+        of(value, shfl_bfly_b32::<16>(value))
+    };
+    let both = |i: usize| (over_lanes(least[i], u32::min), over_lanes(most[i], u32::max));
+    Some([both(0), both(1)])
+}
+
+/// The interval that the caller gives for a query, counted within its sequence.
+///
+/// # Safety
+/// Intervals are given, and the query is one of the sequence's.
+#[inline(always)]
+unsafe fn interval_of_query(params: &ForwardParams, work: &Work<'_>, query: u32) -> Visible {
+    let row = row_of_tensor(params, work, query);
+    let at = to_global(params.ragged.intervals) + row * 8;
+    // SAFETY: the caller's.
+    let (begin, end) = unsafe { (ld_global_b32(at), ld_global_b32(at + 4)) };
+    Visible { begin: begin.min(work.sequence.seqlen_k), end: end.min(work.sequence.seqlen_k) }
+}
+
+/// Where a query stands in Q without heads: `[batch, seqlen_q]`, or packed.
+#[inline(always)]
+fn row_of_tensor(params: &ForwardParams, work: &Work<'_>, query: u32) -> u64 {
+    let batch = if params.ragged.cu_seqlens_q == 0 { work.batch } else { 0 };
+    u64::from(batch) * u64::from(params.seqlen_q) + u64::from(work.sequence.q_start + query)
+}
+
+/// The keys that a row of a ragged batch sees beside sink tokens. Rows past the last see what the last one does.
+///
+/// # Safety
+/// As for [`Sequence::of_ragged`]; the sequence has queries.
+#[inline(always)]
+pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> Visible {
+    let last = work.sequence.seqlen_q.get().saturating_sub(1);
+    let query = C::BLOCK.rows.query(row, params.group).min(last);
+    let Visible { begin, end } = Band::of(&params.ragged).of_query(query, &work.sequence);
+    if params.ragged.intervals == 0 {
+        return Visible { begin, end };
+    }
+    // SAFETY: the caller's; the query is one of the sequence's.
+    let given = unsafe { interval_of_query(params, work, query) };
+    Visible { begin: begin.max(given.begin), end: end.min(given.end) }
 }
 
 /// Whether the keys are divided among CTAs, whose O and LSE are partial.
@@ -35,9 +129,9 @@ pub fn is_partial<C: Config>(params: &ForwardParams) -> bool {
     C::SPLIT && params.split.splits.value > 1
 }
 
-/// Whether rows of one block may see different keys of what was copied: under a causal mask, or where sequences end before what
+/// Whether rows of one block may see different keys of what was copied: under a mask, or where sequences end before what
 /// the tensor maps know. Bulk copies read 0 past the end that they know.
 #[inline(always)]
-pub fn rows_differ(params: &ForwardParams) -> bool {
-    params.causal != 0 || params.split.seqlens_k != 0
+pub fn rows_differ<C: Config>(params: &ForwardParams) -> bool {
+    C::RAGGED || params.causal != 0 || params.split.seqlens_k != 0
 }

@@ -165,7 +165,7 @@ fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
     let full = Problem::new(sizes, dtype).map_err(|error| error.to_string())?;
     // At one split O goes out through shared memory, at several past it.
     let splits: &[Splits] = match variant.row.schedule {
-        Schedule::Split => &[Splits::Count(1), Splits::Count(2)],
+        Schedule::Split | Schedule::Ragged => &[Splits::Count(1), Splits::Count(2)],
         Schedule::Grid | Schedule::Persistent => &[Splits::Auto],
     };
     let cases = [full, full.with_causal(true)].into_iter();

@@ -2,7 +2,7 @@
 
 use crate::workspace;
 use kernels_gpu::geometry::PRODUCER_WARPS;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule, ScoreKind};
 use kernels_gpu::table::{self, VARIANTS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,7 @@ fn feasible() -> Rows {
                     min_ctas,
                     warp_rows,
                     schedule,
+                    score: ScoreKind::Plain,
                 };
                 if row.check().is_ok() {
                     rows.insert(row.entry_name(), row);

@@ -72,7 +72,7 @@ impl Case {
     pub fn options(&self, row: &Row, round: usize) -> PlanOptions {
         let variation = self.variation + round;
         match row.schedule {
-            Schedule::Split => {
+            Schedule::Split | Schedule::Ragged => {
                 // The smallest size that makes no more than the most splits; of few keys, less than any block.
                 let size = self.seqlens.1.div_ceil(SPLITS_MAX).max(17);
                 let [one, two, three, most] = [1, 2, 3, SPLITS_MAX].map(Splits::Count);
@@ -89,7 +89,7 @@ impl Case {
 
     /// Whether a kernel of this row can run it.
     pub fn fits(&self, row: &Row) -> bool {
-        !self.lengths || row.schedule == Schedule::Split
+        row.schedule != Schedule::Ragged && (!self.lengths || row.schedule.splits())
     }
 }
 
@@ -103,6 +103,14 @@ impl Grid {
         match self {
             Grid::Quick => std::slice::from_ref(&BOTH[turn % 2]),
             Grid::Odd => &BOTH,
+        }
+    }
+
+    /// Ragged batches that are drawn for the kernels that compute them.
+    pub(super) fn ragged_cases(self) -> u64 {
+        match self {
+            Grid::Quick => std::env::var("RAG").map_or(12,|v|v.parse().unwrap()),
+            Grid::Odd => 200,
         }
     }
 

@@ -4,11 +4,11 @@
 //! the launch, so that an element not written shows, and lie between bands that must be unchanged after it.
 
 use crate::verification::{KernelRun, RunKernel};
-use ferroflash::attention::{Attention, DeviceTensors, Output};
+use ferroflash::attention::{Attention, DeviceTensors, HostOperand, HostTensors, Output};
 use ferroflash::device::{Buffer, Device, Element, StreamHandle};
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
-use ferroflash::problem::TensorRole;
+use ferroflash::problem::{Operand, TensorRole};
 use ferroflash::workspace::Workspace;
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ impl RunKernel for Attention {
         if let Some(lengths) = run.tensors.seqlens_k {
             tensors.write_lengths(lengths)?;
         }
+        tensors.write_operands(&run.tensors)?;
         tensors.launch(self)?;
         tensors.output()
     }
@@ -37,6 +38,7 @@ pub struct GuardedTensors {
     device: Arc<dyn Device>,
     inputs: [Guarded; 3],
     seqlens_k: Option<Guarded>,
+    operands: Vec<(Operand, Guarded)>,
     o: Guarded,
     lse: Guarded,
     /// None where the plan needs none.
@@ -52,6 +54,14 @@ impl GuardedTensors {
         let (device, problem) = (attention.device(), plan.problem());
         let input = |role| Guarded::new::<u16>(device, problem.len(role));
         let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
+        let operands = Operand::ALL.into_iter().filter_map(|operand| {
+            let elements = problem.operand_len(operand)?;
+            let guarded = match operand.element_bytes() {
+                2 => Guarded::new::<u16>(device, elements),
+                _ => Guarded::new::<u32>(device, elements),
+            };
+            Some(guarded.map(|guarded| (operand, guarded)))
+        });
         let workspace = || {
             let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
             let (address, bytes, stream) = (memory.address(), plan.workspace_bytes(), StreamHandle::DEFAULT);
@@ -64,6 +74,7 @@ impl GuardedTensors {
             device: device.clone(),
             inputs: [input(TensorRole::Q)?, input(TensorRole::K)?, input(TensorRole::V)?],
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
+            operands: operands.collect::<Result<_, Error>>()?,
             o: Guarded::new::<u16>(device, problem.o_len())?,
             lse: Guarded::new::<f32>(device, problem.lse_len())?,
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
@@ -93,6 +104,27 @@ impl GuardedTensors {
         }
     }
 
+    /// Copies what else the plan's problem takes.
+    ///
+    /// # Errors
+    /// [`Error::Operand`], [`Error::WrongLength`]; what the driver reports.
+    pub fn write_operands(&self, tensors: &HostTensors<'_>) -> Result<(), Error> {
+        for (operand, guarded) in &self.operands {
+            let name = operand.name();
+            match tensors.operand(*operand) {
+                Some(HostOperand::U32(values)) => guarded.write(name, values)?,
+                Some(HostOperand::I32(values)) => {
+                    let values: Vec<u32> = values.iter().map(|&value| value.cast_unsigned()).collect();
+                    guarded.write(name, &values)?;
+                }
+                Some(HostOperand::F32(values)) => guarded.write(name, values)?,
+                Some(HostOperand::Bits(values)) => guarded.write(name, values)?,
+                _ => return Err(Error::Operand { operand: name, reason: "it was not given" }),
+            }
+        }
+        Ok(())
+    }
+
     /// Makes O, LSE and their bands NaN again.
     ///
     /// # Errors
@@ -115,6 +147,10 @@ impl GuardedTensors {
         let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), self.o.address())
             .with_lse(Some(self.lse.address()))
             .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address));
+        let with = |tensors: DeviceTensors, (operand, guarded): &(Operand, Guarded)| {
+            tensors.with_operand(*operand, guarded.address())
+        };
+        let tensors = self.operands.iter().fold(tensors, with);
         let stream = StreamHandle::DEFAULT;
         // SAFETY: every buffer is on this device and as long as the plan says; they live until self is dropped, which
         // frees them in the order of the default stream.

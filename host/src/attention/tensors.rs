@@ -1,7 +1,7 @@
 //! What attention takes and gives: tensors on the host and on the device.
 
-#[cfg(doc)]
-use crate::problem::Problem;
+use crate::error::Error;
+use crate::problem::{Operand, Problem};
 
 /// What attention computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ impl Output {
 }
 
 /// Q, K and V on the host, as bit patterns of a problem's dtype in its strides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HostTensors<'a> {
     /// Q, [`Problem::q_len`] elements.
@@ -33,12 +33,115 @@ pub struct HostTensors<'a> {
     pub v: &'a [u16],
     /// Keys of each sequence, `[batch]`: required exactly when the problem has lengths ([`Problem::with_lengths`]).
     pub seqlens_k: Option<&'a [u32]>,
+    /// What else the problem takes ([`Problem::operand_len`]), by [`Operand`].
+    operands: [Option<HostOperand<'a>>; Operand::ALL.len()],
+}
+
+/// The elements of an operand on the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum HostOperand<'a> {
+    /// Starts of sequences, intervals.
+    U32(&'a [u32]),
+    /// A block table.
+    I32(&'a [i32]),
+    /// Sinks, slopes.
+    F32(&'a [f32]),
+    /// A bias, as bit patterns of the problem's dtype.
+    Bits(&'a [u16]),
+}
+
+impl HostOperand<'_> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        match self {
+            HostOperand::U32(values) => values.len(),
+            HostOperand::I32(values) => values.len(),
+            HostOperand::F32(values) => values.len(),
+            HostOperand::Bits(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An element that is a number.
+    fn integer(&self, index: usize) -> Option<i64> {
+        match self {
+            HostOperand::U32(values) => values.get(index).map(|&value| value.into()),
+            HostOperand::I32(values) => values.get(index).map(|&value| value.into()),
+            HostOperand::F32(_) | HostOperand::Bits(_) => None,
+        }
+    }
+
+    /// Whether its elements are what an operand has.
+    fn is_of(&self, operand: Operand) -> bool {
+        match operand {
+            Operand::CuSeqlensQ | Operand::CuSeqlensK | Operand::PageIndptr | Operand::Intervals => {
+                matches!(self, HostOperand::U32(_))
+            }
+            Operand::BlockTable => matches!(self, HostOperand::I32(_)),
+            Operand::Sinks | Operand::Slopes => matches!(self, HostOperand::F32(_)),
+            Operand::Bias => matches!(self, HostOperand::Bits(_)),
+        }
+    }
 }
 
 impl<'a> HostTensors<'a> {
     /// Of sequences that all have seqlen_k keys.
     pub fn new(q: &'a [u16], k: &'a [u16], v: &'a [u16]) -> HostTensors<'a> {
-        HostTensors { q, k, v, seqlens_k: None }
+        HostTensors { q, k, v, seqlens_k: None, operands: [None; Operand::ALL.len()] }
+    }
+
+    /// The same with an operand.
+    pub fn with_operand(mut self, operand: Operand, values: HostOperand<'a>) -> HostTensors<'a> {
+        self.operands[operand as usize] = Some(values);
+        self
+    }
+
+    /// An operand.
+    pub fn operand(&self, operand: Operand) -> Option<HostOperand<'a>> {
+        self.operands[operand as usize]
+    }
+
+    /// Starts of sequences, or intervals; none where they are not given.
+    pub fn starts(&self, operand: Operand) -> Option<&'a [u32]> {
+        match self.operand(operand) {
+            Some(HostOperand::U32(values)) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Refuses operands that are not what a problem takes: their number, their type, starts that do not ascend from 0 or end past what they
+    /// start in, pages past the pool.
+    ///
+    /// # Errors
+    /// [`Error::Operand`], [`Error::WrongLength`], [`Error::OperandValue`].
+    pub fn check_operands(&self, problem: &Problem) -> Result<(), Error> {
+        for operand in Operand::ALL {
+            let (name, values) = (operand.name(), self.operand(operand));
+            let Some(values) = check_given(operand, problem.operand_len(operand), values)? else { continue };
+            let (expected, got) = (problem.operand_len(operand).unwrap_or_default(), values.len());
+            if got != expected {
+                return Err(Error::WrongLength { tensor: name, expected, got });
+            }
+            if !values.is_of(operand) {
+                return Err(Error::Operand { operand: name, reason: "its elements have another type" });
+            }
+            let Some((least, most, ascends, reason)) = problem.operand_bounds(operand) else { continue };
+            let mut before = least;
+            for index in 0..got {
+                let Some(value) = values.integer(index) else { break };
+                let starts_late = ascends && index == 0 && value != 0;
+                if value < before || value > most || starts_late {
+                    return Err(Error::OperandValue { operand: name, index, value, reason });
+                }
+                before = if ascends { value } else { least };
+            }
+        }
+        Ok(())
     }
 
     /// The same with these keys of each sequence.
@@ -71,12 +174,41 @@ pub struct DeviceTensors {
     /// Keys of each sequence, u32 `[batch]`, 4-byte aligned: required exactly when the problem has lengths ([`Problem::with_lengths`]).
     /// The kernel takes a length over seqlen_k for seqlen_k.
     pub seqlens_k: Option<u64>,
+    /// What else the problem takes ([`Problem::operand_len`]), by [`Operand`], each aligned to its elements. Kernels clamp what lies there, so
+    /// that nothing outside of the tensors is read or written.
+    pub(crate) operands: [Option<u64>; Operand::ALL.len()],
+}
+
+/// An operand that the problem takes and the call gives; `None` where neither does.
+///
+/// # Errors
+/// [`Error::Operand`] where only one of them does.
+pub(crate) fn check_given<T>(
+    operand: Operand,
+    taken: Option<usize>,
+    given: Option<T>,
+) -> Result<Option<T>, Error> {
+    match (taken, &given) {
+        (Some(_), None) => {
+            Err(Error::Operand { operand: operand.name(), reason: "the problem takes it, and it was not given" })
+        }
+        (None, Some(_)) => {
+            Err(Error::Operand { operand: operand.name(), reason: "it was given, and the problem takes none" })
+        }
+        _ => Ok(given),
+    }
 }
 
 impl DeviceTensors {
     /// Of Q, K, V and O, without LSE, of sequences that all have seqlen_k keys.
     pub const fn new(q: u64, k: u64, v: u64, o: u64) -> DeviceTensors {
-        DeviceTensors { q, k, v, o, lse: None, seqlens_k: None }
+        DeviceTensors { q, k, v, o, lse: None, seqlens_k: None, operands: [None; Operand::ALL.len()] }
+    }
+
+    /// The same with an operand at this address.
+    pub const fn with_operand(mut self, operand: Operand, address: u64) -> DeviceTensors {
+        self.operands[operand as usize] = Some(address);
+        self
     }
 
     /// The same with LSE at this address.

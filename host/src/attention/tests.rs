@@ -14,7 +14,7 @@ use std::mem::offset_of;
 
 const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 599, head_dim: 64 };
 const TENSORS: DeviceTensors =
-    DeviceTensors { q: 1 << 12, k: 1 << 16, v: 1 << 18, o: 1 << 20, lse: None, seqlens_k: None };
+    DeviceTensors::new(1 << 12, 1 << 16, 1 << 18, 1 << 20);
 
 fn setup() -> (Arc<Recorder>, Attention, Problem) {
     let device = Recorder::new(89, 58);
@@ -74,7 +74,7 @@ fn wrong_lengths_and_misaligned_addresses_launch_nothing() {
     let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
     let error = attention.forward(&problem, &q, &kv[1..], &kv, false).expect_err("K is short");
     assert!(matches!(error, Error::WrongLength { tensor: "K", .. }), "{error}");
-    let good = DeviceTensors { q: 256, k: 512, v: 768, o: 1024, lse: Some(2048), seqlens_k: None };
+    let good = DeviceTensors::new(256, 512, 768, 1024).with_lse(Some(2048));
     let bad = [
         ("Q", DeviceTensors { q: 258, ..good }),
         ("O", DeviceTensors { o: 1032, ..good }),
@@ -96,7 +96,7 @@ fn splits_are_two_launches_in_a_workspace_that_the_stream_keeps() {
     let (device, attention, problem) = setup_split();
     let plan = attention.planner().plan(&problem, &in_splits(3)).expect("planned");
     let (q, kv) = (vec![1; problem.q_len()], vec![2; problem.k_len()]);
-    let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k: None };
+    let tensors = HostTensors::new(&q, &kv, &kv);
     for _ in 0..3 {
         attention.forward_with(&plan, &tensors, true).expect("computed");
     }
@@ -254,7 +254,7 @@ fn lengths_are_taken_where_the_problem_has_them_and_only_there() {
     let lengths = problem.with_lengths(true);
     let plan = attention.plan(&lengths).expect("planned");
     let forward = |plan: &Plan, seqlens_k| {
-        let tensors = HostTensors { q: &q, k: &kv, v: &kv, seqlens_k };
+        let tensors = HostTensors::new(&q, &kv, &kv).with_seqlens_k(seqlens_k);
         attention.forward_with(plan, &tensors, false)
     };
     let error = forward(&plan, Some(&[SIZES.seqlen_k + 1])).expect_err("too long");

@@ -1,13 +1,13 @@
 //! The kernels of one dtype and head_dim that a device runs, with what they cost there.
 
-use super::PlanOptions;
-use super::Splits;
+use super::{PlanOptions, RowSelection, Splits};
+use super::work;
 use super::cost::Coefficients;
 use super::profile::{self, Profile};
 use crate::device::DeviceInfo;
 use crate::module;
 use crate::occupancy;
-use crate::problem::Problem;
+use crate::problem::{Problem, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Isa, Row, Schedule};
@@ -55,19 +55,29 @@ fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
     occupancy::resident_ctas(device, kernel.threads, registers, kernel.smem_bytes)
 }
 
-/// Whether a row can do what is asked.
+/// Whether a row comes into question: it can do what is asked, and what is not ragged is left to the other rows unless it is asked for.
 pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
-    let is_split = row.schedule == Schedule::Split;
+    let is_asked = options.schedule == Some(Schedule::Ragged) || matches!(options.rows, RowSelection::Named(_));
+    can_compute(problem, options, row) && (row.schedule != Schedule::Ragged || problem.is_ragged() || is_asked)
+}
+
+/// Whether a row can do what is asked.
+pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
+    let is_ragged = row.schedule == Schedule::Ragged;
+    // The one thread that hands out tiles cannot look through intervals.
+    let intervals = problem.mask().intervals && row.isa == Isa::Wgmma;
     options.schedule.is_none_or(|schedule| schedule == row.schedule)
-        && (is_split || (options.splits == Splits::Auto && !problem.has_lengths()))
+        && (row.schedule.splits() || options.splits == Splits::Auto && !problem.has_lengths())
+        && (is_ragged || !problem.is_ragged())
+        && row.score == problem.score().kind()
+        && !intervals
 }
 
 /// Blocks of query rows of all heads and batch entries; of what no kernel of the row computes, more than any plan takes.
 pub(super) fn tiles(row: &Row, problem: &Problem) -> u64 {
-    let sizes = problem.sizes();
-    let packed_rows = u64::from(sizes.seqlen_q) * u64::from(problem.group());
+    let packed_rows = u64::from(problem.extent(TensorRole::Q).rows) * u64::from(problem.group());
     if packed_rows > u64::from(u32::MAX) || geometry::rows_of_block(row, problem.group()) == 0 {
         return u64::MAX;
     }
-    geometry::tiles(row, sizes.batch, sizes.heads_q, problem.group(), sizes.seqlen_q)
+    work::tiles(problem, row)
 }

@@ -4,13 +4,13 @@ use super::candidate::{Candidate, tiles};
 use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
-use super::work::{Fill, Merge, Work};
+use super::work::{self, Fill, Merge, Work};
 use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
 use crate::device::DeviceInfo;
 use crate::error::Error;
-use crate::problem::Problem;
+use crate::problem::{Problem, QuerySequences};
 use kernels_gpu::geometry;
-use kernels_gpu::row::{Isa, Schedule};
+use kernels_gpu::row::Isa;
 
 /// What is chosen for: a problem, what was asked for, a device.
 #[derive(Clone, Copy)]
@@ -116,8 +116,8 @@ impl Choosing<'_> {
                 }
                 Ok::<(), Error>(())
             };
-            let key_blocks = geometry::key_blocks(row, problem.sizes().seqlen_k);
-            if row.schedule != Schedule::Split {
+            let key_blocks = work::key_blocks(problem, row);
+            if !row.schedule.splits() {
                 consider(Splitting::whole(key_blocks))?;
                 continue;
             }
@@ -144,6 +144,8 @@ impl Choosing<'_> {
         if splitting.splits == 1 {
             return are([Some(Merge::Nothing), None]);
         }
+        // The merging kernel would also write what lies behind the last of packed sequences.
+        let is_packed = problem.queries() != QuerySequences::Batch;
         let kernel = self.merges_splits.then_some(Merge::Kernel);
         if kernel.is_none() && options.splits != Splits::Auto {
             let wanted = format!("that merges splits of {}", problem.dtype().name());
@@ -153,13 +155,13 @@ impl Choosing<'_> {
             });
         }
         match options.combine {
-            Combine::Kernel => are([kernel, None]),
+            Combine::Kernel => are([kernel.filter(|_| !is_packed), None]),
             Combine::Fused if options.splits == Splits::Auto && tiles > COUNTERS_MAX => are([None, None]),
             Combine::Fused => {
                 limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
                 are([kernel.map(|_| Merge::Fused), None])
             }
-            Combine::Auto => are([kernel, kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX)]),
+            Combine::Auto => are([kernel.filter(|_| !is_packed), kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX)]),
         }
     }
 }

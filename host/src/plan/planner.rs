@@ -1,12 +1,12 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, tiles};
+use super::candidate::{Candidate, allows, can_compute, tiles};
 use super::choice::{Choice, Choosing, Estimates, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
 use super::splitting::Splitting;
 use super::tensors::{Obstacle, obstacle};
-use super::work::Merge;
+use super::work::{self, Merge};
 use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::error::Error;
@@ -177,7 +177,7 @@ impl Planner {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &kernel.row;
-        if (row.dtype, row.head_dim) != (problem.dtype(), problem.sizes().head_dim) {
+        if (row.dtype, row.head_dim) != (problem.dtype(), problem.tile_head_dim()) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -193,8 +193,9 @@ impl Planner {
                 format!("{} needs {needed} bytes of shared memory, the device has {limit}", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
-        if !allows(problem, options, row) {
-            let found = format!("{} has the schedule {}", kernel.entry, row.schedule.name());
+        if !can_compute(problem, options, row) {
+            let (schedule, score) = (row.schedule.name(), row.score.name());
+            let found = format!("{} has the schedule {schedule} and computes {score} scores", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         self.check_obstacle(problem, options, kernel)?;
@@ -254,7 +255,7 @@ impl Planner {
     fn group(&self, problem: &Problem) -> &[Candidate] {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
-        let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.sizes().head_dim).unwrap_or_default();
+        let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
         &self.groups[dtype * HEAD_DIMS.len() + head_dim]
     }
 
@@ -326,7 +327,7 @@ impl Planner {
                     Splits::Count(count) => {
                         // Kernels whose blocks of keys are too few for the number come into question where all are.
                         let reached = |candidate: &Candidate| {
-                            geometry::key_blocks(&candidate.kernel.row, problem.sizes().seqlen_k).min(count)
+                            work::key_blocks(problem, &candidate.kernel.row).min(count)
                         };
                         let most = candidates.clone().map(reached).max().unwrap_or(0);
                         choosing.cheapest(candidates.filter(|candidate| reached(candidate) == most), trace)?
@@ -363,10 +364,10 @@ impl Planner {
 /// Numbers of splits to measure: the small ones, ever sparser ones up to the most, and those that fill whole waves.
 fn ladder(candidate: &Candidate, problem: &Problem, device: &DeviceInfo) -> Vec<Splits> {
     let row = &candidate.kernel.row;
-    if row.schedule != Schedule::Split {
+    if !row.schedule.splits() {
         return vec![Splits::Auto];
     }
-    let key_blocks = geometry::key_blocks(row, problem.sizes().seqlen_k);
+    let key_blocks = work::key_blocks(problem, row);
     let tiles = tiles(row, problem).max(1);
     let wave = u64::from(device.sm_count * candidate.resident_ctas);
     let filling = (1..=8).map(|quarters| (wave * quarters / 4 / tiles) as u32);

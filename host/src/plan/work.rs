@@ -2,7 +2,7 @@
 
 use super::splitting::Splitting;
 use crate::device::DeviceInfo;
-use crate::problem::{Problem, TensorRole};
+use crate::problem::{Mask, Problem, QuerySequences, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
@@ -108,12 +108,12 @@ impl Work {
         let packed = geometry::packed_heads(row, group);
         let rows_of_block = geometry::rows_of_block(row, group).max(1);
         // Sizes past what a plan takes are counted too; it refuses them.
-        let packed_rows = u64::from(sizes.seqlen_q) * u64::from(packed);
-        let query_blocks = packed_rows.div_ceil(rows_of_block.into());
-        let heads = f64::from(sizes.batch) * f64::from(sizes.heads_q / packed);
-        let tiles = heads * query_blocks as f64;
-        let key_blocks = sizes.seqlen_k.div_ceil(row.block_n);
-        let (mean, most) = if problem.causal() {
+        let queries = problem.extent(TensorRole::Q);
+        let packed_rows = u64::from(queries.rows) * u64::from(packed);
+        let heads = f64::from(queries.batch) * f64::from(sizes.heads_q / packed);
+        let tiles = heads * query_blocks(problem, row) as f64;
+        let key_blocks = key_blocks(problem, row);
+        let (mean, most) = if problem.mask() == Mask::CAUSAL {
             causal_blocks(sizes.seqlen_q, sizes.seqlen_k, (rows_of_block / packed).max(1), row.block_n)
         } else {
             (f64::from(key_blocks), f64::from(key_blocks))
@@ -171,6 +171,32 @@ impl Work {
             ..self
         }
     }
+}
+
+/// Blocks of query rows of one head, or of all heads of a KV head where rows are packed: of all sequences where those are packed, each of
+/// which may leave one unused.
+pub(super) fn query_blocks(problem: &Problem, row: &Row) -> u64 {
+    let group = problem.group();
+    let rows = u64::from(problem.extent(TensorRole::Q).rows) * u64::from(geometry::packed_heads(row, group));
+    let block = u64::from(geometry::rows_of_block(row, group).max(1));
+    match problem.queries() {
+        QuerySequences::Batch => rows.div_ceil(block),
+        QuerySequences::Packed { .. } => rows / block + u64::from(problem.sizes().batch),
+    }
+}
+
+/// Blocks of query rows of all heads and batch entries.
+pub(super) fn tiles(problem: &Problem, row: &Row) -> u64 {
+    let heads = problem.sizes().heads_q / geometry::packed_heads(row, problem.group());
+    u64::from(problem.extent(TensorRole::Q).batch) * u64::from(heads) * query_blocks(problem, row)
+}
+
+/// The most blocks of keys that a block of query rows sees.
+pub(super) fn key_blocks(problem: &Problem, row: &Row) -> u32 {
+    let group = geometry::packed_heads(row, problem.group());
+    // Packed rows of one query more than whole ones fill.
+    let queries = geometry::rows_of_block(row, problem.group()) / group.max(1) + 1;
+    problem.mask().steps_most(problem.sizes().seqlen_k, queries.min(problem.sizes().seqlen_q), row.block_n)
 }
 
 /// Blocks of keys that a block of queries sees under the causal mask: on average over a head's, and at most. Each block of queries sees

@@ -12,7 +12,7 @@ use crate::geometry::{COMBINE_PARTS, COMBINE_ROW_BYTES, COMBINE_THREADS, SPLITS_
 use crate::params::{CombineParams, SplitParams};
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
-    atomic_inc_acq_rel, dynamic_smem, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
+    atomic_inc_acq_rel, dynamic_smem, ld_global_b32, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
     st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
 };
 use crate::ptx::opaque;
@@ -50,6 +50,8 @@ struct Target {
     o: u64,
     /// 0 where none is wanted.
     lse: u64,
+    /// The score of its sink, where there are sinks.
+    sink: Option<f32>,
 }
 
 /// The kernel: one CTA a query row.
@@ -68,7 +70,13 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
         chunks: params.chunks,
     };
     let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
-    let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse };
+    let sink = || {
+        let head = params.heads_q.divide(params.seqlen_q.quotient(row)).1;
+        // SAFETY: an element a query head.
+        f32::from_bits(unsafe { ld_global_b32(to_global(params.sinks) + u64::from(head) * 4) })
+    };
+    let sink = (params.sinks != 0).then(sink);
+    let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse, sink };
     // SAFETY: the caller's; nothing uses the CTA's shared memory.
     unsafe { merge_rows::<E, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
 }
@@ -109,7 +117,7 @@ pub unsafe fn merge_in_last_cta<E: Element>(
         lse: to_global(split.partial_lse),
         rows: queries.of_tensor(),
         splits,
-        chunks: last_cta.chunks,
+        chunks: queries.chunks(last_cta.chunks),
     };
     let past = queries.past().min(queries.first() + last_cta.block_m);
     let at_a_time = last_cta.rows;
@@ -118,7 +126,8 @@ pub unsafe fn merge_in_last_cta<E: Element>(
         let target = |row| {
             let index = queries.index(first + row);
             let lse = if queries.wants_lse() { queries.lse(index) } else { 0 };
-            Target { index, o: queries.o(first + row), lse }
+            // SAFETY: the caller's.
+            Target { index, o: queries.o(first + row), lse, sink: unsafe { queries.sink(first + row) } }
         };
         let count = (past - first).min(at_a_time);
         let threads = (thread, threads);
@@ -224,7 +233,7 @@ unsafe fn weigh_splits(
     target: &impl Fn(u32) -> Target,
 ) {
     let (row, lane) = (thread / 32, thread % 32);
-    let Target { index, lse: lse_at, .. } = target(row);
+    let Target { index, lse: lse_at, sink, .. } = target(row);
     let lse: [f32; LSE_A_LANE] = core::array::from_fn(|i| {
         let split = i as u32 * 32 + lane;
         let is_there = row < count && split < partials.splits;
@@ -233,10 +242,12 @@ unsafe fn weigh_splits(
         f32::from_bits(unsafe { ld_global_b32_if(is_there, at, f32::NEG_INFINITY.to_bits()) })
     });
     let most = over_lanes(lse.iter().fold(f32::NEG_INFINITY, |most, &lse| max(most, lse)), max);
+    let most = sink.map_or(most, |sink| max(most, sink));
     // −∞ − −∞ would be NaN.
     let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
     let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
     let sum = over_lanes(shares.iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
+    let sum = sink.map_or(sum, |sink| sum + ex2((sink - base) * LOG2_E));
     // 0 where no key was seen.
     let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
     if row < count {

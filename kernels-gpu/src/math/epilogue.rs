@@ -126,10 +126,12 @@ pub unsafe fn store_output<E: Element, S: Shape, W: WarpTile>(
             let at = rows.o(global_row);
             for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
                 let chunk = lane_chunk + group * swizzle.span();
-                // SAFETY: a chunk that this warp has written, and its place in a row of O.
-                unsafe {
-                    let value = ld_shared_v4(tile + swizzle.offset(row, chunk));
-                    st_global_v4(at + u64::from(chunk * Swizzle::CHUNK_BYTES), value);
+                if is_within(rows, chunk * 8) {
+                    // SAFETY: a chunk that this warp has written, and its place in a row of O.
+                    unsafe {
+                        let value = ld_shared_v4(tile + swizzle.offset(row, chunk));
+                        st_global_v4(at + u64::from(chunk * Swizzle::CHUNK_BYTES), value);
+                    }
                 }
             }
         }
@@ -157,10 +159,41 @@ pub unsafe fn store_output_from_registers<E: Element, W: WarpTile>(
         for (group, tiles) in (0..).zip(acc_o.row(0).chunks_exact(4)) {
             let pairs = core::array::from_fn(|n| E::pack(tiles[n][2 * half], tiles[n][2 * half + 1]));
             let chunk = transpose_quad(pairs, lane);
-            if exists {
+            if exists && is_within(rows, group as u32 * 32 + lane % 4 * 8) {
                 // SAFETY: a chunk of a row of O.
                 unsafe { st_global_v4(at + group * 4 * u64::from(Swizzle::CHUNK_BYTES), chunk) }
             }
+        }
+    }
+}
+
+/// Whether a row of O has this element.
+#[inline(always)]
+fn is_within(rows: &QueryRows<'_>, column: u32) -> bool {
+    column < rows.width(u32::MAX)
+}
+
+/// Lets each row's sink take its share of the softmax, where there are sinks; row_sum is reduced, and no split's.
+///
+/// # Safety
+/// As for [`QueryRows::sink`].
+#[inline(always)]
+pub unsafe fn take_in_sinks<W: WarpTile>(
+    rows: &QueryRows<'_>,
+    softmax: &mut OnlineSoftmax<W>,
+    acc_o: &mut W::O,
+    position: Position,
+    scale_log2: f32,
+) {
+    for m in 0..W::M {
+        let sinks = [0, 1].map(|half| {
+            let row = rows.first() + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
+            // SAFETY: the caller's; rows past the last have the head of one that exists.
+            unsafe { rows.sink(row) }
+        });
+        if let [Some(low), Some(high)] = sinks {
+            let factor = softmax.take_in(m, [low, high], scale_log2);
+            scale_rows(acc_o.row_mut(m), factor);
         }
     }
 }
@@ -209,7 +242,9 @@ pub unsafe fn store_partial<W: WarpTile>(
                 unsafe {
                     for (n, o) in acc_o.row(m).iter().enumerate() {
                         let pair = [o[2 * half].to_bits(), o[2 * half + 1].to_bits()];
-                        st_global_v2(o_row + n as u64 * 32, pair);
+                        if is_within(rows, n as u32 * 8) {
+                            st_global_v2(o_row + n as u64 * 32, pair);
+                        }
                     }
                     if position.lane % 4 == 0 {
                         st_global_f32(rows.partial_lse(index), lse[half]);

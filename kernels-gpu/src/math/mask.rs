@@ -5,7 +5,7 @@ use crate::ptx::opaque;
 use crate::scheduler::Rows;
 use crate::sequence::Sequence;
 use crate::tile::warp_tile::{Tiles, WarpTile};
-use crate::visible::MaskParams;
+use crate::visible::{MaskParams, Visible};
 
 /// For each row a lane shares, the first key it does not see. Covers the causal mask and the ragged tail alike.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub enum RowLimits<W: WarpTile> {
     },
     /// Any rows: the limit of each.
     EachRow(W::Rows<u32>),
+    /// Rows of a ragged batch: where each one's keys begin and end, and sink tokens, which it sees before they begin, too.
+    Interval(W::Rows<[u32; 2]>, u32),
 }
 
 impl<W: WarpTile> RowLimits<W> {
@@ -76,6 +78,28 @@ impl<W: WarpTile> RowLimits<W> {
                 (opaque(first as u32) as i32 + row).clamp(0, seqlen_k as i32) as u32
             }
             Self::EachRow(limits) => limits.row(m)[half],
+            Self::Interval(intervals, _) => intervals.row(m)[half][1],
+        }
+    }
+
+    /// Of a ragged batch; `visible` gives the keys that m16 tile `m`, half `half` of the lane's rows sees.
+    #[inline(always)]
+    pub fn interval(sink_tokens: u32, visible: impl Fn(usize, usize) -> Visible) -> Self {
+        let interval = |m, half| {
+            let Visible { begin, end } = visible(m, half);
+            [begin, end]
+        };
+        Self::Interval(W::Rows::from_fn(interval), sink_tokens)
+    }
+
+    /// From where on a lane's row sees keys, counted from a key: before it none but sink tokens, which end at the second number.
+    #[inline(always)]
+    fn begin(&self, m: usize, half: usize, from: u32) -> Option<[i32; 2]> {
+        match *self {
+            Self::Interval(intervals, sink_tokens) => {
+                Some([intervals.row(m)[half][0], sink_tokens].map(|key| key.wrapping_sub(from) as i32))
+            }
+            _ => None,
         }
     }
 
@@ -86,9 +110,12 @@ impl<W: WarpTile> RowLimits<W> {
         for m in 0..W::M {
             // Counted from the lane's first key, so that each score is compared with a constant.
             let limits = [0, 1].map(|half| self.of(m, half).wrapping_sub(lane_key) as i32);
+            let begins = [0, 1].map(|half| self.begin(m, half, lane_key));
             for (n, tile) in s.row_mut(m).iter_mut().enumerate() {
                 for (i, score) in tile.iter_mut().enumerate() {
-                    if (n * 8 + i % 2) as i32 >= limits[i / 2] {
+                    let key = (n * 8 + i % 2) as i32;
+                    let is_before = |[begin, sinks]: [i32; 2]| key < begin && key >= sinks;
+                    if key >= limits[i / 2] || begins[i / 2].is_some_and(is_before) {
                         *score = f32::NEG_INFINITY;
                     }
                 }

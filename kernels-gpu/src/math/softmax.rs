@@ -5,6 +5,7 @@
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::warp::{shfl_bfly, vote_any};
 use crate::tile::warp_tile::{Tiles, WarpTile};
+use core::f32::consts::LOG2_E;
 
 /// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled. P stays
 /// below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
@@ -125,6 +126,26 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         let [low, high] = new_max;
         self.row_max.row_mut(m)[0] = low;
         self.row_max.row_mut(m)[1] = high;
+    }
+
+    /// Takes in one score a row that has no value, in natural-log units, after [`Self::reduce_sum`]; returns the factors of O. A score of
+    /// −∞ changes nothing.
+    #[inline(always)]
+    pub fn take_in(&mut self, m: usize, scores: [f32; 2], scale_log2: f32) -> [f32; 2] {
+        let mut factors = [1.0; 2];
+        for half in 0..2 {
+            // As unscaled scores are, which row_max is one of.
+            let score = scores[half] * LOG2_E * rcp(scale_log2);
+            let old_max = self.row_max.row(m)[half];
+            let new_max = max(old_max, score);
+            if score > f32::NEG_INFINITY {
+                factors[half] = ex2((old_max - new_max) * scale_log2);
+                let sum = &mut self.row_sum.row_mut(m)[half];
+                *sum = *sum * factors[half] + ex2((score - new_max) * scale_log2);
+                self.row_max.row_mut(m)[half] = new_max;
+            }
+        }
+        factors
     }
 
     /// What O is multiplied with at the end: 1 / row_sum, and 0 for a row that saw no key.

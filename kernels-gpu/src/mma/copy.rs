@@ -1,7 +1,7 @@
 //! Copies of tiles from global to shared memory, 16 bytes a thread and step, swizzled.
 
 use crate::element::Element;
-use crate::keys::KeyRows;
+use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::scrub;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::opaque;
@@ -11,8 +11,8 @@ use crate::tile::smem_tile::SmemTile;
 use crate::tile::swizzle::Swizzle;
 use core::marker::PhantomData;
 
-/// Starts copying a tile of query rows to `tile`, with zeros for rows past the last. Called by all `threads` threads; `thread` is
-/// this one's index.
+/// Starts copying a tile of query rows to `tile`, with zeros for rows past the last and for elements past `width`. Called by all
+/// `threads` threads; `thread` is this one's index.
 ///
 /// # Safety
 /// All those threads take part, and nobody reads the tile until they have waited for their copies and passed a barrier.
@@ -20,6 +20,7 @@ use core::marker::PhantomData;
 pub unsafe fn copy_queries<S: Shape>(
     queries: &QueryRows<'_>,
     tile: SmemTile<S>,
+    width: u32,
     (thread, threads): (u32, u32),
 ) {
     let swizzle = S::SWIZZLE;
@@ -37,6 +38,8 @@ pub unsafe fn copy_queries<S: Shape>(
             for group in 0..row_bytes / (span * Swizzle::CHUNK_BYTES) {
                 let along = group * span * Swizzle::CHUNK_BYTES;
                 let at = tile.start + swizzle.offset(row, lane_chunk) + along;
+                let source_bytes =
+                    if (lane_chunk + group * span) * 8 < width { source_bytes } else { 0 };
                 // SAFETY: the caller's; nothing is read where the source has no bytes.
                 unsafe { cp_async_16_or_zero(at, address + u64::from(along), source_bytes) }
             }
@@ -57,6 +60,8 @@ pub struct TileCopy<S: Shape> {
     row: u32,
     /// The offset of this thread's first chunk in the tile in shared memory.
     smem_offset: u32,
+    /// This one of the threads that copy.
+    thread: u32,
     /// Threads that copy.
     threads: u32,
     shape: PhantomData<S>,
@@ -73,6 +78,7 @@ impl<S: Shape> TileCopy<S> {
             source: rows.address(first_row + row, chunk * Swizzle::CHUNK_BYTES),
             row,
             smem_offset: swizzle.offset(row, chunk),
+            thread,
             threads,
             shape: PhantomData,
         }
@@ -104,6 +110,42 @@ impl<S: Shape> TileCopy<S> {
             unsafe { cp_async_16_or_zero(tile.start + smem_offset, source, source_bytes) }
         });
         self.step_back();
+    }
+
+    /// Starts copying rows of a ragged batch to `tile`, in no order: the first `valid_rows` from key `first_key` on and `width` elements of
+    /// each, with zeros for all others and for keys whose page is not there.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`]; the keys are the sequence's.
+    #[inline(always)]
+    pub unsafe fn copy_ragged(
+        &self,
+        tile: SmemTile<S>,
+        keys: &RaggedKeys<'_>,
+        (first_key, valid_rows): (u32, u32),
+        width: u32,
+    ) {
+        let swizzle = S::SWIZZLE;
+        let span = swizzle.span();
+        let rows_a_step = self.threads / span;
+        let chunk = self.thread % span;
+        for step in 0..S::ROWS.div_ceil(rows_a_step) {
+            let row = self.row + step * rows_a_step;
+            // More threads than chunks: those past the tile have nothing to copy.
+            if S::ROWS >= rows_a_step || row < S::ROWS {
+                // SAFETY: the caller's.
+                let source = if row < valid_rows { unsafe { keys.row(first_key + row) } } else { None };
+                let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
+                for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
+                    let along = group * span * Swizzle::CHUNK_BYTES;
+                    let exists = source.is_some() && (chunk + group * span) * 8 < width;
+                    let from = source.unwrap_or(0) + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
+                    let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
+                    // SAFETY: the caller's; nothing is read where the source has no bytes.
+                    unsafe { cp_async_16_or_zero(tile.start + smem_offset + along, from, bytes) }
+                }
+            }
+        }
     }
 
     /// Replaces NaN and infinities by 0 in the chunks that this thread has copied to `tile`.

@@ -5,13 +5,13 @@
 
 use super::copy::copy_queries;
 use super::gemm::{Queries, p_v, q_kt};
-use super::pipeline::Pipeline;
+use super::pipeline::{Pipeline, RaggedBlocks};
 use crate::config::Config;
-use crate::keys::KeyRows;
+use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
-use crate::math::epilogue::{merge_warps, store_lse, store_output, store_partial};
+use crate::math::epilogue::{merge_warps, store_lse, store_output, store_partial, take_in_sinks};
 use crate::math::mask::RowLimits;
-use crate::math::restore::{PartlyVisible, restore};
+use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::scrub;
 use crate::math::softmax::OnlineSoftmax;
 use crate::params::ForwardParams;
@@ -20,26 +20,29 @@ use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::Score;
+use crate::score::{RowAt, Score};
+use crate::sequence::Sequence;
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::{Tiles, WarpTile};
-use crate::visible::MaskParams;
-use crate::work::{is_partial, key_blocks, work_of};
+use crate::visible::{KeyBlocks, MaskParams};
+use crate::work::{is_partial, key_blocks, visible_of_row, work_of};
 use cuda_std::thread::{grid_dim_x, sync_threads};
 
 /// A warp's state through the main loop.
 struct MainLoop<'a, C: Config> {
     params: &'a ForwardParams,
     thread: u32,
-    pipeline: Pipeline<C>,
+    pipeline: Pipeline<'a, C>,
     queries: Queries<C::Q, C::Warp>,
     softmax: OnlineSoftmax<C::Warp>,
     acc_o: <C::Warp as WarpTile>::O,
     /// First key, and keys from there on to the end of the sequence.
     first_key: u32,
     keys: u32,
+    blocks: KeyBlocks,
+    score_rows: <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row>,
 }
 
 impl<C: Config> MainLoop<'_, C> {
@@ -62,7 +65,12 @@ impl<C: Config> MainLoop<'_, C> {
             let mut s = q_kt::<C::Element, C::Accumulation, _, _, _>(&self.queries, q_view, stage.k, k_view);
             self.pipeline.wait_v::<MASKED>(&stage);
             self.pipeline.refill(block);
-            self.softmax::<MASKED>(&mut s, limits, self.first_key + first_key + warp_key, lane);
+            let first_key = if C::RAGGED {
+                self.blocks.block(self.blocks.first + block) * C::K::ROWS
+            } else {
+                self.first_key + first_key
+            };
+            self.softmax::<MASKED>(&mut s, limits, first_key + warp_key, lane);
             p_v::<C::Element, _, C::Warp>(&mut self.acc_o, &s, stage.v, v_view);
         }
     }
@@ -78,13 +86,50 @@ impl<C: Config> MainLoop<'_, C> {
     ) {
         // Anew in each step: a register for it through the whole loop is one too many.
         let score = C::Score::new(self.params);
-        for m in 0..C::Warp::M {
-            s.row_mut(m).as_flattened_mut().iter_mut().for_each(|s| *s = score.score(*s));
-        }
+        score_all::<C>(score, s, &self.score_rows, first_key, lane);
         if MASKED {
             limits.apply(s, first_key, lane);
         }
         self.softmax.step(s, &mut self.acc_o, score.scale_log2());
+    }
+}
+
+/// What a row's score needs of each of the lane's rows; `first_row` is the first of them.
+#[inline(always)]
+pub(crate) fn score_rows<C: Config>(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    first_row: u32,
+) -> <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row> {
+    let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
+    Tiles::from_fn(|m, half| {
+        C::Score::row(params, || {
+            let seqlen_q = seqlen_q.get();
+            let row = first_row + (m * 16 + half * 8) as u32;
+            let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
+            // Rows past the last are as the last.
+            let query = query.min(seqlen_q.saturating_sub(1));
+            RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k }
+        })
+    })
+}
+
+/// Turns products into scores, in a fragment whose columns start at `first_key`.
+#[inline(always)]
+pub(crate) fn score_all<C: Config>(
+    score: C::Score,
+    s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+    rows: &<C::Warp as WarpTile>::Rows<<C::Score as Score>::Row>,
+    first_key: u32,
+    lane: u32,
+) {
+    let lane_key = first_key + lane % 4 * 2;
+    for m in 0..C::Warp::M {
+        for (n, tile) in (0..).zip(s.row_mut(m)) {
+            for (i, s) in tile.iter_mut().enumerate() {
+                *s = score.score(*s, rows.row(m)[i / 2], lane_key + n * 8 + i as u32 % 2);
+            }
+        }
     }
 }
 
@@ -121,6 +166,45 @@ fn key_rows(base: u64, strides: &crate::params::Strides, work: &Work<'_>) -> Key
     KeyRows::new(to_global(base), strides, work.batch, work.head_kv)
 }
 
+/// The blocks of a ragged batch's tile, none of them copied.
+///
+/// # Safety
+/// As for [`forward`].
+#[inline(always)]
+unsafe fn ragged_blocks<'a>(
+    params: &'a ForwardParams,
+    work: &Work<'_>,
+    blocks: KeyBlocks,
+) -> RaggedBlocks<'a> {
+    let ragged = &params.ragged;
+    let at = (work.batch, work.head_kv, work.sequence.k_start);
+    // SAFETY: the caller's.
+    let keys = |base, strides| unsafe { RaggedKeys::new(ragged, to_global(base), strides, at) };
+    RaggedBlocks {
+        k: keys(params.k, &params.k_strides),
+        v: keys(params.v, &params.v_strides),
+        widths: (ragged.width_qk, ragged.width_v),
+        seqlen_k: work.sequence.seqlen_k,
+        blocks,
+        step: blocks.end,
+    }
+}
+
+/// The keys that each of a lane's rows sees; `first_row` is the first of them.
+///
+/// # Safety
+/// As for [`visible_of_row`].
+#[inline(always)]
+unsafe fn row_limits<C: Config>(params: &ForwardParams, work: &Work<'_>, first_row: u32) -> RowLimits<C::Warp> {
+    if C::RAGGED {
+        return RowLimits::interval(params.ragged.sink_tokens, |m, half| {
+            // SAFETY: the caller's.
+            unsafe { visible_of_row::<C>(params, work, first_row + (m * 16 + half * 8) as u32) }
+        });
+    }
+    RowLimits::new(MaskParams::of(params), &work.sequence, C::BLOCK.rows, first_row, &params.group)
+}
+
 /// What a warp holds after the main loop.
 type Accumulated<W> = (OnlineSoftmax<W>, <W as WarpTile>::O);
 
@@ -132,7 +216,8 @@ type Accumulated<W> = (OnlineSoftmax<W>, <W as WarpTile>::O);
 unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool) -> Accumulated<C::Warp> {
     // SAFETY: the caller's.
     let work = unsafe { current_work::<C>(params) };
-    let blocks = key_blocks::<C>(params, &work);
+    // SAFETY: the caller's; all lanes take part.
+    let blocks = unsafe { key_blocks::<C>(params, &work) };
     let (softmax, acc_o) = (OnlineSoftmax::EMPTY, C::Warp::NO_O);
     if blocks.is_empty() {
         return (softmax, acc_o);
@@ -140,20 +225,22 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
     let position = Position::new(thread, C::WARPS);
     let queries = QueryRows::new(params, &work, C::BLOCK);
     let q_tile = SmemTile::<C::Q>::at(dynamic_smem());
-    let last = (blocks.end - 1) * C::K::ROWS;
+    let last = blocks.block(blocks.end - 1) * C::K::ROWS;
     let kv = (key_rows(params.k, &params.k_strides, &work), key_rows(params.v, &params.v_strides, &work));
-    let mut pipeline = Pipeline::<C>::new(kv, last, q_tile.start + C::Q::BYTES, thread, scrub);
+    // SAFETY: the caller's.
+    let ragged = C::RAGGED.then(|| unsafe { ragged_blocks(params, &work, blocks) });
+    let mut pipeline = Pipeline::<C>::new(kv, last, q_tile.start + C::Q::BYTES, (thread, ragged), scrub);
     // SAFETY: the caller's; blocks is the same for all threads, so all take part in each call.
     unsafe {
-        copy_queries(&queries, q_tile, (thread, C::THREADS));
+        let width = if C::RAGGED { params.ragged.width_qk } else { C::Q::WIDTH };
+        copy_queries(&queries, q_tile, width, (thread, C::THREADS));
         pipeline.fill(&blocks, work.sequence.seqlen_k - last);
         Pipeline::<C>::wait_for_oldest_stage();
         // Q has landed for all.
         sync_threads();
         let q_view = LaneView::a_operand(position.warp_row, position.lane);
         let first_row = work.first_row + position.warp_row + position.lane / 4;
-        let mask = MaskParams::of(params);
-        let limits = RowLimits::new(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+        let limits = row_limits::<C>(params, &work, first_row);
         let mut main_loop = MainLoop::<C> {
             params,
             thread,
@@ -163,8 +250,18 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
             acc_o,
             first_key: blocks.first * C::K::ROWS,
             keys: work.sequence.seqlen_k - blocks.first * C::K::ROWS,
+            blocks,
+            score_rows: score_rows::<C>(params, &work, first_row),
         };
         let mut block = blocks.end - blocks.first;
+        while C::RAGGED && block > 0 {
+            block -= 1;
+            if blocks.is_partial(blocks.first + block) {
+                main_loop.step::<true>(block, &limits);
+            } else {
+                main_loop.step::<false>(block, &limits);
+            }
+        }
         while block > blocks.full.saturating_sub(blocks.first) {
             block -= 1;
             main_loop.step::<true>(block, &limits);
@@ -189,7 +286,8 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
         let (mut softmax, mut acc_o) = loop {
             let (softmax, acc_o) = accumulate::<C>(params, thread_idx_x_again(), scrub);
             // Not finite: V may have put NaN into rows that do not see it. Once more, with care.
-            if params.causal == 0 || scrub || !sync_threads_or(scrub::in_fragment(&acc_o)) {
+            let rows_differ = C::RAGGED || params.causal != 0;
+            if !rows_differ || scrub || !sync_threads_or(scrub::in_fragment(&acc_o)) {
                 break (softmax, acc_o);
             }
             scrub = true;
@@ -199,12 +297,14 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
         let queries = QueryRows::new(params, &work, C::BLOCK);
         softmax.reduce_sum();
         let score = || C::Score::new(params);
+        let width = queries.width(C::Q::WIDTH);
         let buffer = (dynamic_smem(), C::MERGE);
         merge_warps(&mut softmax, &mut acc_o, buffer, position, score().scale_log2(), sync_threads);
         if position.warp_n == 0 {
             if is_partial::<C>(params) {
-                store_partial(&queries, &softmax, acc_o, C::Q::WIDTH, position, score().scale_log2());
+                store_partial(&queries, &softmax, acc_o, width, position, score().scale_log2());
             } else {
+                take_in_sinks(&queries, &mut softmax, &mut acc_o, position, score().scale_log2());
                 store_lse(&queries, &softmax, position, score().scale_log2());
                 let o_tile = SmemTile::<C::Q>::at(dynamic_smem());
                 store_output::<C::Element, _, _>(&queries, &softmax, acc_o, o_tile, position);
@@ -214,7 +314,7 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             // O is written.
             sync_threads();
             // It is set under a causal mask only: knowing it, the compiler shares nothing with the other case.
-            core::hint::assert_unchecked(params.causal != 0);
+            core::hint::assert_unchecked(C::RAGGED || params.causal != 0);
             restore_nonfinite::<C>(params);
         }
         if C::SPLIT && params.split.counters != 0 {
@@ -245,16 +345,28 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
         let work = current_work::<C>(params);
         let blocks = key_blocks::<C>(params, &work);
         let queries = QueryRows::new(params, &work, C::BLOCK);
+        let restored = Restored {
+            first_row: work.first_row,
+            rows: C::Q::ROWS,
+            head_dim: queries.width(C::Q::WIDTH),
+            thread: thread_idx_x_again(),
+            threads: C::THREADS,
+            partial: is_partial::<C>(params),
+        };
+        if C::RAGGED {
+            let v = ragged_blocks(params, &work, blocks).v;
+            let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
+            let visible = |row| visible_of_row::<C>(params, &work, row);
+            return restore_ragged::<C::Element>(&queries, v, blocks, restored, visible);
+        }
         let keys = PartlyVisible {
             first: blocks.full.max(blocks.first) * C::K::ROWS,
             end: blocks.end * C::K::ROWS,
             v: key_rows(params.v, &params.v_strides, &work),
         };
-        let rows = (work.first_row, C::Q::ROWS, C::Q::WIDTH);
-        let threads = (thread_idx_x_again(), C::THREADS);
         let visible_end =
             |row| C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end;
-        restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, threads, visible_end);
+        restore::<C::Element>(&queries, keys, restored, visible_end);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::copy::TileCopy;
 use crate::config::Config;
-use crate::keys::KeyRows;
+use crate::keys::{KeyRows, RaggedKeys};
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
 use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
@@ -14,7 +14,7 @@ use crate::visible::KeyBlocks;
 use cuda_std::thread::sync_threads;
 
 /// The pipeline of a CTA, as each of its threads has it.
-pub struct Pipeline<C: Config> {
+pub struct Pipeline<'a, C: Config> {
     k: TileCopy<C::K>,
     v: TileCopy<C::V>,
     /// The stage that is written next, and the one that is read next.
@@ -23,6 +23,25 @@ pub struct Pipeline<C: Config> {
     first: u32,
     /// Whether non-finite elements of V are replaced by 0 in blocks that are seen only in part.
     scrub: bool,
+    /// What is copied, where the batch may be ragged.
+    ragged: Option<RaggedBlocks<'a>>,
+}
+
+/// The blocks of keys of a ragged batch that are still to be copied.
+#[derive(Clone, Copy)]
+pub struct RaggedBlocks<'a> {
+    /// Rows of K.
+    pub k: RaggedKeys<'a>,
+    /// Rows of V.
+    pub v: RaggedKeys<'a>,
+    /// Elements of a row of K, and of V.
+    pub widths: (u32, u32),
+    /// Keys of the sequence.
+    pub seqlen_k: u32,
+    /// All blocks.
+    pub blocks: KeyBlocks,
+    /// Past the step whose block is copied next.
+    pub step: u32,
 }
 
 /// The tiles of a block of keys.
@@ -43,14 +62,14 @@ impl<C: Config> Stage<C> {
     }
 }
 
-impl<C: Config> Pipeline<C> {
+impl<'a, C: Config> Pipeline<'a, C> {
     /// Nothing is on its way yet. Its stages start at `first_stage` in shared memory, and the first block at key `first_key`.
     #[inline(always)]
     pub fn new(
         (k, v): (KeyRows, KeyRows),
         first_key: u32,
         first_stage: u32,
-        thread: u32,
+        (thread, ragged): (u32, Option<RaggedBlocks<'a>>),
         scrub: bool,
     ) -> Self {
         Self {
@@ -60,6 +79,7 @@ impl<C: Config> Pipeline<C> {
             read: first_stage,
             first: first_stage,
             scrub,
+            ragged,
         }
     }
 
@@ -175,6 +195,7 @@ impl<C: Config> Pipeline<C> {
         // SAFETY: the caller's.
         unsafe {
             match valid_rows {
+                _ if C::RAGGED => self.copy_ragged(&stage),
                 Some(valid_rows) => {
                     self.k.copy_bounded(stage.k, valid_rows);
                     self.v.copy_bounded(stage.v, valid_rows);
@@ -186,6 +207,23 @@ impl<C: Config> Pipeline<C> {
             }
         }
         self.write = self.next(self.write);
+    }
+
+    /// As [`Self::copy_stage`], of a ragged batch.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_stage`].
+    #[inline(always)]
+    unsafe fn copy_ragged(&mut self, stage: &Stage<C>) {
+        let Some(ragged) = &mut self.ragged else { return };
+        ragged.step -= 1;
+        let first_key = ragged.blocks.block(ragged.step) * C::K::ROWS;
+        let rows = (first_key, ragged.seqlen_k.saturating_sub(first_key));
+        // SAFETY: the caller's.
+        unsafe {
+            self.k.copy_ragged(stage.k, &ragged.k, rows, ragged.widths.0);
+            self.v.copy_ragged(stage.v, &ragged.v, rows, ragged.widths.1);
+        }
     }
 
     /// Keeps what V holds at keys that only some rows see from reaching the others: see [`crate::math::scrub`].

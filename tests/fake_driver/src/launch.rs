@@ -180,6 +180,7 @@ impl Forward {
             seqlen_q: Divisor::new(seqlen_q),
             chunks: Divisor::new(self.variant.row.head_dim / 4),
             splits: split.splits.value,
+            sinks: 0,
         }
     }
 
@@ -212,6 +213,7 @@ impl Forward {
             Schedule::Grid => Ok(()),
             Schedule::Persistent => self.check_counter(),
             Schedule::Split => self.check_split(),
+            Schedule::Ragged => Err(refuse(entry, "nothing here computes ragged batches")),
         }
     }
 
@@ -231,7 +233,7 @@ impl Forward {
         let right = match row.schedule {
             Schedule::Grid => u64::from(self.ctas) == tiles,
             Schedule::Persistent => (1..=tiles).contains(&self.ctas.into()),
-            Schedule::Split => u64::from(self.ctas) == tiles * u64::from(params.split.splits.value),
+            Schedule::Split | Schedule::Ragged => u64::from(self.ctas) == tiles * u64::from(params.split.splits.value),
         };
         if !right {
             return Err(refuse(entry, &format!("a grid of {} for {tiles} tiles", self.ctas)));

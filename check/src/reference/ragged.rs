@@ -1,0 +1,302 @@
+//! Attention of ragged batches, row by row, from the definitions: which keys a query sees, what a score is, where a key lies. Slow, and
+//! with nothing in common with the kernels but the problem.
+
+use super::{Progress, Reference, row_start};
+use ferroflash::attention::{HostOperand, HostTensors};
+use ferroflash::problem::{
+    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, TensorRole,
+};
+use ferroflash::rounding::{narrow, widen};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A problem and its tensors.
+#[derive(Clone, Copy)]
+pub struct Ragged<'a> {
+    problem: &'a Problem,
+    tensors: &'a HostTensors<'a>,
+}
+
+/// One sequence of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Sequence {
+    batch: usize,
+    /// The batch entry of Q, and the first query's row.
+    q_at: (usize, usize),
+    seqlen_q: usize,
+    /// The first key's row in packed keys, or its entry in a block table.
+    k_start: usize,
+    seqlen_k: usize,
+}
+
+/// A query row: its sequence, head and number.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    sequence: Sequence,
+    head: usize,
+    query: usize,
+}
+
+/// What a row sees: keys, their scores in natural-log units, and the score of its sink.
+struct Seen {
+    keys: Vec<usize>,
+    scores: Vec<f64>,
+    sink: f64,
+}
+
+impl<'a> Ragged<'a> {
+    /// Of operands that [`HostTensors::check_operands`] takes.
+    pub fn new(problem: &'a Problem, tensors: &'a HostTensors<'a>) -> Ragged<'a> {
+        Ragged { problem, tensors }
+    }
+
+    /// O and LSE in float64; NaN in rows that belong to no sequence.
+    pub fn reference(&self, progress: Progress<'_>) -> Reference {
+        let (done, total) = (AtomicUsize::new(0), self.problem.lse_len());
+        let rows = self.each_row(|row| {
+            let Seen { keys, scores, sink } = self.seen(row, |score| score);
+            let most = base(scores.iter().copied().fold(sink, f64::max));
+            let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+            let sum = weights.iter().sum::<f64>() + (sink - most).exp();
+            let mut o = vec![0.0; self.problem.head_dim_v() as usize];
+            if sum != 0.0 {
+                for (&key, weight) in keys.iter().zip(&weights) {
+                    o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += weight / sum * v);
+                }
+            }
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
+        });
+        let (mut o, mut lse) = (vec![0.0; self.problem.o_len()], vec![f64::NAN; total]);
+        for index in 0..total {
+            let at = row_start(self.problem, TensorRole::O, super::row_coordinates(self.problem, index));
+            o[at..at + self.problem.head_dim_v() as usize].fill(f64::NAN);
+        }
+        for (row, (values, row_lse)) in rows {
+            let at = row_start(self.problem, TensorRole::O, self.o_at(row));
+            o[at..at + values.len()].copy_from_slice(&values);
+            lse[self.lse_index(row)] = row_lse;
+        }
+        Reference { o, lse }
+    }
+
+    /// O of a plain implementation that rounds S and P to the problem's dtype.
+    pub fn plain(&self) -> Vec<f32> {
+        let dtype = self.problem.dtype();
+        let rounded = |value: f64| widen(dtype, narrow(dtype, value));
+        let rows = self.each_row(|row| {
+            let Seen { keys, scores, sink } = self.seen(row, rounded);
+            let most = base(scores.iter().copied().fold(sink, f64::max)) as f32;
+            let weights: Vec<f32> = scores.iter().map(|&score| (score as f32 - most).exp()).collect();
+            let sum = weights.iter().sum::<f32>() + (sink as f32 - most).exp();
+            let mut o = vec![0.0_f32; self.problem.head_dim_v() as usize];
+            if sum != 0.0 {
+                for (&key, weight) in keys.iter().zip(&weights) {
+                    let p = rounded((weight / sum).into()) as f32;
+                    o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
+                }
+            }
+            o.into_iter().map(|o| rounded(o.into()) as f32).collect::<Vec<f32>>()
+        });
+        let mut o = vec![0.0; self.problem.o_len()];
+        for (row, values) in rows {
+            let at = row_start(self.problem, TensorRole::O, self.o_at(row));
+            o[at..at + values.len()].copy_from_slice(&values);
+        }
+        o
+    }
+
+    /// By how much each LSE may be off: the bound of [`crate::tolerance`] for products that accumulate in float32, and the rounding of what
+    /// the score's function adds.
+    pub fn lse_allowed(&self, lse: &[f64]) -> Vec<f64> {
+        let float = f64::exp2(-22.0);
+        let steps = f64::from(self.problem.sizes().head_dim) / 16.0;
+        let rows = self.each_row(|row| {
+            let q_norm = norm(&self.query(row));
+            let k_norm = (0..row.sequence.seqlen_k)
+                .map(|key| norm(&self.key(row, key).collect::<Vec<_>>()))
+                .filter(|norm| norm.is_finite())
+                .fold(0.0, f64::max);
+            let score = f64::from(self.problem.scale()) * q_norm * k_norm * (steps + 4.0) * float;
+            let added = (0..row.sequence.seqlen_k)
+                .map(|key| match self.problem.score() {
+                    Score::Plain => 0.0,
+                    Score::Softcap(cap) => f64::from(cap),
+                    Score::Alibi { .. } => self.given(row, key) * self.distance(row, key).abs(),
+                    Score::Bias(_) => self.given(row, key).abs(),
+                })
+                .filter(|added| added.is_finite())
+                .fold(0.0, f64::max);
+            score + (4.0 + (row.sequence.seqlen_k as f64).sqrt() + 8.0 * added) * float
+        });
+        let mut allowed = vec![0.0; lse.len()];
+        for (row, bound) in rows {
+            let at = self.lse_index(row);
+            allowed[at] = bound + if lse[at].is_finite() { lse[at].abs() * float } else { 0.0 };
+        }
+        allowed
+    }
+
+    /// What a function gives for each row of every sequence.
+    fn each_row<T: Send>(&self, of: impl Fn(Row) -> T + Sync) -> Vec<(Row, T)> {
+        let heads = self.problem.sizes().heads_q as usize;
+        let rows: Vec<Row> = (0..self.problem.sizes().batch as usize)
+            .map(|batch| self.sequence(batch))
+            .flat_map(|sequence| {
+                (0..heads).flat_map(move |head| (0..sequence.seqlen_q).map(move |query| Row { sequence, head, query }))
+            })
+            .collect();
+        rows.into_par_iter().map(|row| (row, of(row))).collect()
+    }
+
+    fn sequence(&self, batch: usize) -> Sequence {
+        let sizes = self.problem.sizes();
+        let starts = |operand| {
+            let starts = self.tensors.starts(operand).expect("the problem's operands are given");
+            (starts[batch] as usize, (starts[batch + 1] - starts[batch]) as usize)
+        };
+        let (q_at, seqlen_q) = match self.problem.queries() {
+            QuerySequences::Batch => ((batch, 0), sizes.seqlen_q as usize),
+            QuerySequences::Packed { .. } => {
+                let (start, length) = starts(Operand::CuSeqlensQ);
+                ((0, start), length)
+            }
+        };
+        let most = super::keys(self.problem, self.tensors.seqlens_k, batch);
+        let (k_start, seqlen_k) = match self.problem.keys() {
+            KeySequences::Batch => (0, most),
+            KeySequences::Packed { .. } => {
+                let (start, length) = starts(Operand::CuSeqlensK);
+                (start, length.min(most))
+            }
+            KeySequences::Paged(pages) => match pages.table {
+                BlockTable::Rows { entries } => (batch * entries as usize, most),
+                BlockTable::Csr { .. } => {
+                    let (start, length) = starts(Operand::PageIndptr);
+                    (start, most.min(length * pages.page as usize))
+                }
+            },
+        };
+        Sequence { batch, q_at, seqlen_q, k_start, seqlen_k }
+    }
+
+    /// The row of K or V that holds a key; `None` for one in a hole.
+    fn key_at(&self, row: Row, key: usize) -> Option<[usize; 3]> {
+        let head = row.head / self.problem.group() as usize;
+        let Sequence { batch, k_start, .. } = row.sequence;
+        match self.problem.keys() {
+            KeySequences::Batch => Some([batch, head, key]),
+            KeySequences::Packed { .. } => Some([0, head, k_start + key]),
+            KeySequences::Paged(pages) => {
+                let Some(HostOperand::I32(table)) = self.tensors.operand(Operand::BlockTable) else {
+                    unreachable!("a paged problem has a block table")
+                };
+                let page = pages.page as usize;
+                let number = usize::try_from(table[k_start + key / page]).ok()?;
+                Some([number, head, key % page])
+            }
+        }
+    }
+
+    fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> impl Iterator<Item = f64> + use<'a> {
+        let data = match role {
+            TensorRole::Q => self.tensors.q,
+            TensorRole::K => self.tensors.k,
+            TensorRole::V | TensorRole::O => self.tensors.v,
+        };
+        let (problem, width) = (self.problem, self.problem.extent(role).width as usize);
+        let start = at.map(|at| row_start(problem, role, at));
+        (0..width).map(move |d| start.map_or(0.0, |start| widen(problem.dtype(), data[start + d])))
+    }
+
+    fn query(&self, row: Row) -> Vec<f64> {
+        self.elements(TensorRole::Q, Some(self.o_at(row))).collect()
+    }
+
+    fn key(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'a> {
+        self.elements(TensorRole::K, self.key_at(row, key))
+    }
+
+    fn value(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'a> {
+        self.elements(TensorRole::V, self.key_at(row, key))
+    }
+
+    /// Where a row lies in Q and O.
+    fn o_at(&self, row: Row) -> [usize; 3] {
+        let (batch, first) = row.sequence.q_at;
+        [batch, row.head, first + row.query]
+    }
+
+    fn lse_index(&self, row: Row) -> usize {
+        let Extent { heads, rows, .. } = self.problem.extent(TensorRole::Q);
+        let [batch, head, query] = self.o_at(row);
+        (batch * heads as usize + head) * rows as usize + query
+    }
+
+    /// How far a key is from the query's own, which is as far from the last key as the query is from the last query.
+    fn distance(&self, row: Row, key: usize) -> f64 {
+        let Sequence { seqlen_q, seqlen_k, .. } = row.sequence;
+        (row.query + seqlen_k) as f64 - seqlen_q as f64 - key as f64
+    }
+
+    /// Whether a row sees a key.
+    fn sees(&self, row: Row, key: usize) -> bool {
+        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, .. } = self.problem.mask();
+        let distance = self.distance(row, key);
+        let not_after = window_right.is_none_or(|right| -distance <= f64::from(right));
+        let not_before = window_left.is_none_or(|left| distance <= f64::from(left));
+        let own = distance + key as f64;
+        let (same_chunk, chunk_is_later) = chunk.map_or((true, false), |chunk| {
+            let number = |key: f64| (key / f64::from(chunk)).floor();
+            (number(own) == number(key as f64), number(own) < number(key as f64))
+        });
+        let within = not_before && not_after && same_chunk || key < prefix as usize;
+        let (mut is_seen, mut is_after) = (within, !(not_after && !chunk_is_later) && key >= prefix as usize);
+        if intervals {
+            let [batch, _, query] = self.o_at(row);
+            let rows = self.problem.extent(TensorRole::Q).rows as usize;
+            let given = self.tensors.starts(Operand::Intervals).expect("the problem's operands are given");
+            let [begin, end] = [0, 1].map(|i| given[(batch * rows + query) * 2 + i] as usize);
+            is_seen &= (begin..end).contains(&key);
+            is_after |= key >= end;
+        }
+        is_seen || key < sink_tokens as usize && !is_after
+    }
+
+    /// A slope or an element of the bias.
+    fn given(&self, row: Row, key: usize) -> f64 {
+        let strides = self.problem.score_strides().map(|stride| stride as usize);
+        let at = row.sequence.batch * strides[0] + row.head * strides[1] + row.query * strides[2];
+        match (self.tensors.operand(Operand::Slopes), self.tensors.operand(Operand::Bias)) {
+            (Some(HostOperand::F32(slopes)), _) => slopes[at].into(),
+            (_, Some(HostOperand::Bits(bias))) => widen(self.problem.dtype(), bias[at + key]),
+            _ => 0.0,
+        }
+    }
+
+    /// What a row sees; `rounded` is applied to each score.
+    fn seen(&self, row: Row, rounded: impl Fn(f64) -> f64) -> Seen {
+        let q = self.query(row);
+        let keys: Vec<usize> = (0..row.sequence.seqlen_k).filter(|&key| self.sees(row, key)).collect();
+        let score = |&key: &usize| {
+            let product: f64 = q.iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
+            let scaled = f64::from(self.problem.scale()) * product;
+            rounded(self.problem.score().of(scaled, self.distance(row, key), self.given(row, key)))
+        };
+        let scores = keys.iter().map(score).collect();
+        let sink = match self.tensors.operand(Operand::Sinks) {
+            Some(HostOperand::F32(sinks)) => sinks[row.head].into(),
+            _ => f64::NEG_INFINITY,
+        };
+        Seen { keys, scores, sink }
+    }
+}
+
+fn norm(row: &[f64]) -> f64 {
+    row.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// What scores are taken relative to: the greatest, or 0 where all are −∞, as −∞ − −∞ would be NaN.
+fn base(most: f64) -> f64 {
+    if most == f64::NEG_INFINITY { 0.0 } else { most }
+}

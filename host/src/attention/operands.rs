@@ -1,0 +1,87 @@
+//! The addresses of a call, checked, and operands of host tensors, copied to the device.
+
+use super::tensors::{DeviceTensors, HostOperand, HostTensors, check_given};
+use crate::device::{Buffer, Device};
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::problem::{ALIGNMENT_BYTES, KeySequences, Operand, Problem, TensorRole};
+use std::sync::Arc;
+
+/// Refuses addresses that are not aligned, and operands that the problem does not take.
+pub(super) fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
+    for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
+        check_address(tensor, address, ALIGNMENT_BYTES)?;
+    }
+    check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
+    check_address("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
+    let problem = plan.problem();
+    for operand in Operand::ALL {
+        // An address of 0 is none.
+        let given = tensors.operands[operand as usize].filter(|&address| address != 0);
+        if let Some(address) = check_given(operand, problem.operand_len(operand), given)? {
+            check_address(operand.name(), address, operand.element_bytes().into())?;
+        }
+    }
+    if let KeySequences::Paged(_) = problem.keys() {
+        check_apart(problem, tensors)?;
+    }
+    let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
+        (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
+        (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
+        _ => return Ok(()),
+    };
+    Err(Error::Lengths { reason })
+}
+
+/// Refuses an output that lies in the pool of pages.
+fn check_apart(problem: &Problem, tensors: &DeviceTensors) -> Result<(), Error> {
+    let range = |role, address: u64| {
+        address..address.saturating_add(problem.len(role) as u64 * u64::from(problem.dtype().bytes()))
+    };
+    let o = range(TensorRole::O, tensors.o);
+    for (role, address) in [(TensorRole::K, tensors.k), (TensorRole::V, tensors.v)] {
+        let pages = range(role, address);
+        if o.start < pages.end && pages.start < o.end {
+            return Err(Error::Operand { operand: role.name(), reason: "its pages overlap O" });
+        }
+    }
+    Ok(())
+}
+
+/// Operands of a call from host tensors, on the device.
+pub(super) struct HostOperands(Vec<(Operand, Buffer<dyn Device>)>);
+
+impl HostOperands {
+    pub(super) fn new(device: &Arc<dyn Device>, tensors: &HostTensors<'_>) -> Result<HostOperands, Error> {
+        let given = Operand::ALL.into_iter().filter_map(|operand| Some((operand, tensors.operand(operand)?)));
+        let copied = given.map(|(operand, values)| {
+            let buffer = match values {
+                HostOperand::U32(values) => Buffer::from_elements(device, values)?,
+                // The same bits.
+                HostOperand::I32(values) => {
+                    let values: Vec<u32> = values.iter().map(|&value| value.cast_unsigned()).collect();
+                    Buffer::from_elements(device, &values)?
+                }
+                HostOperand::F32(values) => Buffer::from_elements(device, values)?,
+                HostOperand::Bits(values) => Buffer::from_elements(device, values)?,
+            };
+            Ok((operand, buffer))
+        });
+        Ok(HostOperands(copied.collect::<Result<_, Error>>()?))
+    }
+
+    /// Tensors with these operands.
+    pub(super) fn at(&self, tensors: DeviceTensors) -> DeviceTensors {
+        let with = |tensors: DeviceTensors, (operand, buffer): &(Operand, Buffer<dyn Device>)| {
+            tensors.with_operand(*operand, buffer.address())
+        };
+        self.0.iter().fold(tensors, with)
+    }
+}
+
+fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
+    if !address.is_multiple_of(required) {
+        return Err(Error::Misaligned { tensor, what: "address", value: address.into(), required });
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! What kernels of [`kernels_gpu::row::Schedule::Ragged`] are told.
+
+use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
+use kernels_gpu::divisor::Divisor;
+use kernels_gpu::geometry;
+use kernels_gpu::params::{RaggedParams, ScoreParams};
+use kernels_gpu::row::Row;
+
+/// A problem's parameters but for addresses.
+pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
+    let Mask { window_left, window_right, chunk, prefix, sink_tokens, .. } = problem.mask();
+    let side = |side: Option<u32>| side.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(i32::MAX);
+    let [batch_stride, head_stride, row_stride] = problem.score_strides();
+    let bytes = i64::from(problem.score_element_bytes());
+    let (page, pages, table_stride) = match problem.keys() {
+        KeySequences::Paged(pages) => {
+            let (BlockTable::Rows { entries } | BlockTable::Csr { entries }) = pages.table;
+            (pages.page, pages.pages, entries)
+        }
+        KeySequences::Batch | KeySequences::Packed { .. } => (1, 0, 0),
+    };
+    RaggedParams {
+        score: ScoreParams {
+            batch_stride: batch_stride * bytes,
+            head_stride: head_stride * bytes,
+            row_stride: row_stride * bytes,
+            factor: problem.score().factors(problem.scale()).1,
+            ..ScoreParams::default()
+        },
+        page: Divisor::new(page),
+        block_rows: Divisor::new(geometry::rows_of_block(row, problem.group()).max(1)),
+        chunks_v: Divisor::new(problem.head_dim_v() / 4),
+        chunk: chunk.unwrap_or(0),
+        chunk_divisor: Divisor::new(chunk.unwrap_or(1).min(1 << 31)),
+        table_stride,
+        pages,
+        total_k: problem.extent(TensorRole::K).rows,
+        window_left: side(window_left),
+        window_right: side(window_right),
+        prefix,
+        sink_tokens,
+        width_qk: problem.sizes().head_dim,
+        width_v: problem.head_dim_v(),
+        ..RaggedParams::default()
+    }
+}
+
+/// The same with the addresses of a launch.
+pub(super) fn at(params: RaggedParams, operands: &[u64; Operand::ALL.len()]) -> RaggedParams {
+    let at = |operand: Operand| operands[operand as usize];
+    // A score has one of them.
+    let address = at(Operand::Slopes) | at(Operand::Bias);
+    RaggedParams {
+        cu_seqlens_q: at(Operand::CuSeqlensQ),
+        cu_seqlens_k: at(Operand::CuSeqlensK),
+        block_table: at(Operand::BlockTable),
+        page_indptr: at(Operand::PageIndptr),
+        intervals: at(Operand::Intervals),
+        sinks: at(Operand::Sinks),
+        score: ScoreParams { address, ..params.score },
+        ..params
+    }
+}

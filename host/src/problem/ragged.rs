@@ -1,0 +1,294 @@
+//! Ragged batches: sequences packed one after the other or in pages, scores with a function, and what a call gives beside Q, K and V.
+
+use super::{Problem, TensorRole, check_rows};
+use crate::error::Error;
+use kernels_gpu::row::ScoreKind;
+use std::hash::{Hash, Hasher};
+
+/// How sequences lie in Q and O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QuerySequences {
+    /// A batch entry each.
+    #[default]
+    Batch,
+    /// One after the other in one row of `total` queries.
+    Packed {
+        /// Queries of all sequences, and of what lies behind the last.
+        total: u32,
+    },
+}
+
+/// How sequences lie in K and V.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KeySequences {
+    /// A batch entry each.
+    #[default]
+    Batch,
+    /// One after the other in one row of `total` keys.
+    Packed {
+        /// Keys of all sequences, and of what lies behind the last.
+        total: u32,
+    },
+    /// In pages.
+    Paged(Pages),
+}
+
+/// A pool of pages of K and V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pages {
+    /// Keys of a page.
+    pub page: u32,
+    /// Pages of the pool.
+    pub pages: u32,
+    /// Where it is written which pages a sequence has.
+    pub table: BlockTable,
+}
+
+/// The block table: the number of each page of a sequence, in the order of its keys. A page below 0 inside a sequence's length is a hole,
+/// whose keys and values are zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockTable {
+    /// `[batch, entries]`; entries past a sequence's length are not read.
+    Rows {
+        /// Entries of a sequence.
+        entries: u32,
+    },
+    /// `[entries]`, sequence after sequence, and [`Operand::PageIndptr`] says where each starts.
+    Csr {
+        /// Entries of all sequences.
+        entries: u32,
+    },
+}
+
+/// What touches every score between scale · Q·Kᵀ and the mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Score {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// cap · tanh(score / cap).
+    Softcap(f32),
+    /// score − slope · |own key − key|, with [`Operand::Slopes`] of each query head, or of each query head of each batch entry.
+    Alibi {
+        /// Whether every batch entry has slopes of its own.
+        per_batch: bool,
+    },
+    /// score + bias, with [`Operand::Bias`]. −∞ leaves a key no weight; unlike one that the mask hides, its NaN in V reaches the row.
+    Bias(BiasShape),
+}
+
+/// Which dimensions a bias tensor `[batch, heads_q, seqlen_q, seqlen_k]` has; it is the same along the others, which it has with size 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BiasShape {
+    /// Whether batch entries have their own.
+    pub batch: bool,
+    /// Whether query heads have their own.
+    pub heads: bool,
+    /// Whether queries have their own.
+    pub queries: bool,
+}
+
+/// What a call gives beside Q, K and V and the keys of each sequence, as the problem says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operand {
+    /// The first row of each sequence in packed queries, u32 `[batch + 1]`: ascending from 0.
+    CuSeqlensQ,
+    /// The first row of each sequence in packed keys, u32 `[batch + 1]`: ascending from 0.
+    CuSeqlensK,
+    /// The pages of each sequence, i32: [`BlockTable`].
+    BlockTable,
+    /// The first entry of each sequence in the block table, u32 `[batch + 1]`: ascending from 0.
+    PageIndptr,
+    /// The first key of each query and the one past its last, u32 `[batch, seqlen_q, 2]`, or `[total, 2]`.
+    Intervals,
+    /// The score of each query head's sink, float32 `[heads_q]`: after the scale, in natural-log units; −∞ for none.
+    Sinks,
+    /// ALiBi's slopes, float32 `[heads_q]` or `[batch, heads_q]`.
+    Slopes,
+    /// The bias in the problem's dtype, contiguous.
+    Bias,
+}
+
+impl Operand {
+    /// All of them.
+    pub const ALL: [Operand; 8] = [
+        Operand::CuSeqlensQ,
+        Operand::CuSeqlensK,
+        Operand::BlockTable,
+        Operand::PageIndptr,
+        Operand::Intervals,
+        Operand::Sinks,
+        Operand::Slopes,
+        Operand::Bias,
+    ];
+
+    /// The name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operand::CuSeqlensQ => "cu_seqlens_q",
+            Operand::CuSeqlensK => "cu_seqlens_k",
+            Operand::BlockTable => "block_table",
+            Operand::PageIndptr => "page_indptr",
+            Operand::Intervals => "intervals",
+            Operand::Sinks => "sinks",
+            Operand::Slopes => "slopes",
+            Operand::Bias => "bias",
+        }
+    }
+
+    /// Bytes of an element.
+    pub const fn element_bytes(self) -> u32 {
+        match self {
+            Operand::Bias => 2,
+            _ => 4,
+        }
+    }
+}
+
+impl Pages {
+    pub(super) fn check(&self, seqlen_k: u32) -> Result<(), Error> {
+        check_rows("K", "page", self.page)?;
+        check_rows("K", "pages", self.pages)?;
+        let (BlockTable::Rows { entries } | BlockTable::Csr { entries }) = self.table;
+        check_rows("block_table", "entries", entries)?;
+        if u64::from(entries) * u64::from(self.page) < seqlen_k.into() {
+            return Err(Error::Pages { page: self.page, entries, seqlen_k });
+        }
+        Ok(())
+    }
+}
+
+impl Score {
+    /// What kernels that compute it are compiled for.
+    pub fn kind(&self) -> ScoreKind {
+        match self {
+            Score::Plain => ScoreKind::Plain,
+            Score::Softcap(_) => ScoreKind::Softcap,
+            Score::Alibi { .. } => ScoreKind::Alibi,
+            Score::Bias(_) => ScoreKind::Bias,
+        }
+    }
+
+    /// The score of a query and a key from scale · Q·Kᵀ; `distance` is how far the key is from the query's own, and `given` the slope or the
+    /// bias.
+    pub fn of(&self, scaled: f64, distance: f64, given: f64) -> f64 {
+        match *self {
+            Score::Plain => scaled,
+            Score::Softcap(cap) => f64::from(cap) * (scaled / f64::from(cap)).tanh(),
+            Score::Alibi { .. } => scaled - given * distance.abs(),
+            Score::Bias(_) => scaled + given,
+        }
+    }
+
+    pub(super) fn check(&self, scale: f32) -> Result<(), Error> {
+        match *self {
+            Score::Softcap(cap) if !(cap > 0.0 && cap.is_finite() && (scale / cap).is_normal()) => {
+                Err(Error::InvalidScale { scale: cap })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What softmax's scores are multiplied with, times log2(e), and what Q·Kᵀ, slopes or biases are multiplied with before: the kernel's
+    /// scores are in a unit that makes the one multiplication of its exponential do.
+    pub(crate) fn factors(&self, scale: f32) -> (f32, f32) {
+        let (scale, log2e) = (f64::from(scale), std::f64::consts::LOG2_E);
+        let factors = match *self {
+            Score::Plain => (scale * log2e, 0.0),
+            Score::Softcap(cap) => (f64::from(cap) * log2e, 2.0 * log2e * scale / f64::from(cap)),
+            Score::Alibi { .. } | Score::Bias(_) => (scale * log2e, 1.0 / scale),
+        };
+        (factors.0 as f32, factors.1 as f32)
+    }
+}
+
+impl Eq for Score {}
+
+impl Hash for Score {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+        match self {
+            Score::Plain => {}
+            Score::Softcap(cap) => cap.to_bits().hash(state),
+            Score::Alibi { per_batch } => per_batch.hash(state),
+            Score::Bias(shape) => shape.hash(state),
+        }
+    }
+}
+
+impl Problem {
+    /// The elements that an operand has in a call of this problem; `None` where the problem has no such operand.
+    pub fn operand_len(&self, operand: Operand) -> Option<usize> {
+        let [batch, heads] = [self.sizes.batch, self.sizes.heads_q].map(|n| n as usize);
+        let queries = self.extent(TensorRole::Q);
+        let starts = Some(batch + 1);
+        match (operand, self.queries, self.keys, self.score) {
+            (Operand::CuSeqlensQ, QuerySequences::Packed { .. }, ..) => starts,
+            (Operand::CuSeqlensK, _, KeySequences::Packed { .. }, _) => starts,
+            (Operand::BlockTable, _, KeySequences::Paged(pages), _) => Some(match pages.table {
+                BlockTable::Rows { entries } => batch * entries as usize,
+                BlockTable::Csr { entries } => entries as usize,
+            }),
+            (Operand::PageIndptr, _, KeySequences::Paged(Pages { table: BlockTable::Csr { .. }, .. }), _) => starts,
+            (Operand::Intervals, ..) if self.mask.intervals => {
+                Some(queries.batch as usize * queries.rows as usize * 2)
+            }
+            (Operand::Sinks, ..) if self.has_sinks => Some(heads),
+            (Operand::Slopes, .., Score::Alibi { per_batch }) => Some(if per_batch { batch * heads } else { heads }),
+            (Operand::Bias, .., Score::Bias(shape)) => {
+                let [batch, heads, rows] = self.bias_sizes(shape);
+                Some(batch * heads * rows * self.sizes.seqlen_k as usize)
+            }
+            _ => None,
+        }
+    }
+
+    /// The least and the greatest value of an operand's elements, whether they ascend from 0, and what they must be, in words.
+    pub(crate) fn operand_bounds(&self, operand: Operand) -> Option<(i64, i64, bool, &'static str)> {
+        let rows = |role| i64::from(self.extent(role).rows);
+        let starts = "starts ascend from 0, and the last is at most the rows of the tensor";
+        match (operand, self.keys) {
+            (Operand::CuSeqlensQ, _) => Some((0, rows(TensorRole::Q), true, starts)),
+            (Operand::CuSeqlensK, _) => Some((0, rows(TensorRole::K), true, starts)),
+            (Operand::PageIndptr, KeySequences::Paged(Pages { table: BlockTable::Csr { entries }, .. })) => {
+                let reason = "starts ascend from 0, and the last is at most the entries of the block table";
+                Some((0, entries.into(), true, reason))
+            }
+            (Operand::BlockTable, KeySequences::Paged(pages)) => {
+                let reason = "it is below the number of pages, or negative for a hole";
+                Some((i32::MIN.into(), i64::from(pages.pages) - 1, false, reason))
+            }
+            _ => None,
+        }
+    }
+
+    /// The sizes of a bias' outer dimensions.
+    fn bias_sizes(&self, shape: BiasShape) -> [usize; 3] {
+        let sizes = &self.sizes;
+        let of = |has: bool, size: u32| if has { size as usize } else { 1 };
+        [of(shape.batch, sizes.batch), of(shape.heads, sizes.heads_q), of(shape.queries, sizes.seqlen_q)]
+    }
+
+    /// Bytes of an element of the slopes or of the bias.
+    pub(crate) fn score_element_bytes(&self) -> u32 {
+        match self.score {
+            Score::Alibi { .. } => Operand::Slopes.element_bytes(),
+            _ => Operand::Bias.element_bytes(),
+        }
+    }
+
+    /// Elements from one batch entry, head and query of the bias to the next; of the slopes the first two, and no third.
+    pub fn score_strides(&self) -> [i64; 3] {
+        let sizes = &self.sizes;
+        match self.score {
+            Score::Alibi { per_batch } => [if per_batch { sizes.heads_q.into() } else { 0 }, 1, 0],
+            Score::Bias(shape) => {
+                let [_, heads, rows] = self.bias_sizes(shape).map(|n| n as i64);
+                let row = i64::from(sizes.seqlen_k);
+                let of = |has: bool, stride: i64| if has { stride } else { 0 };
+                [of(shape.batch, heads * rows * row), of(shape.heads, rows * row), of(shape.queries, row)]
+            }
+            Score::Plain | Score::Softcap(_) => [0; 3],
+        }
+    }
+}
