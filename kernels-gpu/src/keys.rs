@@ -1,10 +1,10 @@
 //! Where the rows of K and V lie in global memory.
 
 #[cfg(target_arch = "nvptx64")]
-use crate::params::RaggedParams;
+use crate::params::{ForwardParams, RaggedParams};
 use crate::params::Strides;
 #[cfg(target_arch = "nvptx64")]
-use crate::ptx::memory::{ld_global_b32, to_global};
+use crate::ptx::memory::{ld_global_b32_if, to_global};
 #[cfg(target_arch = "nvptx64")]
 use crate::sequence::between;
 
@@ -52,36 +52,24 @@ impl KeyRows {
     }
 }
 
-/// The rows of one KV head of K or V of a ragged batch: contiguous from the sequence's first key on, or in pages.
+/// Which pages hold the keys of a sequence.
 #[cfg(target_arch = "nvptx64")]
 #[derive(Clone, Copy, Debug)]
-pub struct RaggedKeys<'a> {
+pub struct PageTable<'a> {
     params: &'a RaggedParams,
-    rows: KeyRows,
-    /// Bytes from one page to the next.
-    page_stride: i64,
     /// The global address of the sequence's first entry in the block table, and entries from there on.
-    table: u64,
+    start: u64,
     entries: u32,
 }
 
 #[cfg(target_arch = "nvptx64")]
-impl<'a> RaggedKeys<'a> {
-    /// Those of the tensor at the global address `base`, for a sequence whose first key is row `k_start` of packed K and V.
+impl<'a> PageTable<'a> {
+    /// That of a batch entry.
     ///
     /// # Safety
     /// As for [`crate::sequence::Sequence::of_ragged`].
     #[inline(always)]
-    pub unsafe fn new(
-        params: &'a RaggedParams,
-        base: u64,
-        strides: &Strides,
-        (batch, head_kv, k_start): (u32, u32, u32),
-    ) -> Self {
-        if params.block_table == 0 {
-            let rows = KeyRows::new(base, strides, batch, head_kv).from(k_start);
-            return Self { params, rows, page_stride: 0, table: 0, entries: 0 };
-        }
+    pub unsafe fn new(params: &'a RaggedParams, batch: u32) -> Self {
         let (first, entries) = match params.page_indptr {
             0 => (u64::from(batch) * u64::from(params.table_stride), params.table_stride),
             starts => {
@@ -90,27 +78,69 @@ impl<'a> RaggedKeys<'a> {
                 (u64::from(first), entries)
             }
         };
-        let table = to_global(params.block_table) + first * 4;
-        Self { params, rows: KeyRows::new(base, strides, 0, head_kv), page_stride: strides.batch, table, entries }
+        Self { params, start: to_global(params.block_table) + first * 4, entries }
     }
 
-    /// The global address of a key's row, unless it lies in a page that is not there: such a key is all zeros.
+    /// The page of a key, and the key's row in it; a page past the last where it is not there.
+    ///
+    /// # Safety
+    /// The key is one of the sequence's, and there is a block table.
+    #[inline(always)]
+    pub unsafe fn page(&self, key: u32) -> (u32, u32) {
+        let (entry, within) = self.params.page.divide(key);
+        let pages = self.params.pages;
+        // SAFETY: an entry of the sequence; a negative number is past the last page, too.
+        let page = unsafe { ld_global_b32_if(entry < self.entries, self.start + u64::from(entry) * 4, pages) };
+        (page.min(pages), within)
+    }
+}
+
+/// The rows of one KV head of K and V of a ragged batch: contiguous from the sequence's first key on, or in pages.
+#[cfg(target_arch = "nvptx64")]
+#[derive(Clone, Copy, Debug)]
+pub struct RaggedKeys<'a> {
+    table: PageTable<'a>,
+    /// K's and V's.
+    rows: [KeyRows; 2],
+    /// Bytes from one page to the next.
+    page_strides: [i64; 2],
+}
+
+#[cfg(target_arch = "nvptx64")]
+impl<'a> RaggedKeys<'a> {
+    /// Those of a launch, for a sequence whose first key is row `k_start` of packed K and V.
+    ///
+    /// # Safety
+    /// As for [`crate::sequence::Sequence::of_ragged`].
+    #[inline(always)]
+    pub unsafe fn new(params: &'a ForwardParams, (batch, head_kv, k_start): (u32, u32, u32)) -> Self {
+        let ragged = &params.ragged;
+        // Pages are what the strides call batch entries.
+        let batch_of_rows = if ragged.block_table == 0 { batch } else { 0 };
+        let rows = |base, strides| KeyRows::new(to_global(base), strides, batch_of_rows, head_kv).from(k_start);
+        Self {
+            // SAFETY: the caller's.
+            table: unsafe { PageTable::new(ragged, batch) },
+            rows: [rows(params.k, &params.k_strides), rows(params.v, &params.v_strides)],
+            page_strides: [params.k_strides.batch, params.v_strides.batch],
+        }
+    }
+
+    /// The global addresses of a key's row of K and of V, unless it lies in a page that is not there: such a key is all zeros.
     ///
     /// # Safety
     /// The key is one of the sequence's.
     #[inline(always)]
-    pub unsafe fn row(&self, key: u32) -> Option<u64> {
-        if self.table == 0 {
-            return Some(self.rows.address(key, 0));
+    pub unsafe fn row(&self, key: u32) -> Option<[u64; 2]> {
+        let [k, v] = &self.rows;
+        if self.table.params.block_table == 0 {
+            return Some([k.address(key, 0), v.address(key, 0)]);
         }
-        let (entry, within) = self.params.page.divide(key);
-        if entry >= self.entries {
-            return None;
-        }
-        // SAFETY: an entry of the sequence.
-        let page = unsafe { ld_global_b32(self.table + u64::from(entry) * 4) };
-        // A negative number is past the last page, too.
-        let address = self.rows.address(within, 0).wrapping_add_signed(i64::from(page) * self.page_stride);
-        (page < self.params.pages).then_some(address)
+        // SAFETY: the caller's.
+        let (page, within) = unsafe { self.table.page(key) };
+        let [k_page, v_page] = self.page_strides.map(|stride| i64::from(page) * stride);
+        let rows =
+            [k.address(within, 0).wrapping_add_signed(k_page), v.address(within, 0).wrapping_add_signed(v_page)];
+        (page < self.table.params.pages).then_some(rows)
     }
 }

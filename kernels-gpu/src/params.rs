@@ -138,6 +138,8 @@ pub struct RaggedParams {
     pub table_stride: u32,
     /// Pages of K and of V.
     pub pages: u32,
+    /// Keys of a box of a bulk copy, which never crosses the end of a page or of a block.
+    pub box_rows: u32,
     /// Rows of packed K and V.
     pub total_k: u32,
     /// Keys before a query's own that it sees; i32::MAX for all.
@@ -152,6 +154,8 @@ pub struct RaggedParams {
     pub width_qk: u32,
     /// Elements of a value vector, as `width_qk`.
     pub width_v: u32,
+    /// Keeps the block a multiple of 8 bytes without hidden padding.
+    pub reserved: u32,
 }
 
 /// What scores read.
@@ -190,6 +194,7 @@ impl Default for RaggedParams {
             chunk_divisor: Divisor::default(),
             table_stride: 0,
             pages: 0,
+            box_rows: 0,
             total_k: 0,
             window_left: i32::MAX,
             window_right: i32::MAX,
@@ -197,6 +202,7 @@ impl Default for RaggedParams {
             sink_tokens: 0,
             width_qk: 0,
             width_v: 0,
+            reserved: 0,
         }
     }
 }
@@ -330,9 +336,9 @@ impl RaggedParams {
         bytes.divisors([self.page, self.block_rows, self.chunks_v]);
         bytes.u32s([self.chunk]);
         bytes.divisors([self.chunk_divisor]);
-        bytes.u32s([self.table_stride, self.pages, self.total_k]);
+        bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
-        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v]);
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::params::ForwardParams;
 use crate::ptx::math::{ex2, fma, rcp};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, to_global};
 use crate::row::ScoreKind;
+use crate::tile::warp_tile::{Tiles, WarpTile};
 use core::marker::PhantomData;
 
 /// The score of a [`ScoreKind`], by its number, in kernels of an element type.
@@ -198,5 +199,24 @@ impl<E: Element> Score for Bias<E> {
         // SAFETY: an element of the bias.
         let bias = unsafe { ld_global_b16(row + u64::from(key) * 2) };
         fma(E::widen(bias), self.factor, qk)
+    }
+}
+
+/// Turns products into scores, in a fragment whose columns start at `first_key`; `rows` is what the score keeps of the lane's rows.
+#[inline(always)]
+pub fn score_all<W: WarpTile, S: Score>(
+    score: S,
+    s: &mut W::S<[f32; 4]>,
+    rows: &W::Rows<S::Row>,
+    first_key: u32,
+    lane: u32,
+) {
+    let lane_key = first_key + lane % 4 * 2;
+    for m in 0..W::M {
+        for (n, tile) in (0..).zip(s.row_mut(m)) {
+            for (i, s) in tile.iter_mut().enumerate() {
+                *s = score.score(*s, rows.row(m)[i / 2], lane_key + n * 8 + i as u32 % 2);
+            }
+        }
     }
 }

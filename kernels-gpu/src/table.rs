@@ -9,7 +9,7 @@ macro_rules! for_each_forward_kernel {
     ($callback:ident) => {
         $callback! {
             // The rows that measured best for some length and mask on an H200, one block a head_dim.
-            // entry = its name in the PTX            dtype   d    m    n  w  s  acc min_ctas warp_rows schedule
+            // entry = its name in the PTX            dtype   d    m    n  w  s  acc min_ctas warp_rows schedule score
             fwd_f16_d32_m32n128_w4s2c1             => { F16,   32,  32, 128, 4, 2, F32, 1, 16, Grid };
             fwd_bf16_d32_m32n128_w4s2c1            => { Bf16,  32,  32, 128, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d32_m64n64_w4s2c1              => { F16,   32,  64,  64, 4, 2, F32, 1, 16, Grid };
@@ -147,7 +147,7 @@ macro_rules! for_each_forward_kernel {
 macro_rules! for_each_wgmma_kernel {
     ($callback:ident) => {
         $callback! {
-            // entry = its name in the PTX                       dtype  d    m    n   w  s  acc min_ctas warp_rows schedule
+            // entry = its name in the PTX                       dtype  d    m    n   w  s  acc min_ctas warp_rows schedule score
             fwd_wgmma_f16_d64_m64n128_w12s4c1                => { F16,   64,  64, 128, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_bf16_d64_m64n128_w12s4c1               => { Bf16,  64,  64, 128, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_f16_d64_m64n128_w8s2c2                 => { F16,   64,  64, 128,  8, 2, F32, 2, 16, Grid };
@@ -182,6 +182,39 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_split       => { Bf16, 128, 128, 128, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_split         => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_split        => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Split };
+            // Rows for ragged batches: 112 keys and not 128 at head_dim 128, and 96 with scores, or registers spill.
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged        => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged       => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged        => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged       => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d128_m128n112_w12s2c1_ragged       => { F16,   128, 128, 112, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d128_m128n112_w12s2c1_ragged      => { Bf16,  128, 128, 112, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged        => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap=> { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_softcap=> { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_softcap=> { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_softcap=> { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_softcap=> { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_softcap=> { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_softcap=> { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_alibi  => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_alibi => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_alibi  => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_alibi => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_alibi  => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_alibi => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_alibi  => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_alibi => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_bias   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_bias  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_bias   => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_bias  => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_bias   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_bias  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_bias   => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_bias  => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
         }
     };
 }

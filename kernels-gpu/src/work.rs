@@ -1,13 +1,16 @@
 //! The work tile of a CTA, from its index: what both families' kernels ask of the parameter block.
 
 use crate::config::Config;
+use crate::math::mask::{RowBegins, RowLimits};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_global_b32, to_global};
 use crate::ptx::warp::shfl_bfly_b32;
 use crate::row::Isa;
 use crate::scheduler::Work;
+use crate::score::{RowAt, Score};
 use crate::sequence::Sequence;
 use crate::shape::Shape;
+use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::{Band, KeyBlocks, Visible};
 use cuda_std::thread::thread_idx_x;
 
@@ -134,4 +137,40 @@ pub fn is_partial<C: Config>(params: &ForwardParams) -> bool {
 #[inline(always)]
 pub fn rows_differ<C: Config>(params: &ForwardParams) -> bool {
     C::RAGGED || params.causal != 0 || params.split.seqlens_k != 0
+}
+
+/// The keys that each of a lane's rows of a ragged batch sees; `first_row` is the first of them.
+///
+/// # Safety
+/// As for [`visible_of_row`].
+#[inline(always)]
+pub unsafe fn intervals_of_rows<C: Config>(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    first_row: u32,
+) -> (RowLimits<C::Warp>, RowBegins<C::Warp>) {
+    RowLimits::of_intervals(params.ragged.sink_tokens, |m, half| {
+        // SAFETY: the caller's.
+        unsafe { visible_of_row::<C>(params, work, first_row + (m * 16 + half * 8) as u32) }
+    })
+}
+
+/// What a score keeps of each of a lane's rows; `first_row` is the first of them.
+#[inline(always)]
+pub fn score_rows<C: Config>(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    first_row: u32,
+) -> <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row> {
+    let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
+    Tiles::from_fn(|m, half| {
+        C::Score::row(params, || {
+            let seqlen_q = seqlen_q.get();
+            let row = first_row + (m * 16 + half * 8) as u32;
+            let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
+            // Rows past the last are as the last.
+            let query = query.min(seqlen_q.saturating_sub(1));
+            RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k }
+        })
+    })
 }

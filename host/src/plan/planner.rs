@@ -213,6 +213,10 @@ impl Planner {
         match obstacle(problem, &kernel.row, &self.device) {
             None => Ok(()),
             Some(Obstacle::Tensor(error)) => Err(error),
+            Some(Obstacle::Pages { page }) => {
+                let available = format!("{} copies boxes of 8 keys or more, and a page has {page}", kernel.entry);
+                Err(Error::NoSuchKernel { wanted: wanted(problem, options), available })
+            }
             Some(Obstacle::Group { heads, block_m }) => {
                 let available = format!(
                     "{} packs the query heads that share a KV head into blocks of {block_m} rows, and there are {heads}",
@@ -244,6 +248,7 @@ impl Planner {
             _ if obstacles.is_empty() => NotWgmma::Asked,
             _ if obstacles.iter().any(Option::is_none) => NotWgmma::NotPreferred,
             Some(Obstacle::Group { heads, .. }) => NotWgmma::Group { heads: *heads },
+            Some(Obstacle::Pages { page }) => NotWgmma::Pages { page: *page },
             Some(Obstacle::Tensor(Error::NoTensorMap { tensor, what, dimension, .. })) => {
                 NotWgmma::Tensor { tensor, what, dimension }
             }

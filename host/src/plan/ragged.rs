@@ -34,6 +34,7 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
         chunk_divisor: Divisor::new(chunk.unwrap_or(1).min(1 << 31)),
         table_stride,
         pages,
+        box_rows: box_rows(problem, row),
         total_k: problem.extent(TensorRole::K).rows,
         window_left: side(window_left),
         window_right: side(window_right),
@@ -42,6 +43,17 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
         width_qk: problem.sizes().head_dim,
         width_v: problem.head_dim_v(),
         ..RaggedParams::default()
+    }
+}
+
+/// Keys of a box of a bulk copy: a whole block, or the most that never cross the end of a page or of a block.
+pub(super) fn box_rows(problem: &Problem, row: &Row) -> u32 {
+    fn common(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { common(b, a % b) }
+    }
+    match problem.keys() {
+        KeySequences::Paged(pages) => common(pages.page, row.block_n),
+        KeySequences::Batch | KeySequences::Packed { .. } => row.block_n,
     }
 }
 

@@ -87,6 +87,11 @@ pub enum NotWgmma {
         /// How many.
         heads: u32,
     },
+    /// Pages have too few keys, or block_n is no multiple of enough of them.
+    Pages {
+        /// Keys of a page.
+        page: u32,
+    },
     /// Bulk copies do not take a tensor.
     Tensor {
         /// The tensor.
@@ -108,6 +113,9 @@ impl fmt::Display for NotWgmma {
             NotWgmma::Driver => write!(f, "its copies need a driver for CUDA 12.0 (525) or newer"),
             NotWgmma::Group { heads } => {
                 write!(f, "{heads} query heads share a KV head, more than its blocks have rows")
+            }
+            NotWgmma::Pages { page } => {
+                write!(f, "its copies take 8 keys of a page or more at a time, and a page has {page}")
             }
             NotWgmma::Tensor { tensor, what, dimension } => {
                 write!(f, "its copies do not take {tensor}, for its {what} of dimension {dimension}")

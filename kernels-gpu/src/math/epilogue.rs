@@ -2,7 +2,7 @@
 
 use crate::config::MergeBuffer;
 use crate::element::Element;
-use crate::math::softmax::{OnlineSoftmax, scale_rows};
+use crate::math::softmax::{OnlineSoftmax, log_add_exp, scale_rows};
 use crate::ptx::math::select;
 use crate::ptx::memory::{
     ld_shared_v2_f32, ld_shared_v4, st_global_f32, st_global_v2, st_global_v4, st_shared, st_shared_v2_f32,
@@ -173,7 +173,8 @@ fn is_within(rows: &QueryRows<'_>, column: u32) -> bool {
     column < rows.width(u32::MAX)
 }
 
-/// Lets each row's sink take its share of the softmax, where there are sinks; row_sum is reduced, and no split's.
+/// Lets each row's sink take its share of the softmax, where there are sinks: row_sum is then what O is divided by, and no more what
+/// LSE follows from, which is stored before. row_sum is reduced, and no split's.
 ///
 /// # Safety
 /// As for [`QueryRows::sink`].
@@ -181,19 +182,16 @@ fn is_within(rows: &QueryRows<'_>, column: u32) -> bool {
 pub unsafe fn take_in_sinks<W: WarpTile>(
     rows: &QueryRows<'_>,
     softmax: &mut OnlineSoftmax<W>,
-    acc_o: &mut W::O,
     position: Position,
     scale_log2: f32,
 ) {
     for m in 0..W::M {
-        let sinks = [0, 1].map(|half| {
+        for half in 0..2 {
             let row = rows.first() + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
             // SAFETY: the caller's; rows past the last have the head of one that exists.
-            unsafe { rows.sink(row) }
-        });
-        if let [Some(low), Some(high)] = sinks {
-            let factor = softmax.take_in(m, [low, high], scale_log2);
-            scale_rows(acc_o.row_mut(m), factor);
+            if let Some(sink) = unsafe { rows.sink(row) } {
+                softmax.take_in(m, half, sink, scale_log2);
+            }
         }
     }
 }
@@ -275,8 +273,11 @@ pub unsafe fn store_lse<W: WarpTile>(
             let row = rows.first() + position.warp_row + (m * 16 + half * 8) as u32 + position.lane / 4;
             // Four lanes share the row.
             if position.lane % 4 == 0 && row < rows.past() {
-                // SAFETY: an element of LSE.
-                unsafe { st_global_f32(rows.lse(rows.index(row)), lse) }
+                // SAFETY: an element of LSE; the row has a head.
+                unsafe {
+                    let lse = rows.sink(row).map_or(lse, |sink| log_add_exp(lse, sink));
+                    st_global_f32(rows.lse(rows.index(row)), lse);
+                }
             }
         }
     }

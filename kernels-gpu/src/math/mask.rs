@@ -20,8 +20,20 @@ pub enum RowLimits<W: WarpTile> {
     },
     /// Any rows: the limit of each.
     EachRow(W::Rows<u32>),
-    /// Rows of a ragged batch: where each one's keys begin and end, and sink tokens, which it sees before they begin, too.
-    Interval(W::Rows<[u32; 2]>, u32),
+}
+
+/// Where the keys of each row of a lane begin, in ragged batches; what is before them is hidden but for sink tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct RowBegins<W: WarpTile> {
+    /// The first key of each row.
+    pub begin: W::Rows<u32>,
+    /// Sink tokens.
+    pub sink_tokens: u32,
+}
+
+impl<W: WarpTile> RowBegins<W> {
+    /// All rows see keys from the first on.
+    pub const NONE: Self = Self { begin: W::NO_BEGIN, sink_tokens: 0 };
 }
 
 impl<W: WarpTile> RowLimits<W> {
@@ -78,44 +90,48 @@ impl<W: WarpTile> RowLimits<W> {
                 (opaque(first as u32) as i32 + row).clamp(0, seqlen_k as i32) as u32
             }
             Self::EachRow(limits) => limits.row(m)[half],
-            Self::Interval(intervals, _) => intervals.row(m)[half][1],
         }
     }
 
     /// Of a ragged batch; `visible` gives the keys that m16 tile `m`, half `half` of the lane's rows sees.
     #[inline(always)]
-    pub fn interval(sink_tokens: u32, visible: impl Fn(usize, usize) -> Visible) -> Self {
-        let interval = |m, half| {
-            let Visible { begin, end } = visible(m, half);
-            [begin, end]
-        };
-        Self::Interval(W::Rows::from_fn(interval), sink_tokens)
-    }
-
-    /// From where on a lane's row sees keys, counted from a key: before it none but sink tokens, which end at the second number.
-    #[inline(always)]
-    fn begin(&self, m: usize, half: usize, from: u32) -> Option<[i32; 2]> {
-        match *self {
-            Self::Interval(intervals, sink_tokens) => {
-                Some([intervals.row(m)[half][0], sink_tokens].map(|key| key.wrapping_sub(from) as i32))
+    pub fn of_intervals(
+        sink_tokens: u32,
+        visible: impl Fn(usize, usize) -> Visible,
+    ) -> (Self, RowBegins<W>) {
+        let (mut begin, mut end) = (W::Rows::splat(0), W::Rows::splat(0));
+        for m in 0..W::M {
+            for half in 0..2 {
+                let row = visible(m, half);
+                begin.row_mut(m)[half] = row.begin;
+                end.row_mut(m)[half] = row.end;
             }
-            _ => None,
         }
+        (Self::EachRow(end), RowBegins { begin, sink_tokens })
     }
 
-    /// Sets the scores of keys that a row does not see to −∞. The fragment's columns start at `first_key`.
+    /// Sets the scores of keys that a row does not see to −∞: those past its limit, and in ragged batches those before `begins`. The fragment's columns start at `first_key`.
     #[inline(always)]
-    pub fn apply(&self, s: &mut W::S<[f32; 4]>, first_key: u32, lane: u32) {
+    pub fn apply(
+        &self,
+        begins: Option<&RowBegins<W>>,
+        s: &mut W::S<[f32; 4]>,
+        first_key: u32,
+        lane: u32,
+    ) {
         let lane_key = first_key + lane % 4 * 2;
         for m in 0..W::M {
             // Counted from the lane's first key, so that each score is compared with a constant.
             let limits = [0, 1].map(|half| self.of(m, half).wrapping_sub(lane_key) as i32);
-            let begins = [0, 1].map(|half| self.begin(m, half, lane_key));
+            let relative = |key: u32| key.wrapping_sub(lane_key) as i32;
+            let begin = |half: usize| begins.map_or(i32::MIN, |begins| relative(begins.begin.row(m)[half]));
+            let (begin, sinks) =
+                ([begin(0), begin(1)], begins.map_or(i32::MIN, |begins| relative(begins.sink_tokens)));
             for (n, tile) in s.row_mut(m).iter_mut().enumerate() {
                 for (i, score) in tile.iter_mut().enumerate() {
                     let key = (n * 8 + i % 2) as i32;
-                    let is_before = |[begin, sinks]: [i32; 2]| key < begin && key >= sinks;
-                    if key >= limits[i / 2] || begins[i / 2].is_some_and(is_before) {
+                    // Not `&&` and `||`, which would be branches.
+                    if (key >= limits[i / 2]) | ((key < begin[i / 2]) & (key >= sinks)) {
                         *score = f32::NEG_INFINITY;
                     }
                 }

@@ -73,11 +73,13 @@ pub unsafe fn restore<E: Element>(
 #[inline(always)]
 pub unsafe fn restore_ragged<E: Element>(
     queries: &QueryRows<'_>,
-    v: RaggedKeys<'_>,
+    keys: RaggedKeys<'_>,
     (blocks, block_n, sink_tokens): (KeyBlocks, u32, u32),
     restored: Restored,
     visible: impl Fn(u32) -> Visible,
 ) {
+    // The compiler does not know that a width is not 0.
+    let restored = Restored { head_dim: restored.head_dim.max(1), ..restored };
     let mut element = restored.thread;
     while element < restored.rows * restored.head_dim {
         let (row, column) = (restored.first_row + element / restored.head_dim, element % restored.head_dim);
@@ -92,7 +94,7 @@ pub unsafe fn restore_ragged<E: Element>(
                         // SAFETY: a key of the sequence; an element of V, and this thread's element of O or of the partial O.
                         unsafe {
                             if key >= begin || key < sink_tokens {
-                                if let Some(v_row) = v.row(key) {
+                                if let Some([_, v_row]) = keys.row(key) {
                                     let v_at = v_row + u64::from(column * 2);
                                     add_element::<E>(queries, restored, (row, column), v_at);
                                 }

@@ -5,7 +5,7 @@
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::warp::{shfl_bfly, vote_any};
 use crate::tile::warp_tile::{Tiles, WarpTile};
-use core::f32::consts::LOG2_E;
+use core::f32::consts::{LN_2, LOG2_E};
 
 /// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled. P stays
 /// below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
@@ -128,24 +128,12 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         self.row_max.row_mut(m)[1] = high;
     }
 
-    /// Takes in one score a row that has no value, in natural-log units, after [`Self::reduce_sum`]; returns the factors of O. A score of
-    /// −∞ changes nothing.
+    /// Adds the weight of a score that has no value, in natural-log units, to a row's sum after [`Self::reduce_sum`]. It may be infinite
+    /// beside the others: O is then 0. A score of −∞ changes nothing.
     #[inline(always)]
-    pub fn take_in(&mut self, m: usize, scores: [f32; 2], scale_log2: f32) -> [f32; 2] {
-        let mut factors = [1.0; 2];
-        for half in 0..2 {
-            // As unscaled scores are, which row_max is one of.
-            let score = scores[half] * LOG2_E * rcp(scale_log2);
-            let old_max = self.row_max.row(m)[half];
-            let new_max = max(old_max, score);
-            if score > f32::NEG_INFINITY {
-                factors[half] = ex2((old_max - new_max) * scale_log2);
-                let sum = &mut self.row_sum.row_mut(m)[half];
-                *sum = *sum * factors[half] + ex2((score - new_max) * scale_log2);
-                self.row_max.row_mut(m)[half] = new_max;
-            }
-        }
-        factors
+    pub fn take_in(&mut self, m: usize, half: usize, score: f32, scale_log2: f32) {
+        let relative = fma(base(self.row_max.row(m)[half]), -scale_log2, score * LOG2_E);
+        self.row_sum.row_mut(m)[half] += ex2(relative);
     }
 
     /// What O is multiplied with at the end: 1 / row_sum, and 0 for a row that saw no key.
@@ -160,7 +148,7 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         core::array::from_fn(|half| {
             let sum = self.row_sum.row(m)[half];
             let lse_log2 = self.row_max.row(m)[half] * scale_log2 + lg2(sum);
-            if sum == 0.0 { f32::NEG_INFINITY } else { lse_log2 * core::f32::consts::LN_2 }
+            if sum == 0.0 { f32::NEG_INFINITY } else { lse_log2 * LN_2 }
         })
     }
 }
@@ -185,4 +173,12 @@ pub fn scale_rows(acc_o: &mut [[f32; 4]], factor: [f32; 2]) {
 #[inline(always)]
 fn base(row_max: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { row_max }
+}
+
+/// ln(e^a + e^b); the other one's very bits where one of them is −∞.
+#[inline(always)]
+pub fn log_add_exp(a: f32, b: f32) -> f32 {
+    let (more, less) = (max(a, b), if a < b { a } else { b });
+    let sum = more + lg2(1.0 + ex2((less - more) * LOG2_E)) * LN_2;
+    if less == f32::NEG_INFINITY { more } else { sum }
 }

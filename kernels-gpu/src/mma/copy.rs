@@ -112,18 +112,17 @@ impl<S: Shape> TileCopy<S> {
         self.step_back();
     }
 
-    /// Starts copying rows of a ragged batch to `tile`, in no order: the first `valid_rows` from key `first_key` on and `width` elements of
-    /// each, with zeros for all others and for keys whose page is not there.
+    /// Starts copying rows of K and V of a ragged batch, in no order, each to a tile that starts at the given address and of as many elements
+    /// as given: the first `valid_rows` from key `first_key` on, with zeros for all others and for keys whose page is not there.
     ///
     /// # Safety
-    /// As for [`Self::copy`]; the keys are the sequence's.
+    /// As for [`Self::copy`], of both tiles; the keys are the sequence's.
     #[inline(always)]
     pub unsafe fn copy_ragged(
         &self,
-        tile: SmemTile<S>,
+        tensors: [(u32, u32); 2],
         keys: &RaggedKeys<'_>,
         (first_key, valid_rows): (u32, u32),
-        width: u32,
     ) {
         let swizzle = S::SWIZZLE;
         let span = swizzle.span();
@@ -134,15 +133,17 @@ impl<S: Shape> TileCopy<S> {
             // More threads than chunks: those past the tile have nothing to copy.
             if S::ROWS >= rows_a_step || row < S::ROWS {
                 // SAFETY: the caller's.
-                let source = if row < valid_rows { unsafe { keys.row(first_key + row) } } else { None };
+                let sources = if row < valid_rows { unsafe { keys.row(first_key + row) } } else { None };
                 let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
-                for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
-                    let along = group * span * Swizzle::CHUNK_BYTES;
-                    let exists = source.is_some() && (chunk + group * span) * 8 < width;
-                    let from = source.unwrap_or(0) + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
-                    let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
-                    // SAFETY: the caller's; nothing is read where the source has no bytes.
-                    unsafe { cp_async_16_or_zero(tile.start + smem_offset + along, from, bytes) }
+                for (i, (tile, width)) in tensors.into_iter().enumerate() {
+                    for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
+                        let along = group * span * Swizzle::CHUNK_BYTES;
+                        let exists = sources.is_some() & ((chunk + group * span) * 8 < width);
+                        let from = sources.unwrap_or([0; 2])[i] + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
+                        let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
+                        // SAFETY: the caller's; nothing is read where the source has no bytes.
+                        unsafe { cp_async_16_or_zero(tile + smem_offset + along, from, bytes) }
+                    }
                 }
             }
         }

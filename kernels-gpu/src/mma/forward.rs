@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
 use crate::math::epilogue::{merge_warps, store_lse, store_output, store_partial, take_in_sinks};
-use crate::math::mask::RowLimits;
+use crate::math::mask::{RowBegins, RowLimits};
 use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::scrub;
 use crate::math::softmax::OnlineSoftmax;
@@ -20,15 +20,17 @@ use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{RowAt, Score};
-use crate::sequence::Sequence;
+use crate::score::{Score, score_all};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
-use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::tile::warp_tile::WarpTile;
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{is_partial, key_blocks, visible_of_row, work_of};
+use crate::work::{intervals_of_rows, is_partial, key_blocks, score_rows, visible_of_row, work_of};
 use cuda_std::thread::{grid_dim_x, sync_threads};
+
+/// Where the keys that each of a lane's rows sees end, and where they begin.
+type Limits<W> = (RowLimits<W>, RowBegins<W>);
 
 /// A warp's state through the main loop.
 struct MainLoop<'a, C: Config> {
@@ -46,13 +48,13 @@ struct MainLoop<'a, C: Config> {
 }
 
 impl<C: Config> MainLoop<'_, C> {
-    /// Block `block` of the keys, counted from the first one that is worked on: O += softmax(Q·Kᵀ)·V. `MASKED` blocks are seen only
+    /// Block `block` of the keys, counted from the first one that is worked on: O += softmax(Q·Kᵀ)·V. `masked` blocks are seen only
     /// in part, or are ragged.
     ///
     /// # Safety
     /// All threads of the CTA take part, with the blocks in descending order.
     #[inline(always)]
-    unsafe fn step<const MASKED: bool>(&mut self, block: u32, limits: &RowLimits<C::Warp>) {
+    unsafe fn step(&mut self, masked: bool, block: u32, limits: &Limits<C::Warp>) {
         let Position { warp_row, warp_n, lane } = Position::new(self.thread, C::WARPS);
         let warp_key = warp_n * C::WARPS.keys;
         let q_view = LaneView::a_operand(warp_row, lane);
@@ -61,75 +63,37 @@ impl<C: Config> MainLoop<'_, C> {
         let first_key = block * C::K::ROWS;
         // SAFETY: the caller's; every thread passes here.
         unsafe {
-            let stage = self.pipeline.wait_k::<MASKED>(self.keys - first_key);
+            let stage = self.pipeline.wait_k(masked, self.keys - first_key);
             let mut s = q_kt::<C::Element, C::Accumulation, _, _, _>(&self.queries, q_view, stage.k, k_view);
-            self.pipeline.wait_v::<MASKED>(&stage);
+            self.pipeline.wait_v(masked, &stage);
             self.pipeline.refill(block);
             let first_key = if C::RAGGED {
                 self.blocks.block(self.blocks.first + block) * C::K::ROWS
             } else {
                 self.first_key + first_key
             };
-            self.softmax::<MASKED>(&mut s, limits, first_key + warp_key, lane);
+            self.softmax(masked, &mut s, limits, first_key + warp_key, lane);
             p_v::<C::Element, _, C::Warp>(&mut self.acc_o, &s, stage.v, v_view);
         }
     }
 
     /// Turns S, whose columns start at `first_key`, into P.
     #[inline(always)]
-    fn softmax<const MASKED: bool>(
+    fn softmax(
         &mut self,
+        masked: bool,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-        limits: &RowLimits<C::Warp>,
+        limits: &Limits<C::Warp>,
         first_key: u32,
         lane: u32,
     ) {
         // Anew in each step: a register for it through the whole loop is one too many.
         let score = C::Score::new(self.params);
-        score_all::<C>(score, s, &self.score_rows, first_key, lane);
-        if MASKED {
-            limits.apply(s, first_key, lane);
+        score_all::<C::Warp, _>(score, s, &self.score_rows, first_key, lane);
+        if masked {
+            limits.0.apply(C::RAGGED.then_some(&limits.1), s, first_key, lane);
         }
         self.softmax.step(s, &mut self.acc_o, score.scale_log2());
-    }
-}
-
-/// What a row's score needs of each of the lane's rows; `first_row` is the first of them.
-#[inline(always)]
-pub(crate) fn score_rows<C: Config>(
-    params: &ForwardParams,
-    work: &Work<'_>,
-    first_row: u32,
-) -> <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row> {
-    let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
-    Tiles::from_fn(|m, half| {
-        C::Score::row(params, || {
-            let seqlen_q = seqlen_q.get();
-            let row = first_row + (m * 16 + half * 8) as u32;
-            let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
-            // Rows past the last are as the last.
-            let query = query.min(seqlen_q.saturating_sub(1));
-            RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k }
-        })
-    })
-}
-
-/// Turns products into scores, in a fragment whose columns start at `first_key`.
-#[inline(always)]
-pub(crate) fn score_all<C: Config>(
-    score: C::Score,
-    s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-    rows: &<C::Warp as WarpTile>::Rows<<C::Score as Score>::Row>,
-    first_key: u32,
-    lane: u32,
-) {
-    let lane_key = first_key + lane % 4 * 2;
-    for m in 0..C::Warp::M {
-        for (n, tile) in (0..).zip(s.row_mut(m)) {
-            for (i, s) in tile.iter_mut().enumerate() {
-                *s = score.score(*s, rows.row(m)[i / 2], lane_key + n * 8 + i as u32 % 2);
-            }
-        }
     }
 }
 
@@ -178,31 +142,14 @@ unsafe fn ragged_blocks<'a>(
 ) -> RaggedBlocks<'a> {
     let ragged = &params.ragged;
     let at = (work.batch, work.head_kv, work.sequence.k_start);
-    // SAFETY: the caller's.
-    let keys = |base, strides| unsafe { RaggedKeys::new(ragged, to_global(base), strides, at) };
     RaggedBlocks {
-        k: keys(params.k, &params.k_strides),
-        v: keys(params.v, &params.v_strides),
+        // SAFETY: the caller's.
+        keys: unsafe { RaggedKeys::new(params, at) },
         widths: (ragged.width_qk, ragged.width_v),
         seqlen_k: work.sequence.seqlen_k,
         blocks,
         step: blocks.end,
     }
-}
-
-/// The keys that each of a lane's rows sees; `first_row` is the first of them.
-///
-/// # Safety
-/// As for [`visible_of_row`].
-#[inline(always)]
-unsafe fn row_limits<C: Config>(params: &ForwardParams, work: &Work<'_>, first_row: u32) -> RowLimits<C::Warp> {
-    if C::RAGGED {
-        return RowLimits::interval(params.ragged.sink_tokens, |m, half| {
-            // SAFETY: the caller's.
-            unsafe { visible_of_row::<C>(params, work, first_row + (m * 16 + half * 8) as u32) }
-        });
-    }
-    RowLimits::new(MaskParams::of(params), &work.sequence, C::BLOCK.rows, first_row, &params.group)
 }
 
 /// What a warp holds after the main loop.
@@ -240,7 +187,14 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
         sync_threads();
         let q_view = LaneView::a_operand(position.warp_row, position.lane);
         let first_row = work.first_row + position.warp_row + position.lane / 4;
-        let limits = row_limits::<C>(params, &work, first_row);
+        let limits = if C::RAGGED {
+            intervals_of_rows::<C>(params, &work, first_row)
+        } else {
+            let mask = MaskParams::of(params);
+            let limits =
+                RowLimits::new(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+            (limits, RowBegins::NONE)
+        };
         let mut main_loop = MainLoop::<C> {
             params,
             thread,
@@ -256,19 +210,16 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
         let mut block = blocks.end - blocks.first;
         while C::RAGGED && block > 0 {
             block -= 1;
-            if blocks.is_partial(blocks.first + block) {
-                main_loop.step::<true>(block, &limits);
-            } else {
-                main_loop.step::<false>(block, &limits);
-            }
+            // Blocks that are seen in part lie at both ends, and beyond: one loop is half the code.
+            main_loop.step(blocks.is_partial(blocks.first + block), block, &limits);
         }
         while block > blocks.full.saturating_sub(blocks.first) {
             block -= 1;
-            main_loop.step::<true>(block, &limits);
+            main_loop.step(true, block, &limits);
         }
         while block > 0 {
             block -= 1;
-            main_loop.step::<false>(block, &limits);
+            main_loop.step(false, block, &limits);
         }
         (main_loop.softmax, main_loop.acc_o)
     }
@@ -304,8 +255,8 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             if is_partial::<C>(params) {
                 store_partial(&queries, &softmax, acc_o, width, position, score().scale_log2());
             } else {
-                take_in_sinks(&queries, &mut softmax, &mut acc_o, position, score().scale_log2());
                 store_lse(&queries, &softmax, position, score().scale_log2());
+                take_in_sinks(&queries, &mut softmax, position, score().scale_log2());
                 let o_tile = SmemTile::<C::Q>::at(dynamic_smem());
                 store_output::<C::Element, _, _>(&queries, &softmax, acc_o, o_tile, position);
             }
@@ -354,10 +305,10 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
             partial: is_partial::<C>(params),
         };
         if C::RAGGED {
-            let v = ragged_blocks(params, &work, blocks).v;
+            let keys = ragged_blocks(params, &work, blocks).keys;
             let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
             let visible = |row| visible_of_row::<C>(params, &work, row);
-            return restore_ragged::<C::Element>(&queries, v, blocks, restored, visible);
+            return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible);
         }
         let keys = PartlyVisible {
             first: blocks.full.max(blocks.first) * C::K::ROWS,

@@ -8,6 +8,7 @@ use super::copy::TileCopy;
 use crate::config::Config;
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::ptx::cp_async::{cp_async_commit_group, cp_async_wait_group};
+use crate::ptx::opaque;
 use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
 use crate::visible::KeyBlocks;
@@ -30,10 +31,8 @@ pub struct Pipeline<'a, C: Config> {
 /// The blocks of keys of a ragged batch that are still to be copied.
 #[derive(Clone, Copy)]
 pub struct RaggedBlocks<'a> {
-    /// Rows of K.
-    pub k: RaggedKeys<'a>,
-    /// Rows of V.
-    pub v: RaggedKeys<'a>,
+    /// Rows of K and V.
+    pub keys: RaggedKeys<'a>,
     /// Elements of a row of K, and of V.
     pub widths: (u32, u32),
     /// Keys of the sequence.
@@ -97,7 +96,16 @@ impl<'a, C: Config> Pipeline<'a, C> {
                 self.copy_stage(Some(valid_rows));
             }
             cp_async_commit_group();
-            for stage in 1..C::STAGES.max(2) - 1 {
+            let mut stage = 1;
+            // A loop, where each copy is long.
+            while stage < if C::RAGGED { opaque(C::STAGES - 1) } else { 1 } {
+                if blocks.end > blocks.first + stage {
+                    self.copy_stage(None);
+                }
+                cp_async_commit_group();
+                stage += 1;
+            }
+            for stage in 1..if C::RAGGED { 1 } else { C::STAGES.max(2) - 1 } {
                 if blocks.end > blocks.first + stage {
                     self.copy_stage(None);
                 }
@@ -107,12 +115,12 @@ impl<'a, C: Config> Pipeline<'a, C> {
     }
 
     /// Waits for K of the next block, of which `valid_rows` keys exist: its stage, or with one stage its K, has landed for all
-    /// threads, and all are done with the block before. `MASKED` blocks are seen only in part, or are ragged.
+    /// threads, and all are done with the block before. `masked` blocks are seen only in part, or are ragged.
     ///
     /// # Safety
     /// All threads of the CTA take part, after [`Self::fill`] and in turn with [`Self::wait_v`] and [`Self::refill`].
     #[inline(always)]
-    pub unsafe fn wait_k<const MASKED: bool>(&mut self, valid_rows: u32) -> Stage<C> {
+    pub unsafe fn wait_k(&mut self, masked: bool, valid_rows: u32) -> Stage<C> {
         let stage = Stage::at(self.read);
         // SAFETY: the caller's; the barriers say which hazard they close.
         unsafe {
@@ -120,7 +128,7 @@ impl<'a, C: Config> Pipeline<'a, C> {
                 // K has landed for all, and all are done with V of the block before, which is overwritten.
                 cp_async_wait_group::<0>();
                 sync_threads();
-                if MASKED {
+                if masked {
                     self.v.copy_bounded(stage.v, valid_rows);
                 } else {
                     self.v.copy(stage.v);
@@ -129,7 +137,7 @@ impl<'a, C: Config> Pipeline<'a, C> {
             } else {
                 // The block's stage has landed for all, and all are done with the one that is written next.
                 Self::wait_for_oldest_stage();
-                self.scrub_v::<MASKED>(&stage);
+                self.scrub_v(masked, &stage);
                 sync_threads();
             }
         }
@@ -141,12 +149,12 @@ impl<'a, C: Config> Pipeline<'a, C> {
     /// # Safety
     /// As for [`Self::wait_k`]; all threads are done with K of the block once they pass here.
     #[inline(always)]
-    pub unsafe fn wait_v<const MASKED: bool>(&mut self, stage: &Stage<C>) {
+    pub unsafe fn wait_v(&mut self, masked: bool, stage: &Stage<C>) {
         if C::STAGES == 1 {
             // V has landed for all, and all are done with K, which is overwritten.
             cp_async_wait_group::<0>();
             // SAFETY: the caller's.
-            unsafe { self.scrub_v::<MASKED>(stage) }
+            unsafe { self.scrub_v(masked, stage) }
             sync_threads();
         }
     }
@@ -219,11 +227,9 @@ impl<'a, C: Config> Pipeline<'a, C> {
         ragged.step -= 1;
         let first_key = ragged.blocks.block(ragged.step) * C::K::ROWS;
         let rows = (first_key, ragged.seqlen_k.saturating_sub(first_key));
+        let tensors = [(stage.k.start, ragged.widths.0), (stage.v.start, ragged.widths.1)];
         // SAFETY: the caller's.
-        unsafe {
-            self.k.copy_ragged(stage.k, &ragged.k, rows, ragged.widths.0);
-            self.v.copy_ragged(stage.v, &ragged.v, rows, ragged.widths.1);
-        }
+        unsafe { self.k.copy_ragged(tensors, &ragged.keys, rows) }
     }
 
     /// Keeps what V holds at keys that only some rows see from reaching the others: see [`crate::math::scrub`].
@@ -231,8 +237,8 @@ impl<'a, C: Config> Pipeline<'a, C> {
     /// # Safety
     /// As for [`TileCopy::scrub`].
     #[inline(always)]
-    unsafe fn scrub_v<const MASKED: bool>(&mut self, stage: &Stage<C>) {
-        if MASKED && self.scrub {
+    unsafe fn scrub_v(&mut self, masked: bool, stage: &Stage<C>) {
+        if masked && self.scrub {
             // SAFETY: the caller's.
             unsafe { self.v.scrub::<C::Element>(stage.v) };
         }

@@ -68,6 +68,8 @@ pub trait WarpTile {
     const NO_SUM: Self::Rows<f32>;
     /// O of such rows.
     const NO_O: Self::O;
+    /// The first key of rows that see all from the first on.
+    const NO_BEGIN: Self::Rows<u32>;
 }
 
 /// The fragments of `M` m16 tiles of rows, `N` n8 tiles (`N2` k16 steps) of keys and `D` n8 tiles (`D2` k16 steps) of head_dim.
@@ -90,4 +92,5 @@ impl<const M: usize, const N: usize, const N2: usize, const D: usize, const D2: 
     const NO_MAX: Self::Rows<f32> = [[f32::NEG_INFINITY; 2]; M];
     const NO_SUM: Self::Rows<f32> = [[0.0; 2]; M];
     const NO_O: Self::O = [[[0.0; 4]; D]; M];
+    const NO_BEGIN: Self::Rows<u32> = [[0; 2]; M];
 }

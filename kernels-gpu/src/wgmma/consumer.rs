@@ -10,11 +10,13 @@ use super::k_loop::{Fragments, KLoop};
 use super::pipeline::{Consumer, consumer_again, lane_again, position_again};
 use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
-use crate::keys::KeyRows;
+use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
-use crate::math::epilogue::{merge_warps, store_lse, store_output_from_registers, store_partial};
-use crate::math::mask::RowLimits;
-use crate::math::restore::{PartlyVisible, restore};
+use crate::math::epilogue::{
+    merge_warps, store_lse, store_output_from_registers, store_partial, take_in_sinks,
+};
+use crate::math::mask::{RowBegins, RowLimits};
+use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared, to_global};
@@ -24,12 +26,12 @@ use crate::ptx::wgmma::wgmma_fence;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::Score;
+use crate::score::{Score, score_all};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{is_partial, work_of};
+use crate::work::{intervals_of_rows, is_partial, score_rows, visible_of_row, work_of};
 
 /// Which blocks a step masks.
 trait Masking {
@@ -80,17 +82,18 @@ impl Consumer<'_> {
     unsafe fn finish_scores<C: WgmmaConfig, M: Masking>(
         &mut self,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-        k_loop: &mut KLoop<C::Warp>,
+        k_loop: &mut KLoop<C>,
     ) {
         // SAFETY: the caller's.
         unsafe {
             self.release_k::<C>();
             self.release_q::<C>(k_loop.block == k_loop.blocks.first);
         }
-        let score = C::Score::new(self.params);
-        s.row_mut(0).as_flattened_mut().iter_mut().for_each(|s| *s = score.score(*s));
+        let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
+        score_all::<C::Warp, _>(C::Score::new(self.params), s, &k_loop.score_rows, first_key, lane_again());
         if M::applies(|| k_loop.is_partial()) {
-            k_loop.limits.apply(s, k_loop.block * C::K::ROWS, lane_again());
+            let begins = C::RAGGED.then_some(&k_loop.begins);
+            k_loop.limits.apply(begins, s, first_key, lane_again());
         }
     }
 
@@ -102,7 +105,7 @@ impl Consumer<'_> {
     unsafe fn first_step<C: WgmmaConfig>(
         &mut self,
         fragments: &mut Fragments<C::Warp>,
-        k_loop: &mut KLoop<C::Warp>,
+        k_loop: &mut KLoop<C>,
     ) {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
@@ -131,7 +134,7 @@ impl Consumer<'_> {
     unsafe fn step<C: WgmmaConfig, M: Masking>(
         &mut self,
         fragments: &mut Fragments<C::Warp>,
-        k_loop: &mut KLoop<C::Warp>,
+        k_loop: &mut KLoop<C>,
         (before, blocks_before): (u32, KeyBlocks),
     ) -> Option<[f32; 2]> {
         let scale_log2 = self.scale_log2::<C>();
@@ -165,7 +168,7 @@ impl Consumer<'_> {
     unsafe fn next_step<C: WgmmaConfig, M: Masking>(
         &mut self,
         fragments: &mut Fragments<C::Warp>,
-        k_loop: &mut KLoop<C::Warp>,
+        k_loop: &mut KLoop<C>,
     ) {
         let before = (k_loop.block, k_loop.blocks);
         k_loop.block -= C::KEY_GROUPS;
@@ -185,14 +188,18 @@ impl Consumer<'_> {
     unsafe fn steps<C: WgmmaConfig>(
         &mut self,
         fragments: &mut Fragments<C::Warp>,
-        k_loop: &mut KLoop<C::Warp>,
+        k_loop: &mut KLoop<C>,
     ) {
         // SAFETY: the caller's.
         unsafe {
-            while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
+            // Blocks that are seen in part lie at both ends, and beyond: one loop is half the code.
+            while C::RAGGED && k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+                self.next_step::<C, AsNeeded>(fragments, k_loop);
+            }
+            while !C::RAGGED && k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
                 self.next_step::<C, Always>(fragments, k_loop);
             }
-            while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+            while !C::RAGGED && k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
                 self.next_step::<C, Never>(fragments, k_loop);
             }
         }
@@ -206,7 +213,7 @@ impl Consumer<'_> {
     unsafe fn last_output<C: WgmmaConfig>(
         &mut self,
         fragments: &mut Fragments<C::Warp>,
-        k_loop: &KLoop<C::Warp>,
+        k_loop: &KLoop<C>,
     ) {
         // SAFETY: the caller's.
         unsafe {
@@ -226,28 +233,45 @@ impl Consumer<'_> {
     unsafe fn store<C: WgmmaConfig>(
         &self,
         tile: Ring,
-        softmax: OnlineSoftmax<C::Warp>,
+        mut softmax: OnlineSoftmax<C::Warp>,
         acc_o: <C::Warp as WarpTile>::O,
     ) {
         let position = position_again::<C>();
         let params = self.params;
         // SAFETY: the caller's; the tile's slot is written, and read before it is released.
         unsafe {
-            let Tile { work, blocks } = Tile::read(params, C::LAYOUT.tile_slot(tile.buffer));
+            let Tile { work, blocks } = Tile::read::<C>(params, C::LAYOUT.tile_slot(tile.buffer));
             let found = ld_shared(C::LAYOUT.found(tile.buffer)) != 0;
             // Every lane has read it; one says so.
             sync_warp();
             tile.release(TILES_AHEAD, position.lane);
             let queries = QueryRows::new(params, &work, C::BLOCK);
             if is_partial::<C>(params) {
-                store_partial(&queries, &softmax, acc_o, C::Q::WIDTH, position, self.scale_log2::<C>());
+                let width = queries.width(C::Q::WIDTH);
+                store_partial(&queries, &softmax, acc_o, width, position, self.scale_log2::<C>());
             } else {
                 store_lse(&queries, &softmax, position, self.scale_log2::<C>());
+                take_in_sinks(&queries, &mut softmax, position, self.scale_log2::<C>());
                 store_output_from_registers::<C::Element, _>(&queries, &softmax, acc_o, position);
             }
             if found {
                 // The warp's rows are written.
                 sync_warp();
+                let restored = Restored {
+                    first_row: work.first_row + position.warp_row,
+                    rows: 16,
+                    head_dim: queries.width(C::Q::WIDTH),
+                    thread: position.lane,
+                    threads: 32,
+                    partial: is_partial::<C>(params),
+                };
+                if C::RAGGED {
+                    let at = (work.batch, work.head_kv, work.sequence.k_start);
+                    let keys = RaggedKeys::new(params, at);
+                    let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
+                    let visible = |row| visible_of_row::<C>(params, &work, row);
+                    return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible);
+                }
                 let keys = PartlyVisible {
                     first: blocks.full.max(blocks.first) * C::K::ROWS,
                     end: blocks.end * C::K::ROWS,
@@ -256,9 +280,7 @@ impl Consumer<'_> {
                 let visible_end = |row| {
                     C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end
                 };
-                let rows = (work.first_row + position.warp_row, 16, C::Q::WIDTH);
-                let lanes = (position.lane, 32);
-                restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, lanes, visible_end);
+                restore::<C::Element>(&queries, keys, restored, visible_end);
             }
         }
     }
@@ -268,14 +290,14 @@ impl Consumer<'_> {
     /// # Safety
     /// All threads of the warpgroup take part.
     #[inline(always)]
-    unsafe fn next_k_loop<C: WgmmaConfig>(&mut self) -> Option<KLoop<C::Warp>> {
+    unsafe fn next_k_loop<C: WgmmaConfig>(&mut self) -> Option<KLoop<C>> {
         let params = self.params;
         loop {
             let tile = self.tiles;
             // SAFETY: the slot is written before its barrier says so.
             let Tile { work, blocks } = unsafe {
                 tile.wait_full();
-                Tile::read(params, C::LAYOUT.tile_slot(tile.buffer))
+                Tile::read::<C>(params, C::LAYOUT.tile_slot(tile.buffer))
             };
             if work.batch == NO_MORE {
                 return None;
@@ -284,11 +306,19 @@ impl Consumer<'_> {
             if !blocks.is_empty() {
                 let Position { warp_row, warp_n, lane } = position_again::<C>();
                 let (mask, first_row) = (MaskParams::of(params), work.first_row + warp_row + lane / 4);
-                let limits =
-                    RowLimits::each_row(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+                let (limits, begins) = if C::RAGGED {
+                    // SAFETY: the caller's.
+                    unsafe { intervals_of_rows::<C>(params, &work, first_row) }
+                } else {
+                    let limits =
+                        RowLimits::each_row(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+                    (limits, RowBegins::NONE)
+                };
+                let score_rows = score_rows::<C>(params, &work, first_row);
                 // Wraps below the first block where a tile has fewer blocks than there are key groups.
                 let block = (blocks.end - 1).wrapping_sub(warp_n);
-                return Some(KLoop { tile, blocks, block, limits, softmax: OnlineSoftmax::EMPTY });
+                let softmax = OnlineSoftmax::EMPTY;
+                return Some(KLoop { tile, blocks, block, limits, begins, softmax, score_rows });
             }
             if position_again::<C>().warp_n == 0 {
                 // SAFETY: the caller's.

@@ -62,7 +62,7 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         }
         if thread == 0 {
             C::LAYOUT.q_ring().init(C::LAYOUT.q_buffers(), readers);
-            let scrubbers = if rows_differ(params) { SCRUBBERS } else { 0 };
+            let scrubbers = if rows_differ::<C>(params) { SCRUBBERS } else { 0 };
             C::LAYOUT.tile_ring().init(TILES_AHEAD, readers + scrubbers);
             for buffer in 0..C::LAYOUT.stages() {
                 mbarrier_init(C::LAYOUT.scrubbed(buffer), SCRUBBERS);
@@ -86,7 +86,7 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
             give_registers::<PRODUCER_REGISTERS>();
             if thread == 0 {
                 produce::<C>(params);
-            } else if thread >= 32 && rows_differ(params) {
+            } else if thread >= 32 && rows_differ::<C>(params) {
                 scrub_tiles::<C>(params, thread - 32);
             }
         } else {

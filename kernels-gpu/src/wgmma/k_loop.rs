@@ -1,9 +1,11 @@
 //! What a consumer holds of a work tile: fragments, and how far its loop over the keys has come.
 
 use super::ring::Ring;
+use crate::config::Config;
 use crate::element::Element;
-use crate::math::mask::RowLimits;
+use crate::math::mask::{RowBegins, RowLimits};
 use crate::math::softmax::OnlineSoftmax;
+use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::KeyBlocks;
 
@@ -41,20 +43,23 @@ impl<W: WarpTile> Fragments<W> {
 }
 
 /// A tile's loop over the blocks of keys.
-pub(super) struct KLoop<W: WarpTile> {
+pub(super) struct KLoop<C: Config> {
     /// The tile's place among those that the producer has published.
     pub(super) tile: Ring,
     pub(super) blocks: KeyBlocks,
     /// The block that S was computed of last; the first one is the last of the keys.
     pub(super) block: u32,
-    pub(super) limits: RowLimits<W>,
-    pub(super) softmax: OnlineSoftmax<W>,
+    pub(super) limits: RowLimits<C::Warp>,
+    pub(super) begins: RowBegins<C::Warp>,
+    pub(super) softmax: OnlineSoftmax<C::Warp>,
+    /// What the score keeps of the lane's rows.
+    pub(super) score_rows: <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row>,
 }
 
-impl<W: WarpTile> KLoop<W> {
+impl<C: Config> KLoop<C> {
     /// Whether some row sees the block only in part.
     #[inline(always)]
     pub(super) fn is_partial(&self) -> bool {
-        self.block >= self.blocks.full
+        self.blocks.is_partial(self.block)
     }
 }

@@ -179,7 +179,7 @@ impl<'a> Consumer<'a> {
     pub(super) unsafe fn wait_v<C: WgmmaConfig>(&mut self, block: u32, blocks: &KeyBlocks) {
         // SAFETY: the barriers are initialised.
         unsafe {
-            if rows_differ(self.params) && block >= blocks.full {
+            if rows_differ::<C>(self.params) && blocks.is_partial(block) {
                 let buffer = self.v.buffer;
                 mbarrier_wait(C::LAYOUT.scrubbed(buffer), self.scrubbing >> buffer & 1);
                 self.scrubbing ^= 1 << buffer;

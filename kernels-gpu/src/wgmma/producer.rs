@@ -3,10 +3,12 @@
 use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
+use crate::keys::PageTable;
 use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
 use crate::ptx::mbarrier::{mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{atomic_inc, st_shared, st_shared_v4, to_global};
+use crate::ptx::opaque;
 use crate::scheduler::{Rows, Work};
 use crate::shape::Shape;
 use core::mem::offset_of;
@@ -35,6 +37,10 @@ impl Producer<'_> {
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
             st_shared_v4(slot, [NO_MORE; 4]);
             st_shared_v4(slot + 16, [NO_MORE; 4]);
+            if C::RAGGED {
+                st_shared_v4(slot + 32, [NO_MORE; 4]);
+                st_shared_v4(slot + 48, [NO_MORE; 4]);
+            }
             mbarrier_arrive_if(self.tiles.full(), true);
         }
     }
@@ -63,8 +69,9 @@ impl Producer<'_> {
                     drawn = draw();
                 }
                 block -= 1;
-                self.copy_k::<C>(&work, block);
-                self.copy_v::<C>(&work, block);
+                let keys = blocks.block(block);
+                self.copy_k::<C>(&work, keys);
+                self.copy_v::<C>(&work, keys);
             }
             drawn
         }
@@ -79,7 +86,7 @@ impl Producer<'_> {
         // SAFETY: the slot is free when it is written.
         unsafe {
             self.tiles.wait_empty(TILES_AHEAD);
-            tile.write(C::LAYOUT.tile_slot(self.tiles.buffer));
+            tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
             st_shared(C::LAYOUT.found(self.tiles.buffer), 0);
             mbarrier_arrive_if(self.tiles.full(), true);
         }
@@ -98,12 +105,15 @@ impl Producer<'_> {
             Rows::OfHead => (work.first_row, work.head_q),
             Rows::Packed => (self.params.group.quotient(work.first_row), work.head_kv),
         };
+        let is_packed = C::RAGGED && self.params.ragged.cu_seqlens_q != 0;
         // SAFETY: the caller's; the barrier expects just what is copied.
         unsafe {
             self.q.wait_empty(buffers);
             mbarrier_arrive_expect_tx(self.q.full(), rows * C::Q::ROW_BYTES);
             for column in 0..C::Q::COLUMNS {
-                let at = [column * C::Q::COLUMN_WIDTH, 0, query, tile_head, work.batch];
+                let query = work.sequence.q_start + query;
+                let batch = if is_packed { 0 } else { work.batch };
+                let at = [column * C::Q::COLUMN_WIDTH, 0, query, tile_head, batch];
                 let smem = C::LAYOUT.q(self.q.buffer) + column * C::Q::COLUMN_BYTES;
                 let map = C::parameter_address() + offset_of!(WgmmaParams, q) as u64;
                 bulk_tensor_5d(smem, map, at, self.q.full());
@@ -120,7 +130,7 @@ impl Producer<'_> {
     unsafe fn copy_k<C: WgmmaConfig>(&mut self, work: &Work<'_>, block: u32) {
         let tile = C::LAYOUT.k(self.kv.buffer);
         // SAFETY: the caller's.
-        unsafe { copy_keys::<C>(self.kv, offset_of!(WgmmaParams, k), tile, work, block) }
+        unsafe { copy_keys::<C>(self.params, self.kv, (offset_of!(WgmmaParams, k), tile), work, block) }
     }
 
     /// Copies a block of V, after K's.
@@ -132,7 +142,7 @@ impl Producer<'_> {
         let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
         let tile = C::LAYOUT.v(ring.buffer);
         // SAFETY: the caller's.
-        unsafe { copy_keys::<C>(ring, offset_of!(WgmmaParams, v), tile, work, block) }
+        unsafe { copy_keys::<C>(self.params, ring, (offset_of!(WgmmaParams, v), tile), work, block) }
         self.kv.advance(C::LAYOUT.stages());
     }
 }
@@ -143,15 +153,62 @@ impl Producer<'_> {
 /// # Safety
 /// As for [`Producer::tile`].
 #[inline(always)]
-unsafe fn copy_keys<C: WgmmaConfig>(ring: Ring, map: usize, tile: u32, work: &Work<'_>, block: u32) {
+unsafe fn copy_keys<C: WgmmaConfig>(
+    params: &ForwardParams,
+    ring: Ring,
+    (map, tile): (usize, u32),
+    work: &Work<'_>,
+    block: u32,
+) {
     // SAFETY: the caller's.
     unsafe {
         ring.wait_empty(C::LAYOUT.stages());
         mbarrier_arrive_expect_tx(ring.full(), C::LAYOUT.kv_bytes());
+        if C::RAGGED {
+            return copy_ragged_keys::<C>(params, ring, (map, tile), work, block);
+        }
         for column in 0..C::K::COLUMNS {
             let at = [column * C::K::COLUMN_WIDTH, block * C::K::ROWS, work.head_kv, work.batch];
             let smem = tile + column * C::K::COLUMN_BYTES;
             bulk_tensor_4d(smem, C::parameter_address() + map as u64, at, ring.full());
+        }
+    }
+}
+
+/// As [`copy_keys`], of a ragged batch, once the barrier expects the block: as many boxes as pages make of it. What lies past the last
+/// key of a page, or of packed keys, or in a page that is not there, reads as 0.
+///
+/// # Safety
+/// As for [`copy_keys`].
+#[inline(always)]
+unsafe fn copy_ragged_keys<C: WgmmaConfig>(
+    params: &ForwardParams,
+    ring: Ring,
+    (map, tile): (usize, u32),
+    work: &Work<'_>,
+    block: u32,
+) {
+    let (ragged, sequence) = (&params.ragged, &work.sequence);
+    let rows = opaque(ragged.box_rows);
+    let mut row = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        let table = PageTable::new(ragged, work.batch);
+        while row < C::K::ROWS {
+            let key = block * C::K::ROWS + row;
+            let (page, within) = match ragged.block_table {
+                0 if ragged.cu_seqlens_k == 0 => (work.batch, key),
+                0 => (0, sequence.k_start + key),
+                _ if key < sequence.seqlen_k => table.page(key),
+                // Past the last page.
+                _ => (ragged.pages, 0),
+            };
+            for column in 0..C::K::COLUMNS {
+                let at = [column * C::K::COLUMN_WIDTH, within, work.head_kv, page];
+                let smem = tile + column * C::K::COLUMN_BYTES + row * C::K::COLUMN_ROW_BYTES;
+                bulk_tensor_4d(smem, C::parameter_address() + map as u64, at, ring.full());
+            }
+            row += rows;
         }
     }
 }

@@ -3,12 +3,10 @@
 use crate::geometry;
 use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_init, mbarrier_wait};
 use crate::ptx::memory::dynamic_smem;
-use crate::row::Row;
+use crate::row::{Row, Schedule};
 
 /// Tiles that the producer has published and that are not stored yet.
 pub(super) const TILES_AHEAD: u32 = 3;
-/// Bytes by which the producer says what a tile is.
-const TILE_SLOT_BYTES: u32 = 32;
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = 8;
 /// Bytes for whether a tile's blocks held anything that was scrubbed: a u32, and what keeps the barriers behind aligned.
@@ -120,6 +118,8 @@ pub struct Layout {
     stages: u32,
     /// Offset of what lies behind the tiles, or behind the merge buffer that overlays them.
     slots: u32,
+    /// Bytes by which the producer says what a tile is.
+    slot_bytes: u32,
 }
 
 impl Layout {
@@ -130,6 +130,7 @@ impl Layout {
             kv_bytes: geometry::tile_bytes(row, row.block_n),
             stages: row.stages,
             slots: geometry::work_slots_offset(row),
+            slot_bytes: if matches!(row.schedule, Schedule::Ragged) { 64 } else { 32 },
         };
         let tiles = layout.q_buffers * layout.q_bytes + 2 * layout.stages * layout.kv_bytes;
         assert!(tiles <= layout.slots, "tiles end where the slots start");
@@ -145,7 +146,7 @@ impl Layout {
     /// Past the last barrier.
     const fn barriers_end(&self) -> u32 {
         let rings = Ring::bytes(self.q_buffers) + Ring::bytes(TILES_AHEAD) + 2 * Ring::bytes(self.stages);
-        self.slots + TILES_AHEAD * (TILE_SLOT_BYTES + FOUND_BYTES) + rings + self.stages * BARRIER_BYTES
+        self.slots + TILES_AHEAD * (self.slot_bytes + FOUND_BYTES) + rings + self.stages * BARRIER_BYTES
     }
 
     /// A buffer of Q.
@@ -174,18 +175,18 @@ impl Layout {
     /// Where the producer says what a tile is.
     #[inline(always)]
     pub(super) fn tile_slot(&self, buffer: u32) -> u32 {
-        self.behind_tiles() + buffer * TILE_SLOT_BYTES
+        self.behind_tiles() + buffer * self.slot_bytes
     }
 
     /// Whether the scrubbers found anything in a tile's blocks.
     #[inline(always)]
     pub(super) fn found(&self, buffer: u32) -> u32 {
-        self.behind_tiles() + TILES_AHEAD * TILE_SLOT_BYTES + buffer * FOUND_BYTES
+        self.behind_tiles() + TILES_AHEAD * self.slot_bytes + buffer * FOUND_BYTES
     }
 
     #[inline(always)]
     pub(super) fn q_ring(&self) -> Ring {
-        Ring::new(self.behind_tiles() + TILES_AHEAD * (TILE_SLOT_BYTES + FOUND_BYTES))
+        Ring::new(self.behind_tiles() + TILES_AHEAD * (self.slot_bytes + FOUND_BYTES))
     }
 
     #[inline(always)]

@@ -49,7 +49,7 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
         // SAFETY: the caller's; what is read has been written, and no consumer reads V before it is told to.
         unsafe {
             tiles.wait_full();
-            let Tile { work, blocks } = Tile::read(params, C::LAYOUT.tile_slot(tiles.buffer));
+            let Tile { work, blocks } = Tile::read::<C>(params, C::LAYOUT.tile_slot(tiles.buffer));
             if work.batch == NO_MORE {
                 return;
             }
@@ -58,7 +58,7 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
                 block -= 1;
                 // Wait for every block: an mbarrier shows only phase parity, so a skipped phase is ambiguous.
                 v.wait_full();
-                if block >= blocks.full {
+                if blocks.is_partial(block) {
                     let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.kv_bytes());
                     let seen = nonfinite_in_tile::<C::Element>(tile, end, thread);
                     if seen {

@@ -5,7 +5,7 @@ use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared_v4, st_shared_v4};
 use crate::ptx::warp::first_lane;
 use crate::scheduler::Work;
-use crate::sequence::Sequence;
+use crate::sequence::{QueryCount, Sequence};
 use crate::visible::KeyBlocks;
 use crate::work::{key_blocks, work_of};
 
@@ -25,33 +25,47 @@ impl<'a> Tile<'a> {
     pub(super) unsafe fn new<C: Config>(params: &'a ForwardParams, index: u32) -> Self {
         // SAFETY: the caller's.
         let work = unsafe { work_of::<C>(params, index) };
-        let blocks = key_blocks::<C>(params, &work);
+        // SAFETY: the caller's; no shuffle, as kernels with wgmma have no intervals.
+        let blocks = unsafe { key_blocks::<C>(params, &work) };
         Self { work, blocks }
     }
 
     /// # Safety
     /// One thread, while the slot is free: its readers have released it, and wait for its barrier before they read again.
     #[inline(always)]
-    pub(super) unsafe fn write(&self, slot: u32) {
+    pub(super) unsafe fn write<C: Config>(&self, slot: u32) {
         let Work { batch, head_q, first_row, split, sequence, .. } = self.work;
-        let KeyBlocks { first, full, end } = self.blocks;
+        let KeyBlocks { first, full, end, left, sink_blocks, skipped } = self.blocks;
         // SAFETY: the caller's; slots are multiples of 16.
         unsafe {
             st_shared_v4(slot, [batch, head_q, first_row, split]);
             st_shared_v4(slot + 16, [sequence.seqlen_k, first, full, end]);
+            if C::RAGGED {
+                st_shared_v4(slot + 32, [sequence.seqlen_q.get(), sequence.q_start, sequence.k_start, left]);
+                st_shared_v4(slot + 48, [sink_blocks, skipped, 0, 0]);
+            }
         }
     }
 
     /// # Safety
     /// All lanes take part; the slot is written, and stays until this warp releases it.
     #[inline(always)]
-    pub(super) unsafe fn read(params: &'a ForwardParams, slot: u32) -> Self {
+    pub(super) unsafe fn read<C: Config>(params: &'a ForwardParams, slot: u32) -> Self {
         // SAFETY: the caller's.
         let ([batch, head_q, first_row, split], [seqlen_k, first, full, end]) =
             unsafe { (ld_shared_v4(slot), ld_shared_v4(slot + 16)) };
         let [batch, first, full, end] = [batch, first, full, end].map(first_lane);
-        let sequence = Sequence { seqlen_q: &params.seqlen_q, seqlen_k };
+        let mut sequence = Sequence::unpacked(&params.seqlen_q, seqlen_k);
+        let mut blocks = KeyBlocks { first, ..KeyBlocks::before(full, end) };
+        if C::RAGGED {
+            // SAFETY: the caller's.
+            let ([seqlen_q, q_start, k_start, left], [sink_blocks, skipped, ..]) =
+                unsafe { (ld_shared_v4(slot + 32), ld_shared_v4(slot + 48)) };
+            let [left, sink_blocks, skipped] = [left, sink_blocks, skipped].map(first_lane);
+            blocks = KeyBlocks { left, sink_blocks, skipped, ..blocks };
+            sequence = Sequence { seqlen_q: QueryCount::Own(seqlen_q), q_start, k_start, seqlen_k };
+        }
         let work = Work { batch, head_q, head_kv: params.group.quotient(head_q), first_row, split, sequence };
-        Self { work, blocks: KeyBlocks { first, full, end } }
+        Self { work, blocks }
     }
 }
