@@ -46,6 +46,8 @@ pub struct RowAt {
 pub trait Score: Copy {
     /// What it keeps of a query row.
     type Row: Copy;
+    /// What it keeps of a query row and a block of keys.
+    type Keys: Copy;
 
     /// What the launch says of it. Cheap: made anew where it is needed, so that nothing of it is kept in registers.
     fn new(params: &ForwardParams) -> Self;
@@ -56,9 +58,12 @@ pub trait Score: Copy {
     /// What it keeps of a query row, which exists.
     fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row;
 
-    /// The score of a query and a key, given their product. The key may be past the sequence's last, or hidden: what it has then does not
-    /// count.
-    fn score(self, qk: f32, row: Self::Row, key: u32) -> f32;
+    /// What it keeps of a query row and the keys from `first_key` on.
+    fn keys(self, row: Self::Row, first_key: u32) -> Self::Keys;
+
+    /// The score of a query and the key that is `offset` behind the first, given their product. The key may be past the sequence's last, or
+    /// hidden: what it has then does not count.
+    fn score(self, qk: f32, keys: Self::Keys, offset: u32) -> f32;
 }
 
 /// The scaled product, and nothing else.
@@ -69,6 +74,7 @@ pub struct Plain {
 
 impl Score for Plain {
     type Row = ();
+    type Keys = ();
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -84,7 +90,10 @@ impl Score for Plain {
     fn row(_: &ForwardParams, _: impl FnOnce() -> RowAt) -> Self::Row {}
 
     #[inline(always)]
-    fn score(self, qk: f32, (): Self::Row, _: u32) -> f32 {
+    fn keys(self, (): Self::Row, _: u32) -> Self::Keys {}
+
+    #[inline(always)]
+    fn score(self, qk: f32, (): Self::Keys, _: u32) -> f32 {
         qk
     }
 }
@@ -99,6 +108,7 @@ pub struct Softcap {
 
 impl Score for Softcap {
     type Row = ();
+    type Keys = ();
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -114,7 +124,10 @@ impl Score for Softcap {
     fn row(_: &ForwardParams, _: impl FnOnce() -> RowAt) -> Self::Row {}
 
     #[inline(always)]
-    fn score(self, qk: f32, (): Self::Row, _: u32) -> f32 {
+    fn keys(self, (): Self::Row, _: u32) -> Self::Keys {}
+
+    #[inline(always)]
+    fn score(self, qk: f32, (): Self::Keys, _: u32) -> f32 {
         // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
         // a cap of 30.
         fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
@@ -130,6 +143,8 @@ pub struct Alibi {
 impl Score for Alibi {
     /// The slope over the scale, negative, and the query's own key.
     type Row = (f32, i32);
+    /// The slope, and how far the first key is from the query's own.
+    type Keys = (f32, f32);
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -153,9 +168,13 @@ impl Score for Alibi {
     }
 
     #[inline(always)]
-    fn score(self, qk: f32, (slope, own): Self::Row, key: u32) -> f32 {
-        let distance = own.wrapping_sub(key as i32);
-        fma(slope, (distance as f32).abs(), qk)
+    fn keys(self, (slope, own): Self::Row, first_key: u32) -> Self::Keys {
+        (slope, own.wrapping_sub(first_key as i32) as f32)
+    }
+
+    #[inline(always)]
+    fn score(self, qk: f32, (slope, distance): Self::Keys, offset: u32) -> f32 {
+        fma(slope, (distance - offset as f32).abs(), qk)
     }
 }
 
@@ -171,6 +190,8 @@ pub struct Bias<E> {
 impl<E: Element> Score for Bias<E> {
     /// The global address of the row's first element, and keys of the sequence.
     type Row = (u64, u32);
+    /// The global address of the first key's element, and how far the last key is behind it.
+    type Keys = (u64, i32);
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -193,11 +214,16 @@ impl<E: Element> Score for Bias<E> {
     }
 
     #[inline(always)]
-    fn score(self, qk: f32, (row, seqlen_k): Self::Row, key: u32) -> f32 {
+    fn keys(self, (row, seqlen_k): Self::Row, first_key: u32) -> Self::Keys {
+        (row + u64::from(first_key) * 2, (seqlen_k - 1).wrapping_sub(first_key) as i32)
+    }
+
+    #[inline(always)]
+    fn score(self, qk: f32, (first, last): Self::Keys, offset: u32) -> f32 {
         // Past the last key, the last one's, which the mask hides.
-        let key = key.min(seqlen_k - 1);
+        let offset = (offset as i32).min(last);
         // SAFETY: an element of the bias.
-        let bias = unsafe { ld_global_b16(row + u64::from(key) * 2) };
+        let bias = unsafe { ld_global_b16(first.wrapping_add_signed(i64::from(offset) * 2)) };
         fma(E::widen(bias), self.factor, qk)
     }
 }
@@ -213,9 +239,10 @@ pub fn score_all<W: WarpTile, S: Score>(
 ) {
     let lane_key = first_key + lane % 4 * 2;
     for m in 0..W::M {
+        let keys = [0, 1].map(|half| score.keys(rows.row(m)[half], lane_key));
         for (n, tile) in (0..).zip(s.row_mut(m)) {
             for (i, s) in tile.iter_mut().enumerate() {
-                *s = score.score(*s, rows.row(m)[i / 2], lane_key + n * 8 + i as u32 % 2);
+                *s = score.score(*s, keys[i / 2], n * 8 + i as u32 % 2);
             }
         }
     }

@@ -104,8 +104,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d96_m64n64_w4s2c1_ragged_softcap      => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_f16_d128_m64n64_w4s2c1_ragged_softcap      => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_softcap     => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_f16_d256_m64n32_w4s2c1_ragged_softcap      => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_bf16_d256_m64n32_w4s2c1_ragged_softcap     => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d256_m32n32_w4s2c1_ragged_softcap      => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged_softcap     => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_f16_d32_m64n64_w4s2c1_ragged_alibi         => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_bf16_d32_m64n64_w4s2c1_ragged_alibi        => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d64_m64n64_w4s2c1_ragged_alibi         => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
@@ -114,8 +114,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d96_m64n64_w4s2c1_ragged_alibi        => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d128_m64n64_w4s2c1_ragged_alibi        => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_alibi       => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_f16_d256_m64n32_w4s2c1_ragged_alibi        => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_bf16_d256_m64n32_w4s2c1_ragged_alibi       => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_f16_d256_m32n32_w4s2c1_ragged_alibi        => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged_alibi       => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d32_m64n64_w4s2c1_ragged_bias          => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d32_m64n64_w4s2c1_ragged_bias         => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d64_m64n64_w4s2c1_ragged_bias          => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
@@ -124,8 +124,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d96_m64n64_w4s2c1_ragged_bias         => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d128_m64n64_w4s2c1_ragged_bias         => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_bias        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
-            fwd_f16_d256_m64n32_w4s2c1_ragged_bias         => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged, Bias };
-            fwd_bf16_d256_m64n32_w4s2c1_ragged_bias        => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_f16_d256_m32n32_w4s2c1_ragged_bias         => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Bias };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged_bias        => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Bias };
             // Rows that exercise the other columns: 8 warps, 2, 3 and 4 stages, float16 accumulation, capped registers.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };

@@ -117,8 +117,8 @@ impl<'a> MaskParams<'a> {
     }
 }
 
-/// Steps of a tile's k-loop, each over a block of keys: `first..end`, of which `left..full` are seen entirely by every row. Without
-/// a window, a step is the block of the same number.
+/// Steps of a tile's k-loop, each over a block of keys: `first..end`, of which those before `full` are seen entirely by every row.
+/// Without a window, a step is the block of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyBlocks {
     /// The first step.
@@ -127,9 +127,9 @@ pub struct KeyBlocks {
     pub full: u32,
     /// Past the last step that any row sees in part. `first` or less where there is nothing to do.
     pub end: u32,
-    /// The first step that every row sees entirely, where `full` is more; 0 but in ragged batches.
+    /// The block of step 0, where every row sees it entirely; 0 but in ragged batches.
     pub left: u32,
-    /// Steps over the first blocks of the sequence, whose sink tokens rows see whatever their windows; 0 but in ragged batches.
+    /// First blocks of the sequence that are worked on for their sink tokens alone; 0 but in ragged batches.
     pub sink_blocks: u32,
     /// Blocks between those and the first one that a window reaches; 0 but in ragged batches.
     pub skipped: u32,
@@ -151,15 +151,9 @@ impl KeyBlocks {
         let past = if end.1 > begin.0 { end.1.div_ceil(block_n) } else { first }.max(past_sinks);
         let sink_blocks = past_sinks.min(first);
         let skipped = first - sink_blocks;
-        let step = |block: u32| block.saturating_sub(skipped);
-        Self {
-            first: 0,
-            full: step(end.0 / block_n),
-            end: past - skipped,
-            left: step(begin.1.div_ceil(block_n)).max(sink_blocks),
-            sink_blocks,
-            skipped,
-        }
+        let left = begin.1.div_ceil(block_n).max(first);
+        let full = (end.0 / block_n).min(past).saturating_sub(left);
+        Self { first: 0, full, end: past - skipped, left, sink_blocks, skipped }
     }
 
     /// Those of them that belong to a split of `split_blocks` steps.
@@ -178,13 +172,20 @@ impl KeyBlocks {
     /// Whether some row sees a step's keys only in part.
     #[inline(always)]
     pub fn is_partial(&self, step: u32) -> bool {
-        step >= self.full || step < self.left
+        step >= self.full
     }
 
-    /// The block of keys of a step.
+    /// The block of keys of a step. Those that every row sees entirely come first, then those that are cut on the left, then those that are
+    /// cut on the right.
     #[inline(always)]
     pub fn block(&self, step: u32) -> u32 {
-        if step < self.sink_blocks { step } else { step + self.skipped }
+        // No branches: products of wgmma are on their way meanwhile.
+        let either = |condition: bool, yes: u32, no: u32| if condition { yes } else { no };
+        let partial = step.wrapping_sub(self.full);
+        let is_sinks = partial < self.sink_blocks;
+        let block = partial.wrapping_add(either(is_sinks, 0, self.skipped));
+        let past_full = block.wrapping_add(either(is_sinks | (block < self.left), 0, self.full));
+        either(step < self.full, self.left.wrapping_add(step), past_full)
     }
 }
 

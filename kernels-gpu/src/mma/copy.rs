@@ -128,7 +128,9 @@ impl<S: Shape> TileCopy<S> {
         let span = swizzle.span();
         let rows_a_step = self.threads / span;
         let chunk = self.thread % span;
-        for step in 0..S::ROWS.div_ceil(rows_a_step) {
+        let mut step = 0;
+        // A loop, and not unrolled: addresses of many rows at a time would fill the registers.
+        while step < opaque(S::ROWS.div_ceil(rows_a_step)) {
             let row = self.row + step * rows_a_step;
             // More threads than chunks: those past the tile have nothing to copy.
             if S::ROWS >= rows_a_step || row < S::ROWS {
@@ -146,6 +148,7 @@ impl<S: Shape> TileCopy<S> {
                     }
                 }
             }
+            step += 1;
         }
     }
 

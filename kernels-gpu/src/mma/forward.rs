@@ -17,7 +17,7 @@ use crate::math::softmax::OnlineSoftmax;
 use crate::params::ForwardParams;
 use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_shared, st_shared, to_global};
 use crate::ptx::warp::sync_threads_or;
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
 use crate::score::{Score, score_all};
@@ -208,18 +208,21 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
             score_rows: score_rows::<C>(params, &work, first_row),
         };
         let mut block = blocks.end - blocks.first;
-        while C::RAGGED && block > 0 {
-            block -= 1;
-            // Blocks that are seen in part lie at both ends, and beyond: one loop is half the code.
-            main_loop.step(blocks.is_partial(blocks.first + block), block, &limits);
-        }
-        while block > blocks.full.saturating_sub(blocks.first) {
-            block -= 1;
-            main_loop.step(true, block, &limits);
-        }
-        while block > 0 {
-            block -= 1;
-            main_loop.step(false, block, &limits);
+        if C::RAGGED {
+            while block > 0 {
+                block -= 1;
+                // One loop is half the code, which is long.
+                main_loop.step(blocks.is_partial(blocks.first + block), block, &limits);
+            }
+        } else {
+            while block > blocks.full.saturating_sub(blocks.first) {
+                block -= 1;
+                main_loop.step(true, block, &limits);
+            }
+            while block > 0 {
+                block -= 1;
+                main_loop.step(false, block, &limits);
+            }
         }
         (main_loop.softmax, main_loop.acc_o)
     }
@@ -241,7 +244,8 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             if !rows_differ || scrub || !sync_threads_or(scrub::in_fragment(&acc_o)) {
                 break (softmax, acc_o);
             }
-            scrub = true;
+            // Opaque in ragged batches, or the compiler unrolls what it knows to be two rounds at most.
+            scrub = !C::RAGGED || opaque(1) != 0;
         };
         let work = current_work::<C>(params);
         let position = Position::new(thread_idx_x_again(), C::WARPS);

@@ -192,14 +192,10 @@ impl Consumer<'_> {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            // Blocks that are seen in part lie at both ends, and beyond: one loop is half the code.
-            while C::RAGGED && k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
-                self.next_step::<C, AsNeeded>(fragments, k_loop);
-            }
-            while !C::RAGGED && k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
+            while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
                 self.next_step::<C, Always>(fragments, k_loop);
             }
-            while !C::RAGGED && k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+            while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
                 self.next_step::<C, Never>(fragments, k_loop);
             }
         }
