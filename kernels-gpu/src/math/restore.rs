@@ -17,7 +17,7 @@ pub struct PartlyVisible {
     pub v: KeyRows,
 }
 
-/// The rows of O that are looked through: `rows` rows of `head_dim` elements from `first_row` on, by `threads` threads of which this is
+/// The rows of O of a ragged batch that are looked through: `rows` rows of `head_dim` elements from `first_row` on, by `threads` threads of which this is
 /// number `thread`.
 #[derive(Clone, Copy, Debug)]
 pub struct Restored {
@@ -35,8 +35,9 @@ pub struct Restored {
     pub partial: bool,
 }
 
-/// Adds to O, already written, the non-finite elements of V at the keys of `keys` that each row sees. `visible_end` gives the first key
-/// that a row does not see.
+/// Adds to O, already written, the non-finite elements of V at the keys of `keys` that each row sees: for `rows` rows of `head_dim`
+/// elements from `first_row` on. `visible_end` gives the first key that a row does not see; `partial` says that O is a split's
+/// partial O. Called by all `threads` threads; `thread` is this one's index.
 ///
 /// # Safety
 /// All those threads take part, after a barrier that makes their writes to the rows of O visible to each other, and no others
@@ -45,24 +46,39 @@ pub struct Restored {
 pub unsafe fn restore<E: Element>(
     queries: &QueryRows<'_>,
     keys: PartlyVisible,
-    restored: Restored,
+    partial: bool,
+    (first_row, rows, head_dim): (u32, u32, u32),
+    (thread, threads): (u32, u32),
     visible_end: impl Fn(u32) -> u32,
 ) {
     let v_start = keys.v.start();
-    let mut element = restored.thread;
-    while element < restored.rows * restored.head_dim {
-        let (row, column) = (restored.first_row + element / restored.head_dim, element % restored.head_dim);
+    let mut element = thread;
+    while element < rows * head_dim {
+        let (row, column) = (first_row + element / head_dim, element % head_dim);
         if row < queries.past() {
             let end = visible_end(row).min(keys.end);
             let mut key = keys.first;
             while key < end {
                 let v_at = v_start.wrapping_add_signed(keys.v.distance(key.into())) + u64::from(column * 2);
                 // SAFETY: an element of V, and this thread's element of O or of the partial O.
-                unsafe { add_element::<E>(queries, restored, (row, column), v_at) }
+                unsafe {
+                    let v = ld_global_b16(v_at);
+                    if v & E::EXPONENT == E::EXPONENT {
+                        if partial {
+                            let index = queries.partial_index(row);
+                            let o_at = queries.partial_o(index, head_dim) + u64::from(column * 4);
+                            let o = f32::from_bits(ld_global_b32(o_at));
+                            st_global_f32(o_at, o + widened::<E>(v));
+                        } else {
+                            let o_at = queries.o(row) + u64::from(column * 2);
+                            st_global_b16(o_at, add::<E>(ld_global_b16(o_at), v));
+                        }
+                    }
+                }
                 key += 1;
             }
         }
-        element += restored.threads;
+        element += threads;
     }
 }
 

@@ -300,15 +300,15 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
         let work = current_work::<C>(params);
         let blocks = key_blocks::<C>(params, &work);
         let queries = QueryRows::new(params, &work, C::BLOCK);
-        let restored = Restored {
-            first_row: work.first_row,
-            rows: C::Q::ROWS,
-            head_dim: queries.width(C::Q::WIDTH),
-            thread: thread_idx_x_again(),
-            threads: C::THREADS,
-            partial: is_partial::<C>(params),
-        };
         if C::RAGGED {
+            let restored = Restored {
+                first_row: work.first_row,
+                rows: C::Q::ROWS,
+                head_dim: queries.width(C::Q::WIDTH),
+                thread: thread_idx_x_again(),
+                threads: C::THREADS,
+                partial: is_partial::<C>(params),
+            };
             let keys = ragged_blocks(params, &work, blocks).keys;
             let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
             let visible = |row| visible_of_row::<C>(params, &work, row);
@@ -321,7 +321,8 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
         };
         let visible_end =
             |row| C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end;
-        restore::<C::Element>(&queries, keys, restored, visible_end);
+        let (rows, threads) = ((work.first_row, C::Q::ROWS, C::Q::WIDTH), (thread_idx_x_again(), C::THREADS));
+        restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, threads, visible_end);
     }
 }
 

@@ -253,15 +253,15 @@ impl Consumer<'_> {
             if found {
                 // The warp's rows are written.
                 sync_warp();
-                let restored = Restored {
-                    first_row: work.first_row + position.warp_row,
-                    rows: 16,
-                    head_dim: queries.width(C::Q::WIDTH),
-                    thread: position.lane,
-                    threads: 32,
-                    partial: is_partial::<C>(params),
-                };
                 if C::RAGGED {
+                    let restored = Restored {
+                        first_row: work.first_row + position.warp_row,
+                        rows: 16,
+                        head_dim: queries.width(C::Q::WIDTH),
+                        thread: position.lane,
+                        threads: 32,
+                        partial: is_partial::<C>(params),
+                    };
                     let at = (work.batch, work.head_kv, work.sequence.k_start);
                     let keys = RaggedKeys::new(params, at);
                     let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
@@ -276,7 +276,8 @@ impl Consumer<'_> {
                 let visible_end = |row| {
                     C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end
                 };
-                restore::<C::Element>(&queries, keys, restored, visible_end);
+                let (rows, threads) = ((work.first_row + position.warp_row, 16, C::Q::WIDTH), (position.lane, 32));
+                restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, threads, visible_end);
             }
         }
     }
