@@ -81,6 +81,7 @@ mod race;
 mod rare;
 mod regs;
 mod report;
+mod shadow;
 mod shared;
 mod sim;
 mod small;
