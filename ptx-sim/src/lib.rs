@@ -51,6 +51,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod bits;
 mod blocked;
 mod cfg;

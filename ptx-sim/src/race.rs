@@ -52,6 +52,8 @@ struct Block {
     more: Vec<Entry>,
     /// Bytes that several clusters have read, where nothing can order these.
     read_by_many: u16,
+    /// Whether anybody has written here.
+    is_written: bool,
 }
 
 type Page = Mutex<Vec<Block>>;
@@ -150,6 +152,10 @@ impl Block {
         if !write && bytes & !self.read_by_many == 0 {
             return Ok(());
         }
+        if !write && !self.is_written {
+            self.remember(Entry { mark: who.mark(), group: who.group, bytes, write }, who, ordered);
+            return Ok(());
+        }
         let mut outcome = Ok(());
         let overlapping = self.entries().filter(|e| e.bytes & bytes != 0 && (write || e.write));
         for entry in overlapping {
@@ -179,6 +185,7 @@ impl Block {
     }
 
     fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
+        self.is_written |= new.write;
         if new.write && new.mark.scope.is_none() {
             // Whoever comes after this write comes after what came before it.
             self.first.bytes &= !new.bytes;
