@@ -54,6 +54,8 @@ struct Block {
     read_by_many: u16,
     /// Whether anybody has written here.
     is_written: bool,
+    /// A bit for every agent that is remembered, by a number that several may have.
+    agents: u64,
 }
 
 type Page = Mutex<Vec<Block>>;
@@ -136,6 +138,13 @@ impl RaceShadow {
     }
 }
 
+impl Entry {
+    /// A number of its agent below 64, as a bit.
+    fn bit(&self) -> u64 {
+        1 << (self.group.wrapping_mul(29).wrapping_add(self.mark.agent.into()) % 64)
+    }
+}
+
 impl Block {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         std::iter::once(&self.first).chain(&self.more).filter(|e| e.bytes != 0)
@@ -193,6 +202,9 @@ impl Block {
                 self.more.iter_mut().for_each(|entry| entry.bytes &= !new.bytes);
                 self.more.retain(|e| e.bytes != 0);
             }
+            if self.first.bytes == 0 && self.more.is_empty() {
+                self.agents = 0;
+            }
             self.read_by_many &= !new.bytes;
             self.push(new);
             return;
@@ -203,7 +215,9 @@ impl Block {
             // This second reader is remembered too: a writer collides with one of the two at least.
             self.read_by_many |= shared;
         }
-        for entry in std::iter::once(&mut self.first).chain(&mut self.more) {
+        let bit = new.bit();
+        let entries = std::iter::once(&mut self.first).chain(&mut self.more);
+        for entry in entries.take_while(|_| self.agents & bit != 0) {
             let alike = entry.bytes != 0
                 && entry.write == new.write
                 && entry.group == new.group
@@ -231,6 +245,7 @@ impl Block {
     }
 
     fn push(&mut self, new: Entry) {
+        self.agents |= new.bit();
         if self.first.bytes != 0 {
             self.more.push(new);
         } else if self.more.is_empty() {

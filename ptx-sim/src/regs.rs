@@ -62,14 +62,25 @@ impl Regs {
     }
 }
 
+/// The bit of every lane.
+const LANE_BITS: [u32; LANES] = {
+    let mut bits = [0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+/// Without a branch a lane, so that it is done several lanes at a time.
+#[inline(always)]
 fn blend<T: Copy>(to: &mut [T; LANES], from: &[T; LANES], mask: u32) {
     if mask == FULL {
         *to = *from;
     } else {
         for lane in 0..LANES {
-            if mask >> lane & 1 == 1 {
-                to[lane] = from[lane];
-            }
+            to[lane] = if mask & LANE_BITS[lane] != 0 { from[lane] } else { to[lane] };
         }
     }
 }
@@ -88,6 +99,7 @@ pub(crate) trait Kind {
 }
 
 /// The lanes of a fixed array, each put through `f`.
+#[inline(always)]
 fn each<T: Copy, R: Copy + Default>(from: &[T; LANES], f: impl Fn(T) -> R) -> [R; LANES] {
     let mut to = [R::default(); LANES];
     for lane in 0..LANES {
@@ -105,11 +117,11 @@ macro_rules! kinds {
             const BANK: Bank = kinds!(@bank $bank);
             const BITS: u8 = $bits;
             const FLOAT: bool = kinds!(@float $name);
-            #[inline]
+            #[inline(always)]
             fn load(regs: &Regs, slot: Slot) -> [$value; LANES] {
                 each(&regs.$bank[slot as usize], $load)
             }
-            #[inline]
+            #[inline(always)]
             fn store(regs: &mut Regs, slot: Slot, mask: u32, values: &[$value; LANES]) {
                 blend(&mut regs.$bank[slot as usize], &each(values, $store), mask);
             }
@@ -168,20 +180,20 @@ impl Kind for P {
     const BANK: Bank = Bank::Pred;
     const BITS: u8 = 1;
     const FLOAT: bool = false;
-    #[inline]
+    #[inline(always)]
     fn load(regs: &Regs, slot: Slot) -> [bool; LANES] {
         let bits = regs.pred[slot as usize];
         let mut to = [false; LANES];
         for (lane, to) in to.iter_mut().enumerate() {
-            *to = bits >> lane & 1 == 1;
+            *to = bits & LANE_BITS[lane] != 0;
         }
         to
     }
-    #[inline]
+    #[inline(always)]
     fn store(regs: &mut Regs, slot: Slot, mask: u32, values: &[bool; LANES]) {
         let mut bits = 0;
         for (lane, &value) in values.iter().enumerate() {
-            bits |= u32::from(value) << lane;
+            bits |= if value { LANE_BITS[lane] } else { 0 };
         }
         regs.set_pred(slot, mask, bits);
     }
@@ -191,7 +203,7 @@ impl Kind for P {
 pub(crate) type Slots = [Slot; 5];
 
 /// One operand to one result, in every lane of `mask`.
-#[inline]
+#[inline(always)]
 pub(crate) fn map1<A: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -203,7 +215,7 @@ pub(crate) fn map1<A: Kind, R: Kind>(
 }
 
 /// Two operands to one result.
-#[inline]
+#[inline(always)]
 pub(crate) fn map2<A: Kind, B: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -219,7 +231,7 @@ pub(crate) fn map2<A: Kind, B: Kind, R: Kind>(
 }
 
 /// Three operands to one result.
-#[inline]
+#[inline(always)]
 pub(crate) fn map3<A: Kind, B: Kind, C: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -235,7 +247,7 @@ pub(crate) fn map3<A: Kind, B: Kind, C: Kind, R: Kind>(
 }
 
 /// Four operands to one result.
-#[inline]
+#[inline(always)]
 pub(crate) fn map4<A: Kind, B: Kind, C: Kind, E: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
