@@ -10,6 +10,8 @@ use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Swizzle, Ten
 const RUNS: usize = 3;
 
 fn main() {
+    // `cargo bench` passes `--bench`; a word is part of the name of what is to run.
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     load();
     type Run = fn(&Module, Checks) -> (f64, Report);
     let kernels: [(&str, &str, Run); 3] = [
@@ -20,6 +22,9 @@ fn main() {
     println!("on {} cores, million a second:", rayon::current_num_threads());
     println!("{:<18}{:<12}{:>10}{:>22}{:>22}", "", "", "time", "warp instructions", "thread instructions");
     for (name, text, run) in kernels {
+        if only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
         let module = Module::parse(text).expect("the kernel loads");
         for (checked, checks) in [("all checks", Checks::ALL), ("no checks", Checks::NONE)] {
             let runs = (0..RUNS).map(|_| run(&module, checks));

@@ -74,7 +74,7 @@ const LANE_BITS: [u32; LANES] = {
 };
 
 /// Without a branch a lane, so that it is done several lanes at a time.
-#[inline(always)]
+#[inline]
 fn blend<T: Copy>(to: &mut [T; LANES], from: &[T; LANES], mask: u32) {
     if mask == FULL {
         *to = *from;
@@ -99,7 +99,7 @@ pub(crate) trait Kind {
 }
 
 /// The lanes of a fixed array, each put through `f`.
-#[inline(always)]
+#[inline]
 fn each<T: Copy, R: Copy + Default>(from: &[T; LANES], f: impl Fn(T) -> R) -> [R; LANES] {
     let mut to = [R::default(); LANES];
     for lane in 0..LANES {
@@ -117,11 +117,11 @@ macro_rules! kinds {
             const BANK: Bank = kinds!(@bank $bank);
             const BITS: u8 = $bits;
             const FLOAT: bool = kinds!(@float $name);
-            #[inline(always)]
+            #[inline]
             fn load(regs: &Regs, slot: Slot) -> [$value; LANES] {
                 each(&regs.$bank[slot as usize], $load)
             }
-            #[inline(always)]
+            #[inline]
             fn store(regs: &mut Regs, slot: Slot, mask: u32, values: &[$value; LANES]) {
                 blend(&mut regs.$bank[slot as usize], &each(values, $store), mask);
             }
@@ -180,7 +180,7 @@ impl Kind for P {
     const BANK: Bank = Bank::Pred;
     const BITS: u8 = 1;
     const FLOAT: bool = false;
-    #[inline(always)]
+    #[inline]
     fn load(regs: &Regs, slot: Slot) -> [bool; LANES] {
         let bits = regs.pred[slot as usize];
         let mut to = [false; LANES];
@@ -189,7 +189,7 @@ impl Kind for P {
         }
         to
     }
-    #[inline(always)]
+    #[inline]
     fn store(regs: &mut Regs, slot: Slot, mask: u32, values: &[bool; LANES]) {
         let mut bits = 0;
         for (lane, &value) in values.iter().enumerate() {
@@ -203,7 +203,7 @@ impl Kind for P {
 pub(crate) type Slots = [Slot; 5];
 
 /// One operand to one result, in every lane of `mask`.
-#[inline(always)]
+#[inline]
 pub(crate) fn map1<A: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -215,7 +215,7 @@ pub(crate) fn map1<A: Kind, R: Kind>(
 }
 
 /// Two operands to one result.
-#[inline(always)]
+#[inline]
 pub(crate) fn map2<A: Kind, B: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -231,7 +231,7 @@ pub(crate) fn map2<A: Kind, B: Kind, R: Kind>(
 }
 
 /// Three operands to one result.
-#[inline(always)]
+#[inline]
 pub(crate) fn map3<A: Kind, B: Kind, C: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,
@@ -247,7 +247,7 @@ pub(crate) fn map3<A: Kind, B: Kind, C: Kind, R: Kind>(
 }
 
 /// Four operands to one result.
-#[inline(always)]
+#[inline]
 pub(crate) fn map4<A: Kind, B: Kind, C: Kind, E: Kind, R: Kind>(
     regs: &mut Regs,
     mask: u32,

@@ -22,7 +22,7 @@ pub(crate) struct Cell {
 }
 
 /// A line: one cell, or one for every granule where these differ.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Line {
     whole: Cell,
     granules: Box<[Cell]>,
@@ -52,7 +52,8 @@ impl Shadow {
     /// Cells of `bytes`, in granules of the smallest access that the kernel makes; of zero bytes there are none.
     pub(crate) fn new(bytes: u64, granule: u32) -> Self {
         let granule = u64::from(granule).min(LINE);
-        Shadow { lines: vec![Line::default(); bytes.div_ceil(LINE) as usize], bytes, granule }
+        let lines = std::iter::repeat_with(Line::default).take(bytes.div_ceil(LINE) as usize).collect();
+        Shadow { lines, bytes, granule }
     }
 
     /// Calls `f` with every cell of a range and the part of the range in it; stops at the first error.

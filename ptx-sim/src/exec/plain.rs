@@ -215,16 +215,16 @@ fn gather(regs: &Regs, list: &[Reg], bytes: u8) -> Rows {
             rows[i] = regs.word[reg.slot as usize];
             continue;
         }
-        for lane in 0..LANES {
-            let value = regs.bits(reg.bank, reg.slot, lane);
-            match bytes {
-                8 => {
-                    rows[2 * i][lane] = value as u32;
-                    rows[2 * i + 1][lane] = (value >> 32) as u32;
-                }
-                4 => rows[i][lane] = value as u32,
-                2 => rows[i / 2][lane] |= (value as u32 & 0xffff) << (16 * (i % 2)),
-                _ => rows[i / 4][lane] |= (value as u32 & 0xff) << (8 * (i % 4)),
+        // The first word that the element lies in, and where in it; one of 64 bits goes on in the next.
+        let (bits, each) = (8 * usize::from(bytes) * i, 8 * u32::from(bytes));
+        let (word, shift) = (bits / 32, bits % 32);
+        let kept = if each >= 32 { u32::MAX } else { (1 << each) - 1 };
+        for (lane, to) in rows[word].iter_mut().enumerate() {
+            *to |= (regs.bits(reg.bank, reg.slot, lane) as u32 & kept) << shift;
+        }
+        if bytes == 8 {
+            for (lane, to) in rows[word + 1].iter_mut().enumerate() {
+                *to = (regs.bits(reg.bank, reg.slot, lane) >> 32) as u32;
             }
         }
     }
