@@ -21,13 +21,13 @@ pub(crate) fn set_reconvergence(program: &mut Program) {
 }
 
 /// The basic blocks: block `starts.len()` is the virtual exit.
-struct Blocks {
-    starts: Vec<Pc>,
-    successors: Vec<Vec<usize>>,
+pub(crate) struct Blocks {
+    pub(crate) starts: Vec<Pc>,
+    pub(crate) successors: Vec<Vec<usize>>,
 }
 
 impl Blocks {
-    fn new(program: &Program) -> Self {
+    pub(crate) fn new(program: &Program) -> Self {
         let insts = &program.insts;
         let mut leader = vec![false; insts.len() + 1];
         leader[0] = true;
@@ -68,7 +68,7 @@ impl Blocks {
     }
 
     /// The last instruction of a block.
-    fn last(&self, block: usize, length: usize) -> usize {
+    pub(crate) fn last(&self, block: usize, length: usize) -> usize {
         self.starts.get(block + 1).map_or(length, |&p| p as usize) - 1
     }
 

@@ -14,22 +14,14 @@ use crate::table::Shape;
 pub(crate) fn renumber(program: &mut Program) {
     let mut map: HashMap<(Bank, Slot), Slot> = HashMap::new();
     let mut counts = [0; 3];
-    let mut number = |bank: Bank, slot: &mut Slot, _: Role| {
+    let mut number = |bank: Bank, slot: &mut Slot, _| {
         let count = &mut counts[bank as usize];
         *slot = *map.entry((bank, *slot)).or_insert_with(|| {
             *count += 1;
             *count as Slot - 1
         });
     };
-    for constant in &mut program.constants {
-        number(constant.bank, &mut constant.slot, Role::Write);
-    }
-    for inst in &mut program.insts {
-        if let Some(guard) = &mut inst.guard {
-            number(Bank::Pred, &mut guard.slot, Role::Read);
-        }
-        Visitor(&mut number).op(&mut inst.op);
-    }
+    each_mut(program, &mut number);
     program.registers = counts;
 }
 
@@ -49,6 +41,22 @@ pub(crate) fn touches(program: &Program) -> Vec<Touches> {
         touches
     };
     program.insts.iter().map(one).collect()
+}
+
+/// Calls `f` with every register of a program, constants first.
+pub(crate) fn each_mut(program: &mut Program, f: &mut impl FnMut(Bank, &mut Slot, Role)) {
+    for constant in &mut program.constants {
+        f(constant.bank, &mut constant.slot, Role::Write);
+    }
+    program.insts.iter_mut().for_each(|inst| each_of(inst, f));
+}
+
+/// Calls `f` with every register of an instruction, its guard included.
+pub(crate) fn each_of(inst: &mut Inst, f: &mut impl FnMut(Bank, &mut Slot, Role)) {
+    if let Some(guard) = &mut inst.guard {
+        f(Bank::Pred, &mut guard.slot, Role::Read);
+    }
+    Visitor(f).op(&mut inst.op);
 }
 
 /// Calls `f` with every register that an operation reads or writes.

@@ -241,8 +241,29 @@ impl SharedTraffic {
     }
 }
 
+/// Whether aligned accesses share no bank.
+#[inline]
+fn are_apart(list: &[u64], bytes: u32) -> bool {
+    let (shift, places) = match bytes {
+        16 => (4, 7),
+        8 => (3, 15),
+        4 => (2, 31),
+        _ => return false,
+    };
+    let (mut seen, mut apart) = (0u32, true);
+    for address in list {
+        let bit = 1 << (address >> shift & places);
+        apart &= seen & bit == 0 && address & (u64::from(bytes) - 1) == 0;
+        seen |= bit;
+    }
+    apart
+}
+
 /// Passes that a group of accesses takes: the most distinct words in one of the 32 banks.
 fn wavefronts(list: &[u64], bytes: u32) -> u64 {
+    if are_apart(list, bytes) {
+        return 1;
+    }
     // In most groups every bank is asked for one word at most, which one pass over the words shows.
     let mut word_of = [u64::MAX; 32];
     let words = |address: u64| (address >> 2)..=(address.wrapping_add(u64::from(bytes) - 1) >> 2);

@@ -164,12 +164,10 @@ pub(crate) fn add_odd(a: f64, b: f64) -> f64 {
     let virtual_b = sum - a;
     let error = (a - (sum - virtual_b)) + (b - virtual_b);
     let bits = sum.to_bits();
-    if error != 0.0 && sum.is_finite() && bits & 1 == 0 {
-        // The neighbour on the side of the error is odd.
-        let outward = (error > 0.0) == (sum > 0.0);
-        return f64::from_bits(if outward { bits + 1 } else { bits - 1 });
-    }
-    sum
+    // The neighbour on the side of the error is odd. Without branches, so that lanes are computed several at a time.
+    let is_moved = (error != 0.0) & (sum.abs() < f64::INFINITY) & (bits & 1 == 0);
+    let step = if (error > 0.0) == (sum > 0.0) { 1 } else { u64::MAX };
+    f64::from_bits(bits.wrapping_add(if is_moved { step } else { 0 }))
 }
 
 /// a × b + c in f32, rounded once: the product is exact in f64.

@@ -51,6 +51,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allocate;
 mod bits;
 mod blocked;
 mod cfg;
@@ -81,6 +82,7 @@ mod race;
 mod rare;
 mod regs;
 mod report;
+mod shadow;
 mod shared;
 mod sim;
 mod small;

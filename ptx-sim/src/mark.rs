@@ -98,7 +98,7 @@ impl Who<'_> {
 }
 
 /// Past reads: as many as are not known to come before another that is remembered.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reads {
     first: [Mark; 2],
     more: Vec<Mark>,
@@ -113,41 +113,52 @@ impl Reads {
     }
 
     /// Forgets reads that a write came after.
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.first = [Mark::default(); 2];
-        if !self.more.is_empty() {
-            self.more = Vec::new();
-        }
+        // The room is kept: what is read by many warps once is so again.
+        self.more.clear();
     }
 
     /// Remembers a read.
     #[inline]
     pub(crate) fn note(&mut self, who: &Who<'_>) {
         let now = who.mark();
-        for past in self.first.iter_mut().filter(|m| m.clock != 0).chain(&mut self.more) {
-            if past.agent != now.agent || past.scope.is_some() != now.scope.is_some() {
-                continue;
-            }
-            let same_time = past.clock == now.clock && past.barriers == now.barriers;
-            if same_time && now.lanes != 0 {
-                past.lanes |= now.lanes;
-                return;
-            }
-            // Whoever has seen the new read has seen the old one.
-            let follows = past.clock < who.synced || past.lanes & !now.lanes == 0;
-            if follows || now.lanes == 0 {
+        for past in &mut self.first {
+            if past.clock == 0 {
                 *past = now;
                 return;
             }
-        }
-        match self.first.iter_mut().find(|m| m.clock == 0) {
-            Some(free) => *free = now,
-            None => {
-                if self.more.len() == MOST_READS {
-                    self.more.remove(0);
-                }
-                self.more.push(now);
+            if past.is_one_with(&now, who.synced) {
+                return;
             }
         }
+        if self.more.iter_mut().any(|past| past.is_one_with(&now, who.synced)) {
+            return;
+        }
+        if self.more.len() == MOST_READS {
+            self.more.remove(0);
+        }
+        self.more.push(now);
+    }
+}
+
+impl Mark {
+    /// Whether a read by the same agent can be remembered in the place of this one: then it is.
+    #[inline]
+    fn is_one_with(&mut self, now: &Mark, synced: u32) -> bool {
+        if self.agent != now.agent || self.scope.is_some() != now.scope.is_some() {
+            return false;
+        }
+        if self.clock == now.clock && self.barriers == now.barriers && now.lanes != 0 {
+            self.lanes |= now.lanes;
+            return true;
+        }
+        // Whoever has seen the new read has seen the old one.
+        if self.clock < synced || self.lanes & !now.lanes == 0 || now.lanes == 0 {
+            *self = *now;
+            return true;
+        }
+        false
     }
 }

@@ -113,10 +113,11 @@ impl Memory {
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.host_range(address, bytes.len())?;
         for (i, chunk) in bytes.chunks(16).enumerate() {
-            let mut words = [0; 4];
-            for (j, byte) in chunk.iter().enumerate() {
-                words[j / 4] |= u32::from(*byte) << (8 * (j % 4));
-            }
+            let mut padded = [0; 16];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            let words = std::array::from_fn(|w| {
+                u32::from_le_bytes([padded[4 * w], padded[4 * w + 1], padded[4 * w + 2], padded[4 * w + 3]])
+            });
             allocation.store(offset + 16 * i as u64, chunk.len() as u32, &words);
         }
         if offset == 0 && bytes.len() as u64 == allocation.bytes {

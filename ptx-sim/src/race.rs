@@ -3,7 +3,7 @@
 //! In a kernel without any synchronisation between CTAs nothing orders two clusters; then of bytes that two of them have read
 //! no more need be known.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::mark::{Mark, Who};
 
@@ -37,7 +37,7 @@ pub(crate) enum RaceAccess {
 }
 
 /// A past access to some bytes of a block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     mark: Mark,
     group: u32,
@@ -47,12 +47,22 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Block {
-    entries: Vec<Entry>,
+    /// The oldest access, of no bytes if there is none: most blocks have no other.
+    first: Entry,
+    more: Vec<Entry>,
     /// Bytes that several clusters have read, where nothing can order these.
     read_by_many: u16,
+    /// Whether anybody has written here.
+    is_written: bool,
+    /// A bit for every agent that is remembered, by a number that several may have.
+    agents: u64,
 }
 
 type Page = Mutex<Vec<Block>>;
+
+/// The page that a thread has locked: the lanes of one instruction mostly access the same.
+#[derive(Default)]
+pub(crate) struct Held<'r>(Option<(&'r RaceShadow, usize, MutexGuard<'r, Vec<Block>>)>);
 
 /// What is known about one allocation.
 #[derive(Debug, Default)]
@@ -73,30 +83,24 @@ impl RaceShadow {
 
     /// Notes an access of at most 16 bytes. `ordered` says whether clusters can be in order at all.
     #[inline]
-    pub(crate) fn note(
-        &self,
+    pub(crate) fn note<'r>(
+        &'r self,
         access: RaceAccess,
         offset: u64,
         bytes: u32,
         who: &Who<'_>,
         ordered: bool,
+        held: &mut Held<'r>,
     ) -> Result<(), Collision> {
-        if self.pages.is_empty() {
-            return Ok(());
-        }
         let mut at = offset;
         let end = offset + u64::from(bytes);
         let mut outcome = Ok(());
         while at < end {
             let until = end.min((at / BLOCK + 1) * BLOCK);
             let mask = ((1u32 << (until - at)) - 1) << (at % BLOCK);
-            let page = self.pages[(at / (BLOCK * PAGE)) as usize].get_or_init(|| {
-                Box::new(Mutex::new(std::iter::repeat_with(Block::default).take(PAGE as usize).collect()))
-            });
-            let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
+            let page = self.page((at / (BLOCK * PAGE)) as usize, held);
             let block = &mut page[(at / BLOCK % PAGE) as usize];
-            let noted = block.note(access, mask as u16, who, ordered);
-            if let Err((entry, forgiven)) = noted {
+            if let Err((entry, forgiven)) = block.note(access, mask as u16, who, ordered) {
                 let first = u64::from((entry.bytes & mask as u16).trailing_zeros());
                 let found = Collision {
                     write: entry.write,
@@ -114,9 +118,38 @@ impl RaceShadow {
         }
         outcome
     }
+
+    /// A page, which is held from here on instead of another.
+    #[inline]
+    fn page<'h, 'r>(&'r self, index: usize, held: &'h mut Held<'r>) -> &'h mut Vec<Block> {
+        let is_held = |(of, page, _): &(&RaceShadow, usize, _)| std::ptr::eq(*of, self) && *page == index;
+        if !held.0.as_ref().is_some_and(is_held) {
+            // Two that held one page each and wanted the other's would wait for ever.
+            held.0 = None;
+            let page = self.pages[index].get_or_init(|| {
+                Box::new(Mutex::new(std::iter::repeat_with(Block::default).take(PAGE as usize).collect()))
+            });
+            held.0 = Some((self, index, page.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
+        match &mut held.0 {
+            Some((.., blocks)) => blocks,
+            None => unreachable!("it was locked above"),
+        }
+    }
+}
+
+impl Entry {
+    /// A number of its agent below 64, as a bit.
+    fn bit(&self) -> u64 {
+        1 << (self.group.wrapping_mul(29).wrapping_add(self.mark.agent.into()) % 64)
+    }
 }
 
 impl Block {
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        std::iter::once(&self.first).chain(&self.more).filter(|e| e.bytes != 0)
+    }
+
     fn note(
         &mut self,
         access: RaceAccess,
@@ -128,8 +161,12 @@ impl Block {
         if !write && bytes & !self.read_by_many == 0 {
             return Ok(());
         }
+        if !write && !self.is_written {
+            self.remember(Entry { mark: who.mark(), group: who.group, bytes, write }, who, ordered);
+            return Ok(());
+        }
         let mut outcome = Ok(());
-        let overlapping = self.entries.iter().filter(|e| e.bytes & bytes != 0 && (write || e.write));
+        let overlapping = self.entries().filter(|e| e.bytes & bytes != 0 && (write || e.write));
         for entry in overlapping {
             if !who.collides(&entry.mark, entry.group) {
                 continue;
@@ -157,24 +194,32 @@ impl Block {
     }
 
     fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
+        self.is_written |= new.write;
         if new.write && new.mark.scope.is_none() {
             // Whoever comes after this write comes after what came before it.
-            for entry in &mut self.entries {
-                entry.bytes &= !new.bytes;
+            self.first.bytes &= !new.bytes;
+            if !self.more.is_empty() {
+                self.more.iter_mut().for_each(|entry| entry.bytes &= !new.bytes);
+                self.more.retain(|e| e.bytes != 0);
             }
-            self.entries.retain(|e| e.bytes != 0);
+            if self.first.bytes == 0 && self.more.is_empty() {
+                self.agents = 0;
+            }
             self.read_by_many &= !new.bytes;
-            self.entries.push(new);
+            self.push(new);
             return;
         }
         if !new.write && !ordered && new.mark.scope.is_none() {
             let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.scope.is_none();
-            let shared = self.entries.iter().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;
+            let shared = self.entries().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;
             // This second reader is remembered too: a writer collides with one of the two at least.
             self.read_by_many |= shared;
         }
-        for entry in &mut self.entries {
-            let alike = entry.write == new.write
+        let bit = new.bit();
+        let entries = std::iter::once(&mut self.first).chain(&mut self.more);
+        for entry in entries.take_while(|_| self.agents & bit != 0) {
+            let alike = entry.bytes != 0
+                && entry.write == new.write
                 && entry.group == new.group
                 && entry.mark.agent == new.mark.agent
                 && entry.mark.scope.is_some() == new.mark.scope.is_some();
@@ -191,12 +236,24 @@ impl Block {
                 return;
             }
         }
-        if self.entries.len() >= MOST
-            && let Some(oldest) = self.entries.iter().position(|e| !e.write)
+        if self.more.len() + 1 >= MOST
+            && let Some(oldest) = self.more.iter().position(|e| !e.write)
         {
-            self.entries.remove(oldest);
+            self.more.remove(oldest);
         }
-        self.entries.push(new);
+        self.push(new);
+    }
+
+    fn push(&mut self, new: Entry) {
+        self.agents |= new.bit();
+        if self.first.bytes != 0 {
+            self.more.push(new);
+        } else if self.more.is_empty() {
+            self.first = new;
+        } else {
+            self.first = self.more.remove(0);
+            self.more.push(new);
+        }
     }
 }
 
@@ -212,6 +269,16 @@ mod tests {
         Who { agent, group, lane, lanes, line: 7 + group, scope, clock, now, synced, proxy, order, warps: 4 }
     }
 
+    fn noted(
+        shadow: &RaceShadow,
+        access: RaceAccess,
+        (offset, bytes): (u64, u32),
+        who: &Who<'_>,
+        ordered: bool,
+    ) -> Result<(), Collision> {
+        shadow.note(access, offset, bytes, who, ordered, &mut Held::default())
+    }
+
     const WRITE: RaceAccess = RaceAccess::Write { same_value: false };
 
     #[test]
@@ -220,7 +287,7 @@ mod tests {
         shadow.reset(true, 64);
         let none = Clock::default();
         let (a, b) = (who(0, 0, 0, &none, None), who(1, 0, 0, &none, None));
-        let note = |access, at, bytes, who: &Who<'_>| shadow.note(access, at, bytes, who, false);
+        let note = |access, at, bytes, who: &Who<'_>| noted(&shadow, access, (at, bytes), who, false);
         assert!(note(RaceAccess::Read, 0, 16, &a).is_ok() && note(RaceAccess::Read, 0, 16, &b).is_ok());
         let collision = note(WRITE, 12, 4, &a).unwrap_err();
         assert_eq!((collision.write, collision.offset), (false, 12));
@@ -237,7 +304,7 @@ mod tests {
         let mut shadow = RaceShadow::default();
         shadow.reset(true, 64);
         let none = Clock::default();
-        let note = |access, at, who: &Who<'_>| shadow.note(access, at, 4, who, true);
+        let note = |access, at, who: &Who<'_>| noted(&shadow, access, (at, 4), who, true);
         assert!(note(WRITE, 0, &who(0, 0, 0, &none, Some(Scope::Gpu))).is_ok());
         assert!(note(WRITE, 0, &who(1, 0, 0, &none, Some(Scope::Gpu))).is_ok());
         assert!(note(WRITE, 0, &who(2, 0, 0, &none, Some(Scope::Cta))).is_err());
@@ -250,12 +317,12 @@ mod tests {
         shadow.reset(true, 64);
         let (none, mut released, mut seen) = (Clock::default(), Clock::default(), Clock::default());
         released.see(0, 1);
-        assert!(shadow.note(WRITE, 0, 4, &who(0, 0, 0, &none, None), true).is_ok());
+        assert!(noted(&shadow, WRITE, (0, 4), &who(0, 0, 0, &none, None), true).is_ok());
         let released = Released { group: 0, clock: Arc::new(released) };
         seen.acquire_nearly(1, &released);
-        let nearly = shadow.note(RaceAccess::Read, 0, 4, &who(1, 0, 0, &seen, None), true);
+        let nearly = noted(&shadow, RaceAccess::Read, (0, 4), &who(1, 0, 0, &seen, None), true);
         assert!(nearly.is_err_and(|c| c.forgiven.is_some()));
         seen.acquire(1, &released);
-        assert!(shadow.note(RaceAccess::Read, 0, 4, &who(1, 0, 0, &seen, None), true).is_ok());
+        assert!(noted(&shadow, RaceAccess::Read, (0, 4), &who(1, 0, 0, &seen, None), true).is_ok());
     }
 }

@@ -62,14 +62,25 @@ impl Regs {
     }
 }
 
+/// The bit of every lane.
+const LANE_BITS: [u32; LANES] = {
+    let mut bits = [0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+/// Without a branch a lane, so that it is done several lanes at a time.
+#[inline]
 fn blend<T: Copy>(to: &mut [T; LANES], from: &[T; LANES], mask: u32) {
     if mask == FULL {
         *to = *from;
     } else {
         for lane in 0..LANES {
-            if mask >> lane & 1 == 1 {
-                to[lane] = from[lane];
-            }
+            to[lane] = if mask & LANE_BITS[lane] != 0 { from[lane] } else { to[lane] };
         }
     }
 }
@@ -88,6 +99,7 @@ pub(crate) trait Kind {
 }
 
 /// The lanes of a fixed array, each put through `f`.
+#[inline]
 fn each<T: Copy, R: Copy + Default>(from: &[T; LANES], f: impl Fn(T) -> R) -> [R; LANES] {
     let mut to = [R::default(); LANES];
     for lane in 0..LANES {
@@ -173,7 +185,7 @@ impl Kind for P {
         let bits = regs.pred[slot as usize];
         let mut to = [false; LANES];
         for (lane, to) in to.iter_mut().enumerate() {
-            *to = bits >> lane & 1 == 1;
+            *to = bits & LANE_BITS[lane] != 0;
         }
         to
     }
@@ -181,7 +193,7 @@ impl Kind for P {
     fn store(regs: &mut Regs, slot: Slot, mask: u32, values: &[bool; LANES]) {
         let mut bits = 0;
         for (lane, &value) in values.iter().enumerate() {
-            bits |= u32::from(value) << lane;
+            bits |= if value { LANE_BITS[lane] } else { 0 };
         }
         regs.set_pred(slot, mask, bits);
     }

@@ -5,21 +5,10 @@
 use crate::clock::Clock;
 use crate::config::Checks;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome, Severity};
-use crate::mark::{Mark, Reads, Who};
+use crate::mark::{Mark, Who};
 use crate::memory::Words;
+use crate::shadow::{Cell, Shadow};
 use crate::window::SHARED_BASE;
-
-/// What is known about a granule.
-#[derive(Clone, Debug, Default)]
-struct Cell {
-    write: Mark,
-    reads: Reads,
-    /// Asynchronous copies on their way, and the PTX line of the latest.
-    pending: u32,
-    pending_line: u32,
-    /// Part of an mbarrier, which is opaque.
-    mbarrier: bool,
-}
 
 /// Shared memory with its shadow.
 #[derive(Debug)]
@@ -28,8 +17,7 @@ pub(crate) struct Shared {
     bytes: u64,
     /// Whether the kernel uses the bytes before its own, which the system keeps.
     reserved: bool,
-    granule: u64,
-    cells: Vec<Cell>,
+    shadow: Shadow,
     /// A bit for every byte that holds what nobody defined; empty where there is none.
     dark: Vec<u32>,
     checks: Checks,
@@ -40,13 +28,11 @@ impl Shared {
     pub(crate) fn new(bytes: u64, granule: u32, checks: Checks, reserved: bool) -> Self {
         let watched = checks.shared_races || checks.initialized || checks.async_copies;
         let all = if reserved { bytes.next_multiple_of(16) + SHARED_BASE } else { bytes };
-        let cells = if watched { all.div_ceil(granule.into()) as usize } else { 0 };
         Shared {
             words: vec![0; all.div_ceil(4) as usize],
             bytes,
             reserved,
-            granule: granule.into(),
-            cells: vec![Cell::default(); cells],
+            shadow: Shadow::new(if watched { all } else { 0 }, granule),
             dark: Vec::new(),
             checks,
         }
@@ -106,16 +92,14 @@ impl Shared {
         self.load(offset, bytes) == wanted
     }
 
-    /// The bytes of the range that nobody wrote, or that hold what nobody defined.
-    pub(crate) fn unwritten(&self, offset: u64, bytes: u32) -> u32 {
-        if !self.checks.initialized || self.cells.is_empty() {
+    /// The bytes of the range that hold what nobody defined, although they were written.
+    #[inline]
+    pub(crate) fn dark(&self, offset: u64, bytes: u32) -> u32 {
+        if self.dark.is_empty() || !self.checks.initialized {
             return 0;
         }
-        let dark = |byte: u64| {
-            self.cells[(byte / self.granule) as usize].write.clock == 0 && !self.is_reserved(byte)
-                || self.dark.get((byte / 32) as usize).is_some_and(|w| w >> (byte % 32) & 1 == 1)
-        };
-        (0..bytes).filter(|b| dark(offset + u64::from(*b))).fold(0, |m, b| m | 1 << b)
+        let dark = |byte: u64| self.dark[(byte / 32) as usize] >> (byte % 32) & 1;
+        (0..bytes).fold(0, |mask, b| mask | dark(offset + u64::from(b)) << b)
     }
 
     fn is_reserved(&self, byte: u64) -> bool {
@@ -135,47 +119,26 @@ impl Shared {
         }
     }
 
-    fn cells(&mut self, offset: u64, bytes: u32) -> impl Iterator<Item = (u64, &mut Cell)> {
-        let granule = self.granule;
-        let range = if self.cells.is_empty() {
-            0..0
-        } else {
-            (offset / granule) as usize..((offset + u64::from(bytes) - 1) / granule) as usize + 1
-        };
-        let first = range.start as u64;
-        self.cells[range]
-            .iter_mut()
-            .enumerate()
-            .map(move |(i, c)| ((first + i as u64) * granule + SHARED_BASE, c))
-    }
-
-    /// Notes a read and says what is wrong with it.
+    /// Notes a read and says what is wrong with it; gives the bytes that nobody wrote.
     #[inline]
-    pub(crate) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome {
+    pub(crate) fn note_read(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome<u32> {
         let checks = self.checks;
-        let mut unwritten = None;
-        for (address, cell) in self.cells(offset, bytes) {
-            if checks.async_copies && cell.pending > 0 {
-                return Err(pending(address, cell, who));
-            }
-            if cell.mbarrier {
-                return Err(opaque(address, who));
-            }
-            if checks.initialized && cell.write.clock == 0 {
-                unwritten = unwritten.or(Some(address));
+        let mut unwritten = 0;
+        self.shadow.each(offset, bytes, |range, cell| {
+            cell.check_open(&checks, range.start, who)?;
+            if cell.write.clock == 0 {
+                unwritten |= (((1u64 << (range.end - range.start)) - 1) as u32) << (range.start - offset);
             }
             if checks.shared_races {
-                check_order(address, &cell.write, true, who)?;
+                check_order(range.start, &cell.write, true, who)?;
                 cell.reads.note(who);
             }
             if checks.async_copies {
-                check_proxy(address, &cell.write, who)?;
+                check_proxy(range.start, &cell.write, who)?;
             }
-        }
-        match unwritten {
-            Some(address) => Err(Fault::at(FindingKind::Uninitialized, who.lane, address)),
-            None => Ok(()),
-        }
+            Ok(())
+        })?;
+        Ok(if checks.initialized && !self.is_reserved(offset) { unwritten } else { 0 })
     }
 
     /// Notes a write of `words` and says what is wrong with it. Lanes of one instruction may write one value to one
@@ -185,40 +148,31 @@ impl Shared {
         let checks = self.checks;
         let repeats = self.load(offset, bytes) == *words;
         let mut warning = Ok(());
-        for (address, cell) in self.cells(offset, bytes) {
-            if checks.async_copies && cell.pending > 0 {
-                return Err(pending(address, cell, who));
-            }
-            if cell.mbarrier {
-                return Err(opaque(address, who));
-            }
-            match check_write(&checks, address, cell, repeats, who) {
+        self.shadow.each(offset, bytes, |range, cell| {
+            cell.check_open(&checks, range.start, who)?;
+            match check_write(&checks, range.start, cell, repeats, who) {
                 Err(fault) if fault.severity == Severity::Warning => warning = Err(fault),
                 outcome => outcome?,
             }
             if checks.async_copies {
-                check_proxy(address, &cell.write, who)?;
+                check_proxy(range.start, &cell.write, who)?;
             }
             cell.write = who.mark();
-        }
+            Ok(())
+        })?;
         warning
     }
 
     /// Notes the start of an asynchronous copy: like a write, and nobody may touch the granules until it is waited for.
     pub(crate) fn note_copy(&mut self, offset: u64, bytes: u32, who: &Who<'_>) -> Outcome {
         let checks = self.checks;
-        for (address, cell) in self.cells(offset, bytes) {
-            if checks.async_copies && cell.pending > 0 {
-                return Err(pending(address, cell, who));
-            }
-            if cell.mbarrier {
-                return Err(opaque(address, who));
-            }
-            check_write(&checks, address, cell, false, who)?;
+        self.shadow.each(offset, bytes, |range, cell| {
+            cell.check_open(&checks, range.start, who)?;
+            check_write(&checks, range.start, cell, false, who)?;
             cell.pending += 1;
             cell.pending_line = who.line;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Notes the start of a write by the async proxy, which nobody may touch before having seen the agent's time.
@@ -231,20 +185,20 @@ impl Shared {
     /// Makes eight bytes an mbarrier, or no longer one: like a write, and opaque in between.
     pub(crate) fn note_mbarrier(&mut self, offset: u64, valid: bool, who: &Who<'_>) -> Outcome {
         let checks = self.checks;
-        for (address, cell) in self.cells(offset, 8) {
-            check_write(&checks, address, cell, false, who)?;
+        self.shadow.each(offset, 8, |range, cell| {
+            check_write(&checks, range.start, cell, false, who)?;
             cell.write = who.mark();
             cell.mbarrier = valid;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The fault of using an mbarrier whose initialisation is not ordered before.
     pub(crate) fn check_mbarrier(&mut self, offset: u64, who: &Who<'_>) -> Outcome {
-        let checks = self.checks;
-        self.cells(offset, 8)
-            .filter(|_| checks.shared_races)
-            .try_for_each(|(address, cell)| check_order(address, &cell.write, true, who))
+        if !self.checks.shared_races {
+            return Ok(());
+        }
+        self.shadow.each(offset, 8, |range, cell| check_order(range.start, &cell.write, true, who))
     }
 
     /// An access by agents outside `own` that a clock has not seen: its address, and whether it wrote.
@@ -255,8 +209,8 @@ impl Shared {
                 && !own.contains(&mark.agent)
                 && !clock.covers(mark.agent, mark.clock, mark.lanes)
         };
-        self.cells.iter().zip(0u64..).find_map(|(cell, index)| {
-            let address = index * self.granule + SHARED_BASE;
+        self.shadow.all().find_map(|(offset, cell)| {
+            let address = offset + SHARED_BASE;
             let read = cell.reads.iter().find(|m| unseen(m)).map(|m| (address, *m, false));
             read.or_else(|| unseen(&cell.write).then_some((address, cell.write, true)))
         })
@@ -264,11 +218,28 @@ impl Shared {
 
     /// Notes that the issuing thread has waited for a copy: from here on it is a write by that thread.
     pub(crate) fn note_landed(&mut self, offset: u64, bytes: u32, who: &Who<'_>) {
-        for (_, cell) in self.cells(offset, bytes) {
+        let landed = |_, cell: &mut Cell| {
             cell.pending = cell.pending.saturating_sub(1);
             let line = cell.pending_line;
             cell.write = Mark { line, ..who.mark() };
+            Ok(())
+        };
+        let noted = self.shadow.each(offset, bytes, landed);
+        debug_assert!(noted.is_ok());
+    }
+}
+
+impl Cell {
+    /// The fault of touching what a copy is on its way to, or an mbarrier.
+    #[inline]
+    fn check_open(&self, checks: &Checks, offset: u64, who: &Who<'_>) -> Outcome {
+        if checks.async_copies && self.pending > 0 {
+            return Err(pending(offset, self, who));
         }
+        if self.mbarrier {
+            return Err(opaque(offset, who));
+        }
+        Ok(())
     }
 }
 
@@ -282,14 +253,14 @@ pub(crate) fn trim(words: &mut Words, bytes: u32) {
     }
 }
 
-fn check_write(checks: &Checks, address: u64, cell: &mut Cell, repeats: bool, who: &Who<'_>) -> Outcome {
+fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who: &Who<'_>) -> Outcome {
     if !checks.shared_races {
         return Ok(());
     }
     let same_instruction = cell.write.agent == who.agent && cell.write.line == who.line;
     let mut warning = Ok(());
     if !(repeats && same_instruction) {
-        match check_order(address, &cell.write, true, who) {
+        match check_order(offset, &cell.write, true, who) {
             // Whichever comes last, the memory holds the same.
             Err(fault) if repeats && fault.kind == FindingKind::SharedRace => {
                 warning = Err(fault.warning("both write the same value"));
@@ -297,7 +268,7 @@ fn check_write(checks: &Checks, address: u64, cell: &mut Cell, repeats: bool, wh
             outcome => outcome?,
         }
     }
-    cell.reads.iter().try_for_each(|read| check_order(address, read, false, who))?;
+    cell.reads.iter().try_for_each(|read| check_order(offset, read, false, who))?;
     if who.scope.is_none() {
         // Whoever comes after this write comes after those reads.
         cell.reads.clear();
@@ -307,37 +278,38 @@ fn check_write(checks: &Checks, address: u64, cell: &mut Cell, repeats: bool, wh
 
 /// The fault of a past access that is not ordered before this one.
 #[inline]
-fn check_order(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome {
-    if who.collides(past, who.group) { Err(race(address, past, write, who)) } else { Ok(()) }
+fn check_order(offset: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome {
+    if who.collides(past, who.group) { Err(race(offset, past, write, who)) } else { Ok(()) }
 }
 
 /// The async proxy sees a generic write only through a proxy fence (PTX ISA §8.6).
 #[inline]
-fn check_proxy(address: u64, write: &Mark, who: &Who<'_>) -> Outcome {
+fn check_proxy(offset: u64, write: &Mark, who: &Who<'_>) -> Outcome {
     let crosses = who.proxy.is_some() && write.clock != 0 && write.lanes != 0;
     if !crosses || who.clock.is_fenced(write.agent, write.clock, write.lanes) {
         return Ok(());
     }
-    let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, address);
+    let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, offset + SHARED_BASE);
     fault.other = Some(other(write, true));
     Err(fault)
 }
 
-fn pending(address: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
-    let mut fault = Fault::at(FindingKind::AsyncPending, who.lane, address);
+fn pending(offset: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
+    let mut fault = Fault::at(FindingKind::AsyncPending, who.lane, offset + SHARED_BASE);
     fault.other =
         Some(OtherAccess { write: true, line: Some(cell.pending_line), warp: None, lanes: 0, cta: None });
     fault
 }
 
-fn opaque(address: u64, who: &Who<'_>) -> Box<Fault> {
-    Fault::at(FindingKind::Mbarrier, who.lane, address).saying("an mbarrier is opaque while it is valid")
+fn opaque(offset: u64, who: &Who<'_>) -> Box<Fault> {
+    Fault::at(FindingKind::Mbarrier, who.lane, offset + SHARED_BASE)
+        .saying("an mbarrier is opaque while it is valid")
 }
 
 /// A race of two warps, or an access of the async proxy that is not waited for.
-fn race(address: u64, past: &Mark, write: bool, who: &Who<'_>) -> Box<Fault> {
+fn race(offset: u64, past: &Mark, write: bool, who: &Who<'_>) -> Box<Fault> {
     let kind = if past.lanes == 0 { FindingKind::AsyncPending } else { FindingKind::SharedRace };
-    let mut fault = Fault::at(kind, who.lane, address);
+    let mut fault = Fault::at(kind, who.lane, offset + SHARED_BASE);
     fault.other = Some(other(past, write));
     if who.nearly_ordered(past, who.group) {
         return fault.warning("a fence is missing between the read of the flag and this access");
@@ -397,8 +369,8 @@ mod tests {
         assert_eq!(early.kind, FindingKind::AsyncPending);
         shared.note_landed(16, 16, &who(0, 0, &none, 1));
         shared.note_read(20, 4, &who(0, 0, &none, 1)).unwrap();
-        let unwritten = shared.note_read(32, 4, &who(0, 0, &none, 1)).unwrap_err();
-        assert_eq!(unwritten.kind, FindingKind::Uninitialized);
+        let unwritten = shared.note_read(32, 4, &who(0, 0, &none, 1)).unwrap();
+        assert_eq!(unwritten, 15);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Grid {
     /// Ragged batches that are drawn for the kernels that compute them.
     pub(super) fn ragged_cases(self) -> u64 {
         match self {
-            Grid::Quick => std::env::var("RAG").map_or(12,|v|v.parse().unwrap()),
+            Grid::Quick => 8,
             Grid::Odd => 200,
         }
     }

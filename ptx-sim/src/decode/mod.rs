@@ -20,7 +20,7 @@ use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Re
 use crate::parse::ast::{self, RegWidth, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
-use crate::{cfg, compact};
+use crate::{allocate, cfg, compact};
 use lookup::{Form, Lookup};
 use scope::{Scopes, Symbol};
 
@@ -155,6 +155,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
+                    allocate::share(&mut self.program);
                     self.program.touches = compact::touches(&self.program);
                 }
             }

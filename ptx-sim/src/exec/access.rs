@@ -3,13 +3,14 @@
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::mark::Who;
 use crate::memory::{Allocation, Words};
-use crate::op::{Access, Addr, MemoryOrder, Reg, Scope, Space};
-use crate::race::{Collision, RaceAccess};
+use crate::op::{Access, Addr, MemoryOrder, Pc, Reg, Scope, Space};
+use crate::race::{Collision, Held, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
 use crate::window;
 
 use super::cta::Cta;
-use super::order::Strong;
+use super::order::{Strong, weak_write};
+use super::plain::plain_space;
 use super::warp::Warp;
 
 /// How often a write that collides looks whether the other is of the same value.
@@ -56,6 +57,9 @@ impl Warp {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, false);
+        if let Some(space) = plain_space(access, &list, active, cta.rank) {
+            return self.load_plain(access, space, &list, frame, active, cta);
+        }
         for lane in lanes(active) {
             self.dark = (0, None);
             let words = self.read(access.space, list[lane], (lane, bytes), access.order, frame, cta)?;
@@ -74,6 +78,9 @@ impl Warp {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, true);
+        if let Some(space) = plain_space(access, &list, active, cta.rank) {
+            return self.store_plain(access, space, &list, frame, active, cta);
+        }
         for lane in lanes(active) {
             let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
             let dark = self.dark_stored(access, frame, lane);
@@ -173,38 +180,14 @@ impl Warp {
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok(()) };
-        if allocation.is_const {
-            return Err(
-                Fault::at(FindingKind::OutOfBounds, lane, address).saying("constant memory is read only")
-            );
-        }
-        let mut same_value = allocation.holds(offset, bytes, words);
-        let mut noted = self.note_global(
-            RaceAccess::Write { same_value },
-            allocation,
-            (lane, offset, bytes),
-            order.scope,
-            cta,
-        );
-        if let Err(fault) = &noted
-            && fault.kind == FindingKind::GlobalRace
-            && !same_value
-        {
-            // A CTA on another core may have noted its write and not yet made it: that may be of the same value.
-            same_value = (0..MOST_YIELDS).any(|_| {
-                std::thread::yield_now();
-                allocation.holds(offset, bytes, words)
-            });
-            if same_value {
-                let write = RaceAccess::Write { same_value };
-                noted = self.note_global(write, allocation, (lane, offset, bytes), order.scope, cta);
-            }
-        }
-        noted?;
+        let who = self.who(lane, order.scope, cta);
+        let by = (self.index, self.at);
+        let at = (allocation, offset, bytes);
+        let same_value = note_global_write(at, words, &who, &mut Held::default(), by, cta)?;
         if order.is_strong() {
             self.strong_write(Strong { address, lane, order, shared: false }, false, cta);
         } else {
-            self.weak_write(address, false, cta);
+            weak_write(address, false, cta);
         }
         if !same_value {
             cta.changed_memory(false);
@@ -214,25 +197,20 @@ impl Warp {
     }
 
     /// Notes an access to global memory, where races are looked for.
-    pub(super) fn note_global(
+    pub(super) fn note_global<'c>(
         &mut self,
         access: RaceAccess,
-        allocation: &Allocation,
+        allocation: &'c Allocation,
         (lane, offset, bytes): (usize, u64, u32),
         scope: Option<Scope>,
-        cta: &mut Cta<'_>,
+        cta: &mut Cta<'c>,
     ) -> Outcome {
         if !allocation.races.is_watching() {
             return Ok(());
         }
         let who = self.who(lane, scope, cta);
-        match allocation.races.note(access, offset, bytes, &who, cta.launch.orders_clusters) {
-            Ok(()) => Ok(()),
-            Err(collision) => {
-                let fault = global_race(lane, allocation.base, collision, cta);
-                cta.tolerate(Err(fault), (self.index, self.at))
-            }
-        }
+        let by = (self.index, self.at);
+        note_global(access, (allocation, offset, bytes), &who, &mut Held::default(), by, cta)
     }
 
     /// The allocation that holds a range; `None` outside, where that is not checked.
@@ -281,15 +259,11 @@ impl Warp {
             let flag = window::of_rank(rank, address);
             self.strong_read(Strong { address: flag, lane, order, shared: true }, false, cta);
         }
-        let dark = cta.at_rank(rank).shared.unwritten(offset, bytes);
-        self.darken(dark, (lane, address), Space::Shared);
         let who = self.who(lane, order.scope, cta);
-        let noted = cta.at_rank(rank).shared.note_read(offset, bytes, &who);
-        match cta.tolerate(noted, (self.index, self.at)) {
-            Err(fault) if fault.kind == FindingKind::Uninitialized => {}
-            outcome => outcome?,
-        }
-        Ok(cta.at_rank(rank).shared.load(offset, bytes))
+        let by = (self.index, self.at);
+        let (words, dark) = read_shared(rank, offset, bytes, &who, by, cta)?;
+        self.darken(dark, (lane, address), Space::Shared);
+        Ok(words)
     }
 
     fn store_shared(
@@ -308,7 +282,7 @@ impl Warp {
         if order.is_strong() {
             self.strong_write(Strong { address: flag, lane, order, shared: true }, false, cta);
         } else {
-            self.weak_write(flag, true, cta);
+            weak_write(flag, true, cta);
         }
         let shared = &mut cta.at_rank(rank).shared;
         if !shared.holds(offset, bytes, words) {
@@ -329,6 +303,88 @@ impl Warp {
             None => outside(cta, lane, address).map(|()| [0; 4]),
         }
     }
+}
+
+/// An instruction of a warp, for findings.
+pub(super) type By = (u32, (usize, Pc));
+
+/// Notes a global access, where races are looked for.
+#[inline]
+pub(super) fn note_global<'c>(
+    access: RaceAccess,
+    (allocation, offset, bytes): (&'c Allocation, u64, u32),
+    who: &Who<'_>,
+    held: &mut Held<'c>,
+    by: By,
+    cta: &mut Cta<'c>,
+) -> Outcome {
+    if !allocation.races.is_watching() {
+        return Ok(());
+    }
+    match allocation.races.note(access, offset, bytes, who, cta.launch.orders_clusters, held) {
+        Ok(()) => Ok(()),
+        Err(collision) => {
+            let fault = global_race(who.lane, allocation.base, collision, cta);
+            cta.tolerate(Err(fault), by)
+        }
+    }
+}
+
+/// Notes a write of `words`; says whether memory holds them already.
+#[inline]
+pub(super) fn note_global_write<'c>(
+    (allocation, offset, bytes): (&'c Allocation, u64, u32),
+    words: &Words,
+    who: &Who<'_>,
+    held: &mut Held<'c>,
+    by: By,
+    cta: &mut Cta<'c>,
+) -> Outcome<bool> {
+    let at = (allocation, offset, bytes);
+    if allocation.is_const {
+        let fault = Fault::at(FindingKind::OutOfBounds, who.lane, allocation.base + offset);
+        return Err(fault.saying("constant memory is read only"));
+    }
+    let mut same_value = allocation.holds(offset, bytes, words);
+    let noted = note_global(RaceAccess::Write { same_value }, at, who, held, by, cta);
+    match noted {
+        Err(fault) if fault.kind == FindingKind::GlobalRace && !same_value => {
+            // A CTA on another core may have noted its write and not yet made it: that may be of the same value.
+            *held = Held::default();
+            same_value = (0..MOST_YIELDS).any(|_| {
+                std::thread::yield_now();
+                allocation.holds(offset, bytes, words)
+            });
+            if !same_value {
+                return Err(fault);
+            }
+            note_global(RaceAccess::Write { same_value }, at, who, held, by, cta)?;
+        }
+        outcome => outcome?,
+    }
+    Ok(same_value)
+}
+
+/// Reads shared memory: the words, and which bytes of them are undefined.
+#[inline]
+pub(super) fn read_shared(
+    rank: u32,
+    offset: u64,
+    bytes: u32,
+    who: &Who<'_>,
+    by: By,
+    cta: &mut Cta<'_>,
+) -> Outcome<(Words, u32)> {
+    let shared = &mut cta.at_rank(rank).shared;
+    let unwritten = match shared.note_read(offset, bytes, who) {
+        Ok(unwritten) => unwritten,
+        fault => {
+            cta.tolerate(fault.map(drop), by)?;
+            0
+        }
+    };
+    let shared = &cta.at_rank(rank).shared;
+    Ok((shared.load(offset, bytes), unwritten | shared.dark(offset, bytes)))
 }
 
 /// The fault of an address outside its space, where that is checked.

@@ -21,17 +21,17 @@ pub(super) fn check_members(regs: &Regs, members: Slot, active: u32, checked: bo
     Ok(())
 }
 
-/// The lanes that name each mask, with one of them.
-pub(super) fn by_mask(regs: &Regs, members: Slot, active: u32) -> Vec<u32> {
-    let values = &regs.word[members as usize];
-    let mut groups: Vec<(u32, u32)> = Vec::new();
-    for lane in lanes(active) {
-        match groups.iter_mut().find(|(mask, _)| *mask == values[lane]) {
-            Some((_, lanes)) => *lanes |= 1 << lane,
-            None => groups.push((values[lane], 1 << lane)),
-        }
-    }
-    groups.into_iter().map(|(_, lanes)| lanes).collect()
+/// The lanes that name each mask.
+pub(super) fn by_mask(regs: &Regs, members: Slot, active: u32) -> impl Iterator<Item = u32> + use<> {
+    let values = regs.word[members as usize];
+    let mut left = active;
+    std::iter::from_fn(move || {
+        let first = values.get(left.trailing_zeros() as usize)?;
+        let group =
+            (0..LANES).fold(0, |group, lane| group | u32::from(values[lane] == *first) << lane) & left;
+        left &= !group;
+        Some(group)
+    })
 }
 
 pub(super) fn shuffle(op: &Shuffle, regs: &mut Regs, active: u32, checked: bool) -> Outcome {

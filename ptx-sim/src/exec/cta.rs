@@ -237,16 +237,21 @@ impl<'c> Cta<'c> {
         who: &Who<'_>,
         by: (u32, (usize, Pc)),
     ) -> Outcome {
-        match self.at_rank(rank).shared.note_read(offset, bytes, who) {
-            Err(fault) if fault.kind == FindingKind::Uninitialized && self.live_warps > 1 => {
-                if self.deferred.is_none() && self.launch.config.checks.shared_races {
-                    self.deferred = Some(self.finding(*fault, by.0, by.1));
-                    return Ok(());
-                }
-                if self.deferred.is_some() { Ok(()) } else { Err(fault) }
-            }
-            outcome => self.tolerate(outcome, by),
+        let unwritten = match self.at_rank(rank).shared.note_read(offset, bytes, who) {
+            Ok(0) => return Ok(()),
+            Ok(unwritten) => unwritten,
+            Err(fault) => return self.tolerate(Err(fault), by),
+        };
+        let address = offset + u64::from(unwritten.trailing_zeros()) + window::SHARED_BASE;
+        let fault = Fault::at(FindingKind::Uninitialized, who.lane, address);
+        if self.live_warps <= 1 {
+            return Err(fault);
         }
+        if self.deferred.is_none() && self.launch.config.checks.shared_races {
+            self.deferred = Some(self.finding(*fault, by.0, by.1));
+            return Ok(());
+        }
+        if self.deferred.is_some() { Ok(()) } else { Err(fault) }
     }
 
     /// Notes a write to shared memory.

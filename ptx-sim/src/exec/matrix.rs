@@ -1,7 +1,7 @@
 //! `ldmatrix`, `stmatrix`, `movmatrix` (PTX ISA §9.7.14.5.15–17). Lane 8m + r addresses row r of matrix m; a lane holds
 //! elements 2t and 2t+1 of row lane/4, where t = lane mod 4, or the same of the transposed matrix.
 
-use crate::finding::{FindingKind, Outcome};
+use crate::finding::Outcome;
 use crate::mark::Who;
 use crate::op::Matrix;
 use crate::regs::{Bank, LANES, Regs, Slot};
@@ -24,31 +24,40 @@ impl Warp {
     ) -> Outcome {
         let list = addresses(&self.frame(frame)?.regs, &matrix.addr);
         cta.counters.matrix(&list, matrix.regs.len(), false);
-        for (m, &slot) in matrix.regs.iter().enumerate() {
-            let (mut rows, mut dark): (Rows, Rows) = ([[0; 4]; 8], [[0; 4]; 8]);
+        let mut who = self.who(0, None, cta);
+        let mut loaded: [(Rows, Rows); 4] = Default::default();
+        let mut any_dark = false;
+        for (m, (rows, dark)) in loaded.iter_mut().take(matrix.regs.len()).enumerate() {
             for (r, row) in rows.iter_mut().enumerate() {
                 let lane = 8 * m + r;
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
-                let who = self.row_access(lane, r, cta);
-                let unwritten = cta.shared.unwritten(offset, 16);
-                for byte in (0..16).filter(|b| unwritten >> b & 1 == 1) {
-                    dark[r][byte / 4] |= 0xff << (8 * (byte % 4));
-                }
-                let noted = cta.shared.note_read(offset, 16, &who);
-                match cta.tolerate(noted, (self.index, self.at)) {
-                    Err(fault) if fault.kind == FindingKind::Uninitialized => {}
-                    outcome => outcome?,
-                }
+                (who.lane, who.lanes) = (lane, row_lanes(lane, r));
+                let unwritten = match cta.shared.note_read(offset, 16, &who) {
+                    Ok(unwritten) => unwritten | cta.shared.dark(offset, 16),
+                    fault => {
+                        cta.tolerate(fault.map(drop), (self.index, self.at))?;
+                        cta.shared.dark(offset, 16)
+                    }
+                };
                 *row = cta.shared.load(offset, 16);
+                if unwritten != 0 {
+                    any_dark = true;
+                    dark[r] = widened(unwritten);
+                }
             }
-            let turned = |rows| if matrix.transposed { spread_transposed(rows) } else { spread(rows) };
-            self.frame(frame)?.regs.set_word(slot, active, &turned(&rows));
-            let values = turned(&dark);
+        }
+        let frame_regs = self.frame(frame)?;
+        let shaded = any_dark || frame_regs.shade.is_some();
+        let turned = |rows: &Rows| if matrix.transposed { spread_transposed(rows) } else { spread(rows) };
+        for (&slot, (rows, _)) in matrix.regs.iter().zip(&loaded) {
+            frame_regs.regs.set_word(slot, active, &turned(rows));
+        }
+        for (m, (&slot, (_, dark))) in matrix.regs.iter().zip(&loaded).enumerate().filter(|_| shaded) {
             let address = Some(list[8 * m]);
             let origin =
                 Origin { at: self.at, lane: 8 * m, address, shared: true, global: false, computed: false };
-            for (lane, bits) in values.iter().enumerate() {
+            for (lane, bits) in turned(dark).iter().enumerate() {
                 self.shade_register(frame, (Bank::Word, slot, lane), (*bits).into(), Some(origin))?;
             }
         }
@@ -73,7 +82,7 @@ impl Warp {
                 let lane = 8 * m + r;
                 check_alignment(cta, lane, list[lane], 16)?;
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
-                let who = self.row_access(lane, r, cta);
+                let who = Who { lanes: row_lanes(lane, r), ..self.who(lane, None, cta) };
                 let rank = cta.rank;
                 cta.note_write(rank, offset, 16, row, &who, (self.index, self.at))?;
                 cta.shared.store(offset, 16, row);
@@ -81,11 +90,18 @@ impl Warp {
         }
         Ok(())
     }
+}
 
-    /// A row is accessed for the four lanes that hold it, at the address of one.
-    fn row_access(&self, lane: usize, row: usize, cta: &Cta<'_>) -> Who<'_> {
-        Who { lanes: 15 << (4 * row) | 1 << lane, ..self.who(lane, None, cta) }
-    }
+/// A row is accessed for the four lanes that hold it, at the address of one.
+fn row_lanes(lane: usize, row: usize) -> u32 {
+    15 << (4 * row) | 1 << lane
+}
+
+/// A byte of ones for every bit.
+fn widened(bytes: u32) -> [u32; 4] {
+    std::array::from_fn(|word| {
+        (0..4).filter(|b| bytes >> (4 * word + b) & 1 == 1).fold(0, |m, b| m | 0xff << (8 * b))
+    })
 }
 
 fn spread(rows: &Rows) -> [u32; LANES] {
@@ -98,11 +114,15 @@ fn collect(values: &[u32; LANES]) -> Rows {
 
 /// Lane gets elements (2t, g) and (2t+1, g), g = lane/4.
 fn spread_transposed(rows: &Rows) -> [u32; LANES] {
-    std::array::from_fn(|lane| {
-        let (g, t) = (lane / 4, lane % 4);
-        let half = |row: usize| rows[row][g / 2] >> (16 * (g % 2)) & 0xffff;
-        half(2 * t) | half(2 * t + 1) << 16
-    })
+    let mut turned = [0; LANES];
+    for t in 0..4 {
+        let (even, odd) = (&rows[2 * t], &rows[2 * t + 1]);
+        for pair in 0..4 {
+            turned[8 * pair + t] = even[pair] & 0xffff | odd[pair] << 16;
+            turned[8 * pair + 4 + t] = even[pair] >> 16 | odd[pair] & 0xffff_0000;
+        }
+    }
+    turned
 }
 
 /// `movmatrix`.

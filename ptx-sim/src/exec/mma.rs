@@ -110,48 +110,72 @@ fn places(mma: &Mma, regs: &Regs, row: usize) -> Vec<usize> {
 
 #[inline]
 fn execute_with(mma: &Mma, regs: &mut Regs, active: u32, widen: impl Fn(u16) -> f32 + Copy) {
-    let k = mma.k;
     let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
     for (i, reg) in mma.a.iter().enumerate() {
-        for (lane, pair) in wide(&regs.word[reg.slot as usize], widen).iter().enumerate() {
-            let (row, column) = (lane / 4 + 8 * (i % 2), 2 * (lane % 4) + 8 * (i / 2));
-            a[row][column..column + 2].copy_from_slice(pair);
+        let pairs = wide(&regs.word[reg.slot as usize], widen);
+        let (down, right) = (8 * (i % 2), 8 * (i / 2));
+        for g in 0..8 {
+            for t in 0..4 {
+                a[g + down][2 * t + right] = pairs[0][4 * g + t];
+                a[g + down][2 * t + 1 + right] = pairs[1][4 * g + t];
+            }
         }
     }
     for (i, reg) in mma.b.iter().enumerate() {
-        for (lane, pair) in wide(&regs.word[reg.slot as usize], widen).iter().enumerate() {
-            let (row, column) = (2 * (lane % 4) + 8 * i, lane / 4);
-            b[row][column] = pair[0];
-            b[row + 1][column] = pair[1];
+        let pairs = wide(&regs.word[reg.slot as usize], widen);
+        for t in 0..4 {
+            for g in 0..8 {
+                b[2 * t + 8 * i][g] = pairs[0][4 * g + t];
+                b[2 * t + 1 + 8 * i][g] = pairs[1][4 * g + t];
+            }
         }
     }
     read_accumulator(mma, regs, &mut sum);
-    for (row, sum) in a.iter().zip(&mut sum) {
-        for (x, b) in row[..k].iter().zip(&b) {
-            for (sum, y) in sum.iter_mut().zip(b) {
-                *sum += x * y;
-            }
-        }
+    if mma.k == 16 {
+        add_products::<16>(&a, &b, &mut sum);
+    } else {
+        add_products::<8>(&a, &b, &mut sum);
     }
     write_accumulator(mma, regs, active, &sum);
 }
 
+/// Adds the products of the first K columns of A and rows of B, in order of k.
+#[inline]
+fn add_products<const K: usize>(a: &[[f32; 16]; 16], b: &[[f32; 8]; 16], sum: &mut [[f32; 8]; 16]) {
+    for (row, sum) in a.iter().zip(sum) {
+        let mut total = *sum;
+        for k in 0..K {
+            for column in 0..8 {
+                total[column] += row[k] * b[k][column];
+            }
+        }
+        *sum = total;
+    }
+}
+
 /// Low and high halves of a register, widened.
 #[inline]
-fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; 2]; LANES] {
-    words.map(|word| [widen(word as u16), widen((word >> 16) as u16)])
+fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
+    let mut halves = [[0f32; LANES]; 2];
+    for (lane, &word) in words.iter().enumerate() {
+        halves[0][lane] = widen(word as u16);
+        halves[1][lane] = widen((word >> 16) as u16);
+    }
+    halves
 }
 
 fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
     for (i, reg) in mma.c.iter().enumerate() {
         let words = &regs.word[reg.slot as usize];
-        for (lane, &word) in words.iter().enumerate() {
-            let (row, column) = (lane / 4, 2 * (lane % 4));
-            if mma.c_f32 {
-                sum[row + 8 * (i / 2)][column + i % 2] = f32::from_bits(word);
-            } else {
-                sum[row + 8 * i][column] = f16_to_f32(word as u16);
-                sum[row + 8 * i][column + 1] = f16_to_f32((word >> 16) as u16);
+        for g in 0..8 {
+            for t in 0..4 {
+                let word = words[4 * g + t];
+                if mma.c_f32 {
+                    sum[g + 8 * (i / 2)][2 * t + i % 2] = f32::from_bits(word);
+                } else {
+                    sum[g + 8 * i][2 * t] = f16_to_f32(word as u16);
+                    sum[g + 8 * i][2 * t + 1] = f16_to_f32((word >> 16) as u16);
+                }
             }
         }
     }
@@ -159,15 +183,17 @@ fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
 
 fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 16]) {
     for (i, reg) in mma.d.iter().enumerate() {
-        let values: [u32; LANES] = std::array::from_fn(|lane| {
-            let (row, column) = (lane / 4, 2 * (lane % 4));
-            if mma.d_f32 {
-                crate::float::canonical_bits(sum[row + 8 * (i / 2)][column + i % 2])
-            } else {
-                let pair = [sum[row + 8 * i][column], sum[row + 8 * i][column + 1]].map(f32_to_f16);
-                u32::from(pair[0]) | u32::from(pair[1]) << 16
+        let mut values = [0; LANES];
+        for g in 0..8 {
+            for t in 0..4 {
+                values[4 * g + t] = if mma.d_f32 {
+                    canonical_bits(sum[g + 8 * (i / 2)][2 * t + i % 2])
+                } else {
+                    let row = &sum[g + 8 * i];
+                    u32::from(f32_to_f16(row[2 * t])) | u32::from(f32_to_f16(row[2 * t + 1])) << 16
+                };
             }
-        });
+        }
         regs.set_word(reg.slot, active, &values);
     }
 }

@@ -18,6 +18,7 @@ mod matrix;
 mod mbarrier;
 mod mma;
 mod order;
+mod plain;
 mod registers;
 mod scalar;
 pub(crate) mod schedule;

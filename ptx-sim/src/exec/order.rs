@@ -65,11 +65,11 @@ impl Warp {
         let from = self.from(scope, cta);
         with_flags(cta, at.shared, |flags| flags.write(at.address, from, clocks, modifies));
     }
+}
 
-    /// A weak write to a place that may have been a flag.
-    pub(super) fn weak_write(&self, address: u64, shared: bool, cta: &mut Cta<'_>) {
-        if shared || cta.launch.orders_clusters {
-            with_flags(cta, shared, |flags| flags.clear(address));
-        }
+/// A weak write to a place that may have been a flag.
+pub(super) fn weak_write(address: u64, shared: bool, cta: &mut Cta<'_>) {
+    if shared || cta.launch.orders_clusters {
+        with_flags(cta, shared, |flags| flags.clear(address));
     }
 }

@@ -164,8 +164,14 @@ impl Warp {
     }
 
     /// Follows undefined bits through an instruction that is about to be executed.
-    pub(super) fn shade(&mut self, inst: &Inst, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
-        self.shade_guard(inst, frame, cta)?;
+    pub(super) fn shade(
+        &mut self,
+        inst: &Inst,
+        frame: usize,
+        (mask, active): (u32, u32),
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        self.shade_guard(inst, frame, mask, cta)?;
         if active == 0 {
             return Ok(());
         }
@@ -244,9 +250,8 @@ impl Warp {
         lanes(active).all(|lane| super::access::resolve(space, list[lane]).0 == Space::Global)
     }
 
-    fn shade_guard(&mut self, inst: &Inst, frame: usize, cta: &mut Cta<'_>) -> Outcome {
+    fn shade_guard(&mut self, inst: &Inst, frame: usize, lanes_here: u32, cta: &mut Cta<'_>) -> Outcome {
         let Some(guard) = inst.guard else { return Ok(()) };
-        let lanes_here = self.paths.iter().filter(|p| p.frame == frame).fold(0, |m, p| m | p.mask);
         let (bits, origin) = self.first_shade(frame, Bank::Pred, guard.slot, lanes_here);
         if bits == 0 {
             return Ok(());

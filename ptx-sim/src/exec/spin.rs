@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::op::Pc;
-use crate::regs::LANES;
+use crate::regs::{LANES, Regs};
 
 use super::cta::Cta;
 use super::warp::{Wait, Warp};
@@ -56,14 +56,7 @@ impl Warp {
             return false;
         }
         let Some(regs) = self.frames[frame].as_ref().map(|f| &f.regs) else { return false };
-        // Two different states of one loop are to differ, nothing more: an odd multiplier and a rotation do.
-        let mut hash = 0u64;
-        let mut mix = |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
-        for lane in (0..LANES).filter(|lane| mask >> lane & 1 == 1) {
-            regs.word.iter().for_each(|r| mix(r[lane].into()));
-            regs.double.iter().for_each(|r| mix(r[lane]));
-        }
-        regs.pred.iter().for_each(|r| mix((r & mask).into()));
+        let hash = state(regs, mask);
         if since == 0 {
             *kept = Some(hash);
             return false;
@@ -92,4 +85,28 @@ impl Warp {
         let program = self.frames[path.frame].as_ref()?.program;
         Some(self.watch.last_read.map_or((program, path.pc), |(_, at)| at))
     }
+}
+
+/// A number that differs for two different states of one loop, nothing more: powers of an odd number, one a lane, and a
+/// rotation do.
+fn state(regs: &Regs, mask: u32) -> u64 {
+    const ODD: u64 = 0x517c_c1b7_2722_0a95;
+    let (mut factors, mut power) = ([0u64; LANES], 1u64);
+    for (lane, factor) in factors.iter_mut().enumerate() {
+        power = power.wrapping_mul(ODD);
+        *factor = if mask >> lane & 1 == 1 { power } else { 0 };
+    }
+    let mut hash = 0u64;
+    let mut mix = |sum: u64| hash = (hash.rotate_left(5) ^ sum).wrapping_mul(ODD);
+    for values in &regs.word {
+        let products =
+            values.iter().zip(&factors).map(|(value, factor)| u64::from(*value).wrapping_mul(*factor));
+        mix(products.fold(0, u64::wrapping_add));
+    }
+    for values in &regs.double {
+        let products = values.iter().zip(&factors).map(|(value, factor)| value.wrapping_mul(*factor));
+        mix(products.fold(0, u64::wrapping_add));
+    }
+    regs.pred.iter().for_each(|bits| mix((bits & mask).into()));
+    hash
 }

@@ -217,7 +217,7 @@ impl Warp {
         let path = self.paths[at].clone();
         let live = self.live;
         let regs = &self.frame(path.frame)?.regs;
-        let groups = super::collective::by_mask(regs, members, active);
+        let groups: Vec<u32> = super::collective::by_mask(regs, members, active).collect();
         if groups.len() == 1 && active == path.mask {
             return Ok(());
         }

@@ -248,7 +248,7 @@ impl Warp {
             }
             if self.frames[frame].as_ref().is_some_and(|f| f.shade.is_some()) {
                 self.paths[at].pc = pc;
-                self.shade(inst, frame, active, cta)?;
+                self.shade(inst, frame, (mask, active), cta)?;
             }
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;

@@ -1,0 +1,232 @@
+//! The common accesses, a warp at a time: weak ones whose lanes all access global memory, or all the CTA's own shared memory.
+
+use crate::finding::{Fault, Outcome};
+use crate::memory::Words;
+use crate::op::{Access, Reg, Space};
+use crate::race::{Held, RaceAccess};
+use crate::regs::{Bank, LANES, Regs};
+use crate::window;
+
+use super::access::{
+    check_alignment, lanes, note_global, note_global_write, read_shared, resolve, sign_extend,
+};
+use super::cta::Cta;
+use super::order::weak_write;
+use super::warp::Warp;
+
+/// Words of every lane: word `i` of a lane's bytes is `rows[i][lane]`.
+type Rows = [[u32; LANES]; 4];
+
+/// Where lanes access that all access one space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plain {
+    Global,
+    /// Shared memory of the own CTA, and what is taken off a generic address.
+    Shared {
+        window: u64,
+    },
+}
+
+/// The space of a weak access, if it is one for all lanes.
+#[inline]
+pub(super) fn plain_space(access: &Access, list: &[u64; LANES], active: u32, own: u32) -> Option<Plain> {
+    if access.order.is_strong() || active == 0 {
+        return None;
+    }
+    let is_own = |address: u64| window::rank(address).is_none_or(|rank| rank == own);
+    match access.space {
+        Space::Global => Some(Plain::Global),
+        Space::Shared | Space::Cluster => {
+            lanes(active).all(|lane| is_own(list[lane])).then_some(Plain::Shared { window: 0 })
+        }
+        Space::Generic => {
+            let all = |space: Space| lanes(active).all(|lane| resolve(Space::Generic, list[lane]).0 == space);
+            match resolve(Space::Generic, list[active.trailing_zeros() as usize % LANES]).0 {
+                Space::Global => all(Space::Global).then_some(Plain::Global),
+                Space::Cluster => {
+                    let window = window::SHARED_WINDOW;
+                    let own = all(Space::Cluster) && lanes(active).all(|l| is_own(list[l] - window));
+                    own.then_some(Plain::Shared { window })
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+impl Warp {
+    pub(super) fn load_plain(
+        &mut self,
+        access: &Access,
+        space: Plain,
+        list: &[u64; LANES],
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
+        let last = (u32::BITS - 1 - active.leading_zeros()) as usize;
+        let taken = if let Plain::Shared { window } = space { window } else { 0 };
+        self.watch.last_read = Some((list[last].wrapping_sub(taken), self.at));
+        let (mut rows, mut dark): (Rows, [u32; LANES]) = Default::default();
+        let (by, mut hint, mut held) = ((self.index, self.at), self.hint, Held::default());
+        let checks = cta.launch.config.checks;
+        let mut who = self.who(0, None, cta);
+        for lane in lanes(active) {
+            (who.lane, who.lanes) = (lane, 1 << lane);
+            let address = list[lane].wrapping_sub(taken);
+            check_alignment(cta, lane, address, bytes)?;
+            let words = match space {
+                Plain::Shared { .. } => {
+                    let Some(offset) = cta.shared.offset(lane, window::in_cta(address), bytes)? else {
+                        continue;
+                    };
+                    let (words, unwritten) = read_shared(cta.rank, offset, bytes, &who, by, cta)?;
+                    dark[lane] = unwritten;
+                    words
+                }
+                Plain::Global => {
+                    let (allocation, offset) =
+                        match cta.launch.memory.locate(address, bytes.into(), &mut hint) {
+                            Ok(found) => found,
+                            Err(kind) if checks.bounds => return Err(Fault::at(kind, lane, address)),
+                            Err(_) => continue,
+                        };
+                    if checks.initialized {
+                        dark[lane] = allocation.unwritten(offset, bytes);
+                    }
+                    note_global(RaceAccess::Read, (allocation, offset, bytes), &who, &mut held, by, cta)?;
+                    allocation.load(offset, bytes)
+                }
+            };
+            words.into_iter().zip(&mut rows).for_each(|(word, row)| row[lane] = word);
+        }
+        drop(held);
+        self.hint = hint;
+        self.keep(access, &rows, frame, active)?;
+        if dark.iter().all(|mask| *mask == 0) && self.frame(frame)?.shade.is_none() {
+            return Ok(());
+        }
+        let space = if space == Plain::Global { Space::Global } else { Space::Shared };
+        for lane in lanes(active) {
+            self.dark = (0, None);
+            self.darken(dark[lane], (lane, list[lane].wrapping_sub(taken)), space);
+            self.shade_loaded(access, frame, lane)?;
+        }
+        Ok(())
+    }
+
+    /// What was loaded goes to the registers.
+    fn keep(&mut self, access: &Access, rows: &Rows, frame: usize, active: u32) -> Outcome {
+        let regs = &mut self.frame(frame)?.regs;
+        for (i, reg) in access.regs.iter().enumerate() {
+            if access.element_bytes == 4 && !access.signed && reg.bank == Bank::Word {
+                regs.set_word(reg.slot, active, &rows[i]);
+                continue;
+            }
+            for lane in lanes(active) {
+                let value = element(rows, i, lane, access.element_bytes);
+                let value = if access.signed { sign_extend(value, access.element_bytes, reg) } else { value };
+                regs.set_bits(reg.bank, reg.slot, lane, value);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn store_plain(
+        &mut self,
+        access: &Access,
+        space: Plain,
+        list: &[u64; LANES],
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
+        let frame_regs = self.frame(frame)?;
+        let (rows, shaded) =
+            (gather(&frame_regs.regs, &access.regs, access.element_bytes), frame_regs.shade.is_some());
+        let by = (self.index, self.at);
+        let taken = if let Plain::Shared { window } = space { window } else { 0 };
+        let (mut hint, mut held) = (self.hint, Held::default());
+        let checks = cta.launch.config.checks;
+        let mut who = self.who(0, None, cta);
+        for lane in lanes(active) {
+            (who.lane, who.lanes) = (lane, 1 << lane);
+            let address = list[lane].wrapping_sub(taken);
+            let words: Words = std::array::from_fn(|i| rows[i][lane]);
+            check_alignment(cta, lane, address, bytes)?;
+            match space {
+                Plain::Shared { .. } => {
+                    let address = window::in_cta(address);
+                    let Some(offset) = cta.shared.offset(lane, address, bytes)? else { continue };
+                    cta.note_write(cta.rank, offset, bytes, &words, &who, by)?;
+                    weak_write(window::of_rank(cta.rank, address), true, cta);
+                    if !cta.shared.holds(offset, bytes, &words) {
+                        cta.shared.store(offset, bytes, &words);
+                        cta.changed_memory(true);
+                    }
+                    let dark = if shaded { self.dark_stored(access, frame, lane).0 } else { 0 };
+                    cta.shared.shade(offset, bytes, dark);
+                }
+                Plain::Global => {
+                    let (allocation, offset) =
+                        match cta.launch.memory.locate(address, bytes.into(), &mut hint) {
+                            Ok(found) => found,
+                            Err(kind) if checks.bounds => return Err(Fault::at(kind, lane, address)),
+                            Err(_) => continue,
+                        };
+                    let at = (allocation, offset, bytes);
+                    let same_value = note_global_write(at, &words, &who, &mut held, by, cta)?;
+                    weak_write(address, false, cta);
+                    if !same_value {
+                        cta.changed_memory(false);
+                    }
+                    allocation.store(offset, bytes, &words);
+                    let dark = if shaded { self.dark_stored(access, frame, lane).0 } else { 0 };
+                    if dark != 0 {
+                        allocation.forget(offset, bytes, dark);
+                    }
+                }
+            }
+        }
+        drop(held);
+        self.hint = hint;
+        Ok(())
+    }
+}
+
+/// Element `i` of a lane's bytes, zero-extended.
+fn element(rows: &Rows, i: usize, lane: usize, bytes: u8) -> u64 {
+    match bytes {
+        8 => u64::from(rows[2 * i][lane]) | u64::from(rows[2 * i + 1][lane]) << 32,
+        4 => rows[i][lane].into(),
+        2 => (rows[i / 2][lane] >> (16 * (i % 2)) & 0xffff).into(),
+        _ => (rows[i / 4][lane] >> (8 * (i % 4)) & 0xff).into(),
+    }
+}
+
+/// The bytes that the lanes store.
+fn gather(regs: &Regs, list: &[Reg], bytes: u8) -> Rows {
+    let mut rows: Rows = Default::default();
+    for (i, reg) in list.iter().enumerate() {
+        if bytes == 4 && reg.bank == Bank::Word {
+            rows[i] = regs.word[reg.slot as usize];
+            continue;
+        }
+        // The first word that the element lies in, and where in it; one of 64 bits goes on in the next.
+        let (bits, each) = (8 * usize::from(bytes) * i, 8 * u32::from(bytes));
+        let (word, shift) = (bits / 32, bits % 32);
+        let kept = if each >= 32 { u32::MAX } else { (1 << each) - 1 };
+        for (lane, to) in rows[word].iter_mut().enumerate() {
+            *to |= (regs.bits(reg.bank, reg.slot, lane) as u32 & kept) << shift;
+        }
+        if bytes == 8 {
+            for (lane, to) in rows[word + 1].iter_mut().enumerate() {
+                *to = (regs.bits(reg.bank, reg.slot, lane) >> 32) as u32;
+            }
+        }
+    }
+    rows
+}
