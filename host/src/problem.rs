@@ -262,7 +262,7 @@ impl Problem {
     /// # Errors
     /// [`Error::ZeroSized`], [`Error::TooLarge`], [`Error::Pages`] where a sequence's pages do not hold seqlen_k keys.
     pub fn with_pages(self, pages: Pages) -> Result<Problem, Error> {
-        pages.check(self.sizes.seqlen_k)?;
+        pages.check(self.sizes.batch, self.sizes.seqlen_k)?;
         Problem { keys: KeySequences::Paged(pages), ..self }.laid_out(Layout::Bshd)
     }
 

@@ -4,7 +4,7 @@
 use crate::params::{ForwardParams, RaggedParams};
 use crate::params::Strides;
 #[cfg(target_arch = "nvptx64")]
-use crate::ptx::memory::{ld_global_b32_if, to_global};
+use crate::ptx::memory::{ld_global_b32, to_global_again};
 #[cfg(target_arch = "nvptx64")]
 use crate::sequence::between;
 
@@ -39,10 +39,11 @@ impl KeyRows {
         self.base.wrapping_add_signed(self.head)
     }
 
-    /// The rows from another key on.
+    /// The rows from another key on, kept as one address.
     #[inline(always)]
     pub fn from(self, key: u32) -> Self {
-        Self { head: self.head + i64::from(key) * self.stride, ..self }
+        let head = self.head + i64::from(key) * self.stride;
+        Self { base: self.base.wrapping_add_signed(head), head: 0, stride: self.stride }
     }
 
     /// Bytes from a row to the one `rows` rows further on.
@@ -57,9 +58,8 @@ impl KeyRows {
 #[derive(Clone, Copy, Debug)]
 pub struct PageTable<'a> {
     params: &'a RaggedParams,
-    /// The global address of the sequence's first entry in the block table, and entries from there on.
-    start: u64,
-    entries: u32,
+    /// The sequence's first entry in the block table.
+    first: u32,
 }
 
 #[cfg(target_arch = "nvptx64")]
@@ -70,28 +70,24 @@ impl<'a> PageTable<'a> {
     /// As for [`crate::sequence::Sequence::of_ragged`].
     #[inline(always)]
     pub unsafe fn new(params: &'a RaggedParams, batch: u32) -> Self {
-        let (first, entries) = match params.page_indptr {
-            0 => (u64::from(batch) * u64::from(params.table_stride), params.table_stride),
-            starts => {
-                // SAFETY: the caller's.
-                let (first, entries) = unsafe { between(starts, batch, params.table_stride) };
-                (u64::from(first), entries)
-            }
+        let first = match params.page_indptr {
+            0 => batch * params.table_stride,
+            // SAFETY: the caller's.
+            starts => unsafe { between(starts, batch, params.table_stride).0 },
         };
-        Self { params, start: to_global(params.block_table) + first * 4, entries }
+        Self { params, first }
     }
 
     /// The page of a key, and the key's row in it; a page past the last where it is not there.
     ///
     /// # Safety
-    /// The key is one of the sequence's, and there is a block table.
+    /// The key is one of the sequence's, whose pages are in the table, and there is a table.
     #[inline(always)]
     pub unsafe fn page(&self, key: u32) -> (u32, u32) {
         let (entry, within) = self.params.page.divide(key);
-        let pages = self.params.pages;
-        // SAFETY: an entry of the sequence; a negative number is past the last page, too.
-        let page = unsafe { ld_global_b32_if(entry < self.entries, self.start + u64::from(entry) * 4, pages) };
-        (page.min(pages), within)
+        let at = to_global_again(self.params.block_table) + u64::from(self.first + entry) * 4;
+        // SAFETY: the caller's; a negative number is past the last page, too.
+        (unsafe { ld_global_b32(at) }.min(self.params.pages), within)
     }
 }
 
@@ -117,7 +113,7 @@ impl<'a> RaggedKeys<'a> {
         let ragged = &params.ragged;
         // Pages are what the strides call batch entries.
         let batch_of_rows = if ragged.block_table == 0 { batch } else { 0 };
-        let rows = |base, strides| KeyRows::new(to_global(base), strides, batch_of_rows, head_kv).from(k_start);
+        let rows = |base, strides| KeyRows::new(to_global_again(base), strides, batch_of_rows, head_kv).from(k_start);
         Self {
             // SAFETY: the caller's.
             table: unsafe { PageTable::new(ragged, batch) },

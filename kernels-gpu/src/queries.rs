@@ -2,7 +2,7 @@
 
 use crate::divisor::Divisor;
 use crate::params::ForwardParams;
-use crate::ptx::memory::{ld_global_b32, to_global};
+use crate::ptx::memory::{ld_global_b32, to_global, to_global_again};
 use crate::scheduler::{QueryBlock, Rows, Work};
 
 /// The query rows of a work tile. Rows are counted as the tile's head has them, packed or not.
@@ -92,7 +92,7 @@ impl<'a> QueryRows<'a> {
         if !self.block.ragged || self.params.ragged.sinks == 0 {
             return None;
         }
-        let at = to_global(self.params.ragged.sinks) + u64::from(self.head(row)) * 4;
+        let at = to_global_again(self.params.ragged.sinks) + u64::from(self.head(row)) * 4;
         // SAFETY: an element a query head.
         Some(f32::from_bits(unsafe { ld_global_b32(at) }))
     }

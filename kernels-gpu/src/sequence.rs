@@ -2,7 +2,7 @@
 
 use crate::params::ForwardParams;
 #[cfg(target_arch = "nvptx64")]
-use crate::ptx::memory::{ld_global_b32, to_global};
+use crate::ptx::memory::{ld_global_b32, to_global, to_global_again};
 
 /// One batch entry's lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ unsafe fn keys_of_batch(params: &ForwardParams, batch: u32) -> u32 {
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
 pub unsafe fn between(starts: u64, batch: u32, past: u32) -> (u32, u32) {
-    let at = to_global(starts) + u64::from(batch) * 4;
+    let at = to_global_again(starts) + u64::from(batch) * 4;
     // SAFETY: the caller's.
     let (start, end) = unsafe { (ld_global_b32(at).min(past), ld_global_b32(at + 4).min(past)) };
     (start, end.saturating_sub(start))

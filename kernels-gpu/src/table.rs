@@ -90,8 +90,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d32_m16n128_w4s3c1_ragged             => { Bf16,   32,  16, 128, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d64_m16n128_w4s3c1_ragged              => { F16,    64,  16, 128, 4, 3, F32, 1, 16, Ragged };
             fwd_bf16_d64_m16n128_w4s3c1_ragged             => { Bf16,   64,  16, 128, 4, 3, F32, 1, 16, Ragged };
-            fwd_f16_d96_m16n64_w4s3c1_ragged               => { F16,    96,  16,  64, 4, 3, F32, 1, 16, Ragged };
-            fwd_bf16_d96_m16n64_w4s3c1_ragged              => { Bf16,   96,  16,  64, 4, 3, F32, 1, 16, Ragged };
+            fwd_f16_d96_m16n64_w4s3c2_ragged               => { F16,    96,  16,  64, 4, 3, F32, 2, 16, Ragged };
+            fwd_bf16_d96_m16n64_w4s3c2_ragged              => { Bf16,   96,  16,  64, 4, 3, F32, 2, 16, Ragged };
             fwd_f16_d128_m16n64_w4s2c1_ragged              => { F16,   128,  16,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d128_m16n64_w4s2c1_ragged             => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };

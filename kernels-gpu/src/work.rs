@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::math::mask::{RowBegins, RowLimits};
 use crate::params::ForwardParams;
-use crate::ptx::memory::{ld_global_b32, to_global};
+use crate::ptx::memory::{ld_global_b32, to_global_again};
 use crate::ptx::warp::shfl_bfly_b32;
 use crate::row::Isa;
 use crate::scheduler::Work;
@@ -23,7 +23,7 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
     let rows = C::BLOCK.rows_used(params.group);
     if C::RAGGED {
         let start = |batch: u32| {
-            let at = to_global(params.ragged.cu_seqlens_q) + u64::from(batch) * 4;
+            let at = to_global_again(params.ragged.cu_seqlens_q) + u64::from(batch) * 4;
             // SAFETY: the caller's; one element a batch entry, and one more.
             unsafe { ld_global_b32(at) }.min(params.seqlen_q) * params.group.value
         };
@@ -96,7 +96,7 @@ unsafe fn interval_of_rows<C: Config>(
 #[inline(always)]
 unsafe fn interval_of_query(params: &ForwardParams, work: &Work<'_>, query: u32) -> Visible {
     let row = row_of_tensor(params, work, query);
-    let at = to_global(params.ragged.intervals) + row * 8;
+    let at = to_global_again(params.ragged.intervals) + row * 8;
     // SAFETY: the caller's.
     let (begin, end) = unsafe { (ld_global_b32(at), ld_global_b32(at + 4)) };
     Visible { begin: begin.min(work.sequence.seqlen_k), end: end.min(work.sequence.seqlen_k) }

@@ -11,6 +11,7 @@ mod host_device;
 mod interrupt;
 mod lab_device;
 mod plans;
+mod ragged;
 mod reference;
 mod sample;
 mod splits;
@@ -38,6 +39,7 @@ fn main() {
         interrupt::trials(),
         lab_device::trials(),
         plans::trials(),
+        ragged::trials(),
         reference::trials(),
         sample::trials(),
         splits::trials(),

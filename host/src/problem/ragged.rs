@@ -146,11 +146,14 @@ impl Operand {
 }
 
 impl Pages {
-    pub(super) fn check(&self, seqlen_k: u32) -> Result<(), Error> {
+    pub(super) fn check(&self, batch: u32, seqlen_k: u32) -> Result<(), Error> {
         check_rows("K", "page", self.page)?;
         check_rows("K", "pages", self.pages)?;
-        let (BlockTable::Rows { entries } | BlockTable::Csr { entries }) = self.table;
-        check_rows("block_table", "entries", entries)?;
+        let (entries, all) = match self.table {
+            BlockTable::Rows { entries } => (entries, entries.saturating_mul(batch)),
+            BlockTable::Csr { entries } => (entries, entries),
+        };
+        check_rows("block_table", "entries", all)?;
         if u64::from(entries) * u64::from(self.page) < seqlen_k.into() {
             return Err(Error::Pages { page: self.page, entries, seqlen_k });
         }

@@ -148,7 +148,6 @@ unsafe fn ragged_blocks<'a>(
         widths: (ragged.width_qk, ragged.width_v),
         seqlen_k: work.sequence.seqlen_k,
         blocks,
-        step: blocks.end,
     }
 }
 

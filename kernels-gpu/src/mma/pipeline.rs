@@ -39,8 +39,6 @@ pub struct RaggedBlocks<'a> {
     pub seqlen_k: u32,
     /// All blocks.
     pub blocks: KeyBlocks,
-    /// Past the step whose block is copied next.
-    pub step: u32,
 }
 
 /// The tiles of a block of keys.
@@ -93,21 +91,21 @@ impl<'a, C: Config> Pipeline<'a, C> {
             if C::STAGES == 1 {
                 self.k.copy_bounded(Stage::<C>::at(self.write).k, valid_rows);
             } else {
-                self.copy_stage(Some(valid_rows));
+                self.copy_stage(blocks.end - 1, Some(valid_rows));
             }
             cp_async_commit_group();
             let mut stage = 1;
             // A loop, where each copy is long.
             while stage < if C::RAGGED { opaque(C::STAGES - 1) } else { 1 } {
                 if blocks.end > blocks.first + stage {
-                    self.copy_stage(None);
+                    self.copy_stage(blocks.end - 1 - stage, None);
                 }
                 cp_async_commit_group();
                 stage += 1;
             }
             for stage in 1..if C::RAGGED { 1 } else { C::STAGES.max(2) - 1 } {
                 if blocks.end > blocks.first + stage {
-                    self.copy_stage(None);
+                    self.copy_stage(blocks.end - 1 - stage, None);
                 }
                 cp_async_commit_group();
             }
@@ -173,7 +171,8 @@ impl<'a, C: Config> Pipeline<'a, C> {
                     self.k.copy(Stage::<C>::at(self.write).k);
                 }
             } else if block >= C::STAGES - 1 {
-                self.copy_stage(None);
+                let first = self.ragged.as_ref().map_or(0, |ragged| ragged.blocks.first);
+                self.copy_stage(first + block - (C::STAGES - 1), None);
             }
         }
         cp_async_commit_group();
@@ -192,18 +191,18 @@ impl<'a, C: Config> Pipeline<'a, C> {
         }
     }
 
-    /// Starts copying K and V of the next block. Only the last block of the sequence may have fewer valid rows than a tile, and it is the
+    /// Starts copying K and V of the next block, that of step `step`. Only the last block of the sequence may have fewer valid rows than a tile, and it is the
     /// first one copied.
     ///
     /// # Safety
     /// All threads of the CTA take part, and all have read what the written stage held.
     #[inline(always)]
-    unsafe fn copy_stage(&mut self, valid_rows: Option<u32>) {
+    unsafe fn copy_stage(&mut self, step: u32, valid_rows: Option<u32>) {
         let stage = Stage::<C>::at(self.write);
         // SAFETY: the caller's.
         unsafe {
             match valid_rows {
-                _ if C::RAGGED => self.copy_ragged(&stage),
+                _ if C::RAGGED => self.copy_ragged(&stage, step),
                 Some(valid_rows) => {
                     self.k.copy_bounded(stage.k, valid_rows);
                     self.v.copy_bounded(stage.v, valid_rows);
@@ -222,10 +221,9 @@ impl<'a, C: Config> Pipeline<'a, C> {
     /// # Safety
     /// As for [`Self::copy_stage`].
     #[inline(always)]
-    unsafe fn copy_ragged(&mut self, stage: &Stage<C>) {
-        let Some(ragged) = &mut self.ragged else { return };
-        ragged.step -= 1;
-        let first_key = ragged.blocks.block(ragged.step) * C::K::ROWS;
+    unsafe fn copy_ragged(&mut self, stage: &Stage<C>, step: u32) {
+        let Some(ragged) = &self.ragged else { return };
+        let first_key = ragged.blocks.block(step) * C::K::ROWS;
         let rows = (first_key, ragged.seqlen_k.saturating_sub(first_key));
         let tensors = [(stage.k.start, ragged.widths.0), (stage.v.start, ragged.widths.1)];
         // SAFETY: the caller's.

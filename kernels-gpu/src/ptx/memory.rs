@@ -26,6 +26,18 @@ pub fn to_global(generic: u64) -> u64 {
     r
 }
 
+/// As [`to_global`], computed anew at each call, so that the result is not kept in registers for later.
+#[inline(always)]
+pub fn to_global_again(generic: u64) -> u64 {
+    let r;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvta.to.global.u64 {r}, {g};", r = out(reg64) r, g = in(reg64) generic,
+            options(nomem, nostack));
+    }
+    r
+}
+
 /// `ld.shared.v4.b32`.
 ///
 /// # Safety
