@@ -258,7 +258,9 @@ impl Progress<'_> {
         let run = || runner.run(&KernelRun { kernel, problem, options, tensors: case.tensors() });
         match if repeats == 0 { Ok(None) } else { first_difference(repeats, run) } {
             Ok(None) => self.report.repeats = repeats,
-            Ok(Some(repeat)) => self.fail(&case.to_string(), &format!("run {} differs from the first", repeat + 1)),
+            Ok(Some(repeat)) => {
+                self.fail(&case.to_string(), &format!("run {} differs from the first", repeat + 1))
+            }
             Err(error) => self.fail(&case.to_string(), &error.to_string()),
         }
         Ok(())
@@ -386,7 +388,8 @@ fn run_ragged(
     runner: &dyn RunKernel,
 ) -> Result<(), Error> {
     let is_ragged = |progress: &&mut Progress<'_>| progress.kernel.row.schedule == Schedule::Ragged;
-    let kinds: BTreeSet<ScoreKind> = group.iter_mut().filter(is_ragged).map(|of| of.kernel.row.score).collect();
+    let kinds: BTreeSet<ScoreKind> =
+        group.iter_mut().filter(is_ragged).map(|of| of.kernel.row.score).collect();
     for kind in kinds {
         for number in 0..grid.ragged_cases() {
             let case = RaggedCase::draw(dtype, head_dim, kind, seed ^ number << 8 ^ kind as u64)?;

@@ -4,7 +4,7 @@ mod kept_plans;
 mod operands;
 mod tensors;
 
-pub use tensors::{HostOperand, DeviceTensors, HostTensors, Output};
+pub use tensors::{DeviceTensors, HostOperand, HostTensors, Output};
 
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]
@@ -18,9 +18,9 @@ use crate::problem::{Problem, TensorRole};
 use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
 use kept_plans::KeptPlans;
-use operands::{HostOperands, check_tensors};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::WgmmaParams;
+use operands::{HostOperands, check_tensors};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};

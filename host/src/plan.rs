@@ -354,7 +354,17 @@ impl Plan {
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         let ragged = ragged::at(self.params.ragged, &at.operands);
-        ForwardParams { q: at.q, k: at.k, v: at.v, o: at.o, lse: at.lse, persistent, split, ragged, ..self.params }
+        ForwardParams {
+            q: at.q,
+            k: at.k,
+            v: at.v,
+            o: at.o,
+            lse: at.lse,
+            persistent,
+            split,
+            ragged,
+            ..self.params
+        }
     }
 
     /// Q, K and V as the bulk copies of a launch with these addresses see them, for kernels of [`Isa::Wgmma`]:

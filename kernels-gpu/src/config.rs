@@ -99,8 +99,7 @@ impl LastCta {
     const fn of(row: &Row) -> Self {
         let rows = geometry::combine_rows(row);
         assert!(
-            !row.schedule.splits()
-                || rows > 0 && rows * COMBINE_ROW_BYTES <= geometry::smem_bytes(row),
+            !row.schedule.splits() || rows > 0 && rows * COMBINE_ROW_BYTES <= geometry::smem_bytes(row),
             "shared memory holds the weights and sums of those rows"
         );
         Self { block_m: row.block_m, head_dim: row.head_dim, chunks: Divisor::new(row.head_dim / 4), rows }

@@ -1,8 +1,8 @@
 //! Where the rows of K and V lie in global memory.
 
+use crate::params::Strides;
 #[cfg(target_arch = "nvptx64")]
 use crate::params::{ForwardParams, RaggedParams};
-use crate::params::Strides;
 #[cfg(target_arch = "nvptx64")]
 use crate::ptx::memory::{ld_global_b32, to_global_again};
 #[cfg(target_arch = "nvptx64")]
@@ -113,7 +113,9 @@ impl<'a> RaggedKeys<'a> {
         let ragged = &params.ragged;
         // Pages are what the strides call batch entries.
         let batch_of_rows = if ragged.block_table == 0 { batch } else { 0 };
-        let rows = |base, strides| KeyRows::new(to_global_again(base), strides, batch_of_rows, head_kv).from(k_start);
+        let rows = |base, strides| {
+            KeyRows::new(to_global_again(base), strides, batch_of_rows, head_kv).from(k_start)
+        };
         Self {
             // SAFETY: the caller's.
             table: unsafe { PageTable::new(ragged, batch) },
@@ -135,8 +137,10 @@ impl<'a> RaggedKeys<'a> {
         // SAFETY: the caller's.
         let (page, within) = unsafe { self.table.page(key) };
         let [k_page, v_page] = self.page_strides.map(|stride| i64::from(page) * stride);
-        let rows =
-            [k.address(within, 0).wrapping_add_signed(k_page), v.address(within, 0).wrapping_add_signed(v_page)];
+        let rows = [
+            k.address(within, 0).wrapping_add_signed(k_page),
+            v.address(within, 0).wrapping_add_signed(v_page),
+        ];
         (page < self.table.params.pages).then_some(rows)
     }
 }

@@ -107,7 +107,12 @@ impl<'a> QueryRows<'a> {
             + i64::from(self.work.sequence.q_start) * strides.row
             + i64::from(along);
         let start = to_global(params.q).wrapping_add_signed(first_head);
-        QuerySource { params, rows, start, count: rows.count(self.work.sequence.seqlen_q.get(), params.group) }
+        QuerySource {
+            params,
+            rows,
+            start,
+            count: rows.count(self.work.sequence.seqlen_q.get(), params.group),
+        }
     }
 
     /// The query of a row.

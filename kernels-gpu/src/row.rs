@@ -249,9 +249,7 @@ impl RowError {
                 "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
             }
             RowError::Stages => "stages must be 1 to 4",
-            RowError::Ragged => {
-                "Ragged needs 2 stages or more, and a score that is not Plain needs Ragged"
-            }
+            RowError::Ragged => "Ragged needs 2 stages or more, and a score that is not Plain needs Ragged",
             RowError::Accumulation => "acc F16 needs isa Mma and dtype F16: there is no other such kernel",
             RowError::MinCtas => "min_ctas must be 1 to 8",
             RowError::WarpRows => {

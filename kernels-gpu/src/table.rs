@@ -84,8 +84,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d96_m64n64_w4s2c1_ragged              => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d128_m64n64_w4s2c1_ragged              => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d128_m64n64_w4s2c1_ragged             => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged };
-            fwd_f16_d256_m64n32_w4s2c1_ragged              => { F16,   256,  64,  32, 4, 2, F32, 1, 16, Ragged };
-            fwd_bf16_d256_m64n32_w4s2c1_ragged             => { Bf16,  256,  64,  32, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d256_m64n32_w8s2c1_ragged              => { F16,   256,  64,  32, 8, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d256_m64n32_w8s2c1_ragged             => { Bf16,  256,  64,  32, 8, 2, F32, 1, 16, Ragged };
             fwd_f16_d32_m16n128_w4s3c1_ragged              => { F16,    32,  16, 128, 4, 3, F32, 1, 16, Ragged };
             fwd_bf16_d32_m16n128_w4s3c1_ragged             => { Bf16,   32,  16, 128, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d64_m16n128_w4s3c1_ragged              => { F16,    64,  16, 128, 4, 3, F32, 1, 16, Ragged };

@@ -260,7 +260,9 @@ mod tests {
                 chunk_divisor: Divisor::new(chunk.max(1)),
                 prefix,
             };
-            for (q, k, sinks) in [(1, 1, 0), (1, 70, 4), (65, 65, 0), (100, 37, 3), (37, 100, 40), (9, 0, 2), (200, 200, 33)] {
+            for (q, k, sinks) in
+                [(1, 1, 0), (1, 70, 4), (65, 65, 0), (100, 37, 3), (37, 100, 40), (9, 0, 2), (200, 200, 33)]
+            {
                 let sequence = Sequence::unpacked(&q, k);
                 let sees = |query: u32, key: u32| {
                     let (own, key) = (i64::from(query) + i64::from(k) - i64::from(q), i64::from(key));
@@ -270,28 +272,40 @@ mod tests {
                 };
                 let visible = |query: u32| band.of_query(query, &sequence);
                 // A sink token is seen unless it lies past the query's last key.
-                let with_sinks = |query: u32, key: u32| sees(query, key) || key < sinks.min(visible(query).end);
+                let with_sinks =
+                    |query: u32, key: u32| sees(query, key) || key < sinks.min(visible(query).end);
                 for first in (0..q).step_by(16) {
                     let last = (first + 16).min(q) - 1;
                     for query in first..=last {
                         let Visible { begin, end } = visible(query);
                         for key in 0..k + 3 {
-                            assert_eq!((begin..end).contains(&key), sees(query, key), "{left} {right} {chunk} {prefix} q {q} k {k}: {query} {key}");
+                            assert_eq!(
+                                (begin..end).contains(&key),
+                                sees(query, key),
+                                "{left} {right} {chunk} {prefix} q {q} k {k}: {query} {key}"
+                            );
                         }
                     }
                     let (low, high) = (visible(first), visible(last));
                     let blocks = KeyBlocks::within((low.begin, high.begin), (low.end, high.end), sinks, 8);
                     let mut worked_on = std::collections::BTreeMap::new();
                     for step in 0..blocks.end {
-                        assert!(worked_on.insert(blocks.block(step), blocks.is_partial(step)).is_none(), "once");
+                        assert!(
+                            worked_on.insert(blocks.block(step), blocks.is_partial(step)).is_none(),
+                            "once"
+                        );
                     }
                     for block in 0..k.div_ceil(8) {
                         let keys = block * 8..block * 8 + 8;
                         let any = (first..=last).any(|query| keys.clone().any(|key| with_sinks(query, key)));
                         let all = (first..=last).all(|query| keys.clone().all(|key| sees(query, key)));
                         match worked_on.get(&block) {
-                            None => assert!(!any, "{left} {right} {chunk} q {q} k {k}: block {block} is seen"),
-                            Some(partial) => assert!(*partial || all, "{left} {right} {chunk} q {q} k {k}: block {block}"),
+                            None => {
+                                assert!(!any, "{left} {right} {chunk} q {q} k {k}: block {block} is seen")
+                            }
+                            Some(partial) => {
+                                assert!(*partial || all, "{left} {right} {chunk} q {q} k {k}: block {block}")
+                            }
                         }
                     }
                     assert!(worked_on.len() as u32 <= k.div_ceil(8), "nothing that nobody sees");

@@ -143,7 +143,9 @@ impl<'a> Ragged<'a> {
         let rows: Vec<Row> = (0..self.problem.sizes().batch as usize)
             .map(|batch| self.sequence(batch))
             .flat_map(|sequence| {
-                (0..heads).flat_map(move |head| (0..sequence.seqlen_q).map(move |query| Row { sequence, head, query }))
+                (0..heads).flat_map(move |head| {
+                    (0..sequence.seqlen_q).map(move |query| Row { sequence, head, query })
+                })
             })
             .collect();
         rows.into_par_iter().map(|row| (row, of(row))).collect()
@@ -241,7 +243,8 @@ impl<'a> Ragged<'a> {
 
     /// Whether a row sees a key.
     fn sees(&self, row: Row, key: usize) -> bool {
-        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, .. } = self.problem.mask();
+        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, .. } =
+            self.problem.mask();
         let distance = self.distance(row, key);
         let not_after = window_right.is_none_or(|right| -distance <= f64::from(right));
         let not_before = window_left.is_none_or(|left| distance <= f64::from(left));

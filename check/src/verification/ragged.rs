@@ -7,8 +7,8 @@ use ferroflash::attention::{HostOperand, HostTensors, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
 use ferroflash::problem::{
-    BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Operand, Pages, Problem, QuerySequences, Score,
-    Sizes, TensorRole,
+    BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Operand, Pages, Problem, QuerySequences,
+    Score, Sizes, TensorRole,
 };
 use ferroflash::rounding::narrow;
 use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind};
@@ -53,7 +53,13 @@ impl RaggedCase {
         tensors.check_operands(&problem)?;
         let reference = reference_of(&problem, &tensors, &|_, _| ());
         let tolerance = Tolerance::new(&problem, &tensors, &reference, Accumulation::F32);
-        let splits = random.one_of(&[Splits::Count(1), Splits::Count(2), Splits::Count(5), Splits::Auto, Splits::Size(64)]);
+        let splits = random.one_of(&[
+            Splits::Count(1),
+            Splits::Count(2),
+            Splits::Count(5),
+            Splits::Auto,
+            Splits::Size(64),
+        ]);
         let options = PlanOptions { splits, ..PlanOptions::new() };
         Ok(RaggedCase { problem, options, inputs, reference, tolerance })
     }
@@ -94,8 +100,19 @@ impl std::fmt::Display for RaggedCase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let problem = &self.problem;
         let Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim } = problem.sizes();
-        write!(f, "B{batch} H{heads_q}/{heads_kv} S{seqlen_q}x{seqlen_k} D{head_dim}/{} ", problem.head_dim_v())?;
-        write!(f, "{}, Q {:?}, K {:?}, {:?}", problem.mask(), problem.queries(), problem.keys(), problem.score())?;
+        write!(
+            f,
+            "B{batch} H{heads_q}/{heads_kv} S{seqlen_q}x{seqlen_k} D{head_dim}/{} ",
+            problem.head_dim_v()
+        )?;
+        write!(
+            f,
+            "{}, Q {:?}, K {:?}, {:?}",
+            problem.mask(),
+            problem.queries(),
+            problem.keys(),
+            problem.score()
+        )?;
         if problem.has_sinks() {
             write!(f, ", sinks")?;
         }
@@ -129,7 +146,9 @@ fn draw_problem(
 ) -> Result<Problem, Error> {
     // The next smaller tile's width is too narrow for the wider of both.
     let narrower = |width: u32| if width == 256 { 128 } else { width.saturating_sub(32) };
-    let width = |random: &mut Random| narrower(head_dim) + 8 * (1 + random.below((head_dim - narrower(head_dim)) / 8));
+    let width = |random: &mut Random| {
+        narrower(head_dim) + 8 * (1 + random.below((head_dim - narrower(head_dim)) / 8))
+    };
     let (width_qk, width_v) = match random.below(4) {
         0 => (width(random), 8 * (1 + random.below(head_dim / 8))),
         1 => (8 * (1 + random.below(head_dim / 8)), width(random)),
@@ -155,13 +174,19 @@ fn draw_problem(
     }
     match random.below(4) {
         0 => {}
-        1 => problem = problem.with_packed_keys((lengths.k.iter().sum::<u32>() + random.below(5)).max(1))?.with_lengths(false),
+        1 => {
+            problem = problem
+                .with_packed_keys((lengths.k.iter().sum::<u32>() + random.below(5)).max(1))?
+                .with_lengths(false)
+        }
         table => {
             let page = random.one_of(&[1, 3, 8, 16, 48, 64, 100, 128, 256]);
             let needed: u32 = lengths.k.iter().map(|length| length.div_ceil(page)).sum();
             let table = match table {
                 2 => BlockTable::Rows { entries: sizes.seqlen_k.div_ceil(page) + random.below(3) },
-                _ => BlockTable::Csr { entries: (needed + random.below(3)).max(sizes.seqlen_k.div_ceil(page)) },
+                _ => {
+                    BlockTable::Csr { entries: (needed + random.below(3)).max(sizes.seqlen_k.div_ceil(page)) }
+                }
             };
             problem = problem.with_pages(Pages { page, pages: needed + 1 + random.below(4), table })?;
         }
@@ -202,7 +227,12 @@ fn draw_mask(random: &mut Random) -> Mask {
 
 impl Inputs {
     fn draw(problem: &Problem, lengths: &Lengths, seed: u64, random: &mut Random) -> Inputs {
-        let kind = random.one_of(&[InputKind::Random, InputKind::Random, InputKind::Outliers, InputKind::NotANumber]);
+        let kind = random.one_of(&[
+            InputKind::Random,
+            InputKind::Random,
+            InputKind::Outliers,
+            InputKind::NotANumber,
+        ]);
         let qkv = random_input::qkv(problem, kind, seed);
         let mut inputs = Inputs { qkv, seqlens_k: None, operands: Vec::new() };
         let starts = |lengths: &[u32]| -> Vec<u32> {

@@ -189,12 +189,14 @@ pub(crate) fn check_given<T>(
     given: Option<T>,
 ) -> Result<Option<T>, Error> {
     match (taken, &given) {
-        (Some(_), None) => {
-            Err(Error::Operand { operand: operand.name(), reason: "the problem takes it, and it was not given" })
-        }
-        (None, Some(_)) => {
-            Err(Error::Operand { operand: operand.name(), reason: "it was given, and the problem takes none" })
-        }
+        (Some(_), None) => Err(Error::Operand {
+            operand: operand.name(),
+            reason: "the problem takes it, and it was not given",
+        }),
+        (None, Some(_)) => Err(Error::Operand {
+            operand: operand.name(),
+            reason: "it was given, and the problem takes none",
+        }),
         _ => Ok(given),
     }
 }

@@ -13,8 +13,7 @@ use kernels_gpu::row::Dtype;
 use std::mem::offset_of;
 
 const SIZES: Sizes = Sizes { batch: 1, heads_q: 4, heads_kv: 2, seqlen_q: 65, seqlen_k: 599, head_dim: 64 };
-const TENSORS: DeviceTensors =
-    DeviceTensors::new(1 << 12, 1 << 16, 1 << 18, 1 << 20);
+const TENSORS: DeviceTensors = DeviceTensors::new(1 << 12, 1 << 16, 1 << 18, 1 << 20);
 
 fn setup() -> (Arc<Recorder>, Attention, Problem) {
     let device = Recorder::new(89, 58);

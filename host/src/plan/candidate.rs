@@ -1,9 +1,9 @@
 //! The kernels of one dtype and head_dim that a device runs, with what they cost there.
 
-use super::{PlanOptions, RowSelection, Splits};
-use super::work;
 use super::cost::Coefficients;
 use super::profile::{self, Profile};
+use super::work;
+use super::{PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::module;
 use crate::occupancy;
@@ -57,8 +57,10 @@ fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
 
 /// Whether a row comes into question: it can do what is asked, and what is not ragged is left to the other rows unless it is asked for.
 pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
-    let is_asked = options.schedule == Some(Schedule::Ragged) || matches!(options.rows, RowSelection::Named(_));
-    can_compute(problem, options, row) && (row.schedule != Schedule::Ragged || problem.is_ragged() || is_asked)
+    let is_asked =
+        options.schedule == Some(Schedule::Ragged) || matches!(options.rows, RowSelection::Named(_));
+    can_compute(problem, options, row)
+        && (row.schedule != Schedule::Ragged || problem.is_ragged() || is_asked)
 }
 
 /// Whether a row can do what is asked.

@@ -161,7 +161,10 @@ impl Choosing<'_> {
                 limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
                 are([kernel.map(|_| Merge::Fused), None])
             }
-            Combine::Auto => are([kernel.filter(|_| !is_packed), kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX)]),
+            Combine::Auto => are([
+                kernel.filter(|_| !is_packed),
+                kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX),
+            ]),
         }
     }
 }

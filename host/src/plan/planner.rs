@@ -214,7 +214,8 @@ impl Planner {
             None => Ok(()),
             Some(Obstacle::Tensor(error)) => Err(error),
             Some(Obstacle::Pages { page }) => {
-                let available = format!("{} copies boxes of 8 keys or more, and a page has {page}", kernel.entry);
+                let available =
+                    format!("{} copies boxes of 8 keys or more, and a page has {page}", kernel.entry);
                 Err(Error::NoSuchKernel { wanted: wanted(problem, options), available })
             }
             Some(Obstacle::Group { heads, block_m }) => {

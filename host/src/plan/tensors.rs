@@ -1,8 +1,8 @@
 //! What bulk copies are told of Q, K and V, for kernels of [`Isa::Wgmma`].
 
+use super::ragged::box_rows;
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
-use super::ragged::box_rows;
 use crate::problem::{KeySequences, Pages, Problem, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::{Isa, Row};

@@ -68,7 +68,9 @@ impl Mask {
         match self {
             Mask { chunk: Some(0), .. } => refused("a chunk has at least 1 key"),
             Mask { prefix: 1.., window_left: Some(_), .. } | Mask { prefix: 1.., chunk: Some(_), .. } => {
-                refused("a prefix that all queries see excludes a left window and chunks: what they saw would not be one interval of keys")
+                refused(
+                    "a prefix that all queries see excludes a left window and chunks: what they saw would not be one interval of keys",
+                )
             }
             _ => Ok(()),
         }

@@ -232,12 +232,16 @@ impl Problem {
                 BlockTable::Rows { entries } => batch * entries as usize,
                 BlockTable::Csr { entries } => entries as usize,
             }),
-            (Operand::PageIndptr, _, KeySequences::Paged(Pages { table: BlockTable::Csr { .. }, .. }), _) => starts,
+            (Operand::PageIndptr, _, KeySequences::Paged(Pages { table: BlockTable::Csr { .. }, .. }), _) => {
+                starts
+            }
             (Operand::Intervals, ..) if self.mask.intervals => {
                 Some(queries.batch as usize * queries.rows as usize * 2)
             }
             (Operand::Sinks, ..) if self.has_sinks => Some(heads),
-            (Operand::Slopes, .., Score::Alibi { per_batch }) => Some(if per_batch { batch * heads } else { heads }),
+            (Operand::Slopes, .., Score::Alibi { per_batch }) => {
+                Some(if per_batch { batch * heads } else { heads })
+            }
             (Operand::Bias, .., Score::Bias(shape)) => {
                 let [batch, heads, rows] = self.bias_sizes(shape);
                 Some(batch * heads * rows * self.sizes.seqlen_k as usize)

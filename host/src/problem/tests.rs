@@ -2,8 +2,7 @@
 
 use super::*;
 
-const SIZES: Sizes =
-    Sizes { batch: 2, heads_q: 8, heads_kv: 4, seqlen_q: 33, seqlen_k: 65, head_dim: 64 };
+const SIZES: Sizes = Sizes { batch: 2, heads_q: 8, heads_kv: 4, seqlen_q: 33, seqlen_k: 65, head_dim: 64 };
 
 fn good() -> Problem {
     Problem::new(SIZES, Dtype::F16).expect("valid")
@@ -30,10 +29,7 @@ fn defaults_are_contiguous_full_and_one_over_root_head_dim() {
 #[test]
 fn bshd_swaps_rows_and_heads_and_keeps_the_length() {
     let problem = good().with_layout(Layout::Bshd);
-    assert_eq!(
-        problem.byte_strides(TensorRole::Q),
-        Strides { batch: 8 * 33 * 128, head: 128, row: 8 * 128 }
-    );
+    assert_eq!(problem.byte_strides(TensorRole::Q), Strides { batch: 8 * 33 * 128, head: 128, row: 8 * 128 });
     assert_eq!(problem.q_len(), good().q_len());
     let shapes = ([2, 33, 8, 64], [2, 65, 4, 64]);
     let parsed =
@@ -54,10 +50,7 @@ fn each_bad_size_is_refused_with_its_value() {
     assert_eq!(wide.to_string(), "head_dim 84 has no kernel: multiples of 8 up to 256 have");
     let huge = 1 << 30;
     let product = Sizes { batch: huge, heads_q: huge, heads_kv: 1, seqlen_q: huge, ..SIZES };
-    assert!(matches!(
-        refused(product),
-        Error::TooLarge { what: "the number of elements of a tensor", .. }
-    ));
+    assert!(matches!(refused(product), Error::TooLarge { what: "the number of elements of a tensor", .. }));
 }
 
 #[test]
@@ -71,10 +64,7 @@ fn shapes_that_do_not_fit_each_other_name_the_tensor() {
     assert!(matches!(shapes(&q, &[2, 2, 9, 64], &k), Error::ShapeMismatch { tensor: "K", .. }));
     assert!(matches!(shapes(&q, &[1, 2, 9, 32], &k), Error::ShapeMismatch { tensor: "K", .. }));
     assert!(matches!(shapes(&q, &k, &[1, 2, 8, 64]), Error::ShapeMismatch { tensor: "V", .. }));
-    assert!(matches!(
-        shapes(&q, &[1, 2, 0, 64], &k),
-        Error::ZeroSized { tensor: "K", dimension: "seqlen" }
-    ));
+    assert!(matches!(shapes(&q, &[1, 2, 0, 64], &k), Error::ZeroSized { tensor: "K", dimension: "seqlen" }));
     let wide = [1, 1 << 40, 8, 64];
     assert!(matches!(shapes(&wide, &k, &k), Error::TooLarge { what: "heads", .. }));
 }

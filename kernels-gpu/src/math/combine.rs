@@ -12,8 +12,8 @@ use crate::geometry::{COMBINE_PARTS, COMBINE_ROW_BYTES, COMBINE_THREADS, SPLITS_
 use crate::params::{CombineParams, SplitParams};
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
-    atomic_inc_acq_rel, dynamic_smem, ld_global_b32, ld_global_b32_if, ld_global_v4_f32_if, ld_shared, ld_shared_v4,
-    st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
+    atomic_inc_acq_rel, dynamic_smem, ld_global_b32, ld_global_b32_if, ld_global_v4_f32_if, ld_shared,
+    ld_shared_v4, st_global_f32, st_global_v2, st_shared, st_shared_v4, to_global,
 };
 use crate::ptx::opaque;
 use crate::ptx::warp::shfl_bfly;

@@ -95,10 +95,7 @@ impl<W: WarpTile> RowLimits<W> {
 
     /// Of a ragged batch; `visible` gives the keys that m16 tile `m`, half `half` of the lane's rows sees.
     #[inline(always)]
-    pub fn of_intervals(
-        sink_tokens: u32,
-        visible: impl Fn(usize, usize) -> Visible,
-    ) -> (Self, RowBegins<W>) {
+    pub fn of_intervals(sink_tokens: u32, visible: impl Fn(usize, usize) -> Visible) -> (Self, RowBegins<W>) {
         let (mut begin, mut end) = (W::Rows::splat(0), W::Rows::splat(0));
         for m in 0..W::M {
             for half in 0..2 {
@@ -112,13 +109,7 @@ impl<W: WarpTile> RowLimits<W> {
 
     /// Sets the scores of keys that a row does not see to −∞: those past its limit, and in ragged batches those before `begins`. The fragment's columns start at `first_key`.
     #[inline(always)]
-    pub fn apply(
-        &self,
-        begins: Option<&RowBegins<W>>,
-        s: &mut W::S<[f32; 4]>,
-        first_key: u32,
-        lane: u32,
-    ) {
+    pub fn apply(&self, begins: Option<&RowBegins<W>>, s: &mut W::S<[f32; 4]>, first_key: u32, lane: u32) {
         let lane_key = first_key + lane % 4 * 2;
         for m in 0..W::M {
             // Counted from the lane's first key, so that each score is compared with a constant.

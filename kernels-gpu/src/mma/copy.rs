@@ -38,8 +38,7 @@ pub unsafe fn copy_queries<S: Shape>(
             for group in 0..row_bytes / (span * Swizzle::CHUNK_BYTES) {
                 let along = group * span * Swizzle::CHUNK_BYTES;
                 let at = tile.start + swizzle.offset(row, lane_chunk) + along;
-                let source_bytes =
-                    if (lane_chunk + group * span) * 8 < width { source_bytes } else { 0 };
+                let source_bytes = if (lane_chunk + group * span) * 8 < width { source_bytes } else { 0 };
                 // SAFETY: the caller's; nothing is read where the source has no bytes.
                 unsafe { cp_async_16_or_zero(at, address + u64::from(along), source_bytes) }
             }
@@ -138,10 +137,13 @@ impl<S: Shape> TileCopy<S> {
                 let sources = if row < valid_rows { unsafe { keys.row(first_key + row) } } else { None };
                 let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
                 for (i, (tile, width)) in tensors.into_iter().enumerate() {
+                    // Compared anew in each step: otherwise a condition a chunk is kept.
+                    let width = opaque(width);
                     for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
                         let along = group * span * Swizzle::CHUNK_BYTES;
                         let exists = sources.is_some() & ((chunk + group * span) * 8 < width);
-                        let from = sources.unwrap_or([0; 2])[i] + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
+                        let from =
+                            sources.unwrap_or([0; 2])[i] + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
                         let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
                         // SAFETY: the caller's; nothing is read where the source has no bytes.
                         unsafe { cp_async_16_or_zero(tile + smem_offset + along, from, bytes) }

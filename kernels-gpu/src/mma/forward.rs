@@ -190,8 +190,7 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
             intervals_of_rows::<C>(params, &work, first_row)
         } else {
             let mask = MaskParams::of(params);
-            let limits =
-                RowLimits::new(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
+            let limits = RowLimits::new(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
             (limits, RowBegins::NONE)
         };
         let mut main_loop = MainLoop::<C> {

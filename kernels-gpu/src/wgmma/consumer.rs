@@ -185,11 +185,7 @@ impl Consumer<'_> {
     /// # Safety
     /// As for [`Self::first_step`].
     #[inline(always)]
-    unsafe fn steps<C: WgmmaConfig>(
-        &mut self,
-        fragments: &mut Fragments<C::Warp>,
-        k_loop: &mut KLoop<C>,
-    ) {
+    unsafe fn steps<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>, k_loop: &mut KLoop<C>) {
         // SAFETY: the caller's.
         unsafe {
             while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
@@ -206,11 +202,7 @@ impl Consumer<'_> {
     /// # Safety
     /// As for [`Self::first_step`].
     #[inline(always)]
-    unsafe fn last_output<C: WgmmaConfig>(
-        &mut self,
-        fragments: &mut Fragments<C::Warp>,
-        k_loop: &KLoop<C>,
-    ) {
+    unsafe fn last_output<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>, k_loop: &KLoop<C>) {
         // SAFETY: the caller's.
         unsafe {
             self.wait_v::<C>(k_loop.block, &k_loop.blocks);
@@ -276,7 +268,8 @@ impl Consumer<'_> {
                 let visible_end = |row| {
                     C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end
                 };
-                let (rows, threads) = ((work.first_row + position.warp_row, 16, C::Q::WIDTH), (position.lane, 32));
+                let (rows, threads) =
+                    ((work.first_row + position.warp_row, 16, C::Q::WIDTH), (position.lane, 32));
                 restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, threads, visible_end);
             }
         }

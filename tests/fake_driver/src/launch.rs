@@ -233,7 +233,9 @@ impl Forward {
         let right = match row.schedule {
             Schedule::Grid => u64::from(self.ctas) == tiles,
             Schedule::Persistent => (1..=tiles).contains(&self.ctas.into()),
-            Schedule::Split | Schedule::Ragged => u64::from(self.ctas) == tiles * u64::from(params.split.splits.value),
+            Schedule::Split | Schedule::Ragged => {
+                u64::from(self.ctas) == tiles * u64::from(params.split.splits.value)
+            }
         };
         if !right {
             return Err(refuse(entry, &format!("a grid of {} for {tiles} tiles", self.ctas)));

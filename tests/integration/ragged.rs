@@ -1,0 +1,271 @@
+//! Ragged batches on the simulator: what holds between calls, what is refused, and what wrong values on the device do.
+
+use crate::support::{self, problem};
+use check::random_input::{self, InputKind};
+use check::verification::{GuardedTensors, same_bits};
+use ferroflash::problem::{BlockTable, Pages, Score};
+use ferroflash::{
+    Attention, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
+    PlanOptions, Problem, Reason, Schedule, SimOptions, Splits,
+};
+use kernels_gpu::row::Isa;
+
+support::trials!(
+    packed_and_paged_sequences_are_those_of_a_batch,
+    a_sequence_is_the_same_alone_and_in_any_batch,
+    masks_that_hide_nothing_more_change_nothing,
+    wrong_values_on_the_device_reach_nothing_outside,
+    operands_that_cannot_be_are_refused_by_name,
+    what_is_ragged_is_planned_by_itself,
+);
+
+fn simulator(model: &'static DeviceModel) -> Attention {
+    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
+}
+
+fn ragged() -> PlanOptions {
+    PlanOptions { splits: Splits::Count(1), schedule: Some(Schedule::Ragged), ..PlanOptions::new() }
+}
+
+fn run(attention: &Attention, problem: &Problem, options: &PlanOptions, tensors: &HostTensors<'_>) -> Output {
+    let plan = attention.planner().plan(problem, options).expect("planned");
+    assert_eq!(plan.schedule(), Schedule::Ragged);
+    attention.forward_with(&plan, tensors, true).expect("computed")
+}
+
+/// Keys of sequences in pages, last page first: the tensor, and the block table.
+fn paged(problem: &Problem, rows: &[u16], seqlen_k: usize, page: usize) -> (Vec<u16>, Vec<i32>) {
+    let sizes = problem.sizes();
+    let row = (sizes.heads_kv * sizes.head_dim) as usize;
+    let entries = seqlen_k.div_ceil(page);
+    let pages = sizes.batch as usize * entries;
+    let (mut pool, mut table) = (vec![0x7fff; pages * page * row], Vec::new());
+    for (index, keys) in
+        rows.chunks_exact(seqlen_k * row).flat_map(|keys| keys.chunks(page * row)).enumerate()
+    {
+        let number = pages - 1 - index;
+        pool[number * page * row..][..keys.len()].copy_from_slice(keys);
+        table.push(number as i32);
+    }
+    (pool, table)
+}
+
+fn packed_and_paged_sequences_are_those_of_a_batch() {
+    let (seqlen_q, seqlen_k) = (70, 150);
+    let mask = Mask::window(Some(60), Some(0)).with_sink_tokens(3);
+    for (model, dtype) in [(DeviceModel::L4, Dtype::F16), (DeviceModel::H200, Dtype::Bf16)] {
+        let attention = simulator(model);
+        let batch = problem(dtype, [2, 4, 2, seqlen_q, seqlen_k, 64]).with_layout(Layout::Bshd);
+        let batch = batch.with_mask(mask).expect("a mask");
+        let qkv = random_input::qkv(&batch, InputKind::NotANumber, 3);
+        let whole = run(&attention, &batch, &ragged(), &HostTensors::from(&qkv));
+        // In layout bshd a batch of equal sequences is also one row of packed ones; only LSE lies otherwise.
+        let starts = |length: u32| [0, length, 2 * length];
+        let (starts_q, starts_k) = (starts(seqlen_q), starts(seqlen_k));
+        let packed = batch.with_packed_queries(2 * seqlen_q).and_then(|it| it.with_packed_keys(2 * seqlen_k));
+        let tensors = HostTensors::from(&qkv)
+            .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts_q))
+            .with_operand(Operand::CuSeqlensK, HostOperand::U32(&starts_k));
+        let output = run(&attention, &packed.expect("packed"), &ragged(), &tensors);
+        assert_eq!(output.o, whole.o, "{model:?} packed");
+        let (lse, whole_lse) = (output.lse.expect("asked for"), whole.lse.clone().expect("asked for"));
+        for (index, lse) in lse.iter().enumerate() {
+            let (head, row) = (index / 140, index % 140);
+            let other = whole_lse[(row / 70 * 4 + head) * 70 + row % 70];
+            assert_eq!(lse.to_bits(), other.to_bits(), "{model:?} head {head} row {row}");
+        }
+        // Pages of 48 keys hold 150 with room to spare: what lies behind is NaN.
+        for page in [16, 48] {
+            let (k, table) = paged(&batch, &qkv[1], seqlen_k as usize, page);
+            let (v, _) = paged(&batch, &qkv[2], seqlen_k as usize, page);
+            let pages = Pages {
+                page: page as u32,
+                pages: table.len() as u32,
+                table: BlockTable::Rows { entries: table.len() as u32 / 2 },
+            };
+            let problem = batch.with_pages(pages).expect("paged");
+            let tensors =
+                HostTensors::new(&qkv[0], &k, &v).with_operand(Operand::BlockTable, HostOperand::I32(&table));
+            let output = run(&attention, &problem, &ragged(), &tensors);
+            assert!(same_bits(&output, &whole), "{model:?} pages of {page}");
+        }
+    }
+}
+
+fn a_sequence_is_the_same_alone_and_in_any_batch() {
+    let lengths = [130_u32, 5, 200];
+    for (model, dtype) in [(DeviceModel::L4, Dtype::Bf16), (DeviceModel::H200, Dtype::F16)] {
+        let attention = simulator(model);
+        let of = |lengths: &[u32]| {
+            let total: u32 = lengths.iter().sum();
+            let most = 200;
+            problem(dtype, [lengths.len() as u32, 4, 2, most, most, 64])
+                .with_causal(true)
+                .with_packed_queries(total)
+                .and_then(|problem| problem.with_packed_keys(total))
+                .expect("packed")
+        };
+        let options = PlanOptions { splits: Splits::Size(64), ..PlanOptions::new() };
+        let together = of(&lengths);
+        let qkv = random_input::qkv(&together, InputKind::Random, 5);
+        let starts = [0, 130, 135, 335];
+        let tensors = HostTensors::from(&qkv)
+            .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts))
+            .with_operand(Operand::CuSeqlensK, HostOperand::U32(&starts));
+        let output = run(&attention, &together, &options, &tensors);
+        for (index, &length) in lengths.iter().enumerate() {
+            let cut = |tensor: &[u16], heads: usize| {
+                let row = heads * 64;
+                tensor[starts[index] as usize * row..][..length as usize * row].to_vec()
+            };
+            let own = [cut(&qkv[0], 4), cut(&qkv[1], 2), cut(&qkv[2], 2)];
+            let starts = [0, length];
+            let tensors = HostTensors::from(&own)
+                .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts))
+                .with_operand(Operand::CuSeqlensK, HostOperand::U32(&starts));
+            let alone = run(&attention, &of(&[length]), &options, &tensors);
+            assert_eq!(alone.o, cut(&output.o, 4), "{model:?} sequence {index}");
+        }
+    }
+}
+
+fn masks_that_hide_nothing_more_change_nothing() {
+    let attention = simulator(DeviceModel::L4);
+    let causal = problem(Dtype::F16, [1, 3, 1, 65, 130, 64]).with_causal(true);
+    let qkv = random_input::qkv(&causal, InputKind::Outliers, 7);
+    let tensors = HostTensors::from(&qkv);
+    let right = run(&attention, &causal, &ragged(), &tensors);
+    for mask in [
+        Mask::window(Some(130), Some(0)),
+        Mask::window(Some(129), Some(0)),
+        Mask::CAUSAL.with_chunk(130),
+        Mask::CAUSAL.with_sink_tokens(64),
+        Mask::CAUSAL.with_prefix(1),
+    ] {
+        let problem = causal.with_mask(mask).expect("a mask");
+        assert!(same_bits(&run(&attention, &problem, &ragged(), &tensors), &right), "{mask}");
+    }
+    let narrower = causal.with_mask(Mask::window(Some(63), Some(0))).expect("a mask");
+    assert!(!same_bits(&run(&attention, &narrower, &ragged(), &tensors), &right), "a window hides keys");
+    let none = [f32::NEG_INFINITY; 3];
+    let with_none = tensors.with_operand(Operand::Sinks, HostOperand::F32(&none));
+    assert!(same_bits(&run(&attention, &causal.with_sinks(true), &ragged(), &with_none), &right), "no sinks");
+}
+
+fn wrong_values_on_the_device_reach_nothing_outside() {
+    for (model, isa) in [(DeviceModel::L4, Isa::Mma), (DeviceModel::H200, Isa::Wgmma)] {
+        let attention = simulator(model);
+        let pages = Pages { page: 16, pages: 9, table: BlockTable::Csr { entries: 11 } };
+        let problem = problem(Dtype::F16, [3, 2, 1, 140, 100, 64])
+            .with_causal(true)
+            .with_lengths(true)
+            .with_packed_queries(200)
+            .and_then(|problem| problem.with_pages(pages))
+            .expect("ragged");
+        let plan = attention.planner().plan(&problem, &ragged()).expect("planned");
+        assert_eq!(plan.kernel().row.isa, isa);
+        let tensors = GuardedTensors::new(&attention, &plan).expect("tensors");
+        let qkv = random_input::qkv(&problem, InputKind::Random, 1);
+        tensors.write_inputs([&qkv[0], &qkv[1], &qkv[2]]).expect("written");
+        let far = u32::MAX / 2;
+        for (starts, indptr, lengths, pages) in [
+            (
+                [0, 500, 100, 90],
+                [0, 4, 2, 11],
+                [100, far, 3],
+                [0, 8, 9, 100, -1, i32::MIN, i32::MAX, 1, 2, 3, 4],
+            ),
+            ([7, far, 3, 200], [3, far, far, 0], [far, far, far], [8; 11]),
+            ([200, 200, 200, 200], [11, 11, 11, 11], [50, 50, 50], [1000; 11]),
+        ] {
+            tensors.write_lengths(&lengths).expect("written");
+            let operands = HostTensors::from(&qkv)
+                .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts))
+                .with_operand(Operand::PageIndptr, HostOperand::U32(&indptr))
+                .with_operand(Operand::BlockTable, HostOperand::I32(&pages));
+            tensors.write_operands(&operands).expect("written");
+            tensors.launch(&attention).expect("no access outside of the tensors");
+            tensors.output().expect("nothing written outside of O and LSE");
+        }
+    }
+}
+
+fn operands_that_cannot_be_are_refused_by_name() {
+    let attention = simulator(DeviceModel::L4);
+    let base = problem(Dtype::F16, [2, 2, 1, 8, 32, 64]);
+    let refused =
+        |problem: &Problem, give: &dyn Fn(HostTensors<'_>) -> Result<Output, Error>, needle: &str| {
+            let qkv = random_input::qkv(problem, InputKind::Random, 1);
+            let error = give(HostTensors::from(&qkv)).expect_err(needle).to_string();
+            assert!(error.contains(needle), "{error}: {needle}");
+        };
+    let packed = base.with_packed_queries(12).expect("packed");
+    let of_packed = |starts: &[u32], needle: &str| {
+        refused(
+            &packed,
+            &|tensors| {
+                let plan = attention.plan(&packed)?;
+                let starts = HostOperand::U32(starts);
+                attention.forward_with(&plan, &tensors.with_operand(Operand::CuSeqlensQ, starts), false)
+            },
+            needle,
+        );
+    };
+    of_packed(&[0, 5], "cu_seqlens_q");
+    of_packed(&[1, 5, 12], "cu_seqlens_q[0] is 1");
+    of_packed(&[0, 9, 5], "cu_seqlens_q[2] is 5");
+    of_packed(&[0, 9, 13], "cu_seqlens_q[2] is 13");
+    refused(
+        &packed,
+        &|tensors| attention.forward_with(&*attention.plan(&packed)?, &tensors, false),
+        "cu_seqlens_q: the problem takes it",
+    );
+    let extra = |tensors: HostTensors<'_>| {
+        let tensors = tensors.with_operand(Operand::Sinks, HostOperand::F32(&[0.0; 2]));
+        attention.forward_with(&*attention.plan(&base)?, &tensors, false)
+    };
+    refused(&base, &extra, "sinks: it was given, and the problem takes none");
+    let pages = Pages { page: 16, pages: 3, table: BlockTable::Rows { entries: 2 } };
+    let paged = base.with_pages(pages).expect("paged");
+    let table = |tensors: HostTensors<'_>| {
+        let tensors = tensors.with_operand(Operand::BlockTable, HostOperand::I32(&[0, 1, 2, 3]));
+        attention.forward_with(&*attention.plan(&paged)?, &tensors, false)
+    };
+    refused(&paged, &table, "block_table[3] is 3");
+    let sinks = base.with_sinks(true);
+    let short = |tensors: HostTensors<'_>| {
+        let tensors = tensors.with_operand(Operand::Sinks, HostOperand::F32(&[0.0; 3]));
+        attention.forward_with(&*attention.plan(&sinks)?, &tensors, false)
+    };
+    refused(&sinks, &short, "sinks");
+    assert!(matches!(base.with_mask(Mask::CAUSAL.with_chunk(0)), Err(Error::Mask { .. })));
+    assert!(matches!(base.with_mask(Mask::window(Some(3), Some(0)).with_prefix(2)), Err(Error::Mask { .. })));
+    assert!(matches!(base.with_score(Score::Softcap(0.0)), Err(Error::InvalidScale { .. })));
+    assert!(matches!(base.with_head_dim_v(20), Err(Error::UnsupportedHeadDim { head_dim: 20, .. })));
+    let short = Pages { table: BlockTable::Rows { entries: 1 }, ..pages };
+    assert!(matches!(base.with_pages(short), Err(Error::Pages { entries: 1, .. })));
+}
+
+fn what_is_ragged_is_planned_by_itself() {
+    let attention = simulator(DeviceModel::H200);
+    let base = problem(Dtype::Bf16, [4, 8, 2, 300, 300, 64]);
+    let isa = |problem: &Problem| {
+        let (plan, reasons) = attention.planner().explain(problem, &PlanOptions::new()).expect("planned");
+        assert_eq!(plan.schedule(), Schedule::Ragged);
+        (plan.kernel().row.isa, reasons.iter().map(Reason::to_string).collect::<Vec<_>>().join("; "))
+    };
+    let window = base.with_mask(Mask::window(Some(63), Some(0))).expect("a mask");
+    assert_eq!(isa(&window.with_packed_queries(900).expect("packed")).0, Isa::Wgmma);
+    let intervals = base.with_mask(Mask::CAUSAL.with_intervals()).expect("a mask");
+    assert_eq!(isa(&intervals).0, Isa::Mma);
+    let small = Pages { page: 4, pages: 300, table: BlockTable::Rows { entries: 75 } };
+    let (isa_of_small, why) = isa(&base.with_pages(small).expect("paged"));
+    assert_eq!(isa_of_small, Isa::Mma);
+    assert!(why.contains("a page has 4"), "{why}");
+    // A dense problem keeps the kernels that it has.
+    let plan = attention.planner().plan(&base, &PlanOptions::new()).expect("planned");
+    assert_ne!(plan.schedule(), Schedule::Ragged);
+    let ragged_rows = PlanOptions { schedule: Some(Schedule::Grid), ..PlanOptions::new() };
+    let error = attention.planner().plan(&window, &ragged_rows).expect_err("no such kernel");
+    assert!(matches!(error, Error::NoSuchKernel { .. }), "{error}");
+}
