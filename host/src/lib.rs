@@ -55,6 +55,11 @@ pub use workspace::Workspace;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// The example of docs/ragged.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/ragged.md")]
+struct RaggedBatches;
+
 /// The examples of docs/decoding.md compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/decoding.md")]

@@ -6,7 +6,7 @@
 use crate::divisor::Divisor;
 use crate::element::{Element, ScoreAccumulation};
 use crate::geometry::{self, COMBINE_ROW_BYTES};
-use crate::row::{Row, Schedule};
+use crate::row::{Isa, Row, Schedule};
 use crate::scheduler::QueryBlock;
 use crate::score::Score;
 use crate::shape::Shape;
@@ -44,6 +44,8 @@ pub trait Config {
     const PERSISTENT: bool = matches!(Self::ROW.schedule, Schedule::Persistent);
     /// Whether a tile's keys may be divided among CTAs, and sequences be shorter than the tensors.
     const SPLIT: bool = Self::ROW.schedule.splits();
+    /// Whether one thread works out the tiles of all others, so that no warp can look through the rows of one.
+    const ONE_THREAD_SCHEDULES: bool = matches!(Self::ROW.isa, Isa::Wgmma);
     /// Whether batches may be ragged: see [`crate::params::RaggedParams`].
     const RAGGED: bool = matches!(Self::ROW.schedule, Schedule::Ragged);
     /// Whether Q stays in registers through the main loop.

@@ -5,7 +5,6 @@ use crate::math::mask::{RowBegins, RowLimits};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_global_b32, to_global_again};
 use crate::ptx::warp::shfl_bfly_b32;
-use crate::row::Isa;
 use crate::scheduler::Work;
 use crate::score::{RowAt, Score};
 use crate::sequence::Sequence;
@@ -65,7 +64,7 @@ unsafe fn interval_of_rows<C: Config>(
     first: u32,
     past: u32,
 ) -> Option<[(u32, u32); 2]> {
-    if matches!(C::ROW.isa, Isa::Wgmma) || params.ragged.intervals == 0 {
+    if C::ONE_THREAD_SCHEDULES || params.ragged.intervals == 0 {
         return None;
     }
     let (mut least, mut most) = ([u32::MAX; 2], [0; 2]);

@@ -254,7 +254,7 @@ impl<'a> Ragged<'a> {
             (number(own) == number(key as f64), number(own) < number(key as f64))
         });
         let within = not_before && not_after && same_chunk || key < prefix as usize;
-        let (mut is_seen, mut is_after) = (within, !(not_after && !chunk_is_later) && key >= prefix as usize);
+        let (mut is_seen, mut is_after) = (within, (!not_after || chunk_is_later) && key >= prefix as usize);
         if intervals {
             let [batch, _, query] = self.o_at(row);
             let rows = self.problem.extent(TensorRole::Q).rows as usize;

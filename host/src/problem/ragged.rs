@@ -1,6 +1,7 @@
 //! Ragged batches: sequences packed one after the other or in pages, scores with a function, and what a call gives beside Q, K and V.
 
-use super::{Problem, TensorRole, check_rows};
+use super::sizes::check_rows;
+use super::{Problem, TensorRole};
 use crate::error::Error;
 use kernels_gpu::row::ScoreKind;
 use std::hash::{Hash, Hasher};
