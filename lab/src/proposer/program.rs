@@ -29,6 +29,12 @@ pub struct Reply {
 /// Why a program gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
+    /// There is nothing to put it into.
+    #[error("this machine has no box for an untrusted proposer ({reason}); --trust runs it without one")]
+    NoBox {
+        /// What the system says.
+        reason: String,
+    },
     /// The command has no words.
     #[error("the proposer's command is empty")]
     NoCommand,
@@ -117,7 +123,7 @@ pub fn ask(
         .map_err(|source| ProgramError::NotStarted { program: name(), source })?;
     feed(&mut child, prompt);
     let answer = child.stdout.take().map(|pipe| collect(pipe, ANSWER_BYTES_MAX));
-    let stderr = child.stderr.take().map(|pipe| collect(pipe, u64::MAX));
+    let stderr = child.stderr.take().map(collect_end);
     let system = |source| ProgramError::System { program: name(), source };
     let ended = wait(&child, started + limit, stop);
     // Also after a good end: nobody that it left behind may hold the pipes open, or go on working.
@@ -162,6 +168,20 @@ fn collect(pipe: impl Read + Send + 'static, limit: u64) -> Receiver<Vec<u8>> {
         // What came before an error is still an answer.
         let _ = pipe.take(limit.saturating_add(1)).read_to_end(&mut bytes);
         let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// Reads a pipe beside everything else, and keeps its end.
+fn collect_end(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = pipe.read(&mut piece) {
+            kept.extend_from_slice(&piece[..count]);
+            kept.drain(..kept.len().saturating_sub(STDERR_KEPT));
+        }
+        let _ = sender.send(kept);
     });
     receiver
 }

@@ -2,7 +2,7 @@
 
 use crate::candidate;
 use crate::cli::evaluate::row_in;
-use crate::cli::evolve::{EvolveArgs, strategy};
+use crate::cli::evolve::EvolveArgs;
 use crate::cli::lab::Lab;
 use crate::cli::searched::Searched;
 use crate::cli::{misuse, screen};
@@ -10,13 +10,12 @@ use crate::error::Result;
 use crate::predict;
 use crate::proposer::Configuration;
 use crate::search::budget::Budget;
-use crate::search::population::Management;
 use crate::search::space::Space;
-use crate::search::strategy::StrategyKind;
+use crate::search::strategy::Strategy;
 use ferroflash::Row;
 use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The record of a plan.
 const PLAN: &str = "plan";
@@ -26,13 +25,14 @@ const PLAN: &str = "plan";
 pub(crate) struct Plan {
     pub(crate) start: Row,
     pub(crate) budget: Budget,
-    pub(crate) strategy: StrategyKind,
-    pub(crate) management: Management,
+    pub(crate) strategy: Strategy,
     pub(crate) from: Vec<Row>,
     pub(crate) micro: bool,
     pub(crate) proposer: Option<Vec<String>>,
     pub(crate) configuration: Configuration,
     pub(crate) proposer_limit_s: u64,
+    pub(crate) sees: Vec<PathBuf>,
+    pub(crate) trust: bool,
     pub(crate) counters_only: bool,
 }
 
@@ -41,13 +41,16 @@ pub(crate) struct Plan {
 struct Recorded {
     start: Row,
     budget: Budget,
-    strategy: String,
-    management: Management,
+    strategy: Strategy,
     from: Vec<Row>,
     micro: bool,
     proposer: Option<Vec<String>>,
     configuration: Configuration,
     proposer_limit_s: u64,
+    #[serde(default)]
+    sees: Vec<PathBuf>,
+    #[serde(default)]
+    trust: bool,
     counters_only: bool,
 }
 
@@ -94,13 +97,14 @@ impl Plan {
         Ok(Plan {
             start,
             budget: args.budget.unwrap_or(usual),
-            strategy: strategy(&args.strategy)?,
-            management: args.population,
+            strategy: args.strategy,
             from,
             micro: args.micro,
             proposer,
             configuration: args.configuration,
             proposer_limit_s: args.proposer_limit,
+            sees: args.proposer_sees.iter().filter_map(|path| std::path::absolute(path).ok()).collect(),
+            trust: args.trust,
             counters_only: args.counters_only,
         })
     }
@@ -111,28 +115,30 @@ impl Recorded {
         Recorded {
             start: plan.start,
             budget: plan.budget,
-            strategy: plan.strategy.name().to_owned(),
-            management: plan.management,
+            strategy: plan.strategy,
             from: plan.from.clone(),
             micro: plan.micro,
             proposer: plan.proposer.clone(),
             configuration: plan.configuration,
             proposer_limit_s: plan.proposer_limit_s,
+            sees: plan.sees.clone(),
+            trust: plan.trust,
             counters_only: plan.counters_only,
         }
     }
 
     fn plan(self) -> Result<Plan> {
         Ok(Plan {
-            strategy: strategy(&self.strategy)?,
+            strategy: self.strategy,
             start: self.start,
             budget: self.budget,
-            management: self.management,
             from: self.from,
             micro: self.micro,
             proposer: self.proposer,
             configuration: self.configuration,
             proposer_limit_s: self.proposer_limit_s,
+            sees: self.sees,
+            trust: self.trust,
             counters_only: self.counters_only,
         })
     }

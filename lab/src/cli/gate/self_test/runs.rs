@@ -167,7 +167,7 @@ impl SelfTest {
     /// The context of a run: inputs and hidden problems that no run before had.
     fn of_run(&self, number: u32) -> Context {
         let context = &self.lab.context;
-        Context { hidden_seed: context.hidden_seed.wrapping_add(u64::from(number)), ..context.clone() }
+        Context { secret: context.secret.wrapping_add(u64::from(number)), ..context.clone() }
     }
 
     /// The relative slow-down of so many planted instructions, by one measurement.
