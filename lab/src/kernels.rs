@@ -487,3 +487,61 @@ fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Pl
     }
     Ok(plans)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use check::kernel_folder::KernelFolder;
+    use ferroflash::module::kernels_of_table;
+
+    fn counted(numbers: &[(&str, u64)]) -> Counted {
+        let shape = "1,1,1,64,64,64".parse().expect("a shape");
+        let problem =
+            ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full };
+        let numbers = numbers.iter().map(|&(name, number)| (name.to_owned(), number)).collect();
+        Counted { problem, ctas: 1, numbers }
+    }
+
+    #[test]
+    fn a_kernel_that_does_less_where_it_is_counted_is_named_and_one_whose_maxima_grow_is_not() {
+        let usual =
+            counted(&[("warp_instructions", 1000), ("tensor_flops", 500), ("async_global.sectors", 64)]);
+        for name in ["warp_instructions", "tensor_flops", "async_global.sectors"] {
+            let mut less = usual.clone();
+            less.numbers.entry(name.to_owned()).and_modify(|number| *number = *number * 3 / 4);
+            let refusal = special_cased(&less, &usual).expect("less");
+            assert!(refusal.fault == Fault::SpecialCased && refusal.evidence.contains(name), "{refusal:?}");
+            assert_eq!(special_cased(&usual, &less), None, "more is no gain");
+        }
+        let mut rescaled = usual.clone();
+        rescaled.numbers.insert("warp_instructions".to_owned(), 1040);
+        assert_eq!(special_cased(&usual, &rescaled), None);
+    }
+
+    #[test]
+    fn ptx_that_keeps_or_tells_something_is_found_and_comments_are_not() {
+        let (kernels, _) = kernels_of_table();
+        let kernel = Kernel::clone(&kernels[0]);
+        let found = |before: &str, body: &str| {
+            let home = tempfile::tempdir().expect("a folder");
+            let mut folder = KernelFolder::new(home.path(), "by hand").expect("a folder");
+            let entry = &kernel.entry;
+            let ptx = format!(
+                ".version 7.4\n.target sm_80\n.address_size 64\n{before}\n.visible .entry {entry}(\n)\n{{\n{body}\nret;\n}}\n"
+            );
+            folder.family("sm_80", &ptx).expect("written");
+            folder.kernel(kernel.clone());
+            folder.finish().expect("written");
+            let library = Library::open(home.path()).expect("a folder of kernels");
+            let own = find_in(&library, entry).expect("there");
+            outlives_a_launch(&library, &own).expect("readable")
+        };
+        assert_eq!(found("", "st.global.f32 [%rd1], %f1; // .global .u32 x, %clock"), None);
+        assert_eq!(found(".visible .global .align 4 .u32 seen;", ""), Some(".global ."));
+        assert_eq!(found("\t.global .u32 seen;", ""), Some(".global ."));
+        assert_eq!(found(".const .f32 table[4];", ""), Some(".const ."));
+        for register in ["%clock64", "%globaltimer", "%smid", "%gridid", "%envreg3"] {
+            assert!(found("", &format!("mov.u64 %rd1, {register};")).is_some(), "{register}");
+        }
+    }
+}

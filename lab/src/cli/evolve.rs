@@ -46,8 +46,7 @@ pub(crate) struct EvolveArgs {
     /// Which rows are tried
     #[arg(long, value_enum, default_value_t = Strategy::Model)]
     strategy: Strategy,
-    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it [default: two that the resource
-    /// model expects most of]
+    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Begin with the best eight of every feasible row, measured briefly as `micro` does; beyond the budget

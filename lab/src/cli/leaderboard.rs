@@ -115,9 +115,8 @@ fn add(board: &mut Leaderboard, args: &LeaderboardArgs, folder: &Path, path: &Pa
 
 /// Refuses a session whose records are not as the lab wrote them.
 fn verify(folder: &Path) -> Result<()> {
-    let mut warnings = Vec::new();
-    let (header, lines) = session::read(folder, &mut |warning| warnings.push(warning))?;
-    chain::verify(&header, &lines, &warnings)
+    let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
+    chain::verify(&header, &lines)
         .map_err(|error| Error::BadFile { path: folder.join(RECORDS_FILE), reason: error.to_string() })
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Files that the host reads too: kernels are launched by what they say.
-const HOSTS: [&str; 6] = ["table.rs", "row.rs", "row_check.rs", "geometry.rs", "params.rs", "manifest.rs"];
+const HOSTS: [&str; 5] = ["table.rs", "row.rs", "row_check.rs", "params.rs", "manifest.rs"];
 
 /// Macros that bring in text from elsewhere, or PTX of a module's own.
 const MACROS: [&str; 8] = [

@@ -7,10 +7,8 @@ use crate::cli::lab::Lab;
 use crate::cli::searched::Searched;
 use crate::cli::{misuse, screen};
 use crate::error::Result;
-use crate::predict;
 use crate::proposer::Configuration;
 use crate::search::budget::Budget;
-use crate::search::space::Space;
 use crate::search::strategy::Strategy;
 use ferroflash::Row;
 use kernels_gpu::table::VARIANTS;
@@ -84,7 +82,7 @@ impl Plan {
         searched.require("--start", &start)?;
         let from = match &args.from {
             Some(file) => seeds_of(file, start, &searched)?,
-            None => expected_best(&searched.space),
+            None => Vec::new(),
         };
         let budget = &lab.context.config.budget;
         let usual = Budget {
@@ -151,9 +149,6 @@ pub(crate) fn mediocre() -> Row {
     row
 }
 
-/// Rows that a search begins with behind the start.
-const EXPECTED: usize = 2;
-
 /// The rows of a file, without those that are not compiled where nothing is.
 fn seeds_of(file: &Path, start: Row, searched: &Searched) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = candidate::parse(&file.to_string_lossy(), start)?
@@ -174,19 +169,6 @@ fn seeds_of(file: &Path, start: Row, searched: &Searched) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The rows of which the resource model expects most, those first that differ least from the start.
-fn expected_best(space: &Space) -> Vec<Row> {
-    let start = space.start();
-    let mut rows: Vec<Row> =
-        space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
-    rows.sort_by(|a, b| {
-        let expected = predict::wavefronts_per_flop(a).total_cmp(&predict::wavefronts_per_flop(b));
-        expected.then(space.distance(&start, a).cmp(&space.distance(&start, b))).then(a.cmp(b))
-    });
-    rows.truncate(EXPECTED);
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,12 +178,5 @@ mod tests {
         let row = mediocre();
         assert_eq!((row.block_m, row.block_n, row.warps, row.stages, row.head_dim), (64, 32, 4, 1, 64));
         assert!(row.check().is_ok());
-    }
-
-    #[test]
-    fn the_resource_model_expects_taller_blocks_to_gain() {
-        let rows = expected_best(&Space::new(mediocre()));
-        assert_eq!(rows.len(), EXPECTED);
-        assert!(rows.iter().all(|row| row.block_m == 128), "{rows:?}");
     }
 }
