@@ -124,7 +124,7 @@ mod tests {
         let script = script.replace("SECRET", &secret.display().to_string());
         let words = ["sh", "-c", &script].map(str::to_owned);
         let command = Boxed { root: root.clone(), task: task.clone(), paths: Vec::new() }.command(&words);
-        let reply = ask(&command, "prompt", Duration::from_secs(20), &AtomicBool::new(false));
+        let reply = ask(&command, "sh", "prompt", Duration::from_secs(20), &AtomicBool::new(false));
         let reply = reply.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(std::fs::read_dir(&root).expect("there").count(), 0, "nothing is left in the root");
         let source = std::fs::read_to_string(task.join("source.rs")).expect("there");

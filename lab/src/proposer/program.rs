@@ -98,19 +98,20 @@ pub enum ProgramError {
     },
 }
 
-/// Asks a program. `command` is its words: no shell is in between. It and whatever it starts are killed when `limit` is over, or
+/// Asks a program. `command` is its words: no shell is in between; `name` is what errors call it. It and whatever it starts are killed when `limit` is over, or
 /// when `stop` becomes true: a terminal's Ctrl-C does not reach it.
 ///
 /// # Errors
 /// A program that does not start, fails, hangs, is stopped, or prints nothing, too much, or no text.
 pub fn ask(
     command: &[String],
+    name: &str,
     prompt: &str,
     limit: Duration,
     stop: &AtomicBool,
 ) -> Result<Reply, ProgramError> {
     let (program, arguments) = command.split_first().ok_or(ProgramError::NoCommand)?;
-    let name = || program.clone();
+    let name = || name.to_owned();
     let started = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
@@ -248,7 +249,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     fn asked(command: &[String], prompt: &str, limit: Duration) -> Result<Reply, ProgramError> {
-        ask(command, prompt, limit, &AtomicBool::new(false))
+        ask(command, command.first().map_or("", String::as_str), prompt, limit, &AtomicBool::new(false))
     }
 
     fn words(command: &[&str]) -> Vec<String> {
@@ -289,7 +290,7 @@ mod tests {
         let stop = AtomicBool::new(false);
         let started = Instant::now();
         let error = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| ask(&words(&["sleep", "60"]), "", LONG, &stop));
+            let asking = scope.spawn(|| ask(&words(&["sleep", "60"]), "sleep", "", LONG, &stop));
             std::thread::sleep(Duration::from_millis(100));
             stop.store(true, Ordering::Relaxed);
             asking.join().expect("a thread").expect_err("no answer")

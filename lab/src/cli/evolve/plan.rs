@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 const PLAN: &str = "plan";
 
 /// What a search was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) start: Row,
     pub(crate) budget: Budget,
@@ -34,30 +34,11 @@ pub(crate) struct Plan {
     pub(crate) counters_only: bool,
 }
 
-/// A plan as it is recorded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Recorded {
-    start: Row,
-    budget: Budget,
-    strategy: Strategy,
-    from: Vec<Row>,
-    micro: bool,
-    proposer: Option<Vec<String>>,
-    configuration: Configuration,
-    proposer_limit_s: u64,
-    #[serde(default)]
-    sees: Vec<PathBuf>,
-    #[serde(default)]
-    trust: bool,
-    counters_only: bool,
-}
-
 impl Plan {
     /// The plan of a resumed session, or that of the arguments, which is then recorded.
     pub(crate) fn of_session(lab: &mut Lab, args: &EvolveArgs) -> Result<Plan> {
-        let recorded: Vec<Recorded> = lab.session.records(PLAN);
-        if let Some(recorded) = recorded.into_iter().next() {
-            let mut plan = recorded.plan()?;
+        let recorded: Vec<Plan> = lab.session.records(PLAN);
+        if let Some(mut plan) = recorded.into_iter().next() {
             // More may be asked of a session than it was given at first.
             if let Some(budget) = args.budget {
                 plan.budget = budget;
@@ -65,7 +46,7 @@ impl Plan {
             return Ok(plan);
         }
         let plan = Plan::of_arguments(lab, args)?;
-        lab.session.append(PLAN, &Recorded::of(&plan))?;
+        lab.session.append(PLAN, &plan)?;
         Ok(plan)
     }
 
@@ -104,40 +85,6 @@ impl Plan {
             sees: args.proposer_sees.iter().filter_map(|path| std::path::absolute(path).ok()).collect(),
             trust: args.trust,
             counters_only: args.counters_only,
-        })
-    }
-}
-
-impl Recorded {
-    fn of(plan: &Plan) -> Recorded {
-        Recorded {
-            start: plan.start,
-            budget: plan.budget,
-            strategy: plan.strategy,
-            from: plan.from.clone(),
-            micro: plan.micro,
-            proposer: plan.proposer.clone(),
-            configuration: plan.configuration,
-            proposer_limit_s: plan.proposer_limit_s,
-            sees: plan.sees.clone(),
-            trust: plan.trust,
-            counters_only: plan.counters_only,
-        }
-    }
-
-    fn plan(self) -> Result<Plan> {
-        Ok(Plan {
-            strategy: self.strategy,
-            start: self.start,
-            budget: self.budget,
-            from: self.from,
-            micro: self.micro,
-            proposer: self.proposer,
-            configuration: self.configuration,
-            proposer_limit_s: self.proposer_limit_s,
-            sees: self.sees,
-            trust: self.trust,
-            counters_only: self.counters_only,
         })
     }
 }

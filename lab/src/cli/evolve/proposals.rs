@@ -147,9 +147,10 @@ impl Evolution {
     /// Asks the program, in a box unless it is trusted.
     fn reply(&self, prompt: &str, source: &Path) -> Result<std::result::Result<Reply, ProgramError>> {
         let words = self.plan.proposer.clone().unwrap_or_default();
+        let name = words.first().cloned().unwrap_or_default();
         let limit = Duration::from_secs(self.plan.proposer_limit_s);
         if self.plan.trust {
-            return Ok(ask(&words, prompt, limit, interrupt::flag()));
+            return Ok(ask(&words, &name, prompt, limit, interrupt::flag()));
         }
         let temporary =
             || tempfile::tempdir().map_err(|source| Error::io(Path::new("a temporary folder"), source));
@@ -157,7 +158,7 @@ impl Evolution {
         copy_folder(&source.join(DEVICE_SOURCE), &task.path().join(DEVICE_SOURCE))?;
         let (root_path, task_path) = (root.path().to_owned(), task.path().to_owned());
         let boxed = Boxed { root: root_path, task: task_path, paths: self.plan.sees.clone() };
-        Ok(ask(&boxed.command(&words), prompt, limit, interrupt::flag()))
+        Ok(ask(&boxed.command(&words), &name, prompt, limit, interrupt::flag()))
     }
 
     fn prompt(&self, number: usize, source: &Path) -> Result<String> {
