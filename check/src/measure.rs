@@ -46,6 +46,9 @@ pub struct MeasureOptions {
     pub replay_us: f64,
     /// Time spent on untimed replays before, so that the clocks are up.
     pub warm_up: Duration,
+    /// For kernels that nobody trusts: a seed that gives the inputs, and random rows of every head that are judged, instead of a few of
+    /// inputs that are always the same.
+    pub secret: Option<u64>,
 }
 
 impl Default for MeasureOptions {
@@ -56,6 +59,7 @@ impl Default for MeasureOptions {
             lse: false,
             replay_us: 300.0,
             warm_up: Duration::from_millis(200),
+            secret: None,
         }
     }
 }
@@ -261,7 +265,7 @@ impl Bench {
     /// Tensors for plans of one problem; over twice the L2 cache of them where launches shall find it cold.
     fn tensors(&self, plan: &Plan, options: &MeasureOptions) -> Result<TensorSets, Error> {
         let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
-        TensorSets::new(&self.device, plan.problem(), options.lse, cold_bytes)
+        TensorSets::new(&self.device, plan.problem(), options.lse, cold_bytes, options.secret)
     }
 
     fn replay_in_turns(

@@ -7,7 +7,7 @@
 //! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
 use crate::reference::{Ragged, Reference, keys, row_coordinates, row_start, visible_keys};
-use ferroflash::attention::HostTensors;
+use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
 use ferroflash::problem::{Problem, TensorRole};
 use ferroflash::rounding::{narrow, widen};
@@ -166,6 +166,37 @@ impl Tolerance {
             lse,
             passed: o_passed && lse.is_none_or(|lse| lse.passed),
         })
+    }
+
+    /// The query rows, by their index in the order of LSE, in which O, and those in which the LSE, is further from right than is
+    /// allowed: what shows where a kernel is wrong.
+    pub fn wrong_rows(&self, problem: &Problem, reference: &Reference, output: &Output) -> [Vec<usize>; 2] {
+        let (dtype, head_dim) = (problem.dtype(), problem.sizes().head_dim as usize);
+        let is_off = |out: f64, expected: f64, held: f64, allowed: f64| {
+            if out.is_finite() && held.is_finite() {
+                (out - expected).abs() > allowed
+            } else {
+                !(out == held || (out.is_nan() && held.is_nan()))
+            }
+        };
+        let is_wrong_o = |&row: &usize| {
+            let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
+            (start..start + head_dim).any(|at| {
+                let expected = reference.o[at];
+                is_off(widen(dtype, output.o[at]), expected, round(dtype, expected), self.allowed)
+            })
+        };
+        let is_wrong_lse = |&row: &usize| {
+            let (expected, allowed) = (reference.lse[row], self.lse_allowed[row]);
+            output.lse.as_ref().is_some_and(|lse| is_off(f64::from(lse[row]), expected, expected, allowed))
+        };
+        let rows = 0..problem.lse_len();
+        [rows.clone().filter(is_wrong_o).collect(), rows.filter(is_wrong_lse).collect()]
+    }
+
+    /// The largest error of O that passes.
+    pub fn allowed(&self) -> f64 {
+        self.allowed
     }
 
     fn judge_lse(&self, problem: &Problem, reference: &Reference, lse: &[f64]) -> Result<LseVerdict, Error> {

@@ -41,6 +41,12 @@ impl OutputFile {
             Ok(_) if !force => return Err(Error::OutputExists { path: path.to_owned() }),
             _ => {}
         }
+        // A link stays one: what it points to is written.
+        let path = &if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
+            target(path)
+        } else {
+            path.to_owned()
+        };
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -97,6 +103,12 @@ impl Drop for OutputFile {
             unfinished().retain(|path| path != file.path());
         }
     }
+}
+
+/// Where a link leads, whether or not something is there.
+fn target(link: &Path) -> PathBuf {
+    let named = || fs::read_link(link).map(|target| link.parent().unwrap_or(Path::new("")).join(target));
+    fs::canonicalize(link).or_else(|_| named()).unwrap_or_else(|_| link.to_owned())
 }
 
 /// Removes what is half-written and ends the process: for a signal handler's thread.

@@ -9,6 +9,8 @@ use crate::problem::{Layout, Problem};
 use half::{bf16, f16};
 use kernels_gpu::row::Dtype;
 use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Element types of Q, K and V in a file.
@@ -205,8 +207,35 @@ fn o_shape(problem: &Problem, layout: Layout) -> [usize; 4] {
     }
 }
 
+/// What is read at most of a pipe, in bytes: it does not say how much is to come.
+const PIPE_BYTES_MAX: u64 = 4 << 30;
+
+/// All of a file; of stdin where the path is `-`.
 fn read_bytes(path: &Path) -> Result<Vec<u8>, Error> {
-    fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    if path == Path::new("-") {
+        return read_pipe(std::io::stdin().lock()).map_err(failed);
+    }
+    let file = fs::File::open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return fs::read(path).map_err(failed);
+    }
+    if !kind.is_fifo() {
+        let reason = "a device holds no tensors: name a file, a pipe, or - for stdin";
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+    }
+    read_pipe(file).map_err(failed)
+}
+
+fn read_pipe(pipe: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    pipe.take(PIPE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > PIPE_BYTES_MAX {
+        let reason = format!("more than {} GiB came through a pipe: name a file", PIPE_BYTES_MAX >> 30);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
 }
 
 /// The element type to compute in: the one asked for, or the one that all three have.

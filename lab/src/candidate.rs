@@ -30,6 +30,14 @@ impl Candidate {
         Candidate { name: format!("{}+{}", row.entry_name(), &hash[..8]), row, patch: Some(patch) }
     }
 
+    /// A row of a patched tree under a name that a person can follow: `fwd_…+3-fewer-barriers`.
+    pub fn of_step(row: Row, patch: String, number: usize, hypothesis: &str) -> Candidate {
+        let words = hypothesis.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let words: Vec<String> = words.take(4).map(str::to_ascii_lowercase).collect();
+        let name = format!("{}+{number}-{}", row.entry_name(), words.join("-"));
+        Candidate { name: name.trim_end_matches('-').to_owned(), row, patch: Some(patch) }
+    }
+
     /// Whether the row can be a kernel at all.
     ///
     /// # Errors

@@ -1,203 +1,386 @@
-//! Planted cheats on a stand-in for a device: what every examiner must refuse, and by which name.
+//! Planted cheats on a stand-in for a device: what every examiner must refuse, and by which name; and honest candidates.
 //!
-//! The stand-in computes on the CPU and has streams and events of its own, so that also work that is put where nobody waits
-//! for it can be planted. The tests run every cheat, and so does each gate, as a control of the harness itself.
+//! A cheat is a mistake and the condition under which it is made. The stand-in computes on the CPU and has streams and events of its
+//! own, so that also work that is put where nobody waits for it can be planted. The tests run every cheat, and each gate some, as a
+//! control of the harness itself.
 
+mod attention;
 mod stand_in;
 
 pub use stand_in::{StandIn, Tensors};
 
-use crate::exam::{Exam, Fault};
-use crate::problem_spec::{Mask, ProblemSpec, Shape};
-use check::reference::{attention_row, reference, row_coordinates};
+use crate::exam::question::{Placement, draw};
+use crate::exam::{Exam, Fault, Refusal};
+use crate::inputs::Kind;
+use attention::{Keys, honest, wrong};
+use check::reference::{row_coordinates, row_start};
 use ferroflash::attention::Output;
-use ferroflash::rounding::{narrow, widen};
-use ferroflash::{Dtype, Problem, TensorRole};
+use ferroflash::rounding::narrow;
+use ferroflash::{Dtype, Row, Schedule, TensorRole};
+use kernels_gpu::row::Accumulation;
+use kernels_gpu::table::VARIANTS;
 use stand_in::{Call, Streams, Work};
 use std::collections::HashMap;
 
-/// A way to look fast or right without being it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cheat {
-    /// None: attention, in the problem's type.
-    None,
-    /// Zeros.
-    Zeros,
-    /// One value everywhere.
-    Constant,
+/// When a candidate makes its mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    Always,
+    /// From 8 query heads on.
+    Heads8,
+    /// From 3 batch entries on.
+    Batch3,
+    /// With 5 query heads a KV head and more.
+    Group5,
+    /// From 2048 keys on.
+    Keys2048,
+    /// From 1000 queries on.
+    Queries1000,
+    /// Where keys are a multiple of 64.
+    Aligned,
+    /// Where they are none.
+    Ragged,
+    /// Where tensors are not contiguous `bhsd`.
+    Strided,
+    /// Where nobody wants LSE.
+    NoLse,
+    /// With lengths on the device.
+    Lengths,
+    /// From two splits on.
+    Splits,
+    /// Where keys that a row does not see exist.
+    Causal,
+    /// Where Q's first element is under 0.
+    NegativeFirst,
+    /// From the third launch on.
+    ThirdLaunch,
+}
+
+/// What a candidate does wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wrong {
+    /// O is 0, or another value, everywhere.
+    Constant(f64),
+    /// The last row is not written.
+    LastRow,
+    /// The LSE is not written.
+    NoLse,
+    /// Only some keys are seen.
+    Keys(Keys),
+    /// Another scale: the problem's times this.
+    Scale(f64),
+    /// 1/√head_dim, whatever the caller says.
+    OwnScale,
+    /// O times this.
+    Factor(f64),
+    /// LSE times this.
+    LseFactor(f64),
+    /// LSE as bfloat16.
+    LseRounded,
+    /// NaN and infinities of the inputs become 0.
+    NanSwallowed,
+    /// Each P is rounded to so many bits.
+    CoarseP(i32),
     /// What the call before computed.
     LastCall,
     /// Computed once for each address.
     CachedByPointer,
-    /// Scale 1/head_dim.
-    WrongScale,
-    /// The keys behind the last whole block left out.
-    DroppedTail,
-    /// Every second key left out.
-    HalfTheKeys,
-    /// Right, by work on a stream that nobody times.
+    /// What stands in the workspace is added.
+    Workspace,
+    /// A counter is left at 1.
+    Counter,
+    /// On a stream that nobody times.
     OtherStream,
-    /// Right, but put behind the event.
+    /// Behind the event.
     LateWrite,
-    /// Right, and the inputs replaced.
+    /// The inputs are replaced.
     InputsChanged,
-    /// Right, and one element too many.
+    /// One element too many.
     OutOfBounds,
-    /// Right, and another bit every time.
-    NotRepeatable,
-    /// Right, but for the last row.
-    NotWritten,
+    /// The gaps between rows are written.
+    Gaps,
+    /// Another bit every time.
+    Chance,
 }
 
-impl Cheat {
-    /// Every cheat, and the name it must be refused by.
-    pub const PLANTED: [(Cheat, Fault); 13] = [
-        (Cheat::Zeros, Fault::Zeros),
-        (Cheat::Constant, Fault::Constant),
-        (Cheat::LastCall, Fault::LastCall),
-        (Cheat::CachedByPointer, Fault::CachedByPointer),
-        (Cheat::WrongScale, Fault::WrongScale),
-        (Cheat::DroppedTail, Fault::DroppedTail),
-        (Cheat::HalfTheKeys, Fault::HalfTheKeys),
-        (Cheat::OtherStream, Fault::OtherStream),
-        (Cheat::LateWrite, Fault::LateWrite),
-        (Cheat::InputsChanged, Fault::InputsChanged),
-        (Cheat::OutOfBounds, Fault::OutOfBounds),
-        (Cheat::NotRepeatable, Fault::NotRepeatable),
-        (Cheat::NotWritten, Fault::NotWritten),
-    ];
+/// A cheat and the name that it must be refused by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planted {
+    /// When it is wrong.
+    pub when: When,
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// The name.
+    pub fault: Fault,
 }
 
-/// A candidate for the stand-in that cheats.
-pub(crate) struct Cheater {
-    cheat: Cheat,
+const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
+    Planted { when, wrong, fault }
+}
+
+/// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
+pub const PLANTED: [Planted; 42] = [
+    planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
+    planted(When::Always, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Always, Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
+    planted(When::Always, Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
+    planted(When::Always, Wrong::Scale(0.5), Fault::WrongScale),
+    planted(When::Always, Wrong::Scale(0.99), Fault::WrongScale),
+    planted(When::Always, Wrong::Factor(1.02), Fault::WrongFactor),
+    planted(When::Heads8, Wrong::Keys(Keys::Quarter), Fault::DroppedKeys),
+    planted(When::Heads8, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::Batch3, Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::Group5, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::Keys2048, Wrong::Keys(Keys::Below(2000)), Fault::DroppedTail),
+    planted(When::Keys2048, Wrong::Keys(Keys::From(64)), Fault::DroppedKeys),
+    planted(When::Queries1000, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Queries1000, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Aligned, Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::Ragged, Wrong::Keys(Keys::WholeBlocks), Fault::DroppedTail),
+    planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
+    planted(When::Strided, Wrong::Gaps, Fault::OutOfBounds),
+    planted(When::NoLse, Wrong::Factor(0.97), Fault::WrongFactor),
+    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask),
+    planted(When::Splits, Wrong::Keys(Keys::Middle), Fault::DroppedKeys),
+    planted(When::Causal, Wrong::Keys(Keys::OneTooMany), Fault::WrongMask),
+    planted(When::Always, Wrong::OwnScale, Fault::WrongScale),
+    planted(When::Always, Wrong::NoLse, Fault::NotWritten),
+    planted(When::Always, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
+    planted(When::Always, Wrong::LseRounded, Fault::RoundedLse),
+    planted(When::Always, Wrong::NanSwallowed, Fault::WrongNan),
+    planted(When::Always, Wrong::Keys(Keys::LargeP), Fault::SmallP),
+    planted(When::Always, Wrong::CoarseP(4), Fault::Imprecise),
+    planted(When::NegativeFirst, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Always, Wrong::LastCall, Fault::LastCall),
+    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer),
+    planted(When::ThirdLaunch, Wrong::Constant(0.0), Fault::State),
+    planted(When::Always, Wrong::Workspace, Fault::State),
+    planted(When::Always, Wrong::Counter, Fault::State),
+    planted(When::Always, Wrong::OtherStream, Fault::OtherStream),
+    planted(When::Always, Wrong::LateWrite, Fault::LateWrite),
+    planted(When::Always, Wrong::InputsChanged, Fault::InputsChanged),
+    planted(When::Always, Wrong::OutOfBounds, Fault::OutOfBounds),
+    planted(When::Always, Wrong::Chance, Fault::NotRepeatable),
+];
+
+/// How an honest candidate computes: keys of a block at a time, from the last block to the first or the other way, with P rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Honest {
+    /// Keys of a block.
+    pub block: usize,
+    /// Whether the last block comes first.
+    pub from_the_end: bool,
+    /// Growth of a maximum, in powers of two, up to which nothing is rescaled.
+    pub lazy: u8,
+}
+
+/// Honest candidates, which nobody may refuse.
+pub const HONEST: [Honest; 12] = {
+    const fn of(block: usize, from_the_end: bool, lazy: u8) -> Honest {
+        Honest { block, from_the_end, lazy }
+    }
+    [
+        of(16, false, 0),
+        of(16, true, 8),
+        of(32, false, 0),
+        of(32, true, 8),
+        of(64, false, 0),
+        of(64, true, 0),
+        of(64, false, 8),
+        of(64, true, 8),
+        of(128, false, 0),
+        of(128, true, 8),
+        of(1, false, 0),
+        of(1 << 14, false, 0),
+    ]
+};
+
+/// A candidate for the stand-in.
+pub(crate) struct Candidate {
+    /// What it does wrong, or how it is right.
+    does: Result<Honest, Planted>,
     last: Option<Output>,
     cached: HashMap<usize, Output>,
-    calls: u16,
+    launches: u32,
+    /// Survives also a restart, as chance does.
+    chance: u16,
 }
 
-impl Cheater {
-    pub(crate) fn new(cheat: Cheat) -> Cheater {
-        Cheater { cheat, last: None, cached: HashMap::new(), calls: 0 }
+impl Candidate {
+    pub(crate) fn new(does: Result<Honest, Planted>) -> Candidate {
+        Candidate { does, last: None, cached: HashMap::new(), launches: 0, chance: 0 }
+    }
+
+    /// What a fresh device would not know.
+    fn forget(&mut self) {
+        *self = Candidate { chance: self.chance, ..Candidate::new(self.does) };
     }
 
     /// Puts this call's work on the streams.
     fn launch(&mut self, call: &Call<'_>, streams: &mut Streams) {
-        self.calls += 1;
-        let problem = *call.problem;
-        let computed = compute(&problem, call.qkv, self.cheat);
-        let mut output = match self.cheat {
-            Cheat::LastCall => self.last.replace(computed.clone()).unwrap_or(computed),
-            Cheat::CachedByPointer => self.cached.entry(call.address).or_insert(computed).clone(),
-            _ => computed,
+        self.launches += 1;
+        self.chance += 1;
+        let Planted { when, wrong: mistake, .. } = match self.does {
+            Ok(how) => {
+                let output = honest(call.problem, &call.tensors.inputs, how);
+                return streams.timed(call.set, Box::new(move |tensors| write(tensors, &output, None)));
+            }
+            Err(planted) => planted,
         };
-        if self.cheat == Cheat::NotRepeatable {
-            output.o[0] ^= self.calls & 1;
+        let applies = self.applies(when, call);
+        let mut output = wrong(call.problem, &call.tensors.inputs, applies.then_some(mistake));
+        match mistake {
+            Wrong::LastCall => {
+                let computed = output.clone();
+                output = self
+                    .last
+                    .replace(computed)
+                    .filter(|last| last.o.len() == output.o.len())
+                    .unwrap_or(output);
+            }
+            Wrong::CachedByPointer => {
+                let cached = self.cached.entry(call.set).or_insert_with(|| output.clone());
+                if cached.o.len() == output.o.len() {
+                    output = cached.clone();
+                } else {
+                    *cached = output.clone();
+                }
+            }
+            Wrong::Workspace => output.o[0] ^= u16::from(call.tensors.workspace[9]) << 7,
+            Wrong::Chance => output.o[0] ^= self.chance.wrapping_mul(40_503) >> 13 & 1,
+            _ => {}
         }
-        let cheat = self.cheat;
-        let work: Work = Box::new(move |tensors: &mut Tensors| write(tensors, &output, cheat));
-        match self.cheat {
-            Cheat::OtherStream => streams.other(call.set, work),
-            Cheat::LateWrite => streams.behind_event(call.set, work),
+        let work: Work =
+            Box::new(move |tensors: &mut Tensors| write(tensors, &output, applies.then_some(mistake)));
+        match mistake {
+            Wrong::OtherStream => streams.other(call.set, work),
+            Wrong::LateWrite => streams.behind_event(call.set, work),
             _ => streams.timed(call.set, work),
         }
     }
+
+    fn applies(&self, when: When, call: &Call<'_>) -> bool {
+        let sizes = call.problem.sizes();
+        let inputs = &call.tensors.inputs;
+        match when {
+            When::Always => true,
+            When::Heads8 => sizes.heads_q >= 8,
+            When::Batch3 => sizes.batch >= 3,
+            When::Group5 => call.problem.group() >= 5,
+            When::Keys2048 => sizes.seqlen_k >= 2048,
+            When::Queries1000 => sizes.seqlen_q >= 1000,
+            When::Aligned => sizes.seqlen_k.is_multiple_of(64),
+            When::Ragged => !sizes.seqlen_k.is_multiple_of(64),
+            When::Strided => call.question.placement != Placement::Bhsd,
+            When::NoLse => !call.question.lse,
+            When::Lengths => inputs.seqlens_k.is_some(),
+            When::Splits => call.question.splits.is_some_and(|splits| splits > 1),
+            When::Causal => call.problem.causal(),
+            When::NegativeFirst => inputs.qkv[0][0] >> 15 == 1,
+            When::ThirdLaunch => self.launches >= 3,
+        }
+    }
 }
 
-/// What the cheat takes for attention.
-fn compute(problem: &Problem, qkv: &[Vec<u16>; 3], cheat: Cheat) -> Output {
-    let seqlen_k = problem.sizes().seqlen_k as usize;
-    let block = (1..seqlen_k).filter(|length| length.is_power_of_two()).max().unwrap_or(1);
-    let mut output = match cheat {
-        Cheat::DroppedTail => over_keys(problem, qkv, &|key| key < block),
-        Cheat::HalfTheKeys => over_keys(problem, qkv, &|key| key % 2 == 0),
-        Cheat::WrongScale => {
-            let scaled = problem.with_scale(1.0 / problem.sizes().head_dim as f32);
-            over_all_keys(&scaled.unwrap_or(*problem), qkv)
-        }
-        _ => over_all_keys(problem, qkv),
+/// Writes an output where it belongs, and what the mistake writes besides.
+fn write(tensors: &mut Tensors, output: &Output, mistake: Option<Wrong>) {
+    let rows: Vec<usize> = (0..output.o.len()).filter(|&at| output.o[at] != crate::exam::POISON).collect();
+    let kept = match mistake {
+        // The last row of the smallest head_dim.
+        Some(Wrong::LastRow) => rows.len() - 32,
+        _ => rows.len(),
     };
-    match cheat {
-        Cheat::Zeros => output.o.fill(0),
-        Cheat::Constant => output.o.fill(narrow(problem.dtype(), 0.125)),
+    rows[..kept].iter().for_each(|&at| tensors.o_mut()[at] = output.o[at]);
+    if let (Some(to), Some(lse)) = (&mut tensors.lse, &output.lse)
+        && mistake != Some(Wrong::NoLse)
+    {
+        to.copy_from_slice(lse);
+    }
+    match mistake {
+        Some(Wrong::InputsChanged) => tensors.inputs.qkv[2][0] ^= 1,
+        Some(Wrong::OutOfBounds) => *tensors.behind_o() = 0,
+        Some(Wrong::Counter) => tensors.workspace[0] = 1,
+        Some(Wrong::Gaps) => {
+            tensors.o_mut().iter_mut().filter(|o| **o == crate::exam::POISON).for_each(|o| *o = 0)
+        }
         _ => {}
     }
-    output
 }
 
-fn over_all_keys(problem: &Problem, [q, k, v]: &[Vec<u16>; 3]) -> Output {
-    reference(problem, q, k, v, &|_, _| ()).rounded(problem.dtype())
-}
-
-fn over_keys(problem: &Problem, qkv: &[Vec<u16>; 3], keeps: &dyn Fn(usize) -> bool) -> Output {
-    let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
-    let (mut o, mut lse) = (Vec::new(), Vec::new());
-    for row in 0..problem.lse_len() {
-        let (at, scale) = (row_coordinates(problem, row), f64::from(problem.scale()));
-        let (row_o, row_lse) = attention_row(problem, element, None, at, scale, &|key, _| keeps(key));
-        o.extend(row_o.into_iter().map(|o| narrow(problem.dtype(), o)));
-        lse.push(row_lse as f32);
+/// An output of the problem whose gaps are not written.
+fn gapped(problem: &ferroflash::Problem, rows: impl Iterator<Item = Vec<f64>>, lse: Vec<f32>) -> Output {
+    let mut o = vec![crate::exam::POISON; problem.o_len()];
+    for (row, values) in rows.enumerate() {
+        let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
+        for (d, value) in values.into_iter().enumerate() {
+            o[start + d] = narrow(problem.dtype(), value);
+        }
     }
     Output::new(o, Some(lse))
 }
 
-/// Writes an output where it belongs, and what the cheat writes besides.
-fn write(tensors: &mut Tensors, output: &Output, cheat: Cheat) {
-    let kept = if cheat == Cheat::NotWritten { output.o.len() - 1 } else { output.o.len() };
-    tensors.o_mut()[..kept].copy_from_slice(&output.o[..kept]);
-    if let Some(lse) = &output.lse {
-        tensors.lse.copy_from_slice(lse);
-    }
-    match cheat {
-        Cheat::InputsChanged => tensors.qkv[2][0] ^= 1,
-        Cheat::OutOfBounds => *tensors.behind_o() = 0,
-        _ => {}
-    }
+/// The row whose questions the stand-in answers: it splits keys, so every column of the domain is dealt.
+pub fn row() -> Row {
+    let row = VARIANTS
+        .iter()
+        .map(|variant| variant.row)
+        .find(|row| row.dtype == Dtype::F16)
+        .unwrap_or(VARIANTS[0].row);
+    Row { head_dim: 32, schedule: Schedule::Split, ..row }
 }
 
-/// Examines every planted cheat and an honest candidate on the stand-in; returns a line for each that was not told apart.
+/// What an examination finds on the stand-in, with questions drawn from a seed; `None` where the candidate passes.
 ///
 /// # Errors
 /// What the stand-in reports.
-pub fn control(exam: &Exam<'_>) -> Result<Vec<String>, ferroflash::Error> {
-    let honest = std::iter::once((Cheat::None, None));
-    let planted = Cheat::PLANTED.into_iter().map(|(cheat, fault)| (cheat, Some(fault)));
+pub fn examine(does: Result<Honest, Planted>, seed: u64) -> Result<Option<Refusal>, ferroflash::Error> {
+    let exam = Exam { seed, real: None, accumulation: Accumulation::F32, error_share: 1.0 };
+    let questions = draw(&row(), 0, &[Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero], seed);
+    Ok(exam.run(&mut StandIn::new(Candidate::new(does)), &questions)?.err())
+}
+
+/// Examines planted cheats, every `step`-th, and one honest candidate; returns a line for each that was not told apart.
+///
+/// # Errors
+/// What the stand-in reports.
+pub fn control(seed: u64, step: usize) -> Result<Vec<String>, ferroflash::Error> {
+    let honest = std::iter::once((Ok(HONEST[7]), None));
+    let cheats = PLANTED.into_iter().step_by(step).map(|planted| (Err(planted), Some(planted.fault)));
     let mut missed = Vec::new();
-    for (cheat, expected) in honest.chain(planted) {
-        for spec in PROBLEMS.map(ProblemSpec::from) {
-            let found =
-                exam.run(&mut StandIn::new(Cheater::new(cheat)), &spec)?.err().map(|refusal| refusal.fault);
-            if found != expected {
-                missed.push(format!("{cheat:?} on {spec}: expected {expected:?}, found {found:?}"));
-            }
+    for (does, expected) in honest.chain(cheats) {
+        let found = examine(does, seed)?;
+        if found.as_ref().map(|refusal| refusal.fault) != expected {
+            missed.push(format!("seed {seed}: {does:?}: expected {expected:?}, found {found:?}"));
         }
     }
     Ok(missed)
 }
 
-/// Shape and mask of the problems that cheats are examined on: full with a ragged tail, and causal.
-const PROBLEMS: [([u32; 6], Mask); 2] =
-    [([1, 2, 1, 33, 77, 32], Mask::Full), ([2, 2, 2, 50, 90, 32], Mask::Causal)];
-
-impl From<([u32; 6], Mask)> for ProblemSpec {
-    fn from((shape, mask): ([u32; 6], Mask)) -> ProblemSpec {
-        ProblemSpec { shape: Shape(shape), dtype: Dtype::F16, mask }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::Kind;
-    use kernels_gpu::row::Accumulation;
+    use rayon::prelude::*;
 
     #[test]
-    fn every_planted_cheat_is_refused_by_its_name_and_an_honest_kernel_passes() {
-        for seed in [1, 0xfeed] {
-            let kinds = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero];
-            let accumulation = Accumulation::F32;
-            let exam = Exam { seed, kinds: &kinds, real: None, accumulation, error_share: 1.0 };
-            assert_eq!(control(&exam).expect("the stand-in does not fail"), Vec::<String>::new());
-        }
+    fn every_planted_cheat_is_refused_by_its_name_under_every_seed() {
+        let missed: Vec<String> = (0..10_u64)
+            .into_par_iter()
+            .flat_map(|seed| {
+                control(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1).expect("the stand-in does not fail")
+            })
+            .collect();
+        assert!(missed.is_empty(), "{} are missed:\n{}", missed.len(), missed.join("\n"));
+    }
+
+    #[test]
+    fn no_honest_candidate_is_refused() {
+        let refused: Vec<_> = HONEST
+            .into_par_iter()
+            .enumerate()
+            .filter_map(|(at, how)| examine(Ok(how), 100 + at as u64).expect("the stand-in does not fail"))
+            .collect();
+        assert!(refused.is_empty(), "{refused:?}");
     }
 }

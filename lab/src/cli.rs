@@ -38,7 +38,8 @@ Examples:
   # what keeps this kernel from being faster?
   cargo lab profile fwd_f16_d64_m128n64_w4s2c1
 
-Exit codes: 0 done, 1 failed or refused, 2 misuse, 3 inconclusive (gate), 4 the gate itself does not work here, 130 interrupted.
+Exit codes: 0 done, 1 failed or refused, 2 misuse, 3 inconclusive (gate), 4 the gate itself does not work here, 5 it has no baseline,
+130 interrupted.
 What is tested, timed and allowed stands in lab.toml; docs/lab.md explains it. Each run keeps its records in lab-runs/.";
 
 /// The workshop: builds, checks, measures and evolves kernels by reversible steps.

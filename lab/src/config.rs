@@ -152,7 +152,7 @@ impl Default for Problems {
             masks: vec![Mask::Full, Mask::Causal],
             inputs: Kind::ALL.to_vec(),
             real: PathBuf::from("tests/data/minilm_layer2.safetensors"),
-            hidden: Count::new(4),
+            hidden: Count::new(2),
         }
     }
 }

@@ -120,6 +120,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// There is nothing to compare with.
+    #[error("no baseline: {reason}")]
+    NoBaseline {
+        /// What there is instead, and what to do.
+        reason: String,
+    },
     /// Candidates were refused.
     #[error("{failed} of {total} candidates are refused: see the table above")]
     Refused {
@@ -147,6 +153,8 @@ pub const EXIT_FAILED: u8 = 1;
 pub const EXIT_MISUSE: u8 = 2;
 /// A gate could not decide.
 pub const EXIT_INCONCLUSIVE: u8 = 3;
+/// A gate has nothing to compare with.
+pub const EXIT_NO_BASELINE: u8 = 5;
 /// Ctrl-C.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
@@ -168,6 +176,7 @@ impl Error {
             | Error::ImpossibleRow { .. }
             | Error::NoProblem { .. }
             | Error::Argument { .. } => EXIT_MISUSE,
+            Error::NoBaseline { .. } => EXIT_NO_BASELINE,
             Error::Interrupted { .. } => EXIT_INTERRUPTED,
             _ => EXIT_FAILED,
         }

@@ -2,11 +2,68 @@
 
 use crate::error::{Error, Result};
 use check::random_input::{InputKind, qkv};
+use check::reference::{keys, row_start, visible_keys};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::tensor_file::{Options, Source, read};
 use ferroflash::{Dtype, Problem, TensorRole};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// What a launch reads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// Q, K and V, bits of the problem's dtype where it has them.
+    pub qkv: [Vec<u16>; 3],
+    /// Keys of each sequence, where the problem has lengths.
+    pub seqlens_k: Option<Vec<u32>>,
+}
+
+/// What is no number, in one of the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Odd {
+    role: usize,
+    is_nan: bool,
+}
+
+impl Odd {
+    /// NaN and an infinity in Q, in K and in V.
+    pub const ALL: [Odd; 6] = {
+        const fn odd(role: usize, is_nan: bool) -> Odd {
+            Odd { role, is_nan }
+        }
+        [odd(0, true), odd(0, false), odd(1, true), odd(1, false), odd(2, true), odd(2, false)]
+    };
+
+    /// Puts it in a few places that the seed gives. Where infinities could make every score of a row −∞, whose softmax is 0 / 0 and a
+    /// matter of taste, it is NaN instead.
+    pub fn put(self, problem: &Problem, Inputs { qkv, seqlens_k }: &mut Inputs, seed: u64) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let role = [TensorRole::Q, TensorRole::K, TensorRole::V][self.role];
+        let sizes = problem.sizes();
+        let (heads, rows) = match role {
+            TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
+            TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
+        };
+        for _ in 0..2 {
+            let at @ [batch, _, row] = [sizes.batch, heads, rows].map(|size| random.usize(0..size as usize));
+            let start = row_start(problem, role, at) + random.usize(0..sizes.head_dim as usize);
+            let sign = if random.bool() { 1.0 } else { -1.0 };
+            // Whoever sees another key than the first sees the first too.
+            let is_safe = match role {
+                TensorRole::Q => {
+                    visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row) >= KEYS_TO_BE_SAFE
+                }
+                TensorRole::K => row > 0,
+                TensorRole::V | TensorRole::O => true,
+            };
+            let value = if self.is_nan || !is_safe { f64::NAN } else { sign * f64::INFINITY };
+            qkv[self.role][start] = narrow(problem.dtype(), value);
+        }
+    }
+}
+
+/// Keys of which some have a score of +∞, whatever the signs.
+const KEYS_TO_BE_SAFE: usize = 40;
 
 /// How inputs are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -5,8 +5,7 @@ mod run;
 pub use run::run;
 
 use crate::error::Result;
-use crate::exam::{Examined, Fault, Refusal};
-use crate::inputs::Kind;
+use crate::exam::{Examined, Fault, Question, Refusal};
 use crate::kernels::{Counted, KernelRef, Machine};
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
@@ -29,7 +28,7 @@ pub struct Job {
     pub problems: Vec<ProblemSpec>,
     /// On this machine.
     pub machine: Machine,
-    /// Seed of the inputs.
+    /// Seed of the inputs, which nobody knows before the session ends.
     pub seed: u64,
 }
 
@@ -41,10 +40,10 @@ pub enum Task {
         /// Further schedules.
         schedules: u64,
     },
-    /// Examine the numbers.
+    /// Examine the numbers; the problems are the questions' own.
     Examine {
-        /// Distributions of the inputs.
-        kinds: Vec<Kind>,
+        /// The questions.
+        questions: Vec<Question>,
         /// Where real inputs come from.
         real: PathBuf,
         /// Share of the host's bound that an error may take.

@@ -3,20 +3,20 @@
 use crate::config::DeviceKind;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::exam::{self, Fault, Question, Refusal};
+use crate::inputs::Inputs;
 use crate::problem_spec::ProblemSpec;
+use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
 use check::measure::{Bench, Fresh, MeasureOptions, Measured};
 use check::random_input::{InputKind, qkv};
-use check::verification::GuardedTensors;
+use check::verification::{GuardedTensors, Oracle};
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
 use ferroflash::module::{Library, sha256_hex, slice_entry};
-use ferroflash::{
-    Attention, CudaOptions, DeviceModel, HostTensors, L2Policy, Plan, PlanOptions, Problem, SimOptions,
-    Splits,
-};
+use ferroflash::{Attention, CudaOptions, DeviceModel, L2Policy, Plan, PlanOptions, SimOptions, Splits};
 use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
@@ -150,6 +150,22 @@ pub fn ptx_hash(library: &Library, kernel: &Kernel) -> Result<String> {
     Ok(sha256_hex(text.replace(&kernel.entry, "entry").as_bytes()))
 }
 
+/// What a kernel's PTX has that no kernel may have: variables that outlive a launch, clocks, and registers that tell where it runs.
+///
+/// # Errors
+/// [`Error::Host`].
+pub fn outlives_a_launch(library: &Library, kernel: &Kernel) -> Result<Option<&'static str>> {
+    let ptx = library.family_ptx(&kernel.family)?;
+    let code = ptx.lines().map(|line| line.split("//").next().unwrap_or_default());
+    // `st.global` is an access; a variable's line begins with its space, or with who may see it.
+    let declares = |line: &str, what: &str| {
+        let words = line.trim_start().trim_start_matches(".visible ").trim_start_matches(".weak ");
+        if what.starts_with('.') { words.starts_with(what) } else { line.contains(what) }
+    };
+    let mut found = code.filter_map(|line| hygiene::PTX.into_iter().find(|what| declares(line, what)));
+    Ok(found.next())
+}
+
 /// What a launch on the simulator counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
@@ -207,7 +223,8 @@ impl Counted {
 /// The inputs of every count: softmax takes a branch wherever a maximum grows, so other values are other counts.
 const COUNTED_SEED: u64 = 0;
 
-/// Runs a kernel on the simulator with every check on, and counts; in a shaken schedule, and on other inputs, where a seed says so.
+/// Runs a kernel on the simulator with every check on, counts, and judges the whole output; in a shaken schedule, and on other
+/// inputs, where a seed says so.
 ///
 /// # Errors
 /// [`ferroflash::Error::Simulation`] where the kernel breaks a rule; whatever else keeps it from running.
@@ -216,7 +233,7 @@ pub fn count(
     kernel: &Arc<Kernel>,
     spec: &ProblemSpec,
     seed: Option<u64>,
-) -> Result<Counted> {
+) -> Result<std::result::Result<Counted, Refusal>> {
     let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
     let device =
         Arc::new(SimDevice::new(SimOptions::default().with_model(model(kernel)).with_schedule(schedule)));
@@ -230,13 +247,50 @@ pub fn count(
     };
     let options = PlanOptions { splits, ..PlanOptions::new() };
     let plan = attention.planner().with_kernel(&problem, kernel, &options)?;
-    let [q, k, v] = qkv(&problem, InputKind::Random, seed.unwrap_or(COUNTED_SEED));
-    attention.forward_with(&plan, &HostTensors::new(&q, &k, &v), true)?;
+    let qkv = qkv(&problem, InputKind::Random, seed.unwrap_or(COUNTED_SEED));
+    let tensors = GuardedTensors::new(&attention, &plan)?;
+    tensors.write_inputs(qkv.each_ref().map(Vec::as_slice))?;
+    tensors.poison_outputs()?;
+    tensors.launch(&attention)?;
+    let output = tensors.output()?;
+    let oracle = Oracle::new(&problem, qkv, None, &[kernel.row.acc], &|_, _| ());
+    if let Err(refusal) = exam::judge(&oracle, kernel.row.acc, &output)? {
+        let evidence = format!("{spec}, as it was counted: {}", refusal.evidence);
+        return Ok(Err(Refusal { evidence, ..refusal }));
+    }
     // A launch that succeeded has a report.
     let report = device.report(&kernel.entry);
     let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
-    Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers })
+    Ok(Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers }))
 }
+
+/// Share of a counter by which two launches of one kernel may differ that have the same sizes and other inputs: where maxima grow,
+/// which is the inputs' alone, softmax has a little more to do.
+const OF_INPUTS: f64 = 0.1;
+
+/// Whether less was done on the inputs that are counted than on others, and what.
+pub fn special_cased(counted: &Counted, others: &Counted) -> Option<Refusal> {
+    let work = [
+        "warp_instructions",
+        "tensor_flops",
+        "global_load.sectors",
+        "async_global.sectors",
+        "bulk_load_bytes",
+    ];
+    let less = work
+        .into_iter()
+        .find(|name| (counted.number(name) as f64) < (1.0 - OF_INPUTS) * others.number(name) as f64)?;
+    let evidence = format!(
+        "{}: {} {less} where it is counted, {} on other inputs",
+        counted.problem,
+        counted.number(less),
+        others.number(less)
+    );
+    Some(Refusal { fault: Fault::SpecialCased, evidence })
+}
+
+/// As [`DeviceModel::L4`] and [`DeviceModel::H200`], with so few multiprocessors that persistent CTAs have several tiles each.
+static FEW_SMS: [DeviceModel; 2] = [DeviceModel::L4.with_sm_count(3), DeviceModel::H200.with_sm_count(3)];
 
 /// The device that the simulator stands for: the smallest that runs the kernel.
 fn model(kernel: &Kernel) -> &'static DeviceModel {
@@ -248,8 +302,11 @@ fn model(kernel: &Kernel) -> &'static DeviceModel {
 
 /// A compiled kernel as the subject of an examination.
 pub struct KernelSubject {
-    attention: Attention,
+    library: Arc<Library>,
     kernel: Arc<Kernel>,
+    machine: Machine,
+    /// The device, and whether it has few multiprocessors.
+    opened: (Attention, bool),
     sets: Vec<GuardedTensors>,
 }
 
@@ -259,38 +316,64 @@ impl KernelSubject {
     /// # Errors
     /// What opening reports.
     pub fn open(library: &Arc<Library>, kernel: &Arc<Kernel>, machine: &Machine) -> Result<KernelSubject> {
-        let device: Arc<dyn Device> = if machine.simulated {
-            Arc::new(SimDevice::new(SimOptions::default().with_model(model(kernel))))
-        } else {
-            Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
-        };
-        let attention = Attention::new(device, library.clone())?;
-        Ok(KernelSubject { attention, kernel: kernel.clone(), sets: Vec::new() })
+        let opened = (open(library, kernel, machine, false)?, false);
+        let (library, kernel, machine) = (library.clone(), kernel.clone(), machine.clone());
+        Ok(KernelSubject { library, kernel, machine, opened, sets: Vec::new() })
     }
+
+    fn reopen(&mut self, few_sms: bool) -> HostResult<()> {
+        self.sets.clear();
+        self.opened = (open(&self.library, &self.kernel, &self.machine, few_sms)?, few_sms);
+        Ok(())
+    }
+}
+
+/// The machine's device with nothing loaded.
+fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: bool) -> HostResult<Attention> {
+    let device: Arc<dyn Device> = if machine.simulated {
+        let model = if few_sms { &FEW_SMS[usize::from(kernel.row.isa == Isa::Wgmma)] } else { model(kernel) };
+        Arc::new(SimDevice::new(SimOptions::default().with_model(model)))
+    } else {
+        Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
+    };
+    Attention::new(device, library.clone())
 }
 
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;
 
 impl Subject for KernelSubject {
-    fn pose(&mut self, problem: &Problem) -> HostResult<()> {
+    fn pose(&mut self, question: &Question) -> HostResult<()> {
         self.sets.clear();
-        let plan = self.attention.planner().with_kernel(problem, &self.kernel, &PlanOptions::new())?;
+        let few_sms = question.few_sms && self.machine.simulated;
+        if few_sms != self.opened.1 {
+            self.reopen(few_sms)?;
+        }
+        let problem = question.problem()?;
+        let options = question.options(&self.kernel.row);
+        let plan = self.opened.0.planner().with_kernel(&problem, &self.kernel, &options)?;
         for _ in 0..SETS {
-            self.sets.push(GuardedTensors::new(&self.attention, &plan)?);
+            let tensors = GuardedTensors::new(&self.opened.0, &plan)?;
+            self.sets.push(if question.lse { tensors } else { tensors.without_lse() });
         }
         Ok(())
     }
 
-    fn write_inputs(&mut self, set: usize, [q, k, v]: &[Vec<u16>; 3]) -> HostResult<()> {
-        self.sets[set].write_inputs([q, k, v])
+    fn restart(&mut self) -> HostResult<()> {
+        self.reopen(self.opened.1)
     }
 
-    fn poison_outputs(&mut self, set: usize) -> HostResult<()> {
-        self.sets[set].poison_outputs()
+    fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> HostResult<()> {
+        self.sets[set].write_inputs(inputs.qkv.each_ref().map(Vec::as_slice))?;
+        inputs.seqlens_k.as_ref().map_or(Ok(()), |lengths| self.sets[set].write_lengths(lengths))
+    }
+
+    fn poison(&mut self, set: usize, workspace: u8) -> HostResult<()> {
+        self.sets[set].poison_outputs()?;
+        self.sets[set].poison_workspace(workspace)
     }
 
     fn launch(&mut self, set: usize) -> HostResult<()> {
-        self.sets[set].launch(&self.attention)
+        self.sets[set].launch(&self.opened.0)
     }
 
     fn drain_stream(&mut self) -> HostResult<()> {
@@ -335,13 +418,18 @@ pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
 /// Time spent on untimed replays before: the clocks are up from the measurement before.
 const WARM_UP: Duration = Duration::from_millis(60);
 
+/// How a kernel is measured that may know the usual inputs.
+fn untrusted(seed: u64) -> MeasureOptions {
+    MeasureOptions { lse: true, warm_up: WARM_UP, secret: Some(seed), ..MeasureOptions::default() }
+}
+
 /// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
 ///
 /// # Errors
 /// [`Error::NoSuchRow`], [`Error::Host`].
 pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
     let plans = plans(bench, entries, spec)?;
-    let warm = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    let warm = MeasureOptions { reps, ..untrusted(seed) };
     let cold = MeasureOptions { cold: true, ..warm };
     let by_host = |plan| bench.wall_us(plan).map(Some);
     let wall_us = plans.iter().map(by_host).collect::<HostResult<_>>()?;
@@ -368,8 +456,7 @@ pub fn time_fresh(
     reps: u32,
 ) -> Result<(Vec<Measured>, Vec<Fresh>)> {
     let plans = plans(bench, entries, spec)?;
-    let few =
-        MeasureOptions { reps: CHECKING_REPS, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    let few = MeasureOptions { reps: CHECKING_REPS, ..untrusted(seed) };
     let warm = bench.measure(&plans, &few, &mut |_, _| ())?;
     let fresh = bench.measure_fresh(&plans, &MeasureOptions { reps, ..few }, seed, &mut |_, _| ())?;
     Ok((warm, fresh))
@@ -383,9 +470,10 @@ pub fn time_briefly(
     bench: &Bench,
     entries: &[String],
     spec: &ProblemSpec,
+    seed: u64,
     reps: u32,
 ) -> Result<Vec<Measured>> {
-    let options = MeasureOptions { reps, lse: true, warm_up: WARM_UP, ..MeasureOptions::default() };
+    let options = MeasureOptions { reps, ..untrusted(seed) };
     Ok(bench.measure(&plans(bench, entries, spec)?, &options, &mut |_, _| ())?)
 }
 
@@ -398,4 +486,62 @@ fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Pl
         plans.push(bench.attention().planner().with_kernel(&problem, &kernel, &PlanOptions::new())?);
     }
     Ok(plans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use check::kernel_folder::KernelFolder;
+    use ferroflash::module::kernels_of_table;
+
+    fn counted(numbers: &[(&str, u64)]) -> Counted {
+        let shape = "1,1,1,64,64,64".parse().expect("a shape");
+        let problem =
+            ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full };
+        let numbers = numbers.iter().map(|&(name, number)| (name.to_owned(), number)).collect();
+        Counted { problem, ctas: 1, numbers }
+    }
+
+    #[test]
+    fn a_kernel_that_does_less_where_it_is_counted_is_named_and_one_whose_maxima_grow_is_not() {
+        let usual =
+            counted(&[("warp_instructions", 1000), ("tensor_flops", 500), ("async_global.sectors", 64)]);
+        for name in ["warp_instructions", "tensor_flops", "async_global.sectors"] {
+            let mut less = usual.clone();
+            less.numbers.entry(name.to_owned()).and_modify(|number| *number = *number * 3 / 4);
+            let refusal = special_cased(&less, &usual).expect("less");
+            assert!(refusal.fault == Fault::SpecialCased && refusal.evidence.contains(name), "{refusal:?}");
+            assert_eq!(special_cased(&usual, &less), None, "more is no gain");
+        }
+        let mut rescaled = usual.clone();
+        rescaled.numbers.insert("warp_instructions".to_owned(), 1040);
+        assert_eq!(special_cased(&usual, &rescaled), None);
+    }
+
+    #[test]
+    fn ptx_that_keeps_or_tells_something_is_found_and_comments_are_not() {
+        let (kernels, _) = kernels_of_table();
+        let kernel = Kernel::clone(&kernels[0]);
+        let found = |before: &str, body: &str| {
+            let home = tempfile::tempdir().expect("a folder");
+            let mut folder = KernelFolder::new(home.path(), "by hand").expect("a folder");
+            let entry = &kernel.entry;
+            let ptx = format!(
+                ".version 7.4\n.target sm_80\n.address_size 64\n{before}\n.visible .entry {entry}(\n)\n{{\n{body}\nret;\n}}\n"
+            );
+            folder.family("sm_80", &ptx).expect("written");
+            folder.kernel(kernel.clone());
+            folder.finish().expect("written");
+            let library = Library::open(home.path()).expect("a folder of kernels");
+            let own = find_in(&library, entry).expect("there");
+            outlives_a_launch(&library, &own).expect("readable")
+        };
+        assert_eq!(found("", "st.global.f32 [%rd1], %f1; // .global .u32 x, %clock"), None);
+        assert_eq!(found(".visible .global .align 4 .u32 seen;", ""), Some(".global ."));
+        assert_eq!(found("\t.global .u32 seen;", ""), Some(".global ."));
+        assert_eq!(found(".const .f32 table[4];", ""), Some(".const ."));
+        for register in ["%clock64", "%globaltimer", "%smid", "%gridid", "%envreg3"] {
+            assert!(found("", &format!("mov.u64 %rd1, {register};")).is_some(), "{register}");
+        }
+    }
 }

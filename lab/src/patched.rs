@@ -1,7 +1,8 @@
 //! A patched tree: the project at its commit in a throw-away worktree, with one patch to the device crate.
 
 use crate::error::{Error, Result};
-use crate::proposer::{Patch, PatchError, Worktree, WorktreeError};
+use crate::exam::Fault;
+use crate::proposer::{EditError, Patch, PatchError, Worktree, WorktreeError, recount, to_diff};
 use crate::tree::Tree;
 use std::path::Path;
 
@@ -21,20 +22,32 @@ pub enum PatchedTreeError {
     /// It cannot be applied.
     #[error(transparent)]
     Worktree(#[from] WorktreeError),
+    /// Its blocks fit nowhere.
+    #[error(transparent)]
+    Edit(#[from] EditError),
     /// The compiler's files cannot be put beside it.
     #[error(transparent)]
     Files(#[from] Error),
 }
 
 impl PatchedTreeError {
-    /// Whether the patch is to blame, not the machine.
-    pub fn is_the_patchs(&self) -> bool {
-        use WorktreeError::{ChangesNothing, DoesNotApply, Outside};
-        matches!(
-            self,
-            PatchedTreeError::Patch(_)
-                | PatchedTreeError::Worktree(DoesNotApply { .. } | ChangesNothing | Outside { .. })
-        )
+    /// The patch's fault, where it is to blame and not the machine.
+    pub fn fault(&self) -> Option<Fault> {
+        use PatchError::{Binary, Empty, Malformed, Mode, Outside, Renames, TooLarge};
+        match self {
+            PatchedTreeError::Edit(_) => Some(Fault::DoesNotApply),
+            PatchedTreeError::Patch(Empty | TooLarge { .. } | Malformed { .. }) => Some(Fault::DoesNotApply),
+            PatchedTreeError::Patch(Outside { .. } | Mode { .. } | Renames { .. } | Binary { .. }) => {
+                Some(Fault::Forbidden)
+            }
+            PatchedTreeError::Worktree(
+                WorktreeError::DoesNotApply { .. } | WorktreeError::ChangesNothing,
+            ) => Some(Fault::DoesNotApply),
+            PatchedTreeError::Worktree(WorktreeError::Outside { .. } | WorktreeError::Breach(_)) => {
+                Some(Fault::Forbidden)
+            }
+            PatchedTreeError::Worktree(_) | PatchedTreeError::Files(_) => None,
+        }
     }
 }
 
@@ -76,6 +89,46 @@ impl PatchedTree {
     }
 }
 
+/// The tree at its commit with what was kept, and nothing compiled: what a proposer is shown, and what its change is put on.
+pub struct Base {
+    worktree: Worktree,
+}
+
+impl Base {
+    /// A worktree below the folder `within`.
+    ///
+    /// # Errors
+    /// As [`PatchedTree::new`].
+    pub fn new(own: &Tree, kept: Option<&str>, within: &Path) -> std::result::Result<Base, PatchedTreeError> {
+        std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
+        let worktree = Worktree::new(own.root(), "HEAD", within)?;
+        if let Some(kept) = kept {
+            worktree.apply(&Patch::check(kept)?)?;
+        }
+        Ok(Base { worktree })
+    }
+
+    /// Its root.
+    pub fn root(&self) -> &Path {
+        self.worktree.path()
+    }
+
+    /// Puts a change on it: a diff, however its lines are counted, or SEARCH/REPLACE blocks. Returns the change itself, and
+    /// everything that then differs from the commit, each as a patch.
+    ///
+    /// # Errors
+    /// What the change may not do, or where it does not fit.
+    pub fn change(&self, text: &str) -> std::result::Result<[String; 2], PatchedTreeError> {
+        let step = if text.contains("<<<<< SEARCH") || text.contains("<<<<<<< SEARCH") {
+            to_diff(text, &|path| self.worktree.read(path))?
+        } else {
+            recount(text)
+        };
+        self.worktree.apply(&Patch::check(&step)?)?;
+        Ok([step, self.worktree.diff()?])
+    }
+}
+
 /// Copies a folder with all that is in it; links are left out.
 pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
@@ -100,4 +153,60 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proposer::worktree::tests::repository;
+
+    const FILE: &str = "kernels-gpu/src/a.rs";
+
+    fn block(from: &str, to: &str) -> String {
+        format!("{FILE}\n<<<<<<< SEARCH\n{from}\n=======\n{to}\n>>>>>>> REPLACE\n")
+    }
+
+    #[test]
+    fn three_changes_on_top_of_each_other_are_one_patch_that_applies_to_the_commit() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let own = Tree::copy(repository.path());
+        let added = "diff --git a/kernels-gpu/src/new.rs b/kernels-gpu/src/new.rs\nnew file mode 100644\n--- /dev/null\n\
+            +++ b/kernels-gpu/src/new.rs\n@@ -0,0 +1,7 @@\n+//! New.\n";
+        let mut kept: Option<String> = None;
+        for change in [block("a", "b\nc"), block("c", "d"), added.to_owned()] {
+            let base = Base::new(&own, kept.as_deref(), within.path()).expect("a base");
+            let [step, all] = base.change(&change).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(step.matches("diff --git").count(), 1, "{step}");
+            kept = Some(all);
+        }
+        let kept = kept.expect("a patch");
+        let tree = PatchedTree::new(&own, &kept, within.path()).unwrap_or_else(|error| panic!("{error}"));
+        let text = |file: &str| std::fs::read_to_string(tree.tree().root().join(file)).expect("there");
+        assert_eq!((text(FILE).as_str(), text("kernels-gpu/src/new.rs").as_str()), ("b\nd\n", "//! New.\n"));
+        assert!(kept.contains("+b\n+d\n") && !kept.contains("+c\n"), "{kept}");
+    }
+
+    #[test]
+    fn a_change_that_may_not_be_or_does_not_fit_has_its_name() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let own = Tree::copy(repository.path());
+        let fault = |change: &str| {
+            let base = Base::new(&own, None, within.path()).expect("a base");
+            base.change(change).expect_err("refused").fault()
+        };
+        assert_eq!(fault(&block("a", "static A: u8 = 1;")), Some(Fault::Forbidden));
+        assert_eq!(fault(&block("z", "y")), Some(Fault::DoesNotApply));
+        assert_eq!(fault(&block("a", "a")), Some(Fault::DoesNotApply));
+        let outside = "--- a/host/src/lib.rs\n+++ b/host/src/lib.rs\n@@ -1 +1 @@\n-a\n+b\n";
+        assert_eq!(fault(outside), Some(Fault::Forbidden));
+        assert_eq!(
+            fault(&outside.replace("host/src/lib.rs", "kernels-gpu/build.rs")),
+            Some(Fault::Forbidden)
+        );
+        assert_eq!(
+            fault(&outside.replace("host/src/lib.rs", "kernels-gpu/Cargo.toml")),
+            Some(Fault::Forbidden)
+        );
+        assert_eq!(fault("talk"), Some(Fault::DoesNotApply));
+    }
 }

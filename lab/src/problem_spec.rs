@@ -153,7 +153,7 @@ mod tests {
         }
         let error = "1,8,3,512,512,64".parse::<Shape>().expect_err("8 is no multiple of 3");
         assert!(error.to_string().contains("heads_q 8 is not a multiple of heads_kv 3"), "{error}");
-        assert!("1,8,8,512,512,80".parse::<Shape>().is_err());
+        assert!("1,8,8,512,512,84".parse::<Shape>().is_err());
     }
 
     #[test]

@@ -129,6 +129,24 @@ pub fn last_line(log: &Path) -> Option<String> {
     text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
 }
 
+/// What a compiler complains of: its errors with their first lines, as far as a few screens go.
+pub fn complaint(log: &Path) -> Option<String> {
+    const LINES: usize = 8;
+    const BYTES: usize = 3000;
+    let text = String::from_utf8_lossy(&std::fs::read(log).ok()?).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    let errors = (0..lines.len()).filter(|&at| lines[at].trim_start().starts_with("error"));
+    let mut said = String::new();
+    for at in errors {
+        let of_error = lines[at..].iter().take(LINES).take_while(|line| !line.trim().is_empty());
+        let paragraph = of_error.map(|line| line.trim_end()).collect::<Vec<_>>().join("\n");
+        if !said.contains(&paragraph) && said.len() + paragraph.len() < BYTES {
+            said = if said.is_empty() { paragraph } else { format!("{said}\n{paragraph}") };
+        }
+    }
+    (!said.is_empty()).then_some(said)
+}
+
 fn wait(child: &mut Child, deadline: Instant) -> End {
     loop {
         match child.try_wait() {
@@ -192,6 +210,17 @@ mod tests {
         let error =
             succeed(&mut shell("echo why >&2; exit 1"), &log, Duration::from_secs(10)).expect_err("fails");
         assert!(error.to_string().contains("why"), "{error}");
+    }
+
+    #[test]
+    fn a_compilers_errors_come_with_their_places() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let text = "   Compiling x\nerror[E0425]: cannot find value `k`\n --> src/a.rs:3:5\n  |\n3 | k\n\nwarning: y\nerror: aborting\n";
+        std::fs::write(&log, text).expect("written");
+        let said = complaint(&log).expect("errors");
+        assert!(said.starts_with("error[E0425]: cannot find value `k`\n --> src/a.rs:3:5\n"), "{said}");
+        assert!(said.ends_with("error: aborting") && !said.contains("warning"), "{said}");
     }
 
     #[test]

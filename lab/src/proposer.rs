@@ -1,16 +1,21 @@
 //! Proposers: any program that reads a prompt and answers with a patch to the device crate (EvoEngineer's protocol,
 //! arXiv 2510.03760). A language model's client is one, a script another.
 //!
-//! A proposer is not trusted. Its time and its output are limited, its patch is looked at before and after it is applied, and
-//! it is applied in a throw-away git worktree: the user's tree is never touched.
+//! A proposer is not trusted. It runs in a box where it sees a copy of the source and can write its answer alone; its time and its
+//! output are limited; its patch is looked at before and after it is applied, and it is applied in a throw-away git worktree: the
+//! user's tree is never touched.
 
+pub mod boxed;
+mod edit;
+pub mod hygiene;
 mod patch;
 mod program;
 mod prompt;
 mod proposal;
 pub mod scripted;
-mod worktree;
+pub(crate) mod worktree;
 
+pub use edit::{EditError, recount, to_diff};
 pub use patch::{Patch, PatchError};
 pub use program::{ProgramError, Reply, ask};
 pub use prompt::{Configuration, Earlier, Task, UnknownConfiguration, render};

@@ -9,7 +9,7 @@ use crate::evolution;
 use crate::kernels::Machine;
 use crate::leaderboard::{Leaderboard, LeaderboardError, Measure, Place, Record};
 use crate::session::{self, HEADER_FILE, Header, Line, RECORDS_FILE, write_whole};
-use portable::portable;
+pub(crate) use portable::portable;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub const BOARD: &str = "lab/leaderboard.json";
 /// The leaderboard to read, and over time as charts.
 pub const PAGES: [&str; 2] = ["docs/leaderboard.md", "docs/leaderboard.html"];
 /// What is kept of a session where it has it; its header and records always are.
-const ALSO_KEPT: [&str; 2] = ["recording.json", "top.json"];
+const ALSO_KEPT: [&str; 1] = ["top.json"];
 
 /// A kept session.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub fn keep(root: &Path, folder: &Path, warn: &mut dyn FnMut(String)) -> Result<
     let (header, lines) = session::read(folder, warn)?;
     let name = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let kept = root.join(FOLDER).join(name.file_name().unwrap_or_default());
-    let is_same = |known: &Header| known.started == header.started && known.hidden_seed == header.hidden_seed;
+    let is_same = |known: &Header| known.started == header.started && known.seed == header.seed;
     if kept.exists() && !session::read_header(&kept).is_ok_and(|known| is_same(&known)) {
         let reason = format!("another session than {}: give that another name", folder.display());
         return Err(Error::BadFile { path: kept, reason });
@@ -347,7 +347,7 @@ pub(crate) mod tests {
         keep(home.path(), &folder, &mut quiet).expect("kept");
         let path = folder.join(HEADER_FILE);
         let text = std::fs::read_to_string(&path).expect("a header");
-        std::fs::write(&path, text.replace("\"hidden_seed\": 2", "\"hidden_seed\": 3")).expect("written");
+        std::fs::write(&path, text.replace("\"seed\": 1", "\"seed\": 3")).expect("written");
         let error = keep(home.path(), &folder, &mut quiet).expect_err("another session").to_string();
         assert!(error.contains("another session than"), "{error}");
     }

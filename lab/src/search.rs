@@ -6,8 +6,6 @@
 
 pub mod budget;
 pub mod keep;
-pub mod population;
-pub mod replay;
 pub mod space;
 pub mod strategy;
 

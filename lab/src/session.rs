@@ -3,12 +3,14 @@
 //! `session.json` is written once. `records.jsonl` only grows, a line each result, on the disk before the next candidate
 //! begins: a session that was killed loses at most the candidate in flight.
 
+pub mod chain;
 mod journal;
 
 pub use journal::{Journal, Line};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::results::portable;
 use crate::whole_file;
 use ferroflash::module::{Library, MANIFEST_FILE, sha256_hex};
 use serde::de::DeserializeOwned;
@@ -34,8 +36,6 @@ pub struct Header {
     pub config: Config,
     /// The seed of the search.
     pub seed: u64,
-    /// The seed of the hidden problems and of every input, drawn when the session began.
-    pub hidden_seed: u64,
     /// What ran the kernels, `NVIDIA L4` or `simulator (L4, sm_89)`.
     pub device: String,
     /// The commit, where git tells.
@@ -82,6 +82,8 @@ pub struct Session {
     header: Header,
     journal: Journal,
     lines: Vec<Line>,
+    /// The hash of all that is recorded.
+    last: String,
     /// Seconds that the session had taken before it was resumed.
     before: Duration,
     since: std::time::Instant,
@@ -99,14 +101,8 @@ impl Session {
         let text = serde_json::to_string_pretty(&header).unwrap_or_default();
         write_whole(&folder.join(HEADER_FILE), &text)?;
         let (journal, lines) = Journal::open(&folder.join(RECORDS_FILE))?;
-        Ok(Session {
-            folder,
-            header,
-            journal,
-            lines,
-            before: Duration::ZERO,
-            since: std::time::Instant::now(),
-        })
+        let (last, since) = (chain::root(&header), std::time::Instant::now());
+        Ok(Session { folder, header, journal, lines, last, before: Duration::ZERO, since })
     }
 
     /// Opens a session again, with what it recorded. Lines that cannot be read are skipped and named in `warn`.
@@ -123,7 +119,8 @@ impl Session {
         journal.warnings().iter().for_each(|warning| warn(warning.clone()));
         let before = lines.last().map_or(Duration::ZERO, |line| Duration::from_secs_f64(line.at_s.max(0.0)));
         let since = std::time::Instant::now();
-        Ok(Session { folder: folder.to_owned(), header, journal, lines, before, since })
+        let last = lines.last().map_or_else(|| chain::root(&header), |line| line.chain.clone());
+        Ok(Session { folder: folder.to_owned(), header, journal, lines, last, before, since })
     }
 
     /// The folder.
@@ -150,10 +147,21 @@ impl Session {
             path: self.folder.join(RECORDS_FILE),
             reason: error.to_string(),
         })?;
-        let line = Line { kind: kind.to_owned(), at_s: self.elapsed().as_secs_f64(), body };
+        let at_s = self.elapsed().as_secs_f64();
+        let mut line = Line { kind: kind.to_owned(), at_s, body, chain: String::new() };
+        line.chain = chain::link(&self.last, &line);
         self.journal.append(&line)?;
+        self.last.clone_from(&line.chain);
         self.lines.push(line);
         Ok(())
+    }
+
+    /// Promises the secret of a run, which is told when the run ends.
+    ///
+    /// # Errors
+    /// Those of [`Session::append`].
+    pub fn promise(&mut self, secret: u64) -> Result<()> {
+        self.append(chain::PROMISED, &chain::promise(secret))
     }
 
     /// The records of one kind, in their order. Those of another version of the lab that do not fit are left out.
@@ -245,7 +253,6 @@ pub(crate) mod tests {
             arguments: Vec::new(),
             config: Config::default(),
             seed: 1,
-            hidden_seed: 2,
             device: "none".to_owned(),
             commit: None,
             version: "0".to_owned(),

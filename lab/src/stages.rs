@@ -17,6 +17,7 @@ use crate::job::{self, Done, Job, Report, Task, Timed};
 use crate::kernels::{KernelRef, Machine};
 use crate::problem_spec::ProblemSpec;
 use crate::tree::Tree;
+use ferroflash::module::sha256_hex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,8 +43,8 @@ pub struct Context {
     pub program: PathBuf,
     /// Where compiled kernels and logs go.
     pub folder: PathBuf,
-    /// The session's seed of hidden problems and of inputs.
-    pub hidden_seed: u64,
+    /// What the hidden problems and inputs of every candidate are drawn from; on no disk before the session ends.
+    pub secret: u64,
     /// The kernel that candidates are timed against, from the project's own tree.
     pub incumbent: Option<Candidate>,
     /// SHA-256 of PTX that is known already, with the candidate it is of: the same again is a duplicate.
@@ -202,6 +203,12 @@ impl Context {
         Ok(folder.join(format!("{candidate}-{stage}.log")))
     }
 
+    /// The seed of a candidate's hidden problems and inputs.
+    pub fn seed_of(&self, candidate: &str) -> u64 {
+        let hash = sha256_hex(format!("{} {candidate}", self.secret).as_bytes());
+        u64::from_str_radix(&hash[..16], 16).unwrap_or(self.secret)
+    }
+
     /// The file of real inputs.
     pub fn real(&self) -> PathBuf {
         self.tree.root().join(&self.config.problems.real)
@@ -221,7 +228,7 @@ impl Context {
         limit: Duration,
     ) -> Result<Done> {
         let machine = self.machine.clone();
-        let job = Job { kernel: kernel.clone(), task, problems, machine, seed: self.hidden_seed };
+        let job = Job { kernel: kernel.clone(), task, problems, machine, seed: self.seed_of(candidate) };
         let log = self.log(candidate, stage)?;
         let mut done = job::in_child(&self.program, &job, &log, limit)?;
         if matches!(done.report, Report::Failed(_)) && !self.machine.simulated {

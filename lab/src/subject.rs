@@ -1,30 +1,38 @@
 //! The thing that is examined: something that claims to compute attention, with its tensors and the streams it works on.
 
+use crate::exam::Question;
+use crate::inputs::Inputs;
+use ferroflash::Error;
 use ferroflash::attention::Output;
-use ferroflash::{Error, Problem};
 
 /// A candidate on its device.
 ///
 /// The examiner writes inputs, makes the outputs NaN, launches, and reads the outputs as they are when the event behind the
 /// launch is reached. What a candidate does outside of that is a fault with a name.
 pub trait Subject {
-    /// Allocates the tensors of a problem, at least two sets of them, which keep their addresses until the next call.
+    /// Allocates the tensors of a question's problem, at least two sets of them, which keep their addresses until the next call.
     ///
     /// # Errors
     /// What allocating reports.
-    fn pose(&mut self, problem: &Problem) -> Result<(), Error>;
+    fn pose(&mut self, question: &Question) -> Result<(), Error>;
 
-    /// Copies Q, K and V to one set's.
+    /// Loads the candidate anew, on a device that has seen no launch of it; what was posed is gone.
+    ///
+    /// # Errors
+    /// What opening reports.
+    fn restart(&mut self) -> Result<(), Error>;
+
+    /// Copies Q, K, V and lengths to one set's.
     ///
     /// # Errors
     /// What the device reports.
-    fn write_inputs(&mut self, set: usize, qkv: &[Vec<u16>; 3]) -> Result<(), Error>;
+    fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> Result<(), Error>;
 
-    /// Makes a set's O and LSE, and the bands around them, NaN.
+    /// Makes a set's O and LSE, and the bands around them, NaN, and fills its workspace but for the counters with a byte.
     ///
     /// # Errors
     /// What the device reports.
-    fn poison_outputs(&mut self, set: usize) -> Result<(), Error>;
+    fn poison(&mut self, set: usize, workspace: u8) -> Result<(), Error>;
 
     /// Launches on one set and records the event behind the launch; then waits for the event and for nothing else.
     ///
@@ -53,7 +61,7 @@ pub trait Subject {
     /// O and LSE of a set as they are now.
     ///
     /// # Errors
-    /// [`Error::GuardBand`] where something beside them was written; what the device reports.
+    /// [`Error::GuardBand`] where something beside them was written, [`Error::CounterNotZero`]; what the device reports.
     fn output(&mut self, set: usize) -> Result<Output, Error>;
 }
 

@@ -73,14 +73,10 @@ fn a_search_that_is_killed_anywhere_ends_with_the_leaderboard_of_one_that_was_no
         scores(&whole).iter().filter_map(|o| o["scored"]["score"].as_f64()).fold(f64::INFINITY, f64::min);
     assert!(best < 0.9 * first, "{best} wavefronts per FLOP, the bad start has {first}");
 
-    // What it found can be shown, and strategies compared on it.
+    // What it found can be shown.
     let path = folder.to_str().expect("a path");
     let log = lab(other.path(), &["log", path]);
     assert!(log.succeeded().stdout.contains("block_m 64 → 128"), "{}", log.stdout);
-    let recording = folder.join("recording.json");
-    let replay =
-        ["evolve", "--strategy", "all", "--replay", recording.to_str().expect("a path"), "--seeds", "2"];
-    assert!(lab(other.path(), &replay).succeeded().stdout.contains("| crossover |"));
 }
 
 #[test]
@@ -211,7 +207,11 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     let start = serde_json::to_string(&[support::mediocre()]).expect("JSON");
     std::fs::write(&rows, start).expect("written");
     let arguments = [&arguments[..], &["--from", rows.to_str().expect("a path"), "--budget", "6"]].concat();
-    let arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "1"]].concat();
+    let mut arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "1"]].concat();
+    // Not every system lets its users make namespaces.
+    if ::lab::proposer::boxed::available().is_err() {
+        arguments.push("--trust");
+    }
     let ended = lab(home.path(), &arguments);
     ended.succeeded();
     let steps = steps(&session(home.path()));
@@ -219,11 +219,7 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     assert!(decision(1).contains("printed nothing"), "{}", decision(1));
     assert!(decision(2).contains("gave no answer within"), "{}", decision(2));
     assert!(decision(3).contains("no line `Hypothesis"), "{}", decision(3));
-    assert!(
-        decision(4).contains("does-not-apply") && decision(4).contains("host/src/lib.rs"),
-        "{}",
-        decision(4)
-    );
+    assert!(decision(4).contains("forbidden") && decision(4).contains("host/src/lib.rs"), "{}", decision(4));
     assert!(decision(5).starts_with("dropped"), "a patch that works and gains nothing: {}", decision(5));
     assert_eq!(steps.len(), 6);
     assert_eq!(
@@ -255,9 +251,8 @@ fn bad_input_is_a_clear_error_or_a_clean_skip() {
     refused(&["test", "--config", bad], 2, &["bad.toml:5:", "1 second"]);
     refused(&["test", "--config", "missing.toml"], 1, &["missing.toml"]);
     refused(&["evaluate", "no-such-row"], 2, &["no-such-row", "neither an entry"]);
-    refused(&["evolve", "--strategy", "annealing"], 2, &["annealing", "random, local"]);
+    refused(&["evolve", "--strategy", "annealing"], 2, &["annealing"]);
     refused(&["evolve", "--resume", "nowhere"], 1, &["nowhere", "cannot be resumed"]);
-    refused(&["evolve", "--replay", "nowhere.json"], 1, &["nowhere.json"]);
     refused(&["invert", "--only", "gremlins"], 2, &["gremlins", "no-swizzle"]);
     refused(&["benchmark", "--device", "sim", "--peer", "torch"], 1, &["a GPU is not here"]);
 
@@ -271,7 +266,7 @@ fn bad_input_is_a_clear_error_or_a_clean_skip() {
     }] });
     std::fs::write(&board, text.to_string()).expect("written");
     let board = board.to_str().expect("a path");
-    refused(&["gate", "--device", "sim", "--file", board], 1, &["no entry of simulator", "NVIDIA L4"]);
+    refused(&["gate", "--device", "sim", "--file", board], 5, &["no entry of simulator", "NVIDIA L4"]);
 
     // A session whose last line was cut: the others are shown, and the cut one is named.
     let source = session(home.path());

@@ -184,7 +184,6 @@ fn header(device: &str, started: &str) -> Header {
         arguments: vec!["--peer".to_owned(), "torch".to_owned()],
         config: Default::default(),
         seed: 1,
-        hidden_seed: 2,
         device: device.to_owned(),
         commit: Some("eb72e54".to_owned()),
         version: "0".to_owned(),

@@ -16,6 +16,8 @@ support::trials!(
     a_dropped_output_leaves_nothing,
     an_output_that_appears_meanwhile_is_kept,
     stored_results_of_another_shape_are_refused,
+    a_link_stays_one_and_what_it_leads_to_is_written,
+    a_device_is_refused_and_a_pipe_is_read,
 );
 
 fn bytes(bits: &[u16]) -> Vec<u8> {
@@ -105,6 +107,39 @@ fn an_output_that_appears_meanwhile_is_kept() {
     assert!(matches!(file.commit(), Err(Error::OutputExists { .. })));
     assert_eq!(fs::read(&path).expect("still there"), b"precious");
     assert_eq!(names(folder.path()), ["o.npy"]);
+}
+
+fn a_link_stays_one_and_what_it_leads_to_is_written() {
+    let folder = folder();
+    let [link, real] = ["link.npy", "real.npy"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("real.npy", &link).expect("a link");
+    // First where nothing is yet, then over what is there.
+    for text in ["one", "two"] {
+        let mut file = OutputFile::create(&link, true).expect("created");
+        file.write(text.as_bytes()).expect("written");
+        file.commit().expect("in place");
+        assert_eq!(fs::read_to_string(&real).expect("there"), text);
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+    }
+    assert!(matches!(OutputFile::create(&link, false), Err(Error::OutputExists { .. })));
+}
+
+fn a_device_is_refused_and_a_pipe_is_read() {
+    let read = |path: &Path| tensor_file::read(&Source::Safetensors(path.to_owned()), &Options::default());
+    let error = read(Path::new("/dev/zero")).expect_err("it has no end").to_string();
+    assert!(error.contains("/dev/zero") && error.contains("a device holds no tensors"), "{error}");
+    let folder = folder();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts");
+    assert!(made.success());
+    let shape: &[usize] = &[1, 1, 2, 32];
+    let bytes = safetensors(&["q", "k", "v"].map(|name| (name, "F16", shape, vec![0; 128])), &[]);
+    let feeding = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || fs::write(pipe, bytes))
+    };
+    assert_eq!(read(&pipe).expect("three tensors").q.len(), 64);
+    feeding.join().expect("a thread").expect("written");
 }
 
 fn stored_results_of_another_shape_are_refused() {

@@ -38,7 +38,7 @@ impl Bench {
     /// # Errors
     /// [`Error::OutOfMemory`], and what loading and launching report.
     pub fn wall_us(&self, plan: &Plan) -> Result<f64, Error> {
-        let tensors = TensorSets::new(&self.device, plan.problem(), true, 0)?;
+        let tensors = TensorSets::new(&self.device, plan.problem(), true, 0, None)?;
         let run = |count: u32| -> Result<f64, Error> {
             let start = Instant::now();
             for i in 0..count {
@@ -107,7 +107,7 @@ impl Bench {
                 let candidate = &candidates[at];
                 replay_between(&timeline, &candidate.graph, &candidate.marks)?;
                 timeline.finish()?;
-                let check = tensors.judge(candidate.subject.plan.problem())?;
+                let check = tensors.judge(candidate.subject.plan)?;
                 let result = &mut results[at];
                 if check.passed() {
                     let replay_us = candidate.marks.1.since_us(&candidate.marks.0)?;

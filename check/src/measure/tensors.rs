@@ -1,42 +1,45 @@
 //! The tensors that are measured on, in one or several sets, and the check that a kernel computes something with them.
 
-use crate::random_input::{self, InputKind};
-use crate::reference::{attention_row, row_coordinates, row_start};
-use ferroflash::attention::{Attention, DeviceTensors};
+use crate::random_input::{self, InputKind, Random};
+use crate::reference::{keys, row_coordinates, row_start, visible_keys};
+use crate::verification::Oracle;
+use ferroflash::attention::{Attention, DeviceTensors, Output};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::{Buffer, StreamHandle};
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
 use ferroflash::problem::{Problem, Sizes, TensorRole};
 use ferroflash::rounding::widen;
-use kernels_gpu::row::Dtype;
+use kernels_gpu::row::{Accumulation, Dtype};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 /// Elements after which the inputs repeat: a prime under 2²⁰, so that no row or head repeats another at the same place.
 const PATTERN_LEN: usize = 1_048_573;
 /// The most sets, so that a graph that uses each stays small.
 const SETS_MAX: u64 = 2048;
-/// Rows of O that are computed again.
-const ROWS_CHECKED: usize = 6;
-/// The largest error of an element of O that passes. Loose, as `ferroflash verify` is what judges precision: this tells a kernel
-/// that computes attention from one that computes something else.
-pub const ERROR_MAX: f64 = 0.05;
+/// Rows of O that are judged of a kernel that is trusted.
+const ROWS_TRUSTED: usize = 6;
+/// The fewest and the most random rows that are judged of one that is not: one of each head at least where there are no more heads.
+const ROWS_SECRET: [usize; 2] = [16, 256];
+/// The largest share of the allowed error that passes.
+pub const ERROR_MAX: f64 = 1.0;
 
 /// Whether a launch wrote all of O, and LSE where it is timed with it, and a sample of it right.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Check {
     /// Elements of O and LSE that are NaN after a launch on an O and LSE of NaN.
     pub nan: usize,
-    /// The largest error of O and LSE in the rows that were computed again in float64.
+    /// The largest error of O and LSE in the rows that were judged, as a share of what the judge of all kernels allows.
     pub max_error: f64,
 }
 
 impl Check {
-    /// Whether nothing is NaN and the error is under [`ERROR_MAX`].
+    /// Whether nothing is NaN and no error is over what is allowed.
     pub fn passed(&self) -> bool {
-        self.nan == 0 && self.max_error < ERROR_MAX
+        self.nan == 0 && self.max_error <= ERROR_MAX
     }
 }
 
@@ -63,13 +66,14 @@ impl TensorSets {
         problem: &Problem,
         lse: bool,
         bytes: u64,
+        secret: Option<u64>,
     ) -> Result<TensorSets, Error> {
         // Each set begins on a multiple of 256 bytes, as an allocation does.
         let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
         let lse_step = if lse { problem.lse_len().next_multiple_of(64) } else { 0 };
         let set_bytes = 2 * steps.iter().sum::<usize>() as u64 + 4 * lse_step as u64;
         let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
-        let inputs = Inputs::new(problem)?;
+        let inputs = Inputs::new(problem, secret)?;
         let seqlens_k = inputs.seqlens_k.as_ref();
         let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(device, lengths)).transpose()?;
         let buffer = |role: TensorRole| {
@@ -107,7 +111,7 @@ impl TensorSets {
         self.poison_outputs()?;
         // SAFETY: the tensors are as long as the problem says and live until the read, which waits for the launch.
         unsafe { attention.launch(plan, &self.set(0), StreamHandle::DEFAULT)? };
-        self.judge(plan.problem())
+        self.judge(plan)
     }
 
     /// Fills O and LSE of every set with NaN, in the order of the default stream.
@@ -126,21 +130,24 @@ impl TensorSets {
     }
 
     /// Looks at what the launches before wrote to the first set.
-    pub(super) fn judge(&self, problem: &Problem) -> Result<Check, Error> {
+    pub(super) fn judge(&self, plan: &Plan) -> Result<Check, Error> {
+        let (problem, accumulation) = (plan.problem(), plan.kernel().row.acc);
         let output = &self.buffers[TensorRole::O as usize];
         let mut o = vec![0u16; problem.o_len()];
         output.read(0, &mut o)?;
         let gaps = problem.o_len() - problem.elements(TensorRole::O);
         let nan = nans(problem.dtype(), &o);
-        let mut check =
-            Check { nan: nan.saturating_sub(gaps), max_error: self.inputs.max_error_o(problem, &o) };
-        if let Some(buffer) = &self.lse {
-            let mut lse = vec![0f32; problem.lse_len()];
-            buffer.read(0, &mut lse)?;
-            check.nan += lse.iter().filter(|lse| lse.is_nan()).count();
-            check.max_error = check.max_error.max(self.inputs.max_error_lse(problem, &lse));
-        }
-        Ok(check)
+        let mut nan = nan.saturating_sub(gaps);
+        let lse = match &self.lse {
+            Some(buffer) => {
+                let mut lse = vec![0f32; problem.lse_len()];
+                buffer.read(0, &mut lse)?;
+                nan += lse.iter().filter(|lse| lse.is_nan()).count();
+                Some(lse)
+            }
+            None => None,
+        };
+        Ok(Check { nan, max_error: self.inputs.max_share(problem, accumulation, &o, lse.as_deref())? })
     }
 }
 
@@ -152,30 +159,35 @@ pub fn lengths(problem: &Problem) -> Option<Vec<u32>> {
     problem.has_lengths().then(|| random_input::lengths(problem, LENGTHS_SEED))
 }
 
-/// Standard normal inputs, the same on every machine, made of one pattern that starts elsewhere for each tensor.
+/// Standard normal inputs, made of one pattern that starts elsewhere for each tensor; the same on every machine without a secret.
 struct Inputs {
     dtype: Dtype,
-    pattern: &'static [u16],
+    pattern: Arc<Vec<u16>>,
     seqlens_k: Option<Vec<u32>>,
+    secret: Option<u64>,
     /// Where in the pattern Q begins.
     start: Cell<usize>,
-    /// Rows of O and their LSE that were computed again from these inputs, by `[batch, head, row]`: the same for every plan.
-    rows: RefCell<BTreeMap<[usize; 3], OutputRow>>,
+    /// Judges of rows of O and LSE on these inputs, by `[batch, head, row]`: the same for every plan.
+    rows: RefCell<BTreeMap<[usize; 3], Oracle>>,
 }
 
-/// A row of O, and its LSE.
-type OutputRow = (Vec<f64>, f64);
+/// The seed of the usual pattern.
+const PATTERN_SEED: u64 = 1;
 
-/// One head of 2²⁰ elements of a dtype, made once.
-fn pattern(dtype: Dtype) -> Result<&'static [u16], Error> {
-    static PATTERNS: [OnceLock<Vec<u16>>; 2] = [const { OnceLock::new() }; 2];
+/// One head of 2²⁰ elements of a dtype; the usual one is made once.
+fn pattern(dtype: Dtype, secret: Option<u64>) -> Result<Arc<Vec<u16>>, Error> {
+    static PATTERNS: [OnceLock<Arc<Vec<u16>>>; 2] = [const { OnceLock::new() }; 2];
     let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1 << 14, seqlen_k: 1, head_dim: 64 };
     let problem = Problem::new(sizes, dtype)?;
-    Ok(PATTERNS[dtype as usize].get_or_init(|| {
-        let [mut pattern, _, _] = random_input::qkv(&problem, InputKind::Random, 1);
+    let make = |seed| {
+        let [mut pattern, _, _] = random_input::qkv(&problem, InputKind::Random, seed);
         pattern.truncate(PATTERN_LEN);
-        pattern
-    }))
+        Arc::new(pattern)
+    };
+    Ok(match secret {
+        Some(secret) => make(secret),
+        None => PATTERNS[dtype as usize].get_or_init(|| make(PATTERN_SEED)).clone(),
+    })
 }
 
 /// Elements that are NaN, from their bits: a whole O is looked through after every check.
@@ -188,10 +200,10 @@ fn nans(dtype: Dtype, bits: &[u16]) -> usize {
 }
 
 impl Inputs {
-    fn new(problem: &Problem) -> Result<Inputs, Error> {
+    fn new(problem: &Problem, secret: Option<u64>) -> Result<Inputs, Error> {
         let (dtype, seqlens_k) = (problem.dtype(), lengths(problem));
         let (start, rows) = (Cell::new(0), RefCell::default());
-        Ok(Inputs { dtype, pattern: pattern(dtype)?, seqlens_k, start, rows })
+        Ok(Inputs { dtype, pattern: pattern(dtype, secret)?, seqlens_k, secret, start, rows })
     }
 
     /// Has Q begin elsewhere in the pattern.
@@ -205,10 +217,6 @@ impl Inputs {
         (index + self.start.get() + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
     }
 
-    fn value(&self, role: TensorRole, index: usize) -> f64 {
-        widen(self.dtype, self.pattern[self.at(role, index)])
-    }
-
     fn write(&self, role: TensorRole, buffer: &Buffer<CudaDevice>, elements: usize) -> Result<(), Error> {
         let mut index = 0;
         while index < elements {
@@ -220,51 +228,85 @@ impl Inputs {
         Ok(())
     }
 
-    /// The largest error of O in the sampled rows.
-    fn max_error_o(&self, problem: &Problem, o: &[u16]) -> f64 {
-        let errors = sampled_rows(problem).flat_map(|(_, at)| {
+    /// The largest error in the sampled rows, as a share of what is allowed: for O the most that is allowed in any of them, as the judge
+    /// of a whole problem has it.
+    fn max_share(
+        &self,
+        problem: &Problem,
+        accumulation: Accumulation,
+        o: &[u16],
+        lse: Option<&[f32]>,
+    ) -> Result<f64, Error> {
+        let head_dim = problem.sizes().head_dim as usize;
+        let (mut error, mut allowed, mut share) = (0.0_f64, 0.0_f64, 0.0_f64);
+        for row in self.sampled_rows(problem) {
+            let at = row_coordinates(problem, row);
             let start = row_start(problem, TensorRole::O, at);
-            let (expected, _) = self.row(problem, at);
-            let error = |(d, expected): (usize, f64)| (widen(self.dtype, o[start + d]) - expected).abs();
-            expected.into_iter().enumerate().map(error).collect::<Vec<f64>>()
-        });
-        largest(errors)
+            let (o, lse) = (&o[start..start + head_dim], lse.map(|lse| lse[row]));
+            if self.visible(problem, at) == 0 {
+                let is_right = o.iter().all(|&o| widen(self.dtype, o) == 0.0)
+                    && lse.is_none_or(|lse| lse == f32::NEG_INFINITY);
+                share = share.max(if is_right { 0.0 } else { f64::INFINITY });
+                continue;
+            }
+            let mut rows = self.rows.borrow_mut();
+            let oracle = match rows.entry(at) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.judge_of(problem, at)?),
+            };
+            let verdict = oracle.judge(accumulation, &Output::new(o.to_vec(), lse.map(|lse| vec![lse])))?;
+            error = error.max(verdict.max_error);
+            allowed = allowed.max(verdict.allowed);
+            let wrong = verdict.not_finite_mismatches > 0
+                || verdict.lse.is_some_and(|lse| lse.not_finite_mismatches > 0);
+            share =
+                share.max(if wrong { f64::INFINITY } else { verdict.lse.map_or(0.0, |lse| lse.worst_ratio) });
+        }
+        Ok(if error > 0.0 { share.max(error / allowed) } else { share })
     }
 
-    /// The largest error of LSE in the sampled rows.
-    fn max_error_lse(&self, problem: &Problem, lse: &[f32]) -> f64 {
-        let errors = sampled_rows(problem).map(|(row, at)| {
-            let (_, expected) = self.row(problem, at);
-            let got = f64::from(lse[row]);
-            // Both −∞ where a row sees no key.
-            if got == expected { 0.0 } else { (got - expected).abs() }
-        });
-        largest(errors)
+    fn visible(&self, problem: &Problem, [batch, _, row]: [usize; 3]) -> usize {
+        visible_keys(problem, keys(problem, self.seqlens_k.as_deref(), batch), row)
     }
 
-    /// Row `[batch, head, row]` of O and its LSE in float64.
-    fn row(&self, problem: &Problem, at: [usize; 3]) -> OutputRow {
-        let mut rows = self.rows.borrow_mut();
-        let (seqlens_k, scale) = (self.seqlens_k.as_deref(), f64::from(problem.scale()));
-        let compute = || {
-            attention_row(problem, |role, index| self.value(role, index), seqlens_k, at, scale, &|_, _| true)
+    /// The judge of row `[batch, head, row]`: of a problem of this one query and the keys that it sees.
+    fn judge_of(&self, problem: &Problem, at: [usize; 3]) -> Result<Oracle, Error> {
+        let [batch, head, _] = at;
+        let (visible, head_dim) = (self.visible(problem, at), problem.sizes().head_dim);
+        let one =
+            Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1, seqlen_k: visible as u32, head_dim };
+        let one = Problem::new(one, self.dtype)?.with_scale(problem.scale())?;
+        let elements = |role: TensorRole, at: [usize; 3]| {
+            let start = row_start(problem, role, at);
+            (start..start + head_dim as usize).map(move |index| self.pattern[self.at(role, index)])
         };
-        rows.entry(at).or_insert_with(compute).clone()
+        let keys = |role| {
+            let head_kv = head / problem.group() as usize;
+            (0..visible).flat_map(|key| elements(role, [batch, head_kv, key])).collect::<Vec<u16>>()
+        };
+        let qkv = [elements(TensorRole::Q, at).collect(), keys(TensorRole::K), keys(TensorRole::V)];
+        let mut oracle = Oracle::new(&one, qkv, None, &[Accumulation::F32, Accumulation::F16], &|_, _| ());
+        // Many rows are judged, and their keys are not needed again.
+        oracle.qkv = Default::default();
+        Ok(oracle)
     }
-}
 
-/// A few rows, the first and the last among them: where LSE of each lies, and `[batch, head, row]`.
-fn sampled_rows(problem: &Problem) -> impl Iterator<Item = (usize, [usize; 3])> {
-    let last = problem.lse_len() - 1;
-    (0..ROWS_CHECKED).map(move |sample| {
-        let row = (last as f64 * sample as f64 / (ROWS_CHECKED - 1) as f64) as usize;
-        (row, row_coordinates(problem, row))
-    })
-}
-
-/// The largest of the errors; a NaN must not pass as none.
-fn largest(errors: impl Iterator<Item = f64>) -> f64 {
-    errors.fold(0.0, |largest, error| if error.is_nan() { f64::INFINITY } else { largest.max(error) })
+    /// Indices of the rows that are judged: a few, the first and the last among them; with a secret random ones of every head.
+    fn sampled_rows(&self, problem: &Problem) -> Vec<usize> {
+        let (total, sizes) = (problem.lse_len(), problem.sizes());
+        let Some(secret) = self.secret else {
+            let share = |sample: usize| (total - 1) as f64 * sample as f64 / (ROWS_TRUSTED - 1) as f64;
+            return (0..ROWS_TRUSTED).map(|sample| share(sample) as usize).collect();
+        };
+        let mut random = Random::new(secret ^ self.start.get() as u64);
+        let heads = sizes.batch as usize * sizes.heads_q as usize;
+        let [least, most] = ROWS_SECRET;
+        let count = heads.clamp(least, most);
+        let of_head = |sample: usize| if heads <= most { sample % heads } else { sample * heads / count };
+        (0..count)
+            .map(|sample| of_head(sample) * sizes.seqlen_q as usize + random.below(sizes.seqlen_q) as usize)
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -279,45 +321,73 @@ mod tests {
         Problem::new(sizes, dtype).expect("valid").with_layout(Layout::Bshd).with_causal(true)
     }
 
+    /// A right output of a problem, with or without a secret.
+    fn right(problem: &Problem, secret: Option<u64>) -> (Inputs, Vec<u16>, Vec<f32>) {
+        let inputs = Inputs::new(problem, secret).expect("valid");
+        let [q, k, v, _] = TensorRole::ALL.map(|role| {
+            (0..problem.len(role)).map(|i| inputs.pattern[inputs.at(role, i)]).collect::<Vec<u16>>()
+        });
+        let right = reference(problem, &q, &k, &v, &|_, _| {});
+        let o = right.o.iter().map(|&o| narrow(problem.dtype(), o)).collect();
+        (inputs, o, right.lse.iter().map(|&lse| lse as f32).collect())
+    }
+
     #[test]
     fn a_right_output_passes_and_a_wrong_or_nan_one_does_not() {
-        for dtype in [Dtype::F16, Dtype::Bf16] {
+        for (dtype, secret) in
+            [(Dtype::F16, None), (Dtype::Bf16, None), (Dtype::F16, Some(7)), (Dtype::Bf16, Some(8))]
+        {
             let problem = problem(dtype);
-            let inputs = Inputs::new(&problem).expect("valid");
-            let [q, k, v, _] = TensorRole::ALL.map(|role| {
-                (0..problem.len(role)).map(|i| inputs.pattern[inputs.at(role, i)]).collect::<Vec<u16>>()
-            });
-            let right = reference(&problem, &q, &k, &v, &|_, _| {});
-            let mut o: Vec<u16> = right.o.into_iter().map(|o| narrow(dtype, o)).collect();
-            let error = inputs.max_error_o(&problem, &o);
-            assert!(error < 0.01, "{error}");
-            let last = o.len() - 1;
-            o[last] = narrow(dtype, widen(dtype, o[last]) + 0.1);
-            assert!(inputs.max_error_o(&problem, &o) > ERROR_MAX);
-            o[last] = 0xffff;
-            assert_eq!(inputs.max_error_o(&problem, &o), f64::INFINITY);
-
+            let (inputs, mut o, mut lse) = right(&problem, secret);
+            let share = |o: &[u16], lse: &[f32]| {
+                inputs.max_share(&problem, Accumulation::F32, o, Some(lse)).expect("as long as it should be")
+            };
+            assert!(share(&o, &lse) < 0.9, "{}", share(&o, &lse));
             // Five queries and three keys: the first rows of each head see none, their LSE is −∞.
-            let mut lse: Vec<f32> = right.lse.into_iter().map(|lse| lse as f32).collect();
             assert_eq!(lse[0], f32::NEG_INFINITY);
-            let error = inputs.max_error_lse(&problem, &lse);
-            assert!(error < 1e-5, "{error}");
-            let last = lse.len() - 1;
-            lse[last] += 0.1;
-            assert!(inputs.max_error_lse(&problem, &lse) > ERROR_MAX);
-            lse[last] = f32::NAN;
-            assert_eq!(inputs.max_error_lse(&problem, &lse), f64::INFINITY);
+            let row = inputs.sampled_rows(&problem).into_iter().max().expect("rows");
+            let at = row_start(&problem, TensorRole::O, row_coordinates(&problem, row));
+            let kept = o[at];
+            for (wrong, least) in [(narrow(dtype, widen(dtype, kept) + 0.05), ERROR_MAX), (0xffff, f64::MAX)]
+            {
+                o[at] = wrong;
+                assert!(share(&o, &lse) > least, "{wrong:x}");
+            }
+            o[at] = kept;
+            for wrong in [lse[row] + 0.001, f32::NAN] {
+                let kept = std::mem::replace(&mut lse[row], wrong);
+                assert!(share(&o, &lse) > ERROR_MAX, "{wrong}");
+                lse[row] = kept;
+            }
         }
     }
 
     #[test]
+    fn a_secret_gives_other_inputs_and_rows_of_every_head() {
+        let problem = problem(Dtype::F16);
+        let [usual, one, other] =
+            [None, Some(1 << 40), Some(2)].map(|secret| Inputs::new(&problem, secret).expect("valid"));
+        assert!(usual.pattern != one.pattern && one.pattern != other.pattern);
+        assert_ne!(one.sampled_rows(&problem), other.sampled_rows(&problem));
+        let heads = |inputs: &Inputs| {
+            let rows = inputs.sampled_rows(&problem).into_iter();
+            rows.map(|row| row / 5).collect::<std::collections::BTreeSet<_>>().len()
+        };
+        assert_eq!((heads(&one), heads(&other)), (8, 8), "2 batch entries of 4 heads");
+        let before = one.sampled_rows(&problem);
+        one.restart(17);
+        assert_ne!(one.sampled_rows(&problem), before, "other inputs are judged in other rows");
+    }
+
+    #[test]
     fn inputs_are_standard_normal_and_differ_between_tensors() {
-        let inputs = Inputs::new(&problem(Dtype::F16)).expect("valid");
-        let values: Vec<f64> = (0..PATTERN_LEN).map(|i| inputs.value(TensorRole::Q, i)).collect();
+        let inputs = Inputs::new(&problem(Dtype::F16), None).expect("valid");
+        let value = |role, index| widen(Dtype::F16, inputs.pattern[inputs.at(role, index)]);
+        let values: Vec<f64> = (0..PATTERN_LEN).map(|i| value(TensorRole::Q, i)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let variance = values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64;
         assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.01, "{mean} {variance}");
-        assert_ne!(inputs.value(TensorRole::Q, 0), inputs.value(TensorRole::K, 0));
-        assert_eq!(inputs.value(TensorRole::V, 7), inputs.value(TensorRole::V, 7 + PATTERN_LEN));
+        assert_ne!(value(TensorRole::Q, 0), value(TensorRole::K, 0));
+        assert_eq!(value(TensorRole::V, 7), value(TensorRole::V, 7 + PATTERN_LEN));
     }
 }

@@ -40,7 +40,8 @@ pub struct GuardedTensors {
     seqlens_k: Option<Guarded>,
     operands: Vec<(Operand, Guarded)>,
     o: Guarded,
-    lse: Guarded,
+    /// None where it is not wanted.
+    lse: Option<Guarded>,
     /// None where the plan needs none.
     workspace: Option<(Guarded, Workspace)>,
 }
@@ -76,9 +77,14 @@ impl GuardedTensors {
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
             operands: operands.collect::<Result<_, Error>>()?,
             o: Guarded::new::<u16>(device, problem.o_len())?,
-            lse: Guarded::new::<f32>(device, problem.lse_len())?,
+            lse: Some(Guarded::new::<f32>(device, problem.lse_len())?),
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
         })
+    }
+
+    /// The same where nobody wants LSE.
+    pub fn without_lse(self) -> GuardedTensors {
+        GuardedTensors { lse: None, ..self }
     }
 
     /// Copies Q, K and V, bits of the problem's dtype in its strides, to where they were before.
@@ -131,7 +137,17 @@ impl GuardedTensors {
     /// What the driver reports.
     pub fn poison_outputs(&self) -> Result<(), Error> {
         self.o.buffer.fill(BAND_BYTE)?;
-        self.lse.buffer.fill(BAND_BYTE)
+        self.lse.as_ref().map_or(Ok(()), |lse| lse.buffer.fill(BAND_BYTE))
+    }
+
+    /// Fills the workspace behind its counters with a byte: nothing in it may outlive a launch.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn poison_workspace(&self, byte: u8) -> Result<(), Error> {
+        let Some((memory, workspace)) = &self.workspace else { return Ok(()) };
+        let counters = workspace.counter_bytes() as usize;
+        memory.buffer.write(memory.at::<u8>() + counters, &vec![byte; memory.elements - counters])
     }
 
     /// Starts the plan on these tensors, on the default stream; what reads them waits.
@@ -145,7 +161,7 @@ impl GuardedTensors {
         }
         let [q, k, v] = &self.inputs;
         let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), self.o.address())
-            .with_lse(Some(self.lse.address()))
+            .with_lse(self.lse.as_ref().map(Guarded::address))
             .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address));
         let with = |tensors: DeviceTensors, (operand, guarded): &(Operand, Guarded)| {
             tensors.with_operand(*operand, guarded.address())
@@ -182,7 +198,8 @@ impl GuardedTensors {
     /// driver reports, also of launches before.
     pub fn output(&self) -> Result<Output, Error> {
         let entry = self.plan.kernel().entry.as_str();
-        let output = Output::new(self.o.read(entry, "O", 0_u16)?, Some(self.lse.read(entry, "LSE", 0_f32)?));
+        let lse = self.lse.as_ref().map(|lse| lse.read(entry, "LSE", 0_f32)).transpose()?;
+        let output = Output::new(self.o.read(entry, "O", 0_u16)?, lse);
         if let Some((memory, workspace)) = &self.workspace {
             let bytes = memory.read(entry, "the workspace", 0_u8)?;
             if bytes[..workspace.counter_bytes() as usize].iter().any(|&byte| byte != 0) {

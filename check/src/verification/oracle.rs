@@ -63,7 +63,11 @@ impl Oracle {
         self.tolerance(Accumulation::F32).judge_values(&self.problem, &self.reference, o, lse)
     }
 
-    fn tolerance(&self, accumulation: Accumulation) -> &Tolerance {
+    /// The bounds for kernels with this accumulation.
+    ///
+    /// # Panics
+    /// If [`Oracle::new`] was not given this accumulation.
+    pub fn tolerance(&self, accumulation: Accumulation) -> &Tolerance {
         let found = self.tolerances.iter().find(|(of, _)| *of == accumulation);
         &found.expect("the oracle was asked for this accumulation").1
     }

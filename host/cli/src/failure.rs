@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     )]
     Input {
         /// What was given.
-        found: Vec<String>,
+        found: Vec<std::ffi::OsString>,
     },
     /// A row was chosen for a device that has none.
     #[error("--{option} needs kernels, and {device} has none: give --device cuda")]

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// How to compute.
@@ -66,7 +67,7 @@ impl ProblemArgs {
     }
 
     /// Reads the files named in `--input`.
-    pub(crate) fn read(&self, input: &[String]) -> Result<Inputs, Failure> {
+    pub(crate) fn read(&self, input: &[OsString]) -> Result<Inputs, Failure> {
         let mut options = Options::default();
         (options.layout, options.dtype) = (self.layout(), self.dtype());
         (options.scale, options.causal) = (self.scale, self.causal);
@@ -81,11 +82,11 @@ impl ProblemArgs {
     }
 }
 
-fn source(input: &[String]) -> Result<Source, Failure> {
-    let is_npy = |path: &str| Path::new(path).extension().is_some_and(|extension| extension == "npy");
+fn source(input: &[OsString]) -> Result<Source, Failure> {
+    let is_npy = |path: &OsString| Path::new(path).extension().is_some_and(|extension| extension == "npy");
     match input {
         [file] if !is_npy(file) => Ok(Source::Safetensors(PathBuf::from(file))),
-        [q, k, v] if [q, k, v].into_iter().all(|path| is_npy(path)) => {
+        [q, k, v] if [q, k, v].into_iter().all(is_npy) => {
             Ok(Source::Npy { q: q.into(), k: k.into(), v: v.into() })
         }
         _ => Err(Failure::Input { found: input.to_vec() }),

@@ -9,6 +9,7 @@ use ferroflash::output_file::OutputFile;
 use ferroflash::tensor_file::{self, Inputs};
 use ferroflash::{HostTensors, PlanOptions, Splits};
 use serde_json::json;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -29,9 +30,9 @@ whole or not at all.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A .safetensors file with q, k and v, or three .npy files joined by commas
+    /// A .safetensors file with q, k and v, - for one on stdin, or three .npy files joined by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "FILES")]
-    input: Vec<String>,
+    input: Vec<OsString>,
 
     /// File for O: .safetensors, or .npy for O alone
     #[arg(long, value_name = "FILE")]

@@ -16,6 +16,7 @@ use ferroflash::tensor_file::Inputs;
 use ferroflash::{Attention, Dtype, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes};
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 const EXAMPLES: &str = "Examples:
@@ -41,7 +42,7 @@ Exit code 1 where anything is not.";
 pub(crate) struct Args {
     /// A .safetensors file with q, k and v (and o and lse to compare with), or three .npy files joined by commas
     #[arg(long, value_delimiter = ',', value_name = "FILES")]
-    input: Vec<String>,
+    input: Vec<OsString>,
 
     /// Generated tensors: batch, query heads, KV heads, queries, keys, head_dim
     #[arg(long, value_parser = shape::parse, value_name = "B,HQ,HKV,SQ,SKV,D")]

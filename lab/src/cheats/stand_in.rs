@@ -1,6 +1,8 @@
 //! A stand-in for a device: memory of the host, two streams and an event, work in the order that a GPU would do it.
 
-use crate::cheats::Cheater;
+use crate::cheats::Candidate;
+use crate::exam::{POISON, Question};
+use crate::inputs::Inputs;
 use crate::subject::{SETS, Subject};
 use ferroflash::attention::Output;
 use ferroflash::{Error, Problem};
@@ -8,8 +10,8 @@ use std::collections::VecDeque;
 
 /// Elements of the bands around O.
 const BAND: usize = 64;
-/// Every 16-bit float made of ones is NaN, and not the NaN that arithmetic gives.
-const POISON: u16 = u16::MAX;
+/// Bytes of the workspace, of which the first is a counter.
+const WORKSPACE: usize = 64;
 
 /// Work on one set of tensors.
 pub(super) type Work = Box<dyn FnOnce(&mut Tensors)>;
@@ -17,29 +19,24 @@ pub(super) type Work = Box<dyn FnOnce(&mut Tensors)>;
 /// One set of tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Tensors {
-    /// Q, K and V.
-    pub qkv: [Vec<u16>; 3],
-    /// LSE.
-    pub lse: Vec<f32>,
+    /// Q, K, V and lengths.
+    pub inputs: Inputs,
+    /// LSE, where it is wanted.
+    pub lse: Option<Vec<f32>>,
+    /// What a launch may use, and what it may not leave behind.
+    pub workspace: Vec<u8>,
     /// O between two bands.
     guarded_o: Vec<u16>,
 }
 
 impl Tensors {
-    fn new(problem: &Problem) -> Tensors {
-        let qkv = [problem.q_len(), problem.k_len(), problem.v_len()].map(|length| vec![POISON; length]);
-        let mut tensors = Tensors {
-            qkv,
-            lse: vec![f32::NAN; problem.lse_len()],
+    fn new(problem: &Problem, wants_lse: bool) -> Tensors {
+        Tensors {
+            inputs: Inputs::default(),
+            lse: wants_lse.then(|| vec![f32::NAN; problem.lse_len()]),
+            workspace: vec![0; WORKSPACE],
             guarded_o: vec![POISON; problem.o_len() + 2 * BAND],
-        };
-        tensors.poison();
-        tensors
-    }
-
-    fn poison(&mut self) {
-        self.guarded_o.fill(POISON);
-        self.lse.fill(f32::NAN);
+        }
     }
 
     /// O.
@@ -57,14 +54,12 @@ impl Tensors {
 
 /// One call of a candidate.
 pub(super) struct Call<'a> {
-    /// The problem.
+    pub(super) question: &'a Question,
     pub(super) problem: &'a Problem,
-    /// The set.
+    /// The set, whose tensors keep their addresses.
     pub(super) set: usize,
-    /// What the candidate sees of it: where O lies.
-    pub(super) address: usize,
-    /// Q, K and V as they are when the call is made.
-    pub(super) qkv: &'a [Vec<u16>; 3],
+    /// The tensors as they are when the call is made.
+    pub(super) tensors: &'a Tensors,
 }
 
 /// Where a candidate puts its work.
@@ -94,16 +89,16 @@ impl Streams {
 
 /// The stand-in with a candidate on it.
 pub struct StandIn {
-    candidate: Cheater,
-    problem: Option<Problem>,
+    candidate: Candidate,
+    posed: Option<(Question, Problem)>,
     sets: Vec<Tensors>,
     streams: Streams,
 }
 
 impl StandIn {
     /// A stand-in that runs one candidate.
-    pub(crate) fn new(candidate: Cheater) -> StandIn {
-        StandIn { candidate, problem: None, sets: Vec::new(), streams: Streams::default() }
+    pub(crate) fn new(candidate: Candidate) -> StandIn {
+        StandIn { candidate, posed: None, sets: Vec::new(), streams: Streams::default() }
     }
 
     fn run(&mut self, work: VecDeque<(usize, Work)>) {
@@ -114,26 +109,36 @@ impl StandIn {
 }
 
 impl Subject for StandIn {
-    fn pose(&mut self, problem: &Problem) -> Result<(), Error> {
-        self.problem = Some(*problem);
-        self.sets = (0..SETS).map(|_| Tensors::new(problem)).collect();
+    fn pose(&mut self, question: &Question) -> Result<(), Error> {
+        let problem = question.problem()?;
+        self.sets = (0..SETS).map(|_| Tensors::new(&problem, question.lse)).collect();
+        self.posed = Some((question.clone(), problem));
         Ok(())
     }
 
-    fn write_inputs(&mut self, set: usize, qkv: &[Vec<u16>; 3]) -> Result<(), Error> {
-        self.sets[set].qkv.clone_from(qkv);
+    fn restart(&mut self) -> Result<(), Error> {
+        self.candidate.forget();
         Ok(())
     }
 
-    fn poison_outputs(&mut self, set: usize) -> Result<(), Error> {
-        self.sets[set].poison();
+    fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> Result<(), Error> {
+        self.sets[set].inputs.clone_from(inputs);
+        Ok(())
+    }
+
+    fn poison(&mut self, set: usize, workspace: u8) -> Result<(), Error> {
+        let tensors = &mut self.sets[set];
+        tensors.guarded_o.fill(POISON);
+        tensors.workspace[1..].fill(workspace);
+        if let Some(lse) = &mut tensors.lse {
+            lse.fill(f32::from_bits(u32::MAX));
+        }
         Ok(())
     }
 
     fn launch(&mut self, set: usize) -> Result<(), Error> {
-        let Some(problem) = self.problem else { return Ok(()) };
-        let qkv = self.sets[set].qkv.clone();
-        let call = Call { problem: &problem, set, address: set, qkv: &qkv };
+        let Some((question, problem)) = &self.posed else { return Ok(()) };
+        let call = Call { question, problem, set, tensors: &self.sets[set] };
         self.candidate.launch(&call, &mut self.streams);
         // The event is reached once what stands before it on the stream is done.
         let before = std::mem::take(&mut self.streams.timed);
@@ -156,14 +161,15 @@ impl Subject for StandIn {
     }
 
     fn inputs(&mut self, set: usize) -> Result<[Vec<u16>; 3], Error> {
-        Ok(self.sets[set].qkv.clone())
+        Ok(self.sets[set].inputs.qkv.clone())
     }
 
     fn output(&mut self, set: usize) -> Result<Output, Error> {
         let tensors = &mut self.sets[set];
         let end = tensors.guarded_o.len() - BAND;
+        let entry = || "stand-in".to_owned();
         let broken = |side, distance: usize| Error::GuardBand {
-            entry: "stand-in".to_owned(),
+            entry: entry(),
             tensor: "O",
             distance: 2 * distance as u64,
             side,
@@ -174,6 +180,9 @@ impl Subject for StandIn {
         if let Some(at) = tensors.guarded_o[end..].iter().position(|&bits| bits != POISON) {
             return Err(broken("after", at));
         }
-        Ok(Output::new(tensors.o_mut().to_vec(), Some(tensors.lse.clone())))
+        if tensors.workspace[0] != 0 {
+            return Err(Error::CounterNotZero { entry: entry() });
+        }
+        Ok(Output::new(tensors.o_mut().to_vec(), tensors.lse.clone()))
     }
 }

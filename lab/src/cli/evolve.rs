@@ -5,41 +5,34 @@ pub(crate) mod proposals;
 mod summary;
 
 use crate::candidate::Candidate;
-use crate::cli::evaluate::row_of;
+use crate::cli::Common;
 use crate::cli::lab::Lab;
 use crate::cli::micro;
 use crate::cli::screen::{self, Screen};
 use crate::cli::searched::Searched;
-use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, STEP, Step};
 use crate::exam::Fault;
-use crate::proposer::{Configuration, Worktree};
+use crate::proposer::{Configuration, Worktree, boxed};
+use crate::search::Evaluated;
 use crate::search::budget::{Budget, Spent};
-use crate::search::population::Management;
-use crate::search::replay::Recording;
-use crate::search::strategy::{Search, StrategyKind};
-use crate::search::{Evaluated, best};
+use crate::search::strategy::Strategy;
 use crate::stages::Cascade;
 use clap::Args;
 pub(crate) use plan::{Plan, mediocre};
 use std::path::{Path, PathBuf};
-pub(crate) use summary::RECORDING_FILE;
 
 const EXAMPLES: &str = "\
 Examples:
   # from a mediocre row, twelve candidates, on the simulator: fewer shared-memory wavefronts per FLOP
   cargo lab evolve --device sim --budget 12
 
-  # on the GPU for ten minutes, with the model that learns to rank, from the best of `cargo lab micro`
-  cargo lab evolve --budget 10m --strategy ranker --micro
+  # on the GPU for ten minutes, from the best of `cargo lab micro`
+  cargo lab evolve --budget 10m --micro
 
   # let a program propose patches: it reads a prompt on stdin and prints hypothesis, gain and patch
-  cargo lab evolve --proposer 'python3 my_client.py' --configuration full --budget 20
-
-  # which strategy would have found the best row soonest? no GPU: a recorded search space is enough
-  cargo lab evolve --strategy all --replay lab-runs/20261120T141500Z/recording.json";
+  cargo lab evolve --proposer 'python3 my_client.py' --configuration full --budget 20";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -50,25 +43,15 @@ pub(crate) struct EvolveArgs {
     /// What it may cost: candidates (12), time (90s, 10m), GPU time (30gpu-s), joined by commas [default: lab.toml's]
     #[arg(long, value_name = "BUDGET")]
     budget: Option<Budget>,
-    /// Who proposes rows: random, local, crossover or ranker; all with --replay
-    #[arg(long, value_name = "NAME", default_value = "ranker")]
-    strategy: String,
-    /// Which candidates are parents: single-best, elite, or islands that keep the best of each class of resources
-    #[arg(long, value_name = "NAME", default_value = "islands")]
-    population: Management,
-    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it [default: two that the resource
-    /// model expects most of]
+    /// Which rows are tried
+    #[arg(long, value_enum, default_value_t = Strategy::Model)]
+    strategy: Strategy,
+    /// Rows to evaluate before any strategy is asked: a file of rows, as `micro` writes it
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Begin with the best eight of every feasible row, measured briefly as `micro` does; beyond the budget
     #[arg(long, conflicts_with = "from")]
     micro: bool,
-    /// Compare strategies on a recorded search space instead of searching
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["proposer", "from", "micro", "budget"])]
-    replay: Option<PathBuf>,
-    /// Seeds of a replay
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "replay")]
-    seeds: u64,
     /// A program that proposes patches; its words are split at blanks
     #[arg(long, value_name = "CMD")]
     proposer: Option<String>,
@@ -78,6 +61,12 @@ pub(crate) struct EvolveArgs {
     /// Seconds that the proposer may take for one answer
     #[arg(long, value_name = "S", default_value_t = 600, requires = "proposer")]
     proposer_limit: u64,
+    /// A path that the proposer may read in its box, beside the system's programs, the source and the paths of its command
+    #[arg(long, value_name = "PATH", requires = "proposer")]
+    proposer_sees: Vec<PathBuf>,
+    /// Run the proposer without a box: it can read and write what you can
+    #[arg(long, requires = "proposer")]
+    trust: bool,
     /// Do not examine the numbers: only for comparing strategies quickly
     #[arg(long, hide = true)]
     counters_only: bool,
@@ -86,11 +75,16 @@ pub(crate) struct EvolveArgs {
 }
 
 pub(crate) fn run(args: &EvolveArgs) -> Result<u8> {
-    if let Some(file) = &args.replay {
-        return replay(args, file);
-    }
     let mut lab = Lab::open("evolve", &args.common)?;
     let mut plan = Plan::of_session(&mut lab, args)?;
+    if plan.proposer.is_some() && !plan.trust {
+        boxed::available().map_err(|error| Error::Missing { what: "a box", reason: error.to_string() })?;
+    }
+    if let Some(commit) = lab.session.header().commit.as_ref().filter(|commit| commit.ends_with('+')) {
+        screen::say(&format!(
+            "the tree has changes since {commit}: rows are compiled with them, patches without"
+        ));
+    }
     if plan.micro {
         plan.from = micro::seeds(&mut lab, plan.start)?;
     }
@@ -162,7 +156,6 @@ impl Evolution {
         let searched = Searched::of(&self.lab, self.plan.start)?;
         searched.announce(&mut self.lab)?;
         let seed = self.lab.session.header().seed;
-        let mut search = Search::new(self.plan.strategy, searched.space, self.plan.management, seed);
         loop {
             let history = self.history();
             let spent = Spent::of(&history);
@@ -180,7 +173,7 @@ impl Evolution {
             let row = if is_start {
                 Some(self.plan.start)
             } else {
-                seeded.copied().or_else(|| search.next(&history))
+                seeded.copied().or_else(|| self.plan.strategy.next(&searched.space, &history, seed))
             };
             let Some(row) = row else { return Ok("every row of the search space is evaluated".to_owned()) };
             let proposer = match (is_start, seeded) {
@@ -250,46 +243,12 @@ impl Evolution {
         let score = step.evaluated.score().map_or_else(|| "–".to_owned(), crate::table::short);
         self.screen.done(&format!("{}: {score}, {}", step.candidate.name, step.decision));
         self.remember(step);
-        if let Some(best) = best(&self.history()) {
-            let score = crate::table::short(best.score().unwrap_or(f64::NAN));
-            self.screen.best(format!("{} {score}", best.row.entry_name()));
+        let of_best = self.steps.iter().rfind(|step| step.kept);
+        if let Some((best, score)) = of_best.and_then(|step| Some((step, step.evaluated.score()?))) {
+            self.screen.best(format!("{} {}", best.candidate.name, crate::table::short(score)));
         }
         Ok(())
     }
-}
-
-/// Compares strategies on a recorded search space.
-fn replay(args: &EvolveArgs, file: &Path) -> Result<u8> {
-    let recording = Recording::read(file).map_err(|error| bad_file(file, &error))?;
-    let kinds = match args.strategy.as_str() {
-        "all" => StrategyKind::ALL.to_vec(),
-        name => vec![strategy(name)?],
-    };
-    let start = match &args.start {
-        Some(start) => row_of("--start", start)?,
-        None => recording.rows[0].row,
-    };
-    let management = args.population;
-    let compared = recording
-        .compare(&kinds, management, start, args.seeds, recording.rows.len())
-        .map_err(|error| bad_file(file, &error))?;
-    if args.common.json {
-        screen::print(&serde_json::to_string(&compared).unwrap_or_default());
-    } else {
-        screen::print(compared.markdown().trim_end());
-    }
-    Ok(EXIT_DONE)
-}
-
-/// A strategy by its name.
-pub(crate) fn strategy(name: &str) -> Result<StrategyKind> {
-    if name == "all" {
-        return misuse("--strategy", "all strategies are compared with --replay FILE only");
-    }
-    name.parse().map_err(|error: crate::search::strategy::UnknownStrategy| Error::Argument {
-        option: "--strategy",
-        reason: error.to_string(),
-    })
 }
 
 pub(crate) fn bad_file(file: &Path, error: &dyn std::error::Error) -> Error {

@@ -18,16 +18,13 @@ use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, PTXAS};
-use crate::exam::Exam;
 use crate::gate::{Counted, Verdict, compare_counters};
-use crate::inputs::Kind;
 use crate::invert::{FLAWS, FlawChange};
-use crate::leaderboard::{Leaderboard, Measure, Standing};
+use crate::leaderboard::{Leaderboard, LeaderboardError, Measure, Standing};
 use crate::stages::{Cascade, Context, Watcher};
 use crate::table::Table;
 use clap::Args;
 use ferroflash::Row;
-use kernels_gpu::row::Accumulation;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -53,7 +50,7 @@ Examples:
   # can it tell at all, here? A/A runs, a planted slow-down of 3 %, planted wrong kernels, a kernel that never ends
   lab gate --self-test --ptx kernels
 
-Exit codes: 0 as good, 1 slower or wrong, 3 inconclusive, 4 the gate does not work here (a control failed).";
+Exit codes: 0 as good, 1 slower or wrong, 3 inconclusive, 4 the gate does not work here (a control failed), 5 no baseline.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -101,10 +98,10 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     let mut lab = Lab::open("gate", &args.common)?;
     let device = lab.session.header().device.clone();
     let standings: Vec<Standing> =
-        board.of_device(&device).map_err(|error| bad_file(&file, &error))?.into_iter().cloned().collect();
+        board.of_device(&device).map_err(|error| no_baseline(&file, &error))?.into_iter().cloned().collect();
     if standings.is_empty() {
         let reason = format!("{} is empty; `cargo lab leaderboard --add SESSION` fills it", file.display());
-        return Err(Error::Missing { what: "a leaderboard", reason });
+        return Err(Error::NoBaseline { reason });
     }
     let patch = match &args.patch {
         Some(patch) => Some(std::fs::read_to_string(patch).map_err(|source| Error::io(patch, source))?),
@@ -159,6 +156,10 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     Ok(verdict.exit_code())
 }
 
+fn no_baseline(file: &Path, error: &LeaderboardError) -> Error {
+    Error::NoBaseline { reason: format!("{}: {error}", file.display()) }
+}
+
 fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<()> {
     let device = &lab.session.header().device;
     let object = json!({ "session": lab.shown(), "device": device, "verdict": verdict, "places": gated });
@@ -180,18 +181,13 @@ fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<(
     Ok(())
 }
 
+/// Every how many-th cheat a gate plants: the tests plant them all.
+const GATE_CHEATS: usize = 3;
+
 /// The cheats that the examiner does not tell apart, where there are any.
 fn missed_cheats(lab: &Lab, screen: &mut Screen) -> Result<Option<String>> {
     screen.stage("planted cheats", "examine");
-    let kinds = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero];
-    let exam = Exam {
-        seed: lab.context.hidden_seed,
-        kinds: &kinds,
-        real: None,
-        accumulation: Accumulation::F32,
-        error_share: 1.0,
-    };
-    let missed = cheats::control(&exam)?;
+    let missed = cheats::control(lab.context.secret, GATE_CHEATS)?;
     Ok((!missed.is_empty()).then(|| missed.join("; ")))
 }
 

@@ -5,10 +5,11 @@ use crate::cli::{Common, draw_seed, screen};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::evaluation::{EVALUATION, Evaluation};
-use crate::exam::{Fault, Refusal};
+use crate::exam::Refusal;
 use crate::interrupt;
 use crate::kernels::Machine;
 use crate::patched::PatchedTree;
+use crate::session::chain::TOLD;
 use crate::session::{self, CompiledKernels, Header, RUNS, Session};
 use crate::stages::{Cascade, Context, State, Watcher, own_program};
 use crate::tree::Tree;
@@ -50,7 +51,6 @@ impl Lab {
             arguments: std::env::args().skip(2).collect(),
             config: config.clone(),
             seed: common.seed.unwrap_or_else(draw_seed),
-            hidden_seed: draw_seed(),
             device: machine.name.clone(),
             commit: tree.commit(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -58,13 +58,15 @@ impl Lab {
             kernels,
             started: session::now(),
         };
-        let session = Session::create(&runs, header)?;
+        let mut session = Session::create(&runs, header)?;
+        let secret = draw_seed();
+        session.promise(secret)?;
         let compiled = session.header().kernels.as_ref().map(|kernels| kernels.folder.clone());
-        Ok(Lab { context: context(config, machine, tree, compiled, &session)?, session })
+        Ok(Lab { context: context(config, machine, tree, compiled, &session, secret)?, session })
     }
 
     fn resume(command: &str, folder: &Path, common: &Common, tree: Tree) -> Result<Lab> {
-        let session = Session::resume(folder, command, &mut |warning| screen::say(&warning))?;
+        let mut session = Session::resume(folder, command, &mut |warning| screen::say(&warning))?;
         let refused = |reason: String| Error::NotResumable { folder: folder.to_owned(), reason };
         let header = session.header();
         if common.seed.is_some_and(|seed| seed != header.seed) {
@@ -94,7 +96,10 @@ impl Lab {
         if machine.name != header.device {
             return Err(refused(format!("it is of {}, this is {}", header.device, machine.name)));
         }
-        Ok(Lab { context: context(config, machine, tree, kernels, &session)?, session })
+        // The secret of the run before is not on the disk, or told: whoever reads it there may know what it led to.
+        let secret = draw_seed();
+        session.promise(secret)?;
+        Ok(Lab { context: context(config, machine, tree, kernels, &session, secret)?, session })
     }
 
     /// Takes a candidate through a cascade and records what became of it; what a resumed session has recorded is taken from there.
@@ -114,17 +119,17 @@ impl Lab {
                 watcher.stage(&candidate.name, "patch");
                 match PatchedTree::new(&self.context.tree, patch, &self.context.folder.join("worktrees")) {
                     Ok(patched) => Some(patched),
-                    Err(error) if error.is_the_patchs() => {
-                        let refusal = Refusal { fault: Fault::DoesNotApply, evidence: error.to_string() };
+                    Err(error) => {
+                        let (Some(fault), evidence) = (error.fault(), error.to_string()) else {
+                            return Err(Error::Missing {
+                                what: "a worktree for the patch",
+                                reason: error.to_string(),
+                            });
+                        };
+                        let refusal = Refusal { fault, evidence };
                         let evaluation = State::refused(candidate, "patch", refusal).evaluation;
                         self.session.append(EVALUATION, &evaluation)?;
                         return Ok(evaluation);
-                    }
-                    Err(error) => {
-                        return Err(Error::Missing {
-                            what: "a worktree for the patch",
-                            reason: error.to_string(),
-                        });
                     }
                 }
             }
@@ -184,12 +189,23 @@ impl Lab {
     }
 }
 
+impl Drop for Lab {
+    /// Tells what the hidden problems were drawn from: until now it was in memory alone.
+    fn drop(&mut self) {
+        let secret = self.context.secret;
+        if let Err(error) = self.session.append(TOLD, &secret) {
+            screen::say(&format!("the session's secret is not recorded: {error}"));
+        }
+    }
+}
+
 fn context(
     config: Config,
     machine: Machine,
     tree: Tree,
     compiled: Option<PathBuf>,
     session: &Session,
+    secret: u64,
 ) -> Result<Context> {
     let folder = std::path::absolute(session.folder()).unwrap_or_else(|_| session.folder().to_owned());
     Ok(Context {
@@ -198,7 +214,7 @@ fn context(
         tree,
         program: own_program()?,
         folder,
-        hidden_seed: session.header().hidden_seed,
+        secret,
         incumbent: None,
         known_ptx: Default::default(),
         compiled,

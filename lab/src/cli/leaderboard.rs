@@ -1,15 +1,21 @@
 //! `lab leaderboard`: who is best where, what a session adds to it, and what is blessed although it is slower.
 
+use crate::candidate::Candidate;
 use crate::cli::evolve::bad_file;
-use crate::cli::screen;
+use crate::cli::lab::Lab;
+use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
+use crate::evaluation::{EVALUATION, Evaluation};
+use crate::kernels::Counted;
 use crate::leaderboard::{Leaderboard, Record, Standing, Update};
 use crate::results::{self, BOARD, Kept};
-use crate::session;
+use crate::session::{self, RECORDS_FILE, chain};
+use crate::stages::Cascade;
 use crate::table::{Table, short};
 use crate::tree::Tree;
 use clap::Args;
+use ferroflash::Row;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +63,8 @@ pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
     let mut board = Leaderboard::read(&path).map_err(|error| bad_file(&path, &error))?;
     let mut changes = Vec::new();
     if let Some(folder) = &args.add {
+        verify(folder)?;
+        re_evaluate(&board, args, folder)?;
         let folder = match &args.file {
             Some(_) => folder.clone(),
             None => results::keep(tree.root(), folder, &mut |warning| screen::say(&warning))?,
@@ -103,6 +111,55 @@ fn add(board: &mut Leaderboard, args: &LeaderboardArgs, folder: &Path, path: &Pa
         }
     }
     Ok(changes)
+}
+
+/// Refuses a session whose records are not as the lab wrote them.
+fn verify(folder: &Path) -> Result<()> {
+    let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
+    chain::verify(&header, &lines)
+        .map_err(|error| Error::BadFile { path: folder.join(RECORDS_FILE), reason: error.to_string() })
+}
+
+/// Takes every row that would get a place through the examination again, here: what a session says of it is not taken on trust.
+fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Result<()> {
+    let (header, lines) = session::read(folder, &mut |_| ())?;
+    let (config, evaluations) = (header.config.clone(), session::of_kind::<Evaluation>(&lines, EVALUATION));
+    let mut tried = board.clone();
+    let mut winners: Vec<Row> = Vec::new();
+    for (place, record) in results::records(&Kept { name: String::new(), header, lines }) {
+        let row = record.row;
+        let offered = tried.offer(place, record).map_err(|error| bad_file(folder, &error))?;
+        if offered != Update::NotBetter {
+            winners.push(row);
+        }
+    }
+    // Of one session only the last of a place holds it.
+    winners.reverse();
+    let holds = |row: &Row| tried.standings().iter().any(|standing| standing.best().row == *row);
+    winners.retain(holds);
+    winners.dedup();
+    let Some(winner) = winners.first() else { return Ok(()) };
+    let mut lab = Lab::open("leaderboard", &args.common)?;
+    lab.context.config.problems = config.problems;
+    lab.context.config.tolerances = config.tolerances;
+    let candidate = Candidate::of_row(*winner);
+    let mut screen = Screen::new(1);
+    let again = lab.evaluate(&Cascade::test(), &candidate, None, &mut screen)?;
+    let refused = |reason: String| Error::BadFile { path: folder.to_owned(), reason };
+    if !again.passed() {
+        return Err(refused(format!("{} does not pass here: {}", candidate.name, again.verdict())));
+    }
+    let said = evaluations.iter().find(|known| known.row == *winner && known.patch.is_none());
+    let differs = |known: &&Counted| {
+        let same = again.counted.iter().find(|now| now.problem == known.problem);
+        same.is_some_and(|now| now.counters() != known.counters())
+    };
+    match said.and_then(|said| said.counted.iter().find(differs)) {
+        Some(known) if said.is_some_and(|said| said.ptx_sha256 == again.ptx_sha256) => {
+            Err(refused(format!("{} counts otherwise here on {}", candidate.name, known.problem)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether everything is as the kept sessions say.

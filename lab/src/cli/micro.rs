@@ -12,7 +12,6 @@ use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef};
 use crate::search::budget::Cost;
-use crate::search::replay::Recording;
 use crate::search::{Evaluated, Outcome, same_ptx};
 use crate::session::write_whole;
 use crate::stages::Watcher;
@@ -261,7 +260,7 @@ fn geometric_mean_us(timed: &[Timed]) -> Outcome {
     }
 }
 
-/// Writes what seeds a search and what replays take, and prints the best.
+/// Writes what seeds a search, and prints the best.
 fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
     let scored = ranked(history);
     let top: Vec<Row> = scored.iter().take(KEPT).map(|evaluated| evaluated.row).collect();
@@ -269,11 +268,6 @@ fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
     let measured = if lab.context.machine.simulated { "shared-memory wavefronts per FLOP" } else { "µs" };
     if !top.is_empty() {
         write_whole(&folder.join(TOP_FILE), &serde_json::to_string_pretty(&top).unwrap_or_default())?;
-        let name = lab.session.header().device.clone();
-        if let Ok(recording) = Recording::new(name, measured.to_owned(), history.to_vec()) {
-            let text = serde_json::to_string(&recording).unwrap_or_default();
-            write_whole(&folder.join(crate::cli::evolve::RECORDING_FILE), &text)?;
-        }
     }
     if as_json {
         screen::print(

@@ -151,7 +151,7 @@ fn ncu(
         task: Task::Launch,
         problems: vec![*problem],
         machine: context.machine.clone(),
-        seed: context.hidden_seed,
+        seed: context.secret,
     };
     let input = serde_json::to_vec(&job).unwrap_or_default();
     let limit = context.config.limits.profile_s.duration();

@@ -4,11 +4,12 @@ use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::evaluate::{DEFAULT_ROW, row_of};
 use crate::cli::evolve::bad_file;
-use crate::cli::evolve::proposals::{insights, prompt};
+use crate::cli::evolve::proposals::{insights, task};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
-use crate::error::{EXIT_DONE, Result};
-use crate::proposer::{Configuration, scripted};
+use crate::error::{EXIT_DONE, Error, Result};
+use crate::patched::{Base, PatchedTreeError};
+use crate::proposer::{Configuration, render, scripted};
 use crate::stages::Cascade;
 use clap::Args;
 use serde_json::json;
@@ -35,7 +36,11 @@ pub(crate) fn run(args: &PromptArgs) -> Result<u8> {
     let evaluation = lab.evaluate(&cascade, &Candidate::of_row(row), None, &mut screen)?;
     drop(screen);
     let insights = insights(Some(&evaluation), None);
-    let text = prompt(&lab, 1, row, Some(&evaluation), args.configuration, &[], &insights)?;
+    let within = lab.context.folder.join("worktrees");
+    let missing = |error: PatchedTreeError| Error::Missing { what: "a worktree", reason: error.to_string() };
+    let base = Base::new(&lab.context.tree, None, &within).map_err(missing)?;
+    let task = task(&lab, 1, row, Some(&evaluation), base.root())?;
+    let text = render(args.configuration, &task, &[], &insights);
     if args.common.json {
         screen::print(&json!({ "session": lab.shown(), "prompt": text }).to_string());
     } else {

@@ -105,7 +105,7 @@ fn compute_sanitizer(lab: &Lab, candidate: &Candidate, kernel: &KernelRef, tool:
         // The tools take a hundred times as long: the simulator's shapes are small enough.
         problems: context.config.problems.of_row(&candidate.row, true)?,
         machine: context.machine.clone(),
-        seed: context.hidden_seed,
+        seed: context.secret,
     };
     let input = serde_json::to_vec(&job).unwrap_or_default();
     let limit = context.config.limits.sanitize_s.duration();

@@ -1,102 +1,141 @@
-//! What a wrong output is instead: attention on fewer keys, with another scale, or no attention at all.
+//! The name of a wrong output, from evidence: which elements are wrong, and which one mistake gives just those numbers.
 
-use crate::exam::fault::Fault;
-use check::reference::{Keys, attention_row, row_coordinates, row_start};
+use super::explanations::{Explained, Suspect};
+use super::{CLEAR, Fault, POISON};
+use check::reference::{keys, row_coordinates, row_start, visible_keys};
 use check::verification::Oracle;
-use ferroflash::TensorRole;
 use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
+use ferroflash::{Problem, TensorRole};
+use kernels_gpu::row::Accumulation;
 use std::f64::consts::{LN_2, LOG2_E};
 
-/// Query rows that are computed again under each suspicion.
-const ROWS: usize = 24;
-/// How near a suspicion must come, as a share of the largest |O|: far more than rounding, far less than what it explains.
-const NEAR: f64 = 0.02;
-/// Block sizes whose ragged tail a kernel may leave out.
-const BLOCKS: [usize; 6] = [16, 32, 64, 128, 256, 512];
+/// A fault with what shows it.
+pub(super) struct Named {
+    pub(super) fault: Fault,
+    pub(super) how: String,
+    /// Keys times rows that tell it from other faults.
+    pub(super) weight: usize,
+}
 
-/// Names the fault of an output that is known to be wrong.
-pub(super) fn diagnose(oracle: &Oracle, output: &Output) -> Fault {
+/// Names the fault of an output that is known to be wrong, and says what shows it.
+pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Output) -> Named {
     let Oracle { problem, reference: right, .. } = oracle;
-    let o: Vec<f64> = output.o.iter().map(|&bits| widen(problem.dtype(), bits)).collect();
-    if o.iter().all(|&o| o == 0.0) {
-        return Fault::Zeros;
+    let tolerance = oracle.tolerance(accumulation);
+    let [wrong_o, wrong_lse] = tolerance.wrong_rows(problem, right, output);
+    let place = |fault: Fault, rows: &[usize], more: &str| {
+        let more = if more.is_empty() { String::new() } else { format!(", {more}") };
+        let how = format!("{}{more}: wrong are {}", fault.meaning(), region(problem, rows));
+        Named { fault, how, weight: CLEAR }
+    };
+    if wrong_o.is_empty() {
+        let lse = output.lse.as_deref().unwrap_or_default();
+        let (fault, more) = of_lse(oracle, lse, &wrong_lse);
+        let weight = problem.sizes().seqlen_k as usize * wrong_lse.len().min(6);
+        return Named { weight, ..place(fault, &wrong_lse, &more) };
     }
+    let head_dim = problem.sizes().head_dim as usize;
+    let bits = |row: &usize| {
+        let start = row_start(problem, TensorRole::O, row_coordinates(problem, *row));
+        &output.o[start..start + head_dim]
+    };
+    let wrong_bits = || wrong_o.iter().flat_map(bits);
     // The NaN that outputs are filled with is not the one that arithmetic gives.
-    if output.o.iter().zip(&right.o).any(|(&bits, right)| bits == u16::MAX && right.is_finite()) {
-        return Fault::NotWritten;
+    if wrong_bits().any(|&bits| bits == POISON) {
+        return place(Fault::NotWritten, &wrong_o, "");
     }
-    if output.o.iter().all(|&bits| bits == output.o[0]) {
-        return Fault::Constant;
+    if wrong_bits().all(|bits| bits & 0x7fff == 0) {
+        return place(Fault::Zeros, &wrong_o, "");
     }
-    let suspect = Suspect::new(oracle, &o);
-    let scale = f64::from(problem.scale());
-    let seqlen_k = problem.sizes().seqlen_k as usize;
-    let halves: [Keys<'_>; 6] = [
-        &|j, visible| j < visible.div_ceil(2),
-        &|j, visible| j >= visible / 2,
-        &|j, _| j < seqlen_k.div_ceil(2),
-        &|j, _| j >= seqlen_k / 2,
-        &|j, _| j % 2 == 0,
-        &|j, _| j % 2 == 1,
-    ];
-    if halves.iter().any(|keys| suspect.explains(scale, *keys)) {
-        return Fault::HalfTheKeys;
+    let first = output.o[row_start(problem, TensorRole::O, row_coordinates(problem, wrong_o[0]))];
+    let is_finite = widen(problem.dtype(), first).is_finite();
+    if wrong_o.len() > 1 && is_finite && wrong_bits().all(|&bits| bits == first) {
+        return place(Fault::Constant, &wrong_o, "");
     }
-    let tail = |block: usize| suspect.explains(scale, &|j, _| j < seqlen_k / block * block);
-    let is_ragged = |block: &usize| !seqlen_k.is_multiple_of(*block) && seqlen_k > *block;
-    let last_block = |block: usize| suspect.explains(scale, &|j, _| j < seqlen_k.saturating_sub(block));
-    if BLOCKS.iter().filter(|block| is_ragged(block)).any(|&block| tail(block))
-        || BLOCKS.iter().filter(|block| **block < seqlen_k).any(|&block| last_block(block))
-        || suspect.explains(scale, &|j, _| j + 1 < seqlen_k)
-    {
-        return Fault::DroppedTail;
+    let is_number = |row: &&usize| {
+        let expected = row_start(problem, TensorRole::O, row_coordinates(problem, **row));
+        bits(row).iter().all(|&bits| widen(problem.dtype(), bits).is_finite())
+            && right.o[expected..expected + head_dim].iter().all(|o| o.is_finite())
+    };
+    let numbers: Vec<usize> = wrong_o.iter().filter(is_number).copied().collect();
+    if numbers.is_empty() {
+        // Whatever the mistake is, NaN hides it.
+        return Named { weight: CLEAR / 2, ..place(of_nan(oracle, &wrong_o), &wrong_o, "") };
     }
-    let root = f64::from(problem.sizes().head_dim).sqrt();
-    let factors =
-        [LOG2_E, LN_2, 0.5, 2.0, root, 1.0 / root, 0.25, 4.0, 0.9, 1.1, 0.75, 1.25, 1.5, 1.0 / scale];
-    if factors.iter().any(|factor| suspect.explains(scale * factor, &|_, _| true)) {
-        return Fault::WrongScale;
-    }
-    Fault::WrongNumbers
+    let suspect = Suspect::new(oracle, output, tolerance.allowed(), &numbers);
+    let named = match suspect.explain() {
+        Some(Explained { fault, how }) => place(fault, &wrong_o, &how),
+        None if numbers.len() < wrong_o.len() => place(of_nan(oracle, &wrong_o), &wrong_o, ""),
+        None if suspect.is_near(tolerance.allowed()) => {
+            let times = suspect.largest_error() / tolerance.allowed();
+            place(Fault::Imprecise, &wrong_o, &format!("{times:.1} times what is allowed"))
+        }
+        None => place(Fault::WrongNumbers, &wrong_o, ""),
+    };
+    Named { weight: suspect.weight(), ..named }
 }
 
-/// A wrong output, and some of its rows.
-struct Suspect<'a> {
-    oracle: &'a Oracle,
-    o: &'a [f64],
-    rows: Vec<[usize; 3]>,
-    /// How far a row may be from a suspicion that explains it.
-    near: f64,
-}
-
-impl<'a> Suspect<'a> {
-    /// Takes the rows that are furthest from right, half of them, and others from all over.
-    fn new(oracle: &'a Oracle, o: &'a [f64]) -> Suspect<'a> {
-        let Oracle { problem, reference: right, .. } = oracle;
-        let (head_dim, total) = (problem.sizes().head_dim as usize, problem.lse_len());
-        let at = |row: usize| row_coordinates(problem, row);
-        let error = |row: usize| {
-            let start = row_start(problem, TensorRole::O, at(row));
-            let pairs = o[start..start + head_dim].iter().zip(&right.o[start..]);
-            pairs.map(|(o, right)| (o - right).abs()).fold(0.0, f64::max)
+/// Whether NaN where a number should be is that of keys which the row does not see: of all rows that have any.
+fn of_nan(oracle: &Oracle, wrong: &[usize]) -> Fault {
+    let Oracle { problem, qkv, seqlens_k, reference: right, .. } = oracle;
+    let sizes = problem.sizes();
+    let head_dim = sizes.head_dim as usize;
+    let hides_some = |&row: &usize| {
+        let at @ [batch, head, row] = row_coordinates(problem, row);
+        let start = row_start(problem, TensorRole::O, at);
+        let is_number = right.o[start..start + head_dim].iter().all(|o| o.is_finite());
+        let visible = visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row);
+        let is_odd = |key: usize| {
+            [TensorRole::K, TensorRole::V].into_iter().any(|role| {
+                let start = row_start(problem, role, [batch, head / problem.group() as usize, key]);
+                let values = &qkv[role as usize][start..start + head_dim];
+                values.iter().any(|&bits| !widen(problem.dtype(), bits).is_finite())
+            })
         };
-        let mut order: Vec<usize> = (0..total).collect();
-        order.sort_by(|&a, &b| error(b).total_cmp(&error(a)));
-        order.truncate(ROWS / 2);
-        order.extend((0..ROWS / 2).map(|part| part * total.saturating_sub(1) / (ROWS / 2 - 1)));
-        let largest = right.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
-        Suspect { oracle, o, rows: order.into_iter().map(at).collect(), near: NEAR * largest }
-    }
+        is_number && (visible..sizes.seqlen_k as usize).any(is_odd)
+    };
+    if wrong.iter().all(hides_some) { Fault::WrongMask } else { Fault::WrongNan }
+}
 
-    /// Whether every row is attention with this scale over these keys.
-    fn explains(&self, scale: f64, keys: Keys<'_>) -> bool {
-        let Oracle { problem, qkv, .. } = self.oracle;
-        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
-        self.rows.iter().all(|&at| {
-            let start = row_start(problem, TensorRole::O, at);
-            let (expected, _) = attention_row(problem, element, None, at, scale, keys);
-            expected.iter().zip(&self.o[start..]).all(|(expected, o)| (expected - o).abs() <= self.near)
-        })
+/// What is wrong with an LSE beside an O that is right.
+fn of_lse(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> (Fault, String) {
+    let expected = &oracle.reference.lse;
+    if wrong.iter().any(|&row| lse[row].to_bits() == u32::MAX) {
+        return (Fault::NotWritten, "the LSE keeps what stood there".to_owned());
     }
+    if wrong.iter().any(|&row| !lse[row].is_finite() || !expected[row].is_finite()) {
+        return (Fault::WrongNan, "the LSE".to_owned());
+    }
+    let all = |is: &dyn Fn(f32) -> bool| lse.iter().filter(|lse| lse.is_finite()).all(|&lse| is(lse));
+    let largest = |of: &dyn Fn(usize) -> f64| wrong.iter().map(|&row| of(row)).fold(0.0, f64::max);
+    let relative = largest(&|row| (f64::from(lse[row]) - expected[row]).abs() / expected[row].abs().max(0.1));
+    for (bits_lost, what) in [(16, "bfloat16"), (13, "ten bits of mantissa")] {
+        if relative < 0.01 && all(&|lse| lse.to_bits() & ((1 << bits_lost) - 1) == 0) {
+            return (Fault::RoundedLse, format!("every value is one of {what}"));
+        }
+    }
+    for (factor, what) in [(LOG2_E, "in base 2"), (LN_2, "times ln 2"), (-1.0, "negative")] {
+        let near =
+            |row: usize| (f64::from(lse[row]) - factor * expected[row]).abs() / expected[row].abs().max(1.0);
+        if largest(&near) < 1e-4 {
+            return (Fault::WrongLse, what.to_owned());
+        }
+    }
+    if let Some(factor) = super::explanations::scale_of_lse(oracle, lse, wrong) {
+        return (Fault::WrongScale, format!("the LSE is that of {factor:.4} times the scale"));
+    }
+    let offsets: Vec<f64> = wrong.iter().map(|&row| f64::from(lse[row]) - expected[row]).collect();
+    let [least, most] = [f64::min, f64::max].map(|pick| offsets.iter().copied().reduce(pick).unwrap_or(0.0));
+    (Fault::WrongLse, format!("off by {least:.2e} to {most:.2e}"))
+}
+
+/// Which rows they are, in a few words.
+fn region(problem: &Problem, rows: &[usize]) -> String {
+    let span = |axis: usize| {
+        let of = rows.iter().map(|&row| row_coordinates(problem, row)[axis]);
+        let (least, most) = (of.clone().min().unwrap_or(0), of.max().unwrap_or(0));
+        if least == most { least.to_string() } else { format!("{least}–{most}") }
+    };
+    let all = problem.lse_len();
+    format!("{} of {all} rows (batch {}, head {}, row {})", rows.len(), span(0), span(1), span(2))
 }

@@ -1,14 +1,17 @@
 //! Doing a job, in the child process.
 
 use crate::error::{Error, Result};
-use crate::exam::{Exam, Fault, Refusal};
-use crate::inputs::RealTensors;
+use crate::exam::{Exam, Fault, Question, Refusal};
+use crate::inputs::{Inputs, RealTensors};
 use crate::job::{Job, Report, Task, Timed};
 use crate::kernels::{self, KernelSubject, Times};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
 use check::measure::{Bench, Measured};
 use check::random_input::{InputKind, qkv};
+use ferroflash::module::Library;
+use kernels_gpu::manifest::Kernel;
+use std::sync::Arc;
 
 /// Does a job.
 pub fn run(job: &Job) -> Report {
@@ -24,30 +27,19 @@ pub fn run(job: &Job) -> Report {
 fn perform(job: &Job) -> Result<Report> {
     let (library, kernel) = kernels::find(&job.kernel)?;
     match &job.task {
-        Task::Count { schedules } => {
-            let mut counted = Vec::new();
-            for spec in &job.problems {
-                counted.push(kernels::count(&library, &kernel, spec, None)?);
-                for schedule in 0..*schedules {
-                    let seed = job.seed.wrapping_add(1 + schedule);
-                    kernels::count(&library, &kernel, spec, Some(seed))?;
-                }
-            }
-            Ok(Report::Counted(counted))
-        }
-        Task::Examine { kinds, real, error_share } => {
+        Task::Count { schedules } => count(job, *schedules, &library, &kernel),
+        Task::Examine { questions, real, error_share } => {
             let real = RealTensors::read(real)?;
             let mut subject = KernelSubject::open(&library, &kernel, &job.machine)?;
             let accumulation = kernel.row.acc;
-            let exam =
-                Exam { seed: job.seed, kinds, real: real.as_ref(), accumulation, error_share: *error_share };
-            examine(&exam, &mut subject, &job.problems)
+            let exam = Exam { seed: job.seed, real: real.as_ref(), accumulation, error_share: *error_share };
+            Ok(exam.run(&mut subject, questions)?.map_or_else(Report::Refused, Report::Examined))
         }
         Task::Launch => {
             launch(&mut KernelSubject::open(&library, &kernel, &job.machine)?, &job.problems, job.seed)
         }
         Task::Brief { against, reps } => time(job, against, |bench, entries, spec| {
-            let measured = kernels::time_briefly(bench, entries, spec, *reps)?;
+            let measured = kernels::time_briefly(bench, entries, spec, job.seed, *reps)?;
             Ok(Ok(measured.into_iter().map(|measured| brief(spec, measured)).collect()))
         }),
         Task::Fresh { against, reps } => time(job, against, |bench, entries, spec| {
@@ -63,22 +55,32 @@ fn perform(job: &Job) -> Result<Report> {
     }
 }
 
-fn examine(exam: &Exam<'_>, subject: &mut dyn Subject, problems: &[ProblemSpec]) -> Result<Report> {
-    let mut examined = Vec::new();
-    for spec in problems {
-        match exam.run(subject, spec)? {
-            Ok(passed) => examined.push(passed),
+/// Counts each problem in the simulator's own order, and runs it on other inputs in other orders.
+fn count(job: &Job, schedules: u64, library: &Arc<Library>, kernel: &Arc<Kernel>) -> Result<Report> {
+    let mut counted = Vec::new();
+    for spec in &job.problems {
+        let own = match kernels::count(library, kernel, spec, None)? {
+            Ok(own) => own,
             Err(refusal) => return Ok(Report::Refused(refusal)),
+        };
+        for schedule in 0..schedules {
+            let other = kernels::count(library, kernel, spec, Some(job.seed.wrapping_add(1 + schedule)))?;
+            let refusal = other.map_or_else(Some, |other| kernels::special_cased(&own, &other));
+            if let Some(refusal) = refusal {
+                return Ok(Report::Refused(refusal));
+            }
         }
+        counted.push(own);
     }
-    Ok(Report::Examined(examined))
+    Ok(Report::Counted(counted))
 }
 
 fn launch(subject: &mut dyn Subject, problems: &[ProblemSpec], seed: u64) -> Result<Report> {
     for spec in problems {
-        let problem = spec.problem()?;
-        subject.pose(&problem)?;
-        subject.write_inputs(0, &qkv(&problem, InputKind::Random, seed))?;
+        let question = Question::measured(*spec, &[]);
+        subject.pose(&question)?;
+        let inputs = Inputs { qkv: qkv(&spec.problem()?, InputKind::Random, seed), seqlens_k: None };
+        subject.write_inputs(0, &inputs)?;
         subject.launch(0)?;
         subject.output(0)?;
     }
@@ -153,49 +155,7 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
 /// The fault behind an error, where the candidate is to blame.
 fn fault_of(error: &Error) -> Option<Fault> {
     match error {
-        Error::Host(ferroflash::Error::Simulation { reason, .. }) => Some(Fault::of_simulation(reason)),
-        Error::Host(ferroflash::Error::GuardBand { .. }) => Some(Fault::OutOfBounds),
-        Error::Host(ferroflash::Error::PtxRejected { .. }) => Some(Fault::DoesNotCompile),
-        // A fault of the kernel shows in whichever call comes next.
-        Error::Host(ferroflash::Error::Cuda { reason, .. }) if is_kernel_fault(reason) => {
-            Some(Fault::RuleBroken)
-        }
+        Error::Host(error) => Fault::of_error(error),
         _ => None,
-    }
-}
-
-/// The driver and its bindings spell the same errors in two ways.
-fn is_kernel_fault(reason: &str) -> bool {
-    const NAMES: [&str; 5] =
-        ["illegaladdress", "misalignedaddress", "launchfailed", "illegalinstruction", "launchtimeout"];
-    let spelled: String = reason.to_lowercase().chars().filter(|c| *c != '_').collect();
-    NAMES.iter().any(|name| spelled.contains(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_simulator_gives_up_on_hangs_and_what_it_refuses_breaks_a_rule() {
-        let of = |reason: &str| {
-            fault_of(&Error::Host(ferroflash::Error::Simulation { entry: "k".into(), reason: reason.into() }))
-        };
-        assert_eq!(of("budget: kernel k line 34 `bra $L;`"), Some(Fault::Hang));
-        assert_eq!(of("deadlock: kernel k line 34 `bra $L;`"), Some(Fault::Hang));
-        assert_eq!(of("race: kernel k line 34, out of budget"), Some(Fault::RuleBroken));
-    }
-
-    #[test]
-    fn a_kernel_is_blamed_for_what_a_kernel_does() {
-        let of = |reason: &str| {
-            fault_of(&Error::Host(ferroflash::Error::Cuda {
-                call: "cuStreamSynchronize",
-                reason: reason.into(),
-            }))
-        };
-        assert_eq!(of("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal access"), Some(Fault::RuleBroken));
-        assert_eq!(of("MisalignedAddress"), Some(Fault::RuleBroken));
-        assert_eq!(of("CUDA_ERROR_OUT_OF_MEMORY"), None);
     }
 }

@@ -29,6 +29,12 @@ pub struct Reply {
 /// Why a program gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
+    /// There is nothing to put it into.
+    #[error("this machine has no box for an untrusted proposer ({reason}); --trust runs it without one")]
+    NoBox {
+        /// What the system says.
+        reason: String,
+    },
     /// The command has no words.
     #[error("the proposer's command is empty")]
     NoCommand,
@@ -92,19 +98,20 @@ pub enum ProgramError {
     },
 }
 
-/// Asks a program. `command` is its words: no shell is in between. It and whatever it starts are killed when `limit` is over, or
+/// Asks a program. `command` is its words: no shell is in between; `name` is what errors call it. It and whatever it starts are killed when `limit` is over, or
 /// when `stop` becomes true: a terminal's Ctrl-C does not reach it.
 ///
 /// # Errors
 /// A program that does not start, fails, hangs, is stopped, or prints nothing, too much, or no text.
 pub fn ask(
     command: &[String],
+    name: &str,
     prompt: &str,
     limit: Duration,
     stop: &AtomicBool,
 ) -> Result<Reply, ProgramError> {
     let (program, arguments) = command.split_first().ok_or(ProgramError::NoCommand)?;
-    let name = || program.clone();
+    let name = || name.to_owned();
     let started = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
@@ -117,7 +124,7 @@ pub fn ask(
         .map_err(|source| ProgramError::NotStarted { program: name(), source })?;
     feed(&mut child, prompt);
     let answer = child.stdout.take().map(|pipe| collect(pipe, ANSWER_BYTES_MAX));
-    let stderr = child.stderr.take().map(|pipe| collect(pipe, u64::MAX));
+    let stderr = child.stderr.take().map(collect_end);
     let system = |source| ProgramError::System { program: name(), source };
     let ended = wait(&child, started + limit, stop);
     // Also after a good end: nobody that it left behind may hold the pipes open, or go on working.
@@ -162,6 +169,20 @@ fn collect(pipe: impl Read + Send + 'static, limit: u64) -> Receiver<Vec<u8>> {
         // What came before an error is still an answer.
         let _ = pipe.take(limit.saturating_add(1)).read_to_end(&mut bytes);
         let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// Reads a pipe beside everything else, and keeps its end.
+fn collect_end(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = pipe.read(&mut piece) {
+            kept.extend_from_slice(&piece[..count]);
+            kept.drain(..kept.len().saturating_sub(STDERR_KEPT));
+        }
+        let _ = sender.send(kept);
     });
     receiver
 }
@@ -228,7 +249,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     fn asked(command: &[String], prompt: &str, limit: Duration) -> Result<Reply, ProgramError> {
-        ask(command, prompt, limit, &AtomicBool::new(false))
+        ask(command, command.first().map_or("", String::as_str), prompt, limit, &AtomicBool::new(false))
     }
 
     fn words(command: &[&str]) -> Vec<String> {
@@ -269,7 +290,7 @@ mod tests {
         let stop = AtomicBool::new(false);
         let started = Instant::now();
         let error = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| ask(&words(&["sleep", "60"]), "", LONG, &stop));
+            let asking = scope.spawn(|| ask(&words(&["sleep", "60"]), "sleep", "", LONG, &stop));
             std::thread::sleep(Duration::from_millis(100));
             stop.store(true, Ordering::Relaxed);
             asking.join().expect("a thread").expect_err("no answer")

@@ -12,6 +12,8 @@ const KEPT_SHOWN: usize = 3;
 const FAILED_SHOWN: usize = 5;
 /// Lines of an earlier patch that are shown.
 const PATCH_LINES: usize = 60;
+/// What a prompt is long at most, in bytes: source that has no room is named instead.
+const BYTES_MAX: usize = 60_000;
 /// Insights that are shown.
 const INSIGHTS_SHOWN: usize = 8;
 
@@ -68,6 +70,10 @@ pub struct Task {
     pub measure: String,
     /// The shapes with the kernel's current figures, `4,16,512,64 causal` and `38.1 µs`.
     pub figures: Vec<(String, String)>,
+    /// What is known of the device and the kernel, a sentence each.
+    pub facts: Vec<String>,
+    /// What was kept so far, as one patch.
+    pub kept: Option<String>,
     /// When a proposal is kept.
     pub keep: KeepRule,
     /// The source that may change: paths from the repository's root, and texts.
@@ -108,7 +114,8 @@ pub fn render(
     if configuration != Configuration::Free {
         let _ = write_insights(&mut text, insights);
     }
-    let _ = write_sources(&mut text, task);
+    let room = BYTES_MAX.saturating_sub(text.len() + ANSWER.len());
+    let _ = write_sources(&mut text, task, room);
     text + ANSWER
 }
 
@@ -120,7 +127,14 @@ One change, and only this, on stdout:
 Hypothesis: why it is faster, in a sentence or two.
 Expected gain: a percentage, such as 4 %
 Patch:
-a unified diff with paths from the repository's root (a/kernels-gpu/src/… and b/kernels-gpu/src/…), as `git diff` prints it.
+a unified diff with paths from the repository's root (a/kernels-gpu/src/… and b/kernels-gpu/src/…), as `git diff` prints it, or
+blocks of lines to replace, each below the file's path, whose first part stands there once, exactly so:
+kernels-gpu/src/…
+<<<<<<< SEARCH
+lines as they are
+=======
+lines as they shall be
+>>>>>>> REPLACE
 ";
 
 fn write_task(text: &mut String, task: &Task) -> fmt::Result {
@@ -138,13 +152,20 @@ fn write_task(text: &mut String, task: &Task) -> fmt::Result {
     for (shape, figure) in &task.figures {
         writeln!(text, "| {shape} | {figure} |")?;
     }
+    if !task.facts.is_empty() {
+        writeln!(text, "\nKnown of it:\n")?;
+        task.facts.iter().try_for_each(|fact| writeln!(text, "- {fact}"))?;
+    }
     writeln!(
         text,
         "\n# Constraints\n\n\
          - Only Rust files below {} may change; no renames, links or mode changes.\n\
          - Results stay within twice the error of a plain implementation in the same dtype, on shapes and inputs that you do not \
-           know, with NaN and infinities where they belong; no data races, no access out of bounds, no atomics.\n\
-         - Parameters, entry names, threads, grid and shared memory of a CTA stay as they are: the host launches by them.\n\
+           know, with NaN and infinities where they belong; no data races, no access out of bounds, nothing that outlives a launch.\n\
+         - table.rs, row.rs, row_check.rs, params.rs and manifest.rs stay as they are, and threads, grid and shared memory of a CTA, which \
+           geometry.rs says: the host launches by them. Tests \
+           stay, too. No more `static`, `extern`, `include!`, `env!`, `global_asm!`, `#[path]`, features, or symbols by name; no \
+           clocks, and no `%smid`.\n\
          - The change is kept if it is at least {:.0} % faster on {} shapes and no worse than noise elsewhere.",
         super::DEVICE_SOURCE,
         100.0 * keep.gain,
@@ -194,10 +215,29 @@ fn write_insights(text: &mut String, insights: &[Insight]) -> fmt::Result {
     Ok(())
 }
 
-fn write_sources(text: &mut String, task: &Task) -> fmt::Result {
-    writeln!(text, "\n# Source")?;
+fn write_sources(text: &mut String, task: &Task, mut room: usize) -> fmt::Result {
+    if let Some(kept) = task.kept.as_ref().filter(|kept| kept.len() < room / 4) {
+        writeln!(
+            text,
+            "\n# Kept so far, as one patch; the source has it\n\n```diff\n{}\n```",
+            kept.trim_end()
+        )?;
+        room -= kept.len() + 80;
+    }
+    writeln!(text, "\n# Source that the kernel is made of, without tests")?;
+    let mut left_out = Vec::new();
     for (path, source) in &task.sources {
-        writeln!(text, "\n## {path}\n\n```rust\n{}\n```", source.trim_end())?;
+        let shown = format!("\n## {path}\n\n```rust\n{}\n```\n", source.trim_end());
+        // For the names of what has no room.
+        if shown.len() + 2000 > room {
+            left_out.push(path.as_str());
+            continue;
+        }
+        room -= shown.len();
+        text.push_str(&shown);
+    }
+    if !left_out.is_empty() {
+        writeln!(text, "\nThere is no room for {}; a box has them in its folder.", left_out.join(", "))?;
     }
     writeln!(text)
 }
@@ -214,6 +254,8 @@ mod tests {
             row: usual_row(),
             measure: "median time in µs".to_owned(),
             figures: vec![("4,16,512,64 causal".to_owned(), "38.1 µs".to_owned())],
+            facts: vec!["The device: 132 multiprocessors".to_owned()],
+            kept: Some("+kept\n".to_owned()),
             keep: KeepRule::default(),
             sources: vec![("kernels-gpu/src/softmax.rs".to_owned(), "fn step() {}\n".to_owned())],
         }
@@ -247,6 +289,17 @@ mod tests {
         assert_eq!(holds(Configuration::Free), (false, false));
         assert_eq!(holds(Configuration::Insight), (false, true));
         assert_eq!(holds(Configuration::Full), (true, true));
+    }
+
+    #[test]
+    fn a_prompt_has_a_size_and_names_what_has_no_room() {
+        let mut long = task();
+        long.sources = (0..9).map(|at| (format!("kernels-gpu/src/{at}.rs"), "x".repeat(10_000))).collect();
+        let text = render(Configuration::Full, &long, &[], &[]);
+        assert!(text.len() <= BYTES_MAX, "{}", text.len());
+        assert!(text.contains("## kernels-gpu/src/0.rs") && !text.contains("## kernels-gpu/src/8.rs"));
+        assert!(text.contains("There is no room for") && text.contains("kernels-gpu/src/8.rs; a box"));
+        assert!(text.contains("132 multiprocessors") && text.contains("+kept"));
     }
 
     #[test]

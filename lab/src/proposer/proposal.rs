@@ -10,6 +10,7 @@
 //!
 //! Programs that speak in Markdown are understood too: headings, bold labels, and the patch in a code block.
 
+use super::edit::has_blocks;
 use serde::{Deserialize, Serialize};
 
 /// What a proposer proposes.
@@ -20,7 +21,7 @@ pub struct Proposal {
     pub hypothesis: String,
     /// How much faster it should be: 0.04 is 4 %.
     pub expected_gain: f64,
-    /// The change, as a unified diff from the repository's root.
+    /// The change, as a unified diff from the repository's root; as it was answered, also SEARCH/REPLACE blocks.
     pub patch: String,
 }
 
@@ -43,7 +44,7 @@ pub enum ProposalError {
         text: String,
     },
     /// There is no patch.
-    #[error("the proposer's answer has no unified diff")]
+    #[error("the proposer's answer has neither a unified diff nor SEARCH/REPLACE blocks")]
     NoPatch,
 }
 
@@ -62,12 +63,20 @@ impl Proposal {
         let hypothesis = section(text, "hypothesis").ok_or(ProposalError::NoHypothesis)?;
         let gain = section(text, "expected gain").ok_or(ProposalError::NoGain)?;
         let expected_gain = percentage(&gain).ok_or(ProposalError::BadGain { text: gain })?;
-        let patch = patch(&lines[patch_at.ok_or(ProposalError::NoPatch)?..]);
+        let patch = match patch_at.ok_or(ProposalError::NoPatch)? {
+            // The file's name stands above the first block.
+            at if !starts_diff(lines[at]) => lines.iter().flat_map(|line| [line, "\n"]).collect(),
+            at => patch(&lines[at..]),
+        };
         Ok(Self { hypothesis, expected_gain, patch })
     }
 }
 
 fn starts_patch(line: &str) -> bool {
+    starts_diff(line) || has_blocks(line)
+}
+
+fn starts_diff(line: &str) -> bool {
     line.starts_with("diff --git ") || line.starts_with("--- ")
 }
 
@@ -141,6 +150,15 @@ mod tests {
         assert_eq!(proposal.hypothesis, "The copies are not coalesced.");
         assert_eq!(proposal.expected_gain, 0.125);
         assert_eq!(proposal.patch, DIFF);
+    }
+
+    #[test]
+    fn blocks_are_read_with_the_file_above_them() {
+        let blocks = "kernels-gpu/src/a.rs\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n";
+        let answer = format!("Hypothesis: fewer.\nExpected gain: 4 %\nPatch:\n{blocks}");
+        let proposal = Proposal::parse(&answer).expect("a proposal");
+        assert_eq!((proposal.hypothesis.as_str(), proposal.expected_gain), ("fewer.", 0.04));
+        assert!(proposal.patch.ends_with(blocks));
     }
 
     #[test]

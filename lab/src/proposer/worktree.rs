@@ -1,5 +1,6 @@
 //! A throw-away git worktree in which a proposal is applied: the user's tree, index and branches are never touched.
 
+use super::hygiene::{self, Breach};
 use super::patch::{Patch, is_device_source};
 use std::ffi::OsStr;
 use std::io::Write;
@@ -67,6 +68,9 @@ pub enum WorktreeError {
         /// The path, from the repository's root.
         path: String,
     },
+    /// It adds what no patch may, or takes tests away.
+    #[error(transparent)]
+    Breach(#[from] Breach),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
@@ -115,8 +119,9 @@ impl Worktree {
     /// Applies a patch, and looks at what came of it.
     ///
     /// # Errors
-    /// A patch that does not fit, changes nothing, or touched what it may not. The worktree is of no more use then.
+    /// A patch that does not fit, changes nothing, or did what it may not. The worktree is of no more use then.
     pub fn apply(&self, patch: &Patch) -> Result<(), WorktreeError> {
+        let before = self.diff()?;
         let applied = git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch.text()))?;
         if !applied.status.success() {
             return Err(WorktreeError::DoesNotApply { message: said(&applied) });
@@ -124,16 +129,44 @@ impl Worktree {
         let status =
             ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching"];
         let status = checked("status", git(self.path(), status, None)?)?;
-        let mut changed = 0;
         for entry in status.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
             // `XY path`
             let path = String::from_utf8_lossy(entry.get(3..).unwrap_or_default()).into_owned();
             if !is_device_source(&path) || !is_plain_file_or_none(&self.path().join(&path))? {
                 return Err(WorktreeError::Outside { path });
             }
-            changed += 1;
+            self.compare(&path)?;
         }
-        if changed == 0 { Err(WorktreeError::ChangesNothing) } else { Ok(()) }
+        if self.diff()? == before { Err(WorktreeError::ChangesNothing) } else { Ok(()) }
+    }
+
+    /// Compares a file with what it was at the commit.
+    fn compare(&self, path: &str) -> Result<(), WorktreeError> {
+        let shown = git(self.path(), ["show", &format!("HEAD:{path}")], None)?;
+        let before = if shown.status.success() { shown.stdout } else { Vec::new() };
+        let file = self.path().join(path);
+        let after = match std::fs::read(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|source| WorktreeError::File { path: file, source })?,
+        };
+        let [before, after] = [before, after].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        Ok(hygiene::check(path, &before, &after)?)
+    }
+
+    /// Everything that differs from the commit, as one patch.
+    ///
+    /// # Errors
+    /// Where git refuses.
+    pub fn diff(&self) -> Result<String, WorktreeError> {
+        checked("add", git(self.path(), ["add", "--all"], None)?)?;
+        let arguments = ["diff", "--cached", "--no-color", "--no-ext-diff", "--no-renames", "HEAD"];
+        let output = checked("diff", git(self.path(), arguments, None)?)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// A file's text; none where it is not there.
+    pub fn read(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.path().join(path)).ok()
     }
 
     /// Takes away worktrees below `within` that a killed session left behind. Those of others elsewhere stay.
@@ -226,12 +259,12 @@ fn said(output: &Output) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::patch::tests::replacing;
     use super::*;
 
     /// A repository with a device crate of one file.
-    fn repository() -> tempfile::TempDir {
+    pub(crate) fn repository() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let run = |arguments: &[&str]| {
             checked("test", git(folder.path(), arguments, None).expect("git")).expect("done");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The value with every absolute path in its texts cut to the last part.
-pub(super) fn portable(value: Value) -> Value {
+pub(crate) fn portable(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(without_folders(&text)),
         Value::Array(values) => values.into_iter().map(portable).collect(),

@@ -15,6 +15,9 @@ pub struct Line {
     pub at_s: f64,
     /// What is recorded.
     pub body: serde_json::Value,
+    /// The hash of this line and all before it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub chain: String,
 }
 
 /// A file of records, open at its end.
@@ -111,7 +114,7 @@ mod tests {
         // Reading this device never ends, so the journal is put together by hand.
         let file = OpenOptions::new().append(true).open(full).expect("a device");
         let mut journal = Journal { path: full.to_owned(), file, is_cut: false, warnings: Vec::new() };
-        let line = Line { kind: "number".into(), at_s: 0.0, body: 1.into() };
+        let line = Line { kind: "number".into(), at_s: 0.0, body: 1.into(), chain: String::new() };
         let error = journal.append(&line).expect_err("no room");
         assert!(matches!(error, Error::DiskFull { .. }), "{error}");
     }

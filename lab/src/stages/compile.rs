@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
 use crate::exam::Fault;
 use crate::kernels::{self, KernelRef};
+use crate::process;
 
 /// Compiles the candidate, or takes it from a folder of compiled kernels.
 pub(super) struct Compile;
@@ -24,7 +25,8 @@ impl Stage for Compile {
             None => match compile(state, context) {
                 Ok(kernel) => kernel,
                 Err(Error::Failed { reason, log, .. }) => {
-                    let evidence = format!("{reason} ({})", log.display());
+                    let said = process::complaint(&log).unwrap_or(reason);
+                    let evidence = format!("{said} ({})", log.display());
                     return Ok(refused(Fault::DoesNotCompile, evidence));
                 }
                 Err(Error::TimedOut { limit, .. }) => {
@@ -36,6 +38,9 @@ impl Stage for Compile {
         };
         let (library, found) = kernels::find(&kernel)?;
         let hash = kernels::ptx_hash(&library, &found)?;
+        if let Some(what) = kernels::outlives_a_launch(&library, &found)? {
+            return Ok(refused(Fault::Forbidden, format!("its PTX has `{what}`")));
+        }
         state.evaluation.ptx_sha256 = Some(hash.clone());
         state.evaluation.smem_bytes = found.smem_bytes;
         state.evaluation.resources = context.machine.resources(&found);

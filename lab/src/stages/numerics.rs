@@ -3,8 +3,8 @@
 use super::{Context, Stage, State};
 use crate::error::Result;
 use crate::evaluation::Outcome;
-use crate::exam::hidden_problems;
-use crate::inputs::{self, RealTensors};
+use crate::exam::question::{self, Question};
+use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
 use crate::problem_spec::{ProblemSpec, Shape};
 
@@ -21,21 +21,19 @@ impl Stage for Numerics {
         let real = RealTensors::read(&context.real())?;
         inputs::check_real(&problems.inputs, real.as_ref(), &context.real())?;
         let row = &state.candidate.row;
-        let mut specs = hidden_problems(row, problems.hidden.len(), context.hidden_seed);
-        let known = problems.of_row(row, context.machine.simulated)?;
-        specs.extend(
-            known
-                .into_iter()
-                .map(|spec| if context.machine.simulated || is_large(&spec) { smaller(spec) } else { spec }),
-        );
+        let seed = context.seed_of(&state.candidate.name);
+        let mut questions = question::draw(row, problems.hidden.len(), &problems.inputs, seed);
+        for spec in problems.of_row(row, context.machine.simulated)? {
+            questions.push(measured(spec, context.machine.simulated, &problems.inputs));
+        }
         let task = Task::Examine {
-            kinds: problems.inputs.clone(),
+            questions,
             real: context.real(),
             error_share: context.config.tolerances.error_share.get(),
         };
         let limit = context.config.limits.test_s.duration();
         let kernel = state.kernel()?.clone();
-        let done = context.child(&kernel, &state.candidate.name, self.name(), task, specs, limit)?;
+        let done = context.child(&kernel, &state.candidate.name, self.name(), task, Vec::new(), limit)?;
         match done.report {
             Report::Examined(examined) => state.evaluation.examined = examined,
             Report::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
@@ -45,12 +43,19 @@ impl Stage for Numerics {
     }
 }
 
-/// Operations over which float64 on the host takes longer than all that is timed. Of larger problems each timed replay is still
-/// compared in samples.
-const LARGE_FLOPS: f64 = 1e10;
+/// Operations up to which float64 on the host takes seconds.
+const WHOLE_FLOPS: f64 = 1e11;
+/// Operations up to which it may look at every distribution.
+const SMALL_FLOPS: f64 = 1e10;
 
-fn is_large(spec: &ProblemSpec) -> bool {
-    spec.flops() > LARGE_FLOPS
+/// A problem that is measured, on other inputs than those of the measurement, which is judged itself: whole where the kernel runs on
+/// a GPU and float64 can follow. What the simulator counts is judged whole when it is counted.
+fn measured(spec: ProblemSpec, simulated: bool, kinds: &[Kind]) -> Question {
+    match spec.flops() {
+        flops if simulated || flops > WHOLE_FLOPS => Question::measured(smaller(spec), kinds),
+        flops if flops > SMALL_FLOPS => Question::measured(spec, &[]),
+        _ => Question::measured(spec, kinds),
+    }
 }
 
 /// A problem with two KV heads of one batch entry: heads are computed alike.

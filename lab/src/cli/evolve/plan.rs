@@ -2,61 +2,43 @@
 
 use crate::candidate;
 use crate::cli::evaluate::row_in;
-use crate::cli::evolve::{EvolveArgs, strategy};
+use crate::cli::evolve::EvolveArgs;
 use crate::cli::lab::Lab;
 use crate::cli::searched::Searched;
 use crate::cli::{misuse, screen};
 use crate::error::Result;
-use crate::predict;
 use crate::proposer::Configuration;
 use crate::search::budget::Budget;
-use crate::search::population::Management;
-use crate::search::space::Space;
-use crate::search::strategy::StrategyKind;
+use crate::search::strategy::Strategy;
 use ferroflash::Row;
 use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The record of a plan.
 const PLAN: &str = "plan";
 
 /// What a search was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) start: Row,
     pub(crate) budget: Budget,
-    pub(crate) strategy: StrategyKind,
-    pub(crate) management: Management,
+    pub(crate) strategy: Strategy,
     pub(crate) from: Vec<Row>,
     pub(crate) micro: bool,
     pub(crate) proposer: Option<Vec<String>>,
     pub(crate) configuration: Configuration,
     pub(crate) proposer_limit_s: u64,
+    pub(crate) sees: Vec<PathBuf>,
+    pub(crate) trust: bool,
     pub(crate) counters_only: bool,
-}
-
-/// A plan as it is recorded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Recorded {
-    start: Row,
-    budget: Budget,
-    strategy: String,
-    management: Management,
-    from: Vec<Row>,
-    micro: bool,
-    proposer: Option<Vec<String>>,
-    configuration: Configuration,
-    proposer_limit_s: u64,
-    counters_only: bool,
 }
 
 impl Plan {
     /// The plan of a resumed session, or that of the arguments, which is then recorded.
     pub(crate) fn of_session(lab: &mut Lab, args: &EvolveArgs) -> Result<Plan> {
-        let recorded: Vec<Recorded> = lab.session.records(PLAN);
-        if let Some(recorded) = recorded.into_iter().next() {
-            let mut plan = recorded.plan()?;
+        let recorded: Vec<Plan> = lab.session.records(PLAN);
+        if let Some(mut plan) = recorded.into_iter().next() {
             // More may be asked of a session than it was given at first.
             if let Some(budget) = args.budget {
                 plan.budget = budget;
@@ -64,7 +46,7 @@ impl Plan {
             return Ok(plan);
         }
         let plan = Plan::of_arguments(lab, args)?;
-        lab.session.append(PLAN, &Recorded::of(&plan))?;
+        lab.session.append(PLAN, &plan)?;
         Ok(plan)
     }
 
@@ -81,7 +63,7 @@ impl Plan {
         searched.require("--start", &start)?;
         let from = match &args.from {
             Some(file) => seeds_of(file, start, &searched)?,
-            None => expected_best(&searched.space),
+            None => Vec::new(),
         };
         let budget = &lab.context.config.budget;
         let usual = Budget {
@@ -94,46 +76,15 @@ impl Plan {
         Ok(Plan {
             start,
             budget: args.budget.unwrap_or(usual),
-            strategy: strategy(&args.strategy)?,
-            management: args.population,
+            strategy: args.strategy,
             from,
             micro: args.micro,
             proposer,
             configuration: args.configuration,
             proposer_limit_s: args.proposer_limit,
+            sees: args.proposer_sees.iter().filter_map(|path| std::path::absolute(path).ok()).collect(),
+            trust: args.trust,
             counters_only: args.counters_only,
-        })
-    }
-}
-
-impl Recorded {
-    fn of(plan: &Plan) -> Recorded {
-        Recorded {
-            start: plan.start,
-            budget: plan.budget,
-            strategy: plan.strategy.name().to_owned(),
-            management: plan.management,
-            from: plan.from.clone(),
-            micro: plan.micro,
-            proposer: plan.proposer.clone(),
-            configuration: plan.configuration,
-            proposer_limit_s: plan.proposer_limit_s,
-            counters_only: plan.counters_only,
-        }
-    }
-
-    fn plan(self) -> Result<Plan> {
-        Ok(Plan {
-            strategy: strategy(&self.strategy)?,
-            start: self.start,
-            budget: self.budget,
-            management: self.management,
-            from: self.from,
-            micro: self.micro,
-            proposer: self.proposer,
-            configuration: self.configuration,
-            proposer_limit_s: self.proposer_limit_s,
-            counters_only: self.counters_only,
         })
     }
 }
@@ -144,9 +95,6 @@ pub(crate) fn mediocre() -> Row {
     row.block_n = 32;
     row
 }
-
-/// Rows that a search begins with behind the start.
-const EXPECTED: usize = 2;
 
 /// The rows of a file, without those that are not compiled where nothing is.
 fn seeds_of(file: &Path, start: Row, searched: &Searched) -> Result<Vec<Row>> {
@@ -168,19 +116,6 @@ fn seeds_of(file: &Path, start: Row, searched: &Searched) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The rows of which the resource model expects most, those first that differ least from the start.
-fn expected_best(space: &Space) -> Vec<Row> {
-    let start = space.start();
-    let mut rows: Vec<Row> =
-        space.rows().iter().copied().filter(|row| predict::gain(&start, row) > 0.0).collect();
-    rows.sort_by(|a, b| {
-        let expected = predict::wavefronts_per_flop(a).total_cmp(&predict::wavefronts_per_flop(b));
-        expected.then(space.distance(&start, a).cmp(&space.distance(&start, b))).then(a.cmp(b))
-    });
-    rows.truncate(EXPECTED);
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,12 +125,5 @@ mod tests {
         let row = mediocre();
         assert_eq!((row.block_m, row.block_n, row.warps, row.stages, row.head_dim), (64, 32, 4, 1, 64));
         assert!(row.check().is_ok());
-    }
-
-    #[test]
-    fn the_resource_model_expects_taller_blocks_to_gain() {
-        let rows = expected_best(&Space::new(mediocre()));
-        assert_eq!(rows.len(), EXPECTED);
-        assert!(rows.iter().all(|row| row.block_m == 128), "{rows:?}");
     }
 }

@@ -8,14 +8,20 @@ use crate::evaluation::Evaluation;
 use crate::evolution::{Hypothesis, PTXAS, Step};
 use crate::insights::{Insight, differences, losses};
 use crate::interrupt;
-use crate::proposer::{Configuration, DEVICE_SOURCE, Earlier, Proposal, Task, ask, render};
+use crate::kernels::Machine;
+use crate::patched::{Base, PatchedTreeError, copy_folder};
+use crate::profile;
+use crate::proposer::boxed::Boxed;
+use crate::proposer::{DEVICE_SOURCE, Earlier, ProgramError, Proposal, Reply, Task, ask, hygiene, render};
 use crate::search::budget::Cost;
 use crate::search::keep::KeepRule;
 use crate::search::{Evaluated, Outcome};
 use crate::session::write_whole;
-use crate::stages::Watcher;
+use crate::stages::{self, Watcher};
 use crate::statistics::median;
 use crate::table::short;
+use ferroflash::Schedule;
+use kernels_gpu::row::Isa;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -34,6 +40,9 @@ pub(crate) struct Asked {
     pub(crate) step: usize,
     /// The proposal, where there was one.
     pub(crate) proposal: Option<Proposal>,
+    /// Everything that differs from the commit with the proposal and what was kept before it, as one patch.
+    #[serde(default)]
+    pub(crate) patch: Option<String>,
     /// Why there was none.
     pub(crate) error: Option<String>,
     /// Seconds that the program took.
@@ -62,9 +71,9 @@ impl Evolution {
         let number = asked.number;
         let row = self.incumbent().map_or(self.plan.start, |(incumbent, _)| incumbent.row);
         let proposer = self.plan.proposer.as_ref().map_or_else(String::new, |words| words.join(" "));
-        match asked.proposal {
-            Some(proposal) => {
-                let candidate = Candidate::of_patch(row, proposal.patch);
+        match asked.proposal.zip(asked.patch) {
+            Some((proposal, patch)) => {
+                let candidate = Candidate::of_step(row, patch, number, &proposal.hypothesis);
                 let hypothesis = Hypothesis {
                     step,
                     candidate: candidate.name.clone(),
@@ -93,42 +102,76 @@ impl Evolution {
     }
 
     fn ask(&mut self, number: usize, step: usize) -> Result<Asked> {
-        let prompt = self.prompt(number)?;
+        let base = self.base()?;
+        let prompt = self.prompt(number, base.root())?;
         let folder = self.lab.session.subfolder("proposals")?;
         write_whole(&folder.join(format!("{number:03}-prompt.md")), &prompt)?;
         self.screen.stage(&format!("proposal {number}"), "waiting for the proposer");
-        let words = self.plan.proposer.clone().unwrap_or_default();
         let begun = std::time::Instant::now();
-        let reply = ask(&words, &prompt, Duration::from_secs(self.plan.proposer_limit_s), interrupt::flag());
+        let reply = self.reply(&prompt, base.root())?;
         let took_s = begun.elapsed().as_secs_f64();
         if interrupt::requested() {
             return Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() });
         }
-        let proposal = match reply {
+        let asked = |proposal, patch, error| Asked { number, step, proposal, patch, error, took_s };
+        let parsed = match reply {
             Ok(reply) => {
                 write_whole(&folder.join(format!("{number:03}-reply.md")), &reply.answer)?;
                 Proposal::parse(&reply.answer).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
-        if let Ok(proposal) = &proposal {
-            write_whole(&folder.join(format!("{number:03}.patch")), &proposal.patch)?;
-        }
-        let (proposal, error) = match proposal {
-            Ok(proposal) => (Some(proposal), None),
-            Err(error) => (None, Some(error)),
+        let proposal = match parsed {
+            Ok(proposal) => proposal,
+            Err(error) => return Ok(asked(None, None, Some(error))),
         };
-        Ok(Asked { number, step, proposal, error, took_s })
+        match base.change(&proposal.patch) {
+            Ok([change, all]) => {
+                write_whole(&folder.join(format!("{number:03}.patch")), &change)?;
+                Ok(asked(Some(Proposal { patch: change, ..proposal }), Some(all), None))
+            }
+            Err(error) => match error.fault() {
+                Some(fault) => Ok(asked(Some(proposal), None, Some(format!("refused: {fault}: {error}")))),
+                None => Err(no_worktree(&error)),
+            },
+        }
     }
 
-    fn prompt(&self, number: usize) -> Result<String> {
+    /// The source that the next proposal changes: the commit with what was kept.
+    fn base(&self) -> Result<Base> {
+        let kept = self.incumbent().and_then(|(incumbent, _)| incumbent.patch.as_deref());
+        Base::new(&self.lab.context.tree, kept, &self.lab.context.folder.join("worktrees"))
+            .map_err(|error| no_worktree(&error))
+    }
+
+    /// Asks the program, in a box unless it is trusted.
+    fn reply(&self, prompt: &str, source: &Path) -> Result<std::result::Result<Reply, ProgramError>> {
+        let words = self.plan.proposer.clone().unwrap_or_default();
+        let name = words.first().cloned().unwrap_or_default();
+        let limit = Duration::from_secs(self.plan.proposer_limit_s);
+        if self.plan.trust {
+            return Ok(ask(&words, &name, prompt, limit, interrupt::flag()));
+        }
+        let temporary =
+            || tempfile::tempdir().map_err(|source| Error::io(Path::new("a temporary folder"), source));
+        let (root, task) = (temporary()?, temporary()?);
+        copy_folder(&source.join(DEVICE_SOURCE), &task.path().join(DEVICE_SOURCE))?;
+        let (root_path, task_path) = (root.path().to_owned(), task.path().to_owned());
+        let boxed = Boxed { root: root_path, task: task_path, paths: self.plan.sees.clone() };
+        Ok(ask(&boxed.command(&words), &name, prompt, limit, interrupt::flag()))
+    }
+
+    fn prompt(&self, number: usize, source: &Path) -> Result<String> {
         let asked: Vec<Asked> = self.lab.session.records(PROPOSAL);
         let earlier: Vec<Earlier> = asked.iter().filter_map(|asked| self.earlier(asked)).collect();
-        let incumbent = self.incumbent().map(|(_, evaluation)| evaluation);
-        let row = self.incumbent().map_or(self.plan.start, |(candidate, _)| candidate.row);
+        let incumbent = self.incumbent();
+        let row = incumbent.map_or(self.plan.start, |(candidate, _)| candidate.row);
+        let evaluation = incumbent.map(|(_, evaluation)| evaluation);
         let last = self.steps.last().and_then(|step| self.lab.recorded(&step.candidate));
-        let insights = insights(incumbent, last.as_ref());
-        prompt(&self.lab, number, row, incumbent, self.plan.configuration, &earlier, &insights)
+        let insights = insights(evaluation, last.as_ref());
+        let mut task = task(&self.lab, number, row, evaluation, source)?;
+        task.kept = incumbent.and_then(|(candidate, _)| candidate.patch.clone());
+        Ok(render(self.plan.configuration, &task, &earlier, &insights))
     }
 
     /// An earlier proposal with what became of it.
@@ -146,34 +189,71 @@ impl Evolution {
     }
 }
 
-/// The prompt for a row, as `lab prompt` prints it.
-pub(crate) fn prompt(
+fn no_worktree(error: &PatchedTreeError) -> Error {
+    Error::Missing { what: "a worktree for the patch", reason: error.to_string() }
+}
+
+/// The task of a row: `source` is the root of the tree that is shown.
+pub(crate) fn task(
     lab: &Lab,
     number: usize,
     row: ferroflash::Row,
     evaluation: Option<&Evaluation>,
-    configuration: Configuration,
-    earlier: &[Earlier],
-    insights: &[Insight],
-) -> Result<String> {
+    source: &Path,
+) -> Result<Task> {
     let context = &lab.context;
     let thresholds = &context.config.thresholds;
     let simulated = context.machine.simulated;
-    let task = Task {
+    let measure = if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" };
+    Ok(Task {
         number,
         device: context.machine.name.clone(),
         row,
-        measure: if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" }
-            .to_owned(),
+        measure: measure.to_owned(),
         figures: evaluation.map(|evaluation| figures(evaluation, simulated)).unwrap_or_default(),
+        facts: evaluation.map(|evaluation| facts(evaluation, &context.machine)).unwrap_or_default(),
+        kept: None,
         keep: KeepRule {
             gain: thresholds.keep.get(),
             shapes: thresholds.keep_problems.len(),
             noise: thresholds.regression.get(),
         },
-        sources: sources(context.tree.root())?,
-    };
-    Ok(render(configuration, &task, earlier, insights))
+        sources: sources(source, &row)?,
+    })
+}
+
+/// What is known of the device and of the kernel on it: resources, occupancy, what bounds it and the figures that prove it, and the
+/// least time that the tensor cores need.
+fn facts(evaluation: &Evaluation, machine: &Machine) -> Vec<String> {
+    let mut facts = vec![format!(
+        "The device: {} multiprocessors of sm_{}, {} bytes of shared memory a CTA at most, {} MiB of L2{}",
+        machine.sm_count,
+        machine.sm,
+        machine.smem_opt_in_bytes,
+        machine.l2_bytes >> 20,
+        machine.clock_max_mhz.map_or_else(String::new, |mhz| format!(", {mhz} MHz at most"))
+    )];
+    let smem = evaluation.smem_bytes;
+    facts.push(match evaluation.resources {
+        Some(found) => format!(
+            "The kernel: {} registers a thread, {} bytes of spills, {smem} bytes of shared memory a CTA",
+            found.registers,
+            found.spill_stores + found.spill_loads
+        ),
+        None => {
+            format!("The kernel: {smem} bytes of shared memory a CTA; no ptxas here to tell its registers")
+        }
+    });
+    for counted in &evaluation.counted {
+        let profile = profile::of_counters(evaluation, counted, machine);
+        let occupancy = profile.occupancy.map_or_else(String::new, |(warps, most, limit)| {
+            format!("; {warps} of {most} warps of a multiprocessor, limited by {limit}")
+        });
+        let floor = stages::floor_us(&counted.problem, machine);
+        let floor = floor.map_or_else(String::new, |us| format!("; the tensor cores alone need {us:.1} µs"));
+        facts.push(format!("{}: {}{occupancy}{floor}", counted.problem, profile.verdict));
+    }
+    facts
 }
 
 fn figures(evaluation: &Evaluation, simulated: bool) -> Vec<(String, String)> {
@@ -210,8 +290,8 @@ pub(crate) fn insights(incumbent: Option<&Evaluation>, last: Option<&Evaluation>
     insights
 }
 
-/// The device crate's source, which a proposal may change.
-fn sources(root: &Path) -> Result<Vec<(String, String)>> {
+/// The source that the row's kernel is made of and that a proposal may change, without tests: what matters most first.
+fn sources(root: &Path, row: &ferroflash::Row) -> Result<Vec<(String, String)>> {
     let mut sources = Vec::new();
     let mut folders = vec![root.join(DEVICE_SOURCE)];
     while let Some(folder) = folders.pop() {
@@ -221,12 +301,31 @@ fn sources(root: &Path) -> Result<Vec<(String, String)>> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
                 let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-                sources.push((name, text));
+                if let Some(rank) = rank(name.strip_prefix(DEVICE_SOURCE).unwrap_or(&name), row) {
+                    let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+                    let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or(&text);
+                    sources.push((rank, name, code.to_owned()));
+                }
             }
         }
     }
     sources.sort();
-    Ok(sources)
+    Ok(sources.into_iter().map(|(_, name, text)| (name, text)).collect())
+}
+
+/// How much a file matters for a row, the most at 0; `None` where its kernel has nothing of it, or nobody may change it.
+fn rank(file: &str, row: &ferroflash::Row) -> Option<u32> {
+    let is_mma = row.isa == Isa::Mma;
+    let of_wgmma =
+        ["wgmma/", "ptx/wgmma", "ptx/warpgroup", "ptx/bulk", "ptx/mbarrier", "tile/descriptor", "math/scrub"];
+    let of_mma = ["mma/", "ptx/mma", "ptx/ldmatrix", "ptx/cp_async", "math/restore"];
+    let foreign: &[&str] = if is_mma { &of_wgmma } else { &of_mma };
+    let is_of_splits = file.starts_with("math/combine") && row.schedule != Schedule::Split;
+    if hygiene::is_the_hosts(file) || is_of_splits || foreign.iter().any(|start| file.starts_with(start)) {
+        return None;
+    }
+    const ORDER: [&str; 7] = ["mma/", "wgmma/", "math/softmax", "math/mask", "tile/", "math/", "scheduler"];
+    let found = ORDER.iter().position(|start| file.starts_with(start));
+    Some(found.map_or(ORDER.len() as u32 + u32::from(file.starts_with("ptx/")), |at| at as u32))
 }

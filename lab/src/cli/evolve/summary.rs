@@ -7,20 +7,18 @@ use crate::error::Result;
 use crate::evaluation::{EVALUATION, Evaluation};
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, Step};
 use crate::leaderboard::Leaderboard;
-use crate::search::best;
-use crate::search::replay::Recording;
 use crate::session::write_whole;
 use crate::table::{Table, short};
 use serde_json::json;
 
 /// The session's own leaderboard, in its folder.
 pub(crate) const LEADERBOARD_FILE: &str = "leaderboard.json";
-/// What was scored, for replays, in the session's folder.
-pub(crate) const RECORDING_FILE: &str = "recording.json";
+/// Every patch that was kept, as one that applies to the commit, in the session's folder.
+pub(crate) const KEPT_FILE: &str = "kept.patch";
 /// Rows that the table shows.
 const SHOWN: usize = 8;
 
-/// Writes the session's leaderboard and recording, and prints the best.
+/// Writes the session's leaderboard and what was kept, and prints the best.
 pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Result<()> {
     let header = lab.session.header();
     let evaluations: Vec<Evaluation> = lab.session.records(EVALUATION);
@@ -33,18 +31,16 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     } else {
         "geometric mean of the median times on fresh inputs, µs"
     };
-    let rows: Vec<_> =
-        steps.iter().filter(|step| step.candidate.patch.is_none()).map(|s| s.evaluated.clone()).collect();
-    // A search that found nothing right has nothing to replay.
-    if let Ok(recording) = Recording::new(header.device.clone(), measured.to_owned(), rows.clone()) {
-        let text = serde_json::to_string(&recording).unwrap_or_default();
-        write_whole(&lab.session.folder().join(RECORDING_FILE), &text)?;
-    }
     let start = steps.first().and_then(|step| step.evaluated.score());
-    let found = best(&rows);
+    let found = steps.iter().rfind(|step| step.kept);
+    let kept = found.and_then(|step| step.candidate.patch.as_ref());
+    if let Some(patch) = kept {
+        write_whole(&lab.session.folder().join(KEPT_FILE), patch)?;
+    }
     let object = json!({
         "session": lab.shown(), "device": header.device, "seed": header.seed, "measured": measured,
-        "ended": why, "start": start, "best": found, "steps": steps,
+        "ended": why, "start": start, "best": found.map(|step| &step.evaluated), "candidate": found.map(|step| &step.candidate.name),
+        "patch": kept.map(|_| KEPT_FILE), "steps": steps,
     });
     lab.results(&object, as_json)?;
     if as_json {
@@ -52,15 +48,18 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     }
     table(lab, steps).lines().iter().for_each(|line| screen::print(line));
     if let (Some(start), Some(best)) = (start, found)
-        && let Some(score) = best.score()
+        && let Some(score) = best.evaluated.score()
     {
         let percent = 100.0 * (1.0 - score / start);
-        let name = best.row.entry_name();
+        let name = &best.candidate.name;
         screen::print(&format!(
             "best: {name}, {} ({percent:.1} % less than the start's {}; {measured})",
             short(score),
             short(start)
         ));
+    }
+    if kept.is_some() {
+        screen::print(&format!("all that was kept: git apply {}/{KEPT_FILE}", lab.shown()));
     }
     screen::print(&format!("{}; seed {}; {why}; session {}", header.device, header.seed, lab.shown()));
     Ok(())

@@ -4,7 +4,7 @@
 mod runs;
 
 use crate::candidate::Candidate;
-use crate::cheats::Cheat;
+use crate::cheats;
 use crate::cli::Common;
 use crate::cli::evaluate::row_in;
 use crate::cli::gate::missed_cheats;
@@ -121,7 +121,7 @@ impl SelfTest {
     /// The planted cheats on the stand-in, as in each run of the gate.
     fn cheats(&mut self) -> Result<Line> {
         let missed = missed_cheats(&self.lab, &mut self.screen)?;
-        let planted = Cheat::PLANTED.len();
+        let planted = cheats::PLANTED.len().div_ceil(super::GATE_CHEATS);
         let result = match &missed {
             None => format!("{planted} of {planted} refused by name"),
             Some(missed) => missed.clone(),

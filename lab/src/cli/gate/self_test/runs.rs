@@ -3,6 +3,7 @@
 use super::SelfTest;
 use crate::cli::gate::timed::{rule, samples, slower};
 use crate::error::{Error, Result};
+use crate::exam::Refusal;
 use crate::gate::{Finding, Subject, Timed, compare_counters, settle};
 use crate::interrupt;
 use crate::job::{Report, Task};
@@ -135,7 +136,12 @@ impl SelfTest {
 
     fn compare_counters(&mut self, number: u32, other: &KernelRef, problem: ProblemSpec) -> Result<Run> {
         let counted = |kernel| self.counted(number, kernel, problem);
-        let (best, now) = (counted(&self.kernel)?, counted(other)?);
+        let (best, now) = match (counted(&self.kernel)?, counted(other)?) {
+            (Ok(best), Ok(now)) => (best, now),
+            (Err(refusal), _) | (_, Err(refusal)) => {
+                return Ok(Run::of_launch(Report::Refused(refusal)));
+            }
+        };
         let compared = compare_counters(&best, &now);
         let found = match (compared.worse.is_empty(), compared.better.is_empty()) {
             (false, _) => Found::Slower,
@@ -153,13 +159,14 @@ impl SelfTest {
         number: u32,
         kernel: &KernelRef,
         problem: ProblemSpec,
-    ) -> Result<crate::counters::Counters> {
+    ) -> Result<std::result::Result<crate::counters::Counters, Refusal>> {
         let context = self.of_run(number);
         let limit = context.config.limits.test_s.duration();
         let task = Task::Count { schedules: 0 };
         let name = format!("{}-{number}", self.candidate.name);
         match context.child(kernel, &name, "self-test", task, vec![problem], limit)?.report {
-            Report::Counted(counted) if !counted.is_empty() => Ok(counted[0].counters()),
+            Report::Counted(counted) if !counted.is_empty() => Ok(Ok(counted[0].counters())),
+            Report::Refused(refusal) => Ok(Err(refusal)),
             report => Err(Error::Missing { what: "a count", reason: format!("{report:?}") }),
         }
     }
@@ -167,7 +174,7 @@ impl SelfTest {
     /// The context of a run: inputs and hidden problems that no run before had.
     fn of_run(&self, number: u32) -> Context {
         let context = &self.lab.context;
-        Context { hidden_seed: context.hidden_seed.wrapping_add(u64::from(number)), ..context.clone() }
+        Context { secret: context.secret.wrapping_add(u64::from(number)), ..context.clone() }
     }
 
     /// The relative slow-down of so many planted instructions, by one measurement.

@@ -1,0 +1,446 @@
+//! Mistakes that explain a wrong O: each predicts the wrong rows in float64, and the one that comes nearest is named.
+//!
+//! A row's O is Σ p·v / Σ p over the keys it sees. Leaving out keys, another scale, another head's keys or a factor each give other
+//! sums with one free number at most, against the head_dim numbers of each wrong row: what fits them to rounding is the mistake.
+
+use super::Fault;
+use check::reference::{keys, row_coordinates, row_start, visible_keys};
+use check::verification::Oracle;
+use ferroflash::TensorRole;
+use ferroflash::attention::Output;
+use ferroflash::rounding::widen;
+
+/// Wrong rows that are looked at: the worst, and as many from all over.
+const ROWS: usize = 6;
+/// Share of the squared error that a mistake must leave unexplained at most.
+const UNEXPLAINED: f64 = 0.15;
+/// Every how many-th key a kernel may see or leave out.
+const STRIDES: [usize; 4] = [2, 3, 4, 8];
+/// Keys between two ends of a block that may be left out.
+const BLOCK_STEP: usize = 16;
+
+/// A mistake that explains an output.
+pub(super) struct Explained {
+    pub(super) fault: Fault,
+    pub(super) how: String,
+}
+
+/// Wrong rows of an output.
+pub(super) struct Suspect<'a> {
+    oracle: &'a Oracle,
+    rows: Vec<WrongRow>,
+    /// The rounding that even the right mistake leaves, squared and summed.
+    noise: f64,
+}
+
+/// One wrong row with the keys that it could see.
+struct WrongRow {
+    at: [usize; 3],
+    visible: usize,
+    /// exp(score − the largest), of all keys of the sequence.
+    p: Vec<f64>,
+    /// Scores without the scale.
+    scores: Vec<f64>,
+    o: Vec<f64>,
+    expected: Vec<f64>,
+}
+
+/// How near a mistake comes, and its free number.
+#[derive(Clone, Copy)]
+struct Fit {
+    squares: f64,
+    number: f64,
+}
+
+impl Fit {
+    const NONE: Fit = Fit { squares: f64::INFINITY, number: 0.0 };
+
+    fn or(self, squares: f64, number: f64) -> Fit {
+        if squares < self.squares { Fit { squares, number } } else { self }
+    }
+}
+
+impl<'a> Suspect<'a> {
+    /// Takes some of the rows that are wrong, all of which are numbers.
+    pub(super) fn new(oracle: &'a Oracle, output: &Output, allowed: f64, wrong: &[usize]) -> Suspect<'a> {
+        let problem = &oracle.problem;
+        let head_dim = problem.sizes().head_dim as usize;
+        let o = |index: usize| widen(problem.dtype(), output.o[index]);
+        let error = |row: usize| {
+            let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
+            (start..start + head_dim).map(|at| (o(at) - oracle.reference.o[at]).abs()).fold(0.0, f64::max)
+        };
+        let mut order = wrong.to_vec();
+        order.sort_by(|&a, &b| error(b).total_cmp(&error(a)));
+        let spread = (0..ROWS).map(|part| wrong[part * (wrong.len() - 1) / (ROWS - 1)]);
+        let mut chosen: Vec<usize> = order.into_iter().take(ROWS).chain(spread).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        let rows: Vec<WrongRow> = chosen.into_iter().map(|row| WrongRow::new(oracle, row, &o)).collect();
+        let noise = rows.len() as f64 * head_dim as f64 * (0.3 * allowed).powi(2);
+        Suspect { oracle, rows, noise }
+    }
+
+    /// Keys that the rows see in all: what tells one mistake from another.
+    pub(super) fn weight(&self) -> usize {
+        self.rows.iter().map(|row| row.visible.min(64)).sum()
+    }
+
+    /// The largest error of the rows.
+    pub(super) fn largest_error(&self) -> f64 {
+        let pairs = self.rows.iter().flat_map(|row| row.o.iter().zip(&row.expected));
+        pairs.map(|(o, expected)| (o - expected).abs()).fold(0.0, f64::max)
+    }
+
+    /// Whether every row is attention to a few times what is allowed.
+    pub(super) fn is_near(&self, allowed: f64) -> bool {
+        let largest =
+            self.rows.iter().flat_map(|row| &row.expected).fold(0.0, |max: f64, o| max.max(o.abs()));
+        self.largest_error() < (64.0 * allowed).min(0.1 * largest)
+    }
+
+    /// The mistake that comes nearest, if it comes near enough.
+    pub(super) fn explain(&self) -> Option<Explained> {
+        let error: f64 = self.rows.iter().map(|row| squares(&row.o, &row.expected)).sum();
+        let enough = (UNEXPLAINED * error).max(self.noise.min(0.5 * error));
+        let mut found = vec![
+            self.factor(),
+            self.scale(),
+            self.prefix(),
+            self.suffix(),
+            self.small_p(),
+            self.hidden(),
+            self.block(),
+        ];
+        found.extend(STRIDES.into_iter().flat_map(|stride| self.strided(stride)));
+        found.extend(self.other_heads());
+        // Equal sums are the first one's: the plainer mistake.
+        let best =
+            found.into_iter().reduce(|best, other| if other.0 < best.0 * 0.999 { other } else { best })?;
+        (best.0 <= enough).then_some(best.1)
+    }
+
+    /// Adds up each row's nearest fit.
+    fn each(&self, fit: impl Fn(&WrongRow) -> Fit) -> (f64, Vec<f64>) {
+        let fits: Vec<Fit> = self.rows.iter().map(fit).collect();
+        (fits.iter().map(|fit| fit.squares).sum(), fits.iter().map(|fit| fit.number).collect())
+    }
+
+    /// Σ p·v over keys in this order, told each sum behind its key; a fit of the sums over all of Σ p, or of those over what was added.
+    fn nearest_sum(&self, row: &WrongRow, order: impl Iterator<Item = usize>) -> Fit {
+        let total: f64 = row.p[..row.visible].iter().sum();
+        let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
+        for (count, key) in order.enumerate() {
+            self.add(row.at, row.p[key], key, &mut sum);
+            added += row.p[key];
+            for divisor in [added, total] {
+                let squares = squares_within(&row.o, &sum, divisor, best.squares);
+                best = best.or(squares, (count + 1) as f64);
+            }
+        }
+        best
+    }
+
+    fn prefix(&self) -> (f64, Explained) {
+        // The last step of all would be no mistake.
+        let (squares, kept) = self.each(|row| self.nearest_sum(row, 0..row.visible.saturating_sub(1)));
+        if self.is_half(&kept) {
+            return (squares, Explained { fault: Fault::HalfTheKeys, how: "the first half".to_owned() });
+        }
+        let cut = |pick: fn(f64, f64) -> f64| kept.iter().copied().reduce(pick).unwrap_or(0.0);
+        let (least, most) = (cut(f64::min), cut(f64::max));
+        let how = if least == most {
+            format!("from key {least}")
+        } else {
+            format!("from key {least} to {most} on")
+        };
+        (squares, Explained { fault: Fault::DroppedTail, how })
+    }
+
+    fn suffix(&self) -> (f64, Explained) {
+        let (squares, kept) = self.each(|row| self.nearest_sum(row, (1..row.visible).rev()));
+        let (fault, how) = match self.is_half(&kept) {
+            true => (Fault::HalfTheKeys, "the last half".to_owned()),
+            false => (Fault::DroppedKeys, format!("only the last {} or so are seen", kept[0])),
+        };
+        (squares, Explained { fault, how })
+    }
+
+    /// Every `stride`-th key alone, or all but these.
+    fn strided(&self, stride: usize) -> Vec<(f64, Explained)> {
+        let mut found = Vec::new();
+        for rest in 0..stride {
+            for alone in [true, false] {
+                let takes = move |key: usize| (key % stride == rest) == alone;
+                let (squares, _) = self.each(|row| self.over(row, &takes));
+                let is_half = stride == 2;
+                let fault = if is_half { Fault::HalfTheKeys } else { Fault::DroppedKeys };
+                let which = if alone { "only" } else { "not" };
+                let how = format!("{which} every {stride}. key, from key {rest} on");
+                found.push((squares, Explained { fault, how }));
+            }
+        }
+        found
+    }
+
+    /// One sum over some keys.
+    fn over(&self, row: &WrongRow, takes: &dyn Fn(usize) -> bool) -> Fit {
+        let total: f64 = row.p[..row.visible].iter().sum();
+        let (mut sum, mut added) = (vec![0.0; row.o.len()], 0.0);
+        for key in (0..row.visible).filter(|&key| takes(key)) {
+            self.add(row.at, row.p[key], key, &mut sum);
+            added += row.p[key];
+        }
+        [added, total].into_iter().fold(Fit::NONE, |best, divisor| {
+            best.or(squares_within(&row.o, &sum, divisor, f64::INFINITY), 0.0)
+        })
+    }
+
+    fn small_p(&self) -> (f64, Explained) {
+        let (squares, kept) = self.each(|row| {
+            let mut order: Vec<usize> = (0..row.visible).collect();
+            order.sort_by(|&a, &b| row.p[b].total_cmp(&row.p[a]));
+            order.truncate(row.visible.saturating_sub(1));
+            let fit = self.nearest_sum(row, order.iter().copied());
+            let last = order.get((fit.number as usize).saturating_sub(1));
+            Fit { number: last.map_or(0.0, |&key| row.p[key]), ..fit }
+        });
+        let least = kept.iter().copied().fold(f64::INFINITY, f64::min);
+        // One more free number than a cut has: the order of the keys.
+        let how = format!("none under {least:.1e} of the largest is seen");
+        (squares * 1.05, Explained { fault: Fault::SmallP, how })
+    }
+
+    /// Keys behind the last that a row sees.
+    fn hidden(&self) -> (f64, Explained) {
+        let (squares, _) = self.each(|row| {
+            let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
+            for (key, &p) in row.p.iter().enumerate() {
+                self.add(row.at, p, key, &mut sum);
+                added += p;
+                if key >= row.visible {
+                    best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+                }
+            }
+            best
+        });
+        (squares, Explained { fault: Fault::WrongMask, how: String::new() })
+    }
+
+    /// A block of keys in the middle.
+    fn block(&self) -> (f64, Explained) {
+        let (squares, firsts) = self.each(|row| {
+            let width = row.o.len();
+            let (mut sums, mut added) = (vec![vec![0.0; width]], vec![0.0]);
+            let (mut sum, mut p_sum) = (vec![0.0; width], 0.0);
+            for key in 0..row.visible {
+                self.add(row.at, row.p[key], key, &mut sum);
+                p_sum += row.p[key];
+                if (key + 1) % BLOCK_STEP == 0 {
+                    sums.push(sum.clone());
+                    added.push(p_sum);
+                }
+            }
+            let mut best = Fit::NONE;
+            for from in 1..sums.len() {
+                for to in from + 1..sums.len() {
+                    let left: Vec<f64> = (0..width).map(|d| sum[d] - sums[to][d] + sums[from][d]).collect();
+                    for divisor in [p_sum - added[to] + added[from], p_sum] {
+                        best = best.or(
+                            squares_within(&row.o, &left, divisor, best.squares),
+                            (from * BLOCK_STEP) as f64,
+                        );
+                    }
+                }
+            }
+            best
+        });
+        let how = format!("a block of them from key {} on", firsts[0]);
+        (squares * 1.05, Explained { fault: Fault::DroppedKeys, how })
+    }
+
+    /// One softmax scale for all rows.
+    fn scale(&self) -> (f64, Explained) {
+        let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
+        let (log, squares) = least(&squares, -4.2, 4.2);
+        let how = format!("{:.4} times the problem's", log.exp());
+        (squares, Explained { fault: Fault::WrongScale, how })
+    }
+
+    fn scaled(&self, row: &WrongRow, factor: f64) -> f64 {
+        let scale = f64::from(self.oracle.problem.scale()) * factor;
+        let scores = &row.scores[..row.visible];
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut added) = (vec![0.0; row.o.len()], 0.0);
+        for (key, score) in scores.iter().enumerate() {
+            let p = (scale * (score - largest)).exp();
+            self.add(row.at, p, key, &mut sum);
+            added += p;
+        }
+        squares_within(&row.o, &sum, added, f64::INFINITY)
+    }
+
+    /// The right O times a factor, one a row.
+    fn factor(&self) -> (f64, Explained) {
+        let (squares, factors) = self.each(|row| {
+            let (mut cross, mut norm) = (0.0, f64::MIN_POSITIVE);
+            for (o, expected) in row.o.iter().zip(&row.expected) {
+                cross += o * expected;
+                norm += expected * expected;
+            }
+            let factor = cross / norm;
+            let left = row.o.iter().zip(&row.expected).map(|(o, expected)| (o - factor * expected).powi(2));
+            Fit { squares: left.sum(), number: factor }
+        });
+        let [least, most] =
+            [f64::min, f64::max].map(|pick| factors.iter().copied().reduce(pick).unwrap_or(1.0));
+        let how = format!("{least:.4} to {most:.4}");
+        (squares, Explained { fault: Fault::WrongFactor, how })
+    }
+
+    /// Attention over another KV head's or batch entry's keys.
+    fn other_heads(&self) -> Vec<(f64, Explained)> {
+        let problem = &self.oracle.problem;
+        let sizes = problem.sizes();
+        let all = (0..sizes.batch as usize)
+            .flat_map(|batch| (0..sizes.heads_kv as usize).map(move |head| [batch, head]));
+        let (squares, which) = self.each(|row| {
+            let own = [row.at[0], row.at[1] / problem.group() as usize];
+            all.clone().filter(|other| *other != own).take(64).fold(Fit::NONE, |best, other| {
+                let squares = self.of_head(row, other);
+                best.or(squares, (other[0] * sizes.heads_kv as usize + other[1]) as f64)
+            })
+        });
+        let how = format!("of batch entry and head number {} for instance", which[0]);
+        if squares.is_finite() {
+            vec![(squares, Explained { fault: Fault::WrongHead, how })]
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn of_head(&self, row: &WrongRow, [batch, head]: [usize; 2]) -> f64 {
+        let Oracle { problem, qkv, .. } = self.oracle;
+        let head_dim = row.o.len();
+        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
+        let q = row_start(problem, TensorRole::Q, row.at);
+        let scale = f64::from(problem.scale());
+        let scores: Vec<f64> = (0..row.visible)
+            .map(|key| {
+                let k = row_start(problem, TensorRole::K, [batch, head, key]);
+                scale
+                    * (0..head_dim)
+                        .map(|d| element(TensorRole::Q, q + d) * element(TensorRole::K, k + d))
+                        .sum::<f64>()
+            })
+            .collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut added) = (vec![0.0; head_dim], 0.0);
+        for (key, score) in scores.iter().enumerate() {
+            let p = (score - largest).exp();
+            let v = row_start(problem, TensorRole::V, [batch, head, key]);
+            sum.iter_mut().enumerate().for_each(|(d, sum)| *sum += p * element(TensorRole::V, v + d));
+            added += p;
+        }
+        squares_within(&row.o, &sum, added, f64::INFINITY)
+    }
+
+    /// Adds a key's value, `p` times.
+    fn add(&self, [batch, head, _]: [usize; 3], p: f64, key: usize, sum: &mut [f64]) {
+        let Oracle { problem, qkv, .. } = self.oracle;
+        let start = row_start(problem, TensorRole::V, [batch, head / problem.group() as usize, key]);
+        let values = &qkv[TensorRole::V as usize][start..start + sum.len()];
+        for (sum, &bits) in sum.iter_mut().zip(values) {
+            *sum += p * widen(problem.dtype(), bits);
+        }
+    }
+
+    /// Whether every row keeps half of its keys, of which there are enough to tell.
+    fn is_half(&self, kept: &[f64]) -> bool {
+        let half = |(row, kept): (&WrongRow, &f64)| {
+            (kept - row.visible as f64 / 2.0).abs() <= 0.5 + 0.01 * row.visible as f64
+        };
+        self.rows.iter().any(|row| row.visible >= 8) && self.rows.iter().zip(kept).all(half)
+    }
+}
+
+impl WrongRow {
+    fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
+        let Oracle { problem, qkv, seqlens_k, reference, .. } = oracle;
+        let at = row_coordinates(problem, row);
+        let head_dim = problem.sizes().head_dim as usize;
+        let length = keys(problem, seqlens_k.as_deref(), at[0]);
+        let visible = visible_keys(problem, length, at[2]);
+        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
+        let q = row_start(problem, TensorRole::Q, at);
+        let score = |key: usize| -> f64 {
+            let k = row_start(problem, TensorRole::K, [at[0], at[1] / problem.group() as usize, key]);
+            (0..head_dim).map(|d| element(TensorRole::Q, q + d) * element(TensorRole::K, k + d)).sum()
+        };
+        let scores: Vec<f64> = (0..problem.sizes().seqlen_k as usize).map(score).collect();
+        let scale = f64::from(problem.scale());
+        // Of all keys: a row that sees none has no other.
+        let largest = scores[..length].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let p = scores.iter().map(|score| (scale * (score - largest)).exp()).collect();
+        let start = row_start(problem, TensorRole::O, at);
+        WrongRow {
+            at,
+            visible,
+            p,
+            scores,
+            o: (start..start + head_dim).map(o).collect(),
+            expected: reference.o[start..start + head_dim].to_vec(),
+        }
+    }
+}
+
+/// The factor on the scale that explains wrong LSEs beside an O that is right, where one does.
+pub(super) fn scale_of_lse(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> Option<f64> {
+    let rows: Vec<(WrongRow, f64)> = (0..ROWS)
+        .map(|part| wrong[part * (wrong.len() - 1) / (ROWS - 1)])
+        .map(|row| (WrongRow::new(oracle, row, &|_| 0.0), f64::from(lse[row])))
+        .collect();
+    let scale = f64::from(oracle.problem.scale());
+    let of = |row: &WrongRow, factor: f64| {
+        let scores = row.scores[..row.visible].iter().map(|score| score * scale * factor);
+        let largest = scores.clone().fold(f64::NEG_INFINITY, f64::max);
+        largest + scores.map(|score| (score - largest).exp()).sum::<f64>().ln()
+    };
+    let squares = |log: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
+    let (log, left) = least(&squares, -0.7, 0.7);
+    (left < 0.01 * squares(0.0)).then(|| log.exp())
+}
+
+fn squares(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
+}
+
+/// Σ (o − sum / divisor)², or infinity as soon as it is over `most`.
+fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
+    let inverse = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };
+    let mut squares = 0.0;
+    for (o, sum) in o.iter().zip(sum) {
+        squares += (o - sum * inverse).powi(2);
+        // NaN is never nearer.
+        if squares.is_nan() || squares > most {
+            return f64::INFINITY;
+        }
+    }
+    squares
+}
+
+/// Where a function of one number is least: a coarse look, then golden section.
+fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
+    const STEPS: usize = 42;
+    let step = (to - from) / STEPS as f64;
+    let looked = (0..=STEPS).map(|at| from + step * at as f64).map(|x| (x, of(x)));
+    let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| if x.1 < best.1 { x } else { best });
+    let (mut a, mut b) = (middle - step, middle + step);
+    let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
+    for _ in 0..28 {
+        let (c, d) = (b - golden * (b - a), a + golden * (b - a));
+        if of(c) < of(d) { b = d } else { a = c }
+    }
+    let x = (a + b) / 2.0;
+    (x, of(x))
+}

@@ -1,0 +1,284 @@
+//! Questions of an examination: problems of the library's whole domain, drawn anew for each candidate from a secret seed.
+
+use crate::inputs::{Inputs, Kind, Odd, RealTensors};
+use crate::problem_spec::{Mask, ProblemSpec, Shape};
+use check::random_input::poison_behind;
+use fastrand::Rng;
+use ferroflash::problem::ElementStrides;
+use ferroflash::{Combine, Error, Layout, PlanOptions, Problem, Row, Splits, TensorRole};
+use kernels_gpu::row::Schedule;
+use serde::{Deserialize, Serialize};
+
+/// Where rows of Q, K, V and O lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Contiguous `[batch, heads, seqlen, head_dim]`.
+    Bhsd,
+    /// Contiguous `[batch, seqlen, heads, head_dim]`.
+    Bshd,
+    /// As `Bshd`, with gaps of so many 16-byte chunks behind every head, row and batch entry.
+    Padded(u8),
+}
+
+/// One question: a problem, where its tensors lie, how it is to be run, and on which inputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// Sizes, element type and mask.
+    pub spec: ProblemSpec,
+    /// Where rows lie.
+    pub placement: Placement,
+    /// The caller's softmax scale; 1/√head_dim without.
+    pub scale: Option<f32>,
+    /// Whether LSE is wanted.
+    pub lse: bool,
+    /// Whether each sequence has a number of keys of its own, on the device.
+    pub lengths: bool,
+    /// Ranges of keys, for kernels that split them.
+    pub splits: Option<u32>,
+    /// Whether the device has so few multiprocessors that a persistent CTA has several tiles; on a simulator only.
+    pub few_sms: bool,
+    /// NaN or an infinity in one of the inputs of the third launch.
+    pub odd: Option<Odd>,
+    /// Distributions of the inputs beside random ones.
+    pub kinds: Vec<Kind>,
+}
+
+impl Question {
+    /// A problem as it is counted and timed: contiguous, with the usual scale and LSE.
+    pub fn measured(spec: ProblemSpec, kinds: &[Kind]) -> Question {
+        let kinds = kinds.to_vec();
+        let (placement, scale, lengths, splits) = (Placement::Bhsd, None, false, None);
+        Question { spec, placement, scale, lse: true, lengths, splits, few_sms: false, odd: None, kinds }
+    }
+
+    /// The host's problem.
+    ///
+    /// # Errors
+    /// Those of [`Problem`].
+    pub fn problem(&self) -> Result<Problem, Error> {
+        let mut problem = self.spec.problem()?.with_lengths(self.lengths);
+        if let Some(scale) = self.scale {
+            problem = problem.with_scale(scale)?;
+        }
+        match self.placement {
+            Placement::Bhsd => Ok(problem),
+            Placement::Bshd => Ok(problem.with_layout(Layout::Bshd)),
+            Placement::Padded(chunks) => TensorRole::ALL.into_iter().try_fold(problem, |problem, role| {
+                problem.with_strides(role, padded(&problem, role, chunks))
+            }),
+        }
+    }
+
+    /// How a kernel of this row is to run it.
+    pub fn options(&self, row: &Row) -> PlanOptions {
+        let usual = PlanOptions::new();
+        match (row.schedule, self.splits) {
+            (Schedule::Split, Some(count)) => {
+                let combine = if count % 2 == 0 { Combine::Fused } else { Combine::Kernel };
+                PlanOptions { splits: Splits::Count(count), combine, ..usual }
+            }
+            _ => usual,
+        }
+    }
+
+    /// Inputs of one distribution; `None` where there is no real layer.
+    pub fn inputs(
+        &self,
+        problem: &Problem,
+        kind: Kind,
+        seed: u64,
+        real: Option<&RealTensors>,
+    ) -> Option<Inputs> {
+        let mut qkv = crate::inputs::make(problem, kind, seed, real)?;
+        let mut random = Rng::with_seed(seed ^ 0x6c65_6e67);
+        let keys = self.spec.shape.0[4];
+        let seqlens_k = self.lengths.then(|| {
+            // One sequence has none, one all of its keys, and one is said to have more than there are.
+            let lengths = [0, keys, keys + 3];
+            let length =
+                |batch: u32| lengths.get(batch as usize).copied().unwrap_or_else(|| random.u32(1..=keys));
+            let mut lengths: Vec<u32> = (0..self.spec.shape.0[0]).map(length).collect();
+            lengths.iter_mut().take(1).for_each(|length| *length = (keys / 2).max(1));
+            lengths
+        });
+        if let Some(lengths) = &seqlens_k {
+            poison_behind(problem, lengths, &mut qkv);
+        }
+        Some(Inputs { qkv, seqlens_k })
+    }
+}
+
+impl std::fmt::Display for Question {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.spec)?;
+        match self.placement {
+            Placement::Bhsd => {}
+            Placement::Bshd => write!(f, ", bshd")?,
+            Placement::Padded(chunks) => write!(f, ", strides padded by {chunks} chunks")?,
+        }
+        if let Some(scale) = self.scale {
+            write!(f, ", scale {scale:.4}")?;
+        }
+        if !self.lse {
+            write!(f, ", no LSE")?;
+        }
+        if self.lengths {
+            write!(f, ", lengths")?;
+        }
+        if let Some(splits) = self.splits {
+            write!(f, ", {splits} splits")?;
+        }
+        Ok(())
+    }
+}
+
+/// `[batch, seqlen, heads, head_dim]` with gaps. The four tensors have different ones.
+fn padded(problem: &Problem, role: TensorRole, chunks: u8) -> ElementStrides {
+    let sizes = problem.sizes();
+    let (heads, rows) = match role {
+        TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
+        TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
+    };
+    let gap = 8 * (i64::from(chunks) + role as i64);
+    let head = i64::from(sizes.head_dim) + gap;
+    let row = i64::from(heads) * head + gap;
+    ElementStrides { batch: i64::from(rows) * row + 3 * gap, head, row, dim: 1 }
+}
+
+/// Queries times keys of all heads together, about.
+const PAIRS: u32 = 120_000;
+/// Groups of query heads that share a KV head.
+const GROUPS: usize = 8;
+
+/// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
+/// dealt anew, one over many keys, one of many query rows, and `more` others of moderate size.
+///
+/// Two of the eight have 16 heads and more in at least three batch entries; half are causal; five strided or `bshd`; two without LSE;
+/// three have a scale of the caller's; six NaN or an infinity in one input; three have lengths that are multiples of a block. Rows
+/// that split keys get lengths on the device and 1 to 9 splits.
+pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
+    let mut random = Rng::with_seed(seed);
+    let splits_keys = row.schedule == Schedule::Split;
+    let mut masks = [[Mask::Full, Mask::Causal]; GROUPS / 2].concat();
+    let (bhsd, bshd) = (Placement::Bhsd, Placement::Bshd);
+    let (one, three) = (Placement::Padded(1), Placement::Padded(3));
+    let mut placements = [bhsd, bhsd, bhsd, bshd, bshd, one, three, one];
+    let mut lse = [true, true, true, true, true, true, false, false];
+    let mut scaled = [true, true, true, false, false, false, false, false];
+    let mut odd: Vec<Option<Odd>> = Odd::ALL.into_iter().map(Some).chain([None, None]).collect();
+    let mut wide = [true, true, false, false, false, false, false, false];
+    let mut aligned = [true, true, true, false, false, false, false, false];
+    let mut lengths = [true, true, true, true, false, false, false, false];
+    let mut groups: Vec<u32> = (1..=GROUPS as u32).collect();
+    random.shuffle(&mut masks);
+    random.shuffle(&mut placements);
+    random.shuffle(&mut lse);
+    random.shuffle(&mut scaled);
+    random.shuffle(&mut odd);
+    random.shuffle(&mut wide);
+    random.shuffle(&mut aligned);
+    random.shuffle(&mut lengths);
+    random.shuffle(&mut groups);
+    let mut questions = Vec::new();
+    for (at, &group) in groups.iter().enumerate() {
+        let heads_kv = if wide[at] { random.u32(16..=20).div_ceil(group) } else { random.u32(1..=2) };
+        let batch = if wide[at] { random.u32(3..=4) } else { random.u32(1..=3) };
+        // Float64 and the simulator have to follow: many heads are short.
+        let most = (PAIRS / (batch * heads_kv * group)).isqrt().clamp(48, 300);
+        let seqlen = |random: &mut Rng| match aligned[at] {
+            true => 64 * random.u32(1..=(most / 64).max(1)),
+            false => log_uniform(random, 1, most),
+        };
+        let shape = Shape([
+            batch,
+            heads_kv * group,
+            heads_kv,
+            seqlen(&mut random),
+            seqlen(&mut random),
+            row.head_dim,
+        ]);
+        let scale = scaled[at].then(|| random.f32().mul_add(0.9, 0.2) / (row.head_dim as f32).sqrt());
+        questions.push(Question {
+            spec: ProblemSpec { shape, dtype: row.dtype, mask: masks[at] },
+            placement: placements[at],
+            scale,
+            lse: lse[at],
+            lengths: splits_keys && lengths[at],
+            splits: splits_keys.then(|| random.u32(1..=9)),
+            few_sms: row.schedule == Schedule::Persistent || random.bool(),
+            odd: odd[at],
+            kinds: some_kind(kinds, &mut random),
+        });
+    }
+    let moderate = |random: &mut Rng, [seqlen_q, seqlen_k]: [u32; 2], most_heads: u32| {
+        let heads_kv = random.u32(1..=most_heads);
+        let shape =
+            Shape([1, heads_kv * random.u32(1..=most_heads), heads_kv, seqlen_q, seqlen_k, row.head_dim]);
+        let mask = if random.bool() { Mask::Causal } else { Mask::Full };
+        let spec = ProblemSpec { shape, dtype: row.dtype, mask };
+        let splits = splits_keys.then(|| random.u32(1..=9));
+        let placement = [bhsd, bshd, one][random.usize(0..3)];
+        Question { placement, splits, ..Question::measured(spec, &[]) }
+    };
+    let long = [log_uniform(&mut random, 1, 32), random.u32(2048..=8192)];
+    questions.push(moderate(&mut random, long, 1));
+    let tall = [random.u32(1024..=4096), log_uniform(&mut random, 1, 64)];
+    questions.push(moderate(&mut random, tall, 1));
+    for _ in 0..more {
+        let both = [random.u32(100..=600), random.u32(100..=600)];
+        questions.push(moderate(&mut random, both, 2));
+    }
+    // What fails is found soonest where it costs least.
+    questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
+    questions
+}
+
+fn some_kind(kinds: &[Kind], random: &mut Rng) -> Vec<Kind> {
+    if kinds.is_empty() { Vec::new() } else { vec![kinds[random.usize(0..kinds.len())]] }
+}
+
+/// One of `least` to `most`, every magnitude as likely.
+fn log_uniform(random: &mut Rng, least: u32, most: u32) -> u32 {
+    let (least, most) = (f64::from(least), f64::from(most) + 1.0);
+    ((least * (most / least).powf(random.f64())) as u32).min(most as u32 - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels_gpu::table::VARIANTS;
+
+    #[test]
+    fn every_draw_covers_the_domain_and_no_two_are_alike() {
+        for row in VARIANTS.iter().map(|variant| variant.row).step_by(7) {
+            for seed in 0..20 {
+                let questions = draw(&row, 1, &[Kind::Outliers], seed);
+                assert_ne!(questions, draw(&row, 1, &[Kind::Outliers], seed + 1));
+                assert_eq!(questions, draw(&row, 1, &[Kind::Outliers], seed));
+                let any =
+                    |what: &dyn Fn(&Question) -> bool| assert!(questions.iter().any(what), "{questions:?}");
+                for question in &questions {
+                    let problem = question.problem().expect("a problem");
+                    let kind = question.kinds.first().copied().unwrap_or(Kind::Random);
+                    let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
+                    assert_eq!(inputs.qkv[0].len(), problem.q_len());
+                    assert!(question.spec.fits(&row) && question.spec.flops() < 2e9, "{question}");
+                }
+                let of = |question: &Question| question.spec.shape.0;
+                (1..=8).for_each(|group| any(&|question| of(question)[1] / of(question)[2] == group));
+                any(&|question| of(question)[0] >= 3 && of(question)[1] >= 16);
+                any(&|question| of(question)[4] >= 2048);
+                any(&|question| of(question)[3] >= 1024);
+                any(&|question| of(question)[4].is_multiple_of(64));
+                any(&|question| !question.lse);
+                any(&|question| question.scale.is_some());
+                any(&|question| question.placement == Placement::Bshd);
+                any(&|question| matches!(question.placement, Placement::Padded(_)));
+                Odd::ALL.into_iter().for_each(|odd| any(&|question| question.odd == Some(odd)));
+                let splits = row.schedule == Schedule::Split;
+                assert_eq!(questions.iter().any(|question| question.lengths), splits);
+            }
+        }
+    }
+}
