@@ -56,13 +56,17 @@ impl Shared {
     #[inline]
     pub(crate) fn load(&self, offset: u64, bytes: u32) -> Words {
         let mut words = [0; 4];
-        if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
-            let (at, count) = (offset as usize / 4, bytes as usize / 4);
-            words[..count].copy_from_slice(&self.words[at..at + count]);
-        } else {
-            for i in 0..bytes as usize {
-                let byte = offset as usize + i;
-                words[i / 4] |= (self.words[byte / 4] >> (8 * (byte % 4)) & 0xff) << (8 * (i % 4));
+        let at = offset as usize / 4;
+        // Sizes that are known when this is compiled are single moves.
+        match bytes {
+            4 if offset.is_multiple_of(4) => words[0] = self.words[at],
+            8 if offset.is_multiple_of(4) => words[..2].copy_from_slice(&self.words[at..at + 2]),
+            16 if offset.is_multiple_of(4) => words.copy_from_slice(&self.words[at..at + 4]),
+            _ => {
+                for i in 0..bytes as usize {
+                    let byte = offset as usize + i;
+                    words[i / 4] |= (self.words[byte / 4] >> (8 * (byte % 4)) & 0xff) << (8 * (i % 4));
+                }
             }
         }
         words

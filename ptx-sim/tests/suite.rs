@@ -1,12 +1,14 @@
-//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/sync.cu`, `foreign/more.cu`): right ones run under every seed, and
+//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/sync.cu`, `more.cu`, `classic.cu`, `async.cu`): right ones run under every seed, and
 //! every bug is named by its kind at the line where it was written.
 
 use ptx_sim::{Checks, Finding, LaunchConfig, Memory, Module, Report, Schedule, Severity, SimError, launch};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 4] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
+    (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
+    (include_str!("foreign/async.cu"), include_str!("foreign/async.ptx")),
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {
