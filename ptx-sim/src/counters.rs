@@ -261,7 +261,7 @@ fn are_apart(list: &[u64], bytes: u32) -> bool {
 
 /// Passes that a group of accesses takes: the most distinct words in one of the 32 banks.
 fn wavefronts(list: &[u64], bytes: u32) -> u64 {
-    if are_apart(list, bytes) {
+    if are_apart(list, bytes) || list.iter().all(|address| *address == list[0]) {
         return 1;
     }
     // In most groups every bank is asked for one word at most, which one pass over the words shows.

@@ -46,14 +46,17 @@ pub(crate) struct Shadow {
     lines: Vec<Line>,
     bytes: u64,
     granule: u64,
+    /// The granule's logarithm.
+    shift: u32,
 }
 
 impl Shadow {
-    /// Cells of `bytes`, in granules of the smallest access that the kernel makes; of zero bytes there are none.
+    /// Cells of `bytes`, in granules of the smallest access that the kernel makes, a power of
+    /// two; of zero bytes there are none.
     pub(crate) fn new(bytes: u64, granule: u32) -> Self {
         let granule = u64::from(granule).min(LINE);
         let lines = std::iter::repeat_with(Line::default).take(bytes.div_ceil(LINE) as usize).collect();
-        Shadow { lines, bytes, granule }
+        Shadow { lines, bytes, granule, shift: granule.trailing_zeros() }
     }
 
     /// Calls `f` with every cell of a range and the part of the range in it; stops at the first error.
@@ -81,7 +84,7 @@ impl Shadow {
                 }
                 line.granules = vec![std::mem::take(&mut line.whole); (LINE / granule) as usize].into();
             }
-            for index in (at - start) / granule..=(until - 1 - start) / granule {
+            for index in (at - start) >> self.shift..=(until - 1 - start) >> self.shift {
                 let first = start + index * granule;
                 f(first.max(at)..(first + granule).min(until), &mut line.granules[index as usize])?;
             }

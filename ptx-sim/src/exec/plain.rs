@@ -100,7 +100,8 @@ impl Warp {
                     allocation.load(offset, bytes)
                 }
             };
-            words.into_iter().zip(&mut rows).for_each(|(word, row)| row[lane] = word);
+            let filled = &mut rows[..bytes.div_ceil(4) as usize];
+            words.into_iter().zip(filled).for_each(|(word, row)| row[lane] = word);
         }
         drop(held);
         self.hint = hint;

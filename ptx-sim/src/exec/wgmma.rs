@@ -7,7 +7,7 @@
 
 use crate::clock::{AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::float::{canonical_bits, f16_to_f32, f32_to_f16};
+use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
 use crate::mark::Who;
 use crate::matrix_type::MatrixType;
 use crate::op::{Op, Pc, Wgmma, WgmmaA};
@@ -135,24 +135,21 @@ impl Cta<'_> {
                     .map_err(|detail| Fault::at(FindingKind::BadOperand, 0, bits).saying(detail))?;
                 // A row for every row or column, 16 values each.
                 let mut tile = vec![0.0; extent * k_elements];
-                let per = 32 / ty.bits();
                 let (steps_mn, steps_k) = if descriptor.mn_major() { (8, 1) } else { (1, 8) };
                 for mn in (0..extent).step_by(steps_mn) {
                     for k in (0..K).step_by(steps_k) {
                         let address = descriptor.chunk(mn as u64, k as u64);
                         let Some(offset) = self.shared.offset(0, address, 16)? else { continue };
                         self.note_read(self.rank, offset, 16, &who, (leader, place))?;
-                        for (i, word) in self.shared.load(offset, 16).into_iter().enumerate() {
-                            for part in 0..per {
-                                // Of types other than 16-bit ones the chunk is found by its bytes along k.
-                                let e = per * i + part;
-                                let at = if mn_major {
-                                    (mn + e) * K + k
-                                } else {
-                                    mn * k_elements + k * k_elements / K + e
-                                };
-                                tile[at] = sign * value(ty, word, part);
-                            }
+                        // Of types other than 16-bit ones the chunk is found by its bytes along k.
+                        let (first, step) = if mn_major {
+                            (mn * K + k, K)
+                        } else {
+                            (mn * k_elements + k * k_elements / K, 1)
+                        };
+                        let mut places = tile[first..].iter_mut().step_by(step);
+                        for word in self.shared.load(offset, 16) {
+                            values(ty, word, sign, &mut places);
                         }
                     }
                 }
@@ -164,7 +161,12 @@ impl Cta<'_> {
             None => None,
         };
         let columns = read(op.b_type, b, op.b_mn_major, op.n, sign(op.b_negative))?;
-        let b = (0..k_elements * op.n).map(|i| columns[i % op.n * k_elements + i / op.n]).collect();
+        let mut b = vec![0.0; k_elements * op.n];
+        for (column, values) in columns.chunks_exact(k_elements).enumerate() {
+            for (k, value) in values.iter().enumerate() {
+                b[k * op.n + column] = *value;
+            }
+        }
         Ok(Tiles { a, b })
     }
 }
@@ -206,6 +208,36 @@ fn value(ty: MatrixType, word: u32, part: usize) -> f32 {
     if ty.is_integer() { ty.integer(word.into(), part) as f32 } else { ty.number(word.into(), part) }
 }
 
+/// The elements of a word, in order.
+#[inline]
+fn values<'t>(ty: MatrixType, word: u32, sign: f32, places: &mut impl Iterator<Item = &'t mut f32>) {
+    let mut put = |value: f32| {
+        if let Some(place) = places.next() {
+            *place = sign * value;
+        }
+    };
+    match ty {
+        MatrixType::F16 => [word as u16, (word >> 16) as u16].map(f16_to_f32).into_iter().for_each(put),
+        MatrixType::Bf16 => [word as u16, (word >> 16) as u16].map(bf16_to_f32).into_iter().for_each(put),
+        _ => (0..32 / ty.bits()).for_each(|part| put(value(ty, word, part))),
+    }
+}
+
+/// Columns that are summed at once: so many sums stay in registers.
+const COLUMNS: usize = 16;
+
+/// Adds the products of a row of A and columns of B, in order of k; a row of B has `n` values.
+#[inline]
+fn add_products<const N: usize>(row: &[f32], b: &[f32], n: usize, sum: &mut [f32; N]) {
+    let mut total = *sum;
+    for (x, b) in row.iter().zip(b.chunks(n)) {
+        for (total, y) in total.iter_mut().zip(&b[..N]) {
+            *total += x * y;
+        }
+    }
+    *sum = total;
+}
+
 /// One warp's sixteen rows.
 fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
     let (n, k) = (op.n, k_of(op.a_type));
@@ -231,10 +263,14 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
         }
     }
     for (row, sum) in own.chunks_exact(k).zip(sum.chunks_exact_mut(n)) {
-        for (x, b) in row.iter().zip(tiles.b.chunks_exact(n)) {
-            for (sum, y) in sum.iter_mut().zip(b) {
-                *sum += x * y;
-            }
+        let (wide, narrow) = sum.as_chunks_mut::<COLUMNS>();
+        let done = COLUMNS * wide.len();
+        for (sum, at) in wide.iter_mut().zip((0..).step_by(COLUMNS)) {
+            add_products(row, &tiles.b[at..], n, sum);
+        }
+        // N is a multiple of eight.
+        for (sum, at) in narrow.as_chunks_mut::<8>().0.iter_mut().zip((done..).step_by(8)) {
+            add_products(row, &tiles.b[at..], n, sum);
         }
     }
     for (i, &slot) in op.d.iter().enumerate() {
