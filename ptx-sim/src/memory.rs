@@ -228,13 +228,15 @@ impl Allocation {
     }
 
     /// `bytes` ≤ 16 at an offset inside.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn load(&self, offset: u64, bytes: u32) -> Words {
-        let (at, shift) = (offset as usize / 4, offset % 4 * 8);
         let mut words = [0; 4];
-        if shift == 0 && bytes.is_multiple_of(4) {
-            for (to, from) in words.iter_mut().zip(&self.words[at..at + bytes as usize / 4]) {
-                *to = from.load(Relaxed);
+        if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
+            let from = &self.words[offset as usize / 4..][..bytes as usize / 4];
+            match from {
+                [a] => words[0] = a.load(Relaxed),
+                [a, b] => words[..2].copy_from_slice(&[a.load(Relaxed), b.load(Relaxed)]),
+                _ => words.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Relaxed)),
             }
         } else {
             for i in 0..bytes as usize {

@@ -52,8 +52,9 @@ impl Shared {
         if self.checks.bounds { Err(Fault::at(FindingKind::OutOfBounds, lane, address)) } else { Ok(None) }
     }
 
-    /// `bytes` ≤ 16 at an offset inside.
-    #[inline]
+    /// `bytes` ≤ 16 at an offset inside. Always inlined: words that go through memory are written one by one and read together,
+    /// for which the host waits.
+    #[inline(always)]
     pub(crate) fn load(&self, offset: u64, bytes: u32) -> Words {
         let mut words = [0; 4];
         let at = offset as usize / 4;
@@ -75,22 +76,29 @@ impl Shared {
     /// Stores `bytes` ≤ 16 at an offset inside.
     #[inline]
     pub(crate) fn store(&mut self, offset: u64, bytes: u32, words: &Words) {
-        if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
-            let (at, count) = (offset as usize / 4, bytes as usize / 4);
-            self.words[at..at + count].copy_from_slice(&words[..count]);
-        } else {
-            for i in 0..bytes as usize {
-                let byte = offset as usize + i;
-                let shift = 8 * (byte % 4);
-                let value = words[i / 4] >> (8 * (i % 4)) & 0xff;
-                let word = &mut self.words[byte / 4];
-                *word = *word & !(0xff << shift) | value << shift;
+        let at = offset as usize / 4;
+        match bytes {
+            4 if offset.is_multiple_of(4) => self.words[at] = words[0],
+            8 if offset.is_multiple_of(4) => self.words[at..at + 2].copy_from_slice(&words[..2]),
+            16 if offset.is_multiple_of(4) => self.words[at..at + 4].copy_from_slice(words),
+            _ => {
+                for i in 0..bytes as usize {
+                    let byte = offset as usize + i;
+                    let shift = 8 * (byte % 4);
+                    let value = words[i / 4] >> (8 * (i % 4)) & 0xff;
+                    let word = &mut self.words[byte / 4];
+                    *word = *word & !(0xff << shift) | value << shift;
+                }
             }
         }
     }
 
     /// Whether the memory holds these bytes already.
+    #[inline]
     pub(crate) fn holds(&self, offset: u64, bytes: u32, words: &Words) -> bool {
+        if bytes == 4 && offset.is_multiple_of(4) {
+            return self.words[offset as usize / 4] == words[0];
+        }
         let mut wanted = *words;
         trim(&mut wanted, bytes);
         self.load(offset, bytes) == wanted

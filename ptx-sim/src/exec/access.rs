@@ -366,7 +366,7 @@ pub(super) fn note_global_write<'c>(
 }
 
 /// Reads shared memory: the words, and which bytes of them are undefined.
-#[inline]
+#[inline(always)]
 pub(super) fn read_shared(
     rank: u32,
     offset: u64,
