@@ -100,8 +100,13 @@ impl Warp {
                     allocation.load(offset, bytes)
                 }
             };
-            let filled = &mut rows[..bytes.div_ceil(4) as usize];
-            words.into_iter().zip(filled).for_each(|(word, row)| row[lane] = word);
+            // Word by word, as they were read: a move of all four would wait for the single ones.
+            rows[0][lane] = words[0];
+            if bytes > 4 {
+                rows[1][lane] = words[1];
+                rows[2][lane] = words[2];
+                rows[3][lane] = words[3];
+            }
         }
         drop(held);
         self.hint = hint;
