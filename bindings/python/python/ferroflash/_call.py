@@ -37,17 +37,21 @@ class Args:
 
 def numbers(framework, call):
     """The native module's arguments without outputs, the place of the tensors, and the shapes of O and LSE."""
-    described = {name: framework.describe(getattr(call, name)) for name in "qkv"}
-    place, dtype = described["q"][4], described["q"][3]
-    for name in "kv":
-        if described[name][4] != place:
-            raise ValueError(f"{name} is on {_shown(described[name][4])}, q on {_shown(place)}")
-        if described[name][3] != dtype:
-            raise ValueError(f"{name} is {described[name][3]}, q {dtype}")
+    q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    if not q[2][-1:] == k[2][-1:] == v[2][-1:] == (1,):
+        # The call holds the copies until it is over.
+        call.q, call.k, call.v = framework.contiguous(call.q), framework.contiguous(call.k), framework.contiguous(call.v)
+        q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    _, shape, _, dtype, place = q
+    for name, (*_, found_dtype, found_place) in (("k", k), ("v", v)):
+        if found_place != place:
+            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+        if found_dtype != dtype:
+            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
     args = Args()
     args.dtype, args.scale, args.softcap = dtype, call.scale, call.softcap
-    args.sizes = batch, heads_q, _, seqlen_q, _, head_dim = _sizes(call, {n: d[1] for n, d in described.items()})
-    args.q, args.k, args.v = (_strided(described[name]) for name in "qkv")
+    args.sizes = batch, heads_q, _, seqlen_q, _, _ = _sizes(call, shape, k[1], v[1])
+    args.q, args.k, args.v = _strided(q), _strided(k), _strided(v)
     args.window = _window(call)
     args.lse, args.longest = None, call.longest
 
@@ -62,27 +66,20 @@ def numbers(framework, call):
     args.alibi = None
     if call.alibi_slopes is not None:
         by_batch = len(call.alibi_slopes.shape) == 2
-        shape = (batch, heads_q) if by_batch else (heads_q,)
-        args.alibi = given("alibi_slopes", shape, "float32"), heads_q if by_batch else 0
+        slopes = (batch, heads_q) if by_batch else (heads_q,)
+        args.alibi = given("alibi_slopes", slopes, "float32"), heads_q if by_batch else 0
     args.pages = None
     if call.block_table is not None:
         pages = call.block_table.shape[-1]
-        table = given("block_table", (batch, pages))
-        args.pages = table, pages, described["k"][1][1], described["k"][1][0]
-    ragged = call.cu_seqlens_q is not None
-    lse_shape = (heads_q, seqlen_q) if ragged else (batch, heads_q, seqlen_q)
-    return args, place, tuple(described["q"][1][:-1]) + (head_dim,), lse_shape
+        args.pages = given("block_table", (batch, pages)), pages, k[1][1], k[1][0]
+    lse_shape = (batch, heads_q, seqlen_q) if call.cu_seqlens_q is None else (heads_q, seqlen_q)
+    return args, place, shape, lse_shape
 
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
-    last = [framework.describe(tensor)[2][-1] == 1 or tensor.shape[-1] == 1 for tensor in (call.q, call.k, call.v)]
-    if not all(last):
-        call.q, call.k, call.v = (
-            tensor if is_unit else framework.contiguous(tensor) for tensor, is_unit in zip((call.q, call.k, call.v), last)
-        )
     args, place, o_shape, lse_shape = numbers(framework, call)
-    if 0 in o_shape[:-1]:
+    if 0 in o_shape:
         return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
     # Rows that belong to no sequence are written by nobody.
     ragged = call.cu_seqlens_q is not None
@@ -97,28 +94,27 @@ def compute(framework, call):
     return o, lse
 
 
-def _sizes(call, shapes):
+def _sizes(call, q, k, v):
     ragged_q, ragged_k, paged = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None, call.block_table is not None
-    ranks = {"q": 3 if ragged_q else 4, "k": 3 if ragged_k else 4, "v": 3 if ragged_k else 4}
-    for name, rank in ranks.items():
-        if len(shapes[name]) != rank:
+    for name, shape, rank in (("q", q, 3 if ragged_q else 4), ("k", k, 3 if ragged_k else 4)):
+        if len(shape) != rank:
             names = "[rows, heads, head_dim]" if rank == 3 else "[batch, seqlen, heads, head_dim]"
-            raise ValueError(f"{name} has shape {shapes[name]}, must have {rank} dimensions {names}")
-    if shapes["v"] != shapes["k"]:
-        raise ValueError(f"v has shape {shapes['v']}, k {shapes['k']}: they must be the same")
-    *_, heads_q, head_dim = shapes["q"]
-    *_, heads_kv, head_dim_k = shapes["k"]
+            raise ValueError(f"{name} has shape {shape}, must have {rank} dimensions {names}")
+    if v != k:
+        raise ValueError(f"v has shape {v}, k {k}: they must be the same")
+    heads_q, head_dim = q[-2:]
+    heads_kv, head_dim_k = k[-2:]
     if head_dim_k != head_dim:
         raise ValueError(f"k has head_dim {head_dim_k}, q {head_dim}")
     if heads_kv == 0 or heads_q % heads_kv:
         raise ValueError(f"q has {heads_q} heads, k {heads_kv}: the first must be a multiple of the second")
-    batch = call.cu_seqlens_q.shape[0] - 1 if ragged_q else shapes["q"][0]
-    if not ragged_k and not paged and call.entry_k is None and shapes["k"][0] != batch:
-        raise ValueError(f"k has batch {shapes['k'][0]}, q {batch}")
-    seqlen_k = shapes["k"][0] if ragged_k else shapes["k"][1]
+    batch = call.cu_seqlens_q.shape[0] - 1 if ragged_q else q[0]
+    if not ragged_k and not paged and call.entry_k is None and k[0] != batch:
+        raise ValueError(f"k has batch {k[0]}, q {batch}")
+    seqlen_k = k[0] if ragged_k else k[1]
     if paged:
         seqlen_k *= call.block_table.shape[-1]
-    return batch, heads_q, heads_kv, shapes["q"][0] if ragged_q else shapes["q"][1], seqlen_k, head_dim
+    return batch, heads_q, heads_kv, q[0] if ragged_q else q[1], seqlen_k, head_dim
 
 
 def _strided(described):

@@ -37,7 +37,7 @@ class Torch:
         return self.torch.empty(size, dtype=self.torch.uint8, device=self.torch.device(*place))
 
     def check_gradients(self, tensors):
-        if self.torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        if self.torch.is_grad_enabled() and True in [t is not None and t.requires_grad for t in tensors]:
             raise NotImplementedError(
                 "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
             )
@@ -60,7 +60,7 @@ class NumPy:
         if any(stride % size for stride in array.strides):
             raise ValueError(f"strides {array.strides} are not multiples of the element's {size} bytes")
         strides = tuple(stride // size for stride in array.strides)
-        return array.ctypes.data, array.shape, strides, array.dtype.name, "cpu"
+        return array.__array_interface__["data"][0], array.shape, strides, array.dtype.name, "cpu"
 
     def empty(self, like, shape, dtype=None):
         return self.numpy.empty(shape, like.dtype if dtype is None else dtype)

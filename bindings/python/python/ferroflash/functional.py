@@ -193,15 +193,14 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
 
 def _computed(call):
     framework, into = framework_of(call.q)
-    given = [getattr(call, name) for name in TENSORS]
-    tensors = [None if tensor is None else into(tensor) for tensor in given]
-    framework.check_gradients(tensors)
-    for name, tensor in zip(TENSORS, tensors):
-        setattr(call, name, tensor)
-    if isinstance(framework, Torch):
-        o, lse = torch_op.call(framework, call)
-    else:
-        o, lse = compute(framework, call)
+    if type(framework) is Torch:
+        framework.check_gradients((call.q, call.k, call.v, call.alibi_slopes, call.sinks))
+        return torch_op.call(framework, call)
+    for name in TENSORS:
+        if getattr(call, name) is not None:
+            setattr(call, name, into(getattr(call, name)))
+    framework.check_gradients([getattr(call, name) for name in TENSORS])
+    o, lse = compute(framework, call)
     return framework.result(o), None if lse is None else framework.result(lse)
 
 
