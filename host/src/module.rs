@@ -446,7 +446,8 @@ pub(crate) mod tests {
         let ptx = opened.family_ptx("sm_80").expect("the hash agrees");
         files.extend(ferroflash_kernels::ptx::pack("sm_80.ptx", &ptx).expect("whole"));
         let archive = |files: &BTreeMap<String, Vec<u8>>| {
-            let bytes: &'static [u8] = ferroflash_kernels::archive::pack(files).leak();
+            let bytes: &'static [u8] =
+                ferroflash_kernels::archive::pack(&[files.clone().into_iter().collect()]).leak();
             Library::embedded(bytes)
         };
         let library = archive(&files).expect("whole");

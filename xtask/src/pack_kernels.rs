@@ -31,11 +31,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// Writes the archive of a folder and returns its manifest.
 pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
     let manifest = manifest_file::read(folder)?;
-    let files = files(folder, &manifest)?;
-    let bytes = archive::pack(&files);
-    let (count, raw) = (files.len(), files.values().map(Vec::len).sum::<usize>());
+    let frames = frames(folder, &manifest)?;
+    let bytes = archive::pack(&frames);
+    let (count, raw) = (frames.len(), frames.iter().flatten().map(|(_, bytes)| bytes.len()).sum::<usize>());
     eprintln!(
-        "{}: {count} files of {} KB in {} KB; {} kernels, cubins for {}",
+        "{}: {count} frames of {} KB in {} KB; {} kernels, cubins for {}",
         workspace::shown(out),
         raw / 1000,
         bytes.len() / 1000,
@@ -67,24 +67,27 @@ fn shown(archs: &BTreeSet<String>) -> String {
     if names.is_empty() { "no architecture".to_owned() } else { names.join(", ") }
 }
 
-/// The files of an archive: the manifest, each family's PTX in parts, and the cubins.
-fn files(folder: &Path, manifest: &Manifest) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-    let read = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read(&path).with_context(|| path.display().to_string())
-    };
-    let mut files = BTreeMap::from([("manifest.json".to_owned(), serde_json::to_vec(manifest)?)]);
+/// The frames of an archive: the manifest, the parts of each family's PTX, and the cubins of each kernel, which are alike.
+fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Frame>> {
+    let mut frames = vec![vec![("manifest.json".to_owned(), serde_json::to_vec(manifest)?)]];
     for family in &manifest.families {
         let text = manifest_file::read_ptx(folder, family)?;
         let parts =
             ptx::pack(&family.ptx, &text).with_context(|| format!("{} cannot be split", family.ptx))?;
-        files.extend(parts);
+        frames.extend(parts.into_iter().map(|part| vec![part]));
     }
-    let cubins = manifest.kernels.iter().flat_map(|kernel| kernel.cubins.values());
-    for name in cubins.chain(manifest.combine_kernels.iter().flat_map(|kernel| kernel.cubins.values())) {
-        files.insert(name.clone(), read(name)?);
+    let cubins = manifest.kernels.iter().map(|kernel| &kernel.cubins);
+    for cubins in cubins.chain(manifest.combine_kernels.iter().map(|kernel| &kernel.cubins)) {
+        let mut frame = Vec::new();
+        for name in cubins.values() {
+            let path = folder.join(name);
+            frame.push((name.clone(), std::fs::read(&path).with_context(|| path.display().to_string())?));
+        }
+        if !frame.is_empty() {
+            frames.push(frame);
+        }
     }
-    Ok(files)
+    Ok(frames)
 }
 
 #[cfg(test)]

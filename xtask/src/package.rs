@@ -186,8 +186,11 @@ fn example(out: &Path) -> anyhow::Result<()> {
     let mut run = Command::new(workspace::cargo().get_program());
     run.args(["run", "--quiet"]).current_dir(home.path().join("examples/decode"));
     run.env("CARGO_TARGET_DIR", workspace::target().join("package-example"));
-    // The simulator is slow without optimisation.
-    run.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2").env_remove("FERROFLASH_PTX").env_remove("FERROFLASH_KERNELS");
+    // As the workspace has it: the simulator is slow without optimisation.
+    run.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
+        .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+        .env_remove("FERROFLASH_PTX")
+        .env_remove("FERROFLASH_KERNELS");
     Ok(process::run(&mut run)?)
 }
 

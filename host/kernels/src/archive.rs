@@ -1,13 +1,15 @@
-//! An archive: an index of names, then one xz frame a file.
+//! An archive: an index of files, then xz frames of one file or of a few that are alike.
 //!
-//! Little-endian: [`MAGIC`], u32 files; for each its name's length as u16, its name, u32 bytes of its frame; then the frames in this order.
+//! Little-endian: [`MAGIC`], u32 frames; for each u32 bytes, u16 files, and for each of these its name's length as u16, its name, u32
+//! bytes once decompressed; then the frames in this order.
 
 use lzma_rust2::XzReader;
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 
 /// What an archive begins with; its last byte is the version of the format.
-pub const MAGIC: [u8; 8] = *b"FFKERN\0\x01";
+pub const MAGIC: [u8; 8] = *b"FFKERN\0\x02";
 
 /// Why an archive cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +45,14 @@ pub enum ArchiveError {
 /// An archive, its index read.
 #[derive(Clone, Debug)]
 pub struct Archive<'a> {
-    frames: BTreeMap<&'a str, &'a [u8]>,
+    files: BTreeMap<&'a str, File<'a>>,
+}
+
+/// A file: some bytes of a frame once it is decompressed.
+#[derive(Clone, Debug)]
+struct File<'a> {
+    frame: &'a [u8],
+    bytes: Range<usize>,
 }
 
 impl<'a> Archive<'a> {
@@ -61,52 +70,73 @@ impl<'a> Archive<'a> {
         };
         let number =
             |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte));
-        let files = number(take(4)?);
         let mut index = Vec::new();
-        for _ in 0..files {
-            let length = number(take(2)?);
-            let name = std::str::from_utf8(take(length)?).map_err(|_| ArchiveError::Name)?;
-            index.push((name, number(take(4)?)));
+        for _ in 0..number(take(4)?) {
+            let (length, mut names, mut end) = (number(take(4)?), Vec::new(), 0usize);
+            for _ in 0..number(take(2)?) {
+                let name_length = number(take(2)?);
+                let name = std::str::from_utf8(take(name_length)?).map_err(|_| ArchiveError::Name)?;
+                let start = end;
+                end = start.saturating_add(number(take(4)?));
+                names.push((name, start..end));
+            }
+            index.push((length, names));
         }
-        let frames = index.into_iter().map(|(name, length)| Ok((name, take(length)?)));
-        Ok(Archive { frames: frames.collect::<Result<_, ArchiveError>>()? })
+        let mut files = BTreeMap::new();
+        for (length, names) in index {
+            let frame = take(length)?;
+            files.extend(names.into_iter().map(|(name, bytes)| (name, File { frame, bytes })));
+        }
+        Ok(Archive { files })
     }
 
     /// The names of the files, sorted.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + '_ {
-        self.frames.keys().copied()
+        self.files.keys().copied()
     }
 
-    /// Decompresses one file.
+    /// Decompresses the frame of one file.
     ///
     /// # Errors
     /// [`ArchiveError::Missing`], [`ArchiveError::Damaged`].
     pub fn read(&self, name: &str) -> Result<Vec<u8>, ArchiveError> {
-        let frame = self.frames.get(name).ok_or_else(|| ArchiveError::Missing { name: name.to_owned() })?;
+        let file = self.files.get(name).ok_or_else(|| ArchiveError::Missing { name: name.to_owned() })?;
+        let damaged = |reason: String| ArchiveError::Damaged { name: name.to_owned(), reason };
         let mut bytes = Vec::new();
-        XzReader::new(*frame, false)
+        XzReader::new(file.frame, false)
             .read_to_end(&mut bytes)
-            .map_err(|reason| ArchiveError::Damaged { name: name.to_owned(), reason: reason.to_string() })?;
-        Ok(bytes)
+            .map_err(|reason| damaged(reason.to_string()))?;
+        let found = bytes.get(file.bytes.clone()).map(<[u8]>::to_vec);
+        found.ok_or_else(|| damaged(format!("its frame has {} bytes", bytes.len())))
     }
 }
 
-/// An archive of files by name; the same files give the same bytes.
+/// Files by name that are compressed together.
+pub type Frame = Vec<(String, Vec<u8>)>;
+
+/// An archive of frames, each of files by name; the same files give the same bytes.
 ///
 /// # Panics
-/// If a name has more than 65535 bytes, or there are 2³² files or bytes of one.
+/// If a name has more than 65535 bytes, a frame as many files, or there are 2³² frames or bytes of one.
 #[cfg(feature = "pack")]
-pub fn pack(files: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
-    let short = |length: usize| u32::try_from(length).expect("fewer than 2^32").to_le_bytes();
-    let frames: Vec<Vec<u8>> = files.values().map(|bytes| compressed(bytes)).collect();
+pub fn pack(frames: &[Frame]) -> Vec<u8> {
+    let long = |length: usize| u32::try_from(length).expect("fewer than 2^32").to_le_bytes();
+    let short = |length: usize| u16::try_from(length).expect("fewer than 2^16").to_le_bytes();
+    let whole =
+        |files: &Frame| -> Vec<u8> { files.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect() };
+    let packed: Vec<Vec<u8>> = frames.iter().map(|files| compressed(&whole(files))).collect();
     let mut archive = MAGIC.to_vec();
-    archive.extend(short(files.len()));
-    for (name, frame) in files.keys().zip(&frames) {
-        archive.extend(u16::try_from(name.len()).expect("a short name").to_le_bytes());
-        archive.extend(name.as_bytes());
-        archive.extend(short(frame.len()));
+    archive.extend(long(frames.len()));
+    for (files, frame) in frames.iter().zip(&packed) {
+        archive.extend(long(frame.len()));
+        archive.extend(short(files.len()));
+        for (name, bytes) in files {
+            archive.extend(short(name.len()));
+            archive.extend(name.as_bytes());
+            archive.extend(long(bytes.len()));
+        }
     }
-    archive.extend(frames.concat());
+    archive.extend(packed.concat());
     archive
 }
 
@@ -128,36 +158,35 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn files() -> BTreeMap<String, Vec<u8>> {
+    fn frames() -> Vec<Frame> {
         let text = "mov.b32 %r1, %r2;\n".repeat(100).into_bytes();
-        [("b".to_owned(), text), ("a".to_owned(), Vec::new()), ("c".to_owned(), vec![7])].into()
+        let (b, a, c) = (("b".to_owned(), text), ("a".to_owned(), Vec::new()), ("c".to_owned(), vec![7]));
+        vec![vec![b, c], vec![a]]
     }
 
     #[test]
     fn what_is_packed_is_read_back_and_packed_alike_twice() {
-        let bytes = pack(&files());
-        assert_eq!(bytes, pack(&files()));
+        let bytes = pack(&frames());
+        assert_eq!(bytes, pack(&frames()));
         assert!(bytes.len() < 600, "{}", bytes.len());
         let archive = Archive::parse(&bytes).expect("whole");
         assert_eq!(archive.names().collect::<Vec<_>>(), ["a", "b", "c"]);
-        for (name, file) in &files() {
-            assert_eq!(archive.read(name).as_ref(), Ok(file));
+        for (name, file) in frames().into_iter().flatten() {
+            assert_eq!(archive.read(&name), Ok(file));
         }
         assert_eq!(archive.read("d"), Err(ArchiveError::Missing { name: "d".into() }));
     }
 
     #[test]
     fn cut_and_changed_bytes_are_refused() {
-        let bytes = pack(&files());
+        let bytes = pack(&frames());
         for length in 0..bytes.len() {
             assert!(Archive::parse(&bytes[..length]).is_err(), "{length} of {} bytes", bytes.len());
         }
-        let frames_from = bytes.len() - files().values().map(|file| compressed(file).len()).sum::<usize>();
         for name in ["a", "b", "c"] {
-            let whole = Archive::parse(&bytes).expect("whole").frames[name].as_ptr() as usize;
-            // The first byte of the compressed data, after xz's stream header of 12 and block header of 12.
-            let at = whole - bytes.as_ptr() as usize + 25;
-            assert!(at > frames_from);
+            let frame = Archive::parse(&bytes).expect("whole").files[name].frame;
+            // In the compressed data, after xz's stream header of 12 and block header of 12.
+            let at = frame.as_ptr() as usize - bytes.as_ptr() as usize + 25;
             let mut changed = bytes.clone();
             changed[at] ^= 1;
             let archive = Archive::parse(&changed).expect("the index is whole");

@@ -1,5 +1,5 @@
-//! The compiled kernels as data: an archive whose files are compressed one by one, so that the first use of a kernel decompresses
-//! nothing else.
+//! The compiled kernels as data: an archive whose kernels are compressed one by one, so that the first use of a kernel decompresses
+//! nothing of another.
 //!
 //! [`embedded`] is the archive inside the program. It holds what a folder of kernels holds, `manifest.json` and the files that it names;
 //! the PTX of a family is stored in parts ([`ptx::split`]). Nothing here knows what the kernels compute.
