@@ -1,6 +1,7 @@
-//! The folder of compiled kernels: where it is, what its manifest says, and the PTX or cubin of one kernel.
+//! The compiled kernels: where they are, what their manifest says, and the PTX or cubin of one kernel.
 
-mod ptx_slice;
+mod arch;
+mod store;
 
 use crate::error::Error;
 use kernels_gpu::geometry;
@@ -13,22 +14,25 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ptx_slice::slice_entry;
+use arch::Arch;
+pub(crate) use arch::{runs_on, sm_of};
+pub use ferroflash_kernels::ptx::slice_entry;
+use store::Store;
 
 /// The environment variable that names the folder of compiled kernels.
 pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";
 /// The file that makes a folder one of compiled kernels.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-/// A folder of compiled kernels, its manifest read and checked.
+/// Compiled kernels, their manifest read and checked.
 #[derive(Debug)]
 pub struct Library {
-    folder: PathBuf,
+    store: Store,
     device_compiler: String,
     families: Vec<Family>,
     kernels: Vec<Arc<Kernel>>,
     combine_kernels: Vec<Arc<Kernel<CombineRow>>>,
-    /// PTX files read so far, by family.
+    /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
 }
 
@@ -80,14 +84,21 @@ impl fmt::Display for Source {
 }
 
 impl Library {
-    /// Opens the folder given, else the one that `FERROFLASH_PTX` names, else the first that holds a manifest of `ptx` beside
-    /// the executable, `target/ptx` under the current directory and `target/ptx` of the workspace this was built in.
+    /// Opens the folder given, else the one that `FERROFLASH_PTX` names, else the kernels inside the program, else the first folder
+    /// that holds a manifest of `ptx` beside the executable, `target/ptx` under the current directory and `target/ptx` of the
+    /// workspace this was built in.
+    ///
+    /// Kernels are inside the program where this crate was built from its package with the feature `embedded`, not from a checkout.
     ///
     /// # Errors
     /// [`Error::NoKernels`] where there is none, [`Error::BadKernels`] or [`Error::Io`] where it cannot be used.
     pub fn find(folder: Option<&Path>) -> Result<Library, Error> {
         let named =
             folder.map(Path::to_owned).or_else(|| std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from));
+        #[cfg(feature = "embedded")]
+        if let (None, Some(archive)) = (&named, ferroflash_kernels::embedded()) {
+            return Library::embedded(archive);
+        }
         let searched = named.map_or_else(usual_folders, |folder| vec![folder]);
         match searched.iter().find(|folder| folder.join(MANIFEST_FILE).is_file()) {
             Some(folder) => Library::open(folder),
@@ -103,13 +114,23 @@ impl Library {
     /// # Errors
     /// [`Error::BadKernels`] or [`Error::Io`].
     pub fn open(folder: &Path) -> Result<Library, Error> {
-        let path = folder.join(MANIFEST_FILE);
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
-        let bad = |reason: String| Error::BadKernels { path: path.clone(), reason };
-        let manifest = parse_manifest(&text).map_err(bad)?;
+        Library::of(Store::Folder(folder.to_owned()))
+    }
+
+    /// Opens an archive of a folder of kernels ([`ferroflash_kernels`]). Only its manifest is decompressed here, and of the rest what is
+    /// asked for.
+    ///
+    /// # Errors
+    /// [`Error::BadKernels`].
+    pub fn embedded(archive: &'static [u8]) -> Result<Library, Error> {
+        Library::of(Store::archive(archive)?)
+    }
+
+    fn of(store: Store) -> Result<Library, Error> {
+        let text = store.text(MANIFEST_FILE)?;
+        let manifest = parse_manifest(&text).map_err(|reason| store.bad(MANIFEST_FILE, reason))?;
         Ok(Library {
-            folder: folder.to_owned(),
+            store,
             device_compiler: manifest.device_compiler,
             families: manifest.families,
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
@@ -118,9 +139,14 @@ impl Library {
         })
     }
 
-    /// The folder.
+    /// The folder, or the name that messages have for the archive inside the program ([`Library::is_embedded`]).
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.store.path()
+    }
+
+    /// Whether the kernels are inside the program.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.store, Store::Archive(_))
     }
 
     /// What compiled the kernels, as it names itself.
@@ -182,17 +208,14 @@ impl Library {
         if let Some(ptx) = read.get(family) {
             return Ok(ptx.clone());
         }
-        let manifest = self.folder.join(MANIFEST_FILE);
         let Some(record) = self.families.iter().find(|record| record.arch == family) else {
-            return Err(Error::BadKernels { path: manifest, reason: format!("there is no family {family}") });
+            return Err(self.store.bad(MANIFEST_FILE, format!("there is no family {family}")));
         };
-        let path = self.folder.join(&record.ptx);
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let text = self.store.family_ptx(&record.ptx)?;
         let found = sha256_hex(text.as_bytes());
         if !found.eq_ignore_ascii_case(&record.sha256) {
             let reason = format!("its SHA-256 is {found}, the manifest says {}", record.sha256);
-            return Err(Error::BadKernels { path, reason });
+            return Err(self.store.bad(&record.ptx, reason));
         }
         let ptx: Arc<str> = text.into();
         read.insert(family.to_owned(), ptx.clone());
@@ -200,61 +223,28 @@ impl Library {
     }
 
     fn entry_ptx(&self, family: &str, entry: &str) -> Result<String, Error> {
+        let record = self.families.iter().find(|record| record.arch == family);
+        if let (Store::Archive(archive), Some(record)) = (&self.store, record) {
+            return archive.entry_ptx(&record.ptx, entry);
+        }
         let ptx = self.family_ptx(family)?;
-        slice_entry(&ptx, entry).ok_or_else(|| Error::BadKernels {
-            path: self.folder.clone(),
-            reason: format!("the PTX of {family} has no entry {entry}, which the manifest lists"),
+        slice_entry(&ptx, entry).ok_or_else(|| {
+            let reason = format!("the PTX of {family} has no entry {entry}, which the manifest lists");
+            Error::BadKernels { path: self.folder().to_owned(), reason }
         })
     }
 
     fn cubin<R>(&self, kernel: &Kernel<R>, arch: &str) -> Result<Vec<u8>, Error> {
         let Some(file) = kernel.cubins.get(arch) else {
             let reason = format!("{} has no cubin for {arch}", kernel.entry);
-            return Err(Error::BadKernels { path: self.folder.join(MANIFEST_FILE), reason });
+            return Err(self.store.bad(MANIFEST_FILE, reason));
         };
-        let path = self.folder.join(file);
-        let bytes = std::fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let bytes = self.store.bytes(file)?;
         if !bytes.starts_with(b"\x7fELF") {
-            return Err(Error::BadKernels { path, reason: "it is no cubin (an ELF file)".to_owned() });
+            return Err(self.store.bad(file, "it is no cubin (an ELF file)".to_owned()));
         }
         Ok(bytes)
     }
-}
-
-/// An architecture by the name that ptxas has for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Arch {
-    /// Compute capability, 89 for 8.9.
-    sm: u32,
-    /// Whether it has features of that one architecture only (`sm_90a`), so that its code runs nowhere else.
-    exact: bool,
-}
-
-impl Arch {
-    fn parse(name: &str) -> Option<Arch> {
-        let digits = name.strip_prefix("sm_")?;
-        let (digits, exact) = digits.strip_suffix('a').map_or((digits, false), |digits| (digits, true));
-        Some(Arch { sm: digits.parse().ok()?, exact })
-    }
-
-    fn runs_ptx_on(self, sm: u32) -> bool {
-        if self.exact { sm == self.sm } else { sm >= self.sm }
-    }
-
-    /// Machine code runs on its own major version, from its minor version on.
-    fn runs_cubin_on(self, sm: u32) -> bool {
-        self.runs_ptx_on(sm) && sm / 10 == self.sm / 10
-    }
-}
-
-/// Whether PTX of a family runs on a device of compute capability `sm`.
-pub(crate) fn runs_on(family: &str, sm: u32) -> bool {
-    Arch::parse(family).is_some_and(|arch| arch.runs_ptx_on(sm))
-}
-
-/// The compute capability of an architecture by the name that ptxas has for it: 90 of `sm_90a`.
-pub(crate) fn sm_of(arch: &str) -> Option<u32> {
-    Arch::parse(arch).map(|arch| arch.sm)
 }
 
 /// Where a folder of compiled kernels may lie when none is named, in the order of the search.
@@ -364,7 +354,7 @@ pub(crate) mod tests {
             *ptx.entry(family.clone()).or_default() += &format!(".visible .entry {entry}()\n{{\n}}\n");
         }
         Arc::new(Library {
-            folder: PathBuf::from("nowhere"),
+            store: Store::Folder(PathBuf::from("nowhere")),
             device_compiler: "none".to_owned(),
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
@@ -441,6 +431,40 @@ pub(crate) mod tests {
         let error =
             library.image(kernel, &Source::Cubin { arch: "sm_90".into() }).expect_err("the file is missing");
         assert!(error.to_string().contains("sm_90.cubin"), "{error}");
+    }
+
+    #[test]
+    fn an_archive_gives_what_its_folder_gives_and_names_what_is_damaged() {
+        let (folder, mut manifest) = folder("one");
+        manifest.kernels[0].cubins.insert("sm_86".to_owned(), "one.sm_86.cubin".to_owned());
+        std::fs::write(folder.path().join("one.sm_86.cubin"), b"\x7fELF..").expect("written");
+        let opened = open(folder.path(), &manifest).expect("whole");
+        let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for name in [MANIFEST_FILE, "one.sm_86.cubin"] {
+            files.insert(name.to_owned(), std::fs::read(folder.path().join(name)).expect("there"));
+        }
+        let ptx = opened.family_ptx("sm_80").expect("the hash agrees");
+        files.extend(ferroflash_kernels::ptx::pack("sm_80.ptx", &ptx).expect("whole"));
+        let archive = |files: &BTreeMap<String, Vec<u8>>| {
+            let bytes: &'static [u8] =
+                ferroflash_kernels::archive::pack(&[files.clone().into_iter().collect()]).leak();
+            Library::embedded(bytes)
+        };
+        let library = archive(&files).expect("whole");
+        assert!(library.is_embedded() && !opened.is_embedded());
+        assert_eq!(library.family_ptx("sm_80").expect("the hash agrees"), ptx);
+        for source in [Source::Ptx { family: "sm_80".into() }, Source::Cubin { arch: "sm_86".into() }] {
+            let of = |library: &Library| library.image(&library.kernels()[0], &source).expect("an image");
+            assert_eq!(of(&library), of(&opened));
+        }
+        files.remove("sm_80.ptx/one");
+        let library = archive(&files).expect("the manifest is whole");
+        let source = Source::Ptx { family: "sm_80".into() };
+        let error = library.image(&library.kernels()[0], &source).expect_err("its PTX is missing");
+        assert!(error.to_string().contains("no file sm_80.ptx/one"), "{error}");
+        files.remove(MANIFEST_FILE);
+        assert!(matches!(archive(&files), Err(Error::BadKernels { .. })));
+        assert!(matches!(Library::embedded(b"text"), Err(Error::BadKernels { .. })));
     }
 
     #[test]

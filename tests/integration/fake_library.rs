@@ -43,6 +43,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_stream_of_another_device_is_refused", a_stream_of_another_device_is_refused),
     ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
     ("threads_split_on_one_stream", threads_split_on_one_stream),
+    ("bindings_compute_on_a_gpu_what_they_do_on_the_cpu", crate::bindings::a_gpu_computes_what_the_cpu_does),
 ];
 
 /// The tests of this module.

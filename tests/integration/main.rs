@@ -1,5 +1,6 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
+mod bindings;
 mod cli_errors;
 mod cli_plan;
 mod cli_run;
@@ -28,6 +29,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
+        bindings::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
         cli_run::trials(),

@@ -8,10 +8,13 @@ mod check_ptx;
 mod demo;
 mod device_compiler;
 mod manifest_file;
+mod pack_kernels;
+mod package;
 mod process;
 mod ptx_text;
 mod ptxas;
 mod ptxas_log;
+mod python;
 mod readme;
 mod results;
 mod results_plot;
@@ -39,6 +42,10 @@ enum Command {
     BuildPtx(build_ptx::Options),
     /// Compile the PTX with ptxas for every architecture, and fail on spills, stack frames and warnings
     CheckPtx(check_ptx::Options),
+    /// Compress compiled kernels, one by one, into the archive that programs carry
+    PackKernels(pack_kernels::Options),
+    /// Make all that is handed out: crates with the kernels inside, the Python wheel, the C archive
+    Package(package::Options),
     /// Set up what is lacking and run every check and test
     Test(test::Options),
     /// Build what is lacking and run attention on a real layer's tensors
@@ -55,6 +62,8 @@ fn main() -> std::process::ExitCode {
     let result = match Cli::parse().command {
         Command::BuildPtx(options) => build_ptx::run(&options),
         Command::CheckPtx(options) => check_ptx::run(&options),
+        Command::PackKernels(options) => pack_kernels::run(&options),
+        Command::Package(options) => package::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 
-use crate::{browser, build_ptx, check_ptx, process, ptxas, tidy, workspace};
+use crate::{browser, build_ptx, check_ptx, package, process, ptxas, python, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::process::Command;
@@ -33,10 +33,12 @@ enum Step {
     Deny,
     /// The repository's rules
     Tidy,
-    /// The parts of benches/torch_sdpa.py that need no GPU, where Python is installed
+    /// The Python package, and the parts of benches/torch_sdpa.py that need no GPU, where Python is installed
     Python,
     /// cargo test
     Tests,
+    /// The crates that are handed out, built and run in an empty workspace with the kernels inside
+    Package,
     /// The lab's pages in a browser, which is installed where it is missing
     Pages,
 }
@@ -115,6 +117,8 @@ impl Step {
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
             Step::Python => python(),
             Step::Tests => passed(workspace::cargo().args(["test", "--workspace"])),
+            Step::Package => package::run(&package::Options { crates_only: true, ..Default::default() })
+                .map(|()| Outcome::Passed),
             Step::Pages => pages(),
         }
     }
@@ -136,14 +140,11 @@ fn check() -> anyhow::Result<Outcome> {
 }
 
 fn python() -> anyhow::Result<Outcome> {
-    let mut version = Command::new("python3");
-    version.args(["-c", "import sys; sys.exit(sys.version_info < (3, 9))"]);
-    if process::answer(&mut version).is_none() {
-        return Ok(Outcome::Skipped("there is no python3 of 3.9 or newer".to_owned()));
-    }
-    passed(
-        Command::new("python3").args(["benches/torch_sdpa.py", "--self-test"]).current_dir(workspace::root()),
-    )
+    let Some(python) = python::find() else {
+        return Ok(Outcome::Skipped("there is no python3 of 3.10 or newer".to_owned()));
+    };
+    python::self_test(&python)?;
+    Ok(python::test_package(&python)?.map_or_else(Outcome::Partly, |()| Outcome::Passed))
 }
 
 /// The tests that `cargo test` leaves out, as they need a browser.

@@ -16,20 +16,36 @@ const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 13] = [
     ("compat/", &[]),
     ("kernels-gpu/", &[]),
     // Its fuzz target, a workspace of its own.
     ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
+    ("bindings/call/", &["ferroflash", "ferroflash-cpu"]),
+    ("bindings/", &["ferroflash", "ferroflash-call"]),
     ("check/", &["ferroflash", "kernels-gpu"]),
     ("host/cli/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
-    ("host/", &["kernels-gpu", "ptx-sim"]),
+    ("host/cpu/", &[]),
+    ("host/kernels/", &[]),
+    ("host/", &["ferroflash-kernels", "kernels-gpu", "ptx-sim"]),
     ("lab/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
-    ("xtask/", &["kernels-gpu"]),
+    ("xtask/", &["ferroflash-kernels", "kernels-gpu"]),
 ];
-const ROOMS: [&str; 9] =
-    ["benches", "check", "ferroflash", "ferroflash-cli", "kernels-gpu", "lab", "ptx-sim", "tests", "xtask"];
+const ROOMS: [&str; 12] = [
+    "benches",
+    "check",
+    "ferroflash",
+    "ferroflash-call",
+    "ferroflash-cli",
+    "ferroflash-cpu",
+    "ferroflash-kernels",
+    "kernels-gpu",
+    "lab",
+    "ptx-sim",
+    "tests",
+    "xtask",
+];
 const NO_DEPENDENCY: [&str; 5] = ["benches", "ferroflash-cli", "lab", "tests", "xtask"];
 
 /// What the library's users do not pay for: it belongs to the command and to `check`.

@@ -1,0 +1,42 @@
+//! The example is compiled by the system's C compiler, with warnings as errors, and run on the shared and on the static library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library's file of this kind, the newest, among those that cargo built for this test.
+fn library(extension: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a running test has a path");
+    let folder = test.parent().expect("it is in a folder").to_owned();
+    let is_meant = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libferroflash_c") && path.extension().is_some_and(|found| found == extension)
+    };
+    let files =
+        std::fs::read_dir(folder).expect("readable").flatten().map(|entry| entry.path()).filter(is_meant);
+    let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).expect("a time");
+    files.max_by_key(modified).unwrap_or_else(|| panic!("cargo built a .{extension}"))
+}
+
+#[test]
+fn the_example_runs_on_both_libraries() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().expect("a folder");
+    for extension in ["so", "a"] {
+        let library = library(extension);
+        let program = folder.path().join(extension);
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]);
+        cc.arg(here.join("include"))
+            .arg(here.join("examples/attention.c"))
+            .arg(&library)
+            .arg("-o")
+            .arg(&program);
+        let output = cc.args(["-lm", "-lpthread", "-ldl"]).output().expect("there is a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let beside = library.parent().expect("a folder");
+        let output = Command::new(&program).env("LD_LIBRARY_PATH", beside).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("O[3] = 5.075766") && text.contains("refused: heads_q 3"), "{text}");
+    }
+}

@@ -1,0 +1,277 @@
+//! A device that was opened, and calls on it.
+
+use crate::error::Error;
+use crate::problem::{device_tensors, problem};
+use ferroflash::{Attention, CudaOptions, DeviceModel, PlanOptions, Planner, StreamHandle, Workspace};
+use ferroflash_cpu::Call;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A device that computes calls. Any number of threads may share one.
+pub enum Engine {
+    /// The CPU, by `ferroflash-cpu`. Addresses are of host memory.
+    Cpu,
+    /// A GPU. Addresses are of its memory.
+    Cuda(Box<Gpu>),
+    /// The simulator of a GPU. Addresses are of host memory.
+    #[cfg(feature = "sim")]
+    Simulator(Box<Attention>),
+}
+
+/// A GPU that was opened.
+pub struct Gpu {
+    attention: Attention,
+    workspaces: Workspaces,
+    /// The process that opened it.
+    process: u32,
+}
+
+/// The workspaces that callers gave, by raw stream.
+#[derive(Default)]
+pub struct Workspaces(RwLock<HashMap<u64, Arc<Workspace>>>);
+
+impl Engine {
+    /// Opens a GPU; the kernels are those of the folder named, else found as the library does.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn cuda(ordinal: u32, folder: Option<PathBuf>) -> Result<Engine, Error> {
+        let options = CudaOptions::default().with_ordinal(ordinal).with_ptx(folder);
+        let attention = Attention::cuda(&options)?;
+        let process = std::process::id();
+        Ok(Engine::Cuda(Box::new(Gpu { attention, workspaces: Workspaces::default(), process })))
+    }
+
+    /// Opens the simulator of a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    #[cfg(feature = "sim")]
+    pub fn simulator(folder: Option<PathBuf>, model: Option<&'static DeviceModel>) -> Result<Engine, Error> {
+        let options = ferroflash::SimOptions::default();
+        let options = model.map_or(options, |model| options.with_model(model));
+        Ok(Engine::Simulator(Box::new(Attention::simulator(folder.as_deref(), options)?)))
+    }
+
+    /// What messages name the device by.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Engine::Cpu => "the CPU",
+            Engine::Cuda(_) => "a GPU",
+            #[cfg(feature = "sim")]
+            Engine::Simulator(_) => "the simulator",
+        }
+    }
+
+    /// Computes a call. On a GPU it is enqueued on the raw stream and not waited for, in the workspace that was given for the stream
+    /// ([`Engine::give_workspace`]), else in one that the library allocates at the stream's first use.
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Safety
+    /// Each address is of memory of the device that holds what its field of [`Call`] says, until the work is done; O and LSE overlap
+    /// nothing. The stream lives as long as the engine, and its work is done when the engine is dropped.
+    pub unsafe fn forward(&self, call: &Call, stream: u64) -> Result<(), Error> {
+        match self {
+            // SAFETY: the caller's promise.
+            Engine::Cpu => unsafe { call.forward().map_err(Error::from) },
+            // SAFETY: the caller's promise.
+            Engine::Cuda(gpu) => unsafe { gpu.forward(call, stream) },
+            #[cfg(feature = "sim")]
+            // SAFETY: the caller's promise.
+            Engine::Simulator(attention) => unsafe { simulate(attention, call, self.name()) },
+        }
+    }
+
+    /// Bytes of the workspace that a call needs on a stream and that was not given yet; 0 where nothing is missing. Loads the call's
+    /// kernels, so that after this and [`Engine::give_workspace`] the call allocates nothing and can be captured.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn missing_workspace(&self, call: &Call, stream: u64) -> Result<u64, Error> {
+        match self {
+            Engine::Cuda(gpu) => gpu.missing_workspace(call, stream),
+            _ => Ok(0),
+        }
+    }
+
+    /// Gives a stream of a GPU memory to work in, which replaces what was given before.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkspace`], [`Error::Library`].
+    ///
+    /// # Safety
+    /// The memory is of this device, nobody else uses it until the engine is dropped or the stream is given another and its work and
+    /// graphs with this one are done.
+    pub unsafe fn give_workspace(&self, stream: u64, address: u64, bytes: u64) -> Result<(), Error> {
+        let Engine::Cuda(gpu) = self else { return Err(Error::NoWorkspace) };
+        gpu.check_process()?;
+        let device = gpu.attention.device().as_ref();
+        // SAFETY: the caller's promise.
+        let workspace = unsafe { Workspace::from_raw(device, address, bytes, handle(stream))? };
+        let mut given = gpu.workspaces.0.write().unwrap_or_else(PoisonError::into_inner);
+        given.insert(stream, Arc::new(workspace));
+        Ok(())
+    }
+
+    /// What would be launched for a call, and why, in words.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn explain(&self, call: &Call) -> Result<String, Error> {
+        match self {
+            Engine::Cpu => {
+                call.check().or_else(|error| match error {
+                    // Nothing is read, so addresses do not matter.
+                    ferroflash_cpu::Error::Null { .. } => Ok(()),
+                    error => Err(error),
+                })?;
+                Ok("float32 loops on the CPU".to_owned())
+            }
+            Engine::Cuda(gpu) => explain(gpu.attention.planner(), call, self.name()),
+            #[cfg(feature = "sim")]
+            Engine::Simulator(attention) => explain(attention.planner(), call, self.name()),
+        }
+    }
+}
+
+impl Gpu {
+    unsafe fn forward(&self, call: &Call, stream: u64) -> Result<(), Error> {
+        self.check_process()?;
+        let problem = problem(call, "a GPU")?;
+        let (tensors, handle) = (device_tensors(call), handle(stream));
+        let given = self.workspaces.0.read().unwrap_or_else(PoisonError::into_inner);
+        let workspace = given.get(&stream).cloned();
+        drop(given);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match workspace {
+                Some(workspace) => {
+                    let plan = self.attention.plan(&problem)?;
+                    self.attention.launch_in(&plan, &tensors, &workspace, handle)?;
+                }
+                None => self.attention.forward_device(&problem, &tensors, handle)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn missing_workspace(&self, call: &Call, stream: u64) -> Result<u64, Error> {
+        self.check_process()?;
+        let plan = self.attention.plan(&problem(call, "a GPU")?)?;
+        let needed = plan.workspace_bytes();
+        let given = self.workspaces.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_enough = given.get(&stream).is_some_and(|workspace| workspace.bytes() >= needed);
+        if needed == 0 || is_enough {
+            return Ok(0);
+        }
+        drop(given);
+        self.attention.preload(&plan)?;
+        if let Some(combine) = plan.combine() {
+            self.attention.source_of(combine)?;
+        }
+        Ok(needed)
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if std::process::id() == self.process { Ok(()) } else { Err(Error::Forked { opened: self.process }) }
+    }
+}
+
+/// What would be launched for a call on a GPU of this model, and why, in words; registers of kernels are estimated.
+///
+/// # Errors
+/// [`Error`].
+pub fn explain_model(model: &DeviceModel, call: &Call) -> Result<String, Error> {
+    explain(&Planner::of_table(&model.info()), call, "a GPU")
+}
+
+fn handle(stream: u64) -> StreamHandle {
+    StreamHandle::from_raw(stream as *mut std::ffi::c_void)
+}
+
+fn explain(planner: &Planner, call: &Call, device: &'static str) -> Result<String, Error> {
+    let problem = problem(call, device)?;
+    let (plan, reasons) = planner.explain(&problem, &PlanOptions::new())?;
+    let info = planner.device();
+    let mut text =
+        format!("{} on {} (sm_{}, {} SMs)\n", plan.kernel().entry, info.name, info.sm, info.sm_count);
+    text += &format!(
+        "{} CTAs, {} splits of the keys, {} bytes of workspace\n",
+        plan.grid(),
+        plan.splits(),
+        plan.workspace_bytes()
+    );
+    reasons.iter().for_each(|reason| text += &format!("{reason}\n"));
+    Ok(text)
+}
+
+/// # Safety
+/// As [`Engine::forward`], with host memory.
+#[cfg(feature = "sim")]
+unsafe fn simulate(attention: &Attention, call: &Call, device: &'static str) -> Result<(), Error> {
+    use crate::problem::operands;
+    use ferroflash::attention::HostOperand;
+    use ferroflash::problem::Operand;
+    use ferroflash::{HostTensors, TensorRole};
+    call.check()?;
+    let problem = problem(call, device)?;
+    // SAFETY: the caller's promise: each tensor is as long as the problem says.
+    unsafe {
+        let slice = |role: TensorRole, address: u64| {
+            std::slice::from_raw_parts(address as *const u16, problem.len(role))
+        };
+        let (q, k, v) = (
+            slice(TensorRole::Q, call.q.address),
+            slice(TensorRole::K, call.k.address),
+            slice(TensorRole::V, call.v.address),
+        );
+        let batch = call.sizes.batch;
+        let lengths = call.lengths.used_k.map(|used| std::slice::from_raw_parts(used as *const u32, batch));
+        let mut tensors = HostTensors::new(q, k, v).with_seqlens_k(lengths);
+        for (operand, address) in operands(call) {
+            let length = problem.operand_len(operand).unwrap_or(0);
+            let values = match operand {
+                Operand::Sinks | Operand::Slopes => {
+                    HostOperand::F32(std::slice::from_raw_parts(address as *const f32, length))
+                }
+                Operand::BlockTable => {
+                    HostOperand::I32(std::slice::from_raw_parts(address as *const i32, length))
+                }
+                _ => HostOperand::U32(std::slice::from_raw_parts(address as *const u32, length)),
+            };
+            tensors = tensors.with_operand(operand, values);
+        }
+        let plan = attention.plan(&problem)?;
+        let output = attention.forward_with(&plan, &tensors, call.lse.is_some())?;
+        write_rows(&problem, call.o.address, &output.o);
+        if let (Some(address), Some(lse)) = (call.lse, &output.lse) {
+            std::slice::from_raw_parts_mut(address as *mut f32, lse.len()).copy_from_slice(lse);
+        }
+    }
+    Ok(())
+}
+
+/// Copies the rows of O and leaves what lies between them as it is.
+///
+/// # Safety
+/// O lies from `address` on, as the problem says.
+#[cfg(feature = "sim")]
+unsafe fn write_rows(problem: &ferroflash::Problem, address: u64, o: &[u16]) {
+    let role = ferroflash::TensorRole::O;
+    let (extent, strides) = (problem.extent(role), problem.strides(role));
+    let head_dim = extent.width as usize;
+    for batch in 0..i64::from(extent.batch) {
+        for head in 0..i64::from(extent.heads) {
+            for row in 0..i64::from(extent.rows) {
+                let start = (batch * strides.batch + head * strides.head + row * strides.row) as usize;
+                // SAFETY: the caller's promise.
+                let to =
+                    unsafe { std::slice::from_raw_parts_mut((address as *mut u16).add(start), head_dim) };
+                to.copy_from_slice(&o[start..start + head_dim]);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the kernels do not compute yet and the CPU does: the one table. A line goes when the library learns it.
+
+use crate::error::Error;
+use ferroflash_cpu::{Call, Dtype};
+
+/// One thing that is refused.
+struct Lacking {
+    /// By flash-attn's name.
+    what: &'static str,
+    /// What else to do; empty or begins with a separator.
+    advice: &'static str,
+    is_asked: fn(&Call) -> bool,
+}
+
+const LACKING: &[Lacking] = &[
+    Lacking {
+        what: "float32",
+        advice: ": convert to float16 or bfloat16",
+        is_asked: |call| call.dtype == Dtype::F32,
+    },
+    Lacking {
+        what: "alibi_slopes with softcap",
+        advice: ": give one of them",
+        is_asked: |call| call.alibi.is_some() && call.softcap > 0.0,
+    },
+    Lacking {
+        what: "cache_batch_idx",
+        advice: ": index the cache before the call",
+        is_asked: |call| call.lengths.entry_k.is_some(),
+    },
+    Lacking { what: "cache_leftpad", advice: "", is_asked: |call| call.lengths.first_k.is_some() },
+];
+
+/// The names of all that is refused on a GPU.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    LACKING.iter().map(|lacking| lacking.what)
+}
+
+/// Refuses what the kernels do not compute yet.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub(crate) fn check(call: &Call, device: &'static str) -> Result<(), Error> {
+    match LACKING.iter().find(|lacking| (lacking.is_asked)(call)) {
+        Some(&Lacking { what, advice, .. }) => Err(Error::Unsupported { what, device, advice }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,13 @@
+//! What the bindings share: one call by plain numbers ([`Call`]), computed by the device that an [`Engine`] was opened for.
+//!
+//! No arithmetic and no policy: the library plans and launches, `ferroflash-cpu` computes on the CPU. What the CPU computes and the
+//! kernels do not yet is refused by name, by the one table of [`lacking`].
+
+mod engine;
+pub mod error;
+pub mod lacking;
+mod problem;
+
+pub use engine::{Engine, Workspaces, explain_model};
+pub use error::Error;
+pub use ferroflash_cpu::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};

@@ -1,0 +1,93 @@
+//! A call as a problem of the library.
+
+use crate::error::Error;
+use crate::lacking;
+use ferroflash::problem::{BlockTable, Mask, Operand, Pages, Score};
+use ferroflash::{DeviceTensors, ElementStrides, Problem, Sizes, TensorRole};
+use ferroflash_cpu::{Call, Dtype};
+
+/// The problem that a call poses, on the device of this name.
+///
+/// # Errors
+/// [`Error::Unsupported`], [`Error::TooLarge`], [`Error::Library`].
+pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Error> {
+    lacking::check(call, device)?;
+    let (ragged_q, ragged_k) = (call.lengths.cumulative_q.is_some(), call.lengths.cumulative_k.is_some());
+    let longest = |is_ragged: bool, longest: usize, all: usize| {
+        if is_ragged && longest > 0 { longest.min(all) } else { all }
+    };
+    let sizes = Sizes {
+        batch: size("batch", call.sizes.batch)?,
+        heads_q: size("heads_q", call.sizes.heads_q)?,
+        heads_kv: size("heads_kv", call.sizes.heads_kv)?,
+        seqlen_q: size("seqlen_q", longest(ragged_q, call.lengths.longest_q, call.sizes.seqlen_q))?,
+        seqlen_k: size("seqlen_k", longest(ragged_k, call.lengths.longest_k, call.sizes.seqlen_k))?,
+        head_dim: size("head_dim", call.sizes.head_dim)?,
+    };
+    let dtype = if call.dtype == Dtype::Bf16 { ferroflash::Dtype::Bf16 } else { ferroflash::Dtype::F16 };
+    let mut problem = Problem::new(sizes, dtype)?
+        .with_mask(mask(call)?)?
+        .with_sinks(call.sinks.is_some())
+        .with_lengths(call.lengths.used_k.is_some());
+    if let Some(scale) = call.scale {
+        problem = problem.with_scale(scale)?;
+    }
+    if call.softcap > 0.0 {
+        problem = problem.with_score(Score::Softcap(call.softcap))?;
+    }
+    if let Some(alibi) = call.alibi {
+        problem = problem.with_score(Score::Alibi { per_batch: alibi.stride != 0 })?;
+    }
+    if ragged_q {
+        problem = problem.with_packed_queries(size("rows of Q", call.sizes.seqlen_q)?)?;
+    }
+    if ragged_k {
+        problem = problem.with_packed_keys(size("rows of K", call.sizes.seqlen_k)?)?;
+    }
+    if let Some(pages) = call.pages {
+        let table = BlockTable::Rows { entries: size("block_table", pages.stride.unsigned_abs() as usize)? };
+        let (page, count) = (size("page_size", pages.page_size)?, size("pages", pages.count)?);
+        problem = problem.with_pages(Pages { page, pages: count, table })?;
+    }
+    let tensors =
+        [(TensorRole::Q, call.q), (TensorRole::K, call.k), (TensorRole::V, call.v), (TensorRole::O, call.o)];
+    for (role, tensor) in tensors {
+        let [batch, head, row] = tensor.strides;
+        problem = problem.with_strides(role, ElementStrides { batch, head, row, dim: 1 })?;
+    }
+    Ok(problem)
+}
+
+/// The mask of a call; a side of a window that hides no key of it is open, so that more plans come into question.
+fn mask(call: &Call) -> Result<Mask, Error> {
+    let side = |keys: Option<usize>, hides_none_from: usize| {
+        keys.filter(|&keys| keys < hides_none_from).map(|keys| size("window_size", keys)).transpose()
+    };
+    // Query i's own key is i + seqlen_k − seqlen_q, whatever the lengths: the last query's is the last key.
+    let left = side(call.window_left, call.sizes.seqlen_k)?;
+    Ok(Mask::window(left, side(call.window_right, call.sizes.seqlen_q.saturating_sub(1))?))
+}
+
+fn size(what: &'static str, value: usize) -> Result<u32, Error> {
+    u32::try_from(value).map_err(|_| Error::TooLarge { what, value })
+}
+
+/// What a call gives beside Q, K and V, by its address.
+pub(crate) fn operands(call: &Call) -> impl Iterator<Item = (Operand, u64)> {
+    let given = [
+        (Operand::CuSeqlensQ, call.lengths.cumulative_q),
+        (Operand::CuSeqlensK, call.lengths.cumulative_k),
+        (Operand::BlockTable, call.pages.map(|pages| pages.table)),
+        (Operand::Sinks, call.sinks),
+        (Operand::Slopes, call.alibi.map(|alibi| alibi.slopes)),
+    ];
+    given.into_iter().filter_map(|(operand, address)| Some((operand, address?)))
+}
+
+/// The addresses of a call, which are of the device.
+pub(crate) fn device_tensors(call: &Call) -> DeviceTensors {
+    let tensors = DeviceTensors::new(call.q.address, call.k.address, call.v.address, call.o.address)
+        .with_lse(call.lse)
+        .with_seqlens_k(call.lengths.used_k);
+    operands(call).fold(tensors, |tensors, (operand, address)| tensors.with_operand(operand, address))
+}

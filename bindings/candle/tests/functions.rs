@@ -1,0 +1,133 @@
+//! The functions on candle's CPU device, against softmax by candle's own operators.
+
+use candle_core::{DType, Device, Result, Tensor, D};
+use ferroflash_candle::*;
+
+/// `[batch, seqlen, heads, head_dim]` of numbers that repeat.
+fn tensor(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
+    let mut state = seed;
+    let numbers: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    Tensor::from_vec(numbers, shape, &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype)).expect("a tensor")
+}
+
+/// O and LSE of one sequence `[seqlen, heads, head_dim]`, whose queries see the keys that `sees` says.
+fn expected(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, sees: impl Fn(i64, i64) -> bool) -> Result<(Tensor, Tensor)> {
+    let float = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous();
+    let (q, k, v) = (float(q)?, float(k)?, float(v)?);
+    let group = q.dim(0)? / k.dim(0)?;
+    let repeated = |tensor: &Tensor| {
+        let (heads, keys, dim) = tensor.dims3()?;
+        tensor.unsqueeze(1)?.expand((heads, group, keys, dim))?.reshape((heads * group, keys, dim))?.contiguous()
+    };
+    let (k, v) = (repeated(&k)?, repeated(&v)?);
+    let (queries, keys) = (q.dim(1)? as i64, k.dim(1)? as i64);
+    let mask: Vec<f32> = (0..queries)
+        .flat_map(|i| (0..keys).map(move |j| (i + keys - queries, j)))
+        .map(|(own, j)| if sees(own, j) { 0.0 } else { f32::NEG_INFINITY })
+        .collect();
+    let mask = Tensor::from_vec(mask, (queries as usize, keys as usize), &Device::Cpu)?;
+    let scores = (q.matmul(&k.t()?)? * scale)?.broadcast_add(&mask)?;
+    let exponentials = scores.exp()?;
+    let sum = exponentials.sum_keepdim(D::Minus1)?;
+    let o = exponentials.broadcast_div(&sum)?.matmul(&v)?.transpose(0, 1)?;
+    Ok((o, sum.squeeze(D::Minus1)?.log()?))
+}
+
+fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) -> Result<()> {
+    assert_eq!(found.dims(), expected.dims());
+    let difference = (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+    assert!(difference <= tolerance, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn dense_calls_are_softmax() -> Result<()> {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 1e-3), (DType::BF16, 8e-3)] {
+        let q = tensor(1, &[2, 5, 4, 32], dtype);
+        let (k, v) = (tensor(2, &[2, 9, 2, 32], dtype), tensor(3, &[2, 9, 2, 32], dtype));
+        let (causal, lse) = flash_attn_with_lse(&q, &k, &v, 0.3, true)?;
+        let full = flash_attn(&q, &k, &v, 0.3, false)?;
+        let windowed = flash_attn_windowed(&q, &k, &v, 0.3, Some(2), Some(1))?;
+        assert_eq!((causal.dtype(), lse.dtype(), lse.dims()), (dtype, DType::F32, &[2, 4, 5][..]));
+        for b in 0..2 {
+            let rows = [&q, &k, &v].map(|tensor| tensor.get(b).expect("a sequence"));
+            let of = |sees: &dyn Fn(i64, i64) -> bool| expected(&rows[0], &rows[1], &rows[2], 0.3, sees);
+            let (o, expected_lse) = of(&|own, j| j <= own)?;
+            assert_close(&causal.get(b)?, &o, tolerance)?;
+            assert_close(&lse.get(b)?, &expected_lse, 1e-3)?;
+            assert_close(&full.get(b)?, &of(&|_, _| true)?.0, tolerance)?;
+            assert_close(&windowed.get(b)?, &of(&|own, j| own - 2 <= j && j <= own + 1)?.0, tolerance)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ragged_and_paged_calls_are_dense_calls_of_each_sequence() -> Result<()> {
+    let q = tensor(1, &[7, 4, 32], DType::F32);
+    let pages_k = tensor(2, &[4, 3, 2, 32], DType::F32);
+    let pages_v = tensor(3, &[4, 3, 2, 32], DType::F32);
+    let ends = |ends: &[u32]| Tensor::new(ends, &Device::Cpu);
+    let (ends_q, ends_k) = (ends(&[0, 2, 7])?, ends(&[0, 4, 10])?);
+    // Sequence 0 has 4 keys in pages 2 and 0, sequence 1 has 6 in pages 3 and 1.
+    let table = Tensor::new(&[[2u32, 0], [3, 1]], &Device::Cpu)?;
+    let gather = |pages: &Tensor| {
+        let rows = |a: usize, b: usize, count: usize| Tensor::cat(&[pages.get(a)?, pages.get(b)?], 0)?.narrow(0, 0, count);
+        Tensor::cat(&[rows(2, 0, 4)?, rows(3, 1, 6)?], 0)
+    };
+    let (k, v) = (gather(&pages_k)?, gather(&pages_v)?);
+    let (ragged, lse) = flash_attn_varlen_with_lse(&q, &k, &v, &ends_q, &ends_k, 5, 6, 0.2, true)?;
+    let paged = flash_attn_varlen_paged_windowed(
+        &q, &pages_k, &pages_v, &ends_q, &ends_k, &table, None, 5, 6, 0.2, None, Some(0), 3, None,
+    )?;
+    for ((start_q, count_q), (start_k, count_k)) in [((0, 2), (0, 4)), ((2, 5), (4, 6))] {
+        let (k, v) = (k.narrow(0, start_k, count_k)?, v.narrow(0, start_k, count_k)?);
+        let (o, expected_lse) = expected(&q.narrow(0, start_q, count_q)?, &k, &v, 0.2, |own, j| j <= own)?;
+        assert_close(&ragged.narrow(0, start_q, count_q)?, &o, 1e-5)?;
+        assert_close(&paged.narrow(0, start_q, count_q)?, &o, 1e-5)?;
+        assert_close(&lse.narrow(1, start_q, count_q)?, &expected_lse, 1e-5)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn slopes_and_softcap_reach_the_scores() -> Result<()> {
+    let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[1, 5, 2, 16], DType::F32));
+    let plain = flash_attn(&q, &k, &v, 1.0, false)?;
+    let slopes = |slope: f32| Tensor::new(&[slope, slope], &Device::Cpu);
+    assert_close(&flash_attn_alibi(&q, &k, &v, &slopes(0.0)?, 1.0, false)?, &plain, 0.0)?;
+    // A steep slope leaves a query its own key.
+    assert_close(&flash_attn_alibi(&q, &k, &v, &slopes(1e4)?, 1.0, false)?, &v, 1e-6)?;
+    // A small cap makes all keys weigh the same.
+    let capped = flash_attn_alibi_windowed_softcap(&q, &k, &v, None, 1.0, None, None, 1e-6)?;
+    assert_close(&capped, &v.mean_keepdim(1)?.broadcast_as(v.shape())?.contiguous()?, 1e-5)
+}
+
+#[test]
+fn views_are_taken_where_they_lie() -> Result<()> {
+    let qkv = tensor(1, &[2, 6, 3, 4, 16], DType::F32);
+    let part = |index| qkv.narrow(2, index, 1)?.squeeze(2);
+    let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+    let copies = flash_attn(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, 0.25, true)?;
+    assert_close(&flash_attn(&q, &k, &v, 0.25, true)?, &copies, 0.0)
+}
+
+#[test]
+fn what_is_wrong_is_said() -> Result<()> {
+    let q = tensor(1, &[1, 5, 2, 16], DType::F32);
+    let refused = |q: &Tensor, k: &Tensor, v: &Tensor| flash_attn(q, k, v, 1.0, false).expect_err("refused").to_string();
+    assert!(refused(&q, &q, &tensor(1, &[1, 4, 2, 16], DType::F32)).contains("not of one problem"));
+    assert!(refused(&q, &q.to_dtype(DType::F16)?, &q).contains("K is F16, Q F32"));
+    let double = q.to_dtype(DType::F64)?;
+    assert!(refused(&double, &double, &double).contains("Q is F64"));
+    let turned = q.transpose(2, 3)?;
+    assert!(refused(&turned, &turned, &turned).contains("must be contiguous"));
+    let three = tensor(1, &[1, 5, 3, 16], DType::F32);
+    assert!(refused(&three, &q, &q).contains("heads_q 3"));
+    Ok(())
+}

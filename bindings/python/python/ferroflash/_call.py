@@ -1,0 +1,152 @@
+"""A call on tensors: shapes are checked against each other, outputs are made, and all becomes the numbers of the native module."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import _devices
+
+
+@dataclass
+class Call:
+    """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
+
+    q: Any
+    k: Any
+    v: Any
+    scale: Any = None
+    causal: bool = False
+    window: tuple = (-1, -1)
+    softcap: float = 0.0
+    alibi_slopes: Any = None
+    sinks: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_k: Any = None
+    used_k: Any = None
+    first_k: Any = None
+    entry_k: Any = None
+    block_table: Any = None
+    longest: tuple = (0, 0)
+    lse: bool = False
+
+
+class Args:
+    """The fields that the native module reads."""
+
+    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks lengths longest pages".split()
+
+
+def numbers(framework, call):
+    """The native module's arguments without outputs, the place of the tensors, and the shapes of O and LSE."""
+    q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    if not q[2][-1:] == k[2][-1:] == v[2][-1:] == (1,):
+        # The call holds the copies until it is over.
+        call.q, call.k, call.v = framework.contiguous(call.q), framework.contiguous(call.k), framework.contiguous(call.v)
+        q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    _, shape, _, dtype, place = q
+    for name, (*_, found_dtype, found_place) in (("k", k), ("v", v)):
+        if found_place != place:
+            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+        if found_dtype != dtype:
+            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
+    args = Args()
+    args.dtype, args.scale, args.softcap = dtype, call.scale, call.softcap
+    args.sizes = batch, heads_q, _, seqlen_q, _, _ = _sizes(call, shape, k[1], v[1])
+    args.q, args.k, args.v = _strided(q), _strided(k), _strided(v)
+    args.window = _window(call)
+    args.lse, args.longest = None, call.longest
+
+    def given(name, shape, dtype="int32"):
+        tensor = getattr(call, name)
+        return None if tensor is None else _plain(framework, tensor, name, shape, dtype, place)
+
+    ends, each = (batch + 1,), (batch,)
+    cumulative = given("cu_seqlens_q", ends), given("cu_seqlens_k", ends)
+    args.lengths = *cumulative, given("used_k", each), given("first_k", each), given("entry_k", each)
+    args.sinks = given("sinks", (heads_q,), "float32")
+    args.alibi = None
+    if call.alibi_slopes is not None:
+        by_batch = len(call.alibi_slopes.shape) == 2
+        slopes = (batch, heads_q) if by_batch else (heads_q,)
+        args.alibi = given("alibi_slopes", slopes, "float32"), heads_q if by_batch else 0
+    args.pages = None
+    if call.block_table is not None:
+        pages = call.block_table.shape[-1]
+        args.pages = given("block_table", (batch, pages)), pages, k[1][1], k[1][0]
+    lse_shape = (batch, heads_q, seqlen_q) if call.cu_seqlens_q is None else (heads_q, seqlen_q)
+    return args, place, shape, lse_shape
+
+
+def compute(framework, call):
+    """O and LSE (None where it is not wanted)."""
+    args, place, o_shape, lse_shape = numbers(framework, call)
+    if 0 in o_shape:
+        return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
+    # Rows that belong to no sequence are written by nobody.
+    ragged = call.cu_seqlens_q is not None
+    o = framework.full(call.q, o_shape, 0, args.dtype) if ragged else framework.empty(call.q, o_shape)
+    lse = None
+    if call.lse:
+        minus_infinity = float("-inf")
+        lse = framework.full(call.q, lse_shape, minus_infinity, "float32") if ragged else framework.empty(call.q, lse_shape, "float32")
+        args.lse = framework.describe(lse)[0]
+    args.o = _strided(framework.describe(o))
+    _devices.run(framework, place, args)
+    return o, lse
+
+
+def _sizes(call, q, k, v):
+    ragged_q, ragged_k, paged = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None, call.block_table is not None
+    for name, shape, rank in (("q", q, 3 if ragged_q else 4), ("k", k, 3 if ragged_k else 4)):
+        if len(shape) != rank:
+            names = "[rows, heads, head_dim]" if rank == 3 else "[batch, seqlen, heads, head_dim]"
+            raise ValueError(f"{name} has shape {shape}, must have {rank} dimensions {names}")
+    if v != k:
+        raise ValueError(f"v has shape {v}, k {k}: they must be the same")
+    heads_q, head_dim = q[-2:]
+    heads_kv, head_dim_k = k[-2:]
+    if head_dim_k != head_dim:
+        raise ValueError(f"k has head_dim {head_dim_k}, q {head_dim}")
+    if heads_kv == 0 or heads_q % heads_kv:
+        raise ValueError(f"q has {heads_q} heads, k {heads_kv}: the first must be a multiple of the second")
+    batch = call.cu_seqlens_q.shape[0] - 1 if ragged_q else q[0]
+    if not ragged_k and not paged and call.entry_k is None and k[0] != batch:
+        raise ValueError(f"k has batch {k[0]}, q {batch}")
+    seqlen_k = k[0] if ragged_k else k[1]
+    if paged:
+        seqlen_k *= call.block_table.shape[-1]
+    return batch, heads_q, heads_kv, q[0] if ragged_q else q[1], seqlen_k, head_dim
+
+
+def _strided(described):
+    address, shape, strides, *_ = described
+    if len(shape) == 3:
+        return address, 0, strides[1], strides[0]
+    return address, strides[0], strides[2], strides[1]
+
+
+def _window(call):
+    left, right = call.window
+    if call.causal:
+        right = 0
+    return tuple(None if keys is None or keys < 0 else keys for keys in (left, right))
+
+
+def _plain(framework, tensor, name, shape, dtype, place):
+    """The address of a small contiguous tensor."""
+    address, found, strides, found_dtype, found_place = framework.describe(tensor)
+    if found != shape:
+        raise ValueError(f"{name} has shape {found}, must have {shape}")
+    if found_dtype != dtype:
+        raise ValueError(f"{name} is {found_dtype}, must be {dtype}")
+    if found_place != place:
+        raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size > 1 and stride != expected:
+            raise ValueError(f"{name} is not contiguous: strides {strides}")
+        expected *= size
+    return address
+
+
+def _shown(place):
+    return place if isinstance(place, str) else ":".join(map(str, place))

@@ -1,0 +1,62 @@
+"""The devices that were opened, one for each place that tensors lie in."""
+
+import os
+import threading
+
+from . import _native
+
+_lock = threading.Lock()
+_opened = {}
+_workspaces = {}
+_cpu = os.environ.get("FERROFLASH_CPU_DEVICE", "reference")
+_folder = None
+
+
+def use_cpu_device(name, model=None):
+    """What computes CPU tensors: "reference", float32 loops, or "simulator", the GPU's kernels on a simulated GPU (slow, and as strict as
+    a GPU about what it supports). `model` is the simulated GPU, "l4" where it is not given."""
+    global _cpu
+    if name not in ("reference", "simulator"):
+        raise ValueError(f'device {name!r} is not known: "reference" or "simulator"')
+    with _lock:
+        device = _native.Device.simulator(_folder, model) if name == "simulator" else _native.Device.cpu()
+        _cpu, _opened["cpu"] = name, device
+
+
+def use_kernels(folder):
+    """Takes the compiled kernels of a folder instead of those inside the package, for devices that are opened from now on."""
+    global _folder
+    _folder = os.fspath(folder) if folder is not None else None
+
+
+def device_at(place):
+    """The device of a place: "cpu" or ("cuda", 0)."""
+    device = _opened.get(place)
+    if device is None:
+        with _lock:
+            device = _opened.setdefault(place, _opened.get(place) or _open(place))
+    return device
+
+
+def _open(place):
+    if place == "cpu":
+        if _cpu == "simulator":
+            return _native.Device.simulator(_folder, None)
+        return _native.Device.cpu()
+    kind, index = place
+    if kind != "cuda":
+        raise NotImplementedError(f"device {kind} is not supported: tensors must be on the CPU or on an NVIDIA GPU")
+    return _native.Device.cuda(index, _folder)
+
+
+def run(framework, place, args):
+    """Starts a call on the framework's current stream, in a workspace of the framework's memory."""
+    device, stream = device_at(place), framework.stream(place)
+    missing = device.forward(args, stream, place != "cpu")
+    if missing:
+        memory = framework.memory(place, missing)
+        with _lock:
+            device.give_workspace(stream, framework.describe(memory)[0], missing)
+            # Graphs that were captured with an older one hold its address, so none is given back.
+            _workspaces.setdefault((place, stream), []).append(memory)
+        device.forward(args, stream, False)

@@ -1,0 +1,136 @@
+"""Tensors of several frameworks by what the native module needs of them: address, shape, strides, type, device, stream."""
+
+import sys
+
+
+class Torch:
+    """PyTorch's tensors."""
+
+    def __init__(self, torch):
+        self.torch = torch
+
+    def describe(self, tensor):
+        device = tensor.device
+        place = "cpu" if device.type == "cpu" else (device.type, device.index)
+        return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
+
+    def empty(self, like, shape, dtype=None):
+        dtype = like.dtype if dtype is None else getattr(self.torch, dtype)
+        return self.torch.empty(shape, dtype=dtype, device=like.device)
+
+    def full(self, like, shape, value, dtype):
+        return self.torch.full(shape, value, dtype=getattr(self.torch, dtype), device=like.device)
+
+    def contiguous(self, tensor):
+        return tensor.contiguous()
+
+    def cast(self, tensor, dtype):
+        return tensor.to(getattr(self.torch, dtype))
+
+    def arange(self, like, count):
+        return self.torch.arange(count, device=like.device)
+
+    def stream(self, place):
+        return 0 if place == "cpu" else self.torch._C._cuda_getCurrentRawStream(place[1])
+
+    def memory(self, place, size):
+        return self.torch.empty(size, dtype=self.torch.uint8, device=self.torch.device(*place))
+
+    def check_gradients(self, tensors):
+        if self.torch.is_grad_enabled() and True in [t is not None and t.requires_grad for t in tensors]:
+            raise NotImplementedError(
+                "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
+            )
+
+    def math(self):
+        return self.torch
+
+    def result(self, tensor):
+        return tensor
+
+
+class NumPy:
+    """NumPy's arrays, bfloat16 by the package ml_dtypes."""
+
+    def __init__(self, numpy):
+        self.numpy = numpy
+
+    def describe(self, array):
+        size = array.dtype.itemsize
+        if any(stride % size for stride in array.strides):
+            raise ValueError(f"strides {array.strides} are not multiples of the element's {size} bytes")
+        strides = tuple(stride // size for stride in array.strides)
+        return array.__array_interface__["data"][0], array.shape, strides, array.dtype.name, "cpu"
+
+    def empty(self, like, shape, dtype=None):
+        return self.numpy.empty(shape, like.dtype if dtype is None else dtype)
+
+    def full(self, like, shape, value, dtype):
+        return self.numpy.full(shape, value, dtype)
+
+    def contiguous(self, array):
+        return self.numpy.ascontiguousarray(array)
+
+    def cast(self, array, dtype):
+        return array.astype(dtype)
+
+    def arange(self, like, count):
+        return self.numpy.arange(count)
+
+    def stream(self, place):
+        return 0
+
+    def check_gradients(self, arrays):
+        pass
+
+    def math(self):
+        return self.numpy
+
+    def result(self, array):
+        return array
+
+
+class Foreign:
+    """Tensors of other frameworks, through DLPack into PyTorch's or NumPy's and back. The framework orders its stream before ours."""
+
+    def __init__(self, inner, back):
+        self.inner, self.back = inner, back
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def result(self, tensor):
+        return self.back(tensor)
+
+
+def framework_of(tensor):
+    """The framework of a tensor, and what turns its tensors into those that this module works on."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return Torch(torch), _same
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return NumPy(numpy), _same
+    if hasattr(tensor, "__dlpack__"):
+        back = _from_dlpack_of(type(tensor).__module__.split(".")[0])
+        try:
+            import torch
+        except ImportError:
+            import numpy
+
+            return Foreign(NumPy(numpy), back), numpy.from_dlpack
+        return Foreign(Torch(torch), back), torch.from_dlpack
+    raise TypeError(f"{type(tensor).__name__} is no tensor: give PyTorch's, NumPy's or one with __dlpack__")
+
+
+def _same(tensor):
+    return tensor
+
+
+def _from_dlpack_of(package):
+    """What takes a DLPack tensor into a framework: cupy.from_dlpack, jax.dlpack.from_dlpack."""
+    module = sys.modules.get(package if package != "jaxlib" else "jax")
+    for holder in (module, getattr(module, "dlpack", None), getattr(module, "numpy", None)):
+        if hasattr(holder, "from_dlpack"):
+            return holder.from_dlpack
+    raise TypeError(f"{package} has no from_dlpack to return a result by")

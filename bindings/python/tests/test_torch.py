@@ -1,0 +1,132 @@
+"""PyTorch's tensors: gradients, autocast, torch.compile, the operator's schema, threads, other frameworks' tensors."""
+
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ferroflash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def qkv(dtype=torch.float32, heads=(4, 2)):
+    torch.manual_seed(0)
+    return [torch.randn(2, s, h, 64, dtype=dtype) for s, h in ((7, heads[0]), (7, heads[1]), (7, heads[1]))]
+
+
+def expected(q, k, v, **options):
+    return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True, **options).transpose(1, 2)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)])
+def test_results_are_pytorchs(dtype, tolerance):
+    q, k, v = qkv(dtype)
+    o = flash_attn_func(q, k, v, causal=True)
+    assert o.dtype == dtype
+    torch.testing.assert_close(o, expected(q, k, v, is_causal=True), atol=tolerance, rtol=tolerance)
+
+
+def test_gradients_are_refused():
+    q, k, v = qkv()
+    q.requires_grad_()
+    with pytest.raises(NotImplementedError, match="requires_grad"):
+        flash_attn_func(q, k, v)
+    with torch.no_grad():
+        flash_attn_func(q, k, v)
+    flash_attn_func(q.detach(), k, v)
+
+
+def test_autocast_casts_as_sdpa_does():
+    q, k, v = qkv()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert flash_attn_func(q, k, v).dtype == sdpa(q, q, q).dtype == torch.bfloat16
+
+
+def test_compiled_is_eager_without_a_graph_break():
+    q, k, v = qkv()
+
+    def layer(q, k, v):
+        o, lse, _ = flash_attn_func(q * 2, k, v, causal=True, return_attn_probs=True)
+        return o.sum(-1) + 1, lse
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for found, eager in zip(compiled(q, k, v), layer(q, k, v)):
+        torch.testing.assert_close(found, eager)
+
+    ends = torch.tensor([0, 3, 7], dtype=torch.int32)
+
+    def ragged(q, k, v):
+        return flash_attn_varlen_func(q, k, v, ends, ends, 4, 4, causal=True)
+
+    rows = [x[0].contiguous() for x in (q, k, v)]
+    torch.testing.assert_close(torch.compile(ragged, fullgraph=True, backend="aot_eager")(*rows), ragged(*rows))
+
+
+def test_a_compiled_cache_grows():
+    q, k, v = (x[:, :1] for x in qkv())
+    caches = [torch.zeros(2, 8, 2, 64) for _ in range(4)]
+    used = torch.tensor([0, 5], dtype=torch.int32)
+
+    def step(q, k, v, cache_k, cache_v):
+        return flash_attn_with_kvcache(q, cache_k, cache_v, k, v, cache_seqlens=used)
+
+    found = torch.compile(step, fullgraph=True, backend="aot_eager")(q, k, v, *caches[:2])
+    torch.testing.assert_close(found, step(q, k, v, *caches[2:]))
+    torch.testing.assert_close(caches[0], caches[2])
+    assert caches[0][1, 5].abs().sum() > 0
+
+
+def test_the_operator_is_what_its_schema_says():
+    q, k, v = qkv()
+    operator = torch.ops.ferroflash.forward.default
+    plain = (q, k, v, *[None] * 8, 0.2, True, -1, -1, 0, 0, 0.0)
+    for lse in (True, False):
+        torch.library.opcheck(operator, (*plain, lse), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_tensors_of_several_places_are_refused():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="k is on meta"):
+        flash_attn_func(q, k.to("meta"), v)
+    with pytest.raises(NotImplementedError, match="device meta"):
+        flash_attn_func(*(x.to("meta") for x in (q, k, v)))
+
+
+def test_threads_share_the_device():
+    q, k, v = qkv()
+    eager, wrong = flash_attn_func(q, k, v), []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if not torch.equal(flash_attn_func(q, k, v), eager))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+
+
+class Other:
+    """A tensor of a framework that is known by DLPack alone."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_other_frameworks_come_by_dlpack_and_get_their_own_back(monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.modules[__name__], "from_dlpack", lambda tensor: Other(np.from_dlpack(tensor)), raising=False)
+    monkeypatch.setattr(Other, "__module__", __name__)
+    q, k, v = (x.numpy() for x in qkv())
+    o = flash_attn_func(Other(q), Other(k), Other(v))
+    assert isinstance(o, Other)
+    np.testing.assert_array_equal(o.array, flash_attn_func(q, k, v))

@@ -1,0 +1,223 @@
+//! One call: tensors by address and strides, and which keys each query sees.
+
+use crate::error::Error;
+use crate::forward;
+
+/// Type of the elements of Q, K, V and O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Single precision.
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::F32 => 4,
+        }
+    }
+}
+
+/// The sizes of a problem.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Sequences.
+    pub batch: usize,
+    /// Query heads: a multiple of `heads_kv`.
+    pub heads_q: usize,
+    /// Key and value heads.
+    pub heads_kv: usize,
+    /// Queries of a sequence; with [`Lengths::cumulative_q`], rows of Q in all.
+    pub seqlen_q: usize,
+    /// Keys of a sequence at most; with [`Lengths::cumulative_k`], rows of K in all; with [`Pages`], of the pages of a sequence.
+    pub seqlen_k: usize,
+    /// Elements of a query, key and value vector.
+    pub head_dim: usize,
+}
+
+/// A tensor `[batch, heads, seqlen, head_dim]`, its last dimension contiguous.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tensor {
+    /// Of its first element.
+    pub address: u64,
+    /// Elements from one sequence (or page) to the next, from one head to the next, and from one row to the next.
+    pub strides: [i64; 3],
+}
+
+/// Sequences of different lengths: addresses of 32-bit integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// `[batch + 1]`: where each sequence's queries begin in Q, and where the last ends. Q has no batch then.
+    pub cumulative_q: Option<u64>,
+    /// The same of keys.
+    pub cumulative_k: Option<u64>,
+    /// The most queries of a sequence, for those who plan; 0 where it is not known.
+    pub longest_q: usize,
+    /// The most keys of a sequence.
+    pub longest_k: usize,
+    /// `[batch]`: keys of each sequence that count.
+    pub used_k: Option<u64>,
+    /// `[batch]`: the first key of each sequence that counts.
+    pub first_k: Option<u64>,
+    /// `[batch]`: which entry of K and V holds each sequence.
+    pub entry_k: Option<u64>,
+}
+
+/// K and V in pages: the page of key j of a sequence is entry j / page_size of the sequence's row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// Address of the table, 32-bit integers.
+    pub table: u64,
+    /// Entries from one sequence's row to the next.
+    pub stride: i64,
+    /// Keys of a page.
+    pub page_size: usize,
+    /// Pages there are.
+    pub count: usize,
+}
+
+/// Slopes of ALiBi, float32: score −slope · |distance| is added for each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alibi {
+    /// Address of the slopes, `[heads_q]` or `[batch, heads_q]`.
+    pub slopes: u64,
+    /// Slopes from one sequence to the next: 0 or heads_q.
+    pub stride: i64,
+}
+
+/// One call: O = softmax(scores) · V, and LSE where an address of it is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// Type of Q, K, V and O.
+    pub dtype: Dtype,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Queries.
+    pub q: Tensor,
+    /// Keys.
+    pub k: Tensor,
+    /// Values.
+    pub v: Tensor,
+    /// Output, as Q.
+    pub o: Tensor,
+    /// Address of the log-sum-exp of each row, natural logarithm, float32, contiguous: `[batch, heads_q, seqlen_q]`, or with
+    /// [`Lengths::cumulative_q`] `[heads_q, rows]`.
+    pub lse: Option<u64>,
+    /// The scale of Q·Kᵀ; 1/√head_dim where `None`.
+    pub scale: Option<f32>,
+    /// Keys seen before the query's own, at most; `None` is all. Query i of n is at key i + keys − n.
+    pub window_left: Option<usize>,
+    /// Keys seen after the query's own, at most; `Some(0)` is the causal mask.
+    pub window_right: Option<usize>,
+    /// Scores become softcap · tanh(score / softcap); 0 leaves them.
+    pub softcap: f32,
+    /// Biases by distance.
+    pub alibi: Option<Alibi>,
+    /// Address of a logit a query head, float32 `[heads_q]`, that takes part in each row's softmax without a value.
+    pub sinks: Option<u64>,
+    /// Sequences of different lengths.
+    pub lengths: Lengths,
+    /// K and V in pages.
+    pub pages: Option<Pages>,
+}
+
+impl Call {
+    /// A call of contiguous `[batch, seqlen, heads, head_dim]` tensors without addresses, where every query sees every key.
+    pub fn bshd(dtype: Dtype, sizes: Sizes) -> Call {
+        let tensor = |heads: usize, seqlen: usize| {
+            let row = (heads * sizes.head_dim) as i64;
+            Tensor { address: 0, strides: [row * seqlen as i64, sizes.head_dim as i64, row] }
+        };
+        let (q, k) = (tensor(sizes.heads_q, sizes.seqlen_q), tensor(sizes.heads_kv, sizes.seqlen_k));
+        Call {
+            dtype,
+            sizes,
+            q,
+            k,
+            v: k,
+            o: q,
+            lse: None,
+            scale: None,
+            window_left: None,
+            window_right: None,
+            softcap: 0.0,
+            alibi: None,
+            sinks: None,
+            lengths: Lengths::default(),
+            pages: None,
+        }
+    }
+
+    /// The scale of Q·Kᵀ.
+    pub fn scale(&self) -> f32 {
+        self.scale.unwrap_or_else(|| (1.0 / (self.sizes.head_dim as f64).sqrt()) as f32)
+    }
+
+    /// Whether every query sees the keys up to its own and no other.
+    pub fn is_causal(&self) -> bool {
+        self.window_left.is_none() && self.window_right == Some(0)
+    }
+
+    /// Query heads that share a KV head.
+    pub fn group(&self) -> usize {
+        self.sizes.heads_q / self.sizes.heads_kv
+    }
+
+    /// Refuses what cannot be computed, addresses and what lies there aside.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn check(&self) -> Result<(), Error> {
+        let Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim } = self.sizes;
+        let named = [
+            ("batch", batch),
+            ("heads_q", heads_q),
+            ("heads_kv", heads_kv),
+            ("seqlen_q", seqlen_q),
+            ("seqlen_k", seqlen_k),
+            ("head_dim", head_dim),
+            ("page_size", self.pages.map_or(1, |pages| pages.page_size)),
+        ];
+        if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {
+            return Err(Error::ZeroSized { dimension });
+        }
+        if !heads_q.is_multiple_of(heads_kv) {
+            return Err(Error::HeadsNotDivisible { heads_q, heads_kv });
+        }
+        let number = |what, value, allowed| Err(Error::Number { what, value, allowed });
+        if !(self.scale() > 0.0 && self.scale().is_finite()) {
+            return number("scale", self.scale(), "positive and finite");
+        }
+        if !(self.softcap >= 0.0 && self.softcap.is_finite()) {
+            return number("softcap", self.softcap, "0 or positive, and finite");
+        }
+        for (tensor, address) in
+            [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)]
+        {
+            if address == 0 {
+                return Err(Error::Null { tensor });
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the call, on all processors. Every address is one of host memory.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is written then.
+    ///
+    /// # Safety
+    /// Each address is of memory that holds what its field says, for reading, and for writing of O and LSE, which overlap nothing;
+    /// addresses are aligned to their element.
+    pub unsafe fn forward(&self) -> Result<(), Error> {
+        self.check()?;
+        // SAFETY: the caller's promise.
+        unsafe { forward::run(self) }
+    }
+}

@@ -1,0 +1,15 @@
+//! Attention on the CPU in float32, by plain loops over the tensors where they lie: what bindings compute with where there is no GPU.
+//!
+//! It takes more than the kernels do today (windows, softcap, ALiBi, sinks, pages, sequences of different lengths), so that users' tests
+//! need not wait for them. It shares no code with the kernels, nor with the float64 oracle that judges these.
+//!
+//! A [`Call`] names tensors by address, with strides. [`Call::forward`] checks everything but the addresses.
+
+mod call;
+mod error;
+mod forward;
+mod read;
+mod rows;
+
+pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};
+pub use error::Error;

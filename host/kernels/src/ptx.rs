@@ -1,0 +1,195 @@
+//! The PTX of a family, taken apart at its entries: the driver compiles what it is given, at 0.1 to 0.25 s an entry, so a module gets
+//! the one that is needed.
+
+#[cfg(feature = "pack")]
+use std::collections::BTreeMap;
+
+/// A line of a skeleton in whose place an entry stood.
+const MARK: &str = "//entry ";
+
+/// A family's PTX in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// All that lies outside of entries, with a mark where each was.
+    pub skeleton: String,
+    /// Each entry's name and text, in order.
+    pub entries: Vec<(String, String)>,
+}
+
+/// Takes a family's PTX apart. `None` where an entry does not end, or a line looks like a mark.
+pub fn split(ptx: &str) -> Option<Parts> {
+    let mut parts = Parts { skeleton: String::new(), entries: Vec::new() };
+    // The entry that the line is in: its name, its text so far and its braces.
+    let mut inside: Option<(&str, String, Braces)> = None;
+    for line in ptx.split_inclusive('\n') {
+        if inside.is_none()
+            && let Some(name) = entry_name(line)
+        {
+            inside = Some((name, String::new(), Braces::default()));
+        }
+        match &mut inside {
+            None if line.starts_with(MARK) => return None,
+            None => parts.skeleton.push_str(line),
+            Some((name, text, braces)) => {
+                text.push_str(line);
+                if braces.close_after(line) {
+                    parts.skeleton.push_str(&format!("{MARK}{name}\n"));
+                    parts.entries.push(((*name).to_owned(), std::mem::take(text)));
+                    inside = None;
+                }
+            }
+        }
+    }
+    inside.is_none().then_some(parts)
+}
+
+/// A skeleton with the text of some of its entries in their places, `None` for those that are left out.
+///
+/// # Errors
+/// The first error of `entry`.
+pub fn join<E>(
+    skeleton: &str,
+    mut entry: impl FnMut(&str) -> Result<Option<String>, E>,
+) -> Result<String, E> {
+    let mut ptx = String::new();
+    for line in skeleton.split_inclusive('\n') {
+        match line.strip_prefix(MARK) {
+            Some(name) => ptx.push_str(&entry(name.trim_end())?.unwrap_or_default()),
+            None => ptx.push_str(line),
+        }
+    }
+    Ok(ptx)
+}
+
+/// The file of an archive that holds an entry of the PTX file `ptx`; what entries share is under the name of that file itself.
+pub fn part_name(ptx: &str, entry: &str) -> String {
+    format!("{ptx}/{entry}")
+}
+
+#[cfg(feature = "pack")]
+/// A family's PTX as files of an archive. `None` where it cannot be taken apart.
+pub fn pack(file: &str, ptx: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+    let Parts { skeleton, entries } = split(ptx)?;
+    let parts = entries.into_iter().map(|(entry, text)| (part_name(file, &entry), text.into_bytes()));
+    Some(parts.chain([(file.to_owned(), skeleton.into_bytes())]).collect())
+}
+
+/// PTX of one entry: all that lies outside of entries, and that entry. `None` where the entry is missing or one does not end.
+pub fn slice_entry(ptx: &str, entry: &str) -> Option<String> {
+    let Parts { skeleton, entries } = split(ptx)?;
+    let (_, mut text) = entries.into_iter().find(|(name, _)| name == entry)?;
+    let wanted =
+        |name: &str| Ok::<_, std::convert::Infallible>((name == entry).then(|| std::mem::take(&mut text)));
+    join(&skeleton, wanted).ok()
+}
+
+/// The name of the entry that a line begins, as in `.visible .entry name(`.
+fn entry_name(line: &str) -> Option<&str> {
+    let mut words =
+        line.split_whitespace().skip_while(|word| matches!(*word, ".visible" | ".weak" | ".extern"));
+    if words.next()? != ".entry" {
+        return None;
+    }
+    words.next()?.split('(').next()
+}
+
+/// Open braces of a PTX body; those in comments and strings do not count.
+#[derive(Default)]
+struct Braces {
+    depth: u32,
+    opened: bool,
+    in_comment: bool,
+}
+
+impl Braces {
+    /// Takes one line in, and says whether the body is closed by its end.
+    fn close_after(&mut self, line: &str) -> bool {
+        let bytes = line.as_bytes();
+        let mut in_string = false;
+        let mut i = 0;
+        while i < bytes.len() {
+            let pair = &bytes[i..bytes.len().min(i + 2)];
+            match bytes[i] {
+                _ if self.in_comment => self.in_comment = pair != b"*/",
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                b'/' if pair == b"//" => break,
+                b'/' if pair == b"/*" => self.in_comment = true,
+                b'{' => {
+                    self.depth += 1;
+                    self.opened = true;
+                }
+                b'}' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+            i += 1;
+        }
+        self.opened && self.depth == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &str = r#".version 7.8
+.target sm_80
+.address_size 64
+.extern .shared .align 128 .b8 dyn_smem[];
+	// .globl	first
+.visible .entry first(
+	.param .align 8 .b8 first_param_0[184]
+)
+.maxntid 128, 1, 1
+{
+	// begin inline asm }
+	{ .reg .b32 t; mov.u32 t, 1; }
+	mma.sync {%f1, %f2}, {%r1}; /* { */
+	ret;
+}
+	// -- End function
+.func helper() { ret; }
+.visible .entry second(.param .u64 p)
+{
+	.loc 1 2 3, "a{b"
+	ret;
+}
+.entry third() { ret; }
+.file 1 "x"
+"#;
+
+    #[test]
+    fn a_slice_is_all_but_the_other_entries() {
+        let first = slice_entry(PTX, "first").expect("there");
+        assert!(first.starts_with(".version 7.8\n.target sm_80"));
+        assert!(first.contains("first_param_0") && first.contains(".maxntid") && first.contains("%f2}"));
+        assert!(
+            first.contains("dyn_smem")
+                && first.contains(".func helper")
+                && first.ends_with(".file 1 \"x\"\n")
+        );
+        assert!(!first.contains("second") && !first.contains("third"));
+        let second = slice_entry(PTX, "second").expect("there");
+        assert!(second.contains("a{b") && !second.contains("maxntid") && !second.contains("third"));
+        assert_eq!(slice_entry(PTX, "third").expect("there").matches("ret;").count(), 2);
+        assert_eq!(slice_entry(PTX, "fir"), None);
+        let cut = &PTX[..PTX.find("%f2}").expect("there")];
+        assert_eq!(slice_entry(cut, "first"), None, "an entry that does not end");
+    }
+
+    #[test]
+    fn the_parts_together_are_the_whole() {
+        let Parts { skeleton, entries } = split(PTX).expect("whole");
+        let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["first", "second", "third"]);
+        assert!(!skeleton.contains("mma.sync") && skeleton.contains(".func helper"));
+        let text =
+            |wanted: &str| entries.iter().find(|(name, _)| name == wanted).map(|(_, text)| text.clone());
+        assert_eq!(join(&skeleton, |name| Ok::<_, ()>(text(name))).as_deref(), Ok(PTX));
+        assert_eq!(
+            join(&skeleton, |name| Err::<Option<String>, _>(name.to_owned())),
+            Err("first".to_owned())
+        );
+        assert_eq!(split("//entry first\n"), None);
+    }
+}
