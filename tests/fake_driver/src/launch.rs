@@ -22,7 +22,7 @@ const ROW_ALIGNMENT: u64 = 16;
 /// A launch of one kernel, its parameters taken in.
 #[derive(Clone)]
 pub(crate) enum Launch {
-    Forward(Forward),
+    Forward(Box<Forward>),
     Combine(Combine),
 }
 
@@ -93,7 +93,8 @@ impl Launch {
 
     fn threads_and_smem(&self) -> (u32, u32) {
         match self {
-            Launch::Forward(Forward { variant, .. }) => {
+            Launch::Forward(forward) => {
+                let variant = forward.variant;
                 (geometry::threads(&variant.row), geometry::smem_bytes(&variant.row))
             }
             Launch::Combine(_) => (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES),
@@ -416,7 +417,7 @@ unsafe fn launch(
                         params.forward
                     }
                 };
-                Launch::Forward(Forward { variant, params, ctas })
+                Launch::Forward(Box::new(Forward { variant, params, ctas }))
             }
             Kernel::Combine(variant) => {
                 let params = params.cast::<CombineParams>().read_unaligned();
