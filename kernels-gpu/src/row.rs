@@ -139,6 +139,11 @@ pub enum ScoreKind {
 }
 
 impl ScoreKind {
+    /// Whether it is the usual one, which files of rows do not name.
+    pub const fn is_plain(&self) -> bool {
+        matches!(self, ScoreKind::Plain)
+    }
+
     /// The name in entry names, options and files.
     pub const fn name(self) -> &'static str {
         match self {
@@ -197,7 +202,7 @@ pub struct Row {
     /// How CTAs take their work.
     pub schedule: Schedule,
     /// What touches every score.
-    #[cfg_attr(feature = "manifest", serde(default))]
+    #[cfg_attr(feature = "manifest", serde(default, skip_serializing_if = "ScoreKind::is_plain"))]
     pub score: ScoreKind,
 }
 

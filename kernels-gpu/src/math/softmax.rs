@@ -175,10 +175,11 @@ fn base(row_max: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { row_max }
 }
 
-/// ln(e^a + e^b); the other one's very bits where one of them is −∞.
+/// ln(e^a + e^b): the other one's very bits where one of them is −∞, NaN where `a` is.
 #[inline(always)]
 pub fn log_add_exp(a: f32, b: f32) -> f32 {
-    let (more, less) = (max(a, b), if a < b { a } else { b });
+    // Not `max`, for which a NaN gives way to a number.
+    let (more, less) = if b > a { (b, a) } else { (a, b) };
     let sum = more + lg2(1.0 + ex2((less - more) * LOG2_E)) * LN_2;
     if less == f32::NEG_INFINITY { more } else { sum }
 }
