@@ -78,8 +78,8 @@ macro_rules! for_each_forward_kernel {
             // Rows for ragged batches: for many queries a sequence, for few, and with other scores.
             fwd_f16_d32_m64n64_w4s2c1_ragged               => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d32_m64n64_w4s2c1_ragged              => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged };
-            fwd_f16_d64_m64n64_w4s2c1_ragged               => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged };
-            fwd_bf16_d64_m64n64_w4s2c1_ragged              => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d64_m64n64_w4s2c2_ragged               => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged };
+            fwd_bf16_d64_m64n64_w4s2c2_ragged              => { Bf16,   64,  64,  64, 4, 2, F32, 2, 16, Ragged };
             fwd_f16_d96_m64n64_w4s2c1_ragged               => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d96_m64n64_w4s2c1_ragged              => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d128_m64n64_w4s2c1_ragged              => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged };
@@ -98,8 +98,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d32_m64n64_w4s2c1_ragged_softcap       => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_bf16_d32_m64n64_w4s2c1_ragged_softcap      => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_f16_d64_m64n64_w4s2c1_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_bf16_d64_m64n64_w4s2c1_ragged_softcap      => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_f16_d64_m64n64_w4s2c2_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
+            fwd_bf16_d64_m64n64_w4s2c2_ragged_softcap      => { Bf16,   64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
             fwd_f16_d96_m64n64_w4s2c1_ragged_softcap       => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_bf16_d96_m64n64_w4s2c1_ragged_softcap      => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_f16_d128_m64n64_w4s2c1_ragged_softcap      => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };

@@ -6,7 +6,7 @@ use check::verification::{GuardedTensors, same_bits};
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
     Attention, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
-    PlanOptions, Problem, Reason, Schedule, SimOptions, Splits,
+    PlanOptions, Problem, Reason, RowSelection, Schedule, SimOptions, Splits,
 };
 use kernels_gpu::row::Isa;
 
@@ -153,7 +153,10 @@ fn masks_that_hide_nothing_more_change_nothing() {
 }
 
 fn wrong_values_on_the_device_reach_nothing_outside() {
-    for (model, isa) in [(DeviceModel::L4, Isa::Mma), (DeviceModel::H200, Isa::Wgmma)] {
+    for (model, entry) in [
+        (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s2c2_ragged"),
+        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged"),
+    ] {
         let attention = simulator(model);
         let pages = Pages { page: 16, pages: 9, table: BlockTable::Csr { entries: 11 } };
         let problem = problem(Dtype::F16, [3, 2, 1, 140, 100, 64])
@@ -162,8 +165,8 @@ fn wrong_values_on_the_device_reach_nothing_outside() {
             .with_packed_queries(200)
             .and_then(|problem| problem.with_pages(pages))
             .expect("ragged");
-        let plan = attention.planner().plan(&problem, &ragged()).expect("planned");
-        assert_eq!(plan.kernel().row.isa, isa);
+        let options = PlanOptions { rows: RowSelection::Named(entry.to_owned()), ..ragged() };
+        let plan = attention.planner().plan(&problem, &options).expect("planned");
         let tensors = GuardedTensors::new(&attention, &plan).expect("tensors");
         let qkv = random_input::qkv(&problem, InputKind::Random, 1);
         tensors.write_inputs([&qkv[0], &qkv[1], &qkv[2]]).expect("written");
