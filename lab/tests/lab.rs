@@ -27,7 +27,7 @@ fn places(session: &Path) -> Vec<Value> {
 fn a_search_that_is_killed_anywhere_ends_with_the_leaderboard_of_one_that_was_not() {
     let (home, other) = (folder(), folder());
     let config = config(home.path(), "");
-    let arguments = ["evolve", "--device", "sim", "--budget", "4", "--seed", "7", "--config", &config];
+    let arguments = ["evolve", "--device", "sim", "--budget", "4", "--seed", "8", "--config", &config];
     let whole = lab(home.path(), &arguments);
     whole.succeeded();
     assert!(whole.stdout.contains("best: fwd_f16_d64_m128"), "{}", whole.stdout);
@@ -71,7 +71,7 @@ fn a_search_that_is_killed_anywhere_ends_with_the_leaderboard_of_one_that_was_no
     let first = scores(&whole)[0]["scored"]["score"].as_f64().expect("a score");
     let best =
         scores(&whole).iter().filter_map(|o| o["scored"]["score"].as_f64()).fold(f64::INFINITY, f64::min);
-    assert!(best < 0.95 * first, "{best} wavefronts per FLOP, the bad start has {first}");
+    assert!(best < 0.9 * first, "{best} wavefronts per FLOP, the bad start has {first}");
 
     // What it found can be shown.
     let path = folder.to_str().expect("a path");
