@@ -385,7 +385,7 @@ fn candidate<'a>(
     Ok(Candidate { subject, graph, launches, marks, times_us, sm_clock_mhz })
 }
 
-/// A graph of so many launches, the sets of tensors in turns.
+/// A graph of `launches` launches, the sets of tensors in turns.
 fn capture(
     Subject { attention, plan }: Subject<'_>,
     tensors: &TensorSets,

@@ -12,7 +12,7 @@ use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Times up to so many times the best of their problem count in full; others the less the longer they are, as nobody would choose them.
+/// Times up to this multiple of the best of their problem count in full; others the less the longer they are, as nobody would choose them.
 const NEAR: f64 = 1.25;
 /// The weight of a time that is far off.
 const WEIGHT_LEAST: f64 = 0.05;

@@ -31,7 +31,7 @@ pub(crate) struct RegretArgs {
     #[arg(long, value_name = "N", requires = "regret")]
     problems: Option<u64>,
 
-    /// Stop after so many minutes
+    /// Stop after this number of minutes
     #[arg(long, value_name = "M", requires = "regret")]
     minutes: Option<f64>,
 

@@ -1,5 +1,6 @@
 //! What kernels of [`kernels_gpu::row::Schedule::Ragged`] are told.
 
+use super::work::gcd;
 use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
@@ -48,11 +49,8 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
 
 /// Keys of a box of a bulk copy: a whole block, or the most that never cross the end of a page or of a block.
 pub(super) fn box_rows(problem: &Problem, row: &Row) -> u32 {
-    fn common(a: u32, b: u32) -> u32 {
-        if b == 0 { a } else { common(b, a % b) }
-    }
     match problem.keys() {
-        KeySequences::Paged(pages) => common(pages.page, row.block_n),
+        KeySequences::Paged(pages) => gcd(pages.page, row.block_n),
         KeySequences::Batch | KeySequences::Packed { .. } => row.block_n,
     }
 }

@@ -221,7 +221,8 @@ fn causal_blocks(seqlen_q: u32, seqlen_k: u32, step: u32, block_n: u32) -> (f64,
     ((between * (seen_mean / width + rounding) + most) / f64::from(query_blocks), most)
 }
 
-const fn gcd(a: u32, b: u32) -> u32 {
+/// The greatest common divisor.
+pub(super) const fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
