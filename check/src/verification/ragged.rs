@@ -8,10 +8,10 @@ use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
 use ferroflash::problem::{
     BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Operand, Pages, Problem, QuerySequences,
-    Score, Sizes, TensorRole,
+    Score, Sizes, TensorRole, UserScore,
 };
 use ferroflash::rounding::narrow;
-use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind};
+use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind, ScoreName};
 
 /// A ragged batch with its inputs, what is right, and how far a kernel may be from it.
 pub struct RaggedCase {
@@ -31,24 +31,72 @@ struct Inputs {
     operands: Vec<(Operand, Values)>,
 }
 
+/// A user's score as a case has it.
+pub struct UserCase {
+    /// The score, with the lengths of its tables.
+    pub score: UserScore,
+    /// Its tables.
+    pub tables: Vec<Values>,
+}
+
 /// The elements of an operand.
-enum Values {
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// u32.
     U32(Vec<u32>),
+    /// i32.
     I32(Vec<i32>),
+    /// float32.
     F32(Vec<f32>),
+    /// The bits of the problem's dtype.
     Bits(Vec<u16>),
 }
 
 impl RaggedCase {
-    /// Draws a case for kernels of this dtype, tile width and score.
+    /// Draws a case for kernels of this dtype, tile width and score, which is one of Ferroflash.
     ///
     /// # Errors
-    /// Where the problem cannot be: a fault of what is drawn.
+    /// [`Error::Operand`] of a user's score, whose tables [`RaggedCase::draw_user`] is told; else where the problem cannot be, which is a
+    /// fault of what is drawn.
     pub fn draw(dtype: Dtype, head_dim: u32, kind: ScoreKind, seed: u64) -> Result<RaggedCase, Error> {
+        let refused = |_: &Problem, _: u64| -> Result<UserCase, Error> {
+            let reason = "it is a user's score, whose tables are not known: RaggedCase::draw_user";
+            Err(Error::Operand { operand: Operand::Table0.name(), reason })
+        };
+        RaggedCase::drawn((dtype, head_dim), (kind, &refused), seed)
+    }
+
+    /// As [`RaggedCase::draw`], of the user's score and the tables that `user` gives for a problem, whose score is not set yet, and a seed.
+    ///
+    /// # Errors
+    /// Those of `user`; where its tables are not those of the score.
+    pub fn draw_user(
+        dtype: Dtype,
+        head_dim: u32,
+        user: &dyn Fn(&Problem, u64) -> Result<UserCase, Error>,
+        seed: u64,
+    ) -> Result<RaggedCase, Error> {
+        // Any name: the score is what `user` says.
+        let name = ScoreName::new("user").map_or(ScoreKind::Plain, ScoreKind::User);
+        RaggedCase::drawn((dtype, head_dim), (name, user), seed)
+    }
+
+    fn drawn(
+        (dtype, head_dim): (Dtype, u32),
+        (kind, user): (ScoreKind, &dyn Fn(&Problem, u64) -> Result<UserCase, Error>),
+        seed: u64,
+    ) -> Result<RaggedCase, Error> {
         let mut random = Random::new(seed);
         let lengths = Lengths::draw(&mut random);
-        let problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
-        let inputs = Inputs::draw(&problem, &lengths, seed, &mut random);
+        let mut problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+        let mut tables = Vec::new();
+        if let ScoreKind::User(_) = kind {
+            let drawn = user(&problem, seed)?;
+            problem = problem.with_score(Score::User(drawn.score))?;
+            tables = drawn.tables;
+        }
+        let mut inputs = Inputs::draw(&problem, &lengths, seed, &mut random);
+        inputs.operands.extend(Operand::TABLES.into_iter().zip(tables));
         let tensors = inputs.tensors();
         tensors.check_operands(&problem)?;
         let reference = reference_of(&problem, &tensors, &|_, _| ());
@@ -76,7 +124,7 @@ impl RaggedCase {
             KeySequences::Paged(pages) => row.isa == Isa::Mma || page_box(pages.page, row.block_n) >= 8,
             KeySequences::Batch | KeySequences::Packed { .. } => true,
         };
-        row.score == self.problem.score().kind()
+        row.score == self.problem.score_kind()
             && row.head_dim == self.problem.tile_head_dim()
             && (row.isa == Isa::Mma || !self.problem.mask().intervals)
             && pages_fit
@@ -198,9 +246,13 @@ fn draw_problem(
     if random.below(3) == 0 {
         problem = problem.with_scale(random.one_of(&[0.05, 0.3, 1.0]))?;
     }
+    if kind == ScoreKind::Tree {
+        let keys = random.one_of(&[1, 4, 5, 31, 32, 33, 63, 64, 100, 128, 400]);
+        problem = problem.with_mask(problem.mask().with_tree(keys))?;
+    }
     let mut coin = || random.below(2) == 0;
     problem.with_score(match kind {
-        ScoreKind::Plain => Score::Plain,
+        ScoreKind::Plain | ScoreKind::Tree | ScoreKind::User(_) => Score::Plain,
         ScoreKind::Softcap => Score::Softcap(random.one_of(&[1.0, 15.0, 30.0, 50.0])),
         ScoreKind::Alibi => Score::Alibi { per_batch: coin() },
         ScoreKind::Bias => Score::Bias(BiasShape { batch: coin(), heads: coin(), queries: coin() }),
@@ -251,6 +303,16 @@ impl Inputs {
                 Operand::CuSeqlensQ => Values::U32(starts(&lengths.q)),
                 Operand::CuSeqlensK => Values::U32(starts(&lengths.k)),
                 Operand::PageIndptr | Operand::BlockTable => continue,
+                Operand::Table0 | Operand::Table1 | Operand::Table2 | Operand::Table3 => continue,
+                Operand::TreeMask => {
+                    // Queries that see all of it, none, and anything between.
+                    let word = |random: &mut Random| match random.below(4) {
+                        0 => 0,
+                        1 => u32::MAX,
+                        _ => random.below(1 << 16) << 16 | random.below(1 << 16),
+                    };
+                    Values::U32((0..elements).map(|_| word(random)).collect())
+                }
                 Operand::Intervals => {
                     let ends = (0..elements).map(|_| random.below(problem.sizes().seqlen_k + 20));
                     Values::U32(ends.collect())
