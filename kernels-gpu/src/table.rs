@@ -228,8 +228,6 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_tree  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
             fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_tree   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
             fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_tree  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_tree   => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_tree  => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Tree };
         }
     };
 }
