@@ -12,7 +12,7 @@ pub use agreement::Agreement;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
 pub use oracle::Oracle;
-pub use ragged::{RaggedCase, UserCase, Values};
+pub use ragged::{RaggedCase, UserCase};
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;

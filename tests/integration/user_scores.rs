@@ -2,7 +2,8 @@
 
 use crate::support::{self, problem};
 use check::random_input::{self, InputKind};
-use check::verification::{KernelRun, RaggedCase, RunKernel, UserCase, Values};
+use check::verification::{KernelRun, RaggedCase, RunKernel, UserCase};
+use check::workload::Values;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::{Library, MANIFEST_FILE};
 use ferroflash::problem::{Score, UserScore};
