@@ -194,9 +194,14 @@ fn a_chain_of_drafts_is_the_causal_mask() {
             assert!(same_bits(&output, &right), "{model:?} a chain of {nodes}");
             // A star is none.
             if nodes > 1 {
-                let bits = ancestors(&vec![None; nodes as usize], tree.mask().tree_words() as usize).repeat(2);
-                let tensors = HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
-                assert!(!same_bits(&of(&tree, format!("{plain}_tree"), &tensors), &right), "{model:?} {nodes}");
+                let bits =
+                    ancestors(&vec![None; nodes as usize], tree.mask().tree_words() as usize).repeat(2);
+                let tensors =
+                    HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
+                assert!(
+                    !same_bits(&of(&tree, format!("{plain}_tree"), &tensors), &right),
+                    "{model:?} {nodes}"
+                );
             }
         }
     }

@@ -104,7 +104,10 @@ fn kernels_of_users_scores_are_right() {
         names.push(name.as_str().to_owned());
     }
     assert!(isas.contains(&Isa::Mma) && isas.contains(&Isa::Wgmma), "both families");
-    assert!(["t5_bias", "block_sparse"].iter().all(|name| names.iter().any(|known| known == name)), "{names:?}");
+    assert!(
+        ["t5_bias", "block_sparse"].iter().all(|name| names.iter().any(|known| known == name)),
+        "{names:?}"
+    );
 }
 
 fn a_users_score_is_planned_by_itself() {
@@ -151,10 +154,9 @@ fn changed(change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
 fn kernels_of_another_version_are_refused_with_both() {
     let copy = changed(|manifest| manifest["score_crate"]["ferroflash"] = "0.0.1 with 1 bytes".into());
     let own = kernels_gpu::manifest::version();
-    for opened in [
-        Library::open(copy.path()),
-        Library::find(None).and_then(|library| library.with_scores(copy.path())),
-    ] {
+    for opened in
+        [Library::open(copy.path()), Library::find(None).and_then(|library| library.with_scores(copy.path()))]
+    {
         let error = opened.expect_err("another version");
         assert!(matches!(error, Error::ScoreVersion { .. }), "{error}");
         let text = error.to_string();
@@ -196,7 +198,11 @@ fn tables_that_cannot_be_are_refused_by_name() {
     };
     refused(Some(HostOperand::F32(&numbers)), None, "table 1: the problem takes it");
     refused(Some(HostOperand::U32(&[0; 32])), Some(HostOperand::U32(&words)), "table 0: its elements");
-    refused(Some(HostOperand::F32(&numbers[1..])), Some(HostOperand::U32(&words)), "table 0 holds 31 elements");
+    refused(
+        Some(HostOperand::F32(&numbers[1..])),
+        Some(HostOperand::U32(&words)),
+        "table 0 holds 31 elements",
+    );
     for (lengths, needle) in [(&[32][..], "2 tables, 1 lengths"), (&[32, 0], "table 1 has no elements")] {
         let error = UserScore::new::<T5Bias>(lengths).expect_err(needle).to_string();
         assert!(error.contains("t5_bias") && error.contains(needle), "{error}");

@@ -307,11 +307,12 @@ mod tests {
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
         let (isa, text) = fake_ptx(&rows, Isa::Wgmma);
         let mma = fake_ptx(&rows, Isa::Mma);
-        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None).expect("it calls nothing");
+        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None)
+            .expect("it calls nothing");
         for call in ["call.uni panic_fmt, ();", "@%p1 call.uni panic_fmt, ();"] {
             let calling = text.replace("\tret;", &format!("\t@%p1 bra $L;\n\t{call}\n$L:\n\tret;"));
-            let error =
-                write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows, None).expect_err("a call");
+            let error = write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows, None)
+                .expect_err("a call");
             let expected = format!("{WGMMA} calls a function, `{call}`");
             assert!(format!("{error:#}").starts_with(&expected), "{error:#}");
         }

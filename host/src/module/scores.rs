@@ -33,8 +33,7 @@ impl Library {
 
     /// The library whose files hold an entry.
     pub(super) fn holder(&self, entry: &str) -> &Library {
-        let holds =
-            |library: &&Library| library.kernels.iter().any(|of| of.entry == entry && is_users(of));
+        let holds = |library: &&Library| library.kernels.iter().any(|of| of.entry == entry && is_users(of));
         self.scores.iter().find(holds).unwrap_or(self)
     }
 }
@@ -76,7 +75,8 @@ mod tests {
             serde_json::json!({ "format": 99, "score_crate": of }).to_string()
         };
         let check = |text: &str| check_version(Path::new("folder"), text);
-        let error = check(&manifest("0.0.9 with 8 bytes of parameters")).expect_err("another version").to_string();
+        let error =
+            check(&manifest("0.0.9 with 8 bytes of parameters")).expect_err("another version").to_string();
         for part in ["mine 1.2.3", "0.0.9 with 8 bytes", version().as_str()] {
             assert!(error.contains(part), "{error}: {part}");
         }

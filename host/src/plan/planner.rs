@@ -364,7 +364,9 @@ impl Planner {
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
         let advice = match problem.score_kind() {
-            ScoreKind::User(_) => "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores",
+            ScoreKind::User(_) => {
+                "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
+            }
             _ => "run `cargo xtask build-ptx`",
         };
         let available = format!(
