@@ -4,7 +4,7 @@ mod kept_plans;
 mod operands;
 mod tensors;
 
-pub use tensors::{DeviceTensors, HostOperand, HostTensors, Output};
+pub use tensors::{DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]

@@ -38,7 +38,7 @@ pub mod tensor_file;
 mod tensor_maps;
 pub mod workspace;
 
-pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, Output};
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;

@@ -1,16 +1,13 @@
 //! Ragged batches that kernels are verified on, drawn at random: packed and paged sequences, masks, sinks, scores, widths, all together.
 
 use crate::random_input::{self, InputKind, Random};
-use crate::reference::{Reference, reference_of, row_start};
+use crate::reference::{Reference, reference_of};
 use crate::tolerance::{Tolerance, Verdict};
 use crate::workload::{Choices, Workload};
 use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
-use ferroflash::problem::{
-    BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Pages, Problem, Score, Sizes, TensorRole,
-};
-use ferroflash::rounding::narrow;
+use ferroflash::problem::{BiasShape, BlockTable, KeySequences, Layout, Mask, Pages, Problem, Score, Sizes};
 use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind};
 
 /// A ragged batch with its inputs, what is right, and how far a kernel may be from it.
@@ -236,20 +233,6 @@ fn draw_tensors(
     };
     let workload = Workload::draw(problem, [lengths.q.clone(), lengths.k.clone()], &choices, random);
     let mut qkv = random_input::qkv(problem, kind, seed);
-    for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
-        poison(problem, role, &workload.used_rows(role), &mut qkv[role as usize]);
-    }
+    workload.poison_unused(&mut qkv);
     (workload, qkv)
-}
-
-/// Puts NaN into the rows of a tensor that no sequence has, of each batch entry or page those from a number on.
-fn poison(problem: &Problem, role: TensorRole, used: &[u32], data: &mut [u16]) {
-    let Extent { heads, rows, width, .. } = problem.extent(role);
-    let nan = narrow(problem.dtype(), f64::NAN);
-    for (batch, &used) in used.iter().enumerate() {
-        for (head, row) in (0..heads).flat_map(|head| (used.min(rows)..rows).map(move |row| (head, row))) {
-            let start = row_start(problem, role, [batch, head as usize, row as usize]);
-            data[start..start + width as usize].fill(nan);
-        }
-    }
 }

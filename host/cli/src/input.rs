@@ -1,7 +1,7 @@
 //! The options that `run` and `verify` share: tensors and what is computed of them.
 
 use crate::failure::Failure;
-use crate::ragged_args;
+use crate::ragged_args::{self, MaskArgs};
 use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
@@ -29,6 +29,9 @@ pub(crate) struct ProblemArgs {
     /// Element type to compute in [default: that of the tensors; f16 for f32]
     #[arg(long)]
     dtype: Option<DtypeName>,
+
+    #[command(flatten)]
+    pub(crate) mask: MaskArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -72,14 +75,16 @@ impl ProblemArgs {
         let mut options = Options::default();
         (options.layout, options.dtype) = (self.layout(), self.dtype());
         (options.scale, options.causal) = (self.scale, self.causal);
-        tensor_file::read(&source(input)?, &options).map_err(|error| match error {
+        let mut inputs = tensor_file::read(&source(input)?, &options).map_err(|error| match error {
             Error::InvalidScale { scale }
                 if self.scale == Some(scale) || self.scale.is_some_and(f32::is_nan) =>
             {
                 Failure::Argument { option: "--scale", source: error }
             }
-            error => error.into(),
-        })
+            error => Failure::from(error),
+        })?;
+        inputs.problem = self.mask.problem(inputs.problem)?;
+        Ok(inputs)
     }
 }
 
