@@ -29,6 +29,7 @@ impl KernelFolder {
             families: Vec::new(),
             kernels: Vec::new(),
             combine_kernels: Vec::new(),
+            score_crate: None,
         };
         Ok(KernelFolder { path: path.to_owned(), manifest })
     }

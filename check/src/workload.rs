@@ -106,6 +106,12 @@ impl Workload {
         workload
     }
 
+    /// The same with an operand that nothing is drawn for: a table of a user's score.
+    pub fn with_operand(mut self, (operand, values): (Operand, OperandValues)) -> Workload {
+        self.operands.push((operand, values));
+        self
+    }
+
     /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
@@ -197,6 +203,18 @@ impl Workload {
             Operand::CuSeqlensQ => OperandValues::U32(starts(&self.seqlens_q)),
             Operand::CuSeqlensK => OperandValues::U32(starts(&self.seqlens_k)),
             Operand::PageIndptr | Operand::BlockTable => return None,
+            // Only who has the score knows them.
+            Operand::Table0 | Operand::Table1 | Operand::Table2 | Operand::Table3 => return None,
+            Operand::TreeMask => {
+                // Queries that see all of it, none, and anything between.
+                let mut half = || random.below(1 << 16);
+                let word = |_| match half() % 4 {
+                    0 => 0,
+                    1 => u32::MAX,
+                    _ => half() << 16 | half(),
+                };
+                OperandValues::U32((0..elements).map(word).collect())
+            }
             Operand::Intervals => {
                 let most = problem.sizes().seqlen_k + 20;
                 OperandValues::U32((0..elements).map(|_| random.below(most)).collect())
@@ -266,16 +284,20 @@ impl Workload {
     }
 
     fn sequences(&self) -> impl Iterator<Item = Sequence<'_>> {
-        let intervals = self.operands.iter().find_map(|(operand, values)| match (operand, values) {
-            (Operand::Intervals, OperandValues::U32(values)) => Some(&values[..]),
-            _ => None,
-        });
+        let words = |wanted: Operand| {
+            self.operands.iter().find_map(move |(operand, values)| match values {
+                OperandValues::U32(values) if *operand == wanted => Some(&values[..]),
+                _ => None,
+            })
+        };
+        let (intervals, tree_bits) = (words(Operand::Intervals), words(Operand::TreeMask));
         let is_packed = matches!(self.problem.queries(), QuerySequences::Packed { .. });
         let mask = self.problem.mask();
         let mut first = 0;
         self.seqlens_q.iter().zip(&self.seqlens_k).map(move |(&seqlen_q, &seqlen_k)| {
-            let sequence =
-                Sequence { mask, seqlen_q, seqlen_k, intervals: intervals.map(|all| &all[2 * first..]) };
+            let tree_bits = tree_bits.map(|all| &all[mask.tree_words() as usize * first..]);
+            let intervals = intervals.map(|all| &all[2 * first..]);
+            let sequence = Sequence { mask, seqlen_q, seqlen_k, intervals, tree_bits };
             first += if is_packed { seqlen_q } else { self.problem.sizes().seqlen_q } as usize;
             sequence
         })
@@ -289,6 +311,8 @@ struct Sequence<'a> {
     seqlen_k: u32,
     /// First key and the one past the last, of each query.
     intervals: Option<&'a [u32]>,
+    /// The words of a tree, of each query.
+    tree_bits: Option<&'a [u32]>,
 }
 
 impl Sequence<'_> {
@@ -319,9 +343,21 @@ impl Sequence<'_> {
     fn pairs(&self) -> u64 {
         let of = |query| {
             let (sinks, rest) = self.seen(query);
-            sinks + (rest.end - rest.start) as u64
+            sinks + (rest.end - rest.start) as u64 - self.hidden_by_tree(query, sinks as i64, &rest)
         };
         (0..self.seqlen_q).map(of).sum()
+    }
+
+    /// Of the keys that a query sees otherwise, those that a tree hides.
+    fn hidden_by_tree(&self, query: u32, sinks: i64, rest: &std::ops::Range<i64>) -> u64 {
+        let (Some(bits), Some(keys)) = (self.tree_bits, self.mask.tree) else { return 0 };
+        let own = &bits[(query * self.mask.tree_words()) as usize..];
+        let is_hidden = |number: &u32| {
+            let key = i64::from(self.seqlen_k) - i64::from(keys) + i64::from(*number);
+            (0..sinks).contains(&key) | rest.contains(&key)
+                && own[*number as usize / 32] >> (number % 32) & 1 == 0
+        };
+        (0..keys).filter(is_hidden).count() as u64
     }
 
     /// Keys that any of the queries sees.
@@ -377,7 +413,8 @@ mod tests {
     #[test]
     fn operations_are_those_of_the_keys_that_the_reference_sees() {
         for seed in 0..200 {
-            let case = RaggedCase::draw(Dtype::F16, 32, ScoreKind::Plain, seed).expect("a case");
+            let kind = if seed % 2 == 0 { ScoreKind::Plain } else { ScoreKind::Tree };
+            let case = RaggedCase::draw(Dtype::F16, 32, kind, seed).expect("a case");
             let (workload, problem) = (case.workload(), &case.problem);
             let tensors = case.tensors();
             let seen = Ragged::new(problem, &tensors).keys_seen();

@@ -66,6 +66,28 @@ pub enum Error {
         /// The most keys of a sequence.
         seqlen_k: u32,
     },
+    /// A user's score that cannot be.
+    #[error("the score {score}: {reason}")]
+    UserScore {
+        /// Its name.
+        score: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Kernels of a user's score were compiled with another Ferroflash.
+    #[error(
+        "{path}: the scores of {package} were compiled with Ferroflash {compiled}, this is {own}: run `cargo xtask build-ptx --score` again"
+    )]
+    ScoreVersion {
+        /// The folder.
+        path: PathBuf,
+        /// The user's crate and its version.
+        package: String,
+        /// The version that they were compiled with.
+        compiled: String,
+        /// This one.
+        own: String,
+    },
     /// An operand is missing, or not one of the problem's.
     #[error("{operand}: {reason}")]
     Operand {

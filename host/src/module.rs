@@ -1,6 +1,7 @@
 //! The compiled kernels: where they are, what their manifest says, and the PTX or cubin of one kernel.
 
 mod arch;
+mod scores;
 mod store;
 
 use crate::error::Error;
@@ -34,6 +35,8 @@ pub struct Library {
     combine_kernels: Vec<Arc<Kernel<CombineRow>>>,
     /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
+    /// Where the kernels of users' scores are.
+    scores: Vec<Library>,
 }
 
 /// One kernel in a form that a device can load.
@@ -128,6 +131,7 @@ impl Library {
 
     fn of(store: Store) -> Result<Library, Error> {
         let text = store.text(MANIFEST_FILE)?;
+        scores::check_version(store.path(), &text)?;
         let manifest = parse_manifest(&text).map_err(|reason| store.bad(MANIFEST_FILE, reason))?;
         Ok(Library {
             store,
@@ -136,6 +140,7 @@ impl Library {
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
             combine_kernels: manifest.combine_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
+            scores: Vec::new(),
         })
     }
 
@@ -187,8 +192,8 @@ impl Library {
     /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
     pub fn image<R>(&self, kernel: &Kernel<R>, source: &Source) -> Result<Image, Error> {
         let code = match source {
-            Source::Ptx { family } => Code::Ptx(self.entry_ptx(family, &kernel.entry)?),
-            Source::Cubin { arch } => Code::Cubin(self.cubin(kernel, arch)?),
+            Source::Ptx { family } => Code::Ptx(self.holder(&kernel.entry).entry_ptx(family, &kernel.entry)?),
+            Source::Cubin { arch } => Code::Cubin(self.holder(&kernel.entry).cubin(kernel, arch)?),
         };
         Ok(Image {
             entry: kernel.entry.clone(),
@@ -360,6 +365,7 @@ pub(crate) mod tests {
             kernels: kernels.into_iter().map(Arc::new).collect(),
             combine_kernels,
             ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
+            scores: Vec::new(),
         })
     }
 
@@ -384,6 +390,7 @@ pub(crate) mod tests {
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
             combine_kernels: Vec::new(),
+            score_crate: None,
         };
         (folder, manifest)
     }

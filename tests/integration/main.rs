@@ -19,6 +19,7 @@ mod splits;
 mod support;
 mod tensor_files;
 mod tolerance;
+mod user_scores;
 mod verification;
 
 use libtest_mimic::{Arguments, Conclusion};
@@ -47,6 +48,7 @@ fn main() {
         splits::trials(),
         tensor_files::trials(),
         tolerance::trials(),
+        user_scores::trials(),
         verification::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -143,6 +143,7 @@ mod tests {
             families: vec![family],
             kernels,
             combine_kernels: Vec::new(),
+            score_crate: None,
         }
     }
 

@@ -42,6 +42,10 @@ pub(crate) struct MaskArgs {
     #[arg(long, value_name = "KEYS", default_value_t = 0, hide_default_value = true)]
     sink_tokens: u32,
 
+    /// Of so many last keys, a query sees only those whose bit it has, as in a tree of drafts
+    #[arg(long, value_name = "KEYS")]
+    tree: Option<u32>,
+
     /// cap · tanh(score / cap)
     #[arg(long, value_name = "CAP")]
     softcap: Option<f32>,
@@ -170,6 +174,9 @@ impl MaskArgs {
         if self.sink_tokens > 0 {
             mask = mask.with_sink_tokens(self.sink_tokens);
         }
+        if let Some(keys) = self.tree {
+            mask = mask.with_tree(keys);
+        }
         mask
     }
 }
@@ -279,6 +286,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
             let letters: String = has.into_iter().filter_map(|(has, letter)| has.then_some(letter)).collect();
             text += &format!(", bias {}", if letters.is_empty() { "1" } else { &letters });
         }
+        Score::User(user) => text += &format!(", {}", user.name().as_str()),
     }
     if problem.has_sinks() {
         text += ", sinks";
@@ -342,6 +350,7 @@ mod tests {
         for (words, expected) in [
             ("--window 9,0", "window 9,0"),
             ("--window -,3 --sink-tokens 4", "window all,3, 4 sink tokens"),
+            ("--causal --tree 33", "causal, tree of 33"),
             ("--causal --chunk 16 --sinks", "causal, chunks of 16, sinks"),
             ("--causal --prefix 7 --softcap 30", "causal, prefix 7, softcap 30"),
             ("--alibi --head-dim-v 32", "full, ALiBi, V 32 wide"),
@@ -373,6 +382,8 @@ mod tests {
             ("--softcap 0", "--softcap"),
             ("--window 3,0 --causal", "cannot be used with"),
             ("--window 3,0 --prefix 4", "a prefix that all queries see"),
+            ("--tree 0", "a tree has at least 1 key"),
+            ("--tree 8 --alibi", "a tree excludes"),
             ("--csr", "--page"),
             ("--seqlens-q 1,2", "--seqlens-q"),
             ("--seqlens-k 1,2,41", "--seqlens-k"),

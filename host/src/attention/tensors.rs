@@ -3,6 +3,7 @@
 use crate::device::as_bytes;
 use crate::error::Error;
 use crate::problem::{Operand, Problem};
+use ferroflash_score::Elements;
 
 /// What attention computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,11 +43,11 @@ pub struct HostTensors<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HostOperand<'a> {
-    /// Starts of sequences, intervals.
+    /// Starts of sequences, intervals, a tree's bits, tables of a score.
     U32(&'a [u32]),
     /// A block table.
     I32(&'a [i32]),
-    /// Sinks, slopes.
+    /// Sinks, slopes, tables of a score.
     F32(&'a [f32]),
     /// A bias, as bit patterns of the problem's dtype.
     Bits(&'a [u16]),
@@ -113,8 +114,16 @@ impl<'a> HostOperand<'a> {
     }
 
     /// Whether its elements are what an operand has.
-    fn is_of(&self, operand: Operand) -> bool {
+    fn is_of(&self, operand: Operand, problem: &Problem) -> bool {
         match operand {
+            Operand::TreeMask => matches!(self, HostOperand::U32(_)),
+            Operand::Table0 | Operand::Table1 | Operand::Table2 | Operand::Table3 => {
+                match problem.table_elements(operand) {
+                    Some(Elements::F32) => matches!(self, HostOperand::F32(_)),
+                    Some(Elements::U32) => matches!(self, HostOperand::U32(_)),
+                    None => false,
+                }
+            }
             Operand::CuSeqlensQ | Operand::CuSeqlensK | Operand::PageIndptr | Operand::Intervals => {
                 matches!(self, HostOperand::U32(_))
             }
@@ -170,7 +179,7 @@ impl<'a> HostTensors<'a> {
             if got != expected {
                 return Err(Error::WrongLength { tensor: name, expected, got });
             }
-            if !values.is_of(operand) {
+            if !values.is_of(operand, problem) {
                 return Err(Error::Operand { operand: name, reason: "its elements have another type" });
             }
             let Some((least, most, ascends, reason)) = problem.operand_bounds(operand) else { continue };

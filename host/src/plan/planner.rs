@@ -1,6 +1,6 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, can_compute, tiles};
+use super::candidate::{Candidate, allows, can_compute, holds, tiles};
 use super::choice::{Choice, Choosing, Estimates, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
@@ -14,7 +14,7 @@ use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -177,7 +177,7 @@ impl Planner {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &kernel.row;
-        if (row.dtype, row.head_dim) != (problem.dtype(), problem.tile_head_dim()) {
+        if row.dtype != problem.dtype() || !holds(problem, row) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -194,7 +194,7 @@ impl Planner {
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         if !can_compute(problem, options, row) {
-            let (schedule, score) = (row.schedule.name(), row.score.name());
+            let (schedule, score) = (row.schedule.name(), row.score.name().to_owned());
             let found = format!("{} has the schedule {schedule} and computes {score} scores", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -262,7 +262,13 @@ impl Planner {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
-        &self.groups[dtype * HEAD_DIMS.len() + head_dim]
+        let of_dtype = &self.groups[dtype * HEAD_DIMS.len()..][..HEAD_DIMS.len()];
+        let kind = problem.score_kind();
+        let has_rows = |group: &&Vec<Candidate>| {
+            let mut rows = group.iter().map(|candidate| &candidate.kernel.row);
+            rows.any(|row| row.score == kind && holds(problem, row))
+        };
+        of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
 
     fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<CombineRow>>> {
@@ -357,8 +363,14 @@ impl Planner {
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let advice = match problem.score_kind() {
+            ScoreKind::User(_) => {
+                "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
+            }
+            _ => "run `cargo xtask build-ptx`",
+        };
         let available = format!(
-            "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
+            "none of the {} in {} computes it on sm_{}; {advice}",
             self.names.len(),
             self.origin,
             self.device.sm
@@ -416,6 +428,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     let mut wanted = format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim);
     if let Some(schedule) = options.schedule {
         wanted += &format!(" with the schedule {}", schedule.name());
+    }
+    if !problem.score_kind().is_plain() {
+        wanted += &format!(" and the score {}", problem.score_kind().name());
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";

@@ -196,6 +196,10 @@ impl Tensor {
                 OperandValues::F32(self.elements.into_f64().into_iter().map(|value| value as f32).collect())
             }
             Operand::Bias => OperandValues::Bits(self.into_bits(dtype)?),
+            operand => {
+                let reason = "it is not taken from a file";
+                return Err(Error::Operand { operand: operand.name(), reason });
+            }
         })
     }
 
