@@ -2,6 +2,7 @@
 
 mod kept_plans;
 mod operands;
+mod steps;
 mod tensors;
 
 pub use tensors::{DeviceTensors, HostOperand, HostTensors, OperandValues, Output};

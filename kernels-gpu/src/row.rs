@@ -188,8 +188,7 @@ impl TryFrom<alloc::string::String> for ScoreKind {
 
     /// A score of Ferroflash, or a user's by this name.
     fn try_from(name: alloc::string::String) -> Result<Self, Self::Error> {
-        let own =
-            [ScoreKind::Plain, ScoreKind::Softcap, ScoreKind::Alibi, ScoreKind::Bias, ScoreKind::Tree];
+        let own = [ScoreKind::Plain, ScoreKind::Softcap, ScoreKind::Alibi, ScoreKind::Bias, ScoreKind::Tree];
         match own.into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Ok(kind),
             None => ScoreName::new(&name).map(ScoreKind::User).ok_or(ScoreName::RULE),

@@ -1,5 +1,6 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
+mod append;
 mod bindings;
 mod cli_errors;
 mod cli_plan;
@@ -11,6 +12,7 @@ mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
+mod merge;
 mod plans;
 mod ragged;
 mod reference;
@@ -30,6 +32,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
+        append::trials(),
         bindings::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
@@ -41,6 +44,7 @@ fn main() {
         host_device::trials(),
         interrupt::trials(),
         lab_device::trials(),
+        merge::trials(),
         plans::trials(),
         ragged::trials(),
         reference::trials(),

@@ -251,7 +251,10 @@ mod tests {
         assert!(matches!(from(&format!("[{ROW},{ROW}]")), Err(RowsError::Twice { number: 2, .. })));
         let users = ROW.replace("\"grid\"", "\"ragged\",\"score\":\"mine\"");
         let error = from(&format!("[{users}]")).expect_err("no crate has it").to_string();
-        assert!(error.contains("w8s3c1_ragged_mine, has the score mine, and --score names no crate"), "{error}");
+        assert!(
+            error.contains("w8s3c1_ragged_mine, has the score mine, and --score names no crate"),
+            "{error}"
+        );
         let unknown = ROW.replace("\"min_ctas\"", "\"ctas\"");
         assert!(from(&format!("[{unknown}]")).expect_err("unknown column").to_string().contains("ctas"));
         assert!(matches!(of_file(Path::new("/nonexistent/rows.json"), None), Err(RowsError::Read { .. })));

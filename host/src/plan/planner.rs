@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, Kernel};
+use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
+use kernels_gpu::steps::StepRow;
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -27,7 +28,7 @@ pub struct Planner {
     groups: Vec<Vec<Candidate>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
-    combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+    combine: [Option<Arc<Kernel<StepRow>>>; 2],
     /// Every kernel's name and where they are, for messages.
     names: Vec<String>,
     origin: String,
@@ -44,10 +45,10 @@ impl Planner {
         let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
         let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();
         let combine = |dtype| {
-            let runs = |kernel: &&Arc<Kernel<CombineRow>>| {
-                kernel.row.dtype == dtype && library.source(kernel, device.sm).is_some()
+            let runs = |kernel: &&Arc<Kernel<StepRow>>| {
+                kernel.row == StepRow::combine(dtype) && library.source(kernel, device.sm).is_some()
             };
-            library.combine_kernels().iter().find(runs).cloned()
+            library.step_kernels().iter().find(runs).cloned()
         };
         let names = library.kernels().iter().map(|kernel| kernel.entry.clone()).collect();
         let origin = library.folder().display().to_string();
@@ -56,18 +57,19 @@ impl Planner {
 
     /// The kernels of the table on a device, compiled or not: for planning alone.
     pub fn of_table(device: &DeviceInfo) -> Planner {
-        let (kernels, combine) = crate::module::kernels_of_table();
+        let (kernels, steps) = crate::module::kernels_of_table();
         let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
         let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
         let kernels = kernels.into_iter().filter(runs).collect();
-        let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
+        let combine =
+            DTYPES.map(|dtype| steps.iter().find(|step| step.row == StepRow::combine(dtype)).cloned());
         let profile = Profile::embedded(device);
         Planner::of(kernels, combine, (device, profile), names, "the table".to_owned())
     }
 
     fn of(
         kernels: Vec<Arc<Kernel>>,
-        combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+        combine: [Option<Arc<Kernel<StepRow>>>; 2],
         (device, profile): (&DeviceInfo, Option<Profile>),
         names: Vec<String>,
         origin: String,
@@ -271,7 +273,7 @@ impl Planner {
         of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
 
-    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<CombineRow>>> {
+    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<StepRow>>> {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype())?;
         self.combine[dtype].as_ref()
     }

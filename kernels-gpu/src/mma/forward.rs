@@ -26,7 +26,9 @@ use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::WarpTile;
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, visible_of_row, work_of};
+use crate::work::{
+    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, visible_of_row, work_of,
+};
 use cuda_std::thread::{grid_dim_x, sync_threads};
 
 /// Where the keys that each of a lane's rows sees end, and where they begin.

@@ -262,7 +262,7 @@ impl Consumer<'_> {
                     let keys = RaggedKeys::new(params, at);
                     let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
                     let visible = |row| visible_of_row::<C>(params, &work, row);
-            let sees = |row, key| score_sees::<C>(params, &work, row, key);
+                    let sees = |row, key| score_sees::<C>(params, &work, row, key);
                     return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible, sees);
                 }
                 let keys = PartlyVisible {
