@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+mod account;
 mod benchmark;
 pub mod child;
 mod evaluate;
@@ -8,7 +9,6 @@ mod gate;
 mod invert;
 mod lab;
 mod leaderboard;
-mod log;
 mod micro;
 mod profile;
 mod prompt;
@@ -80,7 +80,7 @@ enum Command {
     /// Put flaws into a kernel on purpose and rank them by the damage
     Invert(invert::InvertArgs),
     /// Hypothesis, predicted gain, result and decision of every step, as Markdown
-    Log(log::LogArgs),
+    Log(report::LogArgs),
     /// Summarise what was measured and found, as Markdown and as a page with charts
     Report(report::ReportArgs),
     /// Do one job that another process of the lab hands over on stdin
@@ -159,7 +159,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Benchmark(args) => benchmark::run(&args),
-        Command::Report(args) => report::run(&args),
+        Command::Report(args) => report::report(&args),
         Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
         Command::Prompt(args) => prompt::run(&args),
@@ -167,7 +167,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Leaderboard(args) => leaderboard::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Invert(args) => invert::run(&args),
-        Command::Log(args) => log::run(&args),
+        Command::Log(args) => report::log(&args),
         Command::Child => child::run(),
     }
 }

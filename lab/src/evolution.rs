@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::evaluation::Evaluation;
 use crate::exam::Fault;
 use crate::kernels::Counted;
-use crate::leaderboard::{Leaderboard, LeaderboardError, Mask, Measure, Place, Record};
+use crate::leaderboard::{Measure, Place, Record};
 use crate::predict;
 use crate::problem_spec;
 use crate::search::budget::Cost;
@@ -155,10 +155,7 @@ pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec
         device: header.device.clone(),
         shape: problem.shape.to_string(),
         dtype: problem.dtype,
-        mask: match problem.mask {
-            problem_spec::Mask::Full => Mask::Full,
-            problem_spec::Mask::Causal => Mask::Causal,
-        },
+        mask: problem.mask,
     };
     let record = |measure, score| Record {
         when: header.started.clone(),
@@ -199,24 +196,4 @@ pub fn counters(evaluation: &Evaluation, counted: &Counted) -> Counters {
         Some(resources) => counted.counters().with_resources(PTXAS, resources),
         None => counted.counters(),
     }
-}
-
-/// The leaderboard of a session: every candidate that passed, offered in the order of the steps.
-///
-/// # Errors
-/// Those of [`Leaderboard::offer`].
-pub fn leaderboard<'a>(
-    evaluations: impl IntoIterator<Item = &'a Evaluation>,
-    header: &Header,
-    board: &mut Leaderboard,
-) -> std::result::Result<(), LeaderboardError> {
-    for evaluation in evaluations {
-        // A patch is not a row of the tree: it joins once it is applied there.
-        if evaluation.passed() && evaluation.patch.is_none() {
-            for (place, record) in records(evaluation, header, &header.config) {
-                board.offer(place, record)?;
-            }
-        }
-    }
-    Ok(())
 }

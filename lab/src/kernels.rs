@@ -21,7 +21,6 @@ use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,44 +173,33 @@ pub struct Counted {
     /// CTAs of the launch.
     pub ctas: u64,
     /// Every counter by name.
-    pub numbers: BTreeMap<String, u64>,
+    pub numbers: Counters,
 }
 
 impl Counted {
     /// A counter, 0 where there is none of this name.
     pub fn number(&self, name: &str) -> u64 {
-        self.numbers.get(name).copied().unwrap_or(0)
+        self.numbers.get(name).unwrap_or(0)
     }
 
     /// The counts that a launch of the same kernel always gives: how often branches diverge depends on the schedule.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        for (name, &count) in self.numbers.iter().filter(|(name, _)| *name != "divergent_branches") {
-            counters.set(name, count);
-        }
-        counters
+        self.numbers.without("divergent_branches")
     }
 
     /// Passes over the banks of shared memory.
     pub fn wavefronts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"]
-            .iter()
-            .map(|kind| self.number(&format!("{kind}.wavefronts")))
-            .sum()
+        self.numbers.shared_wavefronts().unwrap_or(0)
     }
 
     /// Passes beyond those that conflict-free accesses would take.
     pub fn conflicts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"]
-            .iter()
-            .map(|kind| self.number(&format!("{kind}.conflicts")))
-            .sum()
+        self.numbers.shared_conflicts().unwrap_or(0)
     }
 
     /// Bytes of global memory in whole sectors.
     pub fn global_bytes(&self) -> u64 {
-        let kinds = ["global_load", "global_store", "async_global"];
-        32 * kinds.iter().map(|kind| self.number(&format!("{kind}.sectors"))).sum::<u64>()
+        32 * self.numbers.global_sectors().unwrap_or(0)
     }
 
     /// Wavefronts of shared memory a million floating-point operations of the problem.
@@ -498,7 +486,7 @@ mod tests {
         let shape = "1,1,1,64,64,64".parse().expect("a shape");
         let problem =
             ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full };
-        let numbers = numbers.iter().map(|&(name, number)| (name.to_owned(), number)).collect();
+        let numbers = numbers.iter().copied().collect();
         Counted { problem, ctas: 1, numbers }
     }
 
@@ -508,13 +496,13 @@ mod tests {
             counted(&[("warp_instructions", 1000), ("tensor_flops", 500), ("async_global.sectors", 64)]);
         for name in ["warp_instructions", "tensor_flops", "async_global.sectors"] {
             let mut less = usual.clone();
-            less.numbers.entry(name.to_owned()).and_modify(|number| *number = *number * 3 / 4);
+            less.numbers.set(name, usual.number(name) * 3 / 4);
             let refusal = special_cased(&less, &usual).expect("less");
             assert!(refusal.fault == Fault::SpecialCased && refusal.evidence.contains(name), "{refusal:?}");
             assert_eq!(special_cased(&usual, &less), None, "more is no gain");
         }
         let mut rescaled = usual.clone();
-        rescaled.numbers.insert("warp_instructions".to_owned(), 1040);
+        rescaled.numbers.set("warp_instructions", 1040);
         assert_eq!(special_cased(&usual, &rescaled), None);
     }
 

@@ -1,6 +1,7 @@
 //! The leaderboard: the best kernel for each device, shape, dtype and mask, with its history, as one JSON file.
 
 use crate::counters::Counters;
+use crate::problem_spec::Mask;
 use crate::statistics::Interval;
 use crate::whole_file;
 use kernels_gpu::row::{Dtype, Row};
@@ -12,25 +13,6 @@ use std::path::{Path, PathBuf};
 const FORMAT: u32 = 1;
 /// Relative changes of gate runs that are kept for each place.
 const CHANGES_KEPT: usize = 50;
-
-/// Which keys a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mask {
-    /// All.
-    Full,
-    /// Those up to its own, aligned at the bottom right.
-    Causal,
-}
-
-impl fmt::Display for Mask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mask::Full => "full",
-            Mask::Causal => "causal",
-        })
-    }
-}
 
 /// What kernels compete for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -200,8 +200,8 @@ const fn limit_name(limit: OccupancyLimit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Counters;
     use crate::problem_spec::Mask;
-    use std::collections::BTreeMap;
 
     fn counted(ctas: u64, numbers: &[(&str, u64)]) -> Counted {
         let problem = ProblemSpec {
@@ -209,8 +209,12 @@ mod tests {
             dtype: ferroflash::Dtype::F16,
             mask: Mask::Full,
         };
-        let numbers: BTreeMap<String, u64> = numbers.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
-        Counted { problem, ctas, numbers }
+        let mut all: Counters = ["shared_load", "shared_store", "async_shared"]
+            .map(|part| (format!("{part}.wavefronts"), 0))
+            .into_iter()
+            .collect();
+        numbers.iter().for_each(|(name, count)| all.set(name, *count));
+        Counted { problem, ctas, numbers: all }
     }
 
     fn bound(counted: &Counted, occupancy_warps: u32, measured: Option<f64>) -> Verdict {

@@ -120,27 +120,6 @@ fn the_projects_leaderboard_and_its_pages_are_as_the_kept_sessions_say() {
 }
 
 #[test]
-fn every_flaw_that_is_a_patch_still_applies() {
-    if !has_git() {
-        return;
-    }
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for entry in std::fs::read_dir(home.join("flaws")).expect("the folder") {
-        let path = entry.expect("an entry").path();
-        let applies = std::process::Command::new("git")
-            .args(["apply", "--check"])
-            .arg(&path)
-            .current_dir(home.join(".."))
-            .output()
-            .expect("git starts");
-        let said = String::from_utf8_lossy(&applies.stderr);
-        assert!(applies.status.success(), "{}: bring it up to date: {said}", path.display());
-        let text = std::fs::read_to_string(&path).expect("text");
-        ::lab::proposer::Patch::check(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    }
-}
-
-#[test]
 fn a_kernel_that_hangs_is_killed_by_name_and_the_session_goes_on() {
     let home = folder();
     let rows = write_kernels(home.path(), &[HANGS, WRITES_NOTHING]);

@@ -12,7 +12,7 @@ use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef};
 use crate::search::budget::Cost;
-use crate::search::{Evaluated, Outcome, same_ptx};
+use crate::search::{Evaluated, Outcome, same_ptx, top};
 use crate::session::write_whole;
 use crate::stages::Watcher;
 use crate::statistics::median;
@@ -64,18 +64,7 @@ pub(crate) fn run(args: &MicroArgs) -> Result<u8> {
 pub(crate) fn seeds(lab: &mut Lab, start: Row) -> Result<Vec<Row>> {
     measure_all(lab, start, usize::MAX)?;
     let history: Vec<Evaluated> = lab.session.records(MICRO);
-    Ok(ranked(&history).into_iter().take(KEPT).map(|evaluated| evaluated.row).collect())
-}
-
-/// What has a score, the best first.
-fn ranked(history: &[Evaluated]) -> Vec<&Evaluated> {
-    let mut scored: Vec<&Evaluated> =
-        history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
-    scored.sort_by(|a, b| {
-        let score = |evaluated: &Evaluated| evaluated.score().unwrap_or(f64::INFINITY);
-        score(a).total_cmp(&score(b)).then(a.row.cmp(&b.row))
-    });
-    scored
+    Ok(top(&history, KEPT).into_iter().map(|evaluated| evaluated.row).collect())
 }
 
 /// Measures the rows that are not recorded yet.
@@ -262,7 +251,7 @@ fn geometric_mean_us(timed: &[Timed]) -> Outcome {
 
 /// Writes what seeds a search, and prints the best.
 fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
-    let scored = ranked(history);
+    let scored = top(history, usize::MAX);
     let top: Vec<Row> = scored.iter().take(KEPT).map(|evaluated| evaluated.row).collect();
     let folder = lab.session.folder();
     let measured = if lab.context.machine.simulated { "shared-memory wavefronts per FLOP" } else { "µs" };

@@ -168,12 +168,13 @@ fn ncu(
             metrics => Ok(metrics),
         },
         End::Exited(status) => Err(format!("it ended with {status}, see {}", log.display())),
+        End::PrintedTooMuch => Err("it printed without end".to_owned()),
         End::TimedOut => Err("it was killed at its limit".to_owned()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
     })
 }
 
-fn table(profiles: &[Profile]) -> Table {
+pub(crate) fn table(profiles: &[Profile]) -> Table {
     let mut table =
         Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
     for profile in profiles {

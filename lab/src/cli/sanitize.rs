@@ -124,6 +124,7 @@ fn compute_sanitizer(lab: &Lab, candidate: &Candidate, kernel: &KernelRef, tool:
         End::Exited(status) => {
             format!("not run: compute-sanitizer ended with {status}, see {}", log.display())
         }
+        End::PrintedTooMuch => "not run: compute-sanitizer printed without end".to_owned(),
         End::TimedOut => format!("found: killed after {} s", limit.as_secs()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
     })

@@ -134,7 +134,6 @@ fn write_proposal(output: &mut impl Write, proposal: &Proposal) -> std::io::Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::patch::Patch;
     use super::super::proposal::ProposalError;
     use super::*;
 
@@ -163,7 +162,7 @@ mod tests {
         let proposal = Proposal::parse(&text).expect("a proposal");
         assert_eq!((code, proposal.expected_gain, proposal.hypothesis.as_str()), (0, 0.04, "h"));
         let flaw = Proposal::parse(&replayed(2).expect("an answer").1).expect("a proposal");
-        assert_eq!(Patch::check(&flaw.patch).expect("a patch").files(), ["kernels-gpu/src/tile/swizzle.rs"]);
+        assert!(flaw.patch.contains("+++ b/kernels-gpu/src/tile/swizzle.rs"), "{}", flaw.patch);
         let talk = replayed(3).expect("an answer").1;
         assert_eq!(Proposal::parse(&talk), Err(ProposalError::NoHypothesis));
         assert_eq!(replayed(4).expect("silence"), (0, String::new()));

@@ -1,12 +1,14 @@
 //! What a search found, in a table, and in files of the session.
 
+use crate::cli::account::percent;
 use crate::cli::evolve::bad_file;
 use crate::cli::lab::Lab;
 use crate::cli::screen;
 use crate::error::Result;
 use crate::evaluation::{EVALUATION, Evaluation};
-use crate::evolution::{self, HYPOTHESIS, Hypothesis, Step};
+use crate::evolution::{HYPOTHESIS, Hypothesis, Step};
 use crate::leaderboard::Leaderboard;
+use crate::results;
 use crate::session::write_whole;
 use crate::table::{Table, short};
 use serde_json::json;
@@ -24,7 +26,9 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     let evaluations: Vec<Evaluation> = lab.session.records(EVALUATION);
     let mut board = Leaderboard::default();
     let path = lab.session.folder().join(LEADERBOARD_FILE);
-    evolution::leaderboard(&evaluations, header, &mut board).map_err(|error| bad_file(&path, &error))?;
+    for (place, record) in results::records(header, &evaluations) {
+        board.offer(place, record).map_err(|error| bad_file(&path, &error))?;
+    }
     board.write(&path).map_err(|error| bad_file(&path, &error))?;
     let measured = if lab.context.machine.simulated {
         "shared-memory wavefronts per FLOP, all problems"
@@ -73,8 +77,6 @@ fn table(lab: &Lab, steps: &[Step]) -> Table {
         let score = |step: &Step| step.evaluated.score().unwrap_or(f64::INFINITY);
         score(a).total_cmp(&score(b)).then(a.step.cmp(&b.step))
     });
-    let percent =
-        |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
     let mut table = Table::new(&["step", "candidate", "score", "expected", "gain", "decision"]);
     for step in order.into_iter().take(SHOWN) {
         let hypothesis = hypotheses.iter().find(|hypothesis| hypothesis.step == step.step);
