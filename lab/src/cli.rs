@@ -100,6 +100,9 @@ pub(crate) struct Common {
     /// The GPU's number, from 0 [default: what lab.toml says]
     #[arg(long, value_name = "N")]
     pub(crate) ordinal: Option<u32>,
+    /// Shared memory that a CTA may have at most, as in 48K: kernels that need more are refused, and no search tries them
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) smem_max: Option<u32>,
     /// Take compiled kernels from this folder and compile nothing: without rows, all it holds; a search is of the rows in it
     #[arg(long, value_name = "FOLDER")]
     pub(crate) ptx: Option<PathBuf>,
@@ -172,6 +175,13 @@ fn run(command: Command) -> Result<u8> {
     }
 }
 
+/// A number of bytes, or of KiB with a K.
+fn parse_bytes(text: &str) -> std::result::Result<u32, String> {
+    let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
+    let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
+}
+
 /// A number from the system's source of randomness: what nobody knows before.
 pub(crate) fn draw_seed() -> u64 {
     use std::hash::BuildHasher;
@@ -191,6 +201,12 @@ mod tests {
     #[test]
     fn commands_and_options_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_are_plain_or_in_k() {
+        assert_eq!((parse_bytes("48K"), parse_bytes("49152")), (Ok(49152), Ok(49152)));
+        assert!(["0", "", "K", "-1", "48M", "9999999K"].iter().all(|text| parse_bytes(text).is_err()));
     }
 
     #[test]

@@ -50,9 +50,10 @@ impl Counters {
         self.0.is_empty()
     }
 
-    /// Passes over shared memory's banks, of all accesses; none where they were not counted.
+    /// Passes over shared memory's banks, of all accesses, those of wgmma's operands too; none where they were not counted.
     pub fn shared_wavefronts(&self) -> Option<u64> {
-        self.sum(&SHARED, "wavefronts")
+        let operands = self.get("wgmma_operand_bytes").unwrap_or(0) / 128;
+        Some(self.sum(&SHARED, "wavefronts")? + operands)
     }
 
     /// Passes that only bank conflicts need.
@@ -95,6 +96,8 @@ pub(crate) mod tests {
         assert_eq!(some.shared_wavefronts(), None);
         some.set("async_shared.wavefronts", 1);
         assert_eq!(some.shared_wavefronts(), Some(8));
+        some.set("wgmma_operand_bytes", 1280);
+        assert_eq!(some.shared_wavefronts(), Some(18));
     }
 
     #[test]

@@ -40,8 +40,8 @@ impl fmt::Display for Place {
 pub enum Measure {
     /// Median time in microseconds, on a GPU.
     Microseconds,
-    /// Shared-memory wavefronts per FLOP, on the simulator.
-    WavefrontsPerFlop,
+    /// Clocks that the units of a multiprocessor need, on the simulator: no time.
+    Clocks,
 }
 
 impl Measure {
@@ -49,12 +49,7 @@ impl Measure {
     const fn units(self) -> &'static [(&'static str, f64)] {
         match self {
             Measure::Microseconds => &[("µs", 1.0), ("ms", 1e3), ("s", 1e6)],
-            Measure::WavefrontsPerFlop => &[
-                ("wavefronts per GFLOP", 1e-9),
-                ("wavefronts per MFLOP", 1e-6),
-                ("wavefronts per kFLOP", 1e-3),
-                ("wavefronts per FLOP", 1.0),
-            ],
+            Measure::Clocks => &[("clocks", 1.0), ("thousand clocks", 1e3), ("million clocks", 1e6)],
         }
     }
 
@@ -424,7 +419,7 @@ pub(crate) mod tests {
         let other_dtype = Place { dtype: Dtype::Bf16, ..place("a") };
         assert!(matches!(board.offer(other_dtype, record(1.0)), Err(LeaderboardError::OtherDtype { .. })));
         board.offer(place("a"), record(1.0)).expect("taken");
-        let counted = Record { measure: Measure::WavefrontsPerFlop, ..record(0.5) };
+        let counted = Record { measure: Measure::Clocks, ..record(0.5) };
         assert!(matches!(board.offer(place("a"), counted), Err(LeaderboardError::OtherMeasure { .. })));
     }
 

@@ -144,11 +144,8 @@ pub fn stale(root: &Path) -> Result<Vec<&'static str>> {
 
 /// The records that a session's candidates compete with: times on a GPU, counts on the simulator.
 pub fn records(header: &Header, evaluations: &[Evaluation]) -> Vec<(Place, Record)> {
-    let measure = if header.device == Machine::simulator().name {
-        Measure::WavefrontsPerFlop
-    } else {
-        Measure::Microseconds
-    };
+    let measure =
+        if header.device == Machine::simulator().name { Measure::Clocks } else { Measure::Microseconds };
     // A patch is not a row of the tree: it joins once it is applied there.
     let passed = evaluations.iter().filter(|evaluation| evaluation.passed() && evaluation.patch.is_none());
     passed

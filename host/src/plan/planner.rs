@@ -25,6 +25,8 @@ pub struct Planner {
     device: DeviceInfo,
     /// The candidates of each dtype and head_dim.
     groups: Vec<Vec<Candidate>>,
+    /// Kernels that need more shared memory than a CTA may have.
+    too_large: Vec<Arc<Kernel>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
     combine: [Option<Arc<Kernel<CombineRow>>>; 2],
@@ -83,7 +85,9 @@ impl Planner {
                     .push(of_group.map(|kernel| Candidate::new(kernel, device, profile.as_ref())).collect());
             }
         }
-        Planner { device: device.clone(), groups, profile, combine, names, origin }
+        let is_too_large = |kernel: &Arc<Kernel>| kernel.smem_bytes > device.smem_opt_in_bytes;
+        let too_large = kernels.into_iter().filter(is_too_large).collect();
+        Planner { device: device.clone(), groups, too_large, profile, combine, names, origin }
     }
 
     /// The device that is planned for.
@@ -357,6 +361,19 @@ impl Planner {
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let would = self.too_large.iter().filter(|kernel| {
+            (kernel.row.dtype, kernel.row.head_dim) == (problem.dtype(), problem.tile_head_dim())
+                && allows(problem, options, &kernel.row)
+        });
+        if let Some(least) = would.min_by_key(|kernel| kernel.smem_bytes) {
+            let (needed, limit) = (least.smem_bytes, self.device.smem_opt_in_bytes);
+            let available = format!(
+                "{} needs the least shared memory a CTA, {needed} bytes, {} over the {limit} that there are",
+                least.entry,
+                needed - limit
+            );
+            return Error::NoSuchKernel { wanted: wanted(problem, options), available };
+        }
         let available = format!(
             "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
             self.names.len(),

@@ -115,12 +115,12 @@ fn course(steps: &[Step], device: &str) -> CourseChart {
     let points = steps.iter().filter_map(|step| {
         Some(CoursePoint {
             when: format!("step {}", step.step),
-            score: Interval::exact(1e6 * step.evaluated.score()?),
+            score: Interval::exact(step.evaluated.score()?),
             holds: step.kept,
             note: format!("{}\n{}", step.candidate.name, step.decision),
         })
     });
-    let unit = "score × 10⁻⁶, lower is better".to_owned();
+    let unit = "score, lower is better".to_owned();
     CourseChart { title: "The search".to_owned(), device: device.to_owned(), unit, points: points.collect() }
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
             match (not_compiled(&lab, args.against.as_deref(), &row), standing.best().measure) {
                 (Some(reason), _) => (Verdict::Inconclusive, reason),
 
-                (None, Measure::WavefrontsPerFlop) => {
+                (None, Measure::Clocks) => {
                     by_counters(&mut lab, standing, &candidate, &mut screen)?
                 }
                 (None, Measure::Microseconds) => {

@@ -10,7 +10,7 @@ use crate::job::{CHILD, Job, Report, Task};
 use crate::kernels::KernelRef;
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
-use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
+use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, targets, verdict_of_ncu};
 use crate::stages::{Cascade, State, Watcher};
 use crate::table::{Table, short};
 use clap::Args;
@@ -89,6 +89,7 @@ fn profile(
                         profile.verdict = verdict;
                         profile.source = "ncu".to_owned();
                     }
+                    profile.targets = targets(counted, &context.machine, &metrics);
                     profile.metrics = metrics;
                 }
                 Err(reason) => {
@@ -176,7 +177,7 @@ fn ncu(
 
 pub(crate) fn table(profiles: &[Profile]) -> Table {
     let mut table =
-        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
+        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict", "targets"]);
     for profile in profiles {
         let dash = || "–".to_owned();
         let warps = profile.occupancy.as_ref();
@@ -190,6 +191,7 @@ pub(crate) fn table(profiles: &[Profile]) -> Table {
             warps.map_or_else(dash, |(warps, most, limit)| format!("{warps} of {most} ({limit})")),
             profile.source.clone(),
             profile.verdict.to_string(),
+            profile.targets.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
         ]);
     }
     table

@@ -51,8 +51,8 @@ fn sections(board: &Leaderboard, sessions: &[Kept]) -> Vec<Section> {
                  session's lab.toml says another share."
             }
             _ => {
-                "Passes over the banks of shared memory (wavefronts) for each floating-point operation, counted by the simulator, which \
-                 has no times: fewer are better."
+                "Clocks that the units of a multiprocessor need, from what the simulator counts: those of the busiest, and a quarter of the \
+                 others'. It is no time, and fewer are better."
             }
         };
         let table = standings_table(&standings, sessions);

@@ -205,7 +205,11 @@ pub(crate) fn task(
     let context = &lab.context;
     let thresholds = &context.config.thresholds;
     let simulated = context.machine.simulated;
-    let measure = if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" };
+    let measure = if simulated {
+        "clocks that a multiprocessor's units need, counted and weighed"
+    } else {
+        "median time in µs"
+    };
     Ok(Task {
         number,
         device: context.machine.name.clone(),
@@ -260,10 +264,7 @@ fn facts(evaluation: &Evaluation, machine: &Machine) -> Vec<String> {
 fn figures(evaluation: &Evaluation, simulated: bool) -> Vec<(String, String)> {
     if simulated {
         let figure = |counted: &crate::kernels::Counted| {
-            (
-                counted.problem.to_string(),
-                format!("{} wavefronts per MFLOP", short(counted.wavefronts_per_mflop())),
-            )
+            (counted.problem.to_string(), format!("{} clocks", short(counted.clocks)))
         };
         return evaluation.counted.iter().map(figure).collect();
     }

@@ -31,7 +31,7 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     }
     board.write(&path).map_err(|error| bad_file(&path, &error))?;
     let measured = if lab.context.machine.simulated {
-        "shared-memory wavefronts per FLOP, all problems"
+        "clocks that a multiprocessor's units need, counted and weighed: no time"
     } else {
         "geometric mean of the median times on fresh inputs, µs"
     };
