@@ -6,7 +6,7 @@
 mod ragged;
 mod row;
 
-pub use ragged::Ragged;
+pub use ragged::{JudgedRow, Ragged};
 pub use row::{Keys, attention_row};
 
 use ferroflash::attention::{HostTensors, Output};

@@ -74,8 +74,10 @@ impl Exam<'_> {
     /// What the device reports, but for broken rules, which refuse the candidate.
     pub fn run(&self, subject: &mut dyn Subject, questions: &[Question]) -> Outcome {
         let (mut examined, mut failed) = (Vec::new(), Vec::new());
-        for question in questions {
-            match self.ask(subject, question)? {
+        for (number, question) in questions.iter().enumerate() {
+            // Each has inputs of its own, so that what depends on a value meets many.
+            let seed = self.seed ^ (number as u64).wrapping_mul(0xd1b5_4a32_d192_ed03);
+            match self.ask(subject, question, seed)? {
                 Ok(passed) => examined.push(passed),
                 Err(refusal) => failed.push(refusal),
             }
@@ -97,7 +99,7 @@ impl Exam<'_> {
     ///
     /// # Errors
     /// What the device reports, but for broken rules, which refuse the candidate.
-    fn ask(&self, subject: &mut dyn Subject, question: &Question) -> Sat<Examined> {
+    fn ask(&self, subject: &mut dyn Subject, question: &Question, seed: u64) -> Sat<Examined> {
         let problem = question.problem()?;
         let title = question.to_string();
         let examined = Examined { problem: title, launches: 0, worst_share: 0.0, worst_kind: String::new() };
@@ -105,16 +107,17 @@ impl Exam<'_> {
             Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
         paper.subject.pose(question)?;
         for (number, sitting) in sittings(question).into_iter().enumerate() {
-            let seed = self.seed.wrapping_add(number as u64 * 0x9e37_79b9);
-            let Some(mut inputs) = question.inputs(&problem, sitting.kind, seed, self.real) else { continue };
+            let of_sitting = seed.wrapping_add(number as u64 * 0x9e37_79b9);
+            let made = question.inputs(&problem, sitting.kind, of_sitting, self.real);
+            let Some(mut inputs) = made else { continue };
             if let (true, Some(odd)) = (sitting.is_odd, question.odd) {
-                odd.put(&problem, &mut inputs, seed);
+                odd.put(&problem, &mut inputs, of_sitting);
             }
             if let Err(refusal) = paper.sit(sitting, &inputs)? {
                 return Ok(Err(refusal));
             }
         }
-        if let Err(refusal) = paper.sit_first_again(self.seed)? {
+        if let Err(refusal) = paper.sit_first_again(seed)? {
             return Ok(Err(refusal));
         }
         Ok(Ok(paper.examined))

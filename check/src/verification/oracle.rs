@@ -1,10 +1,10 @@
 //! What is right for one problem, and how far a kernel may be from it: computed once, used for many kernels.
 
-use crate::reference::{Reference, reference_of};
+use crate::reference::{JudgedRow, Reference, reference_of};
 use crate::tolerance::{Tolerance, Verdict};
 use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
-use ferroflash::problem::Problem;
+use ferroflash::problem::{Problem, Sizes};
 use kernels_gpu::row::Accumulation;
 
 /// A problem with its inputs, its reference, and the bounds for kernels.
@@ -37,6 +37,20 @@ impl Oracle {
             .map(|&accumulation| (accumulation, Tolerance::new(problem, &tensors, &reference, accumulation)))
             .collect();
         Oracle { problem: *problem, qkv, seqlens_k, reference, tolerances }
+    }
+
+    /// Of one row of a ragged batch; kernels for these accumulate in float32.
+    ///
+    /// # Errors
+    /// Those of [`Problem`]: a fault of whoever made the batch's.
+    pub fn of_row(batch: &Problem, row: JudgedRow) -> Result<Oracle, Error> {
+        let Sizes { head_dim, .. } = *batch.sizes();
+        let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1, seqlen_k: 1, head_dim };
+        let problem = Problem::new(sizes, batch.dtype())?.with_head_dim_v(batch.head_dim_v())?;
+        let reference = Reference { o: row.o, lse: vec![row.lse] };
+        let tolerance = Tolerance::of_plain(&problem, &row.plain, &reference, vec![row.lse_allowed]);
+        let tolerances = vec![(Accumulation::F32, tolerance)];
+        Ok(Oracle { problem, qkv: Default::default(), seqlens_k: None, reference, tolerances })
     }
 
     /// Judges the output of a kernel with this accumulation, in the problem's layout.

@@ -4,12 +4,12 @@ use crate::bench_report;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
-use check::measure;
 use check::random_input::{self, InputKind};
+use check::workload::Workload;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Attention, DeviceModel, HostTensors, Problem, RowSelection};
+use ferroflash::{Attention, DeviceModel, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Simulated<'a> {
 
 /// Runs every problem with every row asked for, prints a table a problem, and writes the file.
 pub(crate) fn run(
-    problems: &[Problem],
+    workloads: &[Workload],
     simulated: &Simulated<'_>,
     library: Library,
     file: Option<OutputFile>,
@@ -40,10 +40,10 @@ pub(crate) fn run(
         attention.device_name()
     ));
     let mut results = Vec::new();
-    for problem in problems {
+    for workload in workloads {
+        let problem = workload.problem();
         let qkv = random_input::qkv(problem, InputKind::Random, 0);
-        let seqlens_k = measure::lengths(problem);
-        let tensors = HostTensors::from(&qkv).with_seqlens_k(seqlens_k.as_deref());
+        let tensors = workload.tensors(&qkv);
         let plans = simulated.plan.distinct_plans(&attention, problem, simulated.rows)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();

@@ -36,6 +36,18 @@ pub(crate) enum Failure {
         /// The device.
         device: String,
     },
+    /// Lengths that the sequences of a shape cannot have.
+    #[error("{option}: {found:?}: one length of at most {most} for each of {batch} sequences")]
+    Sequences {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        found: Vec<u32>,
+        /// Sequences of the shape.
+        batch: u32,
+        /// The longest that the shape has.
+        most: u32,
+    },
     /// An option that is about times, on the simulator.
     #[error("{option} needs a GPU: the simulator has no times")]
     NoTimes {
@@ -85,6 +97,7 @@ impl Failure {
             Failure::Argument { .. }
             | Failure::Input { .. }
             | Failure::NoRows { .. }
+            | Failure::Sequences { .. }
             | Failure::NoTimes { .. } => EXIT_MISUSE,
             Failure::Library(_)
             | Failure::NoHome

@@ -1,6 +1,7 @@
 //! The options that `run` and `verify` share: tensors and what is computed of them.
 
 use crate::failure::Failure;
+use crate::ragged_args;
 use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
@@ -105,7 +106,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
         sizes.seqlen_k,
         sizes.head_dim,
         problem.dtype().name(),
-        if problem.causal() { "causal" } else { "full" },
+        ragged_args::describe(problem),
         if problem.has_lengths() { " lengths" } else { "" },
     )
 }
@@ -122,6 +123,7 @@ pub(crate) fn to_json(problem: &Problem) -> Value {
         "head_dim": sizes.head_dim,
         "dtype": problem.dtype().name(),
         "causal": problem.causal(),
+        "mask_and_score": ragged_args::describe(problem),
         "lengths": problem.has_lengths(),
         "scale": problem.scale(),
     })

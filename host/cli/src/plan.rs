@@ -5,14 +5,16 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::ragged_args::RaggedArgs;
 use crate::shape;
-use check::measure;
+use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::Library;
 use ferroflash::{
-    DeviceModel, Dtype, Error, L2Policy, Plan, Planner, Problem, Profile, Reason, RowSelection, Schedule, Sizes,
+    DeviceModel, Dtype, Error, L2Policy, Plan, Planner, Problem, Profile, Reason, RowSelection, Schedule,
+    Sizes,
 };
 use kernels_gpu::geometry;
 use serde_json::{Value, json};
@@ -31,6 +33,9 @@ const EXAMPLES: &str = "Examples:
 
   # results that do not depend on the batch a sequence came in
   ferroflash plan --shape 64,32,8,1,4096,128 --lengths --split-size 1024 --json
+
+  # a step of a server: three prompts and a chunk in one batch, keys in pages of 16, a window of 1024 tokens
+  ferroflash plan --shape 4,32,8,512,8192,128 --seqlens-q 512,37,1,1 --seqlens-k 8192,37,900,4001 --page 16 --window 1023,0
 
 The time is a bound from the device's data sheet, below which nothing can be; it is no prediction.";
 
@@ -59,6 +64,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     plan: PlanArgs,
+
+    #[command(flatten)]
+    ragged: RaggedArgs,
 
     /// The device: a model by name [default: the GPU, where there is one; else l4]
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
@@ -96,6 +104,7 @@ struct Target {
 /// A plan and what is said of it.
 struct Planned<'a> {
     plan: &'a Plan,
+    workload: &'a Workload,
     reasons: &'a [Reason],
     target: &'a Target,
     /// CTAs a multiprocessor that are wanted.
@@ -111,16 +120,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         DtypeName::Bf16 => Dtype::Bf16,
     };
     let refused = |source| Failure::Argument { option: "--shape", source };
-    let problem = |sizes: &Sizes| {
-        let problem = Problem::new(*sizes, dtype)?;
-        Ok(problem.with_causal(args.causal).with_lengths(args.lengths))
+    let workload = |sizes: &Sizes| {
+        let problem = Problem::new(*sizes, dtype).map_err(refused)?;
+        args.ragged.workload(problem.with_causal(args.causal).with_lengths(args.lengths))
     };
-    let problems: Vec<Problem> =
-        args.shape.iter().map(problem).collect::<Result<_, Error>>().map_err(refused)?;
+    let workloads: Vec<Workload> = args.shape.iter().map(workload).collect::<Result<_, Failure>>()?;
     let target = target(args)?;
     let mut values = Vec::new();
     let mut under_filled = None;
-    for problem in &problems {
+    for workload in &workloads {
+        let problem = workload.problem();
         let mut plans = Vec::new();
         for options in args.plan.options(&args.rows) {
             if options.rows == RowSelection::All {
@@ -137,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         for (plan, reasons) in &plans {
             let goal = args.ctas_per_sm.unwrap_or(CTAS_PER_SM);
-            let planned = Planned { plan, reasons, target: &target, goal };
+            let planned = Planned { plan, workload, reasons, target: &target, goal };
             let (has, wanted) = (plan.grid(), planned.wanted());
             if args.ctas_per_sm.is_some() && has < wanted {
                 under_filled.get_or_insert(Failure::UnderFilled { has, wanted, problem: title(problem) });
@@ -159,7 +168,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn parse_bytes(text: &str) -> Result<u32, String> {
     let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
     let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 fn target(args: &Args) -> Result<Target, Failure> {
@@ -221,16 +232,24 @@ impl Planned<'_> {
         f64::from(self.plan.grid()) / f64::from(self.device().sm_count)
     }
 
-    /// The problem with all keys that its K and V hold: lengths are on the device.
-    fn full_problem(&self) -> Problem {
-        self.plan.problem().with_lengths(false)
+    /// The work with all keys that K and V hold, where the sequences' lengths are on the device.
+    fn work(&self) -> (f64, u64) {
+        let full;
+        let workload = match self.plan.problem() {
+            problem if problem.has_lengths() && !problem.is_ragged() => {
+                full = Workload::of(&problem.with_lengths(false));
+                &full
+            }
+            _ => self.workload,
+        };
+        (workload.flops(), workload.bytes_moved())
     }
 
     /// Microseconds below which nothing can be by memory and by tensor cores; `None` where there is no data sheet.
     fn bounds_us(&self) -> Option<(f64, f64)> {
-        let (problem, model) = (self.full_problem(), self.target.model?);
-        let memory_us = measure::bytes_moved(&problem) as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
-        let tensor_us = measure::flops(&problem) / f64::from(model.tensor_tflops) * 1e-6;
+        let ((flops, bytes), model) = (self.work(), self.target.model?);
+        let memory_us = bytes as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
+        let tensor_us = flops / f64::from(model.tensor_tflops) * 1e-6;
         Some((memory_us, tensor_us))
     }
 
@@ -261,7 +280,10 @@ impl Planned<'_> {
                     self.goal,
                     wanted - plan.grid()
                 ),
-                wanted => format!("  goal        {wanted} CTAs for {} an SM or all that the work allows: met", self.goal),
+                wanted => format!(
+                    "  goal        {wanted} CTAs for {} an SM or all that the work allows: met",
+                    self.goal
+                ),
             },
             format!("  waves       {:.2}, filled to {:.0} %", self.waves(), self.efficiency() * 100.0),
         ];
@@ -276,13 +298,15 @@ impl Planned<'_> {
         if plan.is_fused() {
             lines.push("  combine     in the same launch".to_owned());
         }
-        let problem = self.full_problem();
-        let lengths = if plan.problem().has_lengths() { ", if every sequence is full" } else { "" };
+        let (flops, bytes) = self.work();
+        let has_given = plan.problem().is_ragged();
+        let lengths =
+            if plan.problem().has_lengths() && !has_given { ", if every sequence is full" } else { "" };
         lines.push(format!("  workspace   {} bytes", plan.workspace_bytes()));
         lines.push(format!(
             "  work        {:.3} GFLOP, {:.3} MB of Q, K, V and O{lengths}",
-            measure::flops(&problem) * 1e-9,
-            measure::bytes_moved(&problem) as f64 * 1e-6
+            flops * 1e-9,
+            bytes as f64 * 1e-6
         ));
         if let (Some((memory_us, tensor_us)), Some(model)) = (self.bounds_us(), self.target.model) {
             lines.push(format!(
@@ -328,8 +352,8 @@ impl Planned<'_> {
             "combine": plan.combine().map(|combine| json!({ "kernel": combine.entry, "ctas": plan.combine_grid() })),
             "is_fused": plan.is_fused(),
             "workspace_bytes": plan.workspace_bytes(),
-            "flops": measure::flops(&self.full_problem()),
-            "bytes": measure::bytes_moved(&self.full_problem()),
+            "flops": self.work().0,
+            "bytes": self.work().1,
             "bound_us": bounds.map(|(memory, tensor)| json!({ "memory": memory, "tensor": tensor })),
             "reasons": reasons,
         })

@@ -1,5 +1,6 @@
 //! What attention takes and gives: tensors on the host and on the device.
 
+use crate::device::as_bytes;
 use crate::error::Error;
 use crate::problem::{Operand, Problem};
 
@@ -51,7 +52,17 @@ pub enum HostOperand<'a> {
     Bits(&'a [u16]),
 }
 
-impl HostOperand<'_> {
+impl<'a> HostOperand<'a> {
+    /// The bytes of the elements.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            HostOperand::U32(values) => as_bytes(values),
+            HostOperand::I32(values) => as_bytes(values),
+            HostOperand::F32(values) => as_bytes(values),
+            HostOperand::Bits(values) => as_bytes(values),
+        }
+    }
+
     /// Elements.
     pub fn len(&self) -> usize {
         match self {

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     };
     let mut screen = Screen::new(standings.len() as u64);
     let mut gated: Vec<Gated> = Vec::new();
-    if let Some(reason) = missed_cheats(&lab, &mut screen)? {
+    if let Some(reason) = missed_cheats(&mut screen)? {
         gated.push(Gated {
             place: "planted cheats".to_owned(),
             entry: "stand-in".to_owned(),
@@ -183,11 +183,13 @@ fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<(
 
 /// Every how many-th cheat a gate plants: the tests plant them all.
 const GATE_CHEATS: usize = 3;
+/// Of the questions that planted cheats are asked: a control is the same each time, so that its failure is one of the harness.
+const CONTROL_SEED: u64 = 1;
 
 /// The cheats that the examiner does not tell apart, where there are any.
-fn missed_cheats(lab: &Lab, screen: &mut Screen) -> Result<Option<String>> {
+fn missed_cheats(screen: &mut Screen) -> Result<Option<String>> {
     screen.stage("planted cheats", "examine");
-    let missed = cheats::control(lab.context.secret, GATE_CHEATS)?;
+    let missed = cheats::control(CONTROL_SEED, GATE_CHEATS)?;
     Ok((!missed.is_empty()).then(|| missed.join("; ")))
 }
 
@@ -264,7 +266,7 @@ fn counters_of(evaluation: &Evaluation, standing: &Standing) -> Option<Counters>
     let place = &standing.place;
     let counted = evaluation.counted.iter().find(|counted| {
         let problem = &counted.problem;
-        problem.shape.to_string() == place.shape && problem.mask.name() == place.mask.to_string()
+        problem.shape.to_string() == place.shape && problem.mask == place.mask
     })?;
     Some(evolution::counters(evaluation, counted))
 }

@@ -12,7 +12,7 @@ use crate::leaderboard::Standing;
 use crate::merge::side_by_side;
 use crate::patched::PatchedTree;
 use crate::plant::{Plant, plant};
-use crate::problem_spec::{Mask, ProblemSpec};
+use crate::problem_spec::ProblemSpec;
 use crate::stages::{Cascade, Context, Watcher};
 use crate::statistics::Bootstrap;
 use crate::tree::Tree;
@@ -168,6 +168,5 @@ fn problem(standing: &Standing) -> Result<ProblemSpec> {
         wanted: place.to_string(),
         reason: error.to_string(),
     };
-    let mask = if place.mask.to_string() == Mask::Causal.name() { Mask::Causal } else { Mask::Full };
-    Ok(ProblemSpec { shape: place.shape.parse().map_err(bad)?, dtype: place.dtype, mask })
+    Ok(ProblemSpec { shape: place.shape.parse().map_err(bad)?, dtype: place.dtype, mask: place.mask })
 }
