@@ -71,8 +71,6 @@ enum Command {
     Evolve(evolve::EvolveArgs),
     /// Print what a proposer is told
     Prompt(prompt::PromptArgs),
-    /// A proposer that answers from a script: prompt on stdin, answer on stdout
-    Scripted(prompt::ScriptedArgs),
     /// Show who is best where, add a session's candidates, bless a slower one
     Leaderboard(leaderboard::LeaderboardArgs),
     /// Compare the tree with the leaderboard: exact on counters, careful on times
@@ -166,7 +164,6 @@ fn run(command: Command) -> Result<u8> {
         Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
         Command::Prompt(args) => prompt::run(&args),
-        Command::Scripted(args) => prompt::scripted(&args),
         Command::Leaderboard(args) => leaderboard::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Invert(args) => invert::run(&args),
@@ -179,7 +176,9 @@ fn run(command: Command) -> Result<u8> {
 fn parse_bytes(text: &str) -> std::result::Result<u32, String> {
     let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
     let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 /// A number from the system's source of randomness: what nobody knows before.

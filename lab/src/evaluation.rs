@@ -103,13 +103,6 @@ impl Evaluation {
         self.stages.iter().filter(on_gpu).map(|stage| stage.time_s).sum()
     }
 
-    /// Wavefronts of shared memory a million floating-point operations, over all problems that were counted.
-    pub fn wavefronts_per_mflop(&self) -> Option<f64> {
-        let flops: f64 = self.counted.iter().map(|counted| counted.problem.flops()).sum();
-        let wavefronts: u64 = self.counted.iter().map(Counted::wavefronts).sum();
-        (flops > 0.0).then(|| wavefronts as f64 / (flops / 1e6))
-    }
-
     /// The largest share of the allowed error that an output took.
     pub fn worst_share(&self) -> Option<f64> {
         self.examined.iter().map(|examined| examined.worst_share).reduce(f64::max)

@@ -220,11 +220,6 @@ impl Counted {
     pub fn global_bytes(&self) -> u64 {
         32 * self.numbers.global_sectors().unwrap_or(0)
     }
-
-    /// Wavefronts of shared memory a million floating-point operations of the problem.
-    pub fn wavefronts_per_mflop(&self) -> f64 {
-        self.wavefronts() as f64 / (self.problem.flops() / 1e6)
-    }
 }
 
 /// The inputs of every count: softmax takes a branch wherever a maximum grows, so other values are other counts.

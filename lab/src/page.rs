@@ -7,9 +7,7 @@ mod svg;
 pub use course::{CourseChart, CoursePoint, courses};
 
 use crate::table::Table;
-use crate::whole_file;
 use serde::Serialize;
-use std::path::Path;
 use svg::escape;
 
 const STYLE: &str = include_str!("page/style.css");
@@ -116,14 +114,6 @@ impl Page {
              <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
              <style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
         )
-    }
-
-    /// Writes the page, whole or not at all.
-    ///
-    /// # Errors
-    /// Where it cannot be written.
-    pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        whole_file::write(path, &self.html())
     }
 }
 

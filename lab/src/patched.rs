@@ -50,9 +50,7 @@ impl PatchedTree {
     /// # Errors
     /// A patch that may not be applied or does not fit; a repository that git cannot use; a full disk.
     pub fn new(own: &Tree, patch: &str, within: &Path) -> std::result::Result<PatchedTree, PatchedTreeError> {
-        std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
-        let worktree = Worktree::new(own.root(), "HEAD", within)?;
-        worktree.apply(patch)?;
+        let Base { worktree } = Base::new(own, Some(patch), within)?;
         let tree = Tree::copy(worktree.path());
         tree.share_compiler(own)?;
         Ok(PatchedTree { tree, _worktree: worktree })

@@ -11,7 +11,6 @@ pub mod hygiene;
 mod program;
 mod prompt;
 mod proposal;
-pub mod scripted;
 pub(crate) mod worktree;
 
 pub use edit::{EditError, recount, to_diff};

@@ -169,17 +169,17 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     }
     let home = folder();
     let config = config(home.path(), "");
-    let script = home.path().join("script.json");
-    let outside = "diff --git a/host/src/lib.rs b/host/src/lib.rs\n--- a/host/src/lib.rs\n+++ b/host/src/lib.rs\n@@ -1 +1 @@\n-a\n+b\n";
-    let answers = serde_json::json!([
-        "silence",
-        "hang",
-        { "text": "I would rather not." },
-        { "reply": { "hypothesis": "Elsewhere.", "expected_gain": 0.5, "patch": outside } },
-        { "flaw": "extra-barrier" },
-    ]);
-    std::fs::write(&script, answers.to_string()).expect("written");
-    let proposer = format!("{} scripted {}", env!("CARGO_BIN_EXE_lab"), script.display());
+    let outside = "--- a/host/src/lib.rs\n+++ b/host/src/lib.rs\n@@ -1 +1 @@\n-a\n+b\n";
+    let flaw = include_str!("../flaws/extra-barrier.patch");
+    let reply = |patch: &str| {
+        format!("cat <<'END'\nHypothesis: Elsewhere.\nExpected gain: 5 %\nPatch:\n{patch}END\n")
+    };
+    let answers = ["", "sleep 60", "echo I would rather not.", &reply(outside), &reply(flaw)];
+    let cases = answers.iter().enumerate().map(|(at, answer)| format!("{}) {answer}\n;;\n", at + 1));
+    let script = home.path().join("proposer.sh");
+    let number = "case $(sed -n 's/^Proposal number: //p') in\n";
+    std::fs::write(&script, format!("{number}{}esac\n", cases.collect::<String>())).expect("written");
+    let proposer = format!("sh {}", script.display());
     let before = support::git_status(home.path());
     let arguments = ["evolve", "--device", "sim", "--config", &config];
     let rows = home.path().join("none.json");

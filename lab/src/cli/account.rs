@@ -73,12 +73,12 @@ pub(crate) fn sections(session: &Kept, files: Files<'_>) -> Vec<Section> {
 }
 
 /// A change of a score in per cent.
-pub(crate) fn percent(gain: Option<f64>) -> String {
+fn percent(gain: Option<f64>) -> String {
     gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain))
 }
 
 /// A line a step: what was hoped for, and what became of it.
-fn stepped(hypotheses: &[Hypothesis], steps: &[Step], files: Files<'_>) -> Table {
+pub(crate) fn stepped(hypotheses: &[Hypothesis], steps: &[Step], files: Files<'_>) -> Table {
     let titles = ["step", "candidate", "proposed by", "score", "gain", "expected", "verdict", "hypothesis"];
     let mut table = Table::new(&titles);
     for hypothesis in hypotheses {

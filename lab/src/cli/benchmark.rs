@@ -193,7 +193,7 @@ fn write(lab: &Lab, table: &Table, json: &serde_json::Value, peer: Option<&PeerR
         facts.extend(report.facts.clone());
         let sections = vec![Section::of_table("Device times in turns", table.clone())];
         let page = Page { title: "Ferroflash and PyTorch".to_owned(), facts, sections, ..Page::default() };
-        page.write(&path).map_err(|source| Error::io(&path, source))?;
+        write_whole(&path, &page.html())?;
     }
     Ok(())
 }
@@ -207,7 +207,7 @@ fn counted_table(evaluations: &[Evaluation]) -> Table {
         "mma",
         "wavefronts",
         "conflicts",
-        "wavefronts/MFLOP",
+        "clocks",
         "barriers",
         "global KB",
     ]);
@@ -221,7 +221,7 @@ fn counted_table(evaluations: &[Evaluation]) -> Table {
                 counted.number("instructions.tensor").to_string(),
                 counted.wavefronts().to_string(),
                 counted.conflicts().to_string(),
-                short(counted.wavefronts_per_mflop()),
+                short(counted.clocks),
                 counted.number("barriers").to_string(),
                 (counted.global_bytes() / 1024).to_string(),
             ]);

@@ -236,7 +236,8 @@ impl Evolution {
             self.lab.session.append(sanitize::SANITIZED, &finding)?;
             if finding.is_bad() {
                 decision = None;
-                found = Some(format!("refused: {}: {}: {}", Fault::RuleBroken, finding.checker, finding.said));
+                found =
+                    Some(format!("refused: {}: {}: {}", Fault::RuleBroken, finding.checker, finding.said));
             }
         }
         let step = Step {

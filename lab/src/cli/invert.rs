@@ -95,8 +95,9 @@ fn not_compiled(context: &Context, candidate: &Candidate) -> Option<String> {
 /// The damage on the simulator's counters, on the mask under which the flaw shows.
 fn on_counters(flaw: &Flaw, without: &Evaluation, with: &Evaluation) -> Option<Damage> {
     let mask = if flaw.causal_only { Mask::Causal } else { Mask::Full };
-    let counted =
-        |evaluation: &'_ Evaluation| evaluation.counted.iter().find(|counted| counted.problem.mask == mask).cloned();
+    let counted = |evaluation: &'_ Evaluation| {
+        evaluation.counted.iter().find(|counted| counted.problem.mask == mask).cloned()
+    };
     flaw.damage_on_counters(&counted(without)?, &counted(with)?)
 }
 

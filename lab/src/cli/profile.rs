@@ -176,8 +176,17 @@ fn ncu(
 }
 
 pub(crate) fn table(profiles: &[Profile]) -> Table {
-    let mut table =
-        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict", "targets"]);
+    let mut table = Table::new(&[
+        "kernel",
+        "problem",
+        "µs",
+        "TFLOP/s",
+        "of roofline",
+        "warps an SM",
+        "from",
+        "verdict",
+        "targets",
+    ]);
     for profile in profiles {
         let dash = || "–".to_owned();
         let warps = profile.occupancy.as_ref();

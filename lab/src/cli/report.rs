@@ -6,7 +6,7 @@ use crate::cli::evolve::bad_file;
 use crate::cli::leaderboard::{path, table};
 use crate::cli::profile::PROFILE;
 use crate::cli::screen;
-use crate::error::{EXIT_DONE, Error, Result};
+use crate::error::{EXIT_DONE, Result};
 use crate::evolution::{HYPOTHESIS, Hypothesis, STEP, Step};
 use crate::leaderboard::Leaderboard;
 use crate::page::{Page, Section, courses};
@@ -104,7 +104,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8> {
         page.sections.push(Section::of_table("The leaderboard", table(board.standings())));
     }
     page.courses = courses(&board);
-    page.write(&args.html).map_err(|source| Error::io(&args.html, source))?;
+    session::write_whole(&args.html, &page.html())?;
     if args.log.common.json {
         screen::print(&json!({ "html": args.html, "page": page }).to_string());
         return Ok(EXIT_DONE);

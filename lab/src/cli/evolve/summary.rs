@@ -1,25 +1,22 @@
 //! What a search found, in a table, and in files of the session.
 
-use crate::cli::account::percent;
+use crate::cli::account::{Files, stepped};
 use crate::cli::evolve::bad_file;
 use crate::cli::lab::Lab;
 use crate::cli::screen;
 use crate::error::Result;
 use crate::evaluation::{EVALUATION, Evaluation};
-use crate::evolution::{HYPOTHESIS, Hypothesis, Step};
+use crate::evolution::{HYPOTHESIS, Step};
 use crate::leaderboard::Leaderboard;
 use crate::results;
 use crate::session::write_whole;
-use crate::table::{Table, short};
+use crate::table::short;
 use serde_json::json;
 
 /// The session's own leaderboard, in its folder.
 pub(crate) const LEADERBOARD_FILE: &str = "leaderboard.json";
 /// Every patch that was kept, as one that applies to the commit, in the session's folder.
 pub(crate) const KEPT_FILE: &str = "kept.patch";
-/// Rows that the table shows.
-const SHOWN: usize = 8;
-
 /// Writes the session's leaderboard and what was kept, and prints the best.
 pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Result<()> {
     let header = lab.session.header();
@@ -50,7 +47,11 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     if as_json {
         return Ok(());
     }
-    table(lab, steps).lines().iter().for_each(|line| screen::print(line));
+    let files = Files { folder: lab.session.folder(), from_page: None };
+    stepped(&lab.session.records(HYPOTHESIS), steps, files)
+        .lines()
+        .iter()
+        .for_each(|line| screen::print(line));
     if let (Some(start), Some(best)) = (start, found)
         && let Some(score) = best.evaluated.score()
     {
@@ -67,27 +68,4 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     }
     screen::print(&format!("{}; seed {}; {why}; session {}", header.device, header.seed, lab.shown()));
     Ok(())
-}
-
-/// The best steps, and what had been expected of them.
-fn table(lab: &Lab, steps: &[Step]) -> Table {
-    let hypotheses: Vec<Hypothesis> = lab.session.records(HYPOTHESIS);
-    let mut order: Vec<&Step> = steps.iter().filter(|step| step.evaluated.score().is_some()).collect();
-    order.sort_by(|a, b| {
-        let score = |step: &Step| step.evaluated.score().unwrap_or(f64::INFINITY);
-        score(a).total_cmp(&score(b)).then(a.step.cmp(&b.step))
-    });
-    let mut table = Table::new(&["step", "candidate", "score", "expected", "gain", "decision"]);
-    for step in order.into_iter().take(SHOWN) {
-        let hypothesis = hypotheses.iter().find(|hypothesis| hypothesis.step == step.step);
-        table.add(vec![
-            step.step.to_string(),
-            step.candidate.name.clone(),
-            step.evaluated.score().map(short).unwrap_or_default(),
-            percent(hypothesis.and_then(|hypothesis| hypothesis.predicted_gain)),
-            percent(step.gain),
-            step.decision.clone(),
-        ]);
-    }
-    table
 }
