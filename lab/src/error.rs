@@ -173,6 +173,7 @@ impl Error {
             | Error::NoSuchRow { .. }
             | Error::ImpossibleRow { .. }
             | Error::NoProblem { .. }
+            | Error::Host(ferroflash::Error::UnknownKernel { .. })
             | Error::Argument { .. } => EXIT_MISUSE,
             Error::NoBaseline { .. } => EXIT_NO_BASELINE,
             Error::Interrupted { .. } => EXIT_INTERRUPTED,

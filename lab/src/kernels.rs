@@ -138,9 +138,8 @@ pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
 pub fn find_in(library: &Library, entry: &str) -> Result<Arc<Kernel>> {
     let found = library.kernels().iter().find(|found| found.entry == entry).cloned();
     found.ok_or_else(|| {
-        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-        let reason = format!("{} holds {}", library.folder().display(), names.join(", "));
-        Error::NoSuchRow { wanted: entry.to_owned(), reason }
+        let names = library.kernels().iter().map(|kernel| kernel.entry.as_str());
+        ferroflash::Error::unknown_kernel(entry, names).into()
     })
 }
 

@@ -66,7 +66,9 @@ pub(crate) enum Failure {
         total: usize,
     },
     /// A plan has fewer CTAs than were asked for, and the work allows more.
-    #[error("{problem}: {has} CTAs, and {wanted} are wanted, which the work allows: --splits and --rows choose other plans")]
+    #[error(
+        "{problem}: {has} CTAs, and {wanted} are wanted, which the work allows: --splits and --rows choose other plans"
+    )]
     UnderFilled {
         /// CTAs of the plan.
         has: u32,
@@ -95,6 +97,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. }
+            | Failure::Library(Error::UnknownKernel { .. })
             | Failure::Input { .. }
             | Failure::NoRows { .. }
             | Failure::Sequences { .. }

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     shape: Option<Sizes>,
 
     /// A set of generated problems for every kernel
-    #[arg(long, value_enum, conflicts_with_all = ["causal", "scale", "layout", "dtype", "input_kind"])]
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask", "scale", "layout", "dtype", "input_kind"])]
     grid: Option<GridName>,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
@@ -153,7 +153,7 @@ impl Args {
         let problem = Problem::new(sizes, dtype)
             .map_err(|source| Failure::Argument { option: "--shape", source })?
             .with_layout(layout)
-            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_causal(self.problem.causal().unwrap_or(false))
             .with_lengths(self.lengths);
         let problem = self.problem.scaled(problem)?;
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;

@@ -285,8 +285,7 @@ impl Planner {
             }
             RowSelection::Named(name) => {
                 if !self.names.contains(name) {
-                    let available = format!("there are {}", self.names.join(", "));
-                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
+                    return Err(Error::unknown_kernel(name, self.names.iter().map(String::as_str)));
                 }
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
