@@ -288,9 +288,8 @@ fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> 
     for row in rows {
         let RowSelection::Named(name) = row else { continue };
         if !library.kernels().iter().any(|kernel| kernel.entry == *name) {
-            let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-            let available = format!("there are {}", names.join(", "));
-            let source = Error::NoSuchKernel { wanted: name.clone(), available };
+            let source =
+                Error::unknown_kernel(name, library.kernels().iter().map(|kernel| kernel.entry.as_str()));
             return Err(Failure::Argument { option: "--rows", source });
         }
     }

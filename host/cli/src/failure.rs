@@ -65,6 +65,18 @@ pub(crate) enum Failure {
         /// Problems in all.
         total: usize,
     },
+    /// A plan has fewer CTAs than were asked for, and the work allows more.
+    #[error(
+        "{problem}: {has} CTAs, and {wanted} are wanted, which the work allows: --splits and --rows choose other plans"
+    )]
+    UnderFilled {
+        /// CTAs of the plan.
+        has: u32,
+        /// CTAs that are wanted.
+        wanted: u32,
+        /// The problem.
+        problem: String,
+    },
     /// The results could not be shown.
     #[error("stdout: {source}: the results are not complete")]
     Stdout {
@@ -85,6 +97,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. }
+            | Failure::Library(Error::UnknownKernel { .. })
             | Failure::Input { .. }
             | Failure::NoRows { .. }
             | Failure::Sequences { .. }
@@ -92,6 +105,7 @@ impl Failure {
             Failure::Library(_)
             | Failure::NoHome
             | Failure::Unmeasured { .. }
+            | Failure::UnderFilled { .. }
             | Failure::Stdout { .. }
             | Failure::Wrong { .. } => EXIT_FAILED,
         }

@@ -16,7 +16,11 @@ pub(crate) struct ProblemArgs {
     ///
     /// `--causal=false` overrides a file that says causal.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
-    pub(crate) causal: Option<bool>,
+    causal: Option<bool>,
+
+    /// The same as --causal or --causal=false
+    #[arg(long, value_enum, conflicts_with = "causal")]
+    mask: Option<MaskName>,
 
     /// Softmax scale [default: what the file says, else 1/√head_dim]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -31,7 +35,13 @@ pub(crate) struct ProblemArgs {
     dtype: Option<DtypeName>,
 
     #[command(flatten)]
-    pub(crate) mask: MaskArgs,
+    pub(crate) mask_parts: MaskArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MaskName {
+    Full,
+    Causal,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -47,6 +57,11 @@ enum DtypeName {
 }
 
 impl ProblemArgs {
+    /// The mask, where the command line names one.
+    pub(crate) fn causal(&self) -> Option<bool> {
+        self.mask.map(|mask| mask == MaskName::Causal).or(self.causal)
+    }
+
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout.map(|name| match name {
             LayoutName::Bhsd => Layout::Bhsd,
@@ -74,7 +89,7 @@ impl ProblemArgs {
     pub(crate) fn read(&self, input: &[OsString]) -> Result<Inputs, Failure> {
         let mut options = Options::default();
         (options.layout, options.dtype) = (self.layout(), self.dtype());
-        (options.scale, options.causal) = (self.scale, self.causal);
+        (options.scale, options.causal) = (self.scale, self.causal());
         let mut inputs = tensor_file::read(&source(input)?, &options).map_err(|error| match error {
             Error::InvalidScale { scale }
                 if self.scale == Some(scale) || self.scale.is_some_and(f32::is_nan) =>
@@ -83,7 +98,7 @@ impl ProblemArgs {
             }
             error => Failure::from(error),
         })?;
-        inputs.problem = self.mask.problem(inputs.problem)?;
+        inputs.problem = self.mask_parts.problem(inputs.problem)?;
         Ok(inputs)
     }
 }

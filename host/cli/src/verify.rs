@@ -53,7 +53,7 @@ pub(crate) struct Args {
     shape: Option<Sizes>,
 
     /// A set of generated problems for every kernel
-    #[arg(long, value_enum, conflicts_with_all = ["causal", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
     grid: Option<GridName>,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
@@ -158,9 +158,9 @@ impl Args {
         let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
         let problem = Problem::new(sizes, dtype)
             .map_err(|source| Failure::Argument { option: "--shape", source })?
-            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_causal(self.problem.causal().unwrap_or(false))
             .with_lengths(self.lengths);
-        let problem = self.problem.mask.problem(self.problem.scaled(problem)?)?;
+        let problem = self.problem.mask_parts.problem(self.problem.scaled(problem)?)?;
         let workload = self.sequences.workload(problem, layout, self.seed)?;
         let problem = *workload.problem();
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;

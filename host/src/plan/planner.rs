@@ -26,6 +26,8 @@ pub struct Planner {
     device: DeviceInfo,
     /// The candidates of each dtype and head_dim.
     groups: Vec<Vec<Candidate>>,
+    /// Kernels that need more shared memory than a CTA may have.
+    too_large: Vec<Arc<Kernel>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
     combine: [Option<Arc<Kernel<StepRow>>>; 2],
@@ -85,7 +87,9 @@ impl Planner {
                     .push(of_group.map(|kernel| Candidate::new(kernel, device, profile.as_ref())).collect());
             }
         }
-        Planner { device: device.clone(), groups, profile, combine, names, origin }
+        let is_too_large = |kernel: &Arc<Kernel>| kernel.smem_bytes > device.smem_opt_in_bytes;
+        let too_large = kernels.into_iter().filter(is_too_large).collect();
+        Planner { device: device.clone(), groups, too_large, profile, combine, names, origin }
     }
 
     /// The device that is planned for.
@@ -289,8 +293,7 @@ impl Planner {
             }
             RowSelection::Named(name) => {
                 if !self.names.contains(name) {
-                    let available = format!("there are {}", self.names.join(", "));
-                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
+                    return Err(Error::unknown_kernel(name, self.names.iter().map(String::as_str)));
                 }
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
@@ -365,6 +368,19 @@ impl Planner {
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let would = self.too_large.iter().filter(|kernel| {
+            (kernel.row.dtype, kernel.row.head_dim) == (problem.dtype(), problem.tile_head_dim())
+                && allows(problem, options, &kernel.row)
+        });
+        if let Some(least) = would.min_by_key(|kernel| kernel.smem_bytes) {
+            let (needed, limit) = (least.smem_bytes, self.device.smem_opt_in_bytes);
+            let available = format!(
+                "{} needs the least shared memory a CTA, {needed} bytes, {} over the {limit} that there are",
+                least.entry,
+                needed - limit
+            );
+            return Error::NoSuchKernel { wanted: wanted(problem, options), available };
+        }
         let advice = match problem.score_kind() {
             ScoreKind::User(_) => {
                 "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
@@ -411,7 +427,7 @@ fn only_split(problem: &Problem, options: &PlanOptions) -> Option<&'static str> 
     match options.splits {
         Splits::Count(_) => Some("a number of splits"),
         Splits::Size(_) => Some("a split size"),
-        Splits::Auto if problem.has_lengths() => Some("lengths on the device"),
+        Splits::Auto if problem.has_lengths() && !problem.is_ragged() => Some("lengths on the device"),
         Splits::Auto => (options.schedule == Some(Schedule::Split)).then_some("the schedule"),
     }
 }
