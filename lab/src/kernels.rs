@@ -11,7 +11,7 @@ use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
 use check::measure::{Bench, Fresh, MeasureOptions, Measured};
 use check::random_input::{InputKind, qkv};
-use check::verification::{GuardedTensors, Oracle};
+use check::verification::{GuardedTensors, KernelRun, Oracle, RaggedCase, RunKernel, same_bits};
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
@@ -266,6 +266,54 @@ pub fn count(
     let mut counted = Counted { problem: *spec, ctas: u64::from(plan.grid()), clocks: 0.0, numbers };
     counted.clocks = clocks(&units(&counted, &Machine::simulating(kernel.row.isa)));
     Ok(Ok(counted))
+}
+
+/// Ragged batches that a kernel for them is examined on, beside the questions.
+const RAGGED: u64 = 8;
+
+/// Runs a kernel for ragged batches on some that are drawn from a secret: packed sequences, pages, windows, sinks, scores, splits; none for
+/// another kernel.
+///
+/// # Errors
+/// What keeps it from running and is not its own fault.
+pub fn examine_ragged(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    machine: &Machine,
+    seed: u64,
+) -> Result<std::result::Result<(), Refusal>> {
+    let row = &kernel.row;
+    if row.schedule != kernels_gpu::row::Schedule::Ragged {
+        return Ok(Ok(()));
+    }
+    let attention = open(library, kernel, machine, false)?;
+    for number in 0..RAGGED {
+        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
+        if !case.fits(row) {
+            continue;
+        }
+        let run =
+            KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
+        let refused = |fault, said: String| Refusal {
+            fault,
+            evidence: format!("ragged batch {number} of those drawn: {said}"),
+        };
+        let output = match attention.run(&run) {
+            Ok(output) => output,
+            Err(error) => match Fault::of_error(&error) {
+                Some(fault) => return Ok(Err(refused(fault, error.to_string()))),
+                None => return Err(error.into()),
+            },
+        };
+        let verdict = case.judge(&output)?;
+        if !verdict.passed {
+            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
+        }
+        if !same_bits(&output, &attention.run(&run)?) {
+            return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Share of a counter by which two launches of one kernel may differ that have the same sizes and other inputs: where maxima grow,

@@ -15,7 +15,7 @@ pub(crate) mod worktree;
 
 pub use edit::{EditError, recount, to_diff};
 pub use program::{ProgramError, ask};
-pub use prompt::{Configuration, Earlier, Task, UnknownConfiguration, render};
+pub use prompt::{Configuration, Earlier, Task, render};
 pub use proposal::{Proposal, ProposalError};
 pub use worktree::{Worktree, WorktreeError};
 

@@ -61,8 +61,8 @@ pub(crate) struct EvolveArgs {
     /// A program that proposes patches; its words are split at blanks
     #[arg(long, value_name = "CMD")]
     proposer: Option<String>,
-    /// What the proposer is told: free (the task), insight (and insights), or full (and earlier proposals)
-    #[arg(long, value_name = "NAME", default_value = "full", requires = "proposer")]
+    /// What the proposer is told
+    #[arg(long, value_enum, default_value = "full", requires = "proposer")]
     configuration: Configuration,
     /// Seconds that the proposer may take for one answer
     #[arg(long, value_name = "S", default_value_t = 600, requires = "proposer")]

@@ -18,8 +18,8 @@ pub(crate) struct PromptArgs {
     /// The row of the kernel that is to become faster
     #[arg(value_name = "ROW", default_value = DEFAULT_ROW)]
     row: String,
-    /// What the proposer is told: free, insight or full
-    #[arg(long, value_name = "NAME", default_value = "full")]
+    /// What the proposer is told
+    #[arg(long, value_enum, default_value = "full")]
     configuration: Configuration,
     #[command(flatten)]
     common: Common,
