@@ -1,0 +1,197 @@
+//! What turns simulated clocks into coefficients of the planner's cost model: factors fitted to measured times of one device, by kernels
+//! of `mma.sync` and of `wgmma`, and what they are worth on times that they were not fitted to.
+
+use super::clocks::Clocks;
+use crate::measure::fit::{self, Sample};
+use crate::measure::sweep::Record;
+use ferroflash::plan::cost::Coefficients;
+use ferroflash::{DeviceModel, Error, Planner, Profile};
+use kernels_gpu::geometry;
+use kernels_gpu::row::{Isa, Row};
+use ptx_sim::Gpu;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Of four kernels one is left out of the fit, and of two problems one.
+const KERNELS_APART: u64 = 4;
+
+/// Factors of one family of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Family {
+    /// Without splits of the keys.
+    pub whole: Coefficients,
+    /// With several.
+    pub split: Coefficients,
+}
+
+/// Factors, and how far predicted times were from measured ones that were left out of the fit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// The device whose times were fitted.
+    pub device: String,
+    /// Kernels of `mma.sync`.
+    pub mma: Family,
+    /// Kernels of `wgmma`.
+    pub wgmma: Family,
+    /// On problems and kernels that were both left out.
+    pub apart: Accuracy,
+}
+
+/// How far predicted times are from measured ones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    /// Times that were compared.
+    pub pairs: usize,
+    /// Spearman's rank correlation.
+    pub spearman: f64,
+    /// The median of |predicted / measured − 1|.
+    pub median: f64,
+    /// Its 90th percentile.
+    pub p90: f64,
+}
+
+/// What the cost model takes for a kernel of so many clocks, before factors: the device's figures, nothing fitted.
+pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> Coefficients {
+    let us = |clocks: f64| gpu.us(clocks).max(0.01);
+    let cut = 1.0 + f64::from(geometry::rows_of_block(row, 1)) / f64::from(row.block_n);
+    let l2_mb_per_us = f64::from(gpu.sms) * gpu.l2_bytes * gpu.clock_mhz * 1e-6;
+    Coefficients {
+        start: us(clocks.start),
+        start_busy: us(clocks.start_busy),
+        block: us(clocks.block),
+        block_busy: us(clocks.block_busy),
+        masked: us(clocks.masked_busy / cut),
+        memory: 1.0 / (0.9e-3 * f64::from(model.bandwidth_gb_s)),
+        copy: 1.0 / l2_mb_per_us,
+        merge_bytes: 2.0 / l2_mb_per_us,
+        ..Coefficients::START
+    }
+}
+
+/// A number that a name gives, the same on every machine (FNV-1a).
+fn drawn(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)) >> 7
+}
+
+/// Which times a fit may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Kernels and problems of the fit.
+    Fitted,
+    /// Its kernels on other problems.
+    NewProblems,
+    /// Other kernels on its problems.
+    NewKernels,
+    /// Other kernels on other problems.
+    Apart,
+}
+
+/// A kernel's part in the fit follows from its name, a problem's from its number.
+fn part(kernel: &str, record: &Record) -> Part {
+    match (drawn(kernel) % KERNELS_APART == 0, drawn(&format!("{}/{}", record.seed, record.index)) % 2 == 0) {
+        (false, false) => Part::Fitted,
+        (false, true) => Part::NewProblems,
+        (true, false) => Part::NewKernels,
+        (true, true) => Part::Apart,
+    }
+}
+
+/// Fits factors to records, by the clocks of each kernel (by its name in profiles), and judges them by what was left out.
+///
+/// # Errors
+/// Those of planning what the records name.
+pub fn calibrate(
+    planner: &Planner,
+    records: &[Record],
+    kernels: &BTreeMap<String, Coefficients>,
+    is_wgmma: &dyn Fn(&str) -> bool,
+) -> Result<(Calibration, Vec<(Part, Accuracy)>), Error> {
+    let all = fit::samples(planner, records)?;
+    let mut groups: [Vec<Sample>; 4] = Default::default();
+    let mut held: Vec<(Part, usize, Sample)> = Vec::new();
+    for ((kernel, is_split), samples) in all {
+        let Some(prior) = kernels.get(&kernel) else { continue };
+        let group = 2 * usize::from(is_wgmma(&kernel)) + usize::from(is_split);
+        for sample in samples {
+            let sample = Sample { prior: *prior, ..sample };
+            let part = part(&kernel, &records[sample.problem]);
+            if part == Part::Fitted {
+                groups[group].push(sample);
+            }
+            if sample.is_exact {
+                held.push((part, group, sample));
+            }
+        }
+    }
+    let free: Vec<usize> = (0..Coefficients::NAMES.len()).collect();
+    let factors: Vec<Coefficients> = groups
+        .par_iter_mut()
+        .map(|samples| {
+            fit::level(samples);
+            fit::rounded(fit::factors(samples, &free))
+        })
+        .collect();
+    let judged = [Part::Fitted, Part::NewProblems, Part::NewKernels, Part::Apart].map(|part| {
+        let of = held.iter().filter(|(of, ..)| *of == part);
+        let pairs: Vec<(f64, f64)> = of
+            .map(|(_, group, sample)| (sample.prior.scaled(&factors[*group]).time_us(&sample.work), sample.us))
+            .collect();
+        (part, Accuracy::of(&pairs))
+    });
+    let family = |at: usize| Family { whole: factors[at], split: factors[at + 1] };
+    let device = planner.device().name.clone();
+    Ok((Calibration { device, mma: family(0), wgmma: family(2), apart: judged[3].1 }, judged.into()))
+}
+
+impl Accuracy {
+    /// Of pairs of predicted and measured times.
+    pub fn of(pairs: &[(f64, f64)]) -> Accuracy {
+        let mut errors: Vec<f64> = pairs.iter().map(|(p, m)| (p / m - 1.0).abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            errors.get(((errors.len() as f64 * share) as usize).min(errors.len().saturating_sub(1))).copied()
+        };
+        let (predicted, measured): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+        Accuracy {
+            pairs: pairs.len(),
+            spearman: correlation(&ranks(&predicted), &ranks(&measured)),
+            median: at(0.5).unwrap_or(f64::NAN),
+            p90: at(0.9).unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// The rank of each value; equal ones share theirs.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut below = 0.0;
+    for group in order.chunk_by(|a, b| values[*a] == values[*b]) {
+        let many = group.len() as f64;
+        group.iter().for_each(|at| ranks[*at] = below + (many - 1.0) / 2.0);
+        below += many;
+    }
+    ranks
+}
+
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let product = |x: &[f64], y: &[f64], mx: f64, my: f64| {
+        x.iter().zip(y).map(|(x, y)| (x - mx) * (y - my)).sum::<f64>()
+    };
+    product(a, b, mean_a, mean_b) / (product(a, a, mean_a, mean_a) * product(b, b, mean_b, mean_b)).sqrt()
+}
+
+impl Calibration {
+    /// The coefficients of a kernel, without splits and with.
+    pub fn costs(&self, row: &Row, simulated: &Coefficients) -> [Coefficients; 2] {
+        let family = match row.isa {
+            Isa::Mma => &self.mma,
+            Isa::Wgmma => &self.wgmma,
+        };
+        [simulated.scaled(&family.whole), simulated.scaled(&family.split)]
+    }
+}
