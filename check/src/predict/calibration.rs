@@ -1,14 +1,11 @@
 //! What turns simulated clocks into coefficients of the planner's cost model: factors fitted to measured times of one device, by kernels
 //! of `mma.sync` and of `wgmma`, and what they are worth on times that they were not fitted to.
 
-use super::clocks::Clocks;
 use crate::measure::fit::{self, Sample};
 use crate::measure::sweep::Record;
 use ferroflash::plan::cost::Coefficients;
-use ferroflash::{DeviceModel, Error, Planner, Profile};
-use kernels_gpu::geometry;
+use ferroflash::{Error, Planner};
 use kernels_gpu::row::{Isa, Row};
-use ptx_sim::Gpu;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,8 +31,12 @@ pub struct Calibration {
     pub mma: Family,
     /// Kernels of `wgmma`.
     pub wgmma: Family,
-    /// On problems and kernels that were both left out.
+    /// What was fitted.
+    pub fitted_to: String,
+    /// How far predictions are off on problems and kernels that were both left out.
     pub apart: Accuracy,
+    /// The same without any factor: what the model earns on a device that it was not calibrated on.
+    pub untouched: Accuracy,
 }
 
 /// How far predicted times are from measured ones.
@@ -49,24 +50,6 @@ pub struct Accuracy {
     pub median: f64,
     /// Its 90th percentile.
     pub p90: f64,
-}
-
-/// What the cost model takes for a kernel of so many clocks, before factors: the device's figures, nothing fitted.
-pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> Coefficients {
-    let us = |clocks: f64| gpu.us(clocks).max(0.01);
-    let cut = 1.0 + f64::from(geometry::rows_of_block(row, 1)) / f64::from(row.block_n);
-    let l2_mb_per_us = f64::from(gpu.sms) * gpu.l2_bytes * gpu.clock_mhz * 1e-6;
-    Coefficients {
-        start: us(clocks.start),
-        start_busy: us(clocks.start_busy),
-        block: us(clocks.block),
-        block_busy: us(clocks.block_busy),
-        masked: us(clocks.masked_busy / cut),
-        memory: 1.0 / (0.9e-3 * f64::from(model.bandwidth_gb_s)),
-        copy: 1.0 / l2_mb_per_us,
-        merge_bytes: 2.0 / l2_mb_per_us,
-        ..Coefficients::START
-    }
 }
 
 /// A number that a name gives, the same on every machine (FNV-1a).
@@ -87,6 +70,18 @@ pub enum Part {
     Apart,
 }
 
+impl Part {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Fitted => "what was fitted",
+            Part::NewProblems => "problems that were left out",
+            Part::NewKernels => "kernels that were left out",
+            Part::Apart => "kernels and problems that were left out",
+        }
+    }
+}
+
 /// A kernel's part in the fit follows from its name, a problem's from its number.
 fn part(kernel: &str, record: &Record) -> Part {
     match (drawn(kernel) % KERNELS_APART == 0, drawn(&format!("{}/{}", record.seed, record.index)) % 2 == 0) {
@@ -97,22 +92,23 @@ fn part(kernel: &str, record: &Record) -> Part {
     }
 }
 
-/// Fits factors to records, by the clocks of each kernel (by its name in profiles), and judges them by what was left out.
+/// Times of all kernels that were left out or not, by the part that they are of.
+type Judged = Vec<(Part, Accuracy)>;
+
+/// Fits factors to records, given what each kernel is simulated to cost, by its name in profiles; and judges them by what was left out.
 ///
 /// # Errors
 /// Those of planning what the records name.
 pub fn calibrate(
     planner: &Planner,
     records: &[Record],
-    kernels: &BTreeMap<String, Coefficients>,
-    is_wgmma: &dyn Fn(&str) -> bool,
-) -> Result<(Calibration, Vec<(Part, Accuracy)>), Error> {
-    let all = fit::samples(planner, records)?;
+    kernels: &BTreeMap<String, (Row, Coefficients)>,
+) -> Result<(Calibration, Judged), Error> {
     let mut groups: [Vec<Sample>; 4] = Default::default();
-    let mut held: Vec<(Part, usize, Sample)> = Vec::new();
-    for ((kernel, is_split), samples) in all {
-        let Some(prior) = kernels.get(&kernel) else { continue };
-        let group = 2 * usize::from(is_wgmma(&kernel)) + usize::from(is_split);
+    let mut exact: Vec<(Part, usize, Sample)> = Vec::new();
+    for ((kernel, is_split), samples) in fit::samples(planner, records)? {
+        let Some((row, prior)) = kernels.get(&kernel) else { continue };
+        let group = 2 * usize::from(row.isa == Isa::Wgmma) + usize::from(is_split);
         for sample in samples {
             let sample = Sample { prior: *prior, ..sample };
             let part = part(&kernel, &records[sample.problem]);
@@ -120,28 +116,37 @@ pub fn calibrate(
                 groups[group].push(sample);
             }
             if sample.is_exact {
-                held.push((part, group, sample));
+                exact.push((part, group, sample));
             }
         }
     }
+    let fitted: usize = groups.iter().map(Vec::len).sum();
     let free: Vec<usize> = (0..Coefficients::NAMES.len()).collect();
-    let factors: Vec<Coefficients> = groups
-        .par_iter_mut()
-        .map(|samples| {
-            fit::level(samples);
-            fit::rounded(fit::factors(samples, &free))
-        })
-        .collect();
-    let judged = [Part::Fitted, Part::NewProblems, Part::NewKernels, Part::Apart].map(|part| {
-        let of = held.iter().filter(|(of, ..)| *of == part);
-        let pairs: Vec<(f64, f64)> = of
-            .map(|(_, group, sample)| (sample.prior.scaled(&factors[*group]).time_us(&sample.work), sample.us))
-            .collect();
-        (part, Accuracy::of(&pairs))
-    });
+    let fit = |samples: &mut Vec<Sample>| {
+        fit::level(samples);
+        fit::rounded(fit::factors(samples, &free))
+    };
+    let factors: Vec<Coefficients> = groups.par_iter_mut().map(fit).collect();
+    let accuracy = |part: Part, factors: &[Coefficients]| {
+        let of = exact.iter().filter(|(of, ..)| *of == part);
+        let time = |group: usize, sample: &Sample| match factors.get(group) {
+            Some(factors) => sample.prior.scaled(factors).time_us(&sample.work),
+            None => sample.prior.time_us(&sample.work),
+        };
+        Accuracy::of(&of.map(|(_, group, sample)| (time(*group, sample), sample.us)).collect::<Vec<_>>())
+    };
+    let parts = [Part::Fitted, Part::NewProblems, Part::NewKernels, Part::Apart];
+    let judged: Judged = parts.map(|part| (part, accuracy(part, &factors))).into();
     let family = |at: usize| Family { whole: factors[at], split: factors[at + 1] };
-    let device = planner.device().name.clone();
-    Ok((Calibration { device, mma: family(0), wgmma: family(2), apart: judged[3].1 }, judged.into()))
+    let calibration = Calibration {
+        device: planner.device().name.clone(),
+        fitted_to: format!("{fitted} times of {} problems", records.len()),
+        mma: family(0),
+        wgmma: family(2),
+        apart: accuracy(Part::Apart, &factors),
+        untouched: accuracy(Part::Apart, &[]),
+    };
+    Ok((calibration, judged))
 }
 
 impl Accuracy {
@@ -186,6 +191,20 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
 }
 
 impl Calibration {
+    /// The one that comes with the project, of the H200.
+    ///
+    /// # Errors
+    /// Where the file in the source is none; a test reads it.
+    pub fn embedded() -> Result<Calibration, serde_json::Error> {
+        serde_json::from_str(include_str!("calibration.json"))
+    }
+
+    /// The text of its file.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings always have a text.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
     /// The coefficients of a kernel, without splits and with.
     pub fn costs(&self, row: &Row, simulated: &Coefficients) -> [Coefficients; 2] {
         let family = match row.isa {

@@ -4,9 +4,11 @@ use crate::random_input::{self, InputKind};
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::plan::Plan;
+use ferroflash::plan::cost::Coefficients;
 use ferroflash::{Attention, DeviceModel, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes, Splits};
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Row;
 use ptx_sim::{Checks, Gpu, Timer, Unit};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -66,6 +68,24 @@ pub fn clocks(library: &Arc<Library>, kernel: &Kernel, model: &'static DeviceMod
     let (start_busy, block_busy, masked_busy, tensor) =
         if resident == 1 { (start, block, masked, tensor) } else { line(resident)? };
     Ok(Clocks { resident, start, start_busy, block, block_busy, masked, masked_busy, tensor })
+}
+
+/// What the cost model takes for a kernel of so many clocks, before factors: the device's figures, nothing fitted.
+pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> Coefficients {
+    let us = |clocks: f64| gpu.us(clocks).max(0.01);
+    let cut = 1.0 + f64::from(geometry::rows_of_block(row, 1)) / f64::from(row.block_n);
+    let l2_mb_per_us = f64::from(gpu.sms) * gpu.l2_bytes * gpu.clock_mhz * 1e-6;
+    Coefficients {
+        start: us(clocks.start),
+        start_busy: us(clocks.start_busy),
+        block: us(clocks.block),
+        block_busy: us(clocks.block_busy),
+        masked: us(clocks.masked_busy / cut),
+        memory: 1.0 / (0.9e-3 * f64::from(model.bandwidth_gb_s)),
+        copy: 1.0 / l2_mb_per_us,
+        merge_bytes: 2.0 / l2_mb_per_us,
+        ..Coefficients::START
+    }
 }
 
 /// A problem of one tile for each of so many CTAs, with so many whole blocks of keys.

@@ -5,8 +5,10 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::predict_args::{self, PredictArgs};
 use crate::shape;
 use check::measure;
+use check::predict::{Predicted, Predictor};
 use clap::ValueEnum;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::{Device, DeviceInfo};
@@ -17,6 +19,7 @@ use ferroflash::{
 use kernels_gpu::geometry;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "Examples:
   # decoding with 4 query heads a KV head, on another device than this one
@@ -28,7 +31,10 @@ const EXAMPLES: &str = "Examples:
   # results that do not depend on the batch a sequence came in
   ferroflash plan --shape 64,32,8,1,4096,128 --lengths --split-size 1024 --json
 
-The time is a bound from the device's data sheet, below which nothing can be; it is no prediction.";
+  # a predicted time, with the error that such predictions have
+  ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
+
+The bound follows from the device's data sheet: nothing can be faster. It is no prediction; with --predict there is one.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -56,6 +62,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     plan: PlanArgs,
 
+    #[command(flatten)]
+    predict: PredictArgs,
+
     /// The device: a model by name [default: the GPU, where there is one; else l4]
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
     device_model: Option<&'static DeviceModel>,
@@ -79,6 +88,7 @@ enum DtypeName {
 struct Target {
     planner: Planner,
     model: Option<&'static DeviceModel>,
+    predictor: Option<Predictor>,
 }
 
 /// A plan and what is said of it.
@@ -86,6 +96,7 @@ struct Planned<'a> {
     plan: &'a Plan,
     reasons: &'a [Reason],
     target: &'a Target,
+    predicted: Option<Predicted>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -118,7 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             output::print(&heading(problem, target.planner.device()));
         }
         for (plan, reasons) in &plans {
-            let planned = Planned { plan, reasons, target: &target };
+            let predicted = target.predictor.as_ref().map(|predictor| predictor.predict(plan)).transpose()?;
+            let planned = Planned { plan, reasons, target: &target, predicted };
             if args.json {
                 values.push(planned.to_json());
             } else {
@@ -144,6 +156,8 @@ fn target(args: &Args) -> Result<Target, Failure> {
             None => (DeviceModel::L4.info(), Some(DeviceModel::L4)),
         },
     };
+    let library = || Ok(Arc::new(Library::find(args.ptx.as_deref())?));
+    let predictor = args.predict.predictor(library, model)?;
     let planner = match Library::find(args.ptx.as_deref()) {
         Ok(library) => Planner::with_profile(&library, &info, Profile::find(&info)?),
         Err(Error::NoKernels { .. }) if args.ptx.is_none() => {
@@ -152,7 +166,7 @@ fn target(args: &Args) -> Result<Target, Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    Ok(Target { planner, model })
+    Ok(Target { planner, model, predictor })
 }
 
 fn heading(problem: &Problem, device: &DeviceInfo) -> String {
@@ -242,6 +256,7 @@ impl Planned<'_> {
                 model.tensor_tflops
             ));
         }
+        lines.extend(self.predicted.iter().map(|predicted| format!("  predicted   {predicted}")));
         lines.extend(self.reasons.iter().map(|reason| format!("  because     {reason}")));
         lines
     }
@@ -280,6 +295,7 @@ impl Planned<'_> {
             "flops": measure::flops(&self.full_problem()),
             "bytes": measure::bytes_moved(&self.full_problem()),
             "bound_us": bounds.map(|(memory, tensor)| json!({ "memory": memory, "tensor": tensor })),
+            "predicted": self.predicted.as_ref().map(predict_args::to_json),
             "reasons": reasons,
         })
     }

@@ -1,10 +1,10 @@
 //! Devices, as the model of time needs them: published rates and latencies, each with its source.
 //!
 //! - Rates of arithmetic: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", by compute capability.
-//! - Tensor cores: NVIDIA's data sheets of A100, A10, L4, H100, H200, and the white paper on AD102 (the RTX 4090 multiplies at half
-//!   rate where it sums in f32); that `mma.sync` reaches 62 % of Hopper's rate: Luo et al., arXiv 2402.13499 and 2501.12084.
+//! - Tensor cores: NVIDIA's data sheets of A100, A10, L4, L40S, H100, H200, and the white papers on GA102 and AD102 (the RTX 3090 and 4090
+//!   multiply at half rate where they sum in f32); that `mma.sync` reaches 62 % of Hopper's rate: Luo et al., arXiv 2402.13499 and 2501.12084.
 //! - Latencies of `mma`, `ldmatrix`: Sun et al., arXiv 2206.02874; of memory, shuffles and arithmetic: Abdelkhalik et al.,
-//!   arXiv 2208.11174 (A100), Luo et al. (H100, RTX 4090). H200 is H100's chip with other memory; A10 and L4 take those of the RTX 4090.
+//!   arXiv 2208.11174 (A100), Luo et al. (H100, RTX 4090). H200 is H100's chip with other memory; the others take those of the RTX 4090.
 //! - Bandwidth of L2: Luo et al. for H100 and RTX 4090; the others in proportion to multiprocessors and clock.
 
 use crate::occupancy::Multiprocessor;
@@ -152,8 +152,28 @@ impl Gpu {
         memory_gb_s: 1008.0,
         ..Gpu::L4
     };
+    /// NVIDIA L40S.
+    pub const L40S: Gpu = Gpu {
+        name: "l40s",
+        title: "NVIDIA L40S",
+        sms: 142,
+        clock_mhz: 2520.0,
+        l2_mib: 96,
+        memory_gb_s: 864.0,
+        ..Gpu::L4
+    };
+    /// NVIDIA GeForce RTX 3090.
+    pub const RTX3090: Gpu = Gpu {
+        name: "rtx3090",
+        title: "NVIDIA GeForce RTX 3090",
+        sms: 82,
+        mma: [64.0, 128.0],
+        memory_gb_s: 936.0,
+        ..Gpu::A10
+    };
     /// Every device that the model knows.
-    pub const ALL: [Gpu; 6] = [Gpu::H200, Gpu::H100, Gpu::A100, Gpu::L4, Gpu::A10, Gpu::RTX4090];
+    pub const ALL: [Gpu; 8] =
+        [Gpu::H200, Gpu::H100, Gpu::A100, Gpu::L4, Gpu::A10, Gpu::RTX4090, Gpu::L40S, Gpu::RTX3090];
 
     /// The device of this name, in whatever case.
     pub fn find(name: &str) -> Option<Gpu> {
