@@ -115,7 +115,9 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
         }
         let at = match timer {
             // Who is behind in the model of time, so that what is handed out goes to who is free first.
-            Some(_) => (0..resident.runnable.len()).min_by_key(|at| resident.runnable[*at].now()).unwrap_or(0),
+            Some(_) => {
+                (0..resident.runnable.len()).min_by_key(|at| resident.runnable[*at].now()).unwrap_or(0)
+            }
             None if seed == 0 => 0,
             None => resident.random(resident.runnable.len()),
         };

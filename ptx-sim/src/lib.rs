@@ -107,5 +107,5 @@ pub use occupancy::{Multiprocessor, Occupancy, OccupancyLimit};
 pub use report::{InstructionClass, LineCount, Report, SourceCount};
 pub use sim::{Argument, Buffer, Dim, Element, Sim};
 pub use support::support_matrix;
-pub use time::{Gpu, Latencies, Prediction, Predictor, Timer, Unit};
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError, TensorType};
+pub use time::{Gpu, Latencies, Prediction, Predictor, Timer, Unit};

@@ -54,7 +54,9 @@ pub struct Accuracy {
 
 /// A number that a name gives, the same on every machine (FNV-1a).
 fn drawn(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)) >> 7
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+        >> 7
 }
 
 /// Which times a fit may see.

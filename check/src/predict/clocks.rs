@@ -5,7 +5,9 @@ use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::plan::Plan;
 use ferroflash::plan::cost::Coefficients;
-use ferroflash::{Attention, DeviceModel, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes, Splits};
+use ferroflash::{
+    Attention, DeviceModel, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes, Splits,
+};
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Row;
@@ -41,7 +43,12 @@ pub struct Clocks {
 ///
 /// # Errors
 /// Those of simulating it; [`Error`] of a plan where the device does not run it.
-pub fn clocks(library: &Arc<Library>, kernel: &Kernel, model: &'static DeviceModel, gpu: &Gpu) -> Result<Clocks, Error> {
+pub fn clocks(
+    library: &Arc<Library>,
+    kernel: &Kernel,
+    model: &'static DeviceModel,
+    gpu: &Gpu,
+) -> Result<Clocks, Error> {
     let device = Arc::new(SimDevice::new(SimOptions::default().with_model(model).with_checks(Checks::NONE)));
     let attention = Attention::new(device.clone(), library.clone())?;
     let plan = |ctas, blocks, causal| plan(&attention, kernel, (ctas, blocks), causal);
@@ -89,7 +96,12 @@ pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> 
 }
 
 /// A problem of one tile for each of so many CTAs, with so many whole blocks of keys.
-fn plan(attention: &Attention, kernel: &Kernel, (ctas, blocks): (u32, u32), causal: bool) -> Result<Plan, Error> {
+fn plan(
+    attention: &Attention,
+    kernel: &Kernel,
+    (ctas, blocks): (u32, u32),
+    causal: bool,
+) -> Result<Plan, Error> {
     let row = &kernel.row;
     let rows = geometry::rows_of_block(row, 1).max(1);
     // A causal mask cuts the last blocks as it does in the middle of a sequence.
@@ -103,6 +115,7 @@ fn plan(attention: &Attention, kernel: &Kernel, (ctas, blocks): (u32, u32), caus
     };
     let problem = Problem::new(sizes, row.dtype)?.with_causal(causal);
     let splits = if row.schedule.splits() { Splits::Count(1) } else { Splits::Auto };
-    let options = PlanOptions { rows: RowSelection::Named(kernel.entry.clone()), splits, ..PlanOptions::new() };
+    let options =
+        PlanOptions { rows: RowSelection::Named(kernel.entry.clone()), splits, ..PlanOptions::new() };
     attention.planner().plan(&problem, &options)
 }

@@ -123,7 +123,12 @@ fn predict(args: &Args, predictor: &Predictor, model: &DeviceModel) -> Result<()
     drop(progress);
     let path = path_of(args, &model.info())?;
     write(&path, args.force, &profile.to_json())?;
-    output::print(&format!("{}: a predicted profile of {}; {}", path.display(), profile.device, profile.fitted_to));
+    output::print(&format!(
+        "{}: a predicted profile of {}; {}",
+        path.display(),
+        profile.device,
+        profile.fitted_to
+    ));
     Ok(())
 }
 

@@ -199,8 +199,14 @@ impl Warp {
             landing.push((to, words));
         }
         let issued = Issued { time, warp: self.index, at: self.at };
-        let load =
-            BulkLoad { chunks: landing, bytes: bytes.into(), mbarrier: (offset, barrier), lane, issued, lands: self.lands(bytes.into(), cta) };
+        let load = BulkLoad {
+            chunks: landing,
+            bytes: bytes.into(),
+            mbarrier: (offset, barrier),
+            lane,
+            issued,
+            lands: self.lands(bytes.into(), cta),
+        };
         cta.counters.bulk_copies += 1;
         cta.at_rank(rank).loads.push(load);
         cta.changed_memory(true);

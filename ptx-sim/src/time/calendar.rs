@@ -25,7 +25,9 @@ impl Calendar {
             return (from, from);
         }
         let mut span = self.room(from / SPAN);
-        let start = from.max(span * SPAN + u64::from(self.taken[span as usize]) / PARTS);
+        // Where in a span its gaps lie is not kept: what is ready inside a span with room starts at once.
+        let start = from.max(span * SPAN);
+        let first = span;
         let mut left = parts;
         loop {
             let taken = &mut self.taken[span as usize];
@@ -37,7 +39,8 @@ impl Calendar {
                 self.next[span as usize] = span as u32 + 1;
             }
             if left == 0 {
-                return (start, end.max(start + parts.div_ceil(PARTS)));
+                let soonest = start + parts.div_ceil(PARTS);
+                return (start, if span == first { soonest } else { end.max(soonest) });
             }
             span = self.room(span + 1);
         }
@@ -80,10 +83,11 @@ mod tests {
         let mut calendar = Calendar::default();
         assert_eq!(calendar.enter(0, 64 * PARTS), (0, 64));
         assert_eq!(calendar.enter(0, 8 * PARTS), (64, 72));
+        assert_eq!(calendar.enter(0, 12 * PARTS), (64, 84));
         assert_eq!(calendar.enter(160, 16 * PARTS), (160, 176));
         // Entered later, ready earlier.
         assert_eq!(calendar.enter(96, 4 * PARTS), (96, 100));
-        assert_eq!(calendar.busy(), 92);
+        assert_eq!(calendar.busy(), 104);
     }
 
     #[test]

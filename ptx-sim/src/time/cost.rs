@@ -118,12 +118,16 @@ fn cost_of(op: &Op, gpu: &Gpu) -> Cost {
     let lat = &gpu.latencies;
     let f32_clocks = 32.0 / f64::from(gpu.f32_lanes);
     let alu = plain(Unit::Integer, 2.0, lat.arithmetic);
-    let several = |count: f64| Cost { issue: (count * PARTS as f64) as u64, ..plain(Unit::Integer, 2.0 * count, lat.arithmetic * count as u32) };
+    let several = |count: f64| Cost {
+        issue: (count * PARTS as f64) as u64,
+        ..plain(Unit::Integer, 2.0 * count, lat.arithmetic * count as u32)
+    };
     match op {
         Op::Int(op, _) => integer(*op, gpu),
-        Op::Convert(ConvertOp::WordToDouble | ConvertOp::DoubleToWord, _) | Op::Pack(_) | Op::Unpack(_) | Op::Nothing => {
-            nothing()
-        }
+        Op::Convert(ConvertOp::WordToDouble | ConvertOp::DoubleToWord, _)
+        | Op::Pack(_)
+        | Op::Unpack(_)
+        | Op::Nothing => nothing(),
         Op::Float(op, _) => float(*op, gpu, f32_clocks),
         Op::Half(op, _) => half(*op, gpu),
         Op::Carry(_) => alu,
@@ -140,7 +144,9 @@ fn cost_of(op: &Op, gpu: &Gpu) -> Cost {
         }
         Op::Atomic(_) => plain(Unit::Global, 1.0, lat.l2),
         Op::CopyAsync(_) => Cost { order: Order::Copy, ..plain(Unit::Global, 0.0, lat.l2 + lat.shared) },
-        Op::Bulk(_) | Op::StoreAsync(_) => Cost { order: Order::BulkStore, ..plain(Unit::Global, 0.0, lat.l2) },
+        Op::Bulk(_) | Op::StoreAsync(_) => {
+            Cost { order: Order::BulkStore, ..plain(Unit::Global, 0.0, lat.l2) }
+        }
         Op::CommitGroup => ordered(Order::CommitCopies),
         Op::CommitBulk => ordered(Order::CommitBulk),
         Op::WgmmaCommit => ordered(Order::CommitProducts),
@@ -177,7 +183,9 @@ fn integer(op: IntOp, gpu: &Gpu) -> Cost {
         "mul" | "mad" if wide && row.args[0].bits == 64 => of(4.0, Unit::Float),
         // On the f32 units of devices that have twice as many of these as of integer ones.
         "mul" | "mad" => of(1.0, Unit::Float),
-        "shl" | "shr" | "add" | "sub" | "and" | "or" | "xor" | "not" | "min" | "max" | "selp" | "neg" if wide => {
+        "shl" | "shr" | "add" | "sub" | "and" | "or" | "xor" | "not" | "min" | "max" | "selp" | "neg"
+            if wide =>
+        {
             of(2.0, Unit::Integer)
         }
         _ => of(1.0, Unit::Integer),
@@ -196,10 +204,16 @@ fn float(op: FloatOp, gpu: &Gpu, clocks: f64) -> Cost {
             // Without `ftz` subnormals are scaled before and after.
             Cost { issue: (1 + more) * PARTS, ..plain(Unit::Special, 8.0, lat.special + 8 * more as u32) }
         }
-        "div" => Cost { issue: 10 * PARTS, ..plain(Unit::Float, 10.0 * clocks, 10 * lat.arithmetic + lat.special) },
+        "div" => {
+            Cost { issue: 10 * PARTS, ..plain(Unit::Float, 10.0 * clocks, 10 * lat.arithmetic + lat.special) }
+        }
         "min" | "max" | "abs" | "neg" | "copysign" | "testp" => plain(Unit::Integer, 2.0, lat.arithmetic),
         // Half a warp a clock on data-centre devices, far less on others.
-        _ if double => plain(Unit::Float, if gpu.f32_lanes == 32 && gpu.wgmma == 0.0 { 64.0 } else { 2.0 }, 2 * lat.arithmetic),
+        _ if double => plain(
+            Unit::Float,
+            if gpu.f32_lanes == 32 && gpu.wgmma == 0.0 { 64.0 } else { 2.0 },
+            2 * lat.arithmetic,
+        ),
         _ => plain(Unit::Float, clocks, lat.arithmetic),
     }
 }

@@ -80,7 +80,8 @@ const ADA: Latencies = Latencies { l2: 273, mma: 33, special: 18, shared: 30, ..
 
 impl Gpu {
     /// NVIDIA H200.
-    pub const H200: Gpu = Gpu { name: "h200", title: "NVIDIA H200", l2_mib: 60, memory_gb_s: 4800.0, ..Gpu::H100 };
+    pub const H200: Gpu =
+        Gpu { name: "h200", title: "NVIDIA H200", l2_mib: 60, memory_gb_s: 4800.0, ..Gpu::H100 };
     /// NVIDIA H100 SXM.
     pub const H100: Gpu = Gpu {
         name: "h100",

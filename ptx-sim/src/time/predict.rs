@@ -80,8 +80,12 @@ impl Predictor {
         let timer = Timer::new(gpu, resident);
         // One multiprocessor's CTAs lie all over the grid.
         let ctas = (0..ran).map(|at| (at * grid / ran) as u32).collect();
-        let config =
-            LaunchConfig { checks: Checks::NONE, ctas: Some(ctas), timer: Some(timer.clone()), ..config.clone() };
+        let config = LaunchConfig {
+            checks: Checks::NONE,
+            ctas: Some(ctas),
+            timer: Some(timer.clone()),
+            ..config.clone()
+        };
         let report = launch(module, entry, params, memory, &config)?;
         let first = timer.clocks_of(resident as usize) as f64;
         let more = (share - ran) as f64;
@@ -116,8 +120,14 @@ impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Prediction { us, gpu, resident_ctas, rounds, compute_us, memory_us, .. } = self;
         writeln!(f, "predicted for {} at {} MHz, not measured: {us:.1} µs", gpu.title, gpu.clock_mhz)?;
-        writeln!(f, "  multiprocessors {compute_us:.1} µs: {rounds:.2} rounds of {resident_ctas} CTAs; memory {memory_us:.1} µs")?;
-        let busy = Unit::ALL.iter().zip(self.busy).map(|(unit, share)| format!("{} {:.0} %", unit.name(), 100.0 * share));
+        writeln!(
+            f,
+            "  multiprocessors {compute_us:.1} µs: {rounds:.2} rounds of {resident_ctas} CTAs; memory {memory_us:.1} µs"
+        )?;
+        let busy = Unit::ALL
+            .iter()
+            .zip(self.busy)
+            .map(|(unit, share)| format!("{} {:.0} %", unit.name(), 100.0 * share));
         write!(f, "  busy: {}", busy.collect::<Vec<_>>().join(", "))
     }
 }

@@ -36,15 +36,8 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit.
-    pub const ALL: [Unit; 7] = [
-        Unit::Issue,
-        Unit::Integer,
-        Unit::Float,
-        Unit::Special,
-        Unit::Tensor,
-        Unit::Shared,
-        Unit::Global,
-    ];
+    pub const ALL: [Unit; 7] =
+        [Unit::Issue, Unit::Integer, Unit::Float, Unit::Special, Unit::Tensor, Unit::Shared, Unit::Global];
 
     /// A stable short name.
     pub fn name(self) -> &'static str {
@@ -264,7 +257,14 @@ impl WarpTime {
 }
 
 impl Sm {
-    fn step(&mut self, warp: &mut WarpTime, (index, program): (usize, &Program), cost: &Cost, moved: Moved, seen: u64) {
+    fn step(
+        &mut self,
+        warp: &mut WarpTime,
+        (index, program): (usize, &Program),
+        cost: &Cost,
+        moved: Moved,
+        seen: u64,
+    ) {
         if warp.program != index || warp.ready.is_empty() {
             // Another function's registers: arguments are there when all before the call is complete.
             warp.program = index;
@@ -276,7 +276,8 @@ impl Sm {
         }
         let operands = cost.reads.iter().map(|id| warp.ready[*id as usize]).max().unwrap_or(0);
         let mut from = warp.floor.max(operands);
-        let is_point = !matches!(cost.order, Order::Operands | Order::Product | Order::Copy | Order::BulkStore);
+        let is_point =
+            !matches!(cost.order, Order::Operands | Order::Product | Order::Copy | Order::BulkStore);
         if is_point {
             from = from.max(warp.issued);
         }
@@ -291,12 +292,14 @@ impl Sm {
                 end = end.max(self.enter(Unit::Shared, 0, began, moved.wavefronts * PARTS).1);
             }
             if cost.shared_bytes > 0 {
-                let (_, read) =
-                    self.enter(Unit::Shared, 0, began, cost.shared_bytes * PARTS / SHARED_BYTES);
+                let (_, read) = self.enter(Unit::Shared, 0, began, cost.shared_bytes * PARTS / SHARED_BYTES);
                 end = end.max(read);
             }
-            let short = cost.latency.min((end - began) / 2);
-            result = (began + cost.latency).max(end + cost.latency - short);
+            // The last pass over shared memory, or the last sector, comes a latency after its turn; arithmetic is pipelined.
+            result = match unit {
+                Unit::Shared | Unit::Global => end.saturating_sub(1).max(began) + cost.latency,
+                _ => end.max(began + cost.latency),
+            };
         }
         warp.issued = warp.issued.max(issue);
         match cost.order {
