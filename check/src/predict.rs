@@ -6,7 +6,7 @@
 mod calibration;
 mod clocks;
 
-pub use calibration::{Accuracy, Calibration, Family, Part, calibrate};
+pub use calibration::{Accuracy, Calibration, Family, Part, calibrate, is_left_out, judge};
 pub use clocks::{Clocks, clocks, simulated};
 
 use ferroflash::module::Library;
@@ -32,6 +32,9 @@ pub struct Predictor {
     /// What kernels cost that were simulated already, by entry; before any factor.
     costs: Mutex<BTreeMap<String, Coefficients>>,
 }
+
+/// What kernels are simulated to cost before any factor, by their names in profiles.
+pub type Simulated = BTreeMap<String, (Row, Coefficients)>;
 
 /// A predicted time.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +64,11 @@ impl Predictor {
         Predictor { gpu: self.gpu.at_clock(clock_mhz), costs: Mutex::default(), ..self }
     }
 
+    /// What its predictions are calibrated by.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
     /// The predicted time of a plan, which must be for this device. The first of each kernel simulates a few of its CTAs, a third of a second.
     ///
     /// # Errors
@@ -86,7 +94,7 @@ impl Predictor {
     /// # Errors
     /// Those of simulating them.
     pub fn profile(&self, done: &dyn Fn(usize, usize)) -> Result<Profile, Error> {
-        let simulated = self.simulate_all(done)?;
+        let simulated = self.simulate(&|_| true, done)?;
         let costs = simulated.into_iter().map(|(name, (row, costs))| {
             let [whole, split] = self.calibration.costs(&row, &costs);
             let split = row.schedule.splits().then_some(split);
@@ -100,16 +108,18 @@ impl Predictor {
         Ok(Profile { device: info.name, sm_count: info.sm_count, fitted_to, kernels: costs.collect() })
     }
 
-    /// What each kernel that the device runs is simulated to cost, before any factor, by its name in profiles. `done` is told of each.
+    /// What kernels are simulated to cost, before any factor: those of these names in profiles that the device runs. `done` is told of each.
     ///
     /// # Errors
     /// Those of simulating them.
-    pub fn simulate_all(
+    pub fn simulate(
         &self,
+        wanted: &dyn Fn(&str) -> bool,
         done: &dyn Fn(usize, usize),
-    ) -> Result<BTreeMap<String, (Row, Coefficients)>, Error> {
+    ) -> Result<Simulated, Error> {
         let kernels: BTreeMap<String, &Arc<Kernel>> =
             self.library.kernels().iter().map(|kernel| (Profile::key(&kernel.entry), kernel)).collect();
+        let kernels: Vec<_> = kernels.into_iter().filter(|(name, _)| wanted(name)).collect();
         let mut list = BTreeMap::new();
         for (at, (name, kernel)) in kernels.iter().enumerate() {
             done(at, kernels.len());

@@ -12,6 +12,7 @@ mod host_device;
 mod interrupt;
 mod lab_device;
 mod plans;
+mod predict;
 mod ragged;
 mod reference;
 mod sample;
@@ -41,6 +42,7 @@ fn main() {
         interrupt::trials(),
         lab_device::trials(),
         plans::trials(),
+        predict::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

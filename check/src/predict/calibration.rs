@@ -1,6 +1,7 @@
 //! What turns simulated clocks into coefficients of the planner's cost model: factors fitted to measured times of one device, by kernels
 //! of `mma.sync` and of `wgmma`, and what they are worth on times that they were not fitted to.
 
+use super::Simulated;
 use crate::measure::fit::{self, Sample};
 use crate::measure::sweep::Record;
 use ferroflash::plan::cost::Coefficients;
@@ -60,7 +61,7 @@ fn drawn(name: &str) -> u64 {
 }
 
 /// Which times a fit may see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Kernels and problems of the fit.
     Fitted,
@@ -84,9 +85,14 @@ impl Part {
     }
 }
 
+/// Whether the kernel of this name in profiles was left out of the fit.
+pub fn is_left_out(kernel: &str) -> bool {
+    drawn(kernel).is_multiple_of(KERNELS_APART)
+}
+
 /// A kernel's part in the fit follows from its name, a problem's from its number.
 fn part(kernel: &str, record: &Record) -> Part {
-    match (drawn(kernel) % KERNELS_APART == 0, drawn(&format!("{}/{}", record.seed, record.index)) % 2 == 0) {
+    match (is_left_out(kernel), drawn(&format!("{}/{}", record.seed, record.index)) % 2 == 0) {
         (false, false) => Part::Fitted,
         (false, true) => Part::NewProblems,
         (true, false) => Part::NewKernels,
@@ -104,7 +110,7 @@ type Judged = Vec<(Part, Accuracy)>;
 pub fn calibrate(
     planner: &Planner,
     records: &[Record],
-    kernels: &BTreeMap<String, (Row, Coefficients)>,
+    kernels: &Simulated,
 ) -> Result<(Calibration, Judged), Error> {
     let mut groups: [Vec<Sample>; 4] = Default::default();
     let mut exact: Vec<(Part, usize, Sample)> = Vec::new();
@@ -131,9 +137,9 @@ pub fn calibrate(
     let factors: Vec<Coefficients> = groups.par_iter_mut().map(fit).collect();
     let accuracy = |part: Part, factors: &[Coefficients]| {
         let of = exact.iter().filter(|(of, ..)| *of == part);
-        let time = |group: usize, sample: &Sample| match factors.get(group) {
-            Some(factors) => sample.prior.scaled(factors).time_us(&sample.work),
-            None => sample.prior.time_us(&sample.work),
+        let time = |group: usize, sample: &Sample| {
+            let one = Coefficients::from_slice(&[1.0; Coefficients::NAMES.len()]);
+            sample.prior.scaled(factors.get(group).unwrap_or(&one)).time_us(&sample.work)
         };
         Accuracy::of(&of.map(|(_, group, sample)| (time(*group, sample), sample.us)).collect::<Vec<_>>())
     };
@@ -149,6 +155,30 @@ pub fn calibrate(
         untouched: accuracy(Part::Apart, &[]),
     };
     Ok((calibration, judged))
+}
+
+/// How far the predictions of a calibration are from kept times, by the part that each is of; on another device than the calibration's
+/// every time is [`Part::Apart`]. Times of a launch or a few, which are coarse, are left out.
+///
+/// # Errors
+/// Those of planning what the records name.
+pub fn judge(
+    planner: &Planner,
+    records: &[Record],
+    kernels: &Simulated,
+    calibration: &Calibration,
+) -> Result<Vec<(Part, Accuracy)>, Error> {
+    let mut pairs: BTreeMap<Part, Vec<(f64, f64)>> = BTreeMap::new();
+    for ((kernel, is_split), samples) in fit::samples(planner, records)? {
+        let Some((row, simulated)) = kernels.get(&kernel) else { continue };
+        let costs = calibration.costs(row, simulated)[usize::from(is_split)];
+        for sample in samples.iter().filter(|sample| sample.is_exact) {
+            let is_own = calibration.device == planner.device().name;
+            let part = if is_own { part(&kernel, &records[sample.problem]) } else { Part::Apart };
+            pairs.entry(part).or_default().push((costs.time_us(&sample.work), sample.us));
+        }
+    }
+    Ok(pairs.into_iter().map(|(part, pairs)| (part, Accuracy::of(&pairs))).collect())
 }
 
 impl Accuracy {

@@ -9,7 +9,7 @@ use check::measure::fit;
 use check::measure::kept::{self, KeptRecords};
 use check::measure::regret::Regret;
 use check::measure::sweep::Record;
-use check::predict::{self, Accuracy, Predictor};
+use check::predict::{self, Accuracy, Predictor, Simulated};
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
@@ -30,6 +30,9 @@ const EXAMPLES: &str = "Examples:
 
   # a profile of a device that is not there, predicted by the simulator
   ferroflash tune --predict --device-model l4 --output l4.json
+
+  # how far predictions are from times that were kept of a device
+  ferroflash tune --predict --device-model h100 --from h100.jsonl
 
   # what predictions are calibrated by, from what is kept with the project
   ferroflash tune --calibrate calibration.json --from benches/results/*-h200-plans-*.jsonl.gz --device-model h200
@@ -69,8 +72,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
     device_model: Option<&'static DeviceModel>,
 
-    /// Predict what kernels cost on the device that --device-model names, instead of measuring it
-    #[arg(long, requires_all = ["device_model", "output"], conflicts_with_all = ["from", "keep", "calibrate"])]
+    /// Predict what kernels cost on the device that --device-model names, instead of measuring it; with --from, compare predictions with
+    /// kept measurements
+    #[arg(long, requires = "device_model", conflicts_with_all = ["keep", "calibrate"])]
     predict: bool,
 
     /// Fit what predictions are calibrated by into this file, instead of a profile
@@ -92,7 +96,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let predictor = Predictor::new(library.clone(), model).ok_or(Failure::NotPredicted)?;
         return match &args.calibrate {
             Some(path) => calibrate(args, &predictor, &library, model, path),
-            None => predict(args, &predictor, model),
+            None if args.from.is_empty() => predict(args, &predictor, model),
+            None => judge(args, &predictor, &library, model),
         };
     }
     if let Some(model) = args.device_model {
@@ -140,26 +145,38 @@ fn calibrate(
     model: &DeviceModel,
     path: &Path,
 ) -> Result<(), Failure> {
-    let records: Result<Vec<Vec<Record>>, Error> = args.from.iter().map(|path| kept::read(path)).collect();
-    let progress = Progress::new("simulating");
-    let kernels = predictor.simulate_all(&|done, of| progress.set(done, of))?;
-    drop(progress);
+    let (records, kernels) = simulated(args, predictor)?;
     let sheet = Planner::with_profile(library, &model.info(), None);
-    let (calibration, judged) = predict::calibrate(&sheet, &records?.concat(), &kernels)?;
-    let line = |what: &str, found: &Accuracy| {
-        let Accuracy { pairs, spearman, median, p90 } = found;
-        let (median, p90) = (100.0 * median, 100.0 * p90);
-        output::print(&format!(
-            "{what:38} {pairs:>6} times, Spearman {spearman:.4}, error {median:.1} % in the median, {p90:.1} % in 9 of 10"
-        ));
-    };
-    for (part, accuracy) in &judged {
-        line(part.name(), accuracy);
-    }
+    let (calibration, judged) = predict::calibrate(&sheet, &records, &kernels)?;
+    judged.iter().for_each(|(part, accuracy)| line(part.name(), accuracy));
     line("the last without any factor", &calibration.untouched);
     write(path, args.force, &calibration.to_json())
 }
 
+/// Says how far predictions are from kept times.
+fn judge(args: &Args, predictor: &Predictor, library: &Library, model: &DeviceModel) -> Result<(), Failure> {
+    let (records, kernels) = simulated(args, predictor)?;
+    let sheet = Planner::with_profile(library, &model.info(), None);
+    let judged = predict::judge(&sheet, &records, &kernels, predictor.calibration())?;
+    judged.iter().for_each(|(part, accuracy)| line(part.name(), accuracy));
+    Ok(())
+}
+
+/// What was kept, and what every kernel is simulated to cost.
+fn simulated(args: &Args, predictor: &Predictor) -> Result<(Vec<Record>, Simulated), Failure> {
+    let records: Result<Vec<Vec<Record>>, Error> = args.from.iter().map(|path| kept::read(path)).collect();
+    let records = records?.concat();
+    let progress = Progress::new("simulating");
+    Ok((records, predictor.simulate(&|_| true, &|done, of| progress.set(done, of))?))
+}
+
+fn line(what: &str, found: &Accuracy) {
+    let Accuracy { pairs, spearman, median, p90 } = found;
+    let (median, p90) = (100.0 * median, 100.0 * p90);
+    output::print(&format!(
+        "{what:40}{pairs:>6} times, Spearman {spearman:.4}, error {median:.1} % in the median, {p90:.1} % in 9 of 10"
+    ));
+}
 fn write(path: &Path, force: bool, text: &str) -> Result<(), Failure> {
     let mut file = OutputFile::create(path, force)?;
     file.write(text.as_bytes())?;
