@@ -14,6 +14,7 @@ mod interrupt;
 mod lab_device;
 mod merge;
 mod plans;
+mod predict;
 mod ragged;
 mod reference;
 mod sample;
@@ -46,6 +47,7 @@ fn main() {
         lab_device::trials(),
         merge::trials(),
         plans::trials(),
+        predict::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),
