@@ -3,14 +3,18 @@
 //! Generic over what runs a kernel, so that a GPU, a simulator and a test's stand-in go through the same loop.
 
 mod agreement;
+mod append;
 mod grid;
 mod guarded_run;
+mod merge;
 mod oracle;
 mod ragged;
 
 pub use agreement::Agreement;
+pub use append::AppendCase;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
+pub use merge::{MERGES, MergeCase};
 pub use oracle::Oracle;
 pub use ragged::{DrawUser, RaggedCase, UserCase};
 

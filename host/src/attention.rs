@@ -2,9 +2,10 @@
 
 mod kept_plans;
 mod operands;
+mod steps;
 mod tensors;
 
-pub use tensors::{DeviceTensors, HostOperand, HostTensors, Output};
+pub use tensors::{DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]

@@ -21,9 +21,10 @@ use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, Kernel};
+use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Isa, Schedule};
+use kernels_gpu::steps::StepRow;
 use splitting::Splitting;
 use std::sync::Arc;
 use work::{Fill, Merge, Work};
@@ -106,7 +107,7 @@ pub struct Plan {
     params: ForwardParams,
     /// Q, K and V but for their addresses, where bulk copies have to be told of them.
     tensors: Option<[TensorBox; 3]>,
-    combine: Option<Arc<Kernel<CombineRow>>>,
+    combine: Option<Arc<Kernel<StepRow>>>,
     workspace_bytes: u64,
     l2_window_bytes: u64,
 }
@@ -183,7 +184,7 @@ impl Plan {
         candidate: &Candidate,
         device: &DeviceInfo,
         splitting: Splitting,
-        combine: Option<&Arc<Kernel<CombineRow>>>,
+        combine: Option<&Arc<Kernel<StepRow>>>,
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &candidate.kernel.row;
@@ -282,7 +283,7 @@ impl Plan {
     }
 
     /// The kernel that merges the splits, where there are several and [`Plan::kernel`] does not merge them itself.
-    pub fn combine(&self) -> Option<&Kernel<CombineRow>> {
+    pub fn combine(&self) -> Option<&Kernel<StepRow>> {
         self.combine.as_deref()
     }
 

@@ -15,7 +15,6 @@ pub use user_score::{ScoreTable, ScoreTables, UserScore};
 use crate::error::Error;
 use kernels_gpu::params::Strides;
 use kernels_gpu::row::{Dtype, HEAD_DIMS, ScoreKind};
-use layout::span;
 use sizes::{SIZE_MAX, check_rows, check_width};
 use std::hash::{Hash, Hasher};
 
@@ -118,7 +117,7 @@ impl Problem {
         for role in TensorRole::ALL {
             let extent = self.extent(role);
             let strides = layout.strides(&extent);
-            self.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
+            self.lengths[role as usize] = self.span(role, &strides)?;
             self.strides[role as usize] = strides;
         }
         // Fewer than O has elements, so it fits.
@@ -232,18 +231,14 @@ impl Problem {
     /// of O coincide, [`Error::TooLarge`].
     pub fn with_strides(self, role: TensorRole, strides: ElementStrides) -> Result<Problem, Error> {
         let mut problem = self;
-        let extent = self.extent(role);
-        // Nothing steps along a dimension of size 1, and callers fill its stride with anything.
-        let taken = |size: u32, stride| if size == 1 { 0 } else { stride };
-        let strides = ElementStrides {
-            batch: taken(extent.batch, strides.batch),
-            head: taken(extent.heads, strides.head),
-            row: taken(extent.rows, strides.row),
-            dim: strides.dim,
-        };
-        problem.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
+        let strides = strides.of(&self.extent(role));
+        problem.lengths[role as usize] = self.span(role, &strides)?;
         problem.strides[role as usize] = strides;
         Ok(problem)
+    }
+
+    fn span(&self, role: TensorRole, strides: &ElementStrides) -> Result<usize, Error> {
+        strides.span(&self.extent(role), self.dtype.bytes(), role.name(), role == TensorRole::O)
     }
 
     /// The order of the dimensions, where all four tensors are contiguous in one order.
@@ -377,9 +372,7 @@ impl Problem {
 
     /// The strides of one tensor, in bytes, as the kernels take them.
     pub fn byte_strides(&self, role: TensorRole) -> Strides {
-        let strides = self.strides(role);
-        let bytes = i64::from(self.dtype.bytes());
-        Strides { batch: strides.batch * bytes, head: strides.head * bytes, row: strides.row * bytes }
+        self.strides(role).bytes(self.dtype.bytes())
     }
 
     /// Elements that a buffer of one tensor must hold, gaps between strided rows included.

@@ -8,7 +8,9 @@
 #[cfg(feature = "manifest")]
 extern crate alloc;
 
-// First: its macro is in scope from here on.
+// First: their macros are in scope from here on.
+#[macro_use]
+pub mod steps;
 #[macro_use]
 pub mod table;
 
@@ -24,9 +26,12 @@ pub mod scheduler;
 mod score_name;
 pub mod sequence;
 pub mod shape;
+pub mod step_params;
 pub mod tile;
 pub mod visible;
 
+#[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
+pub mod append;
 #[cfg(target_arch = "nvptx64")]
 pub mod config;
 #[cfg(target_arch = "nvptx64")]

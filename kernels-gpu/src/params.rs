@@ -155,8 +155,8 @@ pub struct RaggedParams {
     pub width_qk: u32,
     /// Elements of a value vector, as `width_qk`.
     pub width_v: u32,
-    /// Keeps the block a multiple of 8 bytes without hidden padding.
-    pub reserved: u32,
+    /// Keys that `seqlens_k` counts at the start of each sequence and that are not the launch's: a prefix that another one computes.
+    pub skipped_keys: u32,
     /// The tables of a user's score.
     pub tables: [TableParams; TABLES_MAX],
 }
@@ -217,7 +217,7 @@ impl Default for RaggedParams {
             sink_tokens: 0,
             width_qk: 0,
             width_v: 0,
-            reserved: 0,
+            skipped_keys: 0,
             tables: [TableParams::default(); TABLES_MAX],
         }
     }
@@ -281,13 +281,13 @@ pub struct CombineParams {
 }
 
 /// A parameter block as bytes, field by field.
-struct Bytes<const N: usize> {
+pub(crate) struct Bytes<const N: usize> {
     bytes: [u8; N],
     at: usize,
 }
 
 impl<const N: usize> Bytes<N> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: [0; N], at: 0 }
     }
 
@@ -296,25 +296,30 @@ impl<const N: usize> Bytes<N> {
         self.at += field.len();
     }
 
-    fn u64s<const L: usize>(&mut self, values: [u64; L]) {
+    pub(crate) fn u64s<const L: usize>(&mut self, values: [u64; L]) {
         values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
     }
 
-    fn u32s<const L: usize>(&mut self, values: [u32; L]) {
+    pub(crate) fn u32s<const L: usize>(&mut self, values: [u32; L]) {
         values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
     }
 
-    fn strides<const L: usize>(&mut self, strides: [Strides; L]) {
+    pub(crate) fn strides<const L: usize>(&mut self, strides: [Strides; L]) {
         for Strides { batch, head, row } in strides {
             self.u64s([batch, head, row].map(i64::cast_unsigned));
         }
     }
 
-    fn divisors<const L: usize>(&mut self, divisors: [Divisor; L]) {
+    pub(crate) fn divisors<const L: usize>(&mut self, divisors: [Divisor; L]) {
         divisors.into_iter().for_each(|divisor| self.u32s(divisor.words()));
     }
 
-    fn finish(self) -> [u8; N] {
+    /// Leaves what follows 0: what pads the struct up to its alignment.
+    pub(crate) fn fill(&mut self) {
+        self.at = N;
+    }
+
+    pub(crate) fn finish(self) -> [u8; N] {
         debug_assert!(self.at == N, "every field is written");
         self.bytes
     }
@@ -354,7 +359,7 @@ impl RaggedParams {
         bytes.divisors([self.chunk_divisor]);
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
-        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.skipped_keys]);
         for TableParams { address, last, reserved } in self.tables {
             bytes.u64s([address]);
             bytes.u32s([last, reserved]);
@@ -371,7 +376,7 @@ impl WgmmaParams {
         }
         bytes.put(&self.forward.to_bytes());
         // Up to the struct's own alignment.
-        bytes.at = bytes.bytes.len();
+        bytes.fill();
         bytes.finish()
     }
 }
@@ -448,6 +453,7 @@ mod tests {
                 chunk_divisor: Divisor::new(84),
                 window_left: -85,
                 width_v: 86,
+                skipped_keys: 87,
                 tables: [0, 1, 2, 3].map(|n| TableParams { address: 87, last: 88 + n, reserved: 0 }),
                 ..RaggedParams::default()
             },
@@ -479,6 +485,7 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, skipped_keys)), 87);
         assert_eq!(u32_at(&bytes, score + offset_of!(ScoreParams, tree_keys)), 79);
         let last_table = ragged + offset_of!(RaggedParams, tables) + 3 * size_of::<TableParams>();
         assert_eq!(u64_at(&bytes, last_table + offset_of!(TableParams, address)), 87);

@@ -245,17 +245,6 @@ macro_rules! for_each_user_score {
     };
 }
 
-/// Calls `$callback!` back with every combine kernel: one a dtype of O.
-#[macro_export]
-macro_rules! for_each_combine_kernel {
-    ($callback:ident) => {
-        $callback! {
-            combine_f16 => F16;
-            combine_bf16 => Bf16;
-        }
-    };
-}
-
 /// A kernel: its entry's name and its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -344,24 +333,6 @@ const ALL_VARIANTS: [Variant; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()] = {
     }
     all
 };
-
-/// A combine kernel: its entry's name and the element type of O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CombineVariant {
-    /// The entry's name in the PTX.
-    pub entry: &'static str,
-    /// Element type of O.
-    pub dtype: Dtype,
-}
-
-macro_rules! combine_variants {
-    ($($entry:ident => $dtype:ident;)*) => {
-        /// Every combine kernel.
-        pub const COMBINE_VARIANTS: &[CombineVariant] =
-            &[$(CombineVariant { entry: stringify!($entry), dtype: Dtype::$dtype }),*];
-    };
-}
-for_each_combine_kernel!(combine_variants);
 
 /// Fails the build at the first impossible row, naming it and the reason.
 macro_rules! check_rows {

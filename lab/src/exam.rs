@@ -14,6 +14,7 @@ use check::reference::{row_coordinates, row_start};
 use check::verification::{Oracle, same_bits};
 use diagnosis::{Named, diagnose};
 use ferroflash::attention::Output;
+use ferroflash::module::sha256_hex;
 use ferroflash::{Error, Problem, TensorRole};
 use kernels_gpu::row::Accumulation;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Examined {
     pub problem: String,
     /// Launches that were judged.
     pub launches: usize,
+    /// SHA-256 of the first output: the same in every process.
+    #[serde(default)]
+    pub bits: String,
     /// The largest share of the allowed error that an output took.
     pub worst_share: f64,
     /// The distribution of inputs that took it.
@@ -102,7 +106,13 @@ impl Exam<'_> {
     fn ask(&self, subject: &mut dyn Subject, question: &Question, seed: u64) -> Sat<Examined> {
         let problem = question.problem()?;
         let title = question.to_string();
-        let examined = Examined { problem: title, launches: 0, worst_share: 0.0, worst_kind: String::new() };
+        let examined = Examined {
+            problem: title,
+            launches: 0,
+            bits: String::new(),
+            worst_share: 0.0,
+            worst_kind: String::new(),
+        };
         let mut paper =
             Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
         paper.subject.pose(question)?;
@@ -216,6 +226,9 @@ impl Paper<'_> {
             }
         }
         self.examined.launches += 1;
+        if self.examined.bits.is_empty() {
+            self.examined.bits = bits(&output);
+        }
         if share > self.examined.worst_share {
             self.examined.worst_share = share;
             sitting.kind.name().clone_into(&mut self.examined.worst_kind);
@@ -347,6 +360,13 @@ impl Paper<'_> {
             None => of_numbers,
         }
     }
+}
+
+/// A name of an output that no other one has.
+fn bits(output: &Output) -> String {
+    let lse = output.lse.iter().flatten().flat_map(|lse| lse.to_bits().to_le_bytes());
+    let bytes: Vec<u8> = output.o.iter().flat_map(|o| o.to_le_bytes()).chain(lse).collect();
+    sha256_hex(&bytes)
 }
 
 /// One launch of a subject, and what it does besides writing its output by the event.

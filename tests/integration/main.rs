@@ -1,5 +1,6 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
+mod append;
 mod bindings;
 mod cli_errors;
 mod cli_plan;
@@ -11,7 +12,9 @@ mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
+mod merge;
 mod plans;
+mod predict;
 mod ragged;
 mod reference;
 mod sample;
@@ -30,6 +33,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
+        append::trials(),
         bindings::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
@@ -41,7 +45,9 @@ fn main() {
         host_device::trials(),
         interrupt::trials(),
         lab_device::trials(),
+        merge::trials(),
         plans::trials(),
+        predict::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

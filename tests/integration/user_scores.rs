@@ -3,7 +3,7 @@
 use crate::support::{self, problem};
 use check::random_input::{self, InputKind};
 use check::verification::{KernelRun, RaggedCase, RunKernel, UserCase};
-use check::workload::Values;
+use ferroflash::OperandValues as Values;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::{Library, MANIFEST_FILE};
 use ferroflash::problem::{Score, UserScore};

@@ -9,10 +9,10 @@ use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Manifest, ScoreCrate};
+use kernels_gpu::manifest::{FORMAT, Family, Manifest, ScoreCrate};
 use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::{Isa, Row};
-use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant};
+use kernels_gpu::steps::{STEP_VARIANTS, StepVariant};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +149,7 @@ fn write(
     rows: &Rows,
     score_crate: Option<ScoreCrate>,
 ) -> anyhow::Result<()> {
-    let (mut families, mut kernels, mut combine_kernels) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut families, mut kernels, mut step_kernels) = (Vec::new(), Vec::new(), Vec::new());
     for (isa, text) in texts {
         let family = isa.arch();
         let bound = bounded(text, family, rows)?;
@@ -158,10 +158,9 @@ fn write(
             let text = module.entry_text(&entry).with_context(|| format!("{entry} is lost"))?;
             kernels.push(manifest_file::kernel(&entry, row, family, &text));
         }
-        for CombineVariant { entry, dtype } in family_combine(family) {
+        for StepVariant { entry, row } in family_steps(family) {
             let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
-            let row = CombineRow { dtype: *dtype };
-            combine_kernels.push(manifest_file::combine_kernel(entry, row, family, &text));
+            step_kernels.push(manifest_file::step_kernel(entry, *row, family, &text));
         }
         let ptx = ptx_file(family);
         let sha256 = manifest_file::sha256(bound.as_bytes());
@@ -170,11 +169,10 @@ fn write(
     }
     if let Ok(before) = manifest_file::read(out) {
         manifest_file::carry_over(&mut kernels, &before.kernels, out);
-        manifest_file::carry_over(&mut combine_kernels, &before.combine_kernels, out);
+        manifest_file::carry_over(&mut step_kernels, &before.step_kernels, out);
     }
     let device_compiler = version.to_owned();
-    let manifest =
-        Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels, score_crate };
+    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, step_kernels, score_crate };
     manifest_file::write(out, &manifest)?;
     for isa in ISAS {
         let file = out.join(ptx_file(isa.arch()));
@@ -201,11 +199,9 @@ fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
             // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
             param_align: (row.isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
         }),
-        None => is_combine(entry).then_some(Bounds {
-            threads: geometry::COMBINE_THREADS,
-            min_ctas: None,
-            param_align: None,
-        }),
+        None => {
+            step(entry).map(|step| Bounds { threads: step.row.threads(), min_ctas: None, param_align: None })
+        }
     };
     Ok(module.with_bounds(bounds)?)
 }
@@ -221,22 +217,22 @@ fn family_rows(rows: &Rows, family: &str) -> Rows {
     rows.iter().filter(|(_, row)| is_in(row)).map(|(entry, row)| (entry.clone(), *row)).collect()
 }
 
-/// The combine kernels that a family holds: all in the one that runs everywhere.
-fn family_combine(family: &str) -> &'static [CombineVariant] {
-    if family == Isa::Mma.arch() { COMBINE_VARIANTS } else { &[] }
+/// The step kernels that a family holds: all in the one that runs everywhere.
+fn family_steps(family: &str) -> &'static [StepVariant] {
+    if family == Isa::Mma.arch() { STEP_VARIANTS } else { &[] }
 }
 
-fn is_combine(entry: &str) -> bool {
-    COMBINE_VARIANTS.iter().any(|variant| variant.entry == entry)
+fn step(entry: &str) -> Option<&'static StepVariant> {
+    STEP_VARIANTS.iter().find(|variant| variant.entry == entry)
 }
 
 /// The names of the entries that a family must have.
 fn names<'a>(rows: &'a Rows, family: &str) -> BTreeSet<&'a str> {
     let rows = rows.iter().filter(|(_, row)| row.isa.arch() == family).map(|(entry, _)| entry.as_str());
-    rows.chain(family_combine(family).iter().map(|variant| variant.entry)).collect()
+    rows.chain(family_steps(family).iter().map(|variant| variant.entry)).collect()
 }
 
-/// Fails where a family's PTX lacks the entry of a row or of a combine kernel, or has another.
+/// Fails where a family's PTX lacks the entry of a row or of a step kernel, or has another.
 pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Rows) -> anyhow::Result<()> {
     let in_ptx: BTreeSet<&str> = entries.iter().copied().collect();
     let in_table = names(rows, family);
@@ -343,7 +339,7 @@ mod tests {
         for kernel in &manifest.kernels {
             assert_eq!(kernel.family, kernel.row.isa.arch(), "{}", kernel.entry);
         }
-        assert!(manifest.combine_kernels.iter().all(|kernel| kernel.family == "sm_80"));
+        assert!(manifest.step_kernels.iter().all(|kernel| kernel.family == "sm_80"));
     }
 
     #[test]
@@ -359,6 +355,6 @@ mod tests {
         assert_eq!(manifest.families.len(), 1);
         // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
-        assert_eq!(names(&rows, "sm_80").len(), COMBINE_VARIANTS.len());
+        assert_eq!(names(&rows, "sm_80").len(), STEP_VARIANTS.len());
     }
 }

@@ -1,17 +1,15 @@
 //! Ragged batches that kernels are verified on, drawn at random: packed and paged sequences, masks, sinks, scores, widths, all together.
 
 use crate::random_input::{self, InputKind, Random};
-use crate::reference::{Reference, reference_of, row_start};
+use crate::reference::{Reference, reference_of};
 use crate::tolerance::{Tolerance, Verdict};
-use crate::workload::{Choices, Values, Workload};
-use ferroflash::attention::{HostTensors, Output};
+use crate::workload::{Choices, Workload};
+use ferroflash::attention::{HostTensors, OperandValues, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
 use ferroflash::problem::{
-    BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes,
-    TensorRole, UserScore,
+    BiasShape, BlockTable, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes, UserScore,
 };
-use ferroflash::rounding::narrow;
 use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind, ScoreName};
 
 /// A user's score as a case has it.
@@ -19,7 +17,7 @@ pub struct UserCase {
     /// The score, with the lengths of its tables.
     pub score: UserScore,
     /// Its tables.
-    pub tables: Vec<Values>,
+    pub tables: Vec<OperandValues>,
 }
 
 /// What gives a user's score and its tables for a problem and a seed.
@@ -287,20 +285,6 @@ fn draw_tensors(
     };
     let workload = Workload::draw(problem, [lengths.q.clone(), lengths.k.clone()], &choices, random);
     let mut qkv = random_input::qkv(problem, kind, seed);
-    for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
-        poison(problem, role, &workload.used_rows(role), &mut qkv[role as usize]);
-    }
+    workload.poison_unused(&mut qkv);
     (workload, qkv)
-}
-
-/// Puts NaN into the rows of a tensor that no sequence has, of each batch entry or page those from a number on.
-fn poison(problem: &Problem, role: TensorRole, used: &[u32], data: &mut [u16]) {
-    let Extent { heads, rows, width, .. } = problem.extent(role);
-    let nan = narrow(problem.dtype(), f64::NAN);
-    for (batch, &used) in used.iter().enumerate() {
-        for (head, row) in (0..heads).flat_map(|head| (used.min(rows)..rows).map(move |row| (head, row))) {
-            let start = row_start(problem, role, [batch, head as usize, row as usize]);
-            data[start..start + width as usize].fill(nan);
-        }
-    }
 }

@@ -53,6 +53,31 @@ pub enum HostOperand<'a> {
     Bits(&'a [u16]),
 }
 
+/// The elements of an operand, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperandValues {
+    /// Starts of sequences, intervals.
+    U32(Vec<u32>),
+    /// A block table.
+    I32(Vec<i32>),
+    /// Sinks, slopes.
+    F32(Vec<f32>),
+    /// A bias, as bit patterns of the problem's dtype.
+    Bits(Vec<u16>),
+}
+
+impl OperandValues {
+    /// As a call takes them.
+    pub fn as_operand(&self) -> HostOperand<'_> {
+        match self {
+            OperandValues::U32(values) => HostOperand::U32(values),
+            OperandValues::I32(values) => HostOperand::I32(values),
+            OperandValues::F32(values) => HostOperand::F32(values),
+            OperandValues::Bits(values) => HostOperand::Bits(values),
+        }
+    }
+}
+
 impl<'a> HostOperand<'a> {
     /// The bytes of the elements.
     pub fn bytes(self) -> &'a [u8] {
@@ -119,6 +144,13 @@ impl<'a> HostTensors<'a> {
     pub fn with_operand(mut self, operand: Operand, values: HostOperand<'a>) -> HostTensors<'a> {
         self.operands[operand as usize] = Some(values);
         self
+    }
+
+    /// The same with these operands.
+    pub fn with_operands(self, operands: &'a [(Operand, OperandValues)]) -> HostTensors<'a> {
+        operands
+            .iter()
+            .fold(self, |tensors, (operand, values)| tensors.with_operand(*operand, values.as_operand()))
     }
 
     /// An operand.
