@@ -154,8 +154,8 @@ pub struct RaggedParams {
     pub width_qk: u32,
     /// Elements of a value vector, as `width_qk`.
     pub width_v: u32,
-    /// Keys that `seqlens_k` counts at the start of each sequence and that are not the launch's: a prefix that another one computes.
-    pub skipped_keys: u32,
+    /// Keeps the block a multiple of 8 bytes without hidden padding.
+    pub reserved: u32,
 }
 
 /// What scores read.
@@ -202,7 +202,7 @@ impl Default for RaggedParams {
             sink_tokens: 0,
             width_qk: 0,
             width_v: 0,
-            skipped_keys: 0,
+            reserved: 0,
         }
     }
 }
@@ -343,7 +343,7 @@ impl RaggedParams {
         bytes.divisors([self.chunk_divisor]);
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
-        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.skipped_keys]);
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
     }
 }
 
@@ -433,7 +433,6 @@ mod tests {
                 chunk_divisor: Divisor::new(84),
                 window_left: -85,
                 width_v: 86,
-                skipped_keys: 87,
                 ..RaggedParams::default()
             },
         };
@@ -464,7 +463,6 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
-        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, skipped_keys)), 87);
         assert_eq!(bytes.len() % 8, 0);
     }
 
