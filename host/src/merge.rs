@@ -120,6 +120,11 @@ impl MergeStates {
         Ok(MergeStates { o, o_len, ..self })
     }
 
+    /// States.
+    pub fn states(&self) -> u32 {
+        self.states
+    }
+
     /// Bytes that every state's O spans, gaps between strided rows included.
     pub fn partial_bytes(&self) -> usize {
         self.partial_len * self.input.bytes() as usize

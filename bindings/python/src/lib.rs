@@ -140,11 +140,12 @@ impl AppendArgs {
     }
 }
 
-/// O and LSE of two calls to be merged, in numbers: types, `[batch, heads, rows, width]`, strides of both, and addresses.
+/// O and LSE of calls to be merged, of which the second ones' addresses say how far apart all are, in numbers: types, `[batch, heads, rows, width]`, strides of both, and addresses.
 #[derive(FromPyObject)]
 struct MergeArgs {
     partial: String,
     dtype: String,
+    states: u32,
     sizes: (u32, u32, u32, u32),
     partial_strides: (i64, i64, i64),
     strides: (i64, i64, i64),
@@ -165,7 +166,7 @@ impl MergeArgs {
         let strides = |(batch, head, row)| ElementStrides { batch, head, row, dim: 1 };
         let extent = Extent { batch, heads, rows, width };
         let numbers = (number(&self.partial), number(&self.dtype));
-        let merge = MergeStates::new(2, extent, Layout::Bshd, numbers)?
+        let merge = MergeStates::new(self.states, extent, Layout::Bshd, numbers)?
             .with_partial_strides(strides(self.partial_strides))?
             .with_strides(strides(self.strides))?;
         let tensors = MergeTensors {
@@ -231,7 +232,7 @@ impl Device {
         py.detach(|| unsafe { engine.append(&append, stream) }).map_err(raised)
     }
 
-    /// Merges O and LSE of two calls on a GPU.
+    /// Merges O and LSE of several calls by a kernel.
     fn merge(&self, py: Python<'_>, args: MergeArgs, stream: u64) -> PyResult<()> {
         let Device(engine) = self;
         let (merge, tensors) = args.merge().map_err(raised)?;

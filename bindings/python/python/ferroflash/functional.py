@@ -190,16 +190,7 @@ def merge_states(o_a, lse_a, o_b, lse_b):
     framework, into = framework_of(o_a)
     o_a, lse_a, o_b, lse_b = map(into, (o_a, lse_a, o_b, lse_b))
     framework.check_gradients((o_a, lse_a, o_b, lse_b))
-    if merge.is_for_device(framework, o_a):
-        return tuple(map(framework.result, merge.compute(framework, (o_a, lse_a), (o_b, lse_b))))
-    math = framework.math()
-    lse = math.logaddexp(lse_a, lse_b)
-    # A row that sees nothing on either side has the LSE −∞, and no side's share of it is a number.
-    shares = [math.exp(side - math.where(lse == -math.inf, 0.0, lse)) for side in (lse_a, lse_b)]
-    shares = [math.swapaxes(share, 1, 2)[..., None] for share in shares]
-    dtype = framework.describe(o_a)[3]
-    o = sum(share * framework.cast(side, "float32") for share, side in zip(shares, (o_a, o_b)))
-    return framework.result(framework.cast(o, dtype)), framework.result(lse)
+    return tuple(map(framework.result, merge.compute(framework, [(o_a, lse_a), (o_b, lse_b)])))
 
 
 def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device_model=None):
