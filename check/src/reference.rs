@@ -8,7 +8,7 @@ mod ragged;
 mod row;
 
 pub use append::{AppendInputs, Appended, Expected, appended};
-pub use ragged::Ragged;
+pub use ragged::{JudgedRow, Ragged};
 pub use row::{Keys, attention_row};
 
 use ferroflash::attention::{HostTensors, Output};

@@ -41,7 +41,7 @@ mod tensor_maps;
 pub mod workspace;
 
 pub use append::{AppendTensors, KvAppend, NewTokens, Rotary};
-pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, Output};
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;

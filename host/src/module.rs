@@ -1,6 +1,7 @@
 //! The compiled kernels: where they are, what their manifest says, and the PTX or cubin of one kernel.
 
 mod arch;
+mod scores;
 mod store;
 
 use crate::error::Error;
@@ -35,6 +36,8 @@ pub struct Library {
     step_kernels: Vec<Arc<Kernel<StepRow>>>,
     /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
+    /// Where the kernels of users' scores are.
+    scores: Vec<Library>,
 }
 
 /// One kernel in a form that a device can load.
@@ -129,6 +132,7 @@ impl Library {
 
     fn of(store: Store) -> Result<Library, Error> {
         let text = store.text(MANIFEST_FILE)?;
+        scores::check_version(store.path(), &text)?;
         let manifest = parse_manifest(&text).map_err(|reason| store.bad(MANIFEST_FILE, reason))?;
         Ok(Library {
             store,
@@ -137,6 +141,7 @@ impl Library {
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
             step_kernels: manifest.step_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
+            scores: Vec::new(),
         })
     }
 
@@ -188,8 +193,8 @@ impl Library {
     /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
     pub fn image<R>(&self, kernel: &Kernel<R>, source: &Source) -> Result<Image, Error> {
         let code = match source {
-            Source::Ptx { family } => Code::Ptx(self.entry_ptx(family, &kernel.entry)?),
-            Source::Cubin { arch } => Code::Cubin(self.cubin(kernel, arch)?),
+            Source::Ptx { family } => Code::Ptx(self.holder(&kernel.entry).entry_ptx(family, &kernel.entry)?),
+            Source::Cubin { arch } => Code::Cubin(self.holder(&kernel.entry).cubin(kernel, arch)?),
         };
         Ok(Image {
             entry: kernel.entry.clone(),
@@ -359,6 +364,7 @@ pub(crate) mod tests {
             kernels: kernels.into_iter().map(Arc::new).collect(),
             step_kernels,
             ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
+            scores: Vec::new(),
         })
     }
 
@@ -383,6 +389,7 @@ pub(crate) mod tests {
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
             step_kernels: Vec::new(),
+            score_crate: None,
         };
         (folder, manifest)
     }

@@ -194,6 +194,10 @@ impl Plan {
         let queries = problem.extent(TensorRole::Q);
         let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
         limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
+        if problem.mask().tree.is_some() {
+            let rows = u64::from(queries.batch) * u64::from(queries.rows);
+            limit("the number of query rows under a tree mask (batch × seqlen_q)", rows, u32::MAX.into())?;
+        }
         let tiles = work::tiles(problem, row);
         let ctas = tiles.saturating_mul(splitting.splits.into());
         limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
@@ -355,7 +359,7 @@ impl Plan {
         let counters = if self.is_fused() { at.workspace } else { 0 };
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
-        let ragged = ragged::at(self.params.ragged, &at.operands);
+        let ragged = ragged::at(self.params.ragged, &at.operands, at.q);
         ForwardParams {
             q: at.q,
             k: at.k,

@@ -4,11 +4,13 @@ mod layout;
 mod mask;
 mod ragged;
 mod sizes;
+mod user_score;
 
 pub use layout::{ElementStrides, Layout};
 pub use mask::Mask;
 pub use ragged::{BiasShape, BlockTable, KeySequences, Operand, Pages, QuerySequences, Score};
 pub use sizes::{Extent, Sizes, TensorRole};
+pub use user_score::{ScoreTable, ScoreTables, UserScore};
 
 use crate::error::Error;
 use kernels_gpu::params::Strides;
@@ -131,9 +133,9 @@ impl Problem {
     /// With a mask: [`Mask::FULL`], [`Mask::CAUSAL`], windows, chunks, prefixes.
     ///
     /// # Errors
-    /// [`Error::Mask`] where its parts exclude each other.
+    /// [`Error::Mask`] where its parts exclude each other, or the score's function.
     pub fn with_mask(self, mask: Mask) -> Result<Problem, Error> {
-        mask.check()?;
+        mask.check(&self.score)?;
         Ok(Problem { mask, ..self })
     }
 
@@ -184,9 +186,10 @@ impl Problem {
     /// With a function of every score.
     ///
     /// # Errors
-    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale.
+    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree.
     pub fn with_score(self, score: Score) -> Result<Problem, Error> {
         score.check(self.scale)?;
+        self.mask.check(&score)?;
         Ok(Problem { score, ..self })
     }
 

@@ -8,6 +8,7 @@ use crate::score::ScoreOf;
 use crate::shape::TileOf;
 use crate::table::row_of;
 use crate::tile::warp_tile::Fragments;
+use crate::user_score::score_number;
 use cuda_std::kernel;
 
 #[cfg(not(ferroflash_wgmma))]
@@ -38,7 +39,7 @@ macro_rules! config {
             const ROW: Row = ROW;
             type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
             type Accumulation = <AccumulationOf<{ ROW.acc as u8 }> as TypeOf>::Type;
-            type Score = <ScoreOf<{ ROW.score as u8 }, Self::Element> as TypeOf>::Type;
+            type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
             type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
             type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
             type V = TileOf<{ ROW.block_n }, { ROW.head_dim }>;

@@ -23,6 +23,7 @@ pub mod params;
 pub mod row;
 mod row_check;
 pub mod scheduler;
+mod score_name;
 pub mod sequence;
 pub mod shape;
 pub mod step_params;
@@ -47,6 +48,8 @@ pub mod ptx;
 pub mod queries;
 #[cfg(target_arch = "nvptx64")]
 pub mod score;
+#[cfg(target_arch = "nvptx64")]
+pub mod user_score;
 #[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
 pub mod wgmma;
 #[cfg(target_arch = "nvptx64")]

@@ -23,6 +23,30 @@ pub struct Manifest {
     pub kernels: Vec<Kernel>,
     /// One record a step kernel.
     pub step_kernels: Vec<Kernel<StepRow>>,
+    /// The user's crate whose scores the kernels compute, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_crate: Option<ScoreCrate>,
+}
+
+/// A user's crate of scores that kernels were compiled with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoreCrate {
+    /// Its name.
+    pub package: String,
+    /// Its version.
+    pub version: String,
+    /// The names of its scores.
+    pub scores: Vec<String>,
+    /// [`version`] of Ferroflash, which must be the one that loads the kernels.
+    pub ferroflash: String,
+}
+
+/// The version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What kernels and the library that launches them must have in common: the version, and the size of the parameter block.
+pub fn version() -> String {
+    alloc::format!("{VERSION} with {} bytes of parameters", size_of::<crate::params::WgmmaParams>())
 }
 
 /// One PTX file.

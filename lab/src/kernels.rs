@@ -1,16 +1,17 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
-use crate::config::DeviceKind;
+use crate::config::{self, DeviceKind};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::exam::{self, Fault, Question, Refusal};
 use crate::inputs::Inputs;
 use crate::problem_spec::ProblemSpec;
+use crate::profile::{clocks, units};
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
 use check::measure::{Bench, Fresh, MeasureOptions, Measured};
 use check::random_input::{InputKind, qkv};
-use check::verification::{GuardedTensors, Oracle};
+use check::verification::{GuardedTensors, KernelRun, Oracle, RaggedCase, RunKernel, same_bits};
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
@@ -21,7 +22,6 @@ use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,17 +63,24 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::Host`] where a GPU is asked for and there is none.
-    pub fn find(kind: DeviceKind, ordinal: u32) -> Result<Machine> {
-        match kind {
-            DeviceKind::Sim => Ok(Machine::simulator()),
-            DeviceKind::Cuda => Machine::cuda(ordinal),
-            DeviceKind::Auto => Ok(Machine::cuda(ordinal).unwrap_or_else(|_| Machine::simulator())),
-        }
+    pub fn find(device: &config::Device) -> Result<Machine> {
+        let mut machine = match device.kind {
+            DeviceKind::Sim => Machine::simulator(),
+            DeviceKind::Cuda => Machine::cuda(device.ordinal)?,
+            DeviceKind::Auto => Machine::cuda(device.ordinal).unwrap_or_else(|_| Machine::simulator()),
+        };
+        machine.smem_opt_in_bytes = machine.smem_opt_in_bytes.min(device.smem_max.unwrap_or(u32::MAX));
+        Ok(machine)
     }
 
     /// The simulator.
     pub fn simulator() -> Machine {
         Machine::of(SimDevice::new(SimOptions::default()).info(), true, 0)
+    }
+
+    /// What the simulator stands for where it runs a kernel with such instructions: the smallest device that does.
+    pub fn simulating(isa: Isa) -> Machine {
+        Machine::of(SimDevice::new(SimOptions::default().with_model(model(isa))).info(), true, 0)
     }
 
     fn cuda(ordinal: u32) -> Result<Machine> {
@@ -131,23 +138,30 @@ pub fn find(kernel: &KernelRef) -> Result<(Arc<Library>, Arc<Kernel>)> {
 pub fn find_in(library: &Library, entry: &str) -> Result<Arc<Kernel>> {
     let found = library.kernels().iter().find(|found| found.entry == entry).cloned();
     found.ok_or_else(|| {
-        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-        let reason = format!("{} holds {}", library.folder().display(), names.join(", "));
-        Error::NoSuchRow { wanted: entry.to_owned(), reason }
+        let names = library.kernels().iter().map(|kernel| kernel.entry.as_str());
+        ferroflash::Error::unknown_kernel(entry, names).into()
     })
 }
 
-/// SHA-256 of a kernel's PTX, whatever its entry is called: equal for kernels that only their names tell apart.
+/// SHA-256 of a kernel's code: equal for kernels that only their names tell apart, and for those that only ask for other numbers of CTAs
+/// where that makes no difference: on the simulator, and where ptxas gives both the same registers.
 ///
 /// # Errors
 /// [`Error::BadFile`] where the PTX lacks the entry, [`Error::Host`].
-pub fn ptx_hash(library: &Library, kernel: &Kernel) -> Result<String> {
+pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result<String> {
     let ptx = library.family_ptx(&kernel.family)?;
     let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| Error::BadFile {
         path: library.folder().to_owned(),
         reason: format!("its PTX lacks {}", kernel.entry),
     })?;
-    Ok(sha256_hex(text.replace(&kernel.entry, "entry").as_bytes()))
+    let text = text.replace(&kernel.entry, "entry");
+    let resources = machine.resources(kernel);
+    if !machine.simulated && resources.is_none() {
+        return Ok(sha256_hex(text.as_bytes()));
+    }
+    let is_bound = |line: &&str| line.trim_start().starts_with(".minnctapersm");
+    let code: Vec<&str> = text.lines().filter(|line| !is_bound(line)).collect();
+    Ok(sha256_hex(format!("{}\n{resources:?}", code.join("\n")).as_bytes()))
 }
 
 /// What a kernel's PTX has that no kernel may have: variables that outlive a launch, clocks, and registers that tell where it runs.
@@ -173,50 +187,37 @@ pub struct Counted {
     pub problem: ProblemSpec,
     /// CTAs of the launch.
     pub ctas: u64,
+    /// Clocks that the units of a multiprocessor need, as [`crate::profile::clocks`] weighs them.
+    #[serde(default)]
+    pub clocks: f64,
     /// Every counter by name.
-    pub numbers: BTreeMap<String, u64>,
+    pub numbers: Counters,
 }
 
 impl Counted {
     /// A counter, 0 where there is none of this name.
     pub fn number(&self, name: &str) -> u64 {
-        self.numbers.get(name).copied().unwrap_or(0)
+        self.numbers.get(name).unwrap_or(0)
     }
 
     /// The counts that a launch of the same kernel always gives: how often branches diverge depends on the schedule.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        for (name, &count) in self.numbers.iter().filter(|(name, _)| *name != "divergent_branches") {
-            counters.set(name, count);
-        }
-        counters
+        self.numbers.without("divergent_branches")
     }
 
     /// Passes over the banks of shared memory.
     pub fn wavefronts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"]
-            .iter()
-            .map(|kind| self.number(&format!("{kind}.wavefronts")))
-            .sum()
+        self.numbers.shared_wavefronts().unwrap_or(0)
     }
 
     /// Passes beyond those that conflict-free accesses would take.
     pub fn conflicts(&self) -> u64 {
-        ["shared_load", "shared_store", "async_shared"]
-            .iter()
-            .map(|kind| self.number(&format!("{kind}.conflicts")))
-            .sum()
+        self.numbers.shared_conflicts().unwrap_or(0)
     }
 
     /// Bytes of global memory in whole sectors.
     pub fn global_bytes(&self) -> u64 {
-        let kinds = ["global_load", "global_store", "async_global"];
-        32 * kinds.iter().map(|kind| self.number(&format!("{kind}.sectors"))).sum::<u64>()
-    }
-
-    /// Wavefronts of shared memory a million floating-point operations of the problem.
-    pub fn wavefronts_per_mflop(&self) -> f64 {
-        self.wavefronts() as f64 / (self.problem.flops() / 1e6)
+        32 * self.numbers.global_sectors().unwrap_or(0)
     }
 }
 
@@ -235,8 +236,9 @@ pub fn count(
     seed: Option<u64>,
 ) -> Result<std::result::Result<Counted, Refusal>> {
     let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
-    let device =
-        Arc::new(SimDevice::new(SimOptions::default().with_model(model(kernel)).with_schedule(schedule)));
+    let device = Arc::new(SimDevice::new(
+        SimOptions::default().with_model(model(kernel.row.isa)).with_schedule(schedule),
+    ));
     let attention = Attention::new(device.clone(), library.clone())?;
     let problem = spec.problem()?;
     // One split is one launch, whose report is the whole of it.
@@ -261,7 +263,57 @@ pub fn count(
     // A launch that succeeded has a report.
     let report = device.report(&kernel.entry);
     let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
-    Ok(Ok(Counted { problem: *spec, ctas: u64::from(plan.grid()), numbers }))
+    let mut counted = Counted { problem: *spec, ctas: u64::from(plan.grid()), clocks: 0.0, numbers };
+    counted.clocks = clocks(&units(&counted, &Machine::simulating(kernel.row.isa)));
+    Ok(Ok(counted))
+}
+
+/// Ragged batches that a kernel for them is examined on, beside the questions.
+const RAGGED: u64 = 8;
+
+/// Runs a kernel for ragged batches on some that are drawn from a secret: packed sequences, pages, windows, sinks, scores, splits; none for
+/// another kernel.
+///
+/// # Errors
+/// What keeps it from running and is not its own fault.
+pub fn examine_ragged(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    machine: &Machine,
+    seed: u64,
+) -> Result<std::result::Result<(), Refusal>> {
+    let row = &kernel.row;
+    if row.schedule != kernels_gpu::row::Schedule::Ragged {
+        return Ok(Ok(()));
+    }
+    let attention = open(library, kernel, machine, false)?;
+    for number in 0..RAGGED {
+        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
+        if !case.fits(row) {
+            continue;
+        }
+        let run =
+            KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
+        let refused = |fault, said: String| Refusal {
+            fault,
+            evidence: format!("ragged batch {number} of those drawn: {said}"),
+        };
+        let output = match attention.run(&run) {
+            Ok(output) => output,
+            Err(error) => match Fault::of_error(&error) {
+                Some(fault) => return Ok(Err(refused(fault, error.to_string()))),
+                None => return Err(error.into()),
+            },
+        };
+        let verdict = case.judge(&output)?;
+        if !verdict.passed {
+            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
+        }
+        if !same_bits(&output, &attention.run(&run)?) {
+            return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Share of a counter by which two launches of one kernel may differ that have the same sizes and other inputs: where maxima grow,
@@ -293,8 +345,8 @@ pub fn special_cased(counted: &Counted, others: &Counted) -> Option<Refusal> {
 static FEW_SMS: [DeviceModel; 2] = [DeviceModel::L4.with_sm_count(3), DeviceModel::H200.with_sm_count(3)];
 
 /// The device that the simulator stands for: the smallest that runs the kernel.
-fn model(kernel: &Kernel) -> &'static DeviceModel {
-    match kernel.row.isa {
+fn model(isa: Isa) -> &'static DeviceModel {
+    match isa {
         Isa::Mma => DeviceModel::L4,
         Isa::Wgmma => DeviceModel::H200,
     }
@@ -331,7 +383,8 @@ impl KernelSubject {
 /// The machine's device with nothing loaded.
 fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: bool) -> HostResult<Attention> {
     let device: Arc<dyn Device> = if machine.simulated {
-        let model = if few_sms { &FEW_SMS[usize::from(kernel.row.isa == Isa::Wgmma)] } else { model(kernel) };
+        let model =
+            if few_sms { &FEW_SMS[usize::from(kernel.row.isa == Isa::Wgmma)] } else { model(kernel.row.isa) };
         Arc::new(SimDevice::new(SimOptions::default().with_model(model)))
     } else {
         Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
@@ -498,8 +551,8 @@ mod tests {
         let shape = "1,1,1,64,64,64".parse().expect("a shape");
         let problem =
             ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full };
-        let numbers = numbers.iter().map(|&(name, number)| (name.to_owned(), number)).collect();
-        Counted { problem, ctas: 1, numbers }
+        let numbers = numbers.iter().copied().collect();
+        Counted { problem, ctas: 1, clocks: 0.0, numbers }
     }
 
     #[test]
@@ -508,13 +561,13 @@ mod tests {
             counted(&[("warp_instructions", 1000), ("tensor_flops", 500), ("async_global.sectors", 64)]);
         for name in ["warp_instructions", "tensor_flops", "async_global.sectors"] {
             let mut less = usual.clone();
-            less.numbers.entry(name.to_owned()).and_modify(|number| *number = *number * 3 / 4);
+            less.numbers.set(name, usual.number(name) * 3 / 4);
             let refusal = special_cased(&less, &usual).expect("less");
             assert!(refusal.fault == Fault::SpecialCased && refusal.evidence.contains(name), "{refusal:?}");
             assert_eq!(special_cased(&usual, &less), None, "more is no gain");
         }
         let mut rescaled = usual.clone();
-        rescaled.numbers.insert("warp_instructions".to_owned(), 1040);
+        rescaled.numbers.set("warp_instructions", 1040);
         assert_eq!(special_cased(&usual, &rescaled), None);
     }
 

@@ -15,6 +15,7 @@ mod interrupt;
 mod lab_device;
 mod merge;
 mod plans;
+mod predict;
 mod ragged;
 mod reference;
 mod sample;
@@ -22,6 +23,7 @@ mod splits;
 mod support;
 mod tensor_files;
 mod tolerance;
+mod user_scores;
 mod verification;
 
 use libtest_mimic::{Arguments, Conclusion};
@@ -47,12 +49,14 @@ fn main() {
         lab_device::trials(),
         merge::trials(),
         plans::trials(),
+        predict::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),
         splits::trials(),
         tensor_files::trials(),
         tolerance::trials(),
+        user_scores::trials(),
         verification::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -4,11 +4,12 @@ use crate::device_compiler::{self, Compiler};
 use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
 use crate::rows::{self, Rows, RowsOptions};
+use crate::score_crate::Scores;
 use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{FORMAT, Family, Manifest};
+use kernels_gpu::manifest::{FORMAT, Family, Manifest, ScoreCrate};
 use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::{Isa, Row};
 use kernels_gpu::steps::{STEP_VARIANTS, StepVariant};
@@ -49,20 +50,20 @@ impl Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let rows = options.rows.chosen()?;
+    let (rows, scores) = (options.rows.chosen()?, options.rows.scores()?);
     let out = options.out();
     let compiler = device_compiler::resolve(options.device_rustc.as_deref())?;
     let Compiler { rustc, version, origin } = &compiler;
     eprintln!("device compiler: {} ({version}; {origin})", rustc.display());
 
     let mut texts = Vec::new();
-    for (isa, text) in compile_families(&compiler, options, &rows) {
+    for (isa, text) in compile_families(&compiler, options, &rows, scores.as_ref()) {
         let text = text?;
         let file = workspace::shown(&out.join(ptx_file(isa.arch())));
         eprintln!("{file}: {} kernels, {} KB", family_rows(&rows, isa.arch()).len(), text.len() / 1024);
         texts.push((isa, text));
     }
-    write(&out, &texts, version, &rows)?;
+    write(&out, &texts, version, &rows, scores.map(|scores| scores.record()))?;
 
     if options.cubin || options.ptxas.ptxas.is_some() {
         check_ptx::run(&check_ptx::Options {
@@ -83,13 +84,14 @@ fn compile_families(
     compiler: &Compiler,
     options: &Options,
     rows: &Rows,
+    scores: Option<&Scores>,
 ) -> Vec<(Isa, anyhow::Result<String>)> {
     let has_entries = |isa: &Isa| !names(&family_rows(rows, isa.arch()), isa.arch()).is_empty();
     std::thread::scope(|scope| {
         let started: Vec<_> = ISAS
             .into_iter()
             .filter(has_entries)
-            .map(|isa| (isa, scope.spawn(move || compile(compiler, isa, options, rows))))
+            .map(|isa| (isa, scope.spawn(move || compile(compiler, isa, options, (rows, scores)))))
             .collect();
         let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -99,20 +101,30 @@ fn compile_families(
 }
 
 /// The PTX of one family as rustc writes it.
-fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> anyhow::Result<String> {
+fn compile(
+    compiler: &Compiler,
+    isa: Isa,
+    options: &Options,
+    (rows, scores): (&Rows, Option<&Scores>),
+) -> anyhow::Result<String> {
     let arch = match isa {
         Isa::Mma => NvvmArch::Compute80,
         Isa::Wgmma => NvvmArch::Compute90a,
     };
-    // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh.
-    let kind = match (options.rows.is_table(), options.line_tables) {
+    // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh. What is compiled for a user's crate
+    // has another package name.
+    let kind = match (options.rows.is_table() || scores.is_some(), options.line_tables) {
         (true, false) => "",
         (true, true) => "-lines",
         (false, false) => "-rows",
         (false, true) => "-rows-lines",
     };
     let target_dir = workspace::target().join("device").join(format!("{}{kind}", arch.target_cpu()));
-    let mut builder = CudaBuilder::new(workspace::root().join("kernels-gpu"))
+    let source = match scores {
+        Some(scores) => scores.write_device_crate()?,
+        None => workspace::root().join("kernels-gpu"),
+    };
+    let mut builder = CudaBuilder::new(&source)
         .arch(arch)
         .rustc(&compiler.rustc)
         .target_dir(&target_dir)
@@ -121,8 +133,8 @@ fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> any
         builder = builder.cfg("ferroflash_wgmma");
     }
     if !options.rows.is_table() {
-        let file = target_dir.join("rows.rs");
-        manifest_file::write_whole(&file, rows::macro_source(rows).as_bytes())?;
+        let file = scores.map_or(target_dir.as_path(), |_| &source).join(format!("rows-{}.rs", isa.name()));
+        manifest_file::write_whole(&file, rows::macro_source(rows, scores).as_bytes())?;
         builder = builder.cfg("ferroflash_rows").env("FERROFLASH_ROWS_FILE", &file);
     }
     let path = builder.build()?;
@@ -130,7 +142,13 @@ fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> any
 }
 
 /// Writes the bounded PTX of each family, then the manifest that names them; files of families that are gone are taken away.
-fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> anyhow::Result<()> {
+fn write(
+    out: &Path,
+    texts: &[(Isa, String)],
+    version: &str,
+    rows: &Rows,
+    score_crate: Option<ScoreCrate>,
+) -> anyhow::Result<()> {
     let (mut families, mut kernels, mut step_kernels) = (Vec::new(), Vec::new(), Vec::new());
     for (isa, text) in texts {
         let family = isa.arch();
@@ -154,7 +172,7 @@ fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> any
         manifest_file::carry_over(&mut step_kernels, &before.step_kernels, out);
     }
     let device_compiler = version.to_owned();
-    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, step_kernels };
+    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, step_kernels, score_crate };
     manifest_file::write(out, &manifest)?;
     for isa in ISAS {
         let file = out.join(ptx_file(isa.arch()));
@@ -285,11 +303,12 @@ mod tests {
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
         let (isa, text) = fake_ptx(&rows, Isa::Wgmma);
         let mma = fake_ptx(&rows, Isa::Mma);
-        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows).expect("it calls nothing");
+        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None)
+            .expect("it calls nothing");
         for call in ["call.uni panic_fmt, ();", "@%p1 call.uni panic_fmt, ();"] {
             let calling = text.replace("\tret;", &format!("\t@%p1 bra $L;\n\t{call}\n$L:\n\tret;"));
-            let error =
-                write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows).expect_err("a call");
+            let error = write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows, None)
+                .expect_err("a call");
             let expected = format!("{WGMMA} calls a function, `{call}`");
             assert!(format!("{error:#}").starts_with(&expected), "{error:#}");
         }
@@ -299,7 +318,7 @@ mod tests {
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = rows::of_table();
-        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         for (entry, row) in &rows {
             let text =
                 std::fs::read_to_string(folder.path().join(ptx_file(row.isa.arch()))).expect("readable");
@@ -327,10 +346,10 @@ mod tests {
     fn a_family_without_rows_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = rows::of_table();
-        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         assert!(folder.path().join("sm_90a.ptx").is_file());
         let rows = family_rows(&rows, "sm_80");
-        write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows).expect("writes");
+        write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows, None).expect("writes");
         assert!(!folder.path().join("sm_90a.ptx").exists());
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.families.len(), 1);

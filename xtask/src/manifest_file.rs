@@ -144,6 +144,7 @@ mod tests {
             families: vec![family],
             kernels,
             step_kernels: Vec::new(),
+            score_crate: None,
         }
     }
 

@@ -117,15 +117,20 @@ impl GuardedTensors {
     pub fn write_operands(&self, tensors: &HostTensors<'_>) -> Result<(), Error> {
         for (operand, guarded) in &self.operands {
             let name = operand.name();
-            match tensors.operand(*operand) {
-                Some(HostOperand::U32(values)) => guarded.write(name, values)?,
-                Some(HostOperand::I32(values)) => {
-                    let values: Vec<u32> = values.iter().map(|&value| value.cast_unsigned()).collect();
-                    guarded.write(name, &values)?;
+            let Some(values) = tensors.operand(*operand) else {
+                return Err(Error::Operand { operand: name, reason: "it was not given" });
+            };
+            match values {
+                HostOperand::U32(values) => guarded.write(name, values)?,
+                HostOperand::I32(values) => guarded.write(name, values)?,
+                HostOperand::F32(values) => guarded.write(name, values)?,
+                HostOperand::Bits(values) => guarded.write(name, values)?,
+                _ => {
+                    return Err(Error::Operand {
+                        operand: name,
+                        reason: "its elements are of an unknown kind",
+                    });
                 }
-                Some(HostOperand::F32(values)) => guarded.write(name, values)?,
-                Some(HostOperand::Bits(values)) => guarded.write(name, values)?,
-                _ => return Err(Error::Operand { operand: name, reason: "it was not given" }),
             }
         }
         Ok(())

@@ -6,14 +6,18 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
+use crate::predict_args::PredictArgs;
+use crate::ragged_args::RaggedArgs;
 use crate::regret::{self, RegretArgs};
 use crate::shape;
 use check::measure::{Bench, MeasureOptions, Measured};
+use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Problem, RowSelection, Sizes};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -32,6 +36,10 @@ const EXAMPLES: &str = "Examples:
   # the best kernels of this build against those of another
   ferroflash bench --shape 32,32,32,512,512,64 --mask both --baseline before/ptx
 
+  # packed prompts of these lengths, and decoding over keys in pages of 16 with learned sinks
+  ferroflash bench --shape 4,16,16,9000,9000,128 --mask causal --dtype bf16 --seqlens-q 9000,700,52,3000
+  ferroflash bench --shape 8,32,8,1,8192,128 --page 16 --lengths --sinks
+
   # replays one by one, each when Enter is pressed
   ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
 
@@ -41,8 +49,11 @@ const EXAMPLES: &str = "Examples:
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
 
+  # the same with the time that each is predicted to take on an L4
+  ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all --device-model l4 --predict
+
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
-of a causal mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
+of a mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
 stands its share of what copies within the device reach in the same run. Every kernel's output is checked before.";
 
 /// Shapes measured where none is given: short, long, wide heads, very long.
@@ -83,6 +94,12 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     plan: PlanArgs,
+
+    #[command(flatten)]
+    ragged: RaggedArgs,
+
+    #[command(flatten)]
+    predict: PredictArgs,
 
     /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
@@ -150,7 +167,7 @@ pub(crate) struct Args {
 enum DeviceName {
     /// The GPU: device time
     Cuda,
-    /// The simulator: instructions, wavefronts and bytes, exact on any machine, and no time
+    /// The simulator: instructions, wavefronts and bytes, exact on any machine; no time but a predicted one
     Sim,
 }
 
@@ -176,7 +193,7 @@ enum DtypeName {
 /// Measures, prints a table a problem, and writes the file. A problem that cannot be measured is reported and the others go on;
 /// the command then fails.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let problems = problems(args)?;
+    let workloads = workloads(args)?;
     if args.device == DeviceName::Sim
         && let Some(option) = about_times(args)
     {
@@ -184,15 +201,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     if args.device == DeviceName::Sim {
-        let library = Library::find(args.ptx.as_deref())?;
+        let library = Arc::new(Library::find(args.ptx.as_deref())?);
         check_names(&args.rows, &library)?;
-        let simulated =
-            Simulated { rows: &args.rows, plan: &args.plan, model: args.device_model, lse: args.lse };
-        return bench_sim::run(&problems, &simulated, library, file);
+        let simulated = Simulated {
+            rows: &args.rows,
+            plan: &args.plan,
+            model: args.device_model,
+            predictor: args.predict.predictor(|| Ok(library.clone()), Some(args.device_model))?,
+            lse: args.lse,
+        };
+        return bench_sim::run(&workloads, &simulated, library, file);
     }
     if args.regret.regret {
         let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
-        let given = if args.shape.is_empty() { &[][..] } else { &problems };
+        let given: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
+        let given = if args.shape.is_empty() { &[][..] } else { &given };
         return regret::run(&args.regret, &options, given, file);
     }
     let l2 = match args.l2 {
@@ -219,14 +242,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     output::print(&bench_report::heading(&report));
 
     let mut errors = Vec::new();
-    for problem in &problems {
-        let measurement = match measure(&bench, problem, args, &options) {
-            Ok(rows) => Measurement::new(problem, rows, report.copy_gbytes_per_s()),
+    for workload in &workloads {
+        let measurement = match measure(&bench, workload, args, &options) {
+            Ok(rows) => Measurement::new(workload, rows, report.copy_gbytes_per_s()),
             Err(error) => {
-                let measurement = Measurement::failed(problem, &error);
+                let measurement = Measurement::failed(workload, &error);
                 // A single one is what the command ends with.
-                if problems.len() > 1 {
-                    output::say_error(&format!("{}: {error}", bench_report::title(problem)));
+                if workloads.len() > 1 {
+                    output::say_error(&format!("{}: {error}", bench_report::title(workload.problem())));
                 }
                 errors.push(error);
                 measurement
@@ -278,9 +301,8 @@ fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> 
     for row in rows {
         let RowSelection::Named(name) = row else { continue };
         if !library.kernels().iter().any(|kernel| kernel.entry == *name) {
-            let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-            let available = format!("there are {}", names.join(", "));
-            let source = Error::NoSuchKernel { wanted: name.clone(), available };
+            let source =
+                Error::unknown_kernel(name, library.kernels().iter().map(|kernel| kernel.entry.as_str()));
             return Err(Failure::Argument { option: "--rows", source });
         }
     }
@@ -288,7 +310,7 @@ fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> 
 }
 
 /// Every shape with every dtype and mask asked for, in this order; refuses what no kernel could compute before anything runs.
-fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
+fn workloads(args: &Args) -> Result<Vec<Workload>, Failure> {
     let usual = USUAL_SHAPES.map(|[batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]| Sizes {
         batch,
         heads_q,
@@ -305,7 +327,7 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
         MaskName::Full | MaskName::Causal => &[true],
         MaskName::Both => &[false, true],
     };
-    let mut problems = Vec::new();
+    let mut workloads = Vec::new();
     for sizes in shapes {
         for dtype in &args.dtype {
             let dtype = match dtype {
@@ -314,33 +336,37 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             };
             let problem = Problem::new(*sizes, dtype)
                 .map_err(|source| Failure::Argument { option: "--shape", source })?;
-            problems
-                .extend(masks.iter().map(|&causal| problem.with_causal(causal).with_lengths(args.lengths)));
+            for &causal in masks {
+                let problem = problem.with_causal(causal).with_lengths(args.lengths);
+                workloads.push(args.ragged.workload(problem)?);
+            }
         }
     }
-    Ok(problems)
+    Ok(workloads)
 }
 
 fn measure(
     bench: &Bench,
-    problem: &Problem,
+    workload: &Workload,
     args: &Args,
     options: &MeasureOptions,
 ) -> Result<Vec<Measured>, Error> {
+    let problem = workload.problem();
     let plans_of = |attention| args.plan.distinct_plans(attention, problem, &args.rows);
     let plans = plans_of(bench.attention())?;
     let baseline_plans = bench.baseline().map(plans_of).transpose()?.unwrap_or_default();
     let progress = Progress::new("measuring");
     let title = bench_report::title(problem);
+    let mut turn = |done: u32, total: u32| {
+        progress.set(done as usize, total as usize);
+        if args.turns {
+            output::print(&format!("turn {done} of {total}: {title}"));
+            // At the end of the input nobody else takes turns any more.
+            let _ = std::io::stdin().read_line(&mut String::new());
+        }
+    };
     let mut measured =
-        bench.measure_beside_baseline(&plans, &baseline_plans, options, &mut |done, total| {
-            progress.set(done as usize, total as usize);
-            if args.turns {
-                output::print(&format!("turn {done} of {total}: {title}"));
-                // At the end of the input nobody else takes turns any more.
-                let _ = std::io::stdin().read_line(&mut String::new());
-            }
-        })?;
+        bench.measure_workload(workload.clone(), &plans, &baseline_plans, options, &mut turn)?;
     if !args.replays {
         measured.iter_mut().for_each(|measured| measured.times_us.clear());
     }
@@ -363,6 +389,10 @@ mod tests {
         Command::try_parse_from(words).map(|command| command.args).expect("parses")
     }
 
+    fn problems(args: &Args) -> Vec<Problem> {
+        workloads(args).expect("valid").iter().map(|workload| *workload.problem()).collect()
+    }
+
     #[test]
     fn options_about_times_are_known_where_they_are_given() {
         assert_eq!(about_times(&parsed(&["--lse", "--lengths", "--l2", "default"])), None);
@@ -381,7 +411,7 @@ mod tests {
     fn shapes_dtypes_and_masks_multiply() {
         let args =
             parsed(&["--shape", "1,2,1,3,4,64", "5,2,2,6,7,32", "--dtype", "f16,bf16", "--mask", "both"]);
-        let problems = problems(&args).expect("valid");
+        let problems = problems(&args);
         assert_eq!(problems.len(), 2 * 2 * 2);
         assert_eq!(
             (problems[0].causal(), problems[1].causal(), problems[2].dtype()),
@@ -392,15 +422,15 @@ mod tests {
 
     #[test]
     fn causal_is_a_mask_and_the_usual_shapes_are_valid() {
-        let problems = problems(&parsed(&["--causal"])).expect("valid");
-        assert_eq!(problems.len(), USUAL_SHAPES.len());
-        assert!(problems.iter().all(Problem::causal));
-        assert!(!super::problems(&parsed(&[])).expect("valid")[0].causal());
+        let causal = problems(&parsed(&["--causal"]));
+        assert_eq!(causal.len(), USUAL_SHAPES.len());
+        assert!(causal.iter().all(Problem::causal));
+        assert!(!problems(&parsed(&[]))[0].causal());
     }
 
     #[test]
     fn a_shape_that_no_kernel_computes_is_misuse() {
-        let failure = problems(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
+        let failure = workloads(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
         assert_eq!(failure.to_string(), "--shape: heads_q 3 is not a multiple of heads_kv 2");
         assert_eq!(failure.exit_code(), crate::failure::EXIT_MISUSE);
     }

@@ -1,6 +1,6 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, can_compute, tiles};
+use super::candidate::{Candidate, allows, can_compute, holds, tiles};
 use super::choice::{Choice, Choosing, Estimates, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
@@ -14,7 +14,7 @@ use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
 use kernels_gpu::steps::StepRow;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Planner {
     device: DeviceInfo,
     /// The candidates of each dtype and head_dim.
     groups: Vec<Vec<Candidate>>,
+    /// Kernels that need more shared memory than a CTA may have.
+    too_large: Vec<Arc<Kernel>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
     combine: [Option<Arc<Kernel<StepRow>>>; 2],
@@ -85,7 +87,9 @@ impl Planner {
                     .push(of_group.map(|kernel| Candidate::new(kernel, device, profile.as_ref())).collect());
             }
         }
-        Planner { device: device.clone(), groups, profile, combine, names, origin }
+        let is_too_large = |kernel: &Arc<Kernel>| kernel.smem_bytes > device.smem_opt_in_bytes;
+        let too_large = kernels.into_iter().filter(is_too_large).collect();
+        Planner { device: device.clone(), groups, too_large, profile, combine, names, origin }
     }
 
     /// The device that is planned for.
@@ -179,7 +183,7 @@ impl Planner {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &kernel.row;
-        if (row.dtype, row.head_dim) != (problem.dtype(), problem.tile_head_dim()) {
+        if row.dtype != problem.dtype() || !holds(problem, row) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -196,7 +200,7 @@ impl Planner {
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         if !can_compute(problem, options, row) {
-            let (schedule, score) = (row.schedule.name(), row.score.name());
+            let (schedule, score) = (row.schedule.name(), row.score.name().to_owned());
             let found = format!("{} has the schedule {schedule} and computes {score} scores", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -264,7 +268,13 @@ impl Planner {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
-        &self.groups[dtype * HEAD_DIMS.len() + head_dim]
+        let of_dtype = &self.groups[dtype * HEAD_DIMS.len()..][..HEAD_DIMS.len()];
+        let kind = problem.score_kind();
+        let has_rows = |group: &&Vec<Candidate>| {
+            let mut rows = group.iter().map(|candidate| &candidate.kernel.row);
+            rows.any(|row| row.score == kind && holds(problem, row))
+        };
+        of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
 
     fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<StepRow>>> {
@@ -283,8 +293,7 @@ impl Planner {
             }
             RowSelection::Named(name) => {
                 if !self.names.contains(name) {
-                    let available = format!("there are {}", self.names.join(", "));
-                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
+                    return Err(Error::unknown_kernel(name, self.names.iter().map(String::as_str)));
                 }
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
@@ -364,8 +373,27 @@ impl Planner {
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let would = self.too_large.iter().filter(|kernel| {
+            (kernel.row.dtype, kernel.row.head_dim) == (problem.dtype(), problem.tile_head_dim())
+                && allows(problem, options, &kernel.row)
+        });
+        if let Some(least) = would.min_by_key(|kernel| kernel.smem_bytes) {
+            let (needed, limit) = (least.smem_bytes, self.device.smem_opt_in_bytes);
+            let available = format!(
+                "{} needs the least shared memory a CTA, {needed} bytes, {} over the {limit} that there are",
+                least.entry,
+                needed - limit
+            );
+            return Error::NoSuchKernel { wanted: wanted(problem, options), available };
+        }
+        let advice = match problem.score_kind() {
+            ScoreKind::User(_) => {
+                "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
+            }
+            _ => "run `cargo xtask build-ptx`",
+        };
         let available = format!(
-            "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
+            "none of the {} in {} computes it on sm_{}; {advice}",
             self.names.len(),
             self.origin,
             self.device.sm
@@ -404,7 +432,7 @@ fn only_split(problem: &Problem, options: &PlanOptions) -> Option<&'static str> 
     match options.splits {
         Splits::Count(_) => Some("a number of splits"),
         Splits::Size(_) => Some("a split size"),
-        Splits::Auto if problem.has_lengths() => Some("lengths on the device"),
+        Splits::Auto if problem.has_lengths() && !problem.is_ragged() => Some("lengths on the device"),
         Splits::Auto => (options.schedule == Some(Schedule::Split)).then_some("the schedule"),
     }
 }
@@ -423,6 +451,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     let mut wanted = format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim);
     if let Some(schedule) = options.schedule {
         wanted += &format!(" with the schedule {}", schedule.name());
+    }
+    if !problem.score_kind().is_plain() {
+        wanted += &format!(" and the score {}", problem.score_kind().name());
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";

@@ -245,6 +245,21 @@ pub unsafe fn ld_global_b32(global: u64) -> u32 {
     r
 }
 
+/// `ld.global.b32` of what nobody writes during the launch: equal loads are one.
+///
+/// # Safety
+/// As for [`ld_global_b32`]; nobody writes there meanwhile.
+#[inline(always)]
+pub unsafe fn ld_global_constant_b32(global: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global,
+            options(pure, nostack, readonly));
+    }
+    r
+}
+
 /// `ld.global.b32` under a predicate: `otherwise` where the condition does not hold, without a branch.
 ///
 /// # Safety

@@ -48,6 +48,11 @@ pub(super) struct Mbarrier {
 }
 
 impl Mbarrier {
+    /// Bytes of the current phase have come at that time of the model of time.
+    pub(super) fn filled_at(&mut self, when: u64) {
+        self.filling.when = self.filling.when.max(when);
+    }
+
     /// Ends the phase if nothing is missing; true if it did.
     fn settle(&mut self) -> bool {
         if self.pending != 0 || self.bytes != 0 {
