@@ -138,6 +138,14 @@ pub enum Error {
         /// The most.
         limit: u32,
     },
+    /// A prefix that sequences cannot share.
+    #[error("a prefix of {keys} keys cannot be shared: {reason}")]
+    SharedPrefix {
+        /// Its keys.
+        keys: u32,
+        /// What it must be.
+        reason: &'static str,
+    },
     /// The scale cannot be used.
     #[error("scale {scale} cannot be used: it must be positive and finite")]
     InvalidScale {

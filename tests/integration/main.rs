@@ -2,6 +2,7 @@
 
 mod append;
 mod bindings;
+mod cascade;
 mod cli_errors;
 mod cli_plan;
 mod cli_run;
@@ -35,6 +36,7 @@ fn main() {
     let trials = [
         append::trials(),
         bindings::trials(),
+        cascade::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
         cli_run::trials(),
