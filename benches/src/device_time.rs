@@ -166,7 +166,7 @@ fn device_time_line(problem: &Problem, measured: &Measured) -> String {
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
-        measure::flops(problem) / timing.median_us / 1e6,
+        check::workload::Workload::of(problem).flops() / timing.median_us / 1e6,
         measured.entry
     )
 }

@@ -1,9 +1,10 @@
 //! A problem with what a call of it is given beside Q, K and V: how long its sequences are, and every operand.
 
 use crate::random_input::{self, Random};
-use ferroflash::attention::{HostOperand, HostTensors};
+use crate::reference::row_start;
+use ferroflash::attention::{HostTensors, OperandValues};
 use ferroflash::problem::{
-    BlockTable, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
+    BlockTable, Extent, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
 };
 use ferroflash::rounding::narrow;
 
@@ -18,32 +19,7 @@ pub struct Workload {
     problem: Problem,
     seqlens_q: Vec<u32>,
     seqlens_k: Vec<u32>,
-    operands: Vec<(Operand, Values)>,
-}
-
-/// The elements of an operand.
-#[derive(Clone, Debug)]
-pub enum Values {
-    /// Starts, intervals.
-    U32(Vec<u32>),
-    /// A block table.
-    I32(Vec<i32>),
-    /// Sinks, slopes.
-    F32(Vec<f32>),
-    /// A bias, as bits of the problem's dtype.
-    Bits(Vec<u16>),
-}
-
-impl Values {
-    /// As a call takes them.
-    pub fn as_operand(&self) -> HostOperand<'_> {
-        match self {
-            Values::U32(values) => HostOperand::U32(values),
-            Values::I32(values) => HostOperand::I32(values),
-            Values::F32(values) => HostOperand::F32(values),
-            Values::Bits(values) => HostOperand::Bits(values),
-        }
-    }
+    operands: Vec<(Operand, OperandValues)>,
 }
 
 /// What the elements of operands are drawn from.
@@ -83,21 +59,21 @@ impl Workload {
             _ if problem.has_lengths() => random_input::lengths(problem, SEED),
             _ => vec![sizes.seqlen_k; batch as usize],
         };
-        Workload::with_sequences(problem, seqlens_q, seqlens_k)
+        Workload::with_sequences(problem, [seqlens_q, seqlens_k], SEED)
     }
 
-    /// As [`Workload::of`], with so many queries and keys of each sequence.
+    /// As [`Workload::of`], with so many queries and keys of each sequence, and operands that the seed gives.
     ///
     /// # Panics
     /// If these are not as many as the problem has sequences, or more queries or keys than it has.
-    pub fn with_sequences(problem: &Problem, seqlens_q: Vec<u32>, seqlens_k: Vec<u32>) -> Workload {
+    pub fn with_sequences(problem: &Problem, seqlens: [Vec<u32>; 2], seed: u64) -> Workload {
         let choices = Choices {
             sinks: &[0.0, 1.5, -3.0],
             slopes: None,
             biases: &[0.0, -1.0, 0.5, 2.0],
             pages_a_hole: 0,
         };
-        Workload::draw(problem, [seqlens_q, seqlens_k], &choices, &mut Random::new(SEED))
+        Workload::draw(problem, seqlens, &choices, &mut Random::new(seed))
     }
 
     pub(crate) fn draw(
@@ -130,6 +106,12 @@ impl Workload {
         workload
     }
 
+    /// The same with an operand that nothing is drawn for: a table of a user's score.
+    pub fn with_operand(mut self, (operand, values): (Operand, OperandValues)) -> Workload {
+        self.operands.push((operand, values));
+        self
+    }
+
     /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
@@ -141,16 +123,13 @@ impl Workload {
     }
 
     /// Every operand of the problem.
-    pub fn operands(&self) -> &[(Operand, Values)] {
+    pub fn operands(&self) -> &[(Operand, OperandValues)] {
         &self.operands
     }
 
     /// Tensors with lengths and operands.
     pub fn tensors<'a>(&'a self, qkv: &'a [Vec<u16>; 3]) -> HostTensors<'a> {
-        let tensors = HostTensors::from(qkv).with_seqlens_k(self.seqlens_k());
-        self.operands
-            .iter()
-            .fold(tensors, |tensors, (operand, values)| tensors.with_operand(*operand, values.as_operand()))
+        HostTensors::from(qkv).with_seqlens_k(self.seqlens_k()).with_operands(&self.operands)
     }
 
     /// Rows of Q, K or V that a sequence has, in each batch entry or page from row 0 on.
@@ -169,10 +148,25 @@ impl Workload {
         if is_packed { vec![lengths.iter().sum()] } else { lengths.clone() }
     }
 
+    /// Puts NaN into the rows of Q, K and V that no sequence has.
+    pub fn poison_unused(&self, qkv: &mut [Vec<u16>; 3]) {
+        let nan = narrow(self.problem.dtype(), f64::NAN);
+        for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
+            let Extent { heads, rows, width, .. } = self.problem.extent(role);
+            for (batch, used) in self.used_rows(role).into_iter().enumerate() {
+                let unused = used.min(rows)..rows;
+                for (head, row) in (0..heads).flat_map(|head| unused.clone().map(move |row| (head, row))) {
+                    let start = row_start(&self.problem, role, [batch, head as usize, row as usize]);
+                    qkv[role as usize][start..start + width as usize].fill(nan);
+                }
+            }
+        }
+    }
+
     fn used_of_pages(&self, pages: Pages) -> Vec<u32> {
         let mut used = vec![0; pages.pages as usize];
         let Some(table) = self.operands.iter().find_map(|(_, values)| match values {
-            Values::I32(table) => Some(table),
+            OperandValues::I32(table) => Some(table),
             _ => None,
         }) else {
             return used;
@@ -202,16 +196,28 @@ impl Workload {
         elements: usize,
         choices: &Choices<'_>,
         random: &mut Random,
-    ) -> Option<Values> {
+    ) -> Option<OperandValues> {
         let problem = &self.problem;
-        let mut scores = |of: &[f32]| Values::F32((0..elements).map(|_| random.one_of(of)).collect());
+        let mut scores = |of: &[f32]| OperandValues::F32((0..elements).map(|_| random.one_of(of)).collect());
         Some(match operand {
-            Operand::CuSeqlensQ => Values::U32(starts(&self.seqlens_q)),
-            Operand::CuSeqlensK => Values::U32(starts(&self.seqlens_k)),
+            Operand::CuSeqlensQ => OperandValues::U32(starts(&self.seqlens_q)),
+            Operand::CuSeqlensK => OperandValues::U32(starts(&self.seqlens_k)),
             Operand::PageIndptr | Operand::BlockTable => return None,
+            // Only who has the score knows them.
+            Operand::Table0 | Operand::Table1 | Operand::Table2 | Operand::Table3 => return None,
+            Operand::TreeMask => {
+                // Queries that see all of it, none, and anything between.
+                let mut half = || random.below(1 << 16);
+                let word = |_| match half() % 4 {
+                    0 => 0,
+                    1 => u32::MAX,
+                    _ => half() << 16 | half(),
+                };
+                OperandValues::U32((0..elements).map(word).collect())
+            }
             Operand::Intervals => {
                 let most = problem.sizes().seqlen_k + 20;
-                Values::U32((0..elements).map(|_| random.below(most)).collect())
+                OperandValues::U32((0..elements).map(|_| random.below(most)).collect())
             }
             Operand::Sinks => scores(choices.sinks),
             Operand::Slopes => match choices.slopes {
@@ -219,13 +225,13 @@ impl Workload {
                 None => {
                     let heads = problem.sizes().heads_q as usize;
                     let slope = |at: usize| (-8.0 * (at % heads + 1) as f32 / heads as f32).exp2();
-                    Values::F32((0..elements).map(slope).collect())
+                    OperandValues::F32((0..elements).map(slope).collect())
                 }
             },
             Operand::Bias => {
                 let element = |_| narrow(problem.dtype(), random.one_of(choices.biases));
                 let pattern: Vec<u16> = (0..elements.min(BIAS_PATTERN)).map(element).collect();
-                Values::Bits(pattern.iter().copied().cycle().take(elements).collect())
+                OperandValues::Bits(pattern.iter().copied().cycle().take(elements).collect())
             }
         })
     }
@@ -248,9 +254,9 @@ impl Workload {
         }
         if let BlockTable::Csr { entries } = pages.table {
             table.resize(entries as usize, -7);
-            self.operands.push((Operand::PageIndptr, Values::U32(page_starts)));
+            self.operands.push((Operand::PageIndptr, OperandValues::U32(page_starts)));
         }
-        self.operands.push((Operand::BlockTable, Values::I32(table)));
+        self.operands.push((Operand::BlockTable, OperandValues::I32(table)));
     }
 
     /// Floating-point operations of the two products, as the field counts them: 2 · (width of K + width of V) for each query and each key
@@ -278,16 +284,20 @@ impl Workload {
     }
 
     fn sequences(&self) -> impl Iterator<Item = Sequence<'_>> {
-        let intervals = self.operands.iter().find_map(|(operand, values)| match (operand, values) {
-            (Operand::Intervals, Values::U32(values)) => Some(&values[..]),
-            _ => None,
-        });
+        let words = |wanted: Operand| {
+            self.operands.iter().find_map(move |(operand, values)| match values {
+                OperandValues::U32(values) if *operand == wanted => Some(&values[..]),
+                _ => None,
+            })
+        };
+        let (intervals, tree_bits) = (words(Operand::Intervals), words(Operand::TreeMask));
         let is_packed = matches!(self.problem.queries(), QuerySequences::Packed { .. });
         let mask = self.problem.mask();
         let mut first = 0;
         self.seqlens_q.iter().zip(&self.seqlens_k).map(move |(&seqlen_q, &seqlen_k)| {
-            let sequence =
-                Sequence { mask, seqlen_q, seqlen_k, intervals: intervals.map(|all| &all[2 * first..]) };
+            let tree_bits = tree_bits.map(|all| &all[mask.tree_words() as usize * first..]);
+            let intervals = intervals.map(|all| &all[2 * first..]);
+            let sequence = Sequence { mask, seqlen_q, seqlen_k, intervals, tree_bits };
             first += if is_packed { seqlen_q } else { self.problem.sizes().seqlen_q } as usize;
             sequence
         })
@@ -301,6 +311,8 @@ struct Sequence<'a> {
     seqlen_k: u32,
     /// First key and the one past the last, of each query.
     intervals: Option<&'a [u32]>,
+    /// The words of a tree, of each query.
+    tree_bits: Option<&'a [u32]>,
 }
 
 impl Sequence<'_> {
@@ -331,9 +343,21 @@ impl Sequence<'_> {
     fn pairs(&self) -> u64 {
         let of = |query| {
             let (sinks, rest) = self.seen(query);
-            sinks + (rest.end - rest.start) as u64
+            sinks + (rest.end - rest.start) as u64 - self.hidden_by_tree(query, sinks as i64, &rest)
         };
         (0..self.seqlen_q).map(of).sum()
+    }
+
+    /// Of the keys that a query sees otherwise, those that a tree hides.
+    fn hidden_by_tree(&self, query: u32, sinks: i64, rest: &std::ops::Range<i64>) -> u64 {
+        let (Some(bits), Some(keys)) = (self.tree_bits, self.mask.tree) else { return 0 };
+        let own = &bits[(query * self.mask.tree_words()) as usize..];
+        let is_hidden = |number: &u32| {
+            let key = i64::from(self.seqlen_k) - i64::from(keys) + i64::from(*number);
+            (0..sinks).contains(&key) | rest.contains(&key)
+                && own[*number as usize / 32] >> (number % 32) & 1 == 0
+        };
+        (0..keys).filter(is_hidden).count() as u64
     }
 
     /// Keys that any of the queries sees.
@@ -389,7 +413,8 @@ mod tests {
     #[test]
     fn operations_are_those_of_the_keys_that_the_reference_sees() {
         for seed in 0..200 {
-            let case = RaggedCase::draw(Dtype::F16, 32, ScoreKind::Plain, seed).expect("a case");
+            let kind = if seed % 2 == 0 { ScoreKind::Plain } else { ScoreKind::Tree };
+            let case = RaggedCase::draw(Dtype::F16, 32, kind, seed).expect("a case");
             let (workload, problem) = (case.workload(), &case.problem);
             let tensors = case.tensors();
             let seen = Ragged::new(problem, &tensors).keys_seen();

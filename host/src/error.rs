@@ -66,6 +66,28 @@ pub enum Error {
         /// The most keys of a sequence.
         seqlen_k: u32,
     },
+    /// A user's score that cannot be.
+    #[error("the score {score}: {reason}")]
+    UserScore {
+        /// Its name.
+        score: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Kernels of a user's score were compiled with another Ferroflash.
+    #[error(
+        "{path}: the scores of {package} were compiled with Ferroflash {compiled}, this is {own}: run `cargo xtask build-ptx --score` again"
+    )]
+    ScoreVersion {
+        /// The folder.
+        path: PathBuf,
+        /// The user's crate and its version.
+        package: String,
+        /// The version that they were compiled with.
+        compiled: String,
+        /// This one.
+        own: String,
+    },
     /// An operand is missing, or not one of the problem's.
     #[error("{operand}: {reason}")]
     Operand {
@@ -85,6 +107,36 @@ pub enum Error {
         value: i64,
         /// What it must be.
         reason: &'static str,
+    },
+    /// Keys that cannot be appended, or queries that cannot be rotated.
+    #[error("nothing can be appended: {reason}")]
+    Append {
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+    /// A number of elements that cannot be rotated.
+    #[error("{dim} elements of a vector cannot be rotated: multiples of 16 up to head_dim {head_dim} can")]
+    Rotary {
+        /// Elements asked for.
+        dim: u32,
+        /// Elements of a vector.
+        head_dim: u32,
+    },
+    /// Tables of cosines and sines that end before a sequence may.
+    #[error("cos and sin have {positions} positions, and a sequence of the cache may have {needed} keys")]
+    RotaryPositions {
+        /// Rows of the tables.
+        positions: u32,
+        /// Keys that a sequence may have.
+        needed: u32,
+    },
+    /// Partial results that cannot be merged.
+    #[error("{states} partial results cannot be merged: 1 to {limit} can")]
+    States {
+        /// How many.
+        states: u32,
+        /// The most.
+        limit: u32,
     },
     /// The scale cannot be used.
     #[error("scale {scale} cannot be used: it must be positive and finite")]

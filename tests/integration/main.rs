@@ -1,5 +1,6 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
+mod append;
 mod bindings;
 mod cli_errors;
 mod cli_plan;
@@ -11,6 +12,7 @@ mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
+mod merge;
 mod plans;
 mod ragged;
 mod reference;
@@ -19,6 +21,7 @@ mod splits;
 mod support;
 mod tensor_files;
 mod tolerance;
+mod user_scores;
 mod verification;
 
 use libtest_mimic::{Arguments, Conclusion};
@@ -29,6 +32,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
+        append::trials(),
         bindings::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
@@ -40,6 +44,7 @@ fn main() {
         host_device::trials(),
         interrupt::trials(),
         lab_device::trials(),
+        merge::trials(),
         plans::trials(),
         ragged::trials(),
         reference::trials(),
@@ -47,6 +52,7 @@ fn main() {
         splits::trials(),
         tensor_files::trials(),
         tolerance::trials(),
+        user_scores::trials(),
         verification::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

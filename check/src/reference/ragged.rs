@@ -4,9 +4,11 @@
 use super::{Progress, Reference, row_start};
 use ferroflash::attention::{HostOperand, HostTensors};
 use ferroflash::problem::{
-    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, TensorRole,
+    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, ScoreTable, ScoreTables,
+    TensorRole,
 };
 use ferroflash::rounding::{narrow, widen};
+use ferroflash_score::Query;
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -171,15 +173,26 @@ impl<'a> Ragged<'a> {
             .filter(|norm| norm.is_finite())
             .fold(0.0, f64::max);
         let score = f64::from(self.problem.scale()) * q_norm * k_norm * (steps + 4.0) * float;
-        let added = (0..row.sequence.seqlen_k)
-            .map(|key| match self.problem.score() {
-                Score::Plain => 0.0,
-                Score::Softcap(cap) => f64::from(cap),
-                Score::Alibi { .. } => self.given(row, key) * self.distance(row, key).abs(),
-                Score::Bias(_) => self.given(row, key).abs(),
-            })
-            .filter(|added| added.is_finite())
-            .fold(0.0, f64::max);
+        let most = |of: &dyn Fn(usize) -> f64| {
+            (0..row.sequence.seqlen_k).map(of).filter(|of| of.is_finite()).fold(0.0, f64::max)
+        };
+        let added = most(&|key| match self.problem.score() {
+            Score::Plain => 0.0,
+            Score::Softcap(cap) => f64::from(cap),
+            Score::Alibi { .. } => self.given(row, key) * self.distance(row, key).abs(),
+            Score::Bias(_) => self.given(row, key).abs(),
+            // Its size, whatever of that it added.
+            Score::User(_) => self.score(row, key, self.scaled(row, key)).abs(),
+        });
+        // What a user's function makes of an error of its argument.
+        let score = match self.problem.score() {
+            Score::User(_) => most(&|key| {
+                let (scaled, of) = (self.scaled(row, key), |scaled| self.score(row, key, scaled));
+                let moved = [score, -score].map(|error| (of(scaled + error) - of(scaled)).abs());
+                moved[0].max(moved[1])
+            }),
+            _ => score,
+        };
         let of_result = if lse.is_finite() { lse.abs() * float } else { 0.0 };
         score + (4.0 + (row.sequence.seqlen_k as f64).sqrt() + 8.0 * added) * float + of_result
     }
@@ -293,7 +306,7 @@ impl<'a> Ragged<'a> {
 
     /// Whether a row sees a key.
     fn sees(&self, row: Row, key: usize) -> bool {
-        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, .. } =
+        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, tree, .. } =
             self.problem.mask();
         let distance = self.distance(row, key);
         let not_after = window_right.is_none_or(|right| -distance <= f64::from(right));
@@ -313,7 +326,39 @@ impl<'a> Ragged<'a> {
             is_seen &= (begin..end).contains(&key);
             is_after |= key >= end;
         }
-        is_seen || key < sink_tokens as usize && !is_after
+        (is_seen || key < sink_tokens as usize && !is_after)
+            && tree.is_none_or(|keys| self.tree_shows(row, key, keys as usize))
+            && match self.problem.score() {
+                Score::User(user) => user.sees(self.user_query(row), key as u32, &self.tables()),
+                _ => true,
+            }
+    }
+
+    /// Whether the key is before a tree of `keys` keys, or the query has its bit.
+    fn tree_shows(&self, row: Row, key: usize, keys: usize) -> bool {
+        let Some(number) = (key + keys).checked_sub(row.sequence.seqlen_k) else { return true };
+        let [batch, _, query] = self.o_at(row);
+        let rows = self.problem.extent(TensorRole::Q).rows as usize;
+        let words = self.tensors.starts(Operand::TreeMask).expect("the problem's operands are given");
+        let own = &words[(batch * rows + query) * self.problem.mask().tree_words() as usize..];
+        own[number / 32] >> (number % 32) & 1 != 0
+    }
+
+    /// A query as users' scores know it.
+    fn user_query(&self, row: Row) -> Query {
+        let Sequence { batch, seqlen_q, seqlen_k, .. } = row.sequence;
+        let [batch, head, query, seqlen_q, seqlen_k] =
+            [batch, row.head, row.query, seqlen_q, seqlen_k].map(|n| n as u32);
+        Query { batch, head, query, seqlen_q, seqlen_k }
+    }
+
+    /// The tables of a user's score.
+    fn tables(&self) -> ScoreTables<'a> {
+        ScoreTables(Operand::TABLES.map(|table| match self.tensors.operand(table) {
+            Some(HostOperand::F32(numbers)) => ScoreTable::F32(numbers),
+            Some(HostOperand::U32(words)) => ScoreTable::U32(words),
+            _ => ScoreTable::None,
+        }))
     }
 
     /// A slope or an element of the bias.
@@ -327,14 +372,27 @@ impl<'a> Ragged<'a> {
         }
     }
 
+    /// scale · Q·Kᵀ of a row and a key.
+    fn scaled(&self, row: Row, key: usize) -> f64 {
+        let product: f64 = self.query(row).iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
+        f64::from(self.problem.scale()) * product
+    }
+
+    /// The score of a key from scale · Q·Kᵀ.
+    fn score(&self, row: Row, key: usize, scaled: f64) -> f64 {
+        match self.problem.score() {
+            Score::User(user) => user.of(self.user_query(row), key as u32, scaled, &self.tables()),
+            score => score.of(scaled, self.distance(row, key), self.given(row, key)),
+        }
+    }
+
     /// What a row sees; `rounded` is applied to each score.
     fn seen(&self, row: Row, rounded: impl Fn(f64) -> f64) -> Seen {
         let q = self.query(row);
         let keys: Vec<usize> = (0..row.sequence.seqlen_k).filter(|&key| self.sees(row, key)).collect();
         let score = |&key: &usize| {
             let product: f64 = q.iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
-            let scaled = f64::from(self.problem.scale()) * product;
-            rounded(self.problem.score().of(scaled, self.distance(row, key), self.given(row, key)))
+            rounded(self.score(row, key, f64::from(self.problem.scale()) * product))
         };
         let scores = keys.iter().map(score).collect();
         let sink = match self.tensors.operand(Operand::Sinks) {

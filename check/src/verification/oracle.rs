@@ -11,7 +11,7 @@ use kernels_gpu::row::Accumulation;
 pub struct Oracle {
     /// The problem.
     pub problem: Problem,
-    /// Q, K and V.
+    /// Q, K and V, where they were given to keep.
     pub qkv: [Vec<u16>; 3],
     /// Keys of each sequence, where the problem has lengths.
     pub seqlens_k: Option<Vec<u32>>,
@@ -29,14 +29,24 @@ impl Oracle {
         accumulations: &[Accumulation],
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Oracle {
-        let [q, k, v] = &qkv;
-        let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k.as_deref());
-        let reference = reference_of(problem, &tensors, progress);
-        let tolerances = accumulations
-            .iter()
-            .map(|&accumulation| (accumulation, Tolerance::new(problem, &tensors, &reference, accumulation)))
-            .collect();
-        Oracle { problem: *problem, qkv, seqlens_k, reference, tolerances }
+        let tensors = HostTensors::from(&qkv).with_seqlens_k(seqlens_k.as_deref());
+        let judge = Oracle::of_tensors(problem, &tensors, accumulations, progress);
+        Oracle { qkv, seqlens_k, ..judge }
+    }
+
+    /// As [`Oracle::new`], of tensors with every operand that the problem takes; it does not keep them.
+    pub fn of_tensors(
+        problem: &Problem,
+        tensors: &HostTensors<'_>,
+        accumulations: &[Accumulation],
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Oracle {
+        let reference = reference_of(problem, tensors, progress);
+        let tolerance = |&accumulation: &Accumulation| {
+            (accumulation, Tolerance::new(problem, tensors, &reference, accumulation))
+        };
+        let tolerances = accumulations.iter().map(tolerance).collect();
+        Oracle { problem: *problem, qkv: Default::default(), seqlens_k: None, reference, tolerances }
     }
 
     /// Of one row of a ragged batch; kernels for these accumulate in float32.

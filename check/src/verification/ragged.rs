@@ -1,17 +1,24 @@
 //! Ragged batches that kernels are verified on, drawn at random: packed and paged sequences, masks, sinks, scores, widths, all together.
 
 use crate::random_input::{self, InputKind, Random};
-use crate::reference::{Reference, reference_of, row_start};
+use crate::reference::{Reference, reference_of};
 use crate::tolerance::{Tolerance, Verdict};
 use crate::workload::{Choices, Workload};
-use ferroflash::attention::{HostTensors, Output};
+use ferroflash::attention::{HostTensors, OperandValues, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
 use ferroflash::problem::{
-    BiasShape, BlockTable, Extent, KeySequences, Layout, Mask, Pages, Problem, Score, Sizes, TensorRole,
+    BiasShape, BlockTable, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes, UserScore,
 };
-use ferroflash::rounding::narrow;
-use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind};
+use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind, ScoreName};
+
+/// A user's score as a case has it.
+pub struct UserCase {
+    /// The score, with the lengths of its tables.
+    pub score: UserScore,
+    /// Its tables.
+    pub tables: Vec<OperandValues>,
+}
 
 /// A ragged batch with its inputs, what is right, and how far a kernel may be from it.
 pub struct RaggedCase {
@@ -26,15 +33,50 @@ pub struct RaggedCase {
 }
 
 impl RaggedCase {
-    /// Draws a case for kernels of this dtype, tile width and score.
+    /// Draws a case for kernels of this dtype, tile width and score, which is one of Ferroflash.
     ///
     /// # Errors
-    /// Where the problem cannot be: a fault of what is drawn.
+    /// [`Error::Operand`] of a user's score, whose tables [`RaggedCase::draw_user`] is told; else where the problem cannot be, which is a
+    /// fault of what is drawn.
     pub fn draw(dtype: Dtype, head_dim: u32, kind: ScoreKind, seed: u64) -> Result<RaggedCase, Error> {
+        let refused = |_: &Problem, _: u64| -> Result<UserCase, Error> {
+            let reason = "it is a user's score, whose tables are not known: RaggedCase::draw_user";
+            Err(Error::Operand { operand: Operand::Table0.name(), reason })
+        };
+        RaggedCase::drawn((dtype, head_dim), (kind, &refused), seed)
+    }
+
+    /// As [`RaggedCase::draw`], of the user's score and the tables that `user` gives for a problem, whose score is not set yet, and a seed.
+    ///
+    /// # Errors
+    /// Those of `user`; where its tables are not those of the score.
+    pub fn draw_user(
+        dtype: Dtype,
+        head_dim: u32,
+        user: &dyn Fn(&Problem, u64) -> Result<UserCase, Error>,
+        seed: u64,
+    ) -> Result<RaggedCase, Error> {
+        // Any name: the score is what `user` says.
+        let name = ScoreName::new("user").map_or(ScoreKind::Plain, ScoreKind::User);
+        RaggedCase::drawn((dtype, head_dim), (name, user), seed)
+    }
+
+    fn drawn(
+        (dtype, head_dim): (Dtype, u32),
+        (kind, user): (ScoreKind, &dyn Fn(&Problem, u64) -> Result<UserCase, Error>),
+        seed: u64,
+    ) -> Result<RaggedCase, Error> {
         let mut random = Random::new(seed);
         let lengths = Lengths::draw(&mut random);
-        let problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+        let mut problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+        let mut tables = Vec::new();
+        if let ScoreKind::User(_) = kind {
+            let drawn = user(&problem, seed)?;
+            problem = problem.with_score(Score::User(drawn.score))?;
+            tables = drawn.tables;
+        }
         let (workload, qkv) = draw_tensors(&problem, &lengths, seed, &mut random);
+        let workload = Operand::TABLES.into_iter().zip(tables).fold(workload, Workload::with_operand);
         let tensors = workload.tensors(&qkv);
         tensors.check_operands(&problem)?;
         let reference = reference_of(&problem, &tensors, &|_, _| ());
@@ -68,7 +110,7 @@ impl RaggedCase {
             KeySequences::Paged(pages) => row.isa == Isa::Mma || page_box(pages.page, row.block_n) >= 8,
             KeySequences::Batch | KeySequences::Packed { .. } => true,
         };
-        row.score == self.problem.score().kind()
+        row.score == self.problem.score_kind()
             && row.head_dim == self.problem.tile_head_dim()
             && (row.isa == Isa::Mma || !self.problem.mask().intervals)
             && pages_fit
@@ -190,9 +232,13 @@ fn draw_problem(
     if random.below(3) == 0 {
         problem = problem.with_scale(random.one_of(&[0.05, 0.3, 1.0]))?;
     }
+    if kind == ScoreKind::Tree {
+        let keys = random.one_of(&[1, 4, 5, 31, 32, 33, 63, 64, 100, 128, 400]);
+        problem = problem.with_mask(problem.mask().with_tree(keys))?;
+    }
     let mut coin = || random.below(2) == 0;
     problem.with_score(match kind {
-        ScoreKind::Plain => Score::Plain,
+        ScoreKind::Plain | ScoreKind::Tree | ScoreKind::User(_) => Score::Plain,
         ScoreKind::Softcap => Score::Softcap(random.one_of(&[1.0, 15.0, 30.0, 50.0])),
         ScoreKind::Alibi => Score::Alibi { per_batch: coin() },
         ScoreKind::Bias => Score::Bias(BiasShape { batch: coin(), heads: coin(), queries: coin() }),
@@ -236,20 +282,6 @@ fn draw_tensors(
     };
     let workload = Workload::draw(problem, [lengths.q.clone(), lengths.k.clone()], &choices, random);
     let mut qkv = random_input::qkv(problem, kind, seed);
-    for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
-        poison(problem, role, &workload.used_rows(role), &mut qkv[role as usize]);
-    }
+    workload.poison_unused(&mut qkv);
     (workload, qkv)
-}
-
-/// Puts NaN into the rows of a tensor that no sequence has, of each batch entry or page those from a number on.
-fn poison(problem: &Problem, role: TensorRole, used: &[u32], data: &mut [u16]) {
-    let Extent { heads, rows, width, .. } = problem.extent(role);
-    let nan = narrow(problem.dtype(), f64::NAN);
-    for (batch, &used) in used.iter().enumerate() {
-        for (head, row) in (0..heads).flat_map(|head| (used.min(rows)..rows).map(move |row| (head, row))) {
-            let start = row_start(problem, role, [batch, head as usize, row as usize]);
-            data[start..start + width as usize].fill(nan);
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! The options that `run` and `verify` share: tensors and what is computed of them.
 
 use crate::failure::Failure;
-use crate::ragged_args;
+use crate::ragged_args::{self, MaskArgs};
 use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
@@ -19,8 +19,8 @@ pub(crate) struct ProblemArgs {
     causal: Option<bool>,
 
     /// The same as --causal or --causal=false
-    #[arg(long, value_enum, conflicts_with = "causal")]
-    mask: Option<MaskName>,
+    #[arg(long = "mask", value_enum, conflicts_with = "causal")]
+    mask_name: Option<MaskName>,
 
     /// Softmax scale [default: what the file says, else 1/√head_dim]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -33,6 +33,9 @@ pub(crate) struct ProblemArgs {
     /// Element type to compute in [default: that of the tensors; f16 for f32]
     #[arg(long)]
     dtype: Option<DtypeName>,
+
+    #[command(flatten)]
+    pub(crate) mask: MaskArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,7 +59,7 @@ enum DtypeName {
 impl ProblemArgs {
     /// The mask, where the command line names one.
     pub(crate) fn causal(&self) -> Option<bool> {
-        self.mask.map(|mask| mask == MaskName::Causal).or(self.causal)
+        self.mask_name.map(|mask| mask == MaskName::Causal).or(self.causal)
     }
 
     pub(crate) fn layout(&self) -> Option<Layout> {
@@ -87,14 +90,16 @@ impl ProblemArgs {
         let mut options = Options::default();
         (options.layout, options.dtype) = (self.layout(), self.dtype());
         (options.scale, options.causal) = (self.scale, self.causal());
-        tensor_file::read(&source(input)?, &options).map_err(|error| match error {
+        let mut inputs = tensor_file::read(&source(input)?, &options).map_err(|error| match error {
             Error::InvalidScale { scale }
                 if self.scale == Some(scale) || self.scale.is_some_and(f32::is_nan) =>
             {
                 Failure::Argument { option: "--scale", source: error }
             }
-            error => error.into(),
-        })
+            error => Failure::from(error),
+        })?;
+        inputs.problem = self.mask.problem(inputs.problem)?;
+        Ok(inputs)
     }
 }
 

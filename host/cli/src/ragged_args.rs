@@ -5,12 +5,27 @@ use check::random_input;
 use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::problem::{BiasShape, BlockTable, KeySequences, Pages, QuerySequences, Score};
-use ferroflash::{Error, Layout, Mask, Problem};
+use ferroflash::{Layout, Mask, Problem};
 
 /// What a problem is beside its shape.
 #[derive(clap::Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Ragged batches, masks and scores")]
 pub(crate) struct RaggedArgs {
+    #[command(flatten)]
+    mask: MaskArgs,
+
+    #[command(flatten)]
+    sequences: SequenceArgs,
+
+    /// Order of the dimensions: bhsd is [batch, heads, seqlen, head_dim], in pages HND; bshd there NHD [default: bhsd; of packed and paged
+    /// sequences bshd]
+    #[arg(long)]
+    layout: Option<LayoutName>,
+}
+
+/// Which keys a query sees beside the causal mask, and a function of every score that needs no tensor.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Masks and scores")]
+pub(crate) struct MaskArgs {
     /// Keys before and behind its own that a query sees; - for all. (A sliding_window of W tokens is W−1,0.)
     #[arg(long, value_name = "LEFT,RIGHT", value_parser = parse_window, allow_hyphen_values = true, conflicts_with = "causal")]
     window: Option<Window>,
@@ -27,20 +42,29 @@ pub(crate) struct RaggedArgs {
     #[arg(long, value_name = "KEYS", default_value_t = 0, hide_default_value = true)]
     sink_tokens: u32,
 
+    /// Of so many last keys, a query sees only those whose bit it has, as in a tree of drafts
+    #[arg(long, value_name = "KEYS")]
+    tree: Option<u32>,
+
+    /// cap · tanh(score / cap)
+    #[arg(long, value_name = "CAP")]
+    softcap: Option<f32>,
+}
+
+/// Sequences of lengths of their own, and operands whose elements are drawn.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Ragged batches and operands")]
+pub(crate) struct SequenceArgs {
     /// A learned score for each query head, which counts in the softmax and has no value
     #[arg(long)]
     sinks: bool,
 
-    /// cap · tanh(score / cap)
-    #[arg(long, value_name = "CAP", conflicts_with_all = ["alibi", "bias"])]
-    softcap: Option<f32>,
-
     /// A penalty in proportion to the distance of a key, with a slope for each query head
-    #[arg(long, conflicts_with = "bias")]
+    #[arg(long, conflicts_with_all = ["bias", "softcap"])]
     alibi: bool,
 
     /// A bias on every score, with sizes of its own in these of batch, heads and queries: any of the letters bhq, or 1 for none
-    #[arg(long, value_name = "bhq", value_parser = parse_bias)]
+    #[arg(long, value_name = "bhq", value_parser = parse_bias, conflicts_with = "softcap")]
     bias: Option<BiasShape>,
 
     /// Width of V and O, where it is not that of Q and K
@@ -66,11 +90,6 @@ pub(crate) struct RaggedArgs {
     /// One list of pages for all sequences, not a row of the block table for each
     #[arg(long, requires = "page")]
     csr: bool,
-
-    /// Order of the dimensions: bhsd is [batch, heads, seqlen, head_dim], in pages HND; bshd there NHD [default: bhsd, of packed and paged
-    /// sequences bshd]
-    #[arg(long)]
-    layout: Option<LayoutName>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -120,19 +139,68 @@ fn parse_bias(text: &str) -> Result<BiasShape, RaggedError> {
 impl RaggedArgs {
     /// The problem with what these options add, its sequences' lengths and its operands.
     pub(crate) fn workload(&self, problem: Problem) -> Result<Workload, Failure> {
+        let layout = self.layout.map(|name| match name {
+            LayoutName::Bhsd => Layout::Bhsd,
+            LayoutName::Bshd => Layout::Bshd,
+        });
+        self.sequences.workload(self.mask.problem(problem)?, layout, SEED)
+    }
+}
+
+impl MaskArgs {
+    /// The problem with this mask and score, where they are given.
+    pub(crate) fn problem(&self, problem: Problem) -> Result<Problem, Failure> {
+        let masked = problem.with_mask(self.mask(problem.mask()));
+        let masked = masked.map_err(|source| Failure::Argument { option: "--window", source })?;
+        match self.softcap {
+            Some(cap) => masked
+                .with_score(Score::Softcap(cap))
+                .map_err(|source| Failure::Argument { option: "--softcap", source }),
+            None => Ok(masked),
+        }
+    }
+
+    fn mask(&self, given: Mask) -> Mask {
+        let mut mask = given;
+        if let Some((left, right)) = self.window {
+            (mask.window_left, mask.window_right) = (left, right);
+        }
+        if let Some(chunk) = self.chunk {
+            mask = mask.with_chunk(chunk);
+        }
+        if self.prefix > 0 {
+            mask = mask.with_prefix(self.prefix);
+        }
+        if self.sink_tokens > 0 {
+            mask = mask.with_sink_tokens(self.sink_tokens);
+        }
+        if let Some(keys) = self.tree {
+            mask = mask.with_tree(keys);
+        }
+        mask
+    }
+}
+
+impl SequenceArgs {
+    /// The problem with what these options add, in this layout, its sequences' lengths and its operands, from a seed.
+    pub(crate) fn workload(
+        &self,
+        problem: Problem,
+        layout: Option<Layout>,
+        seed: u64,
+    ) -> Result<Workload, Failure> {
         let refused = |option| move |source| Failure::Argument { option, source };
-        let mut problem = self.masked(problem).map_err(refused("--window"))?;
+        let mut problem = problem.with_sinks(self.sinks);
         if let Some(width) = self.head_dim_v {
             problem = problem.with_head_dim_v(width).map_err(refused("--head-dim-v"))?;
         }
-        let score = match (self.softcap, self.alibi, self.bias) {
-            (Some(cap), ..) => Score::Softcap(cap),
-            (_, true, _) => Score::Alibi { per_batch: false },
-            (.., Some(shape)) => Score::Bias(shape),
-            _ => Score::Plain,
+        let score = match self.bias {
+            _ if self.alibi => Score::Alibi { per_batch: false },
+            Some(shape) => Score::Bias(shape),
+            None => problem.score(),
         };
-        problem = problem.with_score(score).map_err(refused("--softcap"))?.with_sinks(self.sinks);
-        let lengths = self.lengths(&problem)?;
+        problem = problem.with_score(score)?;
+        let lengths = self.lengths(&problem, seed)?;
         let [queries, keys] = &lengths;
         if self.is_packed() {
             let total = queries.iter().sum::<u32>().max(1);
@@ -147,39 +215,21 @@ impl RaggedArgs {
         } else if !self.seqlens_k.is_empty() {
             problem = problem.with_lengths(true);
         }
-        if let Some(layout) = self.layout {
-            problem = problem.with_layout(match layout {
-                LayoutName::Bhsd => Layout::Bhsd,
-                LayoutName::Bshd => Layout::Bshd,
-            });
+        if let Some(layout) = layout {
+            problem = problem.with_layout(layout);
         }
-        let [queries, keys] = lengths;
-        Ok(Workload::with_sequences(&problem, queries, keys))
+        Ok(Workload::with_sequences(&problem, lengths, seed))
     }
 
     fn is_packed(&self) -> bool {
         self.packed || !self.seqlens_q.is_empty()
     }
 
-    fn masked(&self, problem: Problem) -> Result<Problem, Error> {
-        let mut mask = self.window.map_or(problem.mask(), |(left, right)| Mask::window(left, right));
-        if let Some(chunk) = self.chunk {
-            mask = mask.with_chunk(chunk);
-        }
-        if self.prefix > 0 {
-            mask = mask.with_prefix(self.prefix);
-        }
-        if self.sink_tokens > 0 {
-            mask = mask.with_sink_tokens(self.sink_tokens);
-        }
-        problem.with_mask(mask)
-    }
-
     /// Queries and keys of each sequence.
-    fn lengths(&self, problem: &Problem) -> Result<[Vec<u32>; 2], Failure> {
+    fn lengths(&self, problem: &Problem, seed: u64) -> Result<[Vec<u32>; 2], Failure> {
         let sizes = problem.sizes();
         let all = |most: u32| vec![most; sizes.batch as usize];
-        let drawn = || random_input::lengths(problem, LENGTHS_SEED);
+        let drawn = || random_input::lengths(problem, seed);
         let is_square = sizes.seqlen_q == sizes.seqlen_k;
         let queries = match &self.seqlens_q[..] {
             [] if self.packed && is_square => drawn(),
@@ -221,8 +271,8 @@ impl RaggedArgs {
     }
 }
 
-/// The seed of drawn lengths: the same on every machine.
-const LENGTHS_SEED: u64 = 1;
+/// The seed of what is drawn for plans and measurements: the same on every machine.
+const SEED: u64 = 1;
 
 /// What a problem is beside its shape, dtype and lengths, for people.
 pub(crate) fn describe(problem: &Problem) -> String {
@@ -236,6 +286,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
             let letters: String = has.into_iter().filter_map(|(has, letter)| has.then_some(letter)).collect();
             text += &format!(", bias {}", if letters.is_empty() { "1" } else { &letters });
         }
+        Score::User(user) => text += &format!(", {}", user.name().as_str()),
     }
     if problem.has_sinks() {
         text += ", sinks";
@@ -299,6 +350,7 @@ mod tests {
         for (words, expected) in [
             ("--window 9,0", "window 9,0"),
             ("--window -,3 --sink-tokens 4", "window all,3, 4 sink tokens"),
+            ("--causal --tree 33", "causal, tree of 33"),
             ("--causal --chunk 16 --sinks", "causal, chunks of 16, sinks"),
             ("--causal --prefix 7 --softcap 30", "causal, prefix 7, softcap 30"),
             ("--alibi --head-dim-v 32", "full, ALiBi, V 32 wide"),
@@ -330,6 +382,8 @@ mod tests {
             ("--softcap 0", "--softcap"),
             ("--window 3,0 --causal", "cannot be used with"),
             ("--window 3,0 --prefix 4", "a prefix that all queries see"),
+            ("--tree 0", "a tree has at least 1 key"),
+            ("--tree 8 --alibi", "a tree excludes"),
             ("--csr", "--page"),
             ("--seqlens-q 1,2", "--seqlens-q"),
             ("--seqlens-k 1,2,41", "--seqlens-k"),

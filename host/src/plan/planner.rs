@@ -1,6 +1,6 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, can_compute, tiles};
+use super::candidate::{Candidate, allows, can_compute, holds, tiles};
 use super::choice::{Choice, Choosing, Estimates, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
+use kernels_gpu::steps::StepRow;
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -29,7 +30,7 @@ pub struct Planner {
     too_large: Vec<Arc<Kernel>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
-    combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+    combine: [Option<Arc<Kernel<StepRow>>>; 2],
     /// Every kernel's name and where they are, for messages.
     names: Vec<String>,
     origin: String,
@@ -46,10 +47,10 @@ impl Planner {
         let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
         let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();
         let combine = |dtype| {
-            let runs = |kernel: &&Arc<Kernel<CombineRow>>| {
-                kernel.row.dtype == dtype && library.source(kernel, device.sm).is_some()
+            let runs = |kernel: &&Arc<Kernel<StepRow>>| {
+                kernel.row == StepRow::combine(dtype) && library.source(kernel, device.sm).is_some()
             };
-            library.combine_kernels().iter().find(runs).cloned()
+            library.step_kernels().iter().find(runs).cloned()
         };
         let names = library.kernels().iter().map(|kernel| kernel.entry.clone()).collect();
         let origin = library.folder().display().to_string();
@@ -58,18 +59,19 @@ impl Planner {
 
     /// The kernels of the table on a device, compiled or not: for planning alone.
     pub fn of_table(device: &DeviceInfo) -> Planner {
-        let (kernels, combine) = crate::module::kernels_of_table();
+        let (kernels, steps) = crate::module::kernels_of_table();
         let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
         let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
         let kernels = kernels.into_iter().filter(runs).collect();
-        let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
+        let combine =
+            DTYPES.map(|dtype| steps.iter().find(|step| step.row == StepRow::combine(dtype)).cloned());
         let profile = Profile::embedded(device);
         Planner::of(kernels, combine, (device, profile), names, "the table".to_owned())
     }
 
     fn of(
         kernels: Vec<Arc<Kernel>>,
-        combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+        combine: [Option<Arc<Kernel<StepRow>>>; 2],
         (device, profile): (&DeviceInfo, Option<Profile>),
         names: Vec<String>,
         origin: String,
@@ -181,7 +183,7 @@ impl Planner {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &kernel.row;
-        if (row.dtype, row.head_dim) != (problem.dtype(), problem.tile_head_dim()) {
+        if row.dtype != problem.dtype() || !holds(problem, row) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -198,7 +200,7 @@ impl Planner {
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         if !can_compute(problem, options, row) {
-            let (schedule, score) = (row.schedule.name(), row.score.name());
+            let (schedule, score) = (row.schedule.name(), row.score.name().to_owned());
             let found = format!("{} has the schedule {schedule} and computes {score} scores", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -266,10 +268,16 @@ impl Planner {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
-        &self.groups[dtype * HEAD_DIMS.len() + head_dim]
+        let of_dtype = &self.groups[dtype * HEAD_DIMS.len()..][..HEAD_DIMS.len()];
+        let kind = problem.score_kind();
+        let has_rows = |group: &&Vec<Candidate>| {
+            let mut rows = group.iter().map(|candidate| &candidate.kernel.row);
+            rows.any(|row| row.score == kind && holds(problem, row))
+        };
+        of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
 
-    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<CombineRow>>> {
+    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<StepRow>>> {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype())?;
         self.combine[dtype].as_ref()
     }
@@ -373,8 +381,14 @@ impl Planner {
             );
             return Error::NoSuchKernel { wanted: wanted(problem, options), available };
         }
+        let advice = match problem.score_kind() {
+            ScoreKind::User(_) => {
+                "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
+            }
+            _ => "run `cargo xtask build-ptx`",
+        };
         let available = format!(
-            "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
+            "none of the {} in {} computes it on sm_{}; {advice}",
             self.names.len(),
             self.origin,
             self.device.sm
@@ -432,6 +446,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     let mut wanted = format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim);
     if let Some(schedule) = options.schedule {
         wanted += &format!(" with the schedule {}", schedule.name());
+    }
+    if !problem.score_kind().is_plain() {
+        wanted += &format!(" and the score {}", problem.score_kind().name());
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";
