@@ -74,20 +74,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// Kernels of a user's score were compiled with another Ferroflash.
-    #[error(
-        "{path}: the scores of {package} were compiled with Ferroflash {compiled}, this is {own}: run `cargo xtask build-ptx --score` again"
-    )]
-    ScoreVersion {
-        /// The folder.
-        path: PathBuf,
-        /// The user's crate and its version.
-        package: String,
-        /// The version that they were compiled with.
-        compiled: String,
-        /// This one.
-        own: String,
-    },
     /// An operand is missing, or not one of the problem's.
     #[error("{operand}: {reason}")]
     Operand {
@@ -475,9 +461,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// An element is too large for the type it is to be rounded to.
-    #[error(
-        "{path}: tensor {tensor} holds {value}, which {dtype} cannot: give --dtype bf16, or scale the tensor"
-    )]
+    #[error("{path}: tensor {tensor} holds {value}, which {dtype} cannot: give --dtype bf16, or scale it")]
     DtypeOverflow {
         /// The file.
         path: PathBuf,
