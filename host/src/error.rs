@@ -1,5 +1,7 @@
 //! The one error type of the library: each variant carries what it found and says what to do.
 
+mod nearest;
+
 use std::path::PathBuf;
 
 /// What went wrong, with the values that show it.
@@ -492,16 +494,4 @@ pub enum Error {
         /// The dimensions by name.
         layout: &'static str,
     },
-}
-impl Error {
-    /// That no kernel of a list has a name.
-    pub fn unknown_kernel<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
-        /// Names that are shown.
-        const SHOWN: usize = 3;
-        let alike = |name: &str| name.bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
-        let mut names: Vec<&str> = names.into_iter().collect();
-        names.sort_by_key(|name| (std::cmp::Reverse(alike(name)), name.len().abs_diff(wanted.len())));
-        let nearest = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
-        Error::UnknownKernel { wanted: wanted.to_owned(), nearest, count: names.len() }
-    }
 }
