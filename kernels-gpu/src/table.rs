@@ -210,8 +210,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_alibi => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_bias   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_bias  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_bias   => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_bias  => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d96_m128n112_w12s2c1_ragged_bias   => { F16,    96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_bias  => { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_bias   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_bias  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_bias   => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
