@@ -1,6 +1,6 @@
 //! New keys and values into a cache: what is appended, where to, and how it is rotated. Validated once; a launch checks addresses.
 
-use crate::error::Error;
+use crate::error::{Error, StepError};
 use crate::problem::{
     ALIGNMENT_BYTES, BlockTable, ElementStrides, Extent, KeySequences, Layout, Mask, Problem, QuerySequences,
     TensorRole,
@@ -124,10 +124,13 @@ impl KvAppend {
     /// `[batch, tokens, heads_kv, head_dim]`, or `[total, heads_kv, head_dim]`.
     ///
     /// # Errors
-    /// [`Error::Append`] where K and V are packed, [`Error::ZeroSized`], [`Error::TooLarge`].
+    /// [`StepError::Append`] where K and V are packed, [`Error::ZeroSized`], [`Error::TooLarge`].
     pub fn new(problem: &Problem, new: NewTokens) -> Result<KvAppend, Error> {
         if matches!(problem.keys(), KeySequences::Packed { .. }) {
-            return Err(Error::Append { reason: "packed keys have no room for more: give a cache or pages" });
+            return Err(StepError::Append {
+                reason: "packed keys have no room for more: give a cache or pages",
+            }
+            .into());
         }
         if new.rows() == 0 {
             return Err(Error::ZeroSized { tensor: "new K", dimension: "tokens" });
@@ -172,16 +175,16 @@ impl KvAppend {
     /// With new keys rotated.
     ///
     /// # Errors
-    /// [`Error::Rotary`], [`Error::RotaryPositions`].
+    /// [`StepError::Rotary`], [`StepError::RotaryPositions`].
     pub fn with_rotary(self, rotary: Rotary) -> Result<KvAppend, Error> {
         let Rotary { dim, positions, .. } = rotary;
         let head_dim = self.problem.sizes().head_dim;
         if dim == 0 || !dim.is_multiple_of(16) || dim > head_dim {
-            return Err(Error::Rotary { dim, head_dim });
+            return Err(StepError::Rotary { dim, head_dim }.into());
         }
         let needed = self.problem.sizes().seqlen_k;
         if positions < needed {
-            return Err(Error::RotaryPositions { positions, needed });
+            return Err(StepError::RotaryPositions { positions, needed }.into());
         }
         limit("the number of positions of the rotary tables", positions.into())?;
         Ok(KvAppend { rotary: Some(rotary), ..self })
@@ -191,10 +194,13 @@ impl KvAppend {
     /// windows), as flash-attn does, else all of them by the position length.
     ///
     /// # Errors
-    /// [`Error::Append`] without [`KvAppend::with_rotary`].
+    /// [`StepError::Append`] without [`KvAppend::with_rotary`].
     pub fn with_rotated_queries(self) -> Result<KvAppend, Error> {
         if self.rotary.is_none() {
-            return Err(Error::Append { reason: "queries are rotated with new keys: say with_rotary first" });
+            return Err(StepError::Append {
+                reason: "queries are rotated with new keys: say with_rotary first",
+            }
+            .into());
         }
         Ok(KvAppend { rotates_q: true, ..self })
     }

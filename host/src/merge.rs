@@ -1,7 +1,7 @@
 //! The merge of O and LSE of several calls over disjoint keys into those of one call over all of them.
 
 use crate::append::aligned;
-use crate::error::Error;
+use crate::error::{Error, StepError};
 use crate::problem::{ALIGNMENT_BYTES, ElementStrides, Extent, Layout};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::step_params::MergeParams;
@@ -56,7 +56,7 @@ impl MergeStates {
     /// States with an O of type `input` into one of type `output`, all contiguous in `layout`.
     ///
     /// # Errors
-    /// [`Error::States`], [`Error::ZeroSized`], [`Error::TooLarge`], [`Error::UnsupportedHeadDim`], [`Error::NoSuchKernel`] where no kernel
+    /// [`StepError::States`], [`Error::ZeroSized`], [`Error::TooLarge`], [`Error::UnsupportedHeadDim`], [`Error::NoSuchKernel`] where no kernel
     /// has these types: f16, bf16 and f32 become themselves, and f32 any of them.
     pub fn new(
         states: u32,
@@ -65,7 +65,7 @@ impl MergeStates {
         (input, output): (Number, Number),
     ) -> Result<MergeStates, Error> {
         if states == 0 || states > STATES_MAX {
-            return Err(Error::States { states, limit: STATES_MAX });
+            return Err(StepError::States { states, limit: STATES_MAX }.into());
         }
         let named = [("batch", extent.batch), ("heads", extent.heads), ("rows", extent.rows)];
         if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {

@@ -5,11 +5,9 @@ mod scores;
 mod store;
 
 use crate::error::Error;
-use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use kernels_gpu::row::Isa;
 use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
-use kernels_gpu::table::VARIANTS;
+use kernels_gpu::{geometry, row::Isa, table::VARIANTS};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};

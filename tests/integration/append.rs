@@ -3,6 +3,7 @@
 use crate::support::{self, problem};
 use check::verification::AppendCase;
 use ferroflash::append::AppendRole;
+use ferroflash::error::StepError;
 use ferroflash::problem::{BlockTable, KeySequences, Pages};
 use ferroflash::{
     AppendTensors, Attention, Dtype, Error, KvAppend, Layout, NewTokens, Rotary, SimOptions, StreamHandle,
@@ -62,7 +63,7 @@ fn wrong_values_on_the_device_append_nothing_outside() {
 fn what_cannot_be_appended_is_refused_by_name() {
     let cache = problem(Dtype::F16, [2, 4, 2, 1, 64, 64]).with_layout(Layout::Bshd);
     let packed = cache.with_packed_keys(100).expect("packed");
-    assert!(matches!(KvAppend::new(&packed, NewTokens::Each(1)), Err(Error::Append { .. })));
+    assert!(matches!(KvAppend::new(&packed, NewTokens::Each(1)), Err(Error::Step(StepError::Append { .. }))));
     assert!(matches!(KvAppend::new(&cache, NewTokens::Each(0)), Err(Error::ZeroSized { .. })));
     let pages = Pages { page: 1 << 20, pages: 1 << 12, table: BlockTable::Rows { entries: 1 } };
     let huge = cache.with_pages(pages).expect("paged");
@@ -72,11 +73,11 @@ fn what_cannot_be_appended_is_refused_by_name() {
     let rotary = Rotary { dim: 64, positions: 64, interleaved: false };
     for dim in [0, 8, 24, 80] {
         let error = append.with_rotary(Rotary { dim, ..rotary }).expect_err("no such rotation");
-        assert!(matches!(error, Error::Rotary { head_dim: 64, .. }), "{error}");
+        assert!(matches!(error, Error::Step(StepError::Rotary { head_dim: 64, .. })), "{error}");
     }
     let error = append.with_rotary(Rotary { positions: 63, ..rotary }).expect_err("too few").to_string();
     assert!(error.contains("63 positions") && error.contains("64 keys"), "{error}");
-    assert!(matches!(append.with_rotated_queries(), Err(Error::Append { .. })));
+    assert!(matches!(append.with_rotated_queries(), Err(Error::Step(StepError::Append { .. }))));
     let strides = append.strides(AppendRole::NewK);
     let odd = ferroflash::ElementStrides { row: strides.row + 1, ..strides };
     assert!(

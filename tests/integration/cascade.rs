@@ -5,6 +5,7 @@ use check::random_input::{self, InputKind};
 use check::reference::reference_of;
 use check::tolerance::Tolerance;
 use ferroflash::device::Buffer;
+use ferroflash::error::StepError;
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
     Attention, Cascading, DeviceModel, DeviceTensors, Dtype, Error, HostOperand, HostTensors, Layout, Mask,
@@ -189,7 +190,11 @@ fn prefixes_that_cannot_be_shared_are_refused() {
     let whole = paged(4, 1, 1024);
     let refused = |problem: &Problem, keys, cascading, needle: &str| {
         let error = planner.plan_shared_prefix(problem, keys, cascading).expect_err(needle);
-        assert!(matches!(error, Error::SharedPrefix { .. }) && error.to_string().contains(needle), "{error}");
+        assert!(
+            matches!(error, Error::Step(StepError::SharedPrefix { .. }))
+                && error.to_string().contains(needle),
+            "{error}"
+        );
     };
     refused(&whole, 0, Cascading::Auto, "a prefix of 0 keys");
     refused(&whole, 40, Cascading::Auto, "whole pages");

@@ -2,6 +2,7 @@
 
 use crate::support;
 use check::verification::{MERGES, MergeCase};
+use ferroflash::error::StepError;
 use ferroflash::problem::Extent;
 use ferroflash::{Attention, Error, Layout, MergeStates, MergeTensors, Number, SimOptions, StreamHandle};
 
@@ -25,8 +26,8 @@ fn states_that_cannot_be_merged_are_refused() {
     let extent = Extent { batch: 1, heads: 2, rows: 3, width: 64 };
     let new = |states, extent, numbers| MergeStates::new(states, extent, Layout::Bhsd, numbers);
     let halves = (Number::F16, Number::F16);
-    assert!(matches!(new(0, extent, halves), Err(Error::States { states: 0, limit: 256 })));
-    assert!(matches!(new(257, extent, halves), Err(Error::States { states: 257, .. })));
+    assert!(matches!(new(0, extent, halves), Err(Error::Step(StepError::States { states: 0, limit: 256 }))));
+    assert!(matches!(new(257, extent, halves), Err(Error::Step(StepError::States { states: 257, .. }))));
     let odd = Extent { width: 20, ..extent };
     assert!(matches!(new(2, odd, halves), Err(Error::UnsupportedHeadDim { head_dim: 20, .. })));
     let none = Extent { rows: 0, ..extent };

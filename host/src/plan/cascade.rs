@@ -4,7 +4,7 @@
 use super::choice::Choice;
 use super::reason::Trace;
 use super::{COUNTER_BYTES, Plan, PlanOptions, Planner};
-use crate::error::Error;
+use crate::error::{Error, StepError};
 use crate::merge::{MergeStates, MergeTensors};
 use crate::problem::{
     BlockTable, ElementStrides, Extent, KeySequences, Layout, Mask, Operand, Pages, Problem, QuerySequences,
@@ -56,7 +56,7 @@ impl Planner {
     /// row 0 names. Every sequence has at least these keys before its queries' own.
     ///
     /// # Errors
-    /// [`Error::SharedPrefix`] where the prefix is none of whole pages within the sequences, or, with [`Cascading::Always`], queries do not
+    /// [`StepError::SharedPrefix`] where the prefix is none of whole pages within the sequences, or, with [`Cascading::Always`], queries do not
     /// all see it alike; and those of [`Planner::plan`].
     pub fn plan_shared_prefix(
         &self,
@@ -64,7 +64,7 @@ impl Planner {
         keys: u32,
         cascading: Cascading,
     ) -> Result<PrefixPlan, Error> {
-        let refused = |reason| Error::SharedPrefix { keys, reason };
+        let refused = |reason| Error::from(StepError::SharedPrefix { keys, reason });
         let pages = match problem.keys() {
             KeySequences::Paged(pages @ Pages { table: BlockTable::Rows { .. }, .. }) => pages,
             _ => return Err(refused("keys lie in pages with a block table of rows, whose first are shared")),
@@ -133,18 +133,17 @@ impl Planner {
 
 /// What keeps queries from seeing a shared prefix alike, or their passes from being merged.
 fn obstacle(problem: &Problem) -> Option<&'static str> {
-    let Mask { window_left, chunk, prefix, sink_tokens, intervals, .. } = problem.mask();
-    let is_positional =
-        window_left.is_some() || chunk.is_some() || prefix > 0 || sink_tokens > 0 || intervals;
+    // What a window shows after a query's own key hides nothing of a prefix.
+    let hides = problem.mask() != Mask::window(None, problem.mask().window_right);
     match problem.score() {
-        _ if is_positional => {
+        _ if hides => {
             Some("its mask hides keys of it from some queries: only full and causal masks show all")
         }
-        Score::Alibi { .. } | Score::Bias(_) => Some("its scores depend on positions"),
-        _ if !matches!(problem.queries(), QuerySequences::Packed { .. }) => {
-            Some("queries are packed: Problem::with_packed_queries")
+        Score::Plain | Score::Softcap(_) => {
+            let is_packed = matches!(problem.queries(), QuerySequences::Packed { .. });
+            (!is_packed).then_some("queries are packed: Problem::with_packed_queries")
         }
-        _ => None,
+        _ => Some("its scores depend on positions"),
     }
 }
 
