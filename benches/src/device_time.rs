@@ -1,7 +1,7 @@
 //! Device time of the best kernel of each standard problem, and the host's time of a launch, on a GPU.
 
 use crate::problems;
-use check::measure::{self, Bench, MeasureOptions, Measured};
+use check::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::device::Buffer;
 use ferroflash::{
     Combine, CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole,

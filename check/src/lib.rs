@@ -26,6 +26,7 @@
 
 pub mod kernel_folder;
 pub mod measure;
+pub mod predict;
 pub mod random_input;
 pub mod reference;
 pub mod tolerance;

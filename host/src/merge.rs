@@ -120,6 +120,26 @@ impl MergeStates {
         Ok(MergeStates { o, o_len, ..self })
     }
 
+    /// States.
+    pub fn states(&self) -> u32 {
+        self.states
+    }
+
+    /// Bytes that every state's O spans, gaps between strided rows included.
+    pub fn partial_bytes(&self) -> usize {
+        self.partial_len * self.input.bytes() as usize
+    }
+
+    /// Bytes that O spans.
+    pub fn o_bytes(&self) -> usize {
+        self.o_len * self.output.bytes() as usize
+    }
+
+    /// Elements of a state's LSE, and of LSE.
+    pub fn lse_len(&self) -> usize {
+        self.rows() as usize
+    }
+
     /// The strides of every state's O, in elements.
     pub fn partial_strides(&self) -> ElementStrides {
         self.partial

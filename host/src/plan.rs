@@ -1,6 +1,7 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
 mod candidate;
+pub mod cascade;
 mod choice;
 pub mod cost;
 mod order;

@@ -193,6 +193,13 @@ impl Problem {
         Ok(Problem { score, ..self })
     }
 
+    /// With another number of keys that a sequence in pages may have.
+    pub(crate) fn with_seqlen_k(self, seqlen_k: u32) -> Result<Problem, Error> {
+        let sizes = Sizes { seqlen_k, ..self.sizes };
+        sizes.check()?;
+        Ok(Problem { sizes, ..self })
+    }
+
     /// With or without learned sinks: a score of each query head, [`Operand::Sinks`], that counts in the softmax and has no value.
     pub fn with_sinks(self, has_sinks: bool) -> Problem {
         Problem { has_sinks, ..self }

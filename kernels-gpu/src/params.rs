@@ -155,8 +155,8 @@ pub struct RaggedParams {
     pub width_qk: u32,
     /// Elements of a value vector, as `width_qk`.
     pub width_v: u32,
-    /// Keys that `seqlens_k` counts at the start of each sequence and that are not the launch's: a prefix that another one computes.
-    pub skipped_keys: u32,
+    /// Keeps what follows at a multiple of 8 bytes.
+    pub reserved: u32,
     /// The tables of a user's score.
     pub tables: [TableParams; TABLES_MAX],
 }
@@ -217,7 +217,7 @@ impl Default for RaggedParams {
             sink_tokens: 0,
             width_qk: 0,
             width_v: 0,
-            skipped_keys: 0,
+            reserved: 0,
             tables: [TableParams::default(); TABLES_MAX],
         }
     }
@@ -359,7 +359,7 @@ impl RaggedParams {
         bytes.divisors([self.chunk_divisor]);
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
-        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.skipped_keys]);
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
         for TableParams { address, last, reserved } in self.tables {
             bytes.u64s([address]);
             bytes.u32s([last, reserved]);
@@ -453,7 +453,6 @@ mod tests {
                 chunk_divisor: Divisor::new(84),
                 window_left: -85,
                 width_v: 86,
-                skipped_keys: 87,
                 tables: [0, 1, 2, 3].map(|n| TableParams { address: 87, last: 88 + n, reserved: 0 }),
                 ..RaggedParams::default()
             },
@@ -485,7 +484,6 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
-        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, skipped_keys)), 87);
         assert_eq!(u32_at(&bytes, score + offset_of!(ScoreParams, tree_keys)), 79);
         let last_table = ragged + offset_of!(RaggedParams, tables) + 3 * size_of::<TableParams>();
         assert_eq!(u64_at(&bytes, last_table + offset_of!(TableParams, address)), 87);

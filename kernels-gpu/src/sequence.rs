@@ -59,7 +59,7 @@ impl<'a> Sequence<'a> {
     #[inline(always)]
     pub unsafe fn of_batch(params: &'a ForwardParams, batch: u32) -> Self {
         // SAFETY: the caller's.
-        Self::unpacked(&params.seqlen_q, unsafe { keys_of_batch(params, batch, 0) })
+        Self::unpacked(&params.seqlen_q, unsafe { keys_of_batch(params, batch) })
     }
 
     /// As [`Self::of_batch`], of a ragged batch: whatever lies on the device, nothing outside of the tensors is read or written.
@@ -72,7 +72,7 @@ impl<'a> Sequence<'a> {
         let ragged = &params.ragged;
         // SAFETY: the caller's; there is one element more than batch entries.
         unsafe {
-            let most = keys_of_batch(params, batch, ragged.skipped_keys);
+            let most = keys_of_batch(params, batch);
             let (k_start, seqlen_k) = match ragged.cu_seqlens_k {
                 0 => (0, most),
                 starts => {
@@ -96,17 +96,17 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Keys of a batch entry, as far as its own length says, of which the first `skipped` are not counted.
+/// Keys of a batch entry, as far as its own length says.
 ///
 /// # Safety
 /// As for [`Sequence::of_batch`].
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
-unsafe fn keys_of_batch(params: &ForwardParams, batch: u32, skipped: u32) -> u32 {
+unsafe fn keys_of_batch(params: &ForwardParams, batch: u32) -> u32 {
     let (most, lengths) = (params.seqlen_k, params.split.seqlens_k);
     // SAFETY: an element of seqlens_k.
     let given = || unsafe { ld_global_b32(to_global(lengths) + u64::from(batch) * 4) };
-    if lengths == 0 { most } else { given().saturating_sub(skipped).min(most) }
+    if lengths == 0 { most } else { given().min(most) }
 }
 
 /// The start of a batch entry and how far it is to the next one's, of ascending `starts` that are at most `past`; whatever they are, no

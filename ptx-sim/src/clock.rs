@@ -62,6 +62,8 @@ pub(crate) struct Clock {
     /// What would be seen, had every atomic operation been followed by a fence.
     nearly: Vec<Seen>,
     nearly_others: Option<Arc<Others>>,
+    /// When that was, in clocks of the model of time, where there is one.
+    pub(crate) when: u64,
 }
 
 /// What a release leaves at an address for those who acquire it.
@@ -84,6 +86,11 @@ impl Clock {
         self.fenced.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes))
     }
 
+    /// Nothing seen, at the same time of the model of time.
+    pub(crate) fn nothing_seen(&self) -> Clock {
+        Clock { when: self.when, ..Clock::default() }
+    }
+
     /// Sees everything that the agent did up to a time.
     pub(crate) fn see(&mut self, agent: Agent, time: u32) {
         let seen = entry(&mut self.seen, agent);
@@ -98,6 +105,7 @@ impl Clock {
 
     /// Sees what another has seen.
     pub(crate) fn join(&mut self, other: &Clock) {
+        self.when = self.when.max(other.when);
         join(&mut self.seen, &other.seen);
         join(&mut self.fenced, &other.fenced);
         join(&mut self.nearly, &other.nearly);
@@ -139,11 +147,13 @@ impl Clock {
         if seen.is_empty() && others.is_none() {
             return None;
         }
-        Some(Clock { seen: seen.clone(), fenced: self.fenced.clone(), others, ..Clock::default() })
+        let (seen, fenced) = (seen.clone(), self.fenced.clone());
+        Some(Clock { seen, fenced, others, when: self.when, ..Clock::default() })
     }
 
     /// Acquires what was released.
     pub(crate) fn acquire(&mut self, own: u32, released: &Released) {
+        self.when = self.when.max(released.clock.when);
         self.acquire_nearly(own, released);
         if released.group == own {
             join(&mut self.seen, &released.clock.seen);

@@ -1,5 +1,6 @@
 //! How a launch runs: sizes, limits, checks, schedule.
 
+use crate::time::Timer;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Limits of the device that is simulated.
@@ -111,6 +112,8 @@ pub struct LaunchConfig {
     pub cluster: Option<[u32; 3]>,
     /// Where `printf` of kernels goes; `None` for standard output.
     pub output: Option<Output>,
+    /// Takes the predicted time of all CTAs that run, as if one multiprocessor ran them.
+    pub timer: Option<Timer>,
 }
 
 /// Collects what kernels print.
@@ -158,6 +161,7 @@ impl LaunchConfig {
             ctas: None,
             cluster: None,
             output: None,
+            timer: None,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) type Outcome = Result<(Counters, Vec<Finding>), Box<Finding>>;
 
 /// Instructions of a cluster's turn.
 const TURN: u64 = 1 << 21;
+/// The same where time is taken.
+const TIMED_TURN: u64 = 1 << 9;
 
 /// Runs every cluster of the list, each with its CTAs.
 pub(crate) fn run(launch: &Launch<'_>, groups: &[Vec<u64>], in_order: bool) -> Outcome {
@@ -92,11 +94,17 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
     let mut waiting = groups.iter();
     let mut sum = (Counters::default(), Vec::new());
     let changes = || launch.memory.changes.load(Relaxed);
+    let timer = launch.config.timer.as_ref();
+    let most = timer.map_or(launch.resident_groups, |timer| timer.resident_ctas().max(1));
     loop {
-        let room = resident.runnable.len() + resident.spinning.len() < launch.resident_groups;
-        let starts = room && (resident.runnable.is_empty() || seed != 0 && resident.random(2) == 0);
+        let room = resident.runnable.len() + resident.spinning.len() < most;
+        let shuffles = timer.is_some() || seed != 0 && resident.random(2) == 0;
+        let starts = room && (resident.runnable.is_empty() || shuffles);
         if starts && let Some(ids) = waiting.next() {
             resident.runnable.push_back(Group::new(launch, ids));
+            if timer.is_some() {
+                continue;
+            }
         }
         if resident.runnable.is_empty() {
             let now = changes();
@@ -105,9 +113,20 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
             };
             resident.runnable.extend(resident.spinning.remove(at).map(|(group, _)| group));
         }
-        let at = if seed == 0 { 0 } else { resident.random(resident.runnable.len()) };
+        let at = match timer {
+            // Who is behind in the model of time, so that what is handed out goes to who is free first.
+            Some(_) => {
+                (0..resident.runnable.len()).min_by_key(|at| resident.runnable[*at].now()).unwrap_or(0)
+            }
+            None if seed == 0 => 0,
+            None => resident.random(resident.runnable.len()),
+        };
         let Some(mut group) = resident.runnable.remove(at) else { continue };
-        let turn = if seed == 0 { TURN } else { 1 + resident.random(1 << 12) as u64 };
+        let turn = match timer {
+            Some(_) => TIMED_TURN,
+            None if seed == 0 => TURN,
+            None => 1 + resident.random(1 << 12) as u64,
+        };
         match group.advance(turn)? {
             Advance::Done => {
                 let (counters, warnings) = group.finish();

@@ -93,7 +93,8 @@ pub fn launch(
     }
     let launch = made!(&*memory);
     let groups = launch.groups(&ids);
-    let in_order = found.has_global_atomics || found.orders_clusters || found.prints;
+    let in_order =
+        found.has_global_atomics || found.orders_clusters || found.prints || config.timer.is_some();
     let first = grid::run(&launch, &groups, in_order);
     let outcome = match first {
         // Which race is found first depends on the machine where CTAs run on all cores: those up to it are run again in

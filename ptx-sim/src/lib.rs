@@ -91,6 +91,7 @@ mod support;
 mod sync;
 mod table;
 mod tensor_map;
+mod time;
 mod window;
 
 pub use blocked::{ArrivalSite, Blocked, BlockedOn};
@@ -107,3 +108,4 @@ pub use report::{InstructionClass, LineCount, Report, SourceCount};
 pub use sim::{Argument, Buffer, Dim, Element, Sim};
 pub use support::support_matrix;
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError, TensorType};
+pub use time::{Gpu, Latencies, Prediction, Predictor, Timer, Unit};

@@ -106,6 +106,11 @@ impl Memory {
         Ok(())
     }
 
+    /// Bytes of all allocations.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.allocations.iter().filter(|a| a.live).map(|a| a.bytes).sum()
+    }
+
     /// Copies bytes in.
     ///
     /// # Errors

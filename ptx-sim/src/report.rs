@@ -250,7 +250,8 @@ fn sources(module: &Module, counters: &Counters) -> Vec<SourceCount> {
     named.collect()
 }
 
-fn class_of(op: &Op) -> InstructionClass {
+/// The class of an operation.
+pub(crate) fn class_of(op: &Op) -> InstructionClass {
     match op {
         Op::Int(..)
         | Op::Compare(..)

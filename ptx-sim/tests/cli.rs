@@ -186,6 +186,20 @@ fn an_output_that_nobody_wrote_is_reported() {
 }
 
 #[test]
+fn predicted_times_are_called_so() {
+    let folder = Folder::new();
+    let ran = affine(&folder, &["--predict", "l4", "--registers", "32"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("predicted for NVIDIA L4 at 2040 MHz, not measured: "), "{}", ran.out);
+    let ran = affine(&folder, &["--predict", "h200", "--registers", "32", "--clock", "1500", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert!(json["predicted_us"].as_f64().is_some_and(|us| us > 1.0) && json["device"] == "h200", "{json}");
+    for bad in [&["--predict", "l5", "--registers", "32"][..], &["--predict", "l4"]] {
+        assert_eq!(affine(&folder, bad).code, 2, "{bad:?}");
+    }
+}
+
+#[test]
 fn json_tells_counters_and_findings() {
     let folder = Folder::new();
     let ran = affine(&folder, &["--json"]);

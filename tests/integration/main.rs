@@ -2,6 +2,7 @@
 
 mod append;
 mod bindings;
+mod cascade;
 mod cli_errors;
 mod cli_plan;
 mod cli_run;
@@ -14,6 +15,7 @@ mod interrupt;
 mod lab_device;
 mod merge;
 mod plans;
+mod predict;
 mod ragged;
 mod reference;
 mod sample;
@@ -34,6 +36,7 @@ fn main() {
     let trials = [
         append::trials(),
         bindings::trials(),
+        cascade::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
         cli_run::trials(),
@@ -46,6 +49,7 @@ fn main() {
         lab_device::trials(),
         merge::trials(),
         plans::trials(),
+        predict::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

@@ -32,13 +32,15 @@ const SHARED: [&str; 5] = ["memory", "merge_launch", "merge_bytes", "merge_cta",
 
 /// A measured time, and what took it.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+pub(crate) struct Sample {
     /// What its kernel is estimated to cost before anything was measured.
-    prior: Coefficients,
-    work: Work,
-    us: f64,
-    weight: f64,
-    problem: usize,
+    pub(crate) prior: Coefficients,
+    pub(crate) work: Work,
+    pub(crate) us: f64,
+    pub(crate) weight: f64,
+    pub(crate) problem: usize,
+    /// Whether it was replayed, not only tried once or a few times.
+    pub(crate) is_exact: bool,
 }
 
 /// A profile for a device, fitted to records.
@@ -47,27 +49,7 @@ struct Sample {
 /// Those of planning what the records name.
 pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let device = planner.device();
-    let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
-    for (number, record) in records.iter().enumerate() {
-        let problem = record.problem()?;
-        let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
-        for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let Some((work, prior)) = work(planner, &problem, time, measured_fill(&problem)) else {
-                continue;
-            };
-            let over = NEAR * best / time.us;
-            let weight = if over >= 1.0 { 1.0 } else { (over * over).max(WEIGHT_LEAST) };
-            let weight = if time.round == Round::Trial { weight * WEIGHT_TRIAL } else { weight };
-            let key = (Profile::key(&time.entry), time.splits > 1);
-            samples.entry(key).or_default().push(Sample {
-                prior,
-                work,
-                us: time.us,
-                weight,
-                problem: number,
-            });
-        }
-    }
+    let mut samples = samples(planner, records)?;
     samples.values_mut().for_each(|samples| level(samples));
     let shared = shared(&samples);
     let fitted: Vec<((String, bool), Coefficients)> = samples
@@ -86,6 +68,36 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let problems: BTreeSet<(u64, u64)> = records.iter().map(|record| (record.seed, record.index)).collect();
     let fitted_to = format!("{} problems of seeds {seeds}", problems.len());
     Ok(Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to, kernels })
+}
+
+/// The times in records, by kernel and by whether the keys are split.
+pub(crate) fn samples(
+    planner: &Planner,
+    records: &[Record],
+) -> Result<BTreeMap<(String, bool), Vec<Sample>>, Error> {
+    let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
+    for (number, record) in records.iter().enumerate() {
+        let problem = record.problem()?;
+        let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
+        for time in record.times.iter().filter(|time| time.us.is_finite()) {
+            let Some((work, prior)) = work(planner, &problem, time, measured_fill(&problem)) else {
+                continue;
+            };
+            let over = NEAR * best / time.us;
+            let weight = if over >= 1.0 { 1.0 } else { (over * over).max(WEIGHT_LEAST) };
+            let weight = if time.round == Round::Trial { weight * WEIGHT_TRIAL } else { weight };
+            let key = (Profile::key(&time.entry), time.splits > 1);
+            samples.entry(key).or_default().push(Sample {
+                prior,
+                work,
+                us: time.us,
+                weight,
+                problem: number,
+                is_exact: time.round != Round::Trial,
+            });
+        }
+    }
+    Ok(samples)
 }
 
 /// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
@@ -120,7 +132,7 @@ fn work(planner: &Planner, problem: &Problem, time: &PlanTime, fill: Fill) -> Op
 }
 
 /// Lessens the weights of the many times of one problem, and brings their mean square to 1.
-fn level(samples: &mut [Sample]) {
+pub(crate) fn level(samples: &mut [Sample]) {
     let mut counts: BTreeMap<usize, f64> = BTreeMap::new();
     samples.iter().for_each(|sample| *counts.entry(sample.problem).or_default() += 1.0);
     for sample in samples.iter_mut() {
@@ -149,39 +161,43 @@ fn shared(samples: &BTreeMap<(String, bool), Vec<Sample>>) -> Coefficients {
 
 /// The coefficients of one kernel; those that are the device's as in `shared`, where that is known.
 fn fit_kernel(samples: &[Sample], shared: Option<&Coefficients>) -> Coefficients {
-    let mut start = samples.first().map_or(Coefficients::START, |sample| sample.prior).to_vec();
-    let mut free: Vec<usize> = (0..start.len()).collect();
+    let mut prior = samples.first().map_or(Coefficients::START, |sample| sample.prior).to_vec();
+    let mut free: Vec<usize> = (0..prior.len()).collect();
     if let Some(shared) = shared {
         let is_shared = |i: &usize| SHARED.contains(&Coefficients::NAMES[*i]);
         let values = shared.to_vec();
-        free.iter().filter(|i| is_shared(i)).for_each(|&i| start[i] = values[i]);
+        free.iter().filter(|i| is_shared(i)).for_each(|&i| prior[i] = values[i]);
         free.retain(|i| !is_shared(i));
     }
+    let prior = Coefficients::from_slice(&prior);
+    let samples: Vec<Sample> = samples.iter().map(|sample| Sample { prior, ..*sample }).collect();
+    prior.scaled(&factors(&samples, &free))
+}
+
+/// The factors by which what was estimated of each sample's kernel fits the times best.
+pub(crate) fn factors(samples: &[Sample], free: &[usize]) -> Coefficients {
     let starts = [0.6, 1.6].map(|factor| {
-        let mut values = start.clone();
-        for (i, name) in Coefficients::NAMES.iter().enumerate() {
-            if ["start", "start_busy", "block", "block_busy"].contains(name) {
-                values[i] *= factor;
-            }
-        }
-        descend(samples, &start, values, &free)
+        let of = |name: &&str| {
+            if ["start", "start_busy", "block", "block_busy"].contains(name) { factor } else { 1.0 }
+        };
+        descend(samples, Coefficients::NAMES.iter().map(of).collect(), free)
     });
     let [(a, cost_a), (b, cost_b)] = starts;
     Coefficients::from_slice(if cost_a <= cost_b { &a } else { &b })
 }
 
-/// Levenberg and Marquardt's descent in the logarithms of the free coefficients; returns where it ends, and the cost there.
-fn descend(samples: &[Sample], start: &[f64], from: Vec<f64>, free: &[usize]) -> (Vec<f64>, f64) {
+/// Levenberg and Marquardt's descent in the logarithms of the free factors; returns where it ends, and the cost there.
+fn descend(samples: &[Sample], from: Vec<f64>, free: &[usize]) -> (Vec<f64>, f64) {
     let ridge = RIDGE * (samples.len() as f64 / 100.0).sqrt();
     let at = |values: &[f64]| Coefficients::from_slice(values);
-    let error = |coefficients: &Coefficients, sample: &Sample| {
-        sample.weight * (coefficients.time_us(&sample.work) / sample.us).ln()
+    let error = |factors: &Coefficients, sample: &Sample| {
+        sample.weight * (sample.prior.scaled(factors).time_us(&sample.work) / sample.us).ln()
     };
-    let held = |values: &[f64], i: usize| ridge * (values[i] / start[i]).ln();
+    let held = |values: &[f64], i: usize| ridge * values[i].ln();
     let cost = |values: &[f64]| {
-        let coefficients = at(values);
+        let factors = at(values);
         let robust = |error: f64| ROBUST * ROBUST * 2.0 * ((1.0 + (error / ROBUST).powi(2)).sqrt() - 1.0);
-        samples.iter().map(|sample| robust(error(&coefficients, sample))).sum::<f64>()
+        samples.iter().map(|sample| robust(error(&factors, sample))).sum::<f64>()
             + free.iter().map(|&i| held(values, i).powi(2)).sum::<f64>()
     };
     let (mut values, mut damping) = (from, 1e-2);
@@ -201,7 +217,7 @@ fn descend(samples: &[Sample], start: &[f64], from: Vec<f64>, free: &[usize]) ->
             let step = cholesky.solve(&gradient);
             let mut next = values.clone();
             for (&i, step) in free.iter().zip(step.iter()) {
-                next[i] = (next[i].ln() - step.clamp(-1.0, 1.0)).clamp(-9.0, 7.0).exp();
+                next[i] = (next[i].ln() - step.clamp(-1.0, 1.0)).clamp(-7.0, 7.0).exp();
             }
             let found = cost(&next);
             if found < least {
@@ -265,7 +281,7 @@ fn normal_equations(
 }
 
 /// Four digits are as many as mean something.
-fn rounded(coefficients: Coefficients) -> Coefficients {
+pub(crate) fn rounded(coefficients: Coefficients) -> Coefficients {
     let round = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
     Coefficients::from_slice(&coefficients.to_vec().into_iter().map(round).collect::<Vec<f64>>())
 }

@@ -6,6 +6,7 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
+use crate::predict_args::PredictArgs;
 use crate::ragged_args::RaggedArgs;
 use crate::regret::{self, RegretArgs};
 use crate::shape;
@@ -16,6 +17,7 @@ use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, DeviceModel, Dtype, Error, L2Policy, Problem, RowSelection, Sizes};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -46,6 +48,9 @@ const EXAMPLES: &str = "Examples:
 
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
+
+  # the same with the time that each is predicted to take on an L4
+  ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all --device-model l4 --predict
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
 of a mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
@@ -92,6 +97,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     ragged: RaggedArgs,
+
+    #[command(flatten)]
+    predict: PredictArgs,
 
     /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
@@ -159,7 +167,7 @@ pub(crate) struct Args {
 enum DeviceName {
     /// The GPU: device time
     Cuda,
-    /// The simulator: instructions, wavefronts and bytes, exact on any machine, and no time
+    /// The simulator: instructions, wavefronts and bytes, exact on any machine; no time but a predicted one
     Sim,
 }
 
@@ -193,10 +201,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     if args.device == DeviceName::Sim {
-        let library = Library::find(args.ptx.as_deref())?;
+        let library = Arc::new(Library::find(args.ptx.as_deref())?);
         check_names(&args.rows, &library)?;
-        let simulated =
-            Simulated { rows: &args.rows, plan: &args.plan, model: args.device_model, lse: args.lse };
+        let simulated = Simulated {
+            rows: &args.rows,
+            plan: &args.plan,
+            model: args.device_model,
+            predictor: args.predict.predictor(|| Ok(library.clone()), Some(args.device_model))?,
+            lse: args.lse,
+        };
         return bench_sim::run(&workloads, &simulated, library, file);
     }
     if args.regret.regret {

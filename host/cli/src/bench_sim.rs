@@ -1,15 +1,17 @@
-//! `ferroflash bench --device sim`: what kernels execute, counted by the simulator. Never a time.
+//! `ferroflash bench --device sim`: what kernels execute, counted by the simulator; where asked for, the time that they are predicted to take.
 
 use crate::bench_report;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
+use crate::predict_args;
+use check::predict::{Predicted, Predictor};
 use check::random_input::{self, InputKind};
 use check::workload::Workload;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Attention, DeviceModel, RowSelection};
+use ferroflash::{Attention, DeviceModel, Plan, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ pub(crate) struct Simulated<'a> {
     pub(crate) plan: &'a PlanArgs,
     /// The device that the simulator stands for.
     pub(crate) model: &'static DeviceModel,
+    /// What predicts times, if that is asked for.
+    pub(crate) predictor: Option<Predictor>,
     /// Whether LSE is written too.
     pub(crate) lse: bool,
 }
@@ -30,13 +34,13 @@ pub(crate) struct Simulated<'a> {
 pub(crate) fn run(
     workloads: &[Workload],
     simulated: &Simulated<'_>,
-    library: Library,
+    library: Arc<Library>,
     file: Option<OutputFile>,
 ) -> Result<(), Failure> {
     let device = Arc::new(SimDevice::new(SimOptions::default().with_model(simulated.model)));
-    let attention = Attention::new(device.clone(), Arc::new(library))?;
+    let attention = Attention::new(device.clone(), library)?;
     output::print(&format!(
-        "{}: counts of what the kernels execute, every access checked; no times",
+        "{}: counts of what the kernels execute, every access checked; no time is measured",
         attention.device_name()
     ));
     let mut results = Vec::new();
@@ -47,20 +51,37 @@ pub(crate) fn run(
         let plans = simulated.plan.distinct_plans(&attention, problem, simulated.rows)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();
+        let mut predicted: Vec<(String, Predicted)> = Vec::new();
         for (done, plan) in plans.iter().enumerate() {
             progress.set(done, plans.len());
             attention.forward_with(plan, &tensors, simulated.lse)?;
             // Launches that succeeded have reports.
             let entries =
                 std::iter::once(&plan.kernel().entry).chain(plan.combine().map(|kernel| &kernel.entry));
+            if let Some(predictor) = &simulated.predictor {
+                predicted.push((named(plan), predictor.predict(plan)?));
+            }
             reports.extend(entries.filter_map(|entry| Some((entry.clone(), device.report(entry)?))));
         }
         drop(progress);
         output::print("");
         output::print(&bench_report::title(problem));
         table(&reports).iter().for_each(|line| output::print(line));
+        predicted.sort_by(|a, b| a.1.us.total_cmp(&b.1.us));
+        let width = predicted.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, predicted) in &predicted {
+            output::print(&format!("  {name:width$}  {predicted}"));
+        }
         let rows = reports.iter().map(|(entry, report)| json!({ "entry": entry, "counts": counts(report) }));
-        results.push(json!({ "problem": bench_report::title(problem), "rows": rows.collect::<Vec<_>>() }));
+        let predicted: Vec<_> = predicted
+            .iter()
+            .map(|(name, predicted)| json!({ "plan": name, "predicted": predict_args::to_json(predicted) }))
+            .collect();
+        results.push(json!({
+            "problem": bench_report::title(problem),
+            "rows": rows.collect::<Vec<_>>(),
+            "predicted": predicted,
+        }));
     }
     if let Some(mut file) = file {
         let all = json!({ "device": attention.device_name(), "results": results });
@@ -68,6 +89,15 @@ pub(crate) fn run(
         file.commit()?;
     }
     Ok(())
+}
+
+/// A plan's kernel, with its splits where there are several.
+fn named(plan: &Plan) -> String {
+    match (plan.splits(), plan.is_fused()) {
+        (1, _) => plan.kernel().entry.clone(),
+        (splits, true) => format!("{}, {splits} splits, fused", plan.kernel().entry),
+        (splits, false) => format!("{}, {splits} splits", plan.kernel().entry),
+    }
 }
 
 /// Everything that was counted, by name.

@@ -57,6 +57,9 @@ pub(crate) enum Failure {
     /// There is no folder for the user's own files.
     #[error("neither HOME nor XDG_CONFIG_HOME is set: name the profile's file with --output")]
     NoHome,
+    /// The model of time knows no such device.
+    #[error("no prediction for this device: name one that the model of time knows with --device-model")]
+    NotPredicted,
     /// Some of several problems could not be measured.
     #[error("{failed} of {total} problems could not be measured: see the lines above")]
     Unmeasured {
@@ -101,6 +104,7 @@ impl Failure {
             | Failure::Input { .. }
             | Failure::NoRows { .. }
             | Failure::Sequences { .. }
+            | Failure::NotPredicted
             | Failure::NoTimes { .. } => EXIT_MISUSE,
             Failure::Library(_)
             | Failure::NoHome

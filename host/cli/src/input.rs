@@ -35,7 +35,7 @@ pub(crate) struct ProblemArgs {
     dtype: Option<DtypeName>,
 
     #[command(flatten)]
-    pub(crate) mask: MaskArgs,
+    pub(crate) mask_parts: MaskArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,7 +98,7 @@ impl ProblemArgs {
             }
             error => Failure::from(error),
         })?;
-        inputs.problem = self.mask.problem(inputs.problem)?;
+        inputs.problem = self.mask_parts.problem(inputs.problem)?;
         Ok(inputs)
     }
 }

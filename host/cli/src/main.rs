@@ -12,6 +12,7 @@ mod memory;
 mod output;
 mod plan;
 mod plan_args;
+mod predict_args;
 mod ragged_args;
 mod regret;
 mod run;

@@ -5,8 +5,10 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::predict_args::{self, PredictArgs};
 use crate::ragged_args::RaggedArgs;
 use crate::shape;
+use check::predict::{Predicted, Predictor};
 use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::device::cuda::CudaDevice;
@@ -19,6 +21,7 @@ use ferroflash::{
 use kernels_gpu::geometry;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "Examples:
   # decoding with 4 query heads a KV head, on another device than this one
@@ -37,7 +40,10 @@ const EXAMPLES: &str = "Examples:
   # a step of a server: three prompts and a chunk in one batch, keys in pages of 16, a window of 1024 tokens
   ferroflash plan --shape 4,32,8,512,8192,128 --seqlens-q 512,37,1,1 --seqlens-k 8192,37,900,4001 --page 16 --window 1023,0
 
-The time is a bound from the device's data sheet, below which nothing can be; it is no prediction.";
+  # a predicted time, with the error that such predictions have
+  ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
+
+The bound follows from the device's data sheet: nothing can be faster. It is no prediction; with --predict there is one.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -67,6 +73,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     ragged: RaggedArgs,
+
+    #[command(flatten)]
+    predict: PredictArgs,
 
     /// The device: a model by name [default: the GPU, where there is one; else l4]
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
@@ -99,6 +108,7 @@ enum DtypeName {
 struct Target {
     planner: Planner,
     model: Option<&'static DeviceModel>,
+    predictor: Option<Predictor>,
 }
 
 /// A plan and what is said of it.
@@ -109,6 +119,7 @@ struct Planned<'a> {
     target: &'a Target,
     /// CTAs a multiprocessor that are wanted.
     goal: u32,
+    predicted: Option<Predicted>,
 }
 
 /// CTAs a multiprocessor that fill it, where nobody says otherwise.
@@ -146,7 +157,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         for (plan, reasons) in &plans {
             let goal = args.ctas_per_sm.unwrap_or(CTAS_PER_SM);
-            let planned = Planned { plan, workload, reasons, target: &target, goal };
+            let predicted = target.predictor.as_ref().map(|predictor| predictor.predict(plan)).transpose()?;
+            let planned = Planned { plan, workload, reasons, target: &target, goal, predicted };
             let (has, wanted) = (plan.grid(), planned.wanted());
             if args.ctas_per_sm.is_some() && has < wanted {
                 under_filled.get_or_insert(Failure::UnderFilled { has, wanted, problem: title(problem) });
@@ -186,6 +198,8 @@ fn target(args: &Args) -> Result<Target, Failure> {
         },
     };
     info.smem_opt_in_bytes = info.smem_opt_in_bytes.min(args.smem_max.unwrap_or(u32::MAX));
+    let library = || Ok(Arc::new(Library::find(args.ptx.as_deref())?));
+    let predictor = args.predict.predictor(library, model)?;
     let planner = match Library::find(args.ptx.as_deref()) {
         Ok(library) => Planner::with_profile(&library, &info, Profile::find(&info)?),
         Err(Error::NoKernels { .. }) if args.ptx.is_none() => {
@@ -194,7 +208,7 @@ fn target(args: &Args) -> Result<Target, Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    Ok(Target { planner, model })
+    Ok(Target { planner, model, predictor })
 }
 
 fn heading(problem: &Problem, device: &DeviceInfo) -> String {
@@ -316,6 +330,7 @@ impl Planned<'_> {
                 model.tensor_tflops
             ));
         }
+        lines.extend(self.predicted.iter().map(|predicted| format!("  predicted   {predicted}")));
         lines.extend(self.reasons.iter().map(|reason| format!("  because     {reason}")));
         lines
     }
@@ -355,6 +370,7 @@ impl Planned<'_> {
             "flops": self.work().0,
             "bytes": self.work().1,
             "bound_us": bounds.map(|(memory, tensor)| json!({ "memory": memory, "tensor": tensor })),
+            "predicted": self.predicted.as_ref().map(predict_args::to_json),
             "reasons": reasons,
         })
     }

@@ -2,18 +2,20 @@
 
 use crate::device::parse_model;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Progress};
 use crate::regret;
 use check::measure::Bench;
 use check::measure::fit;
 use check::measure::kept::{self, KeptRecords};
 use check::measure::regret::Regret;
 use check::measure::sweep::Record;
+use check::predict::{self, Accuracy, Predictor, Simulated};
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, DeviceModel, Error, Planner, Profile};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -25,6 +27,15 @@ const EXAMPLES: &str = "Examples:
 
   # the profile that comes with the library, from what is kept with the project; needs no GPU
   ferroflash tune --from benches/results/2026-11-22-h200-plans.jsonl.gz --device-model h200 --output h200.json
+
+  # a profile of a device that is not there, predicted by the simulator
+  ferroflash tune --predict --device-model l4 --output l4.json
+
+  # how far predictions are from times that were kept of a device
+  ferroflash tune --predict --device-model h100 --from h100.jsonl
+
+  # what predictions are calibrated by, from what is kept with the project
+  ferroflash tune --calibrate calibration.json --from benches/results/*-h200-plans-*.jsonl.gz --device-model h200
 
 Every plan for each of some thousand random problems is measured and its output checked; a cost model is then fitted kernel by kernel. What
 was measured is kept as it comes, so that an interrupted run goes on where it was. Regret is how much longer the plan takes than the best
@@ -57,9 +68,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "device_model")]
     from: Vec<PathBuf>,
 
-    /// The device that kept measurements are of
-    #[arg(long, value_name = "MODEL", value_parser = parse_model, requires = "from")]
+    /// The device that kept measurements are of, or that is predicted
+    #[arg(long, value_name = "MODEL", value_parser = parse_model)]
     device_model: Option<&'static DeviceModel>,
+
+    /// Predict what kernels cost on the device that --device-model names, instead of measuring it; with --from, compare predictions with
+    /// kept measurements
+    #[arg(long, requires = "device_model", conflicts_with_all = ["keep", "calibrate"])]
+    predict: bool,
+
+    /// Fit what predictions are calibrated by into this file, instead of a profile
+    #[arg(long, value_name = "FILE", requires = "from", conflicts_with = "output")]
+    calibrate: Option<PathBuf>,
 
     /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
     #[arg(long, value_name = "FOLDER")]
@@ -71,6 +91,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(model) = args.device_model.filter(|_| args.predict || args.calibrate.is_some()) {
+        let library = Arc::new(Library::find(args.ptx.as_deref())?);
+        let predictor = Predictor::new(library.clone(), model).ok_or(Failure::NotPredicted)?;
+        return match &args.calibrate {
+            Some(path) => calibrate(args, &predictor, &library, model, path),
+            None if args.from.is_empty() => predict(args, &predictor, model),
+            None => judge(args, &predictor, &library, model),
+        };
+    }
     if let Some(model) = args.device_model {
         let records: Result<Vec<Vec<Record>>, Error> =
             args.from.iter().map(|path| kept::read(path)).collect();
@@ -90,6 +119,68 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let limit = Duration::from_secs_f64(args.minutes.max(0.0) * 60.0);
     regret::sweep(&bench, args.seed, u64::MAX, Some(limit), &mut records)?;
     fit_and_write(args, bench.attention().library(), &info, records.records(), &path)
+}
+
+/// Writes a profile that nobody measured.
+fn predict(args: &Args, predictor: &Predictor, model: &DeviceModel) -> Result<(), Failure> {
+    let progress = Progress::new("simulating");
+    let profile = predictor.profile(&|done, of| progress.set(done, of))?;
+    drop(progress);
+    let path = path_of(args, &model.info())?;
+    write(&path, args.force, &profile.to_json())?;
+    output::print(&format!(
+        "{}: a predicted profile of {}; {}",
+        path.display(),
+        profile.device,
+        profile.fitted_to
+    ));
+    Ok(())
+}
+
+/// Fits what predictions are calibrated by, and says how good they are on what was left out.
+fn calibrate(
+    args: &Args,
+    predictor: &Predictor,
+    library: &Library,
+    model: &DeviceModel,
+    path: &Path,
+) -> Result<(), Failure> {
+    let (records, kernels) = simulated(args, predictor)?;
+    let sheet = Planner::with_profile(library, &model.info(), None);
+    let (calibration, judged) = predict::calibrate(&sheet, &records, &kernels)?;
+    judged.iter().for_each(|(part, accuracy)| line(part.name(), accuracy));
+    line("the last without any factor", &calibration.untouched);
+    write(path, args.force, &calibration.to_json())
+}
+
+/// Says how far predictions are from kept times.
+fn judge(args: &Args, predictor: &Predictor, library: &Library, model: &DeviceModel) -> Result<(), Failure> {
+    let (records, kernels) = simulated(args, predictor)?;
+    let sheet = Planner::with_profile(library, &model.info(), None);
+    let judged = predict::judge(&sheet, &records, &kernels, predictor.calibration())?;
+    judged.iter().for_each(|(part, accuracy)| line(part.name(), accuracy));
+    Ok(())
+}
+
+/// What was kept, and what every kernel is simulated to cost.
+fn simulated(args: &Args, predictor: &Predictor) -> Result<(Vec<Record>, Simulated), Failure> {
+    let records: Result<Vec<Vec<Record>>, Error> = args.from.iter().map(|path| kept::read(path)).collect();
+    let records = records?.concat();
+    let progress = Progress::new("simulating");
+    Ok((records, predictor.simulate(&|_| true, &|done, of| progress.set(done, of))?))
+}
+
+fn line(what: &str, found: &Accuracy) {
+    let Accuracy { pairs, spearman, median, p90 } = found;
+    let (median, p90) = (100.0 * median, 100.0 * p90);
+    output::print(&format!(
+        "{what:40}{pairs:>6} times, Spearman {spearman:.4}, error {median:.1} % in the median, {p90:.1} % in 9 of 10"
+    ));
+}
+fn write(path: &Path, force: bool, text: &str) -> Result<(), Failure> {
+    let mut file = OutputFile::create(path, force)?;
+    file.write(text.as_bytes())?;
+    Ok(file.commit()?)
 }
 
 /// Where the profile goes; its folder is made.

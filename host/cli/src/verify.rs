@@ -160,7 +160,7 @@ impl Args {
             .map_err(|source| Failure::Argument { option: "--shape", source })?
             .with_causal(self.problem.causal().unwrap_or(false))
             .with_lengths(self.lengths);
-        let problem = self.problem.mask.problem(self.problem.scaled(problem)?)?;
+        let problem = self.problem.mask_parts.problem(self.problem.scaled(problem)?)?;
         let workload = self.sequences.workload(problem, layout, self.seed)?;
         let problem = *workload.problem();
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;

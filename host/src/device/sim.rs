@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::module::{Code, Image};
 use kernels_gpu::params::TensorMap;
 use kernels_gpu::row::Dtype;
-use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType};
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType, Timer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
@@ -59,6 +59,8 @@ pub struct SimDevice {
     modules: RwLock<Vec<Arc<(String, Module)>>>,
     /// Of the latest launches, by entry; the oldest first.
     reports: Mutex<Vec<(String, Report)>>,
+    /// What takes the predicted time of launches.
+    timer: Mutex<Option<Timer>>,
 }
 
 struct Allocations {
@@ -82,7 +84,12 @@ impl SimDevice {
             ..options.model.info()
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
-        SimDevice { info, options, memory, modules: RwLock::default(), reports: Mutex::default() }
+        SimDevice { info, options, memory, modules: RwLock::default(), reports: Mutex::default(), timer: Mutex::default() }
+    }
+
+    /// Has the predicted time of the launches that follow taken, as if one multiprocessor ran all of their CTAs; `None` for no longer.
+    pub fn take_time(&self, timer: Option<Timer>) {
+        *self.timer.lock().unwrap_or_else(PoisonError::into_inner) = timer;
     }
 
     /// What the latest launch of a kernel did, in numbers; `None` where that was neither of the latest two launches, as many as a call
@@ -204,6 +211,7 @@ impl Device for SimDevice {
             limits: Limits { smem_per_cta: self.info.smem_opt_in_bytes, ..Limits::default() },
             checks: self.options.checks,
             schedule: self.options.schedule,
+            timer: self.timer.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..LaunchConfig::new([launch.grid, 1, 1], [kernel.threads, 1, 1])
         };
         let result = ptx_sim::launch(module, entry, launch.params, &mut self.allocations().memory, &config);

@@ -26,6 +26,11 @@ macro_rules! coefficients {
                 vec![$(self.$name),*]
             }
 
+            /// Each times its factor.
+            pub fn scaled(&self, factors: &Coefficients) -> Coefficients {
+                Coefficients { $($name: self.$name * factors.$name),* }
+            }
+
             /// Coefficients of these values, in order; those that are missing are what a fit starts from.
             pub fn from_slice(values: &[f64]) -> Coefficients {
                 let mut values = values.iter().copied();

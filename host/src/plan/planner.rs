@@ -311,7 +311,7 @@ impl Planner {
         }
     }
 
-    fn choose<'a>(
+    pub(super) fn choose<'a>(
         &'a self,
         problem: &Problem,
         options: &PlanOptions,
@@ -361,7 +361,12 @@ impl Planner {
         Choosing { problem, options, device: &self.device, merges_splits, origin: &self.origin }
     }
 
-    fn build(&self, problem: &Problem, options: &PlanOptions, choice: Choice<'_>) -> Result<Plan, Error> {
+    pub(super) fn build(
+        &self,
+        problem: &Problem,
+        options: &PlanOptions,
+        choice: Choice<'_>,
+    ) -> Result<Plan, Error> {
         let Choice { candidate, splitting, merge, .. } = choice;
         let combine = self.combine(problem).filter(|_| merge == Merge::Kernel);
         Plan::new(problem, candidate, &self.device, splitting, combine, options)
@@ -427,7 +432,7 @@ fn only_split(problem: &Problem, options: &PlanOptions) -> Option<&'static str> 
     match options.splits {
         Splits::Count(_) => Some("a number of splits"),
         Splits::Size(_) => Some("a split size"),
-        Splits::Auto if problem.has_lengths() => Some("lengths on the device"),
+        Splits::Auto if problem.has_lengths() && !problem.is_ragged() => Some("lengths on the device"),
         Splits::Auto => (options.schedule == Some(Schedule::Split)).then_some("the schedule"),
     }
 }

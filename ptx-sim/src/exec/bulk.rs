@@ -44,6 +44,8 @@ pub(super) struct BulkLoad {
     mbarrier: (u64, u64),
     lane: usize,
     issued: Issued,
+    /// When it lands, in the model of time.
+    lands: u64,
 }
 
 /// A copy to global memory.
@@ -91,6 +93,7 @@ impl Cta<'_> {
             let detail = "a copy lands after its phase: fewer bytes were expected than come";
             return Err(Fault::at(FindingKind::Mbarrier, load.lane, address).saying(detail));
         }
+        self.mbarrier(offset, load.lane, address)?.filled_at(load.lands);
         self.transact(offset, -(load.bytes as i64), load.lane, address)
     }
 
@@ -112,6 +115,14 @@ impl Cta<'_> {
 }
 
 impl Warp {
+    /// When a copy of so many bytes to shared memory that is issued now has landed, in the model of time.
+    fn lands(&self, bytes: u64, cta: &Cta<'_>) -> u64 {
+        match (&self.time, &cta.launch.config.timer) {
+            (Some(time), Some(timer)) => timer.bulk_load(time, bytes),
+            _ => 0,
+        }
+    }
+
     pub(super) fn bulk(&mut self, op: &Bulk, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
         let regs = &self.frame(frame)?.regs;
         let (shared, global) = (addresses(regs, &op.shared), addresses(regs, &op.global));
@@ -188,8 +199,14 @@ impl Warp {
             landing.push((to, words));
         }
         let issued = Issued { time, warp: self.index, at: self.at };
-        let load =
-            BulkLoad { chunks: landing, bytes: bytes.into(), mbarrier: (offset, barrier), lane, issued };
+        let load = BulkLoad {
+            chunks: landing,
+            bytes: bytes.into(),
+            mbarrier: (offset, barrier),
+            lane,
+            issued,
+            lands: self.lands(bytes.into(), cta),
+        };
         cta.counters.bulk_copies += 1;
         cta.at_rank(rank).loads.push(load);
         cta.changed_memory(true);
@@ -388,7 +405,8 @@ impl Warp {
         cta.counters.bulk_load_bytes += bytes;
         let issued = Issued { time, warp: self.index, at: self.at };
         let mbarrier = (offset, mbarrier);
-        cta.at_rank(rank).loads.push(BulkLoad { chunks: landing, bytes, mbarrier, lane, issued });
+        let load = BulkLoad { chunks: landing, bytes, mbarrier, lane, issued, lands: self.lands(bytes, cta) };
+        cta.at_rank(rank).loads.push(load);
         if rank != cta.rank {
             cta.changed_memory(true);
         }

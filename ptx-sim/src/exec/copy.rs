@@ -173,7 +173,8 @@ impl Warp {
                     return Err(Fault::at(FindingKind::BadOperand, lane, address));
                 }
             }
-            let (clock, number) = (self.release_clock(1 << lane), self.copies.issued);
+            let (mut clock, number) = (self.release_clock(1 << lane), self.copies.issued);
+            clock.when = clock.when.max(self.time.as_ref().map_or(0, |time| time.copies_landed()));
             let (now, line) = (self.now, cta.launch.line(self.at));
             let mbarrier = (offset, address);
             self.copies.arrivals.push(CopyArrival { lane, mbarrier, number, clock, now, line });

@@ -5,7 +5,7 @@ use crate::finding::Finding;
 use crate::launch::Launch;
 
 use super::cta::Cta;
-use super::schedule::{Advance, Warps};
+use super::schedule::{Advance, State, Warps};
 
 /// Instructions of a CTA's turn, where there are others in its cluster.
 const TURN: u64 = 1 << 15;
@@ -52,6 +52,13 @@ impl<'c> Group<'c> {
                 return Ok(Advance::Blocked);
             }
         }
+    }
+
+    /// How far it is in the model of time: its warp that is furthest behind.
+    pub(crate) fn now(&self) -> u64 {
+        let warps = self.warps.iter().flat_map(|all| all.list.iter().zip(&all.states));
+        let running = warps.filter(|(_, state)| **state != State::Exited);
+        running.filter_map(|(warp, _)| Some(warp.time.as_ref()?.now())).min().unwrap_or(0)
     }
 
     fn progress(&self) -> u64 {

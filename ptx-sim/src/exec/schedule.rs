@@ -48,7 +48,11 @@ impl Cta<'_> {
     /// The warps at their start.
     pub(crate) fn start(&self) -> Warps {
         let count = self.launch.warps();
-        let list = (0..count as u32).map(|index| self.warp(index)).collect();
+        let mut list: Vec<Warp> = (0..count as u32).map(|index| self.warp(index)).collect();
+        if let Some(timer) = &self.launch.config.timer {
+            let times = timer.start(count, self.launch.entry_program);
+            list.iter_mut().zip(times).for_each(|(warp, time)| warp.time = Some(Box::new(time)));
+        }
         Warps { list, states: vec![State::Ready; count], last: None, woken: (0, 0) }
     }
 
@@ -73,6 +77,9 @@ impl Cta<'_> {
             return Ok(Advance::Blocked);
         }
         self.finish_stores();
+        if let Some(timer) = &self.launch.config.timer {
+            timer.end(all.list.iter().filter_map(|warp| warp.time.as_deref()));
+        }
         match self.deferred.take().or_else(|| self.left_over()) {
             Some(finding) => Err(finding),
             None => Ok(Advance::Done),

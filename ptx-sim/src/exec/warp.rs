@@ -9,6 +9,7 @@ use crate::finding::{Fault, FindingKind, Outcome};
 use crate::lane_order::LaneOrder;
 use crate::op::{EXIT, Inst, MbarrierAction, Op, Pc};
 use crate::regs::{LANES, Regs};
+use crate::time::{Moved, WarpTime};
 
 use super::copy::CopyQueue;
 use super::cta::Cta;
@@ -131,6 +132,8 @@ pub(super) struct Warp {
     /// Lanes that went on from a meeting point while others waited for them elsewhere, and one of them that has exited so.
     pub(super) passed: u32,
     pub(super) missed: Option<usize>,
+    /// How far it is in the model of time, where there is one.
+    pub(super) time: Option<Box<WarpTime>>,
 }
 
 impl Warp {
@@ -163,6 +166,7 @@ impl Warp {
             dark: (0, None),
             passed: 0,
             missed: None,
+            time: None,
         }
     }
 
@@ -250,11 +254,16 @@ impl Warp {
                 self.paths[at].pc = pc;
                 self.shade(inst, frame, (mask, active), cta)?;
             }
+            let before = self.time.is_some().then(|| Moved::so_far(&cta.counters));
             if active != 0 && !self.lane_wise(inst, frame, active)? {
                 self.paths[at].pc = pc;
-                if !self.step(at, inst, active, cta)? {
+                let goes_on = self.step(at, inst, active, cta)?;
+                before.into_iter().for_each(|before| self.pass_time((program_index, pc), before, cta));
+                if !goes_on {
                     return Ok(());
                 }
+            } else if let Some(before) = before {
+                self.pass_time((program_index, pc), before, cta);
             }
             pc += 1;
             if cta.executed >= end {
@@ -266,6 +275,15 @@ impl Warp {
             self.end_path(at, cta)?;
         }
         Ok(())
+    }
+
+    /// The time of an instruction, in the model of time.
+    fn pass_time(&mut self, (program, pc): (usize, Pc), before: Moved, cta: &Cta<'_>) {
+        if let (Some(time), Some(timer)) = (&mut self.time, &cta.launch.config.timer) {
+            let moved = (before, Moved::so_far(&cta.counters));
+            timer.step(time, (program, cta.launch.program(program), pc), moved, self.clock.when);
+            self.clock.when = self.clock.when.max(time.now());
+        }
     }
 
     /// Executes what touches nothing but registers; false if it is something else.

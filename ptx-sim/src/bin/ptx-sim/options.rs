@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ptx_sim::{Checks, LaunchConfig, Limits};
+use ptx_sim::{Checks, Gpu, LaunchConfig, Limits};
 
 use crate::arguments::Argument;
 
@@ -90,6 +90,15 @@ pub(crate) struct RunOptions {
     /// Warp instructions that one CTA may execute
     #[arg(long, value_name = "COUNT", default_value_t = LaunchConfig::DEFAULT_BUDGET)]
     pub(crate) budget: u64,
+    /// Predicts the time on a device too: h200, h100, a100, l4, a10, l40s, rtx4090, rtx3090; never a measured time
+    #[arg(long, value_name = "DEVICE", value_parser = device, requires = "registers")]
+    pub(crate) predict: Option<Gpu>,
+    /// Registers of a thread, as `ptxas -v` says: how many CTAs a multiprocessor holds follows from them
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub(crate) registers: Option<u32>,
+    /// Clock that a prediction assumes [default: the published boost clock]
+    #[arg(long, value_name = "MHZ", requires = "predict", value_parser = clap::value_parser!(u32).range(100..=10_000))]
+    pub(crate) clock: Option<u32>,
     /// Prints one JSON object: the outcome, the finding or the counters
     #[arg(long)]
     pub(crate) json: bool,
@@ -113,8 +122,15 @@ pub(crate) struct Dimensions(pub(crate) [u32; 3]);
 pub(crate) enum OptionError {
     #[error("expected one to three numbers with commas between")]
     Dimensions,
+    #[error("the model of time knows no `{0}`: see --help")]
+    Device(String),
     #[error("`{0}` is no check: see --help")]
     Check(String),
+}
+
+/// A device that the model of time knows.
+fn device(name: &str) -> Result<Gpu, OptionError> {
+    Gpu::find(name).ok_or_else(|| OptionError::Device(name.to_owned()))
 }
 
 impl FromStr for Dimensions {

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ptx_sim::{Entry, Finding, LaunchConfig, Memory, Module, Report, Schedule, SimError, launch, sarif};
+use ptx_sim::{
+    Entry, Finding, LaunchConfig, Memory, Module, Prediction, Predictor, Report, Schedule, SimError, launch,
+    sarif,
+};
 
 use crate::arguments::{Argument, Source};
 use crate::check::signature;
@@ -62,9 +65,26 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
         eprintln!("ptx-sim: {}: {warning}", path.display());
     }
     let holes = collect(&outputs, &memory)?;
-    print_report(name, &report, options, holes)?;
+    let predicted = predict(&module, name, entry, options, &config)?;
+    print_report(name, &report, options, (holes, predicted))?;
     let fails = options.checks.0.initialized && holes > 0;
     Ok(if fails { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The predicted time, if it is asked for: of another run, on buffers as they were before this one.
+fn predict(
+    module: &Module,
+    name: &str,
+    entry: &Entry,
+    options: &RunOptions,
+    config: &LaunchConfig,
+) -> Result<Option<Prediction>, Error> {
+    let (Some(gpu), Some(registers)) = (options.predict, options.registers) else { return Ok(None) };
+    let gpu = options.clock.map_or(gpu, |clock| gpu.at_clock(clock.into()));
+    let mut memory = Memory::new();
+    let (params, _) = parameters(name, entry, &options.arguments, &mut memory)?;
+    let predictor = Predictor::new(gpu, registers);
+    predictor.predict(module, name, &params, &mut memory, config).map(Some).map_err(Error::Launch)
 }
 
 /// Writes findings and warnings for other tools, as far as they are asked for.
@@ -200,12 +220,20 @@ fn collect(outputs: &[Output], memory: &Memory) -> Result<usize, Error> {
     Ok(holes)
 }
 
-fn print_report(name: &str, report: &Report, options: &RunOptions, holes: usize) -> Result<(), Error> {
+fn print_report(
+    name: &str,
+    report: &Report,
+    options: &RunOptions,
+    (holes, predicted): (usize, Option<Prediction>),
+) -> Result<(), Error> {
     if options.json {
         let outcome = if holes > 0 { "unwritten" } else { "ok" };
         let report = report.to_json();
+        let predicted = predicted.map_or_else(String::new, |p| {
+            format!(",\"predicted_us\":{:.3},\"device\":\"{}\"", p.us, p.gpu.name)
+        });
         return crate::print(&format!(
-            "{{\"outcome\":\"{outcome}\",\"unwritten_bytes\":{holes},\"report\":{report}}}\n"
+            "{{\"outcome\":\"{outcome}\",\"unwritten_bytes\":{holes},\"report\":{report}{predicted}}}\n"
         ));
     }
     let mut text = format!(
@@ -220,6 +248,9 @@ fn print_report(name: &str, report: &Report, options: &RunOptions, holes: usize)
     );
     if options.counters {
         text += &report.to_string();
+    }
+    if let Some(predicted) = predicted {
+        text += &format!("{predicted}\n");
     }
     crate::print(&text)
 }

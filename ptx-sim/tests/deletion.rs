@@ -1,0 +1,135 @@
+//! What happens without each barrier, wait and fence: every one is deleted from every right kernel that nvcc compiled
+//! (`foreign/*.cu`), and the rest runs under four orders. None may give a wrong result in silence. Those that give a right one in
+//! silence are listed in `deletion.txt`, each with why nothing needs it.
+//!
+//! Barriers that give a value (`bar.red`) cannot be deleted. A wait for an mbarrier that is deleted tells its loop that the phase is
+//! complete.
+
+use std::collections::BTreeMap;
+
+use ptx_sim::{Checks, LaunchConfig, Memory, Module, Schedule, launch};
+
+const FILES: [&str; 4] = [
+    include_str!("foreign/sync.ptx"),
+    include_str!("foreign/more.ptx"),
+    include_str!("foreign/classic.ptx"),
+    include_str!("foreign/async.ptx"),
+];
+const ORDERS: [Schedule; 4] =
+    [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2), Schedule::Seeded(3)];
+const DELETED: [&str; 11] = [
+    "bar.sync",
+    "bar.warp.sync",
+    "bar.arrive",
+    "barrier.",
+    "membar",
+    "fence",
+    "cp.async.wait",
+    "cp.async.bulk.wait",
+    "mbarrier.try_wait",
+    "mbarrier.test_wait",
+    "wgmma.wait",
+];
+
+/// What a run leaves in its buffers; `None` if it was found to be wrong, or a warning says so.
+fn run(module: &Module, entry: &str, schedule: Schedule) -> Option<Vec<u8>> {
+    let mut memory = Memory::new();
+    let numbers: Vec<u8> = (0..4096i32).flat_map(|i| (i * 7 % 1000).to_le_bytes()).collect();
+    let (input, out, flag) = (memory.alloc(4 * 4096), memory.alloc(4 * 4096), memory.alloc(4 * 64));
+    memory.write(input, &numbers).unwrap();
+    memory.write(flag, &[0; 4 * 64]).unwrap();
+    let params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
+    let config = LaunchConfig {
+        schedule,
+        checks: Checks::ALL,
+        limits: module.limits(),
+        instruction_budget: 1 << 22,
+        ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
+    };
+    let report = launch(module, entry, &params, &mut memory, &config).ok()?;
+    let mut bytes = vec![0; 4 * 4096];
+    memory.read(out, &mut bytes).unwrap();
+    report.warnings.is_empty().then_some(bytes)
+}
+
+/// The lines of an entry that can be deleted, and what is put in their places.
+fn deletions(lines: &[&str], entry: &str) -> Vec<(usize, String)> {
+    let head = lines.iter().position(|l| l.contains(&format!(".entry {entry}("))).unwrap();
+    let body = lines.iter().enumerate().skip(head).take_while(|(_, l)| **l != "}");
+    body.filter_map(|(at, line)| {
+        let bare = line.trim();
+        let bare = if bare.starts_with('@') { bare.split_once(' ')?.1.trim() } else { bare };
+        DELETED.iter().find(|name| bare.starts_with(**name))?;
+        let instead = match bare.strip_prefix("mbarrier.") {
+            // The first operand says whether the phase is complete.
+            Some(rest) => {
+                let result = rest.split_whitespace().nth(1)?.trim_end_matches(',');
+                format!("setp.eq.u32 {result}, 0, 0;")
+            }
+            None => String::new(),
+        };
+        Some((at, instead))
+    })
+    .collect()
+}
+
+/// How a deletion went.
+#[derive(Debug, Default)]
+struct Tally {
+    found: usize,
+    silent: Vec<String>,
+    wrong: Vec<String>,
+}
+
+fn study(ptx: &str, tally: &mut Tally) -> usize {
+    let lines: Vec<&str> = ptx.lines().collect();
+    let whole = Module::parse(ptx).unwrap();
+    // Warps that write the same value are warned of as they are.
+    let is_right = |e: &&str| e.starts_with("ok_") && !e.contains("same_value");
+    let entries: Vec<String> = whole.entries().filter(is_right).map(str::to_owned).collect();
+    let mut kernels = 0;
+    for entry in &entries {
+        let list = deletions(&lines, entry);
+        // Of kernels whose result depends on the order there is no right one to compare with.
+        let right: Vec<_> =
+            ORDERS.iter().map(|order| run(&whole, entry, *order).expect("it is right")).collect();
+        kernels += usize::from(!list.is_empty());
+        let mut number = BTreeMap::new();
+        for (at, instead) in list {
+            let mut text = lines.clone();
+            text[at] = &instead;
+            let module = Module::parse_entry(&text.join("\n"), entry).unwrap();
+            let outcomes: Vec<_> = ORDERS.iter().map(|order| run(&module, entry, *order)).collect();
+            let what = lines[at].trim().trim_end_matches(';');
+            let name = what.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default();
+            let nth = number.entry(name).and_modify(|n| *n += 1).or_insert(1);
+            let label = format!("{entry} {name} {nth}");
+            let is_right =
+                |(got, right): (&Option<Vec<u8>>, &Vec<u8>)| got.as_ref().is_none_or(|got| got == right);
+            if !outcomes.iter().zip(&right).all(is_right) {
+                tally.wrong.push(label);
+            } else if outcomes.iter().any(Option::is_none) {
+                tally.found += 1;
+            } else {
+                tally.silent.push(label);
+            }
+        }
+    }
+    kernels
+}
+
+#[test]
+fn nothing_that_orders_can_go_without_a_finding_or_a_reason() {
+    let mut tally = Tally::default();
+    let kernels: usize = FILES.iter().map(|ptx| study(ptx, &mut tally)).sum();
+    println!("{kernels} kernels: {} found, {} silent and right", tally.found, tally.silent.len());
+    assert!(tally.wrong.is_empty(), "silent and wrong: {:#?}", tally.wrong);
+    let kept: Vec<(&str, &str)> = include_str!("deletion.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| line.split_once(": ").expect("KERNEL INSTRUCTION NUMBER: why"))
+        .collect();
+    let explained: Vec<&str> = kept.iter().map(|(label, _)| *label).collect();
+    assert_eq!(tally.silent, explained, "what is silent, and what deletion.txt explains");
+    assert!(kernels >= 30 && tally.found >= 200, "{kernels} kernels, {} found", tally.found);
+}
