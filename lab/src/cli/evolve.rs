@@ -229,7 +229,8 @@ impl Evolution {
             (true, incumbent) => Some(evolution::decide(&evaluation, incumbent, &thresholds, simulated)),
         };
         let before = incumbent.map(|incumbent| evolution::evaluated(incumbent, simulated));
-        let is_due = decision.as_ref().is_some_and(Decision::is_keep) || hypothesis.step % CHECKED_EVERY == 0;
+        let is_due =
+            decision.as_ref().is_some_and(Decision::is_keep) || hypothesis.step.is_multiple_of(CHECKED_EVERY);
         let mut found = None;
         if evaluation.passed() && is_due {
             let finding = sanitize::memory(&self.lab, &candidate)?;

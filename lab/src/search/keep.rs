@@ -115,7 +115,7 @@ mod tests {
         let rule = KeepRule::default();
         let (gain, unsure, even) = (compared(1.031, 1.05), compared(1.02, 1.05), compared(0.99, 1.0));
         assert!(rule.decide(&[gain.clone(), gain.clone(), even.clone()]).is_keep());
-        assert!(rule.decide(&[gain.clone()]).is_keep(), "all of one");
+        assert!(rule.decide(std::slice::from_ref(&gain)).is_keep(), "all of one");
         for shapes in [vec![gain.clone(), unsure], vec![gain, even]] {
             let decision = rule.decide(&shapes);
             assert!(matches!(decision, Decision::TooLittle { needed: 2, .. }), "{shapes:?}");
