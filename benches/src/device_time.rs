@@ -1,7 +1,7 @@
 //! Device time of the best kernel of each standard problem, and the host's time of a launch, on a GPU.
 
 use crate::problems;
-use check::measure::{self, Bench, MeasureOptions, Measured};
+use check::measure::{Bench, MeasureOptions, Measured};
 use ferroflash::device::Buffer;
 use ferroflash::{
     Combine, CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole,
@@ -166,7 +166,7 @@ fn device_time_line(problem: &Problem, measured: &Measured) -> String {
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
-        measure::flops(problem) / timing.median_us / 1e6,
+        check::workload::Workload::of(problem).flops() / timing.median_us / 1e6,
         measured.entry
     )
 }

@@ -1,7 +1,8 @@
 //! Folders of kernels that something else than `cargo xtask build-ptx` made: tests and benchmarks by hand, the lab from kernels that are there.
 
 use ferroflash::module::{MANIFEST_FILE, kernels_of_table, sha256_hex};
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::steps::StepRow;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -28,7 +29,8 @@ impl KernelFolder {
             device_compiler: device_compiler.to_owned(),
             families: Vec::new(),
             kernels: Vec::new(),
-            combine_kernels: Vec::new(),
+            step_kernels: Vec::new(),
+            score_crate: None,
         };
         Ok(KernelFolder { path: path.to_owned(), manifest })
     }
@@ -65,22 +67,22 @@ impl KernelFolder {
 /// What the system reports.
 pub fn write_table(path: &Path, body: &str, change: impl Fn(&mut Kernel)) -> io::Result<()> {
     let mut folder = KernelFolder::new(path, "none: generated")?;
-    let (kernels, combine_kernels) = kernels_of_table();
+    let (kernels, step_kernels) = kernels_of_table();
     let mut kernels: Vec<Kernel> = kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
     kernels.iter_mut().for_each(change);
-    let combine_kernels: Vec<Kernel<CombineRow>> =
-        combine_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
+    let step_kernels: Vec<Kernel<StepRow>> =
+        step_kernels.iter().map(|kernel| Kernel::clone(kernel)).collect();
     for (arch, version) in FAMILIES {
         let mut text = format!(".version {version}\n.target {arch}\n.address_size 64\n");
         let names = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
-        let names = names.chain(combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry)));
+        let names = names.chain(step_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry)));
         for (_, name) in names.filter(|(family, _)| *family == arch) {
             // A String takes everything.
             let _ = write!(text, ".visible .entry {name}()\n{{\n{body}\n}}\n");
         }
         folder.family(arch, &text)?;
     }
-    (folder.manifest.kernels, folder.manifest.combine_kernels) = (kernels, combine_kernels);
+    (folder.manifest.kernels, folder.manifest.step_kernels) = (kernels, step_kernels);
     folder.finish()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`reference`](mod@reference) computes attention in float64 on the CPU, [`tolerance`] says how far a kernel may be from that,
 //! [`verification`] puts kernels through grids of problems with guard bands around every buffer, [`random_input`] makes tensors from a
-//! seed, [`measure`] takes device
+//! seed, [`workload`] adds what a call of a problem is given besides, [`measure`] takes device
 //! time, and [`kernel_folder`] writes kernels that nobody compiled. None of it is needed to compute attention: that is `ferroflash`, which this stands on.
 //!
 //! ```
@@ -31,3 +31,4 @@ pub mod random_input;
 pub mod reference;
 pub mod tolerance;
 pub mod verification;
+pub mod workload;

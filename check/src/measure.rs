@@ -10,6 +10,7 @@ pub mod regret;
 pub mod sweep;
 mod tensors;
 
+use crate::workload::Workload;
 use ferroflash::attention::{Attention, CudaOptions};
 use ferroflash::device::Device;
 use ferroflash::device::cuda::CudaDevice;
@@ -18,14 +19,13 @@ use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::error::Error;
 use ferroflash::module::Library;
 use ferroflash::plan::Plan;
-use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::problem::{Operand, Problem, TensorRole};
 pub use fresh::Fresh;
-use kernels_gpu::geometry;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensors::TensorSets;
-pub use tensors::{Check, ERROR_MAX, lengths};
+pub use tensors::{Check, ERROR_MAX};
 
 /// The most launches in one graph.
 const LAUNCHES_MAX: usize = 4096;
@@ -218,13 +218,29 @@ impl Bench {
         options: &MeasureOptions,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<Measured>, Error> {
+        let Some(first) = plans.first().or(baseline_plans.first()) else { return Ok(Vec::new()) };
+        let workload = Workload::of(first.problem());
+        self.measure_workload(workload, plans, baseline_plans, options, progress)
+    }
+
+    /// As [`Bench::measure_beside_baseline`], with sequences and operands of the caller's.
+    ///
+    /// # Errors
+    /// Those of [`Bench::measure`].
+    pub fn measure_workload(
+        &self,
+        workload: Workload,
+        plans: &[Plan],
+        baseline_plans: &[Plan],
+        options: &MeasureOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Vec<Measured>, Error> {
         let mut subjects = self.subjects(plans);
         if let Some(attention) = &self.baseline {
             subjects.extend(baseline_plans.iter().map(|plan| Subject { attention, plan }));
         }
-        check_sizes(&subjects)?;
-        let Some(first) = subjects.first() else { return Ok(Vec::new()) };
-        let tensors = self.tensors(first.plan, options)?;
+        check_problems(workload.problem(), &subjects)?;
+        let tensors = self.tensors(workload, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut checks = Vec::new();
         let mut candidates = Vec::new();
@@ -262,10 +278,10 @@ impl Bench {
         }
     }
 
-    /// Tensors for plans of one problem; over twice the L2 cache of them where launches shall find it cold.
-    fn tensors(&self, plan: &Plan, options: &MeasureOptions) -> Result<TensorSets, Error> {
+    /// Tensors for plans of a workload; over twice the L2 cache of them where launches shall find it cold.
+    fn tensors(&self, workload: Workload, options: &MeasureOptions) -> Result<TensorSets, Error> {
         let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
-        TensorSets::new(&self.device, plan.problem(), options.lse, cold_bytes, options.secret)
+        TensorSets::new(&self.device, workload, options.lse, cold_bytes, options.secret)
     }
 
     fn replay_in_turns(
@@ -401,29 +417,6 @@ fn capture(
     })
 }
 
-/// Bytes that a problem must read and write at least: Q, K, V and O once; of sequences with lengths the keys that they have.
-pub fn bytes_moved(problem: &Problem) -> u64 {
-    let queries = problem.elements(TensorRole::Q) + problem.elements(TensorRole::O);
-    let row = u64::from(problem.sizes().heads_kv) * u64::from(problem.sizes().head_dim);
-    let keys: u64 = keys_of_sequences(problem).map(u64::from).sum();
-    (queries as u64 + 2 * keys * row) * u64::from(problem.dtype().bytes())
-}
-
-/// Floating-point operations of the two products, as the field counts them: 4·B·HQ·SQ·SKV·D, of a causal mask the visible share, of
-/// sequences with lengths the keys that they have.
-pub fn flops(problem: &Problem) -> f64 {
-    let sizes = problem.sizes();
-    let [heads_q, seqlen_q, head_dim] = [sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(u64::from);
-    keys_of_sequences(problem)
-        .map(|keys| geometry::flops(1, heads_q, seqlen_q, keys.into(), head_dim, problem.causal()))
-        .sum()
-}
-
-fn keys_of_sequences(problem: &Problem) -> impl Iterator<Item = u32> {
-    let sizes = problem.sizes();
-    lengths(problem).unwrap_or_else(|| vec![sizes.seqlen_k; sizes.batch as usize]).into_iter()
-}
-
 /// Replays untimed until the clocks are up.
 fn warm_up(timeline: &Timeline, candidates: &[Candidate<'_>], options: &MeasureOptions) -> Result<(), Error> {
     let start = Instant::now();
@@ -443,18 +436,23 @@ fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> R
     timeline.set(&marks.1)
 }
 
-/// All plans work on the same tensors, so these must have one size.
-fn check_sizes(subjects: &[Subject<'_>]) -> Result<(), Error> {
-    let Some((first, others)) = subjects.split_first() else { return Ok(()) };
-    let first = first.plan.problem();
-    for problem in others.iter().map(|subject| subject.plan.problem()) {
+/// All plans work on the same tensors, so these must be of one problem, but for how they take it.
+fn check_problems(problem: &Problem, subjects: &[Subject<'_>]) -> Result<(), Error> {
+    for plan in subjects.iter().map(|subject| subject.plan) {
         for role in TensorRole::ALL {
-            let (expected, got) = (first.len(role), problem.len(role));
+            let (expected, got) = (problem.len(role), plan.problem().len(role));
             if expected != got {
                 return Err(Error::WrongLength { tensor: role.name(), expected, got });
             }
         }
-        if problem.has_lengths() != first.has_lengths() {
+        for operand in Operand::ALL {
+            let [expected, got] =
+                [problem, plan.problem()].map(|problem| problem.operand_len(operand).unwrap_or(0));
+            if expected != got {
+                return Err(Error::WrongLength { tensor: operand.name(), expected, got });
+            }
+        }
+        if problem.has_lengths() != plan.problem().has_lengths() {
             let reason = "plans with and without lengths cannot be measured against each other";
             return Err(Error::Lengths { reason });
         }
@@ -481,8 +479,6 @@ fn statistics(times_us: &[f64]) -> Option<Timing> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::problem::Sizes;
-    use kernels_gpu::row::Dtype;
 
     #[test]
     fn percentiles_are_of_the_sorted_times() {
@@ -501,18 +497,5 @@ mod tests {
         assert_eq!(launches_to_fill(5000.0, 300.0, 1), 1);
         assert_eq!(launches_to_fill(5000.0, 300.0, 3), 3);
         assert_eq!(launches_to_fill(0.0, 300.0, 1), LAUNCHES_MAX);
-    }
-
-    #[test]
-    fn bytes_moved_count_each_tensor_once_and_shared_heads_once() {
-        let sizes = Sizes { batch: 2, heads_q: 8, heads_kv: 2, seqlen_q: 1, seqlen_k: 100, head_dim: 64 };
-        let problem = Problem::new(sizes, Dtype::Bf16).expect("valid");
-        assert_eq!(bytes_moved(&problem), 2 * 2 * 64 * (8 + 2 * 100 + 2 * 100 + 8));
-        assert_eq!(flops(&problem), 4.0 * 2.0 * 8.0 * 100.0 * 64.0);
-        let problem = problem.with_lengths(true);
-        let keys: u64 = lengths(&problem).expect("lengths").into_iter().map(u64::from).sum();
-        assert!((2..200).contains(&keys), "{keys}");
-        assert_eq!(bytes_moved(&problem), 2 * 64 * (2 * 8 + 2 * 2 * keys + 2 * 8));
-        assert_eq!(flops(&problem), 4.0 * 8.0 * keys as f64 * 64.0);
     }
 }

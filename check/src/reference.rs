@@ -3,10 +3,12 @@
 //! Two passes over the scores of a few query rows at a time, with no online rescaling: as little in common with
 //! the kernels as can be. Threads share the work by KV head and by block of query rows.
 
+mod append;
 mod ragged;
 mod row;
 
-pub use ragged::Ragged;
+pub use append::{AppendInputs, Appended, Expected, appended};
+pub use ragged::{JudgedRow, Ragged};
 pub use row::{Keys, attention_row};
 
 use ferroflash::attention::{HostTensors, Output};

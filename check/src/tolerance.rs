@@ -112,12 +112,22 @@ impl Tolerance {
         accumulation: Accumulation,
     ) -> Tolerance {
         let plain = plain(problem, tensors, accumulation);
+        let lse_allowed = lse_allowed(problem, tensors, &reference.lse, accumulation);
+        Tolerance::of_plain(problem, &plain, reference, lse_allowed)
+    }
+
+    /// The bounds from what a plain implementation makes of it, and those of each LSE.
+    pub fn of_plain(
+        problem: &Problem,
+        plain: &[f32],
+        reference: &Reference,
+        lse_allowed: Vec<f64>,
+    ) -> Tolerance {
         let dtype = problem.dtype();
         let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
         let plain_error = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
         let largest = reference.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
         let floor = 2.0 * unit_roundoff(dtype) * largest.max(smallest_normal(dtype));
-        let lse_allowed = lse_allowed(problem, tensors, &reference.lse, accumulation);
         Tolerance { plain_error, allowed: f64::max(2.0 * plain_error, floor), lse_allowed }
     }
 

@@ -3,16 +3,20 @@
 //! Generic over what runs a kernel, so that a GPU, a simulator and a test's stand-in go through the same loop.
 
 mod agreement;
+mod append;
 mod grid;
 mod guarded_run;
+mod merge;
 mod oracle;
 mod ragged;
 
 pub use agreement::Agreement;
+pub use append::AppendCase;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
+pub use merge::{MERGES, MergeCase};
 pub use oracle::Oracle;
-pub use ragged::RaggedCase;
+pub use ragged::{DrawUser, RaggedCase, UserCase};
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;
@@ -392,7 +396,8 @@ fn run_ragged(
         group.iter_mut().filter(is_ragged).map(|of| of.kernel.row.score).collect();
     for kind in kinds {
         for number in 0..grid.ragged_cases() {
-            let case = RaggedCase::draw(dtype, head_dim, kind, seed ^ number << 8 ^ kind as u64)?;
+            let case =
+                RaggedCase::draw(dtype, head_dim, kind, seed ^ number << 8 ^ u64::from(kind.number()))?;
             for progress in group.iter_mut().filter(is_ragged) {
                 let kernel = progress.kernel;
                 if !case.fits(&kernel.row) {

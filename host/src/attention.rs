@@ -2,9 +2,10 @@
 
 mod kept_plans;
 mod operands;
+mod steps;
 mod tensors;
 
-pub use tensors::{DeviceTensors, HostOperand, HostTensors, Output};
+pub use tensors::{DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]
@@ -38,12 +39,20 @@ pub struct CudaOptions {
     pub ordinal: u32,
     /// What stays in the L2 cache.
     pub l2: L2Policy,
+    /// Folders of kernels of your own scores: [`Library::with_scores`].
+    pub scores: Vec<PathBuf>,
 }
 
 impl CudaOptions {
     /// The same with the kernels of this folder; searched for where it is `None`.
     pub fn with_ptx(self, ptx: Option<PathBuf>) -> CudaOptions {
         CudaOptions { ptx, ..self }
+    }
+
+    /// The same with the kernels of your own scores in this folder beside the others: [`Library::with_scores`].
+    pub fn with_scores(mut self, folder: PathBuf) -> CudaOptions {
+        self.scores.push(folder);
+        self
     }
 
     /// The same for the device of this number.
@@ -73,10 +82,14 @@ impl Attention {
     /// Opens a CUDA device and the folder of compiled kernels.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::NoL2ToSetAside`].
+    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::ScoreVersion`],
+    /// [`Error::NoL2ToSetAside`].
     pub fn cuda(options: &CudaOptions) -> Result<Attention, Error> {
         let device = CudaDevice::open(options.ordinal, options.l2)?;
-        let library = Library::find(options.ptx.as_deref())?;
+        let mut library = Library::find(options.ptx.as_deref())?;
+        for folder in &options.scores {
+            library = library.with_scores(folder)?;
+        }
         Attention::new(Arc::new(device), Arc::new(library))
     }
 

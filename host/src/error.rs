@@ -66,6 +66,28 @@ pub enum Error {
         /// The most keys of a sequence.
         seqlen_k: u32,
     },
+    /// A user's score that cannot be.
+    #[error("the score {score}: {reason}")]
+    UserScore {
+        /// Its name.
+        score: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Kernels of a user's score were compiled with another Ferroflash.
+    #[error(
+        "{path}: the scores of {package} were compiled with Ferroflash {compiled}, this is {own}: run `cargo xtask build-ptx --score` again"
+    )]
+    ScoreVersion {
+        /// The folder.
+        path: PathBuf,
+        /// The user's crate and its version.
+        package: String,
+        /// The version that they were compiled with.
+        compiled: String,
+        /// This one.
+        own: String,
+    },
     /// An operand is missing, or not one of the problem's.
     #[error("{operand}: {reason}")]
     Operand {
@@ -83,6 +105,44 @@ pub enum Error {
         index: usize,
         /// Its value.
         value: i64,
+        /// What it must be.
+        reason: &'static str,
+    },
+    /// Keys that cannot be appended, or queries that cannot be rotated.
+    #[error("nothing can be appended: {reason}")]
+    Append {
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+    /// A number of elements that cannot be rotated.
+    #[error("{dim} elements of a vector cannot be rotated: multiples of 16 up to head_dim {head_dim} can")]
+    Rotary {
+        /// Elements asked for.
+        dim: u32,
+        /// Elements of a vector.
+        head_dim: u32,
+    },
+    /// Tables of cosines and sines that end before a sequence may.
+    #[error("cos and sin have {positions} positions, and a sequence of the cache may have {needed} keys")]
+    RotaryPositions {
+        /// Rows of the tables.
+        positions: u32,
+        /// Keys that a sequence may have.
+        needed: u32,
+    },
+    /// Partial results that cannot be merged.
+    #[error("{states} partial results cannot be merged: 1 to {limit} can")]
+    States {
+        /// How many.
+        states: u32,
+        /// The most.
+        limit: u32,
+    },
+    /// A prefix that sequences cannot share.
+    #[error("a prefix of {keys} keys cannot be shared: {reason}")]
+    SharedPrefix {
+        /// Its keys.
+        keys: u32,
         /// What it must be.
         reason: &'static str,
     },
@@ -320,7 +380,17 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// No kernel fits the problem, or none has the name asked for.
+    /// No kernel has the name asked for.
+    #[error("no kernel {wanted}: of {count} the nearest names are {}", nearest.join(", "))]
+    UnknownKernel {
+        /// The name.
+        wanted: String,
+        /// The names that begin most like it.
+        nearest: Vec<String>,
+        /// Kernels that there are.
+        count: usize,
+    },
+    /// No kernel fits the problem.
     #[error("no kernel {wanted}: {available}")]
     NoSuchKernel {
         /// What was asked for.
@@ -438,4 +508,16 @@ pub enum Error {
         /// The dimensions by name.
         layout: &'static str,
     },
+}
+impl Error {
+    /// That no kernel of a list has a name.
+    pub fn unknown_kernel<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
+        /// Names that are shown.
+        const SHOWN: usize = 3;
+        let alike = |name: &str| name.bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
+        let mut names: Vec<&str> = names.into_iter().collect();
+        names.sort_by_key(|name| (std::cmp::Reverse(alike(name)), name.len().abs_diff(wanted.len())));
+        let nearest = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
+        Error::UnknownKernel { wanted: wanted.to_owned(), nearest, count: names.len() }
+    }
 }

@@ -25,9 +25,11 @@
 //! [`Attention::reserve`] gave the stream its [`Workspace`]. [`Planner`] says which kernels compute a problem, into how many ranges the
 //! keys are split, and with [`Planner::explain`] why. Every failure is an [`Error`] with its values; no input panics.
 
+pub mod append;
 pub mod attention;
 pub mod device;
 pub mod error;
+pub mod merge;
 pub mod module;
 pub mod occupancy;
 pub mod output_file;
@@ -38,13 +40,17 @@ pub mod tensor_file;
 mod tensor_maps;
 pub mod workspace;
 
-pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, Output};
+pub use append::{AppendTensors, KvAppend, NewTokens, Rotary};
+pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;
 pub use device::{L2Policy, StreamHandle};
 pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row, Schedule};
+pub use kernels_gpu::steps::Number;
+pub use merge::{MergeStates, MergeTensors};
+pub use plan::cascade::{Cascading, PrefixPlan};
 pub use plan::profile::Profile;
 pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
 pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};

@@ -1,13 +1,15 @@
 //! The compiled kernels: where they are, what their manifest says, and the PTX or cubin of one kernel.
 
 mod arch;
+mod scores;
 mod store;
 
 use crate::error::Error;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::row::Isa;
-use kernels_gpu::table::{COMBINE_VARIANTS, VARIANTS};
+use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
+use kernels_gpu::table::VARIANTS;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -31,9 +33,11 @@ pub struct Library {
     device_compiler: String,
     families: Vec<Family>,
     kernels: Vec<Arc<Kernel>>,
-    combine_kernels: Vec<Arc<Kernel<CombineRow>>>,
+    step_kernels: Vec<Arc<Kernel<StepRow>>>,
     /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
+    /// Where the kernels of users' scores are.
+    scores: Vec<Library>,
 }
 
 /// One kernel in a form that a device can load.
@@ -128,14 +132,16 @@ impl Library {
 
     fn of(store: Store) -> Result<Library, Error> {
         let text = store.text(MANIFEST_FILE)?;
+        scores::check_version(store.path(), &text)?;
         let manifest = parse_manifest(&text).map_err(|reason| store.bad(MANIFEST_FILE, reason))?;
         Ok(Library {
             store,
             device_compiler: manifest.device_compiler,
             families: manifest.families,
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
-            combine_kernels: manifest.combine_kernels.into_iter().map(Arc::new).collect(),
+            step_kernels: manifest.step_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
+            scores: Vec::new(),
         })
     }
 
@@ -164,9 +170,9 @@ impl Library {
         &self.kernels
     }
 
-    /// The kernels that merge splits of the keys.
-    pub fn combine_kernels(&self) -> &[Arc<Kernel<CombineRow>>] {
-        &self.combine_kernels
+    /// The kernels that merge partial results and append to caches.
+    pub fn step_kernels(&self) -> &[Arc<Kernel<StepRow>>] {
+        &self.step_kernels
     }
 
     /// Which code of a kernel a device of compute capability `sm` gets (89 for 8.9): the cubin of the nearest architecture
@@ -187,8 +193,8 @@ impl Library {
     /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
     pub fn image<R>(&self, kernel: &Kernel<R>, source: &Source) -> Result<Image, Error> {
         let code = match source {
-            Source::Ptx { family } => Code::Ptx(self.entry_ptx(family, &kernel.entry)?),
-            Source::Cubin { arch } => Code::Cubin(self.cubin(kernel, arch)?),
+            Source::Ptx { family } => Code::Ptx(self.holder(&kernel.entry).entry_ptx(family, &kernel.entry)?),
+            Source::Cubin { arch } => Code::Cubin(self.holder(&kernel.entry).cubin(kernel, arch)?),
         };
         Ok(Image {
             entry: kernel.entry.clone(),
@@ -278,8 +284,8 @@ fn parse_manifest(text: &str) -> Result<Manifest, String> {
             .and_then(|()| check_kernel(kernel, expected, &manifest.families))
             .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
     }
-    for kernel in &manifest.combine_kernels {
-        let expected = (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES);
+    for kernel in &manifest.step_kernels {
+        let expected = (kernel.row.threads(), kernel.row.smem_bytes());
         check_kernel(kernel, expected, &manifest.families)
             .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
     }
@@ -315,19 +321,17 @@ fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32
     }
 }
 
-/// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and those that merge splits.
-pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<CombineRow>>>) {
+/// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.
+pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<StepRow>>>) {
     let kernels = VARIANTS.iter().map(|variant| {
         let row = variant.row;
         let launch = (geometry::threads(&row), geometry::smem_bytes(&row));
         Arc::new(uncompiled(variant.entry, row, row.isa, launch))
     });
-    let combine = COMBINE_VARIANTS.iter().map(|variant| {
-        let row = CombineRow { dtype: variant.dtype };
-        let launch = (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES);
-        Arc::new(uncompiled(variant.entry, row, Isa::Mma, launch))
+    let steps = STEP_VARIANTS.iter().map(|&StepVariant { entry, row }| {
+        Arc::new(uncompiled(entry, row, Isa::Mma, (row.threads(), row.smem_bytes())))
     });
-    (kernels.collect(), combine.collect())
+    (kernels.collect(), steps.collect())
 }
 
 /// SHA-256 in lower-case hexadecimal, as manifests have it.
@@ -346,9 +350,9 @@ pub(crate) mod tests {
     /// A library of these rows and the combine kernels, each in its family and none on disk.
     pub(crate) fn library(rows: &[Row]) -> Arc<Library> {
         let kernels: Vec<Kernel> = rows.iter().map(|row| kernel_of(&row.entry_name(), *row)).collect();
-        let (_, combine_kernels) = kernels_of_table();
+        let (_, step_kernels) = kernels_of_table();
         let entries = kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
-        let combine = combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
+        let combine = step_kernels.iter().map(|kernel| (&kernel.family, &kernel.entry));
         let mut ptx: BTreeMap<String, String> = BTreeMap::new();
         for (family, entry) in entries.chain(combine) {
             *ptx.entry(family.clone()).or_default() += &format!(".visible .entry {entry}()\n{{\n}}\n");
@@ -358,8 +362,9 @@ pub(crate) mod tests {
             device_compiler: "none".to_owned(),
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
-            combine_kernels,
+            step_kernels,
             ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
+            scores: Vec::new(),
         })
     }
 
@@ -383,7 +388,8 @@ pub(crate) mod tests {
             device_compiler: "rustc".to_owned(),
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
-            combine_kernels: Vec::new(),
+            step_kernels: Vec::new(),
+            score_crate: None,
         };
         (folder, manifest)
     }

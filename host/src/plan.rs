@@ -1,6 +1,7 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
 mod candidate;
+pub mod cascade;
 mod choice;
 pub mod cost;
 mod order;
@@ -21,9 +22,10 @@ use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, Kernel};
+use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Isa, Schedule};
+use kernels_gpu::steps::StepRow;
 use splitting::Splitting;
 use std::sync::Arc;
 use work::{Fill, Merge, Work};
@@ -106,7 +108,7 @@ pub struct Plan {
     params: ForwardParams,
     /// Q, K and V but for their addresses, where bulk copies have to be told of them.
     tensors: Option<[TensorBox; 3]>,
-    combine: Option<Arc<Kernel<CombineRow>>>,
+    combine: Option<Arc<Kernel<StepRow>>>,
     workspace_bytes: u64,
     l2_window_bytes: u64,
 }
@@ -183,7 +185,7 @@ impl Plan {
         candidate: &Candidate,
         device: &DeviceInfo,
         splitting: Splitting,
-        combine: Option<&Arc<Kernel<CombineRow>>>,
+        combine: Option<&Arc<Kernel<StepRow>>>,
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &candidate.kernel.row;
@@ -192,6 +194,10 @@ impl Plan {
         let queries = problem.extent(TensorRole::Q);
         let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
         limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
+        if problem.mask().tree.is_some() {
+            let rows = u64::from(queries.batch) * u64::from(queries.rows);
+            limit("the number of query rows under a tree mask (batch × seqlen_q)", rows, u32::MAX.into())?;
+        }
         let tiles = work::tiles(problem, row);
         let ctas = tiles.saturating_mul(splitting.splits.into());
         limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
@@ -278,7 +284,7 @@ impl Plan {
     }
 
     /// The kernel that merges the splits, where there are several and [`Plan::kernel`] does not merge them itself.
-    pub fn combine(&self) -> Option<&Kernel<CombineRow>> {
+    pub fn combine(&self) -> Option<&Kernel<StepRow>> {
         self.combine.as_deref()
     }
 
@@ -353,7 +359,7 @@ impl Plan {
         let counters = if self.is_fused() { at.workspace } else { 0 };
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
-        let ragged = ragged::at(self.params.ragged, &at.operands);
+        let ragged = ragged::at(self.params.ragged, &at.operands, at.q);
         ForwardParams {
             q: at.q,
             k: at.k,

@@ -4,16 +4,17 @@ mod layout;
 mod mask;
 mod ragged;
 mod sizes;
+mod user_score;
 
 pub use layout::{ElementStrides, Layout};
 pub use mask::Mask;
 pub use ragged::{BiasShape, BlockTable, KeySequences, Operand, Pages, QuerySequences, Score};
 pub use sizes::{Extent, Sizes, TensorRole};
+pub use user_score::{ScoreTable, ScoreTables, UserScore};
 
 use crate::error::Error;
 use kernels_gpu::params::Strides;
 use kernels_gpu::row::{Dtype, HEAD_DIMS, ScoreKind};
-use layout::span;
 use sizes::{SIZE_MAX, check_rows, check_width};
 use std::hash::{Hash, Hasher};
 
@@ -116,7 +117,7 @@ impl Problem {
         for role in TensorRole::ALL {
             let extent = self.extent(role);
             let strides = layout.strides(&extent);
-            self.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
+            self.lengths[role as usize] = self.span(role, &strides)?;
             self.strides[role as usize] = strides;
         }
         // Fewer than O has elements, so it fits.
@@ -132,9 +133,9 @@ impl Problem {
     /// With a mask: [`Mask::FULL`], [`Mask::CAUSAL`], windows, chunks, prefixes.
     ///
     /// # Errors
-    /// [`Error::Mask`] where its parts exclude each other.
+    /// [`Error::Mask`] where its parts exclude each other, or the score's function.
     pub fn with_mask(self, mask: Mask) -> Result<Problem, Error> {
-        mask.check()?;
+        mask.check(&self.score)?;
         Ok(Problem { mask, ..self })
     }
 
@@ -185,10 +186,18 @@ impl Problem {
     /// With a function of every score.
     ///
     /// # Errors
-    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale.
+    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree.
     pub fn with_score(self, score: Score) -> Result<Problem, Error> {
         score.check(self.scale)?;
+        self.mask.check(&score)?;
         Ok(Problem { score, ..self })
+    }
+
+    /// With another number of keys that a sequence in pages may have.
+    pub(crate) fn with_seqlen_k(self, seqlen_k: u32) -> Result<Problem, Error> {
+        let sizes = Sizes { seqlen_k, ..self.sizes };
+        sizes.check()?;
+        Ok(Problem { sizes, ..self })
     }
 
     /// With or without learned sinks: a score of each query head, [`Operand::Sinks`], that counts in the softmax and has no value.
@@ -229,18 +238,14 @@ impl Problem {
     /// of O coincide, [`Error::TooLarge`].
     pub fn with_strides(self, role: TensorRole, strides: ElementStrides) -> Result<Problem, Error> {
         let mut problem = self;
-        let extent = self.extent(role);
-        // Nothing steps along a dimension of size 1, and callers fill its stride with anything.
-        let taken = |size: u32, stride| if size == 1 { 0 } else { stride };
-        let strides = ElementStrides {
-            batch: taken(extent.batch, strides.batch),
-            head: taken(extent.heads, strides.head),
-            row: taken(extent.rows, strides.row),
-            dim: strides.dim,
-        };
-        problem.lengths[role as usize] = span(&extent, self.dtype, role, &strides)?;
+        let strides = strides.of(&self.extent(role));
+        problem.lengths[role as usize] = self.span(role, &strides)?;
         problem.strides[role as usize] = strides;
         Ok(problem)
+    }
+
+    fn span(&self, role: TensorRole, strides: &ElementStrides) -> Result<usize, Error> {
+        strides.span(&self.extent(role), self.dtype.bytes(), role.name(), role == TensorRole::O)
     }
 
     /// The order of the dimensions, where all four tensors are contiguous in one order.
@@ -374,9 +379,7 @@ impl Problem {
 
     /// The strides of one tensor, in bytes, as the kernels take them.
     pub fn byte_strides(&self, role: TensorRole) -> Strides {
-        let strides = self.strides(role);
-        let bytes = i64::from(self.dtype.bytes());
-        Strides { batch: strides.batch * bytes, head: strides.head * bytes, row: strides.row * bytes }
+        self.strides(role).bytes(self.dtype.bytes())
     }
 
     /// Elements that a buffer of one tensor must hold, gaps between strided rows included.

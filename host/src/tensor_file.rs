@@ -1,11 +1,13 @@
 //! Tensor files in and out: safetensors, and npy for one tensor a file.
 
 mod npy;
+mod ragged;
 mod safetensors;
 
+use crate::attention::{HostTensors, OperandValues};
 use crate::error::Error;
 use crate::output_file::OutputFile;
-use crate::problem::{Layout, Problem};
+use crate::problem::{Extent, Layout, Operand, Problem, QuerySequences, TensorRole};
 use half::{bf16, f16};
 use kernels_gpu::row::Dtype;
 use std::fs;
@@ -20,7 +22,9 @@ const INPUT_DTYPES: &str = "f16, bf16 and f32 (stored results: also f64)";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// One safetensors file with tensors `q`, `k` and `v`, and `o` and `lse` where results are stored.
+    /// One safetensors file with tensors `q`, `k` and `v`, and `o` and `lse` where results are stored. Ragged batches have the keys of each
+    /// sequence as `seqlens_k`, and [`Operand`]s by their names: with `cu_seqlens_q`, Q is `[total, heads, head_dim]`, with `block_table`
+    /// K and V are pages.
     Safetensors(PathBuf),
     /// Three npy files.
     Npy {
@@ -63,14 +67,25 @@ pub struct Inputs {
     pub v: Vec<u16>,
     /// The O stored beside them.
     pub stored_o: Option<Vec<f64>>,
-    /// The LSE stored beside them, `[batch, heads_q, seqlen_q]`.
+    /// The LSE stored beside them, `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total]`.
     pub stored_lse: Option<Vec<f64>>,
+    /// Keys of each sequence, where the problem has lengths.
+    pub seqlens_k: Option<Vec<u32>>,
+    /// What else the problem takes.
+    pub operands: Vec<(Operand, OperandValues)>,
 }
 
 impl Inputs {
     /// Q, K and V in this order, with no results beside them.
     pub fn new(problem: Problem, layout: Layout, [q, k, v]: [Vec<u16>; 3]) -> Inputs {
-        Inputs { problem, layout, q, k, v, stored_o: None, stored_lse: None }
+        let (stored_o, stored_lse, seqlens_k, operands) = (None, None, None, Vec::new());
+        Inputs { problem, layout, q, k, v, stored_o, stored_lse, seqlens_k, operands }
+    }
+
+    /// What a call takes.
+    pub fn tensors(&self) -> HostTensors<'_> {
+        let tensors = HostTensors::new(&self.q, &self.k, &self.v).with_seqlens_k(self.seqlens_k.as_deref());
+        tensors.with_operands(&self.operands)
     }
 }
 
@@ -81,6 +96,8 @@ enum Elements {
     Bf16(Vec<u16>),
     F32(Vec<f32>),
     F64(Vec<f64>),
+    /// Of any integer type.
+    Integers(Vec<i64>),
 }
 
 /// A tensor as a file holds it.
@@ -97,7 +114,15 @@ struct Contents {
     qkv: [Tensor; 3],
     o: Option<Tensor>,
     lse: Option<Tensor>,
+    given: Given,
     options: Options,
+}
+
+/// What a file says of a ragged batch.
+#[derive(Default)]
+struct Given {
+    seqlens_k: Option<Tensor>,
+    operands: Vec<(Operand, Tensor)>,
 }
 
 /// Reads Q, K and V and the problem they pose.
@@ -106,14 +131,18 @@ struct Contents {
 /// [`Error::Io`], [`Error::BadTensorFile`], [`Error::MissingTensor`], [`Error::UnsupportedDtype`],
 /// [`Error::DtypeMismatch`], [`Error::DtypeOverflow`], [`Error::WrongRank`], and those of [`Problem::from_shapes`].
 pub fn read(source: &Source, options: &Options) -> Result<Inputs, Error> {
-    let Contents { qkv, o, lse, options: stored } = match source {
+    let Contents { qkv, o, lse, given, options: stored } = match source {
         Source::Safetensors(path) => safetensors::read(path, options)?,
         Source::Npy { q, k, v } => {
             let qkv = [npy::read(q, "q")?, npy::read(k, "k")?, npy::read(v, "v")?];
-            Contents { qkv, o: None, lse: None, options: Options::default() }
+            Contents { qkv, o: None, lse: None, given: Given::default(), options: Options::default() }
         }
     };
-    let layout = options.layout.or(stored.layout).unwrap_or_default();
+    let layout = options.layout.or(stored.layout);
+    if let Some(ragged) = ragged::Batch::new(&qkv, given, layout)? {
+        return ragged.inputs(qkv, [o, lse], options, &stored);
+    }
+    let layout = layout.unwrap_or_default();
     for tensor in &qkv {
         if tensor.shape.len() != 4 {
             return Err(Error::WrongRank {
@@ -126,17 +155,30 @@ pub fn read(source: &Source, options: &Options) -> Result<Inputs, Error> {
     }
     let dtype = common_dtype(&qkv, options.dtype)?;
     let [q, k, v] = &qkv;
-    let mut problem = Problem::from_shapes(&q.shape, &k.shape, &v.shape, layout, dtype)?
-        .with_causal(options.causal.or(stored.causal).unwrap_or(false));
-    if let Some(scale) = options.scale.or(stored.scale) {
-        problem = problem.with_scale(scale)?;
+    let problem = Problem::from_shapes(&q.shape, &k.shape, &v.shape, layout, dtype)?;
+    inputs(with_options(problem, options, &stored)?, layout, qkv, [o, lse])
+}
+
+/// A problem with the mask and the scale that are asked for, or stored.
+fn with_options(problem: Problem, asked: &Options, stored: &Options) -> Result<Problem, Error> {
+    let problem = problem.with_causal(asked.causal.or(stored.causal).unwrap_or(false));
+    match asked.scale.or(stored.scale) {
+        Some(scale) => problem.with_scale(scale),
+        None => Ok(problem),
     }
-    let sizes = problem.sizes();
-    let lse_shape = [sizes.batch, sizes.heads_q, sizes.seqlen_q].map(|n| n as usize);
-    let stored_o = o.map(|o| o.into_expected("o", &q.shape)).transpose()?;
-    let stored_lse = lse.map(|lse| lse.into_expected("lse", &lse_shape)).transpose()?;
-    let [q, k, v] = qkv.map(|tensor| tensor.into_bits(dtype));
-    Ok(Inputs { problem, layout, q: q?, k: k?, v: v?, stored_o, stored_lse })
+}
+
+/// Of a file's tensors; stored results must be of the problem.
+fn inputs(
+    problem: Problem,
+    layout: Layout,
+    qkv: [Tensor; 3],
+    [o, lse]: [Option<Tensor>; 2],
+) -> Result<Inputs, Error> {
+    let stored_o = o.map(|o| o.into_expected("o", &o_shape(&problem, layout))).transpose()?;
+    let stored_lse = lse.map(|lse| lse.into_expected("lse", &lse_shape(&problem))).transpose()?;
+    let [q, k, v] = qkv.map(|tensor| tensor.into_bits(problem.dtype()));
+    Ok(Inputs { stored_o, stored_lse, ..Inputs::new(problem, layout, [q?, k?, v?]) })
 }
 
 /// Writes O, and LSE where there is one, into `file` and puts it in place.
@@ -197,14 +239,23 @@ impl Format {
     }
 }
 
-fn o_shape(problem: &Problem, layout: Layout) -> [usize; 4] {
-    let sizes = problem.sizes();
-    let [batch, heads, rows, dim] =
-        [sizes.batch, sizes.heads_q, sizes.seqlen_q, sizes.head_dim].map(|n| n as usize);
-    match layout {
-        Layout::Bhsd => [batch, heads, rows, dim],
-        Layout::Bshd => [batch, rows, heads, dim],
-    }
+/// Of packed queries without a dimension for the batch.
+fn o_shape(problem: &Problem, layout: Layout) -> Vec<usize> {
+    let Extent { batch, heads, rows, width } = problem.extent(TensorRole::O);
+    let shape = match layout {
+        Layout::Bhsd => [batch, heads, rows, width],
+        Layout::Bshd => [batch, rows, heads, width],
+    };
+    shape[usize::from(is_packed(problem))..].iter().map(|&n| n as usize).collect()
+}
+
+fn lse_shape(problem: &Problem) -> Vec<usize> {
+    let Extent { batch, heads, rows, .. } = problem.extent(TensorRole::O);
+    [batch, heads, rows][usize::from(is_packed(problem))..].iter().map(|&n| n as usize).collect()
+}
+
+fn is_packed(problem: &Problem) -> bool {
+    matches!(problem.queries(), QuerySequences::Packed { .. })
 }
 
 /// What is read at most of a pipe, in bytes: it does not say how much is to come.
@@ -241,8 +292,8 @@ fn read_pipe(pipe: impl Read) -> io::Result<Vec<u8>> {
 /// The element type to compute in: the one asked for, or the one that all three have.
 fn common_dtype(qkv: &[Tensor; 3], asked: Option<Dtype>) -> Result<Dtype, Error> {
     for tensor in qkv {
-        if matches!(tensor.elements, Elements::F64(_)) {
-            return Err(tensor.unsupported_dtype("f64"));
+        if matches!(tensor.elements, Elements::F64(_) | Elements::Integers(_)) {
+            return Err(tensor.unsupported_dtype(tensor.elements.dtype_name()));
         }
     }
     if let Some(dtype) = asked {
@@ -272,6 +323,7 @@ impl Elements {
             Elements::Bf16(_) => "bf16",
             Elements::F32(_) => "f32",
             Elements::F64(_) => "f64",
+            Elements::Integers(_) => "an integer type",
         }
     }
 
@@ -287,6 +339,15 @@ impl Elements {
             "f64" => Some(Elements::F64(
                 bytes.as_chunks().0.iter().map(|&word| f64::from_le_bytes(word)).collect(),
             )),
+            "u32" => Some(Elements::Integers(
+                bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word).into()).collect(),
+            )),
+            "i32" => Some(Elements::Integers(
+                bytes.as_chunks().0.iter().map(|&word| i32::from_le_bytes(word).into()).collect(),
+            )),
+            "i64" => Some(Elements::Integers(
+                bytes.as_chunks().0.iter().map(|&word| i64::from_le_bytes(word)).collect(),
+            )),
             _ => None,
         }
     }
@@ -297,6 +358,7 @@ impl Elements {
             Elements::Bf16(bits) => bits.into_iter().map(|bits| bf16::from_bits(bits).to_f64()).collect(),
             Elements::F32(values) => values.into_iter().map(f64::from).collect(),
             Elements::F64(values) => values,
+            Elements::Integers(values) => values.into_iter().map(|value| value as f64).collect(),
         }
     }
 }
@@ -333,7 +395,7 @@ impl Tensor {
     /// The elements of a stored result, which must have the shape given.
     fn into_expected(self, tensor: &'static str, shape: &[usize]) -> Result<Vec<f64>, Error> {
         if self.shape != shape {
-            let expected = format!("{shape:?} as Q says");
+            let expected = format!("{shape:?} as Q and V say");
             return Err(Error::ShapeMismatch { tensor, expected, got: self.shape });
         }
         Ok(self.elements.into_f64())

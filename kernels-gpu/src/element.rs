@@ -2,7 +2,7 @@
 
 #[cfg(ferroflash_wgmma)]
 use crate::ptx::wgmma::{self, Accumulator};
-use crate::ptx::{math, mma};
+use crate::ptx::{math, memory, mma};
 use crate::row::{Accumulation, Dtype};
 
 /// What a column of the table is as a type.
@@ -163,6 +163,73 @@ impl Element for Bf16 {
     ) {
         // SAFETY: the caller's.
         unsafe { wgmma::wgmma_bf16_from_registers::<ACCUMULATE, TRANSPOSED, N>(d, a, b) }
+    }
+}
+
+/// The type that elements have in memory; they are computed with in float32.
+pub trait Stored {
+    /// Bytes of an element.
+    const BYTES: u32;
+
+    /// Eight elements.
+    ///
+    /// # Safety
+    /// `global` is a multiple of 16 with that many readable elements behind it.
+    unsafe fn load(global: u64) -> [f32; 8];
+
+    /// Rounds and stores eight elements.
+    ///
+    /// # Safety
+    /// `global` is a multiple of 16 with that many writable elements behind it.
+    unsafe fn store(global: u64, elements: [f32; 8]);
+}
+
+impl<E: Element> Stored for E {
+    const BYTES: u32 = 2;
+
+    #[inline(always)]
+    unsafe fn load(global: u64) -> [f32; 8] {
+        // SAFETY: the caller's.
+        let words = unsafe { memory::ld_global_v4(global) };
+        core::array::from_fn(|i| half::<E>(words[i / 2], i % 2))
+    }
+
+    #[inline(always)]
+    unsafe fn store(global: u64, elements: [f32; 8]) {
+        let words = core::array::from_fn(|i| E::pack(elements[2 * i], elements[2 * i + 1]));
+        // SAFETY: the caller's.
+        unsafe { memory::st_global_v4(global, words) }
+    }
+}
+
+/// An element of a packed pair, 0 for the lower one.
+#[inline(always)]
+pub fn half<E: Element>(pair: u32, which: usize) -> f32 {
+    E::widen((pair >> (16 * which)) as u16)
+}
+
+/// float32.
+#[derive(Clone, Copy, Debug)]
+pub enum F32 {}
+
+impl Stored for F32 {
+    const BYTES: u32 = 4;
+
+    #[inline(always)]
+    unsafe fn load(global: u64) -> [f32; 8] {
+        // SAFETY: the caller's.
+        let halves = unsafe { [memory::ld_global_v4(global), memory::ld_global_v4(global + 16)] };
+        core::array::from_fn(|i| f32::from_bits(halves[i / 4][i % 4]))
+    }
+
+    #[inline(always)]
+    unsafe fn store(global: u64, elements: [f32; 8]) {
+        let [a, b, c, d, e, f, g, h] = elements.map(f32::to_bits);
+        // SAFETY: the caller's.
+        unsafe {
+            memory::st_global_v4(global, [a, b, c, d]);
+            memory::st_global_v4(global + 16, [e, f, g, h]);
+        }
     }
 }
 

@@ -8,14 +8,17 @@ use crate::score::ScoreOf;
 use crate::shape::TileOf;
 use crate::table::row_of;
 use crate::tile::warp_tile::Fragments;
+use crate::user_score::score_number;
 use cuda_std::kernel;
 
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
+    append::append,
     element,
-    math::combine::combine,
+    math::{combine::combine, merge::merge},
     mma::forward::forward,
     params::{CombineParams, ForwardParams},
+    step_params::{AppendParams, MergeParams},
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
@@ -36,7 +39,7 @@ macro_rules! config {
             const ROW: Row = ROW;
             type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
             type Accumulation = <AccumulationOf<{ ROW.acc as u8 }> as TypeOf>::Type;
-            type Score = <ScoreOf<{ ROW.score as u8 }, Self::Element> as TypeOf>::Type;
+            type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
             type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
             type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
             type V = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
@@ -87,16 +90,40 @@ macro_rules! wgmma_entries {
 for_each_wgmma_kernel!(wgmma_entries);
 
 #[cfg(not(ferroflash_wgmma))]
-macro_rules! combine_entries {
-    ($($entry:ident => $dtype:ident;)*) => { $(
+macro_rules! step_entries {
+    ($($entry:ident => { $step:ident, $input:ident, $output:ident };)*) => {
+        $(step_entry!($entry: $step, $input, $output);)*
+    };
+}
+#[cfg(not(ferroflash_wgmma))]
+macro_rules! step_entry {
+    ($entry:ident: Combine, F32, $output:ident) => {
         /// # Safety
         /// As for [`combine`].
         #[kernel]
         pub unsafe fn $entry(params: CombineParams) {
             // SAFETY: the caller's.
-            unsafe { combine::<element::$dtype>(&params) }
+            unsafe { combine::<element::$output>(&params) }
         }
-    )* };
+    };
+    ($entry:ident: Merge, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`merge`].
+        #[kernel]
+        pub unsafe fn $entry(params: MergeParams) {
+            // SAFETY: the caller's.
+            unsafe { merge::<element::$input, element::$output>(&params) }
+        }
+    };
+    ($entry:ident: Append, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`append`].
+        #[kernel]
+        pub unsafe fn $entry(params: AppendParams) {
+            // SAFETY: the caller's.
+            unsafe { append::<element::$output>(&params) }
+        }
+    };
 }
 #[cfg(not(ferroflash_wgmma))]
-for_each_combine_kernel!(combine_entries);
+for_each_step_kernel!(step_entries);

@@ -8,7 +8,9 @@
 #[cfg(feature = "manifest")]
 extern crate alloc;
 
-// First: its macro is in scope from here on.
+// First: their macros are in scope from here on.
+#[macro_use]
+pub mod steps;
 #[macro_use]
 pub mod table;
 
@@ -21,11 +23,15 @@ pub mod params;
 pub mod row;
 mod row_check;
 pub mod scheduler;
+mod score_name;
 pub mod sequence;
 pub mod shape;
+pub mod step_params;
 pub mod tile;
 pub mod visible;
 
+#[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
+pub mod append;
 #[cfg(target_arch = "nvptx64")]
 pub mod config;
 #[cfg(target_arch = "nvptx64")]
@@ -42,6 +48,8 @@ pub mod ptx;
 pub mod queries;
 #[cfg(target_arch = "nvptx64")]
 pub mod score;
+#[cfg(target_arch = "nvptx64")]
+pub mod user_score;
 #[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
 pub mod wgmma;
 #[cfg(target_arch = "nvptx64")]

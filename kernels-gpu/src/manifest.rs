@@ -1,13 +1,14 @@
 //! `manifest.json`, written beside the PTX by `cargo xtask build-ptx` and read by the host.
 
-use crate::row::{Dtype, Row};
+use crate::row::Row;
+use crate::steps::StepRow;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this crate reads and writes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// Everything a PTX folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,8 +21,32 @@ pub struct Manifest {
     pub families: Vec<Family>,
     /// One record a forward kernel.
     pub kernels: Vec<Kernel>,
-    /// One record a combine kernel.
-    pub combine_kernels: Vec<Kernel<CombineRow>>,
+    /// One record a step kernel.
+    pub step_kernels: Vec<Kernel<StepRow>>,
+    /// The user's crate whose scores the kernels compute, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_crate: Option<ScoreCrate>,
+}
+
+/// A user's crate of scores that kernels were compiled with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoreCrate {
+    /// Its name.
+    pub package: String,
+    /// Its version.
+    pub version: String,
+    /// The names of its scores.
+    pub scores: Vec<String>,
+    /// [`version`] of Ferroflash, which must be the one that loads the kernels.
+    pub ferroflash: String,
+}
+
+/// The version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What kernels and the library that launches them must have in common: the version, and the size of the parameter block.
+pub fn version() -> String {
+    alloc::format!("{VERSION} with {} bytes of parameters", size_of::<crate::params::WgmmaParams>())
 }
 
 /// One PTX file.
@@ -35,14 +60,7 @@ pub struct Family {
     pub sha256: String,
 }
 
-/// What tells one combine kernel from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CombineRow {
-    /// Element type of O.
-    pub dtype: Dtype,
-}
-
-/// One kernel: of the forward table, or a combine kernel.
+/// One kernel: of the forward table, or of the table of steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel<R = Row> {
     /// The entry's name in the PTX.

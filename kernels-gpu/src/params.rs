@@ -1,6 +1,7 @@
 //! The parameter blocks of the kernels, written by the host and read by the device.
 
 use crate::divisor::Divisor;
+use ferroflash_score::TABLES_MAX;
 
 /// Distance in bytes between neighbours along each dimension of a `[batch, head, row, head_dim]` view.
 /// The last dimension is contiguous; every stride is a multiple of 16 bytes.
@@ -154,6 +155,20 @@ pub struct RaggedParams {
     pub width_qk: u32,
     /// Elements of a value vector, as `width_qk`.
     pub width_v: u32,
+    /// Keeps what follows at a multiple of 8 bytes.
+    pub reserved: u32,
+    /// The tables of a user's score.
+    pub tables: [TableParams; TABLES_MAX],
+}
+
+/// A table of a user's score: elements of 4 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableParams {
+    /// Its first element; a multiple of 4, and readable also where the score has no such table.
+    pub address: u64,
+    /// The index of its last element.
+    pub last: u32,
     /// Keeps the block a multiple of 8 bytes without hidden padding.
     pub reserved: u32,
 }
@@ -162,7 +177,7 @@ pub struct RaggedParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScoreParams {
-    /// ALiBi: slopes, float32. Bias: its first element.
+    /// ALiBi: slopes, float32. Bias: its first element. Tree: words of bits, u32 `[rows of Q without heads, words]`.
     pub address: u64,
     /// Bytes from one batch entry to the next.
     pub batch_stride: i64,
@@ -172,8 +187,8 @@ pub struct ScoreParams {
     pub row_stride: i64,
     /// What Q·Kᵀ is multiplied with before the score's own function.
     pub factor: f32,
-    /// Keeps the block a multiple of 8 bytes without hidden padding.
-    pub reserved: u32,
+    /// Tree: the last keys of a sequence, which have a bit each; at least 1.
+    pub tree_keys: u32,
 }
 
 impl Default for RaggedParams {
@@ -203,6 +218,7 @@ impl Default for RaggedParams {
             width_qk: 0,
             width_v: 0,
             reserved: 0,
+            tables: [TableParams::default(); TABLES_MAX],
         }
     }
 }
@@ -265,13 +281,13 @@ pub struct CombineParams {
 }
 
 /// A parameter block as bytes, field by field.
-struct Bytes<const N: usize> {
+pub(crate) struct Bytes<const N: usize> {
     bytes: [u8; N],
     at: usize,
 }
 
 impl<const N: usize> Bytes<N> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: [0; N], at: 0 }
     }
 
@@ -280,25 +296,30 @@ impl<const N: usize> Bytes<N> {
         self.at += field.len();
     }
 
-    fn u64s<const L: usize>(&mut self, values: [u64; L]) {
+    pub(crate) fn u64s<const L: usize>(&mut self, values: [u64; L]) {
         values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
     }
 
-    fn u32s<const L: usize>(&mut self, values: [u32; L]) {
+    pub(crate) fn u32s<const L: usize>(&mut self, values: [u32; L]) {
         values.iter().for_each(|value| self.put(&value.to_ne_bytes()));
     }
 
-    fn strides<const L: usize>(&mut self, strides: [Strides; L]) {
+    pub(crate) fn strides<const L: usize>(&mut self, strides: [Strides; L]) {
         for Strides { batch, head, row } in strides {
             self.u64s([batch, head, row].map(i64::cast_unsigned));
         }
     }
 
-    fn divisors<const L: usize>(&mut self, divisors: [Divisor; L]) {
+    pub(crate) fn divisors<const L: usize>(&mut self, divisors: [Divisor; L]) {
         divisors.into_iter().for_each(|divisor| self.u32s(divisor.words()));
     }
 
-    fn finish(self) -> [u8; N] {
+    /// Leaves what follows 0: what pads the struct up to its alignment.
+    pub(crate) fn fill(&mut self) {
+        self.at = N;
+    }
+
+    pub(crate) fn finish(self) -> [u8; N] {
         debug_assert!(self.at == N, "every field is written");
         self.bytes
     }
@@ -329,16 +350,20 @@ impl RaggedParams {
     fn put<const N: usize>(&self, bytes: &mut Bytes<N>) {
         bytes.u64s([self.cu_seqlens_q, self.cu_seqlens_k, self.block_table, self.page_indptr]);
         bytes.u64s([self.intervals, self.sinks]);
-        let ScoreParams { address, batch_stride, head_stride, row_stride, factor, reserved } = self.score;
+        let ScoreParams { address, batch_stride, head_stride, row_stride, factor, tree_keys } = self.score;
         bytes.u64s([address]);
         bytes.u64s([batch_stride, head_stride, row_stride].map(i64::cast_unsigned));
-        bytes.u32s([factor.to_bits(), reserved]);
+        bytes.u32s([factor.to_bits(), tree_keys]);
         bytes.divisors([self.page, self.block_rows, self.chunks_v]);
         bytes.u32s([self.chunk]);
         bytes.divisors([self.chunk_divisor]);
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
         bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
+        for TableParams { address, last, reserved } in self.tables {
+            bytes.u64s([address]);
+            bytes.u32s([last, reserved]);
+        }
     }
 }
 
@@ -351,7 +376,7 @@ impl WgmmaParams {
         }
         bytes.put(&self.forward.to_bytes());
         // Up to the struct's own alignment.
-        bytes.at = bytes.bytes.len();
+        bytes.fill();
         bytes.finish()
     }
 }
@@ -422,12 +447,13 @@ mod tests {
             },
             ragged: RaggedParams {
                 sinks: 80,
-                score: ScoreParams { address: 81, factor: 0.5, ..ScoreParams::default() },
+                score: ScoreParams { address: 81, factor: 0.5, tree_keys: 79, ..ScoreParams::default() },
                 page: Divisor::new(82),
                 chunk: 83,
                 chunk_divisor: Divisor::new(84),
                 window_left: -85,
                 width_v: 86,
+                tables: [0, 1, 2, 3].map(|n| TableParams { address: 87, last: 88 + n, reserved: 0 }),
                 ..RaggedParams::default()
             },
         };
@@ -458,6 +484,10 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
+        assert_eq!(u32_at(&bytes, score + offset_of!(ScoreParams, tree_keys)), 79);
+        let last_table = ragged + offset_of!(RaggedParams, tables) + 3 * size_of::<TableParams>();
+        assert_eq!(u64_at(&bytes, last_table + offset_of!(TableParams, address)), 87);
+        assert_eq!(u32_at(&bytes, last_table + offset_of!(TableParams, last)), 91);
         assert_eq!(bytes.len() % 8, 0);
     }
 

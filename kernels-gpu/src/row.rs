@@ -1,5 +1,7 @@
 //! One row of the table: everything that tells one kernel from another.
 
+pub use crate::score_name::ScoreName;
+
 /// Shared memory a CTA gets without asking for more, in bytes.
 pub const SMEM_DEFAULT_BYTES: u32 = 48 * 1024;
 /// Shared memory a CTA can opt in to on sm_86 and sm_89, the least of all devices, in bytes.
@@ -124,7 +126,7 @@ pub enum Schedule {
 #[cfg_attr(
     feature = "manifest",
     derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
+    serde(into = "alloc::string::String", try_from = "alloc::string::String")
 )]
 pub enum ScoreKind {
     /// The scaled product and nothing else.
@@ -136,6 +138,10 @@ pub enum ScoreKind {
     Alibi,
     /// The score plus an element of a bias tensor.
     Bias,
+    /// The scaled product, under a mask of bits for the last keys of a sequence.
+    Tree,
+    /// A user's own function.
+    User(ScoreName),
 }
 
 impl ScoreKind {
@@ -144,13 +150,48 @@ impl ScoreKind {
         matches!(self, ScoreKind::Plain)
     }
 
+    /// Its number among those of Ferroflash; all of users have the last.
+    pub const fn number(self) -> u8 {
+        match self {
+            ScoreKind::Plain => 0,
+            ScoreKind::Softcap => 1,
+            ScoreKind::Alibi => 2,
+            ScoreKind::Bias => 3,
+            ScoreKind::Tree => 4,
+            ScoreKind::User(_) => 5,
+        }
+    }
+
     /// The name in entry names, options and files.
-    pub const fn name(self) -> &'static str {
+    pub const fn name(&self) -> &str {
         match self {
             ScoreKind::Plain => "plain",
             ScoreKind::Softcap => "softcap",
             ScoreKind::Alibi => "alibi",
             ScoreKind::Bias => "bias",
+            ScoreKind::Tree => "tree",
+            ScoreKind::User(name) => name.as_str(),
+        }
+    }
+}
+
+#[cfg(feature = "manifest")]
+impl From<ScoreKind> for alloc::string::String {
+    fn from(kind: ScoreKind) -> Self {
+        kind.name().into()
+    }
+}
+
+#[cfg(feature = "manifest")]
+impl TryFrom<alloc::string::String> for ScoreKind {
+    type Error = &'static str;
+
+    /// A score of Ferroflash, or a user's by this name.
+    fn try_from(name: alloc::string::String) -> Result<Self, Self::Error> {
+        let own = [ScoreKind::Plain, ScoreKind::Softcap, ScoreKind::Alibi, ScoreKind::Bias, ScoreKind::Tree];
+        match own.into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Ok(kind),
+            None => ScoreName::new(&name).map(ScoreKind::User).ok_or(ScoreName::RULE),
         }
     }
 }

@@ -223,14 +223,14 @@ impl QueryBlock {
         if self.whole_queries { count.min(work.first_row + self.rows_used(params.group)) } else { count }
     }
 
-    /// As [`Self::key_blocks`], of a ragged batch. `interval` gives the least and the greatest begin and end of the rows `first..past`
-    /// where the caller has intervals of its own.
+    /// As [`Self::key_blocks`], of a ragged batch. Keys from `hides_from` on may be hidden from any row, whatever the mask says; `interval`
+    /// gives the least and the greatest begin and end of the rows `first..past` where the caller has intervals of its own.
     #[inline(always)]
     pub fn ragged_key_blocks(
         self,
         params: &ForwardParams,
         work: &Work<'_>,
-        block_n: u32,
+        (block_n, hides_from): (u32, u32),
         interval: impl FnOnce(u32, u32) -> Option<[(u32, u32); 2]>,
     ) -> KeyBlocks {
         let sequence = &work.sequence;
@@ -247,6 +247,8 @@ impl QueryBlock {
             begin = (begin.0.max(begins.0), begin.1.max(begins.1));
             end = (end.0.min(ends.0), end.1.min(ends.1));
         }
+        // The least end only says which blocks are seen entirely.
+        end.0 = end.0.min(hides_from);
         KeyBlocks::within(begin, end, params.ragged.sink_tokens, block_n)
     }
 

@@ -2,8 +2,8 @@
 
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
-use crate::ptx::math::{ex2, fma, rcp};
-use crate::ptx::memory::{ld_global_b16, ld_global_b32, to_global};
+use crate::ptx::math::{ex2, fma, rcp, select};
+use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
 use crate::row::ScoreKind;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use core::marker::PhantomData;
@@ -11,20 +11,24 @@ use core::marker::PhantomData;
 /// The score of a [`ScoreKind`], by its number, in kernels of an element type.
 pub struct ScoreOf<const KIND: u8, E>(PhantomData<E>);
 
-impl<E> TypeOf for ScoreOf<{ ScoreKind::Plain as u8 }, E> {
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Plain.number() }, E> {
     type Type = Plain;
 }
 
-impl<E> TypeOf for ScoreOf<{ ScoreKind::Softcap as u8 }, E> {
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Softcap.number() }, E> {
     type Type = Softcap;
 }
 
-impl<E> TypeOf for ScoreOf<{ ScoreKind::Alibi as u8 }, E> {
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Alibi.number() }, E> {
     type Type = Alibi;
 }
 
-impl<E: Element> TypeOf for ScoreOf<{ ScoreKind::Bias as u8 }, E> {
+impl<E: Element> TypeOf for ScoreOf<{ ScoreKind::Bias.number() }, E> {
     type Type = Bias<E>;
+}
+
+impl<E> TypeOf for ScoreOf<{ ScoreKind::Tree.number() }, E> {
+    type Type = Tree;
 }
 
 /// A query row.
@@ -40,6 +44,8 @@ pub struct RowAt {
     pub seqlen_q: u32,
     /// Keys of the sequence.
     pub seqlen_k: u32,
+    /// Where the query stands in Q without heads: `[batch, seqlen_q]`, or packed.
+    pub row: u64,
 }
 
 /// Turns Q·Kᵀ into scores. The order is: Q·Kᵀ, [`Score::score`], mask, times [`Score::scale_log2`], softmax.
@@ -64,6 +70,23 @@ pub trait Score: Copy {
     /// The score of a query and the key that is `offset` behind the first, given their product. The key may be past the sequence's last, or
     /// hidden: what it has then does not count.
     fn score(self, qk: f32, keys: Self::Keys, offset: u32) -> f32;
+
+    /// Whether it hides keys: [`Score::sees`].
+    const HIDES: bool = false;
+
+    /// The first key of a sequence of `seqlen_k` keys that it may hide from any query. Blocks before it are not asked for.
+    #[inline(always)]
+    fn hides_from(params: &ForwardParams, seqlen_k: u32) -> u32 {
+        let _ = (params, seqlen_k);
+        u32::MAX
+    }
+
+    /// Whether a query sees the key that is `offset` behind the first, if the mask shows it.
+    #[inline(always)]
+    fn sees(self, keys: Self::Keys, offset: u32) -> bool {
+        let _ = (keys, offset);
+        true
+    }
 }
 
 /// The scaled product, and nothing else.
@@ -158,7 +181,7 @@ impl Score for Alibi {
 
     #[inline(always)]
     fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row {
-        let RowAt { batch, head, query, seqlen_q, seqlen_k } = at();
+        let RowAt { batch, head, query, seqlen_q, seqlen_k, .. } = at();
         let score = &params.ragged.score;
         let offset = i64::from(batch) * score.batch_stride + i64::from(head) * score.head_stride;
         // SAFETY: an element of the slopes.
@@ -225,6 +248,97 @@ impl<E: Element> Score for Bias<E> {
         // SAFETY: an element of the bias.
         let bias = unsafe { ld_global_b16(first.wrapping_add_signed(i64::from(offset) * 2)) };
         fma(E::widen(bias), self.factor, qk)
+    }
+}
+
+/// scale · Q·Kᵀ under a mask of bits for the last keys of a sequence: bit b of a query's words is of the b-th of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree {
+    scale_log2: f32,
+    address: u64,
+    row_bytes: u32,
+    keys: u32,
+}
+
+impl Score for Tree {
+    /// Where the query stands in Q without heads, and the first key that has a bit; below 0 where the sequence has fewer keys.
+    type Row = (u32, i32);
+    /// The global address of the query's words, and how far the first key is behind the first that has a bit.
+    type Keys = (u64, i32);
+
+    const HIDES: bool = true;
+
+    #[inline(always)]
+    fn new(params: &ForwardParams) -> Self {
+        let score = &params.ragged.score;
+        let row_bytes = score.row_stride as u32;
+        Self { scale_log2: params.scale_log2, address: score.address, row_bytes, keys: score.tree_keys }
+    }
+
+    #[inline(always)]
+    fn scale_log2(self) -> f32 {
+        self.scale_log2
+    }
+
+    #[inline(always)]
+    fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row {
+        let RowAt { seqlen_k, row, .. } = at();
+        // The host takes no more rows than 32 bits count.
+        (row as u32, seqlen_k.wrapping_sub(params.ragged.score.tree_keys) as i32)
+    }
+
+    #[inline(always)]
+    fn keys(self, (row, first): Self::Row, first_key: u32) -> Self::Keys {
+        let words = to_global(self.address) + u64::from(row) * u64::from(self.row_bytes);
+        (words, (first_key as i32).wrapping_sub(first))
+    }
+
+    #[inline(always)]
+    fn score(self, qk: f32, _: Self::Keys, _: u32) -> f32 {
+        qk
+    }
+
+    #[inline(always)]
+    fn hides_from(params: &ForwardParams, seqlen_k: u32) -> u32 {
+        seqlen_k.saturating_sub(params.ragged.score.tree_keys)
+    }
+
+    #[inline(always)]
+    fn sees(self, (words, at): Self::Keys, offset: u32) -> bool {
+        // The bits of 32 keys from `at` on: of two words, which all keys of the 32 share. Keys before the tree are seen whatever they are,
+        // and what lies past it is hidden by the mask; so addresses are only kept within the query's words.
+        let last = (self.keys - 1) / 32;
+        let group = (at >> 5) + (offset / 32) as i32;
+        let word = |number: i32| {
+            let number = number.max(0).cast_unsigned().min(last);
+            // SAFETY: one of the query's words, which nobody writes meanwhile.
+            unsafe { ld_global_constant_b32(words + u64::from(number) * 4) }
+        };
+        let (low, high) = (word(group), word(group + 1));
+        let both = u64::from(high) << 32 | u64::from(low);
+        let bits = (both >> (at & 31)) as u32;
+        (at < -(offset as i32)) | (bits >> (offset % 32) & 1 != 0)
+    }
+}
+
+/// Sets the scores of keys that the score hides to −∞, in a fragment as that of [`score_all`].
+#[inline(always)]
+pub fn hide_all<W: WarpTile, S: Score>(
+    score: S,
+    s: &mut W::S<[f32; 4]>,
+    rows: &W::Rows<S::Row>,
+    first_key: u32,
+    lane: u32,
+) {
+    let lane_key = first_key + lane % 4 * 2;
+    for m in 0..W::M {
+        let keys = [0, 1].map(|half| score.keys(rows.row(m)[half], lane_key));
+        for (n, tile) in (0..).zip(s.row_mut(m)) {
+            for (i, s) in tile.iter_mut().enumerate() {
+                let seen = score.sees(keys[i / 2], n * 8 + i as u32 % 2);
+                *s = f32::from_bits(select(seen, s.to_bits(), f32::NEG_INFINITY.to_bits()));
+            }
+        }
     }
 }
 

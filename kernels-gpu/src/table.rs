@@ -1,5 +1,7 @@
 //! The table: one line a kernel. Entry points, the host's variants, tests and benchmarks all come from it.
 
+#[allow(unused_imports, reason = "only a file of rows has users' scores")]
+use crate::row::ScoreName;
 use crate::row::{Accumulation, Dtype, Isa, Row, Schedule, ScoreKind};
 
 /// Calls `$callback!` back with every row of [`Isa::Mma`].
@@ -126,6 +128,13 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m64n64_w4s2c1_ragged_bias        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d256_m32n32_w4s2c1_ragged_bias         => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d256_m32n32_w4s2c1_ragged_bias        => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Bias };
+            // Tree masks; other widths run in the next wider tile.
+            fwd_f16_d64_m64n64_w4s2c2_ragged_tree          => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Tree };
+            fwd_bf16_d64_m64n64_w4s2c2_ragged_tree         => { Bf16,   64,  64,  64, 4, 2, F32, 2, 16, Ragged, Tree };
+            fwd_f16_d128_m64n64_w4s2c1_ragged_tree         => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Tree };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged_tree        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Tree };
+            fwd_f16_d256_m32n32_w4s2c1_ragged_tree         => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Tree };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged_tree        => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Tree };
             // Rows that exercise the other columns: 8 warps, 2, 3 and 4 stages, float16 accumulation, capped registers.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
@@ -215,6 +224,10 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_bias  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_bias   => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_bias  => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_tree   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_tree  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_tree   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_tree  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
         }
     };
 }
@@ -223,14 +236,12 @@ macro_rules! for_each_wgmma_kernel {
 #[cfg(ferroflash_rows)]
 include!(env!("FERROFLASH_ROWS_FILE"));
 
-/// Calls `$callback!` back with every combine kernel: one a dtype of O.
+/// Calls `$callback!` back with the scores of users: for each a number from 0, its name and its type. The table has none.
+#[cfg(not(ferroflash_rows))]
 #[macro_export]
-macro_rules! for_each_combine_kernel {
+macro_rules! for_each_user_score {
     ($callback:ident) => {
-        $callback! {
-            combine_f16 => F16;
-            combine_bf16 => Bf16;
-        }
+        $callback! {}
     };
 }
 
@@ -248,7 +259,7 @@ macro_rules! variants {
     ($isa:ident, $name:ident: $($entry:ident => {
         $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal,
         $warps:literal, $stages:literal, $acc:ident, $min_ctas:literal, $warp_rows:literal, $schedule:ident
-        $(, $score:ident)?
+        $(, $score:ident $($user:ident)?)?
     };)*) => {
         const $name: &[Variant] = &[$(Variant {
             entry: stringify!($entry),
@@ -264,15 +275,21 @@ macro_rules! variants {
                 min_ctas: $min_ctas,
                 warp_rows: $warp_rows,
                 schedule: Schedule::$schedule,
-                score: score!($($score)?),
+                score: score!($($score $($user)?)?),
             },
         }),*];
     };
 }
-// The last column, which stands only where the score is not plain.
+// The last column, which stands only where the score is not plain: a score of Ferroflash, or `User` and the name of a user's.
 macro_rules! score {
     () => {
         ScoreKind::Plain
+    };
+    (User $name:ident) => {
+        ScoreKind::User(match ScoreName::new(stringify!($name)) {
+            Some(name) => name,
+            None => panic!("{}", ScoreName::RULE),
+        })
     };
     ($score:ident) => {
         ScoreKind::$score
@@ -294,6 +311,7 @@ pub fn line(entry: &str, row: &Row) -> alloc::string::String {
         row;
     let score = match row.score {
         ScoreKind::Plain => alloc::string::String::new(),
+        ScoreKind::User(name) => alloc::format!(", User {name:?}"),
         score => alloc::format!(", {score:?}"),
     };
     alloc::format!(
@@ -315,24 +333,6 @@ const ALL_VARIANTS: [Variant; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()] = {
     }
     all
 };
-
-/// A combine kernel: its entry's name and the element type of O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CombineVariant {
-    /// The entry's name in the PTX.
-    pub entry: &'static str,
-    /// Element type of O.
-    pub dtype: Dtype,
-}
-
-macro_rules! combine_variants {
-    ($($entry:ident => $dtype:ident;)*) => {
-        /// Every combine kernel.
-        pub const COMBINE_VARIANTS: &[CombineVariant] =
-            &[$(CombineVariant { entry: stringify!($entry), dtype: Dtype::$dtype }),*];
-    };
-}
-for_each_combine_kernel!(combine_variants);
 
 /// Fails the build at the first impossible row, naming it and the reason.
 macro_rules! check_rows {

@@ -45,7 +45,8 @@ pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> 
     let blocks = if C::RAGGED {
         // SAFETY: the caller's.
         let interval = |first, past| unsafe { interval_of_rows::<C>(params, work, first, past) };
-        C::BLOCK.ragged_key_blocks(params, work, C::K::ROWS, interval)
+        let hides_from = C::Score::hides_from(params, work.sequence.seqlen_k);
+        C::BLOCK.ragged_key_blocks(params, work, (C::K::ROWS, hides_from), interval)
     } else {
         C::BLOCK.key_blocks(params, work, C::K::ROWS)
     };
@@ -161,15 +162,29 @@ pub fn score_rows<C: Config>(
     work: &Work<'_>,
     first_row: u32,
 ) -> <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row> {
-    let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
     Tiles::from_fn(|m, half| {
-        C::Score::row(params, || {
-            let seqlen_q = seqlen_q.get();
-            let row = first_row + (m * 16 + half * 8) as u32;
-            let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
-            // Rows past the last are as the last.
-            let query = query.min(seqlen_q.saturating_sub(1));
-            RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k }
-        })
+        C::Score::row(params, || row_at::<C>(params, work, first_row + (m * 16 + half * 8) as u32))
     })
+}
+
+/// What a score is told of a row. Rows past the last are as the last.
+#[inline(always)]
+fn row_at<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> RowAt {
+    let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
+    let seqlen_q = seqlen_q.get();
+    let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
+    let query = query.min(seqlen_q.saturating_sub(1));
+    let row = row_of_tensor(params, work, query);
+    RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k, row }
+}
+
+/// Whether the score shows a key to a row: the slow way, for what is hardly ever asked.
+#[inline(always)]
+pub fn score_sees<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32, key: u32) -> bool {
+    if !C::Score::HIDES {
+        return true;
+    }
+    let score = C::Score::new(params);
+    let row = C::Score::row(params, || row_at::<C>(params, work, row));
+    score.sees(score.keys(row, key), 0)
 }

@@ -70,9 +70,11 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
         true => argument.to_owned(),
         false if path.is_file() => std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?,
         false => {
-            return Err(refused(
-                "neither an entry of the table, nor a row as JSON, nor a file of rows or a .patch".to_owned(),
-            ));
+            let hint =
+                ferroflash::Error::unknown_kernel(argument, VARIANTS.iter().map(|variant| variant.entry));
+            return Err(refused(format!(
+                "neither an entry of the table, nor a row as JSON, nor a file of rows or a .patch ({hint})"
+            )));
         }
     };
     let is_one = text.trim_start().starts_with('{');

@@ -177,7 +177,7 @@ pub struct Honest {
 }
 
 /// Honest candidates, which nobody may refuse.
-pub const HONEST: [Honest; 12] = {
+pub const HONEST: [Honest; 20] = {
     const fn of(block: usize, from_the_end: bool, lazy: u8) -> Honest {
         Honest { block, from_the_end, lazy }
     }
@@ -194,6 +194,14 @@ pub const HONEST: [Honest; 12] = {
         of(128, true, 8),
         of(1, false, 0),
         of(1 << 14, false, 0),
+        of(8, true, 0),
+        of(24, false, 4),
+        of(40, true, 1),
+        of(48, true, 8),
+        of(80, false, 8),
+        of(96, true, 0),
+        of(112, false, 2),
+        of(256, true, 8),
     ]
 };
 

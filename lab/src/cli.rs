@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+mod account;
 mod benchmark;
 pub mod child;
 mod evaluate;
@@ -8,7 +9,6 @@ mod gate;
 mod invert;
 mod lab;
 mod leaderboard;
-mod log;
 mod micro;
 mod profile;
 mod prompt;
@@ -71,8 +71,6 @@ enum Command {
     Evolve(evolve::EvolveArgs),
     /// Print what a proposer is told
     Prompt(prompt::PromptArgs),
-    /// A proposer that answers from a script: prompt on stdin, answer on stdout
-    Scripted(prompt::ScriptedArgs),
     /// Show who is best where, add a session's candidates, bless a slower one
     Leaderboard(leaderboard::LeaderboardArgs),
     /// Compare the tree with the leaderboard: exact on counters, careful on times
@@ -80,7 +78,7 @@ enum Command {
     /// Put flaws into a kernel on purpose and rank them by the damage
     Invert(invert::InvertArgs),
     /// Hypothesis, predicted gain, result and decision of every step, as Markdown
-    Log(log::LogArgs),
+    Log(report::LogArgs),
     /// Summarise what was measured and found, as Markdown and as a page with charts
     Report(report::ReportArgs),
     /// Do one job that another process of the lab hands over on stdin
@@ -100,6 +98,9 @@ pub(crate) struct Common {
     /// The GPU's number, from 0 [default: what lab.toml says]
     #[arg(long, value_name = "N")]
     pub(crate) ordinal: Option<u32>,
+    /// Shared memory that a CTA may have at most, as in 48K: kernels that need more are refused, and no search tries them
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) smem_max: Option<u32>,
     /// Take compiled kernels from this folder and compile nothing: without rows, all it holds; a search is of the rows in it
     #[arg(long, value_name = "FOLDER")]
     pub(crate) ptx: Option<PathBuf>,
@@ -159,17 +160,25 @@ fn run(command: Command) -> Result<u8> {
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Benchmark(args) => benchmark::run(&args),
-        Command::Report(args) => report::run(&args),
+        Command::Report(args) => report::report(&args),
         Command::Micro(args) => micro::run(&args),
         Command::Evolve(args) => evolve::run(&args),
         Command::Prompt(args) => prompt::run(&args),
-        Command::Scripted(args) => prompt::scripted(&args),
         Command::Leaderboard(args) => leaderboard::run(&args),
         Command::Gate(args) => gate::run(&args),
         Command::Invert(args) => invert::run(&args),
-        Command::Log(args) => log::run(&args),
+        Command::Log(args) => report::log(&args),
         Command::Child => child::run(),
     }
+}
+
+/// A number of bytes, or of KiB with a K.
+fn parse_bytes(text: &str) -> std::result::Result<u32, String> {
+    let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
+    let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 /// A number from the system's source of randomness: what nobody knows before.
@@ -191,6 +200,12 @@ mod tests {
     #[test]
     fn commands_and_options_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_are_plain_or_in_k() {
+        assert_eq!((parse_bytes("48K"), parse_bytes("49152")), (Ok(49152), Ok(49152)));
+        assert!(["0", "", "K", "-1", "48M", "9999999K"].iter().all(|text| parse_bytes(text).is_err()));
     }
 
     #[test]

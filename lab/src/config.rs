@@ -116,6 +116,9 @@ pub struct Device {
     pub kind: DeviceKind,
     /// The GPU's number.
     pub ordinal: u32,
+    /// Bytes of shared memory that a CTA may have, where that shall be less than the device has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smem_max: Option<u32>,
 }
 
 /// What runs the kernels.
@@ -195,7 +198,7 @@ impl Default for Budget {
 
 impl Default for Device {
     fn default() -> Device {
-        Device { kind: DeviceKind::Auto, ordinal: 0 }
+        Device { kind: DeviceKind::Auto, ordinal: 0, smem_max: None }
     }
 }
 

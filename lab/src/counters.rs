@@ -1,7 +1,6 @@
 //! What is counted of a kernel, exactly: the simulator's counters and what ptxas reports, by name.
 
 use kernels_gpu::manifest::Resources;
-use ptx_sim::{GlobalTraffic, InstructionClass, Report, SharedTraffic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -16,30 +15,6 @@ const SHARED: [&str; 3] = ["async_shared", "shared_load", "shared_store"];
 const GLOBAL: [&str; 3] = ["async_global", "global_load", "global_store"];
 
 impl Counters {
-    /// What a launch on the simulator counted. Branches that diverge are left out: how often depends on the schedule.
-    pub fn of_report(report: &Report) -> Self {
-        let mut counters = Counters::default();
-        counters.set("ctas", report.ctas);
-        counters.set("warps_per_cta", report.warps_per_cta.into());
-        counters.set("shared_bytes", report.shared_bytes);
-        counters.set("warp_instructions", report.warp_instructions);
-        counters.set("thread_instructions", report.thread_instructions);
-        counters.set("tensor_flops", report.tensor_flops);
-        counters.set("barriers", report.barriers);
-        counters.set("atomics", report.atomics);
-        counters.set("local_bytes", report.local_bytes);
-        for class in InstructionClass::ALL {
-            counters.set(&format!("instructions.{}", class.name()), report.class(class));
-        }
-        counters.set_global("async_global", &report.async_global);
-        counters.set_global("global_load", &report.global_load);
-        counters.set_global("global_store", &report.global_store);
-        counters.set_shared("async_shared", &report.async_shared);
-        counters.set_shared("shared_load", &report.shared_load);
-        counters.set_shared("shared_store", &report.shared_store);
-        counters
-    }
-
     /// Adds what ptxas reported for an architecture.
     pub fn with_resources(mut self, arch: &str, resources: &Resources) -> Self {
         self.set(&format!("{arch}.registers"), resources.registers.into());
@@ -48,20 +23,6 @@ impl Counters {
         self.set(&format!("{arch}.stack"), resources.stack.into());
         self.set(&format!("{arch}.static_smem"), resources.static_smem.into());
         self
-    }
-
-    fn set_global(&mut self, name: &str, traffic: &GlobalTraffic) {
-        self.set(&format!("{name}.requests"), traffic.requests);
-        self.set(&format!("{name}.sectors"), traffic.sectors);
-        self.set(&format!("{name}.lines"), traffic.lines);
-        self.set(&format!("{name}.bytes"), traffic.bytes);
-    }
-
-    fn set_shared(&mut self, name: &str, traffic: &SharedTraffic) {
-        self.set(&format!("{name}.requests"), traffic.requests);
-        self.set(&format!("{name}.wavefronts"), traffic.wavefronts);
-        self.set(&format!("{name}.conflicts"), traffic.conflicts);
-        self.set(&format!("{name}.bytes"), traffic.bytes);
     }
 
     /// Sets a count.
@@ -74,6 +35,11 @@ impl Counters {
         self.0.get(name).copied()
     }
 
+    /// All counts but one.
+    pub fn without(&self, name: &str) -> Self {
+        self.iter().filter(|(known, _)| *known != name).collect()
+    }
+
     /// All counts by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, count)| (name.as_str(), *count))
@@ -84,9 +50,10 @@ impl Counters {
         self.0.is_empty()
     }
 
-    /// Passes over shared memory's banks, of all accesses; none where they were not counted.
+    /// Passes over shared memory's banks, of all accesses, those of wgmma's operands too; none where they were not counted.
     pub fn shared_wavefronts(&self) -> Option<u64> {
-        self.sum(&SHARED, "wavefronts")
+        let operands = self.get("wgmma_operand_bytes").unwrap_or(0) / 128;
+        Some(self.sum(&SHARED, "wavefronts")? + operands)
     }
 
     /// Passes that only bank conflicts need.
@@ -104,13 +71,14 @@ impl Counters {
         self.sum(&GLOBAL, "bytes")
     }
 
-    /// Shared-memory wavefronts for `flops` operations of the problem: what a search on the simulator makes small.
-    pub fn wavefronts_per_flop(&self, flops: f64) -> Option<f64> {
-        Some(self.shared_wavefronts()? as f64 / flops).filter(|ratio| ratio.is_finite())
-    }
-
     fn sum(&self, groups: &[&str], kind: &str) -> Option<u64> {
         groups.iter().map(|group| self.get(&format!("{group}.{kind}"))).sum()
+    }
+}
+
+impl<S: Into<String>> FromIterator<(S, u64)> for Counters {
+    fn from_iter<T: IntoIterator<Item = (S, u64)>>(counts: T) -> Self {
+        Self(counts.into_iter().map(|(name, count)| (name.into(), count)).collect())
     }
 }
 
@@ -119,11 +87,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn counters(counts: &[(&str, u64)]) -> Counters {
-        let mut counters = Counters::default();
-        for (name, count) in counts {
-            counters.set(name, *count);
-        }
-        counters
+        counts.iter().copied().collect()
     }
 
     #[test]
@@ -132,8 +96,8 @@ pub(crate) mod tests {
         assert_eq!(some.shared_wavefronts(), None);
         some.set("async_shared.wavefronts", 1);
         assert_eq!(some.shared_wavefronts(), Some(8));
-        assert_eq!(some.wavefronts_per_flop(4.0), Some(2.0));
-        assert_eq!(some.wavefronts_per_flop(0.0), None);
+        some.set("wgmma_operand_bytes", 1280);
+        assert_eq!(some.shared_wavefronts(), Some(18));
     }
 
     #[test]

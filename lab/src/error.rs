@@ -151,8 +151,6 @@ pub const EXIT_DONE: u8 = 0;
 pub const EXIT_FAILED: u8 = 1;
 /// The command line or lab.toml asks for something impossible.
 pub const EXIT_MISUSE: u8 = 2;
-/// A gate could not decide.
-pub const EXIT_INCONCLUSIVE: u8 = 3;
 /// A gate has nothing to compare with.
 pub const EXIT_NO_BASELINE: u8 = 5;
 /// Ctrl-C.
@@ -175,6 +173,7 @@ impl Error {
             | Error::NoSuchRow { .. }
             | Error::ImpossibleRow { .. }
             | Error::NoProblem { .. }
+            | Error::Host(ferroflash::Error::UnknownKernel { .. })
             | Error::Argument { .. } => EXIT_MISUSE,
             Error::NoBaseline { .. } => EXIT_NO_BASELINE,
             Error::Interrupted { .. } => EXIT_INTERRUPTED,

@@ -7,7 +7,6 @@ use crate::kernels::Counted;
 use ferroflash::Row;
 use kernels_gpu::manifest::Resources;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// The kind of record that an evaluation is.
 pub const EVALUATION: &str = "evaluation";
@@ -104,34 +103,9 @@ impl Evaluation {
         self.stages.iter().filter(on_gpu).map(|stage| stage.time_s).sum()
     }
 
-    /// Wavefronts of shared memory a million floating-point operations, over all problems that were counted.
-    pub fn wavefronts_per_mflop(&self) -> Option<f64> {
-        let flops: f64 = self.counted.iter().map(|counted| counted.problem.flops()).sum();
-        let wavefronts: u64 = self.counted.iter().map(Counted::wavefronts).sum();
-        (flops > 0.0).then(|| wavefronts as f64 / (flops / 1e6))
-    }
-
     /// The largest share of the allowed error that an output took.
     pub fn worst_share(&self) -> Option<f64> {
         self.examined.iter().map(|examined| examined.worst_share).reduce(f64::max)
-    }
-
-    /// Every figure by name, for whoever compares candidates without knowing what they are.
-    pub fn figures(&self) -> BTreeMap<String, f64> {
-        let mut figures = BTreeMap::new();
-        figures.insert("smem_bytes".to_owned(), f64::from(self.smem_bytes));
-        if let Some(resources) = self.resources {
-            figures.insert("registers".to_owned(), f64::from(resources.registers));
-        }
-        for counted in &self.counted {
-            for (name, &number) in &counted.numbers {
-                *figures.entry(name.clone()).or_insert(0.0) += number as f64;
-            }
-        }
-        if let Some(wavefronts) = self.wavefronts_per_mflop() {
-            figures.insert("wavefronts_per_mflop".to_owned(), wavefronts);
-        }
-        figures
     }
 
     /// "passed", or the fault and what shows it.

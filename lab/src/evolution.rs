@@ -6,14 +6,14 @@ use crate::counters::Counters;
 use crate::evaluation::Evaluation;
 use crate::exam::Fault;
 use crate::kernels::Counted;
-use crate::leaderboard::{Leaderboard, LeaderboardError, Mask, Measure, Place, Record};
-use crate::predict;
+use crate::leaderboard::{Measure, Place, Record};
+use crate::predict::Model;
 use crate::problem_spec;
 use crate::search::budget::Cost;
-use crate::search::keep::{CountedShape, Decision, KeepRule, TimedShape};
+use crate::search::keep::{Compared, Decision, KeepRule};
 use crate::search::{Evaluated, Outcome};
 use crate::session::Header;
-use crate::statistics::{Bootstrap, Interval, median, quantile, speed_up};
+use crate::statistics::{Bootstrap, Interval, geometric_mean, median, quantile, speed_up};
 use ferroflash::Row;
 use serde::{Deserialize, Serialize};
 
@@ -59,8 +59,8 @@ pub struct Step {
 
 /// What a search makes of an evaluation: the score, lower is better, or why there is none.
 ///
-/// With a GPU it is the geometric mean of the median times on fresh inputs over the problems, in microseconds; without, the
-/// wavefronts of shared memory for each operation.
+/// The score is the geometric mean over the problems, with a GPU of the median times on fresh inputs in microseconds, without of the
+/// clocks that a multiprocessor's units need.
 pub fn evaluated(evaluation: &Evaluation, simulated: bool) -> Evaluated {
     let outcome = match (evaluation.refusal(), score(evaluation, simulated)) {
         (Some(refusal), _) if refusal.fault == Fault::Duplicate => {
@@ -76,27 +76,30 @@ pub fn evaluated(evaluation: &Evaluation, simulated: bool) -> Evaluated {
 
 fn score(evaluation: &Evaluation, simulated: bool) -> Option<f64> {
     if simulated {
-        return Some(evaluation.wavefronts_per_mflop()? / 1e6);
+        return geometric_mean(evaluation.counted.iter().map(|counted| Some(counted.clocks)));
     }
-    let logs: Option<Vec<f64>> =
-        evaluation.timed.iter().map(|timed| median(&timed.fresh_us).map(f64::ln)).collect();
-    let logs = logs.filter(|logs| !logs.is_empty())?;
-    Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    geometric_mean(evaluation.timed.iter().map(|timed| median(&timed.fresh_us)))
 }
 
 /// The hypothesis of a row against the incumbent, by the resource model.
-pub fn hypothesis(step: usize, candidate: &Candidate, incumbent: Option<&Row>, proposer: &str) -> Hypothesis {
+pub fn hypothesis(
+    model: &Model,
+    step: usize,
+    candidate: &Candidate,
+    incumbent: Option<&Row>,
+    proposer: &str,
+) -> Hypothesis {
     let from = incumbent.unwrap_or(&candidate.row);
     Hypothesis {
         step,
         candidate: candidate.name.clone(),
         proposer: proposer.to_owned(),
-        hypothesis: predict::hypothesis(from, &candidate.row),
-        predicted_gain: incumbent.map(|from| predict::gain(from, &candidate.row)),
+        hypothesis: model.hypothesis(from, &candidate.row),
+        predicted_gain: incumbent.map(|from| model.gain(from, &candidate.row)),
     }
 }
 
-/// Whether a candidate takes the incumbent's place.
+/// Whether a candidate that is right takes the incumbent's place.
 pub fn decide(
     candidate: &Evaluation,
     incumbent: Option<&Evaluation>,
@@ -104,8 +107,7 @@ pub fn decide(
     simulated: bool,
 ) -> Decision {
     let Some(incumbent) = incumbent else {
-        let gained_on = vec!["nothing was right before".to_owned()];
-        return if candidate.passed() { Decision::Keep { gained_on } } else { Decision::Wrong };
+        return Decision::Keep { gained_on: vec!["nothing was right before".to_owned()] };
     };
     let rule = KeepRule {
         gain: thresholds.keep.get(),
@@ -113,33 +115,31 @@ pub fn decide(
         noise: thresholds.regression.get(),
     };
     if simulated {
-        rule.by_counters(candidate.passed(), &counted_shapes(candidate, incumbent))
-    } else {
-        rule.by_time(candidate.passed(), &timed_shapes(candidate, thresholds))
+        return rule.counted().decide(&counted(candidate, incumbent));
+    }
+    // Nothing that is canonical is given up for a place: every problem that is asked for has to be there.
+    match timed(candidate, thresholds) {
+        few if few.len() < rule.shapes => Decision::TooLittle { gained_on: Vec::new(), needed: rule.shapes },
+        all => rule.decide(&all),
     }
 }
 
-fn counted_shapes(candidate: &Evaluation, incumbent: &Evaluation) -> Vec<CountedShape> {
+fn counted(candidate: &Evaluation, incumbent: &Evaluation) -> Vec<Compared> {
     let pairs = candidate.counted.iter().filter_map(|after| {
         let before = incumbent.counted.iter().find(|before| before.problem == after.problem)?;
-        let flops = after.problem.flops() as u64;
-        Some(CountedShape {
-            shape: after.problem.to_string(),
-            canonical: true,
-            before: [before.wavefronts(), flops],
-            after: [after.wavefronts(), flops],
-        })
+        let factor = Interval::exact(before.clocks / after.clocks);
+        Some(Compared { shape: after.problem.to_string(), factor })
     });
     pairs.collect()
 }
 
 /// The speed-ups over the incumbent that was timed in turns with the candidate.
-fn timed_shapes(candidate: &Evaluation, thresholds: &Thresholds) -> Vec<TimedShape> {
+fn timed(candidate: &Evaluation, thresholds: &Thresholds) -> Vec<Compared> {
     let how = Bootstrap { confidence: thresholds.confidence.get().min(0.999), ..Bootstrap::default() };
     let pairs = candidate.timed.iter().filter_map(|own| {
         let other = candidate.incumbent.iter().find(|other| other.problem == own.problem)?;
-        let speed_up = speed_up(&other.fresh_us, &own.fresh_us, how).ok()?;
-        Some(TimedShape { shape: own.problem.to_string(), canonical: true, speed_up, noise: None })
+        let factor = speed_up(&other.fresh_us, &own.fresh_us, how).ok()?;
+        Some(Compared { shape: own.problem.to_string(), factor })
     });
     pairs.collect()
 }
@@ -155,10 +155,7 @@ pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec
         device: header.device.clone(),
         shape: problem.shape.to_string(),
         dtype: problem.dtype,
-        mask: match problem.mask {
-            problem_spec::Mask::Full => Mask::Full,
-            problem_spec::Mask::Causal => Mask::Causal,
-        },
+        mask: problem.mask,
     };
     let record = |measure, score| Record {
         when: header.started.clone(),
@@ -184,8 +181,8 @@ pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec
     }
     if evaluation.timed.is_empty() {
         for counted in &evaluation.counted {
-            let score = Interval::exact(counted.wavefronts_per_mflop() / 1e6);
-            let mut record = record(Measure::WavefrontsPerFlop, score);
+            let score = Interval::exact(counted.clocks);
+            let mut record = record(Measure::Clocks, score);
             record.counters = counters(evaluation, counted);
             records.push((place(&counted.problem), record));
         }
@@ -199,24 +196,4 @@ pub fn counters(evaluation: &Evaluation, counted: &Counted) -> Counters {
         Some(resources) => counted.counters().with_resources(PTXAS, resources),
         None => counted.counters(),
     }
-}
-
-/// The leaderboard of a session: every candidate that passed, offered in the order of the steps.
-///
-/// # Errors
-/// Those of [`Leaderboard::offer`].
-pub fn leaderboard<'a>(
-    evaluations: impl IntoIterator<Item = &'a Evaluation>,
-    header: &Header,
-    board: &mut Leaderboard,
-) -> std::result::Result<(), LeaderboardError> {
-    for evaluation in evaluations {
-        // A patch is not a row of the tree: it joins once it is applied there.
-        if evaluation.passed() && evaluation.patch.is_none() {
-            for (place, record) in records(evaluation, header, &header.config) {
-                board.offer(place, record)?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -14,6 +14,7 @@ use check::reference::{row_coordinates, row_start};
 use check::verification::{Oracle, same_bits};
 use diagnosis::{Named, diagnose};
 use ferroflash::attention::Output;
+use ferroflash::module::sha256_hex;
 use ferroflash::{Error, Problem, TensorRole};
 use kernels_gpu::row::Accumulation;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Examined {
     pub problem: String,
     /// Launches that were judged.
     pub launches: usize,
+    /// SHA-256 of the first output: the same in every process.
+    #[serde(default)]
+    pub bits: String,
     /// The largest share of the allowed error that an output took.
     pub worst_share: f64,
     /// The distribution of inputs that took it.
@@ -74,8 +78,10 @@ impl Exam<'_> {
     /// What the device reports, but for broken rules, which refuse the candidate.
     pub fn run(&self, subject: &mut dyn Subject, questions: &[Question]) -> Outcome {
         let (mut examined, mut failed) = (Vec::new(), Vec::new());
-        for question in questions {
-            match self.ask(subject, question)? {
+        for (number, question) in questions.iter().enumerate() {
+            // Each has inputs of its own, so that what depends on a value meets many.
+            let seed = self.seed ^ (number as u64).wrapping_mul(0xd1b5_4a32_d192_ed03);
+            match self.ask(subject, question, seed)? {
                 Ok(passed) => examined.push(passed),
                 Err(refusal) => failed.push(refusal),
             }
@@ -97,24 +103,31 @@ impl Exam<'_> {
     ///
     /// # Errors
     /// What the device reports, but for broken rules, which refuse the candidate.
-    fn ask(&self, subject: &mut dyn Subject, question: &Question) -> Sat<Examined> {
+    fn ask(&self, subject: &mut dyn Subject, question: &Question, seed: u64) -> Sat<Examined> {
         let problem = question.problem()?;
         let title = question.to_string();
-        let examined = Examined { problem: title, launches: 0, worst_share: 0.0, worst_kind: String::new() };
+        let examined = Examined {
+            problem: title,
+            launches: 0,
+            bits: String::new(),
+            worst_share: 0.0,
+            worst_kind: String::new(),
+        };
         let mut paper =
             Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
         paper.subject.pose(question)?;
         for (number, sitting) in sittings(question).into_iter().enumerate() {
-            let seed = self.seed.wrapping_add(number as u64 * 0x9e37_79b9);
-            let Some(mut inputs) = question.inputs(&problem, sitting.kind, seed, self.real) else { continue };
+            let of_sitting = seed.wrapping_add(number as u64 * 0x9e37_79b9);
+            let made = question.inputs(&problem, sitting.kind, of_sitting, self.real);
+            let Some(mut inputs) = made else { continue };
             if let (true, Some(odd)) = (sitting.is_odd, question.odd) {
-                odd.put(&problem, &mut inputs, seed);
+                odd.put(&problem, &mut inputs, of_sitting);
             }
             if let Err(refusal) = paper.sit(sitting, &inputs)? {
                 return Ok(Err(refusal));
             }
         }
-        if let Err(refusal) = paper.sit_first_again(self.seed)? {
+        if let Err(refusal) = paper.sit_first_again(seed)? {
             return Ok(Err(refusal));
         }
         Ok(Ok(paper.examined))
@@ -213,6 +226,9 @@ impl Paper<'_> {
             }
         }
         self.examined.launches += 1;
+        if self.examined.bits.is_empty() {
+            self.examined.bits = bits(&output);
+        }
         if share > self.examined.worst_share {
             self.examined.worst_share = share;
             sitting.kind.name().clone_into(&mut self.examined.worst_kind);
@@ -344,6 +360,13 @@ impl Paper<'_> {
             None => of_numbers,
         }
     }
+}
+
+/// A name of an output that no other one has.
+fn bits(output: &Output) -> String {
+    let lse = output.lse.iter().flatten().flat_map(|lse| lse.to_bits().to_le_bytes());
+    let bytes: Vec<u8> = output.o.iter().flat_map(|o| o.to_le_bytes()).chain(lse).collect();
+    sha256_hex(&bytes)
 }
 
 /// One launch of a subject, and what it does besides writing its output by the event.

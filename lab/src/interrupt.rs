@@ -20,8 +20,3 @@ pub fn watch() -> Result<(), ctrlc::Error> {
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
-
-/// What becomes true at Ctrl-C, for whoever waits.
-pub fn flag() -> &'static AtomicBool {
-    &REQUESTED
-}

@@ -3,8 +3,9 @@
 //! A flaw keeps results right. It is another row, or a patch to the device crate, kept in `lab/flaws/`. A test applies them all:
 //! where one no longer fits, make the change by hand and keep `git diff -U1 --no-color kernels-gpu` in its place.
 
-use crate::counters::Counters;
+use crate::kernels::Counted;
 use crate::statistics::Interval;
+use crate::table::Table;
 use kernels_gpu::row::Row;
 use serde::Serialize;
 
@@ -39,7 +40,7 @@ macro_rules! patch {
 }
 
 /// Every flaw.
-pub const FLAWS: [Flaw; 13] = [
+pub const FLAWS: [Flaw; 14] = [
     Flaw {
         name: "no-swizzle",
         what: "Rows lie in shared memory as they are, so that a column of chunks falls into one bank group.",
@@ -67,6 +68,13 @@ pub const FLAWS: [Flaw; 13] = [
         raises: &["instructions.float"],
         causal_only: false,
         change: patch!("always-rescale"),
+    },
+    Flaw {
+        name: "divergent-branch",
+        what: "Lanes decide by themselves whether to rescale, so that the lanes of a warp part.",
+        raises: &["divergent_branches"],
+        causal_only: false,
+        change: patch!("divergent-branch"),
     },
     Flaw {
         name: "masks-in-every-block",
@@ -147,17 +155,17 @@ pub struct Damage {
     pub flaw: &'static str,
     /// What was done.
     pub what: &'static str,
-    /// How many times more: of time, or of the counter that rose most among those that should.
+    /// How many times more, by which flaws are ranked: of time, or of the clocks that a multiprocessor's units need.
     pub factor: Interval,
-    /// What the factor is of.
-    pub measured: String,
+    /// The counter that rose most among those that should. Counters are unlike, so nothing is ranked by them.
+    pub counter: String,
 }
 
 impl Flaw {
     /// The damage on counters of a launch without and with the flaw; none where only time can show it, or nothing was counted.
-    pub fn damage_on_counters(&self, without: &Counters, with: &Counters) -> Option<Damage> {
-        let factor = |name: &'static str| {
-            let (before, after) = (without.get(name)?, with.get(name)?);
+    pub fn damage_on_counters(&self, without: &Counted, with: &Counted) -> Option<Damage> {
+        let rise = |name: &'static str| {
+            let (before, after) = (without.numbers.get(name)?, with.numbers.get(name)?);
             // One more than each, as conflicts and local memory begin at none.
             Some(((after as f64 + 1.0) / (before as f64 + 1.0), name, before, after))
         };
@@ -165,35 +173,38 @@ impl Flaw {
         let order = |a: &(f64, _, u64, u64), b: &(f64, _, u64, u64)| {
             (a.2 > 0).cmp(&(b.2 > 0)).then(a.0.total_cmp(&b.0))
         };
-        let most = self.raises.iter().copied().filter_map(factor).max_by(|a, b| order(a, b))?;
-        let (factor, name, before, after) = most;
-        let measured = format!("{name} ({before} → {after})");
-        Some(Damage { flaw: self.name, what: self.what, factor: Interval::exact(factor), measured })
+        let (_, name, before, after) =
+            self.raises.iter().copied().filter_map(rise).max_by(|a, b| order(a, b))?;
+        let factor = Interval::exact(with.clocks / without.clocks);
+        Some(Damage { flaw: self.name, what: self.what, factor, counter: format!("{name} {before} → {after}") })
     }
 
     /// The damage on time: how many times longer it takes with the flaw.
     pub fn damage_on_time(&self, factor: Interval) -> Damage {
-        Damage { flaw: self.name, what: self.what, factor, measured: "time".to_owned() }
+        Damage { flaw: self.name, what: self.what, factor, counter: String::new() }
     }
 }
 
-/// The damages as a table in Markdown, the worst first.
-pub fn table(damages: &[Damage]) -> String {
+/// The damages, the worst first; `measured` is what the factors are of.
+pub fn table(damages: &[Damage], measured: &str) -> Table {
     let mut ranked: Vec<&Damage> = damages.iter().collect();
     ranked.sort_by(|a, b| b.factor.estimate.total_cmp(&a.factor.estimate));
-    let mut text = "| flaw | times more | of | what was done |\n|---|--:|---|---|\n".to_owned();
-    for Damage { flaw, what, factor, measured } in ranked {
-        let Interval { low, estimate, high } = *factor;
-        let range = if low == high { String::new() } else { format!(" ({low:.3}–{high:.3})") };
-        text += &format!("| {flaw} | {estimate:.3}{range} | {measured} | {what} |\n");
+    let mut table = Table::new(&["flaw", &format!("× {measured}"), "from", "to", "its counter", "what was done"]);
+    for Damage { flaw, what, factor, counter } in ranked {
+        let [estimate, low, high] =
+            [factor.estimate, factor.low, factor.high].map(|number| format!("{number:.3}"));
+        let range = if low == high { [String::new(), String::new()] } else { [low, high] };
+        let [from, to] = range;
+        table.add(vec![(*flaw).to_owned(), estimate, from, to, counter.clone(), (*what).to_owned()]);
     }
-    text
+    table.without_empty_columns()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::tests::counters;
+    use crate::problem_spec::{Mask, ProblemSpec};
+    use kernels_gpu::row::Dtype;
     use kernels_gpu::table::VARIANTS;
     use std::io::Write;
     use std::path::Path;
@@ -246,23 +257,24 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_comes_first_and_what_only_time_shows_has_no_count() {
-        let without =
-            counters(&[("barriers", 99), ("shared_load.conflicts", 0), ("shared_load.wavefronts", 999)]);
-        let with =
-            counters(&[("barriers", 199), ("shared_load.conflicts", 6999), ("shared_load.wavefronts", 7999)]);
-        let damages: Vec<Damage> =
-            FLAWS.iter().filter_map(|flaw| flaw.damage_on_counters(&without, &with)).collect();
-        assert!(damages.iter().all(|damage| damage.flaw != "over-unrolled"));
-        let table = table(&damages);
-        let lines: Vec<&str> = table.lines().collect();
-        assert!(
-            lines[2].starts_with("| no-swizzle | 8.000 | shared_load.wavefronts (999 → 7999) |"),
-            "{table}"
-        );
-        assert!(
-            lines[4..].iter().any(|line| line.starts_with("| extra-barrier | 2.000 | barriers")),
-            "{table}"
-        );
+    fn flaws_are_ranked_by_what_is_alike_and_what_only_time_shows_has_no_count() {
+        let shape = "1,1,1,64,64,64".parse().expect("a shape");
+        let problem = ProblemSpec { shape, dtype: Dtype::F16, mask: Mask::Full };
+        let counted = |clocks, numbers: &[(&str, u64)]| {
+            Counted { problem, ctas: 1, clocks, numbers: numbers.iter().copied().collect() }
+        };
+        let without = counted(100.0, &[("barriers", 99), ("shared_load.conflicts", 0), ("shared_load.wavefronts", 999)]);
+        let slower = counted(300.0, &[("shared_load.conflicts", 6999), ("shared_load.wavefronts", 1999)]);
+        let waiting = counted(110.0, &[("barriers", 9999)]);
+        let flaw = |name: &str| FLAWS.into_iter().find(|flaw| flaw.name == name).expect("a flaw");
+        assert_eq!(flaw("over-unrolled").damage_on_counters(&without, &slower), None);
+        let damages = [
+            flaw("extra-barrier").damage_on_counters(&without, &waiting).expect("counted"),
+            flaw("no-swizzle").damage_on_counters(&without, &slower).expect("counted"),
+        ];
+        let text = table(&damages, "clocks").markdown();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].starts_with("| no-swizzle | 3.000 | shared_load.wavefronts 999 → 1999 |"), "{text}");
+        assert!(lines[3].starts_with("| extra-barrier | 1.100 | barriers 99 → 9999 |"), "{text}");
     }
 }

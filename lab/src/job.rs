@@ -134,6 +134,7 @@ pub fn in_child(program: &Path, job: &Job, log: &Path, limit: Duration) -> Resul
     let ended = process::run(&mut command, &input, log, limit)?;
     let refused = |fault, evidence: String| Report::Refused(Refusal { fault, evidence });
     let report = match ended.end {
+        End::PrintedTooMuch => refused(Fault::Crash, "it printed without end".to_owned()),
         End::TimedOut => refused(Fault::Hang, format!("killed after {} s", limit.as_secs_f64())),
         End::Interrupted => {
             let folder = log.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();

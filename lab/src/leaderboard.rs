@@ -1,6 +1,7 @@
 //! The leaderboard: the best kernel for each device, shape, dtype and mask, with its history, as one JSON file.
 
 use crate::counters::Counters;
+use crate::problem_spec::Mask;
 use crate::statistics::Interval;
 use crate::whole_file;
 use kernels_gpu::row::{Dtype, Row};
@@ -12,25 +13,6 @@ use std::path::{Path, PathBuf};
 const FORMAT: u32 = 1;
 /// Relative changes of gate runs that are kept for each place.
 const CHANGES_KEPT: usize = 50;
-
-/// Which keys a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mask {
-    /// All.
-    Full,
-    /// Those up to its own, aligned at the bottom right.
-    Causal,
-}
-
-impl fmt::Display for Mask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mask::Full => "full",
-            Mask::Causal => "causal",
-        })
-    }
-}
 
 /// What kernels compete for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,8 +40,8 @@ impl fmt::Display for Place {
 pub enum Measure {
     /// Median time in microseconds, on a GPU.
     Microseconds,
-    /// Shared-memory wavefronts per FLOP, on the simulator.
-    WavefrontsPerFlop,
+    /// Clocks that the units of a multiprocessor need, on the simulator: no time.
+    Clocks,
 }
 
 impl Measure {
@@ -67,12 +49,7 @@ impl Measure {
     const fn units(self) -> &'static [(&'static str, f64)] {
         match self {
             Measure::Microseconds => &[("µs", 1.0), ("ms", 1e3), ("s", 1e6)],
-            Measure::WavefrontsPerFlop => &[
-                ("wavefronts per GFLOP", 1e-9),
-                ("wavefronts per MFLOP", 1e-6),
-                ("wavefronts per kFLOP", 1e-3),
-                ("wavefronts per FLOP", 1.0),
-            ],
+            Measure::Clocks => &[("clocks", 1.0), ("thousand clocks", 1e3), ("million clocks", 1e6)],
         }
     }
 
@@ -442,7 +419,7 @@ pub(crate) mod tests {
         let other_dtype = Place { dtype: Dtype::Bf16, ..place("a") };
         assert!(matches!(board.offer(other_dtype, record(1.0)), Err(LeaderboardError::OtherDtype { .. })));
         board.offer(place("a"), record(1.0)).expect("taken");
-        let counted = Record { measure: Measure::WavefrontsPerFlop, ..record(0.5) };
+        let counted = Record { measure: Measure::Clocks, ..record(0.5) };
         assert!(matches!(board.offer(place("a"), counted), Err(LeaderboardError::OtherMeasure { .. })));
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::exam::Fault;
-use crate::proposer::{EditError, Patch, PatchError, Worktree, WorktreeError, recount, to_diff};
+use crate::proposer::{EditError, Worktree, WorktreeError, recount, to_diff};
 use crate::tree::Tree;
 use std::path::Path;
 
@@ -16,10 +16,7 @@ pub struct PatchedTree {
 /// Why there is no patched tree.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchedTreeError {
-    /// The patch may not be applied.
-    #[error(transparent)]
-    Patch(#[from] PatchError),
-    /// It cannot be applied.
+    /// The patch cannot or may not be applied.
     #[error(transparent)]
     Worktree(#[from] WorktreeError),
     /// Its blocks fit nowhere.
@@ -33,13 +30,8 @@ pub enum PatchedTreeError {
 impl PatchedTreeError {
     /// The patch's fault, where it is to blame and not the machine.
     pub fn fault(&self) -> Option<Fault> {
-        use PatchError::{Binary, Empty, Malformed, Mode, Outside, Renames, TooLarge};
         match self {
             PatchedTreeError::Edit(_) => Some(Fault::DoesNotApply),
-            PatchedTreeError::Patch(Empty | TooLarge { .. } | Malformed { .. }) => Some(Fault::DoesNotApply),
-            PatchedTreeError::Patch(Outside { .. } | Mode { .. } | Renames { .. } | Binary { .. }) => {
-                Some(Fault::Forbidden)
-            }
             PatchedTreeError::Worktree(
                 WorktreeError::DoesNotApply { .. } | WorktreeError::ChangesNothing,
             ) => Some(Fault::DoesNotApply),
@@ -58,10 +50,7 @@ impl PatchedTree {
     /// # Errors
     /// A patch that may not be applied or does not fit; a repository that git cannot use; a full disk.
     pub fn new(own: &Tree, patch: &str, within: &Path) -> std::result::Result<PatchedTree, PatchedTreeError> {
-        let patch = Patch::check(patch)?;
-        std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
-        let worktree = Worktree::new(own.root(), "HEAD", within)?;
-        worktree.apply(&patch)?;
+        let Base { worktree } = Base::new(own, Some(patch), within)?;
         let tree = Tree::copy(worktree.path());
         tree.share_compiler(own)?;
         Ok(PatchedTree { tree, _worktree: worktree })
@@ -103,7 +92,7 @@ impl Base {
         std::fs::create_dir_all(within).map_err(|source| Error::io(within, source))?;
         let worktree = Worktree::new(own.root(), "HEAD", within)?;
         if let Some(kept) = kept {
-            worktree.apply(&Patch::check(kept)?)?;
+            worktree.apply(kept)?;
         }
         Ok(Base { worktree })
     }
@@ -124,7 +113,7 @@ impl Base {
         } else {
             recount(text)
         };
-        self.worktree.apply(&Patch::check(&step)?)?;
+        self.worktree.apply(&step)?;
         Ok([step, self.worktree.diff()?])
     }
 }

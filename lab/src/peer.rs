@@ -1,12 +1,9 @@
 //! PyTorch's attention beside this project's: the report of `benches/torch_sdpa.py`, which times both in turns in one job.
 
-mod pages;
-
-pub use pages::{comparisons, page};
-
 use crate::error::{Error, Result};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
 use crate::statistics::{Bootstrap, Interval, StatisticsError, median, quantile, speed_up};
+use crate::table::{Table, short};
 use ferroflash::Dtype;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,6 +163,42 @@ fn compare(
     }))
 }
 
+/// A line a problem and peer: peer's p50 and p90, this project's, the speed-up with its interval.
+pub fn comparisons(report: &PeerReport) -> Table {
+    let mut table = Table::new(&[
+        "problem",
+        "peer",
+        "peer p50 µs",
+        "peer p90",
+        "kernel",
+        "p50 µs",
+        "p90",
+        "spread",
+        "speed-up",
+        "low",
+        "high",
+        "p90 no worse",
+    ]);
+    for comparison in &report.comparisons {
+        let Comparison { problem, kernel, peer, own, theirs, speed_up, p90_no_worse } = comparison;
+        table.add(vec![
+            problem.to_string(),
+            peer.clone(),
+            short(theirs.p50_us),
+            short(theirs.p90_us),
+            kernel.clone(),
+            short(own.p50_us),
+            short(own.p90_us),
+            format!("{:.1} %", 100.0 * own.spread),
+            format!("{:.3}", speed_up.estimate),
+            format!("{:.3}", speed_up.low),
+            format!("{:.3}", speed_up.high),
+            if *p90_no_worse { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +227,8 @@ mod tests {
         assert_eq!((comparison.peer.as_str(), comparison.kernel.as_str()), ("torch flash", "fwd_x"));
         assert!((comparison.speed_up.estimate - 2.0).abs() < 0.01 && comparison.p90_no_worse);
         assert!(comparison.speed_up.low <= comparison.speed_up.high);
+        let table = comparisons(&report).markdown();
+        assert!(table.contains("| torch flash | 20.03 |") && table.contains("| 1.997 | 1.996 |"), "{table}");
         assert_eq!(report.errors.len(), 2, "what failed and what was too short: {:?}", report.errors);
         std::fs::write(&path, "{").expect("written");
         assert!(matches!(PeerReport::read(&path, 0.95), Err(Error::BadFile { .. })));

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// How often a running program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// What a program may print on each of its streams.
+const PRINTED_BYTES_MAX: u64 = 64 << 20;
+
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -19,6 +22,8 @@ pub enum End {
     Exited(ExitStatus),
     /// It was killed at its limit.
     TimedOut,
+    /// It was killed as it printed without end.
+    PrintedTooMuch,
     /// It was killed at Ctrl-C.
     Interrupted,
 }
@@ -79,7 +84,11 @@ fn run_from(command: &mut Command, given: File, log: &Path, limit: Duration) -> 
         .process_group(0)
         .spawn()
         .map_err(|source| Error::Start { command: line(command), source })?;
-    let end = wait(&mut child, begun + limit);
+    let is_printing = || {
+        let lengths = [printed.metadata(), std::fs::metadata(log)];
+        lengths.iter().flatten().all(|file| file.len() <= PRINTED_BYTES_MAX)
+    };
+    let end = wait(&mut child, begun + limit, is_printing);
     let mut stdout = Vec::new();
     std::io::Seek::rewind(&mut printed)
         .and_then(|()| printed.read_to_end(&mut stdout))
@@ -116,6 +125,10 @@ fn output(ended: Ended, command: &Command, log: &Path, limit: Duration) -> Resul
             Err(Error::Failed { command: line(command), reason, log: log.to_owned() })
         }
         End::TimedOut => Err(Error::TimedOut { command: line(command), limit }),
+        End::PrintedTooMuch => {
+            let reason = format!("it printed more than {PRINTED_BYTES_MAX} bytes");
+            Err(Error::Failed { command: line(command), reason, log: log.to_owned() })
+        }
         End::Interrupted => {
             Err(Error::Interrupted { folder: log.parent().unwrap_or(Path::new(".")).to_owned() })
         }
@@ -147,41 +160,34 @@ pub fn complaint(log: &Path) -> Option<String> {
     (!said.is_empty()).then_some(said)
 }
 
-fn wait(child: &mut Child, deadline: Instant) -> End {
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => {
-                // Whatever the program left behind does not outlive it.
-                kill_group(child);
-                return End::Exited(status);
-            }
-            Ok(None) if interrupt::requested() => {
-                end_group(child);
-                return End::Interrupted;
-            }
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
-            Ok(None) | Err(_) => {
-                end_group(child);
-                return End::TimedOut;
-            }
+/// Waits for a program's end, or ends it. Until it is waited for it stays a zombie, so that its number, and its group's, are given to
+/// nobody else before the group is killed: what a program left behind does not outlive it.
+fn wait(child: &mut Child, deadline: Instant, is_within: impl Fn() -> bool) -> End {
+    use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let has_ended = || pid.is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)));
+    let end = loop {
+        if has_ended() {
+            break None;
+        } else if interrupt::requested() {
+            break Some(End::Interrupted);
+        } else if !is_within() {
+            break Some(End::PrintedTooMuch);
+        } else if Instant::now() >= deadline {
+            break Some(End::TimedOut);
         }
-    }
-}
-
-fn end_group(child: &mut Child) {
-    kill_group(child);
+        std::thread::sleep(LOOK_EVERY);
+    };
+    // Fails where nobody is left, which is what is wanted.
+    let _ = pid.map(|group| kill_process_group(group, Signal::KILL));
     // Killed, it ends; a process that hangs in the driver is left to the system.
     let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+    while end.is_some() && Instant::now() < deadline && !has_ended() {
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-fn kill_group(child: &Child) {
-    // The group is the child's own, made at its start. Where it is empty already there is nothing to kill.
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
+    let status = if has_ended() { child.wait().ok() } else { None };
+    end.or(status.map(End::Exited)).unwrap_or(End::TimedOut)
 }
 
 #[cfg(test)]
@@ -235,5 +241,11 @@ mod tests {
         assert!(ended.time < Duration::from_secs(5), "{:?}", ended.time);
         std::thread::sleep(Duration::from_millis(1200));
         assert!(!mark.exists(), "the grandchild is gone too");
+        for endless in ["yes", "yes >&2", "trap '' TERM; while :; do echo x; done"] {
+            let begun = Instant::now();
+            let ended = run(&mut shell(endless), b"", &log, Duration::from_secs(2)).expect("runs");
+            assert!(matches!(ended.end, End::PrintedTooMuch | End::TimedOut), "{endless}: {:?}", ended.end);
+            assert!(begun.elapsed() < Duration::from_secs(20));
+        }
     }
 }

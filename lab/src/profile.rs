@@ -1,10 +1,13 @@
 //! What keeps a kernel from being faster: one verdict, and the two figures that prove it.
 
 mod ncu;
+mod targets;
 mod units;
 
 pub use ncu::{METRICS, parse_ncu, verdict_of_ncu};
-pub use units::{Unit, UnitKind, units};
+pub use targets::{Target, targets};
+pub(crate) use units::Work;
+pub use units::{Unit, UnitKind, clocks, tensor_flops_per_clock, units};
 
 use crate::evaluation::Evaluation;
 use crate::kernels::{Counted, Machine};
@@ -102,6 +105,9 @@ pub struct Profile {
     pub tflops: Option<(f64, Option<f64>)>,
     /// What ncu measured, by metric.
     pub metrics: Vec<Figure>,
+    /// What a good kernel reaches.
+    #[serde(default)]
+    pub targets: Vec<Target>,
 }
 
 /// Warps of a multiprocessor below which waiting is not hidden: two a scheduler.
@@ -129,6 +135,7 @@ pub fn of_counters(evaluation: &Evaluation, counted: &Counted, machine: &Machine
         time_us,
         tflops,
         metrics: Vec::new(),
+        targets: targets(counted, machine, &[]),
     }
 }
 
@@ -200,8 +207,8 @@ const fn limit_name(limit: OccupancyLimit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Counters;
     use crate::problem_spec::Mask;
-    use std::collections::BTreeMap;
 
     fn counted(ctas: u64, numbers: &[(&str, u64)]) -> Counted {
         let problem = ProblemSpec {
@@ -209,8 +216,12 @@ mod tests {
             dtype: ferroflash::Dtype::F16,
             mask: Mask::Full,
         };
-        let numbers: BTreeMap<String, u64> = numbers.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
-        Counted { problem, ctas, numbers }
+        let mut all: Counters = ["shared_load", "shared_store", "async_shared"]
+            .map(|part| (format!("{part}.wavefronts"), 0))
+            .into_iter()
+            .collect();
+        numbers.iter().for_each(|(name, count)| all.set(name, *count));
+        Counted { problem, ctas, clocks: 0.0, numbers: all }
     }
 
     fn bound(counted: &Counted, occupancy_warps: u32, measured: Option<f64>) -> Verdict {
@@ -222,12 +233,12 @@ mod tests {
 
     #[test]
     fn each_bound_is_proved_by_two_figures() {
-        let tensor = counted(512, &[("tensor_flops", 58 * 1024 * 1000), ("shared_load.wavefronts", 58 * 10)]);
+        let tensor = counted(580, &[("tensor_flops", 58 * 1024 * 1000), ("shared_load.wavefronts", 58 * 10)]);
         assert_eq!(
             bound(&tensor, 12, None).to_string(),
             "compute-bound: tensor cores 1000 clocks a multiprocessor at least, shared memory 10.00 clocks a multiprocessor at least"
         );
-        let shared = counted(512, &[("tensor_flops", 58 * 1024), ("shared_load.wavefronts", 58 << 30)]);
+        let shared = counted(580, &[("tensor_flops", 58 * 1024), ("shared_load.wavefronts", 58 << 30)]);
         assert_eq!(bound(&shared, 12, None).bound, Bound::Memory);
         let few = bound(&counted(8, &[]), 12, None);
         assert_eq!(few.to_string(), "parallelism-bound: CTAs 8.00, multiprocessors 58.00");

@@ -8,17 +8,14 @@
 pub mod boxed;
 mod edit;
 pub mod hygiene;
-mod patch;
 mod program;
 mod prompt;
 mod proposal;
-pub mod scripted;
 pub(crate) mod worktree;
 
 pub use edit::{EditError, recount, to_diff};
-pub use patch::{Patch, PatchError};
-pub use program::{ProgramError, Reply, ask};
-pub use prompt::{Configuration, Earlier, Task, UnknownConfiguration, render};
+pub use program::{ProgramError, ask};
+pub use prompt::{Configuration, Earlier, Task, render};
 pub use proposal::{Proposal, ProposalError};
 pub use worktree::{Worktree, WorktreeError};
 

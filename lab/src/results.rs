@@ -142,21 +142,23 @@ pub fn stale(root: &Path) -> Result<Vec<&'static str>> {
     Ok(files.iter().filter(|file| differs(file)).map(|(name, _)| *name).collect())
 }
 
-/// The records that a session competes with: times on a GPU, counts on the simulator.
-pub fn records(session: &Kept) -> Vec<(Place, Record)> {
-    let Kept { header, lines, .. } = session;
-    let measure = if header.device == Machine::simulator().name {
-        Measure::WavefrontsPerFlop
-    } else {
-        Measure::Microseconds
-    };
-    let evaluations: Vec<Evaluation> = session::of_kind(lines, EVALUATION);
+/// The records that a session's candidates compete with: times on a GPU, counts on the simulator.
+pub fn records(header: &Header, evaluations: &[Evaluation]) -> Vec<(Place, Record)> {
+    let measure =
+        if header.device == Machine::simulator().name { Measure::Clocks } else { Measure::Microseconds };
     // A patch is not a row of the tree: it joins once it is applied there.
     let passed = evaluations.iter().filter(|evaluation| evaluation.passed() && evaluation.patch.is_none());
     passed
         .flat_map(|evaluation| evolution::records(evaluation, header, &header.config))
         .filter(|(_, record)| record.measure == measure)
         .collect()
+}
+
+impl Kept {
+    /// What the session competes with.
+    pub fn records(&self) -> Vec<(Place, Record)> {
+        records(&self.header, &session::of_kind::<Evaluation>(&self.lines, EVALUATION))
+    }
 }
 
 /// Offers every session's kernels in turn; who was blessed is blessed again, behind the rest of its session.
@@ -169,7 +171,8 @@ fn replay(sessions: &[Kept], known: &Leaderboard) -> std::result::Result<Leaderb
     };
     let mut board = Leaderboard::default();
     for session in sessions {
-        let (blessed, offered): (Vec<_>, Vec<_>) = records(session)
+        let (blessed, offered): (Vec<_>, Vec<_>) = session
+            .records()
             .into_iter()
             .map(|one| (reason(&one), one))
             .partition(|(reason, _)| reason.is_some());
@@ -241,7 +244,11 @@ pub(crate) mod tests {
         assert_eq!(holders, [3, 3], "16, 14 and 12 µs");
         assert_eq!(stale(root).expect("readable"), Vec::<&str>::new());
         let markdown = std::fs::read_to_string(root.join(PAGES[0])).expect("a page");
-        assert!(markdown.contains("## NVIDIA H200") && markdown.contains("| 0123abc |"), "{markdown}");
+        assert!(
+            markdown.contains("## NVIDIA H200")
+                && markdown.contains("[0123abc](../lab/results/20261121T100000Z/session.json)"),
+            "{markdown}"
+        );
         assert!(markdown.contains(&usual_row().entry_name()) && markdown.contains("20261120T100000Z"));
         let html = std::fs::read_to_string(root.join(PAGES[1])).expect("a page");
         assert_eq!(html.matches("class=\"mark ").count(), 6, "a mark a holder");
@@ -292,7 +299,7 @@ pub(crate) mod tests {
         let path = root.join(BOARD);
         let mut board = Leaderboard::read(&path).expect("a leaderboard");
         let sessions = read(root).expect("sessions");
-        for (place, record) in records(&sessions[1]) {
+        for (place, record) in sessions[1].records() {
             board.bless(place, record, "a wrong result was mended").expect("blessed");
         }
         let place = board.standings()[0].place.clone();
@@ -324,7 +331,7 @@ pub(crate) mod tests {
         open.append(EVALUATION, &evaluation(8.0)).expect("written");
         keep(root, &folder, &mut quiet).expect("kept");
         let mut board = write(root).expect("written");
-        for (place, record) in records(&read(root).expect("sessions")[0]) {
+        for (place, record) in read(root).expect("sessions")[0].records() {
             if record.row == slow.row {
                 board.bless(place, record, "the faster one is wrong").expect("blessed");
             }

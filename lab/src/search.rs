@@ -87,11 +87,6 @@ impl Evaluated {
     }
 }
 
-/// The best correct candidate: the earliest of equal ones.
-pub fn best(history: &[Evaluated]) -> Option<&Evaluated> {
-    top(history, 1).into_iter().next()
-}
-
 /// The best `count` correct candidates, best first, the earlier of equal ones before the later.
 pub fn top(history: &[Evaluated], count: usize) -> Vec<&Evaluated> {
     let mut scored: Vec<(f64, &Evaluated)> =
@@ -122,15 +117,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_is_the_earliest_of_equal_scores_and_never_one_without_a_number() {
+    fn the_earlier_of_equal_scores_comes_first_and_none_without_a_number() {
         let row = usual_row();
         let other = Row { stages: 1, ..row };
         let refused =
             Evaluated { outcome: Outcome::Refused { reason: "wrong".to_owned() }, ..scored(other, 0.0) };
         let history = [scored(other, f64::NAN), refused, scored(row, 2.0), scored(other, 2.0)];
-        assert_eq!(best(&history), Some(&history[2]));
         assert_eq!(top(&history, 8), [&history[2], &history[3]]);
-        assert_eq!(best(&history[..2]), None);
+        assert_eq!(top(&history[..2], 8), Vec::<&Evaluated>::new());
     }
 
     #[test]

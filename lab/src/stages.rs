@@ -84,13 +84,6 @@ pub trait Watcher {
     fn stage(&mut self, candidate: &str, stage: &str);
 }
 
-/// Watches nothing.
-pub struct Unwatched;
-
-impl Watcher for Unwatched {
-    fn stage(&mut self, _candidate: &str, _stage: &str) {}
-}
-
 /// A list of stages.
 pub struct Cascade {
     stages: Vec<Box<dyn Stage>>,

@@ -83,6 +83,12 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     quantile(samples, 0.5)
 }
 
+/// The geometric mean of positive figures; none without any, or where one is lacking.
+pub fn geometric_mean(figures: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let logs: Vec<f64> = figures.map(|figure| figure.map(f64::ln)).collect::<Option<_>>()?;
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+}
+
 /// The interquartile range; none without samples.
 pub fn iqr(samples: &[f64]) -> Option<f64> {
     Some(quantile(samples, 0.75)? - quantile(samples, 0.25)?)

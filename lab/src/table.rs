@@ -66,15 +66,10 @@ impl Table {
 
     /// The table as CSV (RFC 4180).
     pub fn csv(&self) -> String {
-        let quoted = |cell: &String| {
-            if cell.contains([',', '"', '\n', '\r']) {
-                format!("\"{}\"", cell.replace('"', "\"\""))
-            } else {
-                cell.clone()
-            }
-        };
-        let line = |row: &Vec<String>| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\r\n";
-        self.all().map(line).collect()
+        let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+        // Into memory, in rows that are all as long: nothing of it fails.
+        let _ = self.all().try_for_each(|row| writer.write_record(row));
+        String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
     }
 
     /// The titles.

@@ -8,23 +8,20 @@ use browser::{Browser, View};
 use kernels_gpu::table::VARIANTS;
 use lab::candidate::Candidate;
 use lab::evaluation::{EVALUATION, Evaluation};
+use lab::evolution::{HYPOTHESIS, STEP};
 use lab::job::Timed;
 use lab::kernels::{Counted, Machine};
-use lab::page::Page;
-use lab::peer::{Comparison, PeerReport, Quantiles};
 use lab::problem_spec::{Mask, ProblemSpec, Shape};
 use lab::results::{PAGES, keep, write};
 use lab::session::{Header, Session};
-use lab::statistics::Interval;
 use serde::Deserialize;
-use serde_json::Value;
-use std::collections::BTreeSet;
+use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// What `benches/torch_sdpa.py` measured on an H200.
-const RECORDED: &str = include_str!("../../benches/results/2026-11-20-h200-filling.json");
 const LOOK: &str = include_str!("browser/look.js");
-const VIEWS: [View; 4] = [
+const VIEWS: [View; 5] = [
+    View { width: 1920, is_dark: false },
     View { width: 1280, is_dark: false },
     View { width: 1280, is_dark: true },
     View { width: 390, is_dark: false },
@@ -47,6 +44,7 @@ struct Look {
     plots: Vec<Plot>,
     tables: Vec<Table>,
     titles: Vec<String>,
+    links: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -142,41 +140,6 @@ impl Plot {
     }
 }
 
-/// The recorded measurements, as `lab benchmark --peer torch` has them.
-fn recorded() -> PeerReport {
-    let file: Value = serde_json::from_str(RECORDED).expect("JSON");
-    let mut comparisons = Vec::new();
-    for problem in file["problems"].as_array().expect("problems") {
-        let spec = ProblemSpec {
-            shape: Shape(Deserialize::deserialize(&problem["shape"]).expect("a shape")),
-            dtype: Deserialize::deserialize(&problem["dtype"]).expect("a dtype"),
-            mask: if problem["causal"] == true { Mask::Causal } else { Mask::Full },
-        };
-        let quantiles = |times: &Value| {
-            let number = |name: &str| times[name].as_f64();
-            let (p10_us, p50_us, p90_us) = (number("p10_us")?, number("median_us")?, number("p90_us")?);
-            Some(Quantiles { p50_us, p90_us, spread: (p90_us - p10_us) / p50_us })
-        };
-        let own = quantiles(&problem["times"]["ferroflash"]).expect("own times");
-        for peer in ["flash", "cudnn", "default"] {
-            let Some(theirs) = quantiles(&problem["times"][peer]) else { continue };
-            comparisons.push(Comparison {
-                problem: spec,
-                kernel: problem["kernel"]["entry"].as_str().expect("an entry").to_owned(),
-                peer: format!("torch {peer}"),
-                own,
-                theirs,
-                speed_up: Interval::exact(theirs.p50_us / own.p50_us),
-                p90_no_worse: own.p90_us <= theirs.p90_us,
-            });
-        }
-    }
-    let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let facts = ["driver", "cuda"].map(|name| (name.to_owned(), text(&file["device"][name])));
-    let device = text(&file["device"]["name"]);
-    PeerReport { device, facts: facts.to_vec(), comparisons, errors: Vec::new() }
-}
-
 /// The session of the measurements.
 fn header(device: &str, started: &str) -> Header {
     Header {
@@ -193,43 +156,64 @@ fn header(device: &str, started: &str) -> Header {
     }
 }
 
-/// The page of the recorded measurements, as `lab benchmark --peer torch` writes it.
-fn benchmark_page(report: &PeerReport) -> Page {
-    let h200 = Machine {
-        name: report.device.clone(),
-        sm: 90,
-        sm_count: 132,
-        clock_max_mhz: Some(1980),
-        ..Machine::simulator()
-    };
-    lab::peer::page(report, &header(&report.device, "2026-11-20T14:15:00Z"), &h200)
+/// The page that `lab report` writes of a folder's sessions.
+fn report(home: &Path, runs: &Path) -> PathBuf {
+    let (html, board) = (home.join("report.html"), home.join("board.json"));
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
+    lab.arg("report").arg("--runs").arg(runs).arg("--html").arg(&html).arg("--file").arg(board);
+    let output = lab.output().expect("the lab starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    html
+}
+
+/// A session of a search: steps that were kept, dropped and refused, with their hypotheses, logs and a patch.
+fn search(runs: &Path) {
+    let mut session =
+        Session::create(runs, header(&Machine::simulator().name, "2026-11-20T16:00:00Z")).expect("created");
+    let shape = "1,8,8,512,512,64".parse().expect("a shape");
+    let row = evaluation(0, shape, 1.0).row;
+    let logs = session.subfolder("logs").expect("a folder");
+    for number in 0..12_u32 {
+        let name = format!("{}+{number}-fewer-barriers", row.entry_name());
+        let hypothesis = json!({
+            "step": number, "candidate": name, "proposer": "python3 client.py", "predicted_gain": 0.04,
+            "hypothesis": "The barrier behind the copies waits for warps that read nothing of them, so one of the two can go.",
+        });
+        session.append(HYPOTHESIS, &hypothesis).expect("written");
+        let (kept, outcome, decision) = match number % 3 {
+            1 => (false, json!({ "refused": { "reason": "race" } }), "refused: race: two accesses to k_smem"),
+            2 => {
+                (false, json!({ "scored": { "score": 5e4 } }), "dropped: worse on 1,8,8,512,512,64 f16 full")
+            }
+            _ => (
+                true,
+                json!({ "scored": { "score": 4e4 / f64::from(number + 1) } }),
+                "kept: better on 2 problems",
+            ),
+        };
+        let cost = json!({ "seconds": 1.0, "gpu_seconds": 0.0 });
+        let patch = (number > 0)
+            .then_some("--- a/kernels-gpu/src/a.rs\n+++ b/kernels-gpu/src/a.rs\n@@ -1 +1 @@\n-a\n+b\n");
+        let step = json!({
+            "step": number, "gain": 0.1, "kept": kept, "decision": decision,
+            "candidate": { "name": name, "row": row, "patch": patch },
+            "evaluated": { "row": row, "outcome": outcome, "cost": cost },
+        });
+        session.append(STEP, &step).expect("written");
+        std::fs::write(logs.join(format!("{name}-simulate.log")), "").expect("written");
+    }
 }
 
 #[test]
 #[ignore = "needs Chromium: cargo xtask test --only pages"]
-fn the_page_of_a_benchmark_shows_every_result_in_every_view() {
-    let report = recorded();
-    let page = benchmark_page(&report);
-    let problems: BTreeSet<ProblemSpec> = report.comparisons.iter().map(|line| line.problem).collect();
-    assert!(problems.len() > 40 && page.speed.len() > 10, "{} problems", problems.len());
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("benchmark.html");
-    page.write(&file).expect("written");
-    look_at("benchmark", &file, |look| {
-        assert_eq!(look.plots.len(), page.speed.len());
-        for (plot, chart) in look.plots.iter().zip(&page.speed) {
-            assert_eq!(plot.name, chart.title);
-            // A line each for this project, the peers and the roofline.
-            assert_eq!(plot.lines, chart.series.len(), "{}", plot.name);
-        }
-        // A mark each for a peer's time and for this project's.
-        let marks: usize = look.plots.iter().map(|plot| plot.marks).sum();
-        assert_eq!(marks, report.comparisons.len() + problems.len());
-        // The summary, then the figures of each chart.
-        let rows: Vec<usize> = look.tables.iter().map(|table| table.rows).collect();
-        assert_eq!(rows.len(), 1 + page.speed.len());
-        assert_eq!((rows[0], rows[1..].iter().sum()), (report.comparisons.len(), problems.len()));
-        assert_eq!(look.titles, ["Ferroflash and PyTorch", "Summary", "Speed over length"]);
+fn the_report_of_a_search_shows_its_course_candidates_and_refusals_in_every_view() {
+    let (home, runs) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    search(runs.path());
+    look_at("report", &report(home.path(), runs.path()), |look| {
+        // A mark each for what has a score, and one line through what was kept.
+        assert_eq!(look.plots.iter().map(|plot| (plot.marks, plot.lines)).collect::<Vec<_>>(), [(8, 1)]);
+        assert_eq!(look.tables.iter().map(|table| table.rows).collect::<Vec<_>>(), [12, 1]);
+        assert_eq!(look.links, 12, "a log each");
     });
 }
 
@@ -260,8 +244,13 @@ fn evaluation(at: usize, shape: Shape, tflops: f64) -> Evaluation {
 fn counted(shape: Shape, wavefronts: u64) -> Evaluation {
     let evaluation = evaluation(0, shape, 1.0);
     let problem = evaluation.timed[0].problem;
-    let numbers = [("shared_load.wavefronts".to_owned(), wavefronts)].into();
-    Evaluation { timed: Vec::new(), counted: vec![Counted { problem, ctas: 256, numbers }], ..evaluation }
+    let parts = ["shared_load", "shared_store", "async_shared"].map(|part| format!("{part}.wavefronts"));
+    let numbers = parts.into_iter().zip([wavefronts, 0, 0]).collect();
+    Evaluation {
+        timed: Vec::new(),
+        counted: vec![Counted { problem, ctas: 256, clocks: wavefronts as f64, numbers }],
+        ..evaluation
+    }
 }
 
 #[test]
@@ -311,15 +300,16 @@ fn a_leaderboard_of_nothing_says_so_in_every_view() {
     write(home.path()).expect("written");
     look_at("empty", &home.path().join(PAGES[1]), |look| {
         assert_eq!((look.plots.len(), look.tables.len()), (0, 0));
-        assert_eq!(look.titles, ["Ferroflash: the leaderboard", "Sessions"]);
+        assert_eq!(look.titles, ["Ferroflash: the leaderboard", "What this is", "Sessions"]);
     });
 }
 
 #[test]
 #[ignore = "needs Chromium: cargo xtask test --only pages"]
 fn planted_faults_are_found_by_what_they_are() {
-    let html = benchmark_page(&recorded()).html();
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (folder, runs) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    search(runs.path());
+    let html = std::fs::read_to_string(report(folder.path(), runs.path())).expect("a page");
     let file = folder.path().join("planted.html");
     let mut browser = Browser::start();
     let view = View { width: 390, is_dark: false };
@@ -328,8 +318,8 @@ fn planted_faults_are_found_by_what_they_are() {
         look(&mut browser, &file, view).1
     };
     assert_eq!(found(&html), Vec::<String>::new(), "nothing is planted");
-    let (narrow, last) = ("class=\"narrow-only\"", "</body>");
-    // What is put in place of what, behind the first narrow chart's beginning or anywhere, and what has to be said of it.
+    let (chart, last) = ("<figure>", "</body>");
+    // What is put in place of what, behind the chart's beginning or anywhere, and what has to be said of it.
     let plants: [(&str, &str, &str, &str); 10] = [
         (
             "",
@@ -342,20 +332,15 @@ fn planted_faults_are_found_by_what_they_are() {
         ("", last, "<p style=\"color:#aaa\">planted</p></body>", "pale: p \"planted\""),
         ("", last, "<p style=\"width:500px\">planted</p></body>", "over the edge: p \"planted\""),
         ("", ".wide{overflow-x:auto", ".wide{", "pixels wide in"),
-        (narrow, " d=\"M", " d=\"MX", "Expected number"),
+        (chart, " d=\"M", " d=\"MX", "Expected number"),
         (
-            narrow,
-            ">TFLOP/s</text>",
-            ">TFLOP/s, planted, and so long that nobody can read it to its end</text>",
-            "cut: text \"TFLOP/s, planted",
+            chart,
+            ">The search</text>",
+            ">The search, planted, and so long that nobody can read it to its end</text>",
+            "cut: text \"The search, planted",
         ),
-        (
-            narrow,
-            "<text class=\"\" x=\"2.0\"",
-            "<text class=\"\" style=\"font-size:5px\" x=\"2.0\"",
-            "small: text \"TFLOP/s",
-        ),
-        (narrow, "<circle class=\"mark c0\" cx=\"", "<circle class=\"mark c0\" cx=\"9", "1 unseen"),
+        (chart, "<text class=\"\"", "<text class=\"\" style=\"font-size:5px\"", "small: text"),
+        (chart, "<circle class=\"mark c0\" cx=\"", "<circle class=\"mark c0\" cx=\"9", "1 unseen"),
     ];
     for (behind, place, plant, said) in plants {
         let at = html.find(behind).expect("a chart");

@@ -38,6 +38,7 @@ pub(crate) struct Counters {
     /// Warp and thread instructions at every program counter of every function.
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
     pub(crate) wgmma: u64,
+    pub(crate) wgmma_operand_bytes: u64,
     pub(crate) tensor_flops: u64,
     pub(crate) barriers: u64,
     pub(crate) mbarrier_waits: u64,
@@ -152,6 +153,7 @@ impl Counters {
             }
         }
         self.wgmma += other.wgmma;
+        self.wgmma_operand_bytes += other.wgmma_operand_bytes;
         self.tensor_flops += other.tensor_flops;
         self.barriers += other.barriers;
         self.mbarrier_waits += other.mbarrier_waits;

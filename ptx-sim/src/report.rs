@@ -127,6 +127,8 @@ pub struct Report {
     pub sources: Vec<SourceCount>,
     /// Products of warpgroups (`wgmma`).
     pub wgmma: u64,
+    /// Bytes of shared memory that these read: B, and A where it is not in registers.
+    pub wgmma_operand_bytes: u64,
     /// Floating-point operations of `mma` and `wgmma`, a multiply-add counting as two.
     pub tensor_flops: u64,
     /// Arrivals of warps at barriers.
@@ -208,6 +210,7 @@ impl Report {
             lines,
             sources: sources(module, &counters),
             wgmma: counters.wgmma,
+            wgmma_operand_bytes: counters.wgmma_operand_bytes,
             tensor_flops: counters.tensor_flops,
             barriers: counters.barriers,
             mbarrier_waits: counters.mbarrier_waits,

@@ -18,6 +18,7 @@ impl Report {
             ("warp_instructions", self.warp_instructions),
             ("thread_instructions", self.thread_instructions),
             ("wgmma", self.wgmma),
+            ("wgmma_operand_bytes", self.wgmma_operand_bytes),
             ("tensor_flops", self.tensor_flops),
             ("barriers", self.barriers),
             ("mbarrier_waits", self.mbarrier_waits),

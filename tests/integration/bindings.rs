@@ -5,7 +5,7 @@ use check::random_input::{self, InputKind};
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::Layout;
-use ferroflash_call::{Alibi, Call, Dtype, Engine, Sizes, error::Code, lacking};
+use ferroflash_call::{Alibi, Call, Dtype, Engine, Pages, Sizes, error::Code, lacking};
 use half::bf16;
 
 support::trials!(the_simulator_computes_what_the_cpu_does);
@@ -110,8 +110,11 @@ fn what_the_kernels_lack_is_refused_by_name(engine: &Engine, call: &Call, stream
             call.alibi = Some(Alibi { slopes: 64, stride: 0 });
             call.softcap = 2.0;
         }),
-        with(&|call| call.lengths.entry_k = lengths.used_k),
         with(&|call| call.lengths.first_k = lengths.used_k),
+        with(&|call| {
+            call.lengths.entry_k = lengths.used_k;
+            call.pages = Some(Pages { table: 64, stride: 64, page_size: 16, count: 200 });
+        }),
     ];
     for (name, message) in lacking::names().zip(&refused) {
         assert!(message.starts_with(name), "{name}: {message}");

@@ -1,6 +1,8 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
+mod append;
 mod bindings;
+mod cascade;
 mod cli_errors;
 mod cli_plan;
 mod cli_run;
@@ -11,6 +13,7 @@ mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
+mod merge;
 mod plans;
 mod predict;
 mod ragged;
@@ -20,6 +23,7 @@ mod splits;
 mod support;
 mod tensor_files;
 mod tolerance;
+mod user_scores;
 mod verification;
 
 use libtest_mimic::{Arguments, Conclusion};
@@ -30,7 +34,9 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
+        append::trials(),
         bindings::trials(),
+        cascade::trials(),
         cli_errors::trials(),
         cli_plan::trials(),
         cli_run::trials(),
@@ -41,6 +47,7 @@ fn main() {
         host_device::trials(),
         interrupt::trials(),
         lab_device::trials(),
+        merge::trials(),
         plans::trials(),
         predict::trials(),
         ragged::trials(),
@@ -49,6 +56,7 @@ fn main() {
         splits::trials(),
         tensor_files::trials(),
         tolerance::trials(),
+        user_scores::trials(),
         verification::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -2,18 +2,23 @@
 
 use crate::support::{self, problem};
 use check::random_input::{self, InputKind};
+use check::reference::reference_of;
+use check::tolerance::Tolerance;
 use check::verification::{GuardedTensors, same_bits};
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
     Attention, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
     PlanOptions, Problem, Reason, RowSelection, Schedule, SimOptions, Splits,
 };
-use kernels_gpu::row::Isa;
+use kernels_gpu::row::{Accumulation, Isa, ScoreKind};
 
 support::trials!(
     packed_and_paged_sequences_are_those_of_a_batch,
     a_sequence_is_the_same_alone_and_in_any_batch,
     masks_that_hide_nothing_more_change_nothing,
+    a_chain_of_drafts_is_the_causal_mask,
+    trees_are_seen_as_their_bits_say,
+    trees_that_cannot_be_are_refused_by_name,
     wrong_values_on_the_device_reach_nothing_outside,
     operands_that_cannot_be_are_refused_by_name,
     what_is_ragged_is_planned_by_itself,
@@ -150,6 +155,138 @@ fn masks_that_hide_nothing_more_change_nothing() {
     let none = [f32::NEG_INFINITY; 3];
     let with_none = tensors.with_operand(Operand::Sinks, HostOperand::F32(&none));
     assert!(same_bits(&run(&attention, &causal.with_sinks(true), &ragged(), &with_none), &right), "no sinks");
+}
+
+/// Bits of a tree whose nodes have these parents, a row of words a node: its ancestors and itself. A node without one is a child of the context.
+fn ancestors(parents: &[Option<usize>], words: usize) -> Vec<u32> {
+    let mut bits = vec![0; parents.len() * words];
+    for node in 0..parents.len() {
+        let mut next = Some(node);
+        while let Some(ancestor) = next {
+            bits[node * words + ancestor / 32] |= 1 << (ancestor % 32);
+            next = parents[ancestor];
+        }
+    }
+    bits
+}
+
+fn a_chain_of_drafts_is_the_causal_mask() {
+    for (model, plain) in [
+        (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s2c2_ragged"),
+        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged"),
+    ] {
+        let attention = simulator(model);
+        for nodes in [1, 5, 33, 64, 70] {
+            // More keys than a block of either kernel, and ends off their grid.
+            let batch = problem(Dtype::F16, [2, 2, 1, nodes, 203, 64]);
+            let qkv = random_input::qkv(&batch, InputKind::NotANumber, u64::from(nodes));
+            let of = |problem: &Problem, entry: String, tensors: &HostTensors<'_>| {
+                let options = PlanOptions { rows: RowSelection::Named(entry), ..ragged() };
+                run(&attention, problem, &options, tensors)
+            };
+            let causal = batch.with_causal(true);
+            let right = of(&causal, plain.to_owned(), &HostTensors::from(&qkv));
+            let tree = batch.with_mask(Mask::FULL.with_tree(nodes)).expect("a tree");
+            let parents: Vec<_> = (0..nodes as usize).map(|node| node.checked_sub(1)).collect();
+            let bits = ancestors(&parents, tree.mask().tree_words() as usize).repeat(2);
+            let tensors = HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
+            let output = of(&tree, format!("{plain}_tree"), &tensors);
+            assert!(same_bits(&output, &right), "{model:?} a chain of {nodes}");
+            // A star is none.
+            if nodes > 1 {
+                let bits =
+                    ancestors(&vec![None; nodes as usize], tree.mask().tree_words() as usize).repeat(2);
+                let tensors =
+                    HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
+                assert!(
+                    !same_bits(&of(&tree, format!("{plain}_tree"), &tensors), &right),
+                    "{model:?} {nodes}"
+                );
+            }
+        }
+    }
+}
+
+/// Trees with widths and a layout that no kernel has a tile of its own for, some with fewer keys than nodes, over pages, windows and packed
+/// queries, and of parents drawn at random.
+fn trees_are_seen_as_their_bits_say() {
+    let attention = simulator(DeviceModel::L4);
+    // The 33 nodes begin at the last key of a block.
+    for (width, nodes, mask) in [
+        (24, 8, Mask::FULL),
+        (80, 63, Mask::CAUSAL),
+        (96, 40, Mask::window(Some(70), Some(0))),
+        (64, 33, Mask::FULL.with_intervals()),
+    ] {
+        let pages = Pages { page: 16, pages: 30, table: BlockTable::Rows { entries: 10 } };
+        let tree = problem(Dtype::Bf16, [3, 4, 2, nodes, 160, width])
+            .with_mask(mask.with_tree(nodes))
+            .and_then(|problem| problem.with_packed_queries(3 * nodes))
+            .and_then(|problem| problem.with_pages(pages))
+            .expect("a tree")
+            .with_lengths(true);
+        let qkv = random_input::qkv(&tree, InputKind::Random, u64::from(width));
+        let words = tree.mask().tree_words() as usize;
+        // Several roots, so that the first node is not everyone's ancestor, and branches.
+        let parent = |node: usize, seed: usize| match (node + seed) % 5 {
+            0 => None,
+            1 => Some(node / 2),
+            _ => Some(node - 1),
+        };
+        let parents = |seed| -> Vec<Option<usize>> {
+            (0..nodes as usize).map(|node| if node == 0 { None } else { parent(node, seed) }).collect()
+        };
+        let bits: Vec<u32> = (0..3).flat_map(|seed| ancestors(&parents(seed), words)).collect();
+        let starts = [0, nodes, 2 * nodes, 3 * nodes];
+        let table: Vec<i32> = (0..30).rev().collect();
+        let intervals: Vec<u32> = (0..3 * nodes).flat_map(|query| [query % 20, 150 + query % 30]).collect();
+        let lengths = [160, 100, nodes / 2];
+        let mut tensors = HostTensors::from(&qkv)
+            .with_seqlens_k(Some(&lengths))
+            .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts))
+            .with_operand(Operand::BlockTable, HostOperand::I32(&table))
+            .with_operand(Operand::TreeMask, HostOperand::U32(&bits));
+        if mask.intervals {
+            tensors = tensors.with_operand(Operand::Intervals, HostOperand::U32(&intervals));
+        }
+        let plan = attention.plan(&tree).expect("planned");
+        assert_eq!(plan.kernel().row.score, ScoreKind::Tree);
+        let output = attention.forward_with(&plan, &tensors, true).expect("computed");
+        let reference = reference_of(&tree, &tensors, &|_, _| ());
+        let tolerance = Tolerance::new(&tree, &tensors, &reference, Accumulation::F32);
+        let verdict = tolerance.judge(&tree, &reference, &output.o, output.lse.as_deref()).expect("lengths");
+        assert!(verdict.passed, "width {width}: {verdict}");
+    }
+}
+
+fn trees_that_cannot_be_are_refused_by_name() {
+    let base = problem(Dtype::F16, [1, 2, 1, 8, 64, 64]);
+    let tree = base.with_mask(Mask::FULL.with_tree(8)).expect("a tree");
+    for refused in [
+        base.with_mask(Mask::FULL.with_tree(0)),
+        base.with_mask(Mask::FULL.with_tree(u32::MAX)),
+        tree.with_score(Score::Softcap(30.0)),
+        tree.with_score(Score::Alibi { per_batch: false }),
+        base.with_score(Score::Softcap(30.0)).and_then(|problem| problem.with_mask(tree.mask())),
+    ] {
+        let error = refused.expect_err("no kernel computes it");
+        assert!(matches!(error, Error::Mask { .. }) && error.to_string().contains("tree"), "{error}");
+    }
+    let attention = simulator(DeviceModel::L4);
+    let qkv = random_input::qkv(&tree, InputKind::Random, 1);
+    let given = |values: Option<HostOperand<'_>>| {
+        let tensors = HostTensors::from(&qkv);
+        let tensors = values.into_iter().fold(tensors, |of, bits| of.with_operand(Operand::TreeMask, bits));
+        attention.forward_with(&*attention.plan(&tree)?, &tensors, false)
+    };
+    for (values, needle) in [
+        (None, "tree_mask: the problem takes it"),
+        (Some(HostOperand::U32(&[0; 7])), "tree_mask holds 7 elements, its shape needs 8"),
+        (Some(HostOperand::F32(&[0.0; 8])), "tree_mask: its elements have another type"),
+    ] {
+        let error = given(values).expect_err(needle).to_string();
+        assert!(error.contains(needle), "{error}: {needle}");
+    }
 }
 
 fn wrong_values_on_the_device_reach_nothing_outside() {

@@ -2,10 +2,14 @@
 
 use crate::support::{self, folder, names, problem, safetensors};
 use check::random_input::{self, InputKind};
+use check::reference::reference_of;
+use check::verification::RaggedCase;
 use ferroflash::output_file::OutputFile;
+use ferroflash::problem::{BlockTable, Extent, KeySequences, Pages, QuerySequences, Score};
 use ferroflash::rounding::widen;
 use ferroflash::tensor_file::{self, Options, Source};
-use ferroflash::{Dtype, Error, Layout, Problem};
+use ferroflash::{Dtype, Error, HostOperand, Layout, Mask, Operand, Problem, TensorRole};
+use kernels_gpu::row::ScoreKind;
 use std::fs;
 use std::path::Path;
 
@@ -18,6 +22,8 @@ support::trials!(
     stored_results_of_another_shape_are_refused,
     a_link_stays_one_and_what_it_leads_to_is_written,
     a_device_is_refused_and_a_pipe_is_read,
+    a_ragged_batch_is_what_its_file_says,
+    a_ragged_file_that_cannot_be_is_refused,
 );
 
 fn bytes(bits: &[u16]) -> Vec<u8> {
@@ -151,4 +157,135 @@ fn stored_results_of_another_shape_are_refused() {
     fs::write(&path, safetensors(&[q, k, v, ("o", "F32", other, vec![0; 256])], &[])).expect("written");
     let error = tensor_file::read(&Source::Safetensors(path), &Options::default()).expect_err("refused");
     assert!(matches!(error, Error::ShapeMismatch { tensor: "o", .. }), "{error}");
+}
+
+/// A drawn batch as a file.
+fn ragged_file(case: &RaggedCase) -> Vec<u8> {
+    let (problem, tensors) = (&case.problem, case.tensors());
+    let layout = problem.layout().expect("contiguous");
+    let shape = |role: TensorRole| {
+        let Extent { batch, heads, rows, width } = problem.extent(role);
+        let is_packed = match role {
+            TensorRole::Q | TensorRole::O => matches!(problem.queries(), QuerySequences::Packed { .. }),
+            TensorRole::K | TensorRole::V => matches!(problem.keys(), KeySequences::Packed { .. }),
+        };
+        let sizes = match layout {
+            Layout::Bhsd => [batch, heads, rows, width],
+            _ => [batch, rows, heads, width],
+        };
+        sizes[usize::from(is_packed)..].iter().map(|&n| n as usize).collect::<Vec<_>>()
+    };
+    let dtype = problem.dtype().name().to_uppercase();
+    let mut file: Vec<(&str, &str, Vec<usize>, Vec<u8>)> = vec![
+        ("q", &dtype, shape(TensorRole::Q), bytes(tensors.q)),
+        ("k", &dtype, shape(TensorRole::K), bytes(tensors.k)),
+        ("v", &dtype, shape(TensorRole::V), bytes(tensors.v)),
+    ];
+    if let Some(lengths) = tensors.seqlens_k {
+        // As PyTorch has integers by default.
+        let wide = lengths.iter().flat_map(|&length| i64::from(length).to_le_bytes()).collect();
+        file.push(("seqlens_k", "I64", vec![lengths.len()], wide));
+    }
+    for operand in Operand::ALL {
+        let Some(values) = tensors.operand(operand) else { continue };
+        let sizes = problem.sizes();
+        let shape = match (operand, problem.keys(), problem.score()) {
+            (
+                Operand::BlockTable,
+                KeySequences::Paged(Pages { table: BlockTable::Rows { entries }, .. }),
+                _,
+            ) => {
+                vec![sizes.batch as usize, entries as usize]
+            }
+            (Operand::Slopes, _, Score::Alibi { per_batch: true }) => {
+                vec![sizes.batch as usize, sizes.heads_q as usize]
+            }
+            (Operand::Bias, _, Score::Bias(shape)) => {
+                let of = |has: bool, size: u32| if has { size as usize } else { 1 };
+                vec![
+                    of(shape.batch, sizes.batch),
+                    of(shape.heads, sizes.heads_q),
+                    of(shape.queries, sizes.seqlen_q),
+                    sizes.seqlen_k as usize,
+                ]
+            }
+            _ => vec![values.len()],
+        };
+        let dtype = match values {
+            HostOperand::U32(_) => "U32",
+            HostOperand::I32(_) => "I32",
+            HostOperand::F32(_) => "F32",
+            _ => &dtype,
+        };
+        file.push((operand.name(), dtype, shape, values.bytes().to_vec()));
+    }
+    let tensors: Vec<_> =
+        file.iter().map(|(name, dtype, shape, data)| (*name, *dtype, &shape[..], data.clone())).collect();
+    safetensors(&tensors, &[])
+}
+
+fn a_ragged_batch_is_what_its_file_says() {
+    let folder = folder();
+    let path = folder.path().join("batch.safetensors");
+    for seed in 0..60 {
+        let kind =
+            [ScoreKind::Plain, ScoreKind::Softcap, ScoreKind::Alibi, ScoreKind::Bias][seed as usize % 4];
+        let case = RaggedCase::draw(Dtype::Bf16, 64, kind, seed).expect("a case");
+        fs::write(&path, ragged_file(&case)).expect("written");
+        let mut options = Options::default();
+        (options.layout, options.scale) = (case.problem.layout(), Some(case.problem.scale()));
+        let inputs = tensor_file::read(&Source::Safetensors(path.clone()), &options)
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+        // The mask, and a score without a tensor, are not in a file.
+        let mut problem = inputs.problem.with_mask(case.problem.mask()).expect("a mask");
+        if let score @ Score::Softcap(_) = case.problem.score() {
+            problem = problem.with_score(score).expect("a score");
+        }
+        assert_eq!(inputs.problem.mask().intervals, case.problem.mask().intervals, "{case}");
+        for role in TensorRole::ALL {
+            assert_eq!(problem.extent(role), case.problem.extent(role), "{case}");
+        }
+        let [expected, got] = [(&case.problem, case.tensors()), (&problem, inputs.tensors())]
+            .map(|(problem, tensors)| reference_of(problem, &tensors, &|_, _| ()));
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got.o), bits(&expected.o), "{case}");
+        assert_eq!(bits(&got.lse), bits(&expected.lse), "{case}");
+    }
+}
+
+fn a_ragged_file_that_cannot_be_is_refused() {
+    let folder = folder();
+    let path = folder.path().join("batch.safetensors");
+    let ints = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let q: &[usize] = &[5, 2, 32];
+    let read = |more: &[support::FileTensor<'_>]| {
+        let mut tensors = vec![
+            ("q", "F16", q, support::halves(q)),
+            ("k", "F16", q, support::halves(q)),
+            ("v", "F16", q, support::halves(q)),
+        ];
+        tensors.extend_from_slice(more);
+        fs::write(&path, safetensors(&tensors, &[])).expect("written");
+        tensor_file::read(&Source::Safetensors(path.clone()), &Options::default())
+            .map_err(|error| error.to_string())
+    };
+    let cu = |name, values: &[i32]| (name, "I32", [values.len()], ints(values));
+    let starts = |q: &[i32], k: &[i32]| {
+        let [q, k] = [cu("cu_seqlens_q", q), cu("cu_seqlens_k", k)];
+        read(&[(q.0, q.1, &q.2, q.3), (k.0, k.1, &k.2, k.3)])
+    };
+    let right = starts(&[0, 3, 5], &[0, 0, 5]).expect("two sequences");
+    assert_eq!((right.problem.sizes().batch, right.problem.mask()), (2, Mask::FULL));
+    for (found, needle) in [
+        (starts(&[0, 4, 3], &[0, 0, 5]), "ascend"),
+        (starts(&[0, 3, 6], &[0, 0, 5]), "at most the rows"),
+        (starts(&[0, -3, 5], &[0, 0, 5]), "negative"),
+        (starts(&[0, 3, 5], &[0, 5]), "cu_seqlens_k"),
+        (starts(&[], &[0, 5]), "batch"),
+        (read(&[("cu_seqlens_q", "I32", &[3], ints(&[0, 3, 5]))]), "k"),
+        (read(&[("cu_seqlens_q", "F32", &[3], ints(&[0, 3, 5]))]), "dtype"),
+    ] {
+        let error = found.map(|inputs| inputs.problem).expect_err(needle);
+        assert!(error.contains(needle), "{needle}: {error}");
+    }
 }

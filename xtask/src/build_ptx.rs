@@ -4,14 +4,15 @@ use crate::device_compiler::{self, Compiler};
 use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
 use crate::rows::{self, Rows, RowsOptions};
+use crate::score_crate::Scores;
 use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Manifest};
+use kernels_gpu::manifest::{FORMAT, Family, Manifest, ScoreCrate};
 use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::{Isa, Row};
-use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant};
+use kernels_gpu::steps::{STEP_VARIANTS, StepVariant};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -49,20 +50,20 @@ impl Options {
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let rows = options.rows.chosen()?;
+    let (rows, scores) = (options.rows.chosen()?, options.rows.scores()?);
     let out = options.out();
     let compiler = device_compiler::resolve(options.device_rustc.as_deref())?;
     let Compiler { rustc, version, origin } = &compiler;
     eprintln!("device compiler: {} ({version}; {origin})", rustc.display());
 
     let mut texts = Vec::new();
-    for (isa, text) in compile_families(&compiler, options, &rows) {
+    for (isa, text) in compile_families(&compiler, options, &rows, scores.as_ref()) {
         let text = text?;
         let file = workspace::shown(&out.join(ptx_file(isa.arch())));
         eprintln!("{file}: {} kernels, {} KB", family_rows(&rows, isa.arch()).len(), text.len() / 1024);
         texts.push((isa, text));
     }
-    write(&out, &texts, version, &rows)?;
+    write(&out, &texts, version, &rows, scores.map(|scores| scores.record()))?;
 
     if options.cubin || options.ptxas.ptxas.is_some() {
         check_ptx::run(&check_ptx::Options {
@@ -83,13 +84,14 @@ fn compile_families(
     compiler: &Compiler,
     options: &Options,
     rows: &Rows,
+    scores: Option<&Scores>,
 ) -> Vec<(Isa, anyhow::Result<String>)> {
     let has_entries = |isa: &Isa| !names(&family_rows(rows, isa.arch()), isa.arch()).is_empty();
     std::thread::scope(|scope| {
         let started: Vec<_> = ISAS
             .into_iter()
             .filter(has_entries)
-            .map(|isa| (isa, scope.spawn(move || compile(compiler, isa, options, rows))))
+            .map(|isa| (isa, scope.spawn(move || compile(compiler, isa, options, (rows, scores)))))
             .collect();
         let joined = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -99,20 +101,30 @@ fn compile_families(
 }
 
 /// The PTX of one family as rustc writes it.
-fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> anyhow::Result<String> {
+fn compile(
+    compiler: &Compiler,
+    isa: Isa,
+    options: &Options,
+    (rows, scores): (&Rows, Option<&Scores>),
+) -> anyhow::Result<String> {
     let arch = match isa {
         Isa::Mma => NvvmArch::Compute80,
         Isa::Wgmma => NvvmArch::Compute90a,
     };
-    // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh.
-    let kind = match (options.rows.is_table(), options.line_tables) {
+    // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh. What is compiled for a user's crate
+    // has another package name.
+    let kind = match (options.rows.is_table() || scores.is_some(), options.line_tables) {
         (true, false) => "",
         (true, true) => "-lines",
         (false, false) => "-rows",
         (false, true) => "-rows-lines",
     };
     let target_dir = workspace::target().join("device").join(format!("{}{kind}", arch.target_cpu()));
-    let mut builder = CudaBuilder::new(workspace::root().join("kernels-gpu"))
+    let source = match scores {
+        Some(scores) => scores.write_device_crate()?,
+        None => workspace::root().join("kernels-gpu"),
+    };
+    let mut builder = CudaBuilder::new(&source)
         .arch(arch)
         .rustc(&compiler.rustc)
         .target_dir(&target_dir)
@@ -121,8 +133,8 @@ fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> any
         builder = builder.cfg("ferroflash_wgmma");
     }
     if !options.rows.is_table() {
-        let file = target_dir.join("rows.rs");
-        manifest_file::write_whole(&file, rows::macro_source(rows).as_bytes())?;
+        let file = scores.map_or(target_dir.as_path(), |_| &source).join(format!("rows-{}.rs", isa.name()));
+        manifest_file::write_whole(&file, rows::macro_source(rows, scores).as_bytes())?;
         builder = builder.cfg("ferroflash_rows").env("FERROFLASH_ROWS_FILE", &file);
     }
     let path = builder.build()?;
@@ -130,8 +142,14 @@ fn compile(compiler: &Compiler, isa: Isa, options: &Options, rows: &Rows) -> any
 }
 
 /// Writes the bounded PTX of each family, then the manifest that names them; files of families that are gone are taken away.
-fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> anyhow::Result<()> {
-    let (mut families, mut kernels, mut combine_kernels) = (Vec::new(), Vec::new(), Vec::new());
+fn write(
+    out: &Path,
+    texts: &[(Isa, String)],
+    version: &str,
+    rows: &Rows,
+    score_crate: Option<ScoreCrate>,
+) -> anyhow::Result<()> {
+    let (mut families, mut kernels, mut step_kernels) = (Vec::new(), Vec::new(), Vec::new());
     for (isa, text) in texts {
         let family = isa.arch();
         let bound = bounded(text, family, rows)?;
@@ -140,10 +158,9 @@ fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> any
             let text = module.entry_text(&entry).with_context(|| format!("{entry} is lost"))?;
             kernels.push(manifest_file::kernel(&entry, row, family, &text));
         }
-        for CombineVariant { entry, dtype } in family_combine(family) {
+        for StepVariant { entry, row } in family_steps(family) {
             let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
-            let row = CombineRow { dtype: *dtype };
-            combine_kernels.push(manifest_file::combine_kernel(entry, row, family, &text));
+            step_kernels.push(manifest_file::step_kernel(entry, *row, family, &text));
         }
         let ptx = ptx_file(family);
         let sha256 = manifest_file::sha256(bound.as_bytes());
@@ -152,10 +169,10 @@ fn write(out: &Path, texts: &[(Isa, String)], version: &str, rows: &Rows) -> any
     }
     if let Ok(before) = manifest_file::read(out) {
         manifest_file::carry_over(&mut kernels, &before.kernels, out);
-        manifest_file::carry_over(&mut combine_kernels, &before.combine_kernels, out);
+        manifest_file::carry_over(&mut step_kernels, &before.step_kernels, out);
     }
     let device_compiler = version.to_owned();
-    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, combine_kernels };
+    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, step_kernels, score_crate };
     manifest_file::write(out, &manifest)?;
     for isa in ISAS {
         let file = out.join(ptx_file(isa.arch()));
@@ -182,11 +199,9 @@ fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
             // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
             param_align: (row.isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
         }),
-        None => is_combine(entry).then_some(Bounds {
-            threads: geometry::COMBINE_THREADS,
-            min_ctas: None,
-            param_align: None,
-        }),
+        None => {
+            step(entry).map(|step| Bounds { threads: step.row.threads(), min_ctas: None, param_align: None })
+        }
     };
     Ok(module.with_bounds(bounds)?)
 }
@@ -202,22 +217,22 @@ fn family_rows(rows: &Rows, family: &str) -> Rows {
     rows.iter().filter(|(_, row)| is_in(row)).map(|(entry, row)| (entry.clone(), *row)).collect()
 }
 
-/// The combine kernels that a family holds: all in the one that runs everywhere.
-fn family_combine(family: &str) -> &'static [CombineVariant] {
-    if family == Isa::Mma.arch() { COMBINE_VARIANTS } else { &[] }
+/// The step kernels that a family holds: all in the one that runs everywhere.
+fn family_steps(family: &str) -> &'static [StepVariant] {
+    if family == Isa::Mma.arch() { STEP_VARIANTS } else { &[] }
 }
 
-fn is_combine(entry: &str) -> bool {
-    COMBINE_VARIANTS.iter().any(|variant| variant.entry == entry)
+fn step(entry: &str) -> Option<&'static StepVariant> {
+    STEP_VARIANTS.iter().find(|variant| variant.entry == entry)
 }
 
 /// The names of the entries that a family must have.
 fn names<'a>(rows: &'a Rows, family: &str) -> BTreeSet<&'a str> {
     let rows = rows.iter().filter(|(_, row)| row.isa.arch() == family).map(|(entry, _)| entry.as_str());
-    rows.chain(family_combine(family).iter().map(|variant| variant.entry)).collect()
+    rows.chain(family_steps(family).iter().map(|variant| variant.entry)).collect()
 }
 
-/// Fails where a family's PTX lacks the entry of a row or of a combine kernel, or has another.
+/// Fails where a family's PTX lacks the entry of a row or of a step kernel, or has another.
 pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Rows) -> anyhow::Result<()> {
     let in_ptx: BTreeSet<&str> = entries.iter().copied().collect();
     let in_table = names(rows, family);
@@ -288,11 +303,12 @@ mod tests {
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
         let (isa, text) = fake_ptx(&rows, Isa::Wgmma);
         let mma = fake_ptx(&rows, Isa::Mma);
-        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows).expect("it calls nothing");
+        write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None)
+            .expect("it calls nothing");
         for call in ["call.uni panic_fmt, ();", "@%p1 call.uni panic_fmt, ();"] {
             let calling = text.replace("\tret;", &format!("\t@%p1 bra $L;\n\t{call}\n$L:\n\tret;"));
-            let error =
-                write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows).expect_err("a call");
+            let error = write(folder.path(), &[mma.clone(), (isa, calling)], "rustc", &rows, None)
+                .expect_err("a call");
             let expected = format!("{WGMMA} calls a function, `{call}`");
             assert!(format!("{error:#}").starts_with(&expected), "{error:#}");
         }
@@ -302,7 +318,7 @@ mod tests {
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = rows::of_table();
-        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         for (entry, row) in &rows {
             let text =
                 std::fs::read_to_string(folder.path().join(ptx_file(row.isa.arch()))).expect("readable");
@@ -323,22 +339,22 @@ mod tests {
         for kernel in &manifest.kernels {
             assert_eq!(kernel.family, kernel.row.isa.arch(), "{}", kernel.entry);
         }
-        assert!(manifest.combine_kernels.iter().all(|kernel| kernel.family == "sm_80"));
+        assert!(manifest.step_kernels.iter().all(|kernel| kernel.family == "sm_80"));
     }
 
     #[test]
     fn a_family_without_rows_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = rows::of_table();
-        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows).expect("writes");
+        write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         assert!(folder.path().join("sm_90a.ptx").is_file());
         let rows = family_rows(&rows, "sm_80");
-        write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows).expect("writes");
+        write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows, None).expect("writes");
         assert!(!folder.path().join("sm_90a.ptx").exists());
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.families.len(), 1);
         // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
-        assert_eq!(names(&rows, "sm_80").len(), COMBINE_VARIANTS.len());
+        assert_eq!(names(&rows, "sm_80").len(), STEP_VARIANTS.len());
     }
 }

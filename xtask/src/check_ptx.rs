@@ -137,7 +137,7 @@ impl Found {
             let compilation =
                 Compilation { folder, family, module: &module, scratch, ptxas, arch, keep_cubins };
             compilation.check(&mut manifest.kernels, self)?;
-            compilation.check(&mut manifest.combine_kernels, self)?;
+            compilation.check(&mut manifest.step_kernels, self)?;
             eprintln!("{}", summary(manifest, arch));
         }
         Ok(())
@@ -234,7 +234,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> V
 /// One line on an architecture: how many compiled, and their range of registers.
 fn summary(manifest: &Manifest, arch: &str) -> String {
     let forward = manifest.kernels.iter().map(|kernel| &kernel.resources);
-    let all = forward.chain(manifest.combine_kernels.iter().map(|kernel| &kernel.resources));
+    let all = forward.chain(manifest.step_kernels.iter().map(|kernel| &kernel.resources));
     let registers: Vec<u32> =
         all.filter_map(|resources| resources.get(arch)).map(|found| found.registers).collect();
     match (registers.iter().min(), registers.iter().max()) {

@@ -21,6 +21,7 @@ mod results_plot;
 mod results_speeds;
 mod results_table;
 mod rows;
+mod score_crate;
 mod test;
 mod tidy;
 mod tidy_imports;

@@ -1,8 +1,9 @@
 //! The PTX folder: `manifest.json` and the files it names, written whole or not at all.
 
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, FORMAT, Family, Kernel, Manifest};
+use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::row::Row;
+use kernels_gpu::steps::StepRow;
 use sha2::{Digest, Sha256};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -32,9 +33,9 @@ pub(crate) fn kernel(entry: &str, row: Row, family: &str, ptx: &str) -> Kernel {
     record(entry, row, family, ptx, (geometry::threads(&row), geometry::smem_bytes(&row)))
 }
 
-/// The record of a combine kernel that no ptxas has seen.
-pub(crate) fn combine_kernel(entry: &str, row: CombineRow, family: &str, ptx: &str) -> Kernel<CombineRow> {
-    record(entry, row, family, ptx, (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES))
+/// The record of a step kernel that no ptxas has seen.
+pub(crate) fn step_kernel(entry: &str, row: StepRow, family: &str, ptx: &str) -> Kernel<StepRow> {
+    record(entry, row, family, ptx, (row.threads(), row.smem_bytes()))
 }
 
 fn record<R>(entry: &str, row: R, family: &str, ptx: &str, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
@@ -142,7 +143,8 @@ mod tests {
             device_compiler: "rustc".into(),
             families: vec![family],
             kernels,
-            combine_kernels: Vec::new(),
+            step_kernels: Vec::new(),
+            score_crate: None,
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
         workspace::shown(out),
         raw / 1000,
         bytes.len() / 1000,
-        manifest.kernels.len() + manifest.combine_kernels.len(),
+        manifest.kernels.len() + manifest.step_kernels.len(),
         shown(&archs(&manifest)),
     );
     if bytes.len() > BYTES_MAX {
@@ -52,9 +52,9 @@ pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
 /// The architectures that every kernel of a family has machine code for, `sm_80, sm_86`.
 fn archs(manifest: &Manifest) -> BTreeSet<String> {
     let kernels = manifest.kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
-    let combine = manifest.combine_kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
+    let steps = manifest.step_kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
     let mut of_families: BTreeMap<&String, BTreeSet<String>> = BTreeMap::new();
-    for (family, cubins) in kernels.chain(combine) {
+    for (family, cubins) in kernels.chain(steps) {
         let here: BTreeSet<String> = cubins.keys().cloned().collect();
         let all = of_families.entry(family).or_insert_with(|| here.clone());
         all.retain(|arch| here.contains(arch));
@@ -77,7 +77,7 @@ fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Fra
         frames.extend(parts.into_iter().map(|part| vec![part]));
     }
     let cubins = manifest.kernels.iter().map(|kernel| &kernel.cubins);
-    for cubins in cubins.chain(manifest.combine_kernels.iter().map(|kernel| &kernel.cubins)) {
+    for cubins in cubins.chain(manifest.step_kernels.iter().map(|kernel| &kernel.cubins)) {
         let mut frame = Vec::new();
         for name in cubins.values() {
             let path = folder.join(name);
@@ -110,7 +110,8 @@ mod tests {
             device_compiler: "rustc".into(),
             families: vec![Family { arch: "sm_80".into(), ptx: "sm_80.ptx".into(), sha256 }],
             kernels: vec![kernel],
-            combine_kernels: Vec::new(),
+            step_kernels: Vec::new(),
+            score_crate: None,
         };
         manifest_file::write(folder.path(), &manifest).expect("written");
         std::fs::write(folder.path().join("sm_80.ptx"), ptx).expect("written");

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates, each by its package's name.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "ferroflash",
     "ferroflash-call",
     "ferroflash-cpu",
     "ferroflash-kernels",
+    "ferroflash-score",
     "find_cuda_helper",
     "kernels-gpu",
     "ptx-sim",

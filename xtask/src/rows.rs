@@ -1,5 +1,6 @@
 //! The rows to compile: those of the table, or a file's, as the generated macro that takes the table's place.
 
+use crate::score_crate::{ScoreCrateError, Scores, no_scores};
 use crate::workspace;
 use kernels_gpu::geometry::PRODUCER_WARPS;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule, ScoreKind};
@@ -20,6 +21,10 @@ pub(crate) enum RowsError {
     Impossible { number: usize, entry: String, reason: RowError },
     #[error("row {number}, {entry}, stands in the file already")]
     Twice { number: usize, entry: String },
+    #[error("row {number}, {entry}, has the score {score}, and {known}")]
+    Score { number: usize, entry: String, score: String, known: String },
+    #[error(transparent)]
+    ScoreCrate(#[from] ScoreCrateError),
 }
 
 const EXAMPLE: &str = r#"[{"isa":"mma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":4,"stages":2,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}]"#;
@@ -36,29 +41,40 @@ pub(crate) struct RowsOptions {
     /// Every row of one tile a CTA that can exist instead of the table
     #[arg(long, conflicts_with = "rows")]
     pub(crate) every_row: bool,
+    /// Kernels of the scores of a crate of yours, in this folder: in the rows of --rows, or in those that a softcap has
+    #[arg(long, value_name = "CRATE", conflicts_with = "every_row")]
+    pub(crate) score: Option<PathBuf>,
 }
 
 impl RowsOptions {
     /// The chosen rows.
     pub(crate) fn chosen(&self) -> Result<Rows, RowsError> {
-        match &self.rows {
-            Some(file) => of_file(file),
-            None if self.every_row => Ok(feasible()),
-            None => Ok(of_table()),
+        let scores = self.scores()?;
+        match (&self.rows, &scores) {
+            (Some(file), _) => of_file(file, scores.as_ref()),
+            (None, Some(scores)) => Ok(scores.usual_rows().map(|row| (row.entry_name(), row)).collect()),
+            (None, None) if self.every_row => Ok(feasible()),
+            (None, None) => Ok(of_table()),
         }
+    }
+
+    /// The scores of the user's crate, where there is one.
+    pub(crate) fn scores(&self) -> Result<Option<Scores>, ScoreCrateError> {
+        self.score.as_deref().map(Scores::read).transpose()
     }
 
     /// Whether they are the table's, which the device crate knows by itself.
     pub(crate) fn is_table(&self) -> bool {
-        self.rows.is_none() && !self.every_row
+        self.rows.is_none() && !self.every_row && self.score.is_none()
     }
 
     /// Where their PTX goes by default: rows that are not the table's never replace what the host loads.
     pub(crate) fn default_folder(&self) -> PathBuf {
-        let name = match (&self.rows, self.every_row) {
-            (Some(_), _) => "ptx-rows",
-            (None, true) => "ptx-every-row",
-            (None, false) => "ptx",
+        let name = match (&self.score, &self.rows, self.every_row) {
+            (Some(_), ..) => "ptx-scores",
+            (None, Some(_), _) => "ptx-rows",
+            (None, None, true) => "ptx-every-row",
+            (None, None, false) => "ptx",
         };
         workspace::target().join(name)
     }
@@ -126,7 +142,7 @@ fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
 ///
 /// # Errors
 /// [`RowsError`], for the first row that cannot: with its number, its name and the numbers that forbid it.
-fn of_file(path: &Path) -> Result<Rows, RowsError> {
+fn of_file(path: &Path, scores: Option<&Scores>) -> Result<Rows, RowsError> {
     let text =
         std::fs::read_to_string(path).map_err(|reason| RowsError::Read { path: path.to_owned(), reason })?;
     let list: Vec<Row> =
@@ -140,6 +156,14 @@ fn of_file(path: &Path) -> Result<Rows, RowsError> {
         if let Err(reason) = row.check() {
             return Err(RowsError::Impossible { number, entry, reason });
         }
+        let is_users = matches!(row.score, ScoreKind::User(_));
+        if scores.is_some_and(|scores| !scores.has(&row)) || scores.is_none() && is_users {
+            let known = scores.map_or_else(
+                || "--score names no crate that has it".to_owned(),
+                |scores| format!("the crate has {}", scores.names()),
+            );
+            return Err(RowsError::Score { number, entry, score: row.score.name().to_owned(), known });
+        }
         if rows.insert(entry.clone(), row).is_some() {
             return Err(RowsError::Twice { number, entry });
         }
@@ -147,8 +171,9 @@ fn of_file(path: &Path) -> Result<Rows, RowsError> {
     Ok(rows)
 }
 
-/// Rust source that defines `for_each_forward_kernel!` and `for_each_wgmma_kernel!` with these rows; either may have none.
-pub(crate) fn macro_source(rows: &Rows) -> String {
+/// Rust source that defines `for_each_forward_kernel!` and `for_each_wgmma_kernel!` with these rows, either of which may have none, and
+/// `for_each_user_score!`.
+pub(crate) fn macro_source(rows: &Rows, scores: Option<&Scores>) -> String {
     let of = |name: &str, isa: Isa| {
         let lines: String = rows
             .iter()
@@ -160,7 +185,8 @@ pub(crate) fn macro_source(rows: &Rows) -> String {
              macro_rules! {name} {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
         )
     };
-    of("for_each_forward_kernel", Isa::Mma) + &of("for_each_wgmma_kernel", Isa::Wgmma)
+    let scores = scores.map_or_else(no_scores, Scores::macro_source);
+    of("for_each_forward_kernel", Isa::Mma) + &of("for_each_wgmma_kernel", Isa::Wgmma) + &scores
 }
 
 #[cfg(test)]
@@ -173,13 +199,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("rows.json");
         std::fs::write(&path, text).expect("writable");
-        of_file(&path)
+        of_file(&path, None)
     }
 
     #[test]
     fn the_generated_macro_has_the_tables_form() {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
-        let source = macro_source(&rows);
+        let source = macro_source(&rows, None);
         assert!(
             source
                 .contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
@@ -198,7 +224,7 @@ mod tests {
             .replace("\"block_n\":32,\"warps\":8", "\"block_n\":176,\"warps\":12")
             .replace("\"stages\":3", "\"stages\":2");
         let rows = from(&format!("[{ROW},{wgmma}]")).expect("possible rows");
-        let source = macro_source(&rows);
+        let source = macro_source(&rows, None);
         let (mma, wgmma) = source.split_once("macro_rules! for_each_wgmma_kernel").expect("two macros");
         assert!(mma.contains("fwd_bf16_d128_m128n32_w8s3c1 =>") && !mma.contains("fwd_wgmma"), "{mma}");
         assert!(wgmma.contains(
@@ -223,9 +249,15 @@ mod tests {
         assert!(matches!(from("["), Err(RowsError::Parse { .. })));
         assert!(matches!(from("[]"), Err(RowsError::Empty(_))));
         assert!(matches!(from(&format!("[{ROW},{ROW}]")), Err(RowsError::Twice { number: 2, .. })));
+        let users = ROW.replace("\"grid\"", "\"ragged\",\"score\":\"mine\"");
+        let error = from(&format!("[{users}]")).expect_err("no crate has it").to_string();
+        assert!(
+            error.contains("w8s3c1_ragged_mine, has the score mine, and --score names no crate"),
+            "{error}"
+        );
         let unknown = ROW.replace("\"min_ctas\"", "\"ctas\"");
         assert!(from(&format!("[{unknown}]")).expect_err("unknown column").to_string().contains("ctas"));
-        assert!(matches!(of_file(Path::new("/nonexistent/rows.json")), Err(RowsError::Read { .. })));
+        assert!(matches!(of_file(Path::new("/nonexistent/rows.json"), None), Err(RowsError::Read { .. })));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 
+use crate::rows::RowsOptions;
 use crate::{browser, build_ptx, check_ptx, package, process, ptxas, python, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -17,7 +18,7 @@ pub(crate) struct Options {
 /// The steps, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// Compile the kernels to PTX
+    /// Compile the kernels to PTX, and those of the example of users' scores
     BuildPtx,
     /// The table and the PTX have the same entries; ptxas finds no spill
     CheckPtx,
@@ -90,7 +91,11 @@ impl Step {
 
     fn run(self) -> anyhow::Result<Outcome> {
         match self {
-            Step::BuildPtx => build_ptx::run(&build_ptx::Options::default()).map(|()| Outcome::Passed),
+            Step::BuildPtx => {
+                build_ptx::run(&build_ptx::Options::default())?;
+                build_ptx::run(&build_ptx::Options { rows: scores(), ..Default::default() })?;
+                Ok(Outcome::Passed)
+            }
             Step::CheckPtx => check(),
             Step::Fmt => with_component("fmt", "rustfmt", &["fmt", "--all", "--check"]),
             Step::Clippy => with_component(
@@ -129,10 +134,18 @@ fn passed(command: &mut Command) -> anyhow::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// The kernels of the example of users' scores.
+fn scores() -> RowsOptions {
+    let example = workspace::root().join("examples/scores");
+    RowsOptions { rows: Some(example.join("rows.json")), score: Some(example), ..Default::default() }
+}
+
 /// The check with ptxas where there is one or the wheel can be fetched, and without it otherwise.
 fn check() -> anyhow::Result<Outcome> {
     let has_ptxas = ptxas::resolve_or_fetch().is_some();
     check_ptx::run(&check_ptx::Options::default()).context("the PTX is not as the table says")?;
+    check_ptx::run(&check_ptx::Options { rows: scores(), ..Default::default() })
+        .context("the PTX of examples/scores is not as its rows say")?;
     if has_ptxas {
         return Ok(Outcome::Passed);
     }

@@ -2,7 +2,8 @@
 
 use crate::{readme, tidy_imports, workspace};
 use anyhow::{Context, bail};
-use kernels_gpu::table::{COMBINE_VARIANTS, VARIANTS};
+use kernels_gpu::steps::STEP_VARIANTS;
+use kernels_gpu::table::VARIANTS;
 use std::path::{Path, PathBuf};
 
 /// Lines of a source file at most, its tests aside.
@@ -16,23 +17,26 @@ const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 13] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 15] = [
     ("compat/", &[]),
-    ("kernels-gpu/", &[]),
+    // As a user's is.
+    ("examples/scores/", &["ferroflash-score"]),
+    ("kernels-gpu/score/", &[]),
+    ("kernels-gpu/", &["ferroflash-score"]),
     // Its fuzz target, a workspace of its own.
     ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
     ("bindings/call/", &["ferroflash", "ferroflash-cpu"]),
     ("bindings/", &["ferroflash", "ferroflash-call"]),
-    ("check/", &["ferroflash", "kernels-gpu"]),
+    ("check/", &["ferroflash", "ferroflash-score", "kernels-gpu"]),
     ("host/cli/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("host/cpu/", &[]),
     ("host/kernels/", &[]),
-    ("host/", &["ferroflash-kernels", "kernels-gpu", "ptx-sim"]),
+    ("host/", &["ferroflash-kernels", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
     ("lab/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("xtask/", &["ferroflash-kernels", "kernels-gpu"]),
 ];
-const ROOMS: [&str; 12] = [
+const ROOMS: [&str; 13] = [
     "benches",
     "check",
     "ferroflash",
@@ -40,6 +44,7 @@ const ROOMS: [&str; 12] = [
     "ferroflash-cli",
     "ferroflash-cpu",
     "ferroflash-kernels",
+    "ferroflash-score",
     "kernels-gpu",
     "lab",
     "ptx-sim",
@@ -94,7 +99,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     for room in WITHOUT_CIRCLES {
         broken.extend(circles_of(room, &root, &files)?);
     }
-    let entries = VARIANTS.len() + COMBINE_VARIANTS.len();
+    let entries = VARIANTS.len() + STEP_VARIANTS.len();
     if entries > ENTRIES_MAX {
         broken.push(format!("kernels-gpu/src/table.rs: {entries} entries, {ENTRIES_MAX} at most"));
     }

@@ -1,9 +1,13 @@
 //! A device that was opened, and calls on it.
 
+use crate::append::{append_tensors, kv_append};
 use crate::error::Error;
 use crate::problem::{device_tensors, problem};
-use ferroflash::{Attention, CudaOptions, DeviceModel, PlanOptions, Planner, StreamHandle, Workspace};
-use ferroflash_cpu::Call;
+use ferroflash::{
+    Attention, CudaOptions, DeviceModel, MergeStates, MergeTensors, PlanOptions, Planner, StreamHandle,
+    Workspace,
+};
+use ferroflash_cpu::{Append, Call};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -83,6 +87,71 @@ impl Engine {
             // SAFETY: the caller's promise.
             Engine::Simulator(attention) => unsafe { simulate(attention, call, self.name()) },
         }
+    }
+
+    /// Appends new keys and values to a cache, and rotates Q. On a GPU it is enqueued on the raw stream and not waited for.
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Safety
+    /// As [`Engine::forward`]; nothing else touches what is written.
+    pub unsafe fn append(&self, append: &Append, stream: u64) -> Result<(), Error> {
+        match self {
+            // SAFETY: the caller's promise.
+            Engine::Cpu => unsafe { append.run().map_err(Error::from) },
+            Engine::Cuda(gpu) => {
+                gpu.check_process()?;
+                let call = kv_append(append, self.name())?;
+                let tensors = append_tensors(append, &call);
+                // SAFETY: the caller's promise.
+                unsafe { gpu.attention.append(&call, &tensors, handle(stream)).map_err(Error::from) }
+            }
+            #[cfg(feature = "sim")]
+            // SAFETY: the caller's promise.
+            Engine::Simulator(attention) => unsafe {
+                crate::append::simulate(attention, append, self.name())
+            },
+        }
+    }
+
+    /// Merges O and LSE of several calls over disjoint keys. On a GPU it is enqueued on the raw stream and not waited for.
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Safety
+    /// As [`Engine::forward`].
+    pub unsafe fn merge(
+        &self,
+        merge: &MergeStates,
+        tensors: &MergeTensors,
+        stream: u64,
+    ) -> Result<(), Error> {
+        match self {
+            Engine::Cpu => {
+                let (what, advice) = ("merging by a kernel", ": merge by arithmetic of tensors");
+                Err(Error::Unsupported { what, device: self.name(), advice })
+            }
+            Engine::Cuda(gpu) => {
+                gpu.check_process()?;
+                // SAFETY: the caller's promise.
+                unsafe { gpu.attention.merge(merge, tensors, handle(stream)).map_err(Error::from) }
+            }
+            #[cfg(feature = "sim")]
+            // SAFETY: the caller's promise.
+            Engine::Simulator(attention) => unsafe { crate::merge::simulate(attention, merge, tensors) },
+        }
+    }
+
+    /// Whether [`Engine::merge`] has a kernel.
+    pub fn merges(&self) -> bool {
+        !matches!(self, Engine::Cpu)
+    }
+
+    /// Whether calls may say which key of each sequence is the first that counts ([`ferroflash_cpu::Lengths::first_k`]).
+    pub fn takes_first_keys(&self) -> bool {
+        matches!(self, Engine::Cpu)
     }
 
     /// Bytes of the workspace that a call needs on a stream and that was not given yet; 0 where nothing is missing. Loads the call's
@@ -246,7 +315,8 @@ unsafe fn simulate(attention: &Attention, call: &Call, device: &'static str) -> 
         }
         let plan = attention.plan(&problem)?;
         let output = attention.forward_with(&plan, &tensors, call.lse.is_some())?;
-        write_rows(&problem, call.o.address, &output.o);
+        let o = (problem.extent(TensorRole::O), problem.strides(TensorRole::O));
+        write_rows(o, call.o.address, &output.o);
         if let (Some(address), Some(lse)) = (call.lse, &output.lse) {
             std::slice::from_raw_parts_mut(address as *mut f32, lse.len()).copy_from_slice(lse);
         }
@@ -254,23 +324,24 @@ unsafe fn simulate(attention: &Attention, call: &Call, device: &'static str) -> 
     Ok(())
 }
 
-/// Copies the rows of O and leaves what lies between them as it is.
+/// Copies the rows of a tensor and leaves what lies between them as it is.
 ///
 /// # Safety
-/// O lies from `address` on, as the problem says.
+/// The tensor lies from `address` on, with these dimensions and strides.
 #[cfg(feature = "sim")]
-unsafe fn write_rows(problem: &ferroflash::Problem, address: u64, o: &[u16]) {
-    let role = ferroflash::TensorRole::O;
-    let (extent, strides) = (problem.extent(role), problem.strides(role));
-    let head_dim = extent.width as usize;
+pub(crate) unsafe fn write_rows(
+    (extent, strides): (ferroflash::problem::Extent, ferroflash::ElementStrides),
+    address: u64,
+    elements: &[u16],
+) {
+    let width = extent.width as usize;
     for batch in 0..i64::from(extent.batch) {
         for head in 0..i64::from(extent.heads) {
             for row in 0..i64::from(extent.rows) {
                 let start = (batch * strides.batch + head * strides.head + row * strides.row) as usize;
                 // SAFETY: the caller's promise.
-                let to =
-                    unsafe { std::slice::from_raw_parts_mut((address as *mut u16).add(start), head_dim) };
-                to.copy_from_slice(&o[start..start + head_dim]);
+                let to = unsafe { std::slice::from_raw_parts_mut((address as *mut u16).add(start), width) };
+                to.copy_from_slice(&elements[start..start + width]);
             }
         }
     }

@@ -24,11 +24,15 @@ const LACKING: &[Lacking] = &[
         is_asked: |call| call.alibi.is_some() && call.softcap > 0.0,
     },
     Lacking {
-        what: "cache_batch_idx",
-        advice: ": index the cache before the call",
-        is_asked: |call| call.lengths.entry_k.is_some(),
+        what: "cache_leftpad",
+        advice: ": give intervals of keys instead",
+        is_asked: |call| call.lengths.first_k.is_some(),
     },
-    Lacking { what: "cache_leftpad", advice: "", is_asked: |call| call.lengths.first_k.is_some() },
+    Lacking {
+        what: "cache_batch_idx with block_table",
+        advice: ": index the table before the call",
+        is_asked: |call| call.lengths.entry_k.is_some() && call.pages.is_some(),
+    },
 ];
 
 /// The names of all that is refused on a GPU.

@@ -3,11 +3,14 @@
 //! No arithmetic and no policy: the library plans and launches, `ferroflash-cpu` computes on the CPU. What the CPU computes and the
 //! kernels do not yet is refused by name, by the one table of [`lacking`].
 
+mod append;
 mod engine;
 pub mod error;
 pub mod lacking;
+#[cfg(feature = "sim")]
+mod merge;
 mod problem;
 
 pub use engine::{Engine, Workspaces, explain_model};
 pub use error::Error;
-pub use ferroflash_cpu::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};
+pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Pages, Rotary, Sizes, Tensor};

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::lacking;
 use ferroflash::problem::{BlockTable, Mask, Operand, Pages, Score};
 use ferroflash::{DeviceTensors, ElementStrides, Problem, Sizes, TensorRole};
-use ferroflash_cpu::{Call, Dtype};
+use ferroflash_cpu::{Call, Dtype, Lengths};
 
 /// The problem that a call poses, on the device of this name.
 ///
@@ -44,10 +44,8 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
     if ragged_k {
         problem = problem.with_packed_keys(size("rows of K", call.sizes.seqlen_k)?)?;
     }
-    if let Some(pages) = call.pages {
-        let table = BlockTable::Rows { entries: size("block_table", pages.stride.unsigned_abs() as usize)? };
-        let (page, count) = (size("page_size", pages.page_size)?, size("pages", pages.count)?);
-        problem = problem.with_pages(Pages { page, pages: count, table })?;
+    if let Some(pages) = pages(call.pages, &call.lengths, call.sizes.seqlen_k)? {
+        problem = problem.with_pages(pages)?;
     }
     let tensors =
         [(TensorRole::Q, call.q), (TensorRole::K, call.k), (TensorRole::V, call.v), (TensorRole::O, call.o)];
@@ -58,6 +56,21 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
     Ok(problem)
 }
 
+/// The pages that keys lie in. Sequences that say which entry of K and V is theirs have one page each, as long as the entry.
+pub(crate) fn pages(
+    pages: Option<ferroflash_cpu::Pages>,
+    lengths: &Lengths,
+    seqlen_k: usize,
+) -> Result<Option<Pages>, Error> {
+    let (page, pages, entries) = match pages {
+        Some(pages) => (pages.page_size, pages.count, pages.stride.unsigned_abs() as usize),
+        None if lengths.entry_k.is_some() => (seqlen_k, lengths.entries_k, 1),
+        None => return Ok(None),
+    };
+    let table = BlockTable::Rows { entries: size("block_table", entries)? };
+    Ok(Some(Pages { page: size("page_size", page)?, pages: size("pages", pages)?, table }))
+}
+
 /// The mask of a call; a side of a window that hides no key of it is open, so that more plans come into question.
 fn mask(call: &Call) -> Result<Mask, Error> {
     let side = |keys: Option<usize>, hides_none_from: usize| {
@@ -65,10 +78,11 @@ fn mask(call: &Call) -> Result<Mask, Error> {
     };
     // Query i's own key is i + seqlen_k − seqlen_q, whatever the lengths: the last query's is the last key.
     let left = side(call.window_left, call.sizes.seqlen_k)?;
-    Ok(Mask::window(left, side(call.window_right, call.sizes.seqlen_q.saturating_sub(1))?))
+    let mask = Mask::window(left, side(call.window_right, call.sizes.seqlen_q.saturating_sub(1))?);
+    Ok(if call.intervals.is_some() { mask.with_intervals() } else { mask })
 }
 
-fn size(what: &'static str, value: usize) -> Result<u32, Error> {
+pub(crate) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
     u32::try_from(value).map_err(|_| Error::TooLarge { what, value })
 }
 
@@ -77,7 +91,8 @@ pub(crate) fn operands(call: &Call) -> impl Iterator<Item = (Operand, u64)> {
     let given = [
         (Operand::CuSeqlensQ, call.lengths.cumulative_q),
         (Operand::CuSeqlensK, call.lengths.cumulative_k),
-        (Operand::BlockTable, call.pages.map(|pages| pages.table)),
+        (Operand::BlockTable, call.pages.map(|pages| pages.table).or(call.lengths.entry_k)),
+        (Operand::Intervals, call.intervals),
         (Operand::Sinks, call.sinks),
         (Operand::Slopes, call.alibi.map(|alibi| alibi.slopes)),
     ];

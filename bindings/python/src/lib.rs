@@ -4,17 +4,22 @@
 
 mod simulator;
 
-use ferroflash::DeviceModel;
+use ferroflash::problem::Extent;
+use ferroflash::{DeviceModel, ElementStrides, Layout, MergeStates, MergeTensors, Number};
 use ferroflash_call::error::Code;
-use ferroflash_call::{Alibi, Call, Dtype, Engine, Error, Lengths, Pages, Sizes, Tensor, lacking};
+use ferroflash_call::{
+    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Pages, Rotary, Sizes, Tensor, lacking,
+};
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
 /// Address of the first element, and the strides of sequences, heads and rows in elements.
 type TensorArgs = (u64, i64, i64, i64);
-/// Addresses of 32-bit integers: cu_seqlens_q, cu_seqlens_k, keys used, first key, cache entry.
-type LengthArgs = (Option<u64>, Option<u64>, Option<u64>, Option<u64>, Option<u64>);
+/// Addresses of 32-bit integers: cu_seqlens_q, cu_seqlens_k, keys used, first key, cache entry; and how many cache entries there are.
+type LengthArgs = (Option<u64>, Option<u64>, Option<u64>, Option<u64>, Option<u64>, usize);
+/// Addresses of cosines and sines, their rows, elements that are rotated, interleaved, each query, starts.
+type RotaryArgs = (u64, u64, usize, usize, bool, bool, Option<u64>);
 
 /// One call in numbers, as `_call.py` makes it.
 #[derive(FromPyObject)]
@@ -31,6 +36,7 @@ struct Args {
     softcap: f32,
     alibi: Option<(u64, i64)>,
     sinks: Option<u64>,
+    intervals: Option<u64>,
     lengths: LengthArgs,
     longest: (usize, usize),
     pages: Option<(u64, i64, usize, usize)>,
@@ -38,22 +44,10 @@ struct Args {
 
 impl Args {
     fn call(&self) -> PyResult<Call> {
-        let dtype = match self.dtype.as_str() {
-            "float16" => Dtype::F16,
-            "bfloat16" => Dtype::Bf16,
-            "float32" => Dtype::F32,
-            other => {
-                let message =
-                    format!("dtype {other} is not supported: float16, bfloat16, or on the CPU float32");
-                return Err(PyNotImplementedError::new_err(message));
-            }
-        };
+        let dtype = dtype(&self.dtype)?;
         let (batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim) = self.sizes;
-        let (cumulative_q, cumulative_k, used_k, first_k, entry_k) = self.lengths;
         let (longest_q, longest_k) = self.longest;
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
-        let tensor = |(address, batch, head, row)| Tensor { address, strides: [batch, head, row] };
-        let pages = |(table, stride, page_size, count)| Pages { table, stride, page_size, count };
         Ok(Call {
             dtype,
             sizes,
@@ -68,9 +62,125 @@ impl Args {
             softcap: self.softcap,
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             sinks: self.sinks,
-            lengths: Lengths { cumulative_q, cumulative_k, longest_q, longest_k, used_k, first_k, entry_k },
+            intervals: self.intervals,
+            lengths: Lengths { longest_q, longest_k, ..lengths(self.lengths) },
             pages: self.pages.map(pages),
         })
+    }
+}
+
+fn tensor((address, batch, head, row): TensorArgs) -> Tensor {
+    Tensor { address, strides: [batch, head, row] }
+}
+
+fn pages((table, stride, page_size, count): (u64, i64, usize, usize)) -> Pages {
+    Pages { table, stride, page_size, count }
+}
+
+fn lengths((cumulative_q, cumulative_k, used_k, first_k, entry_k, entries_k): LengthArgs) -> Lengths {
+    Lengths { cumulative_q, cumulative_k, used_k, first_k, entry_k, entries_k, ..Lengths::default() }
+}
+
+fn dtype(name: &str) -> PyResult<Dtype> {
+    match name {
+        "float16" => Ok(Dtype::F16),
+        "bfloat16" => Ok(Dtype::Bf16),
+        "float32" => Ok(Dtype::F32),
+        other => {
+            let message = format!("dtype {other} is not supported: float16, bfloat16, or on the CPU float32");
+            Err(PyNotImplementedError::new_err(message))
+        }
+    }
+}
+
+/// A call that appends, in numbers.
+#[derive(FromPyObject)]
+struct AppendArgs {
+    dtype: String,
+    sizes: (usize, usize, usize, usize, usize, usize),
+    tokens: usize,
+    new_k: TensorArgs,
+    new_v: TensorArgs,
+    k: TensorArgs,
+    v: TensorArgs,
+    q: TensorArgs,
+    rotated_q: TensorArgs,
+    cumulative_new: Option<u64>,
+    lengths: LengthArgs,
+    lengths_after: Option<u64>,
+    pages: Option<(u64, i64, usize, usize)>,
+    rotary: Option<RotaryArgs>,
+}
+
+impl AppendArgs {
+    fn append(&self) -> PyResult<Append> {
+        let (batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim) = self.sizes;
+        let rotary = |(cos, sin, positions, dim, interleaved, each_query, starts)| Rotary {
+            cos,
+            sin,
+            positions,
+            dim,
+            interleaved,
+            each_query,
+            starts,
+        };
+        Ok(Append {
+            dtype: dtype(&self.dtype)?,
+            sizes: Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim },
+            tokens: self.tokens,
+            new_k: tensor(self.new_k),
+            new_v: tensor(self.new_v),
+            k: tensor(self.k),
+            v: tensor(self.v),
+            q: [tensor(self.q), tensor(self.rotated_q)],
+            cumulative_new: self.cumulative_new,
+            lengths: lengths(self.lengths),
+            lengths_after: self.lengths_after,
+            pages: self.pages.map(pages),
+            rotary: self.rotary.map(rotary),
+        })
+    }
+}
+
+/// O and LSE of calls to be merged, of which the second ones' addresses say how far apart all are, in numbers: types, `[batch, heads, rows, width]`, strides of both, and addresses.
+#[derive(FromPyObject)]
+struct MergeArgs {
+    partial: String,
+    dtype: String,
+    states: u32,
+    sizes: (u32, u32, u32, u32),
+    partial_strides: (i64, i64, i64),
+    strides: (i64, i64, i64),
+    a: (u64, u64),
+    b: (u64, u64),
+    o: u64,
+    lse: u64,
+}
+
+impl MergeArgs {
+    fn merge(&self) -> Result<(MergeStates, MergeTensors), Error> {
+        let number = |name: &str| match name {
+            "float16" => Number::F16,
+            "bfloat16" => Number::Bf16,
+            _ => Number::F32,
+        };
+        let (batch, heads, rows, width) = self.sizes;
+        let strides = |(batch, head, row)| ElementStrides { batch, head, row, dim: 1 };
+        let extent = Extent { batch, heads, rows, width };
+        let numbers = (number(&self.partial), number(&self.dtype));
+        let merge = MergeStates::new(self.states, extent, Layout::Bshd, numbers)?
+            .with_partial_strides(strides(self.partial_strides))?
+            .with_strides(strides(self.strides))?;
+        let tensors = MergeTensors {
+            partial_o: self.a.0,
+            partial_lse: self.a.1,
+            next_o: self.b.0,
+            next_lse: self.b.1,
+            o: self.o,
+            lse: Some(self.lse),
+            ..MergeTensors::default()
+        };
+        Ok((merge, tensors))
     }
 }
 
@@ -115,6 +225,33 @@ impl Device {
             unsafe { engine.forward(&call, stream) }.map(|()| 0)
         };
         py.detach(started).map_err(raised)
+    }
+
+    /// Appends new keys and values to a cache; on a GPU enqueues it.
+    fn append(&self, py: Python<'_>, args: AppendArgs, stream: u64) -> PyResult<()> {
+        let (Device(engine), append) = (self, args.append()?);
+        // SAFETY: as for `forward`.
+        py.detach(|| unsafe { engine.append(&append, stream) }).map_err(raised)
+    }
+
+    /// Merges O and LSE of several calls by a kernel.
+    fn merge(&self, py: Python<'_>, args: MergeArgs, stream: u64) -> PyResult<()> {
+        let Device(engine) = self;
+        let (merge, tensors) = args.merge().map_err(raised)?;
+        // SAFETY: as for `forward`.
+        py.detach(|| unsafe { engine.merge(&merge, &tensors, stream) }).map_err(raised)
+    }
+
+    /// Whether calls may say which key of each sequence is the first that counts.
+    #[getter]
+    fn takes_first_keys(&self) -> bool {
+        self.0.takes_first_keys()
+    }
+
+    /// Whether there is a kernel that merges.
+    #[getter]
+    fn merges(&self) -> bool {
+        self.0.merges()
     }
 
     /// Gives a stream memory to work in.

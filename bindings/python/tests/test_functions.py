@@ -219,9 +219,13 @@ def test_bad_lengths_and_tables_are_refused_with_their_values():
     ]:
         with pytest.raises(ValueError, match=message):
             flash_attn_with_kvcache(q, k, k, **arguments)
-    for name in ("rotary_cos", "rotary_sin", "num_splits"):
-        with pytest.raises(NotImplementedError, match=name):
-            flash_attn_with_kvcache(q, k, k, **{name: 2})
+    with pytest.raises(NotImplementedError, match="num_splits"):
+        flash_attn_with_kvcache(q, k, k, num_splits=2)
+    both = dict(cache_batch_idx=int32(0, 1), block_table=int32([0, 1], [1, 2]))
+    with pytest.raises(ValueError, match="exclude each other"):
+        flash_attn_with_kvcache(q, k, k, cache_seqlens=int32(1, 2), **both)
+    with pytest.raises(ValueError, match="cache entry of sequence 1 is 7"):
+        flash_attn_with_kvcache(q, k, k, cache_batch_idx=int32(0, 7))
     with pytest.raises(ValueError, match="cu_seqlens_k of sequence 0 is 9"):
         flash_attn_varlen_func(q[0], k[0], k[0], int32(0, 1), int32(0, 9), 1, 9)
 

@@ -130,3 +130,29 @@ def test_other_frameworks_come_by_dlpack_and_get_their_own_back(monkeypatch):
     o = flash_attn_func(Other(q), Other(k), Other(v))
     assert isinstance(o, Other)
     np.testing.assert_array_equal(o.array, flash_attn_func(q, k, v))
+
+
+def test_a_compiled_cache_grows_by_rotated_keys():
+    q, k, v = (x[:, :2] for x in qkv())
+    angles = torch.arange(8)[:, None] * 0.1 * torch.arange(1, 17)
+    used = torch.tensor([0, 5], dtype=torch.int32)
+
+    def step(q, k, v, cache_k, cache_v):
+        given = dict(rotary_cos=angles.cos(), rotary_sin=angles.sin(), rotary_interleaved=False)
+        return flash_attn_with_kvcache(q, cache_k, cache_v, k, v, cache_seqlens=used, causal=True, **given)
+
+    caches = [torch.zeros(2, 8, 2, 64) for _ in range(4)]
+    found = torch.compile(step, fullgraph=True, backend="aot_eager")(q, k, v, *caches[:2])
+    torch.testing.assert_close(found, step(q, k, v, *caches[2:]))
+    torch.testing.assert_close(caches[0], caches[2])
+    assert not torch.equal(caches[0][1, 5:7], k[1])
+    operator = torch.ops.ferroflash.append.default
+    arguments = (q, *caches[:2], k, v, used, None, None, angles.cos(), angles.sin(), None, None, None, True, False)
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_new_keys_that_want_gradients_are_refused():
+    q, k, v = (x[:, :1] for x in qkv())
+    caches = [torch.zeros(2, 8, 2, 64) for _ in range(2)]
+    with pytest.raises(NotImplementedError, match="requires_grad"):
+        flash_attn_with_kvcache(q, *caches, k.clone().requires_grad_(), v, cache_seqlens=3)

@@ -3,9 +3,10 @@
 
 use super::tensors::TensorSets;
 use super::{
-    Bench, Candidate, Check, MeasureOptions, Subject, capture, check_sizes, launches_to_fill, replay_between,
-    statistics,
+    Bench, Candidate, Check, MeasureOptions, Subject, capture, check_problems, launches_to_fill,
+    replay_between, statistics,
 };
+use crate::workload::Workload;
 use ferroflash::device::graph::{Mark, Timeline};
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
@@ -64,15 +65,15 @@ impl Bench {
         hopeless: &dyn Fn(usize, &[Option<Entrant>]) -> bool,
     ) -> Result<Vec<Option<Entrant>>, Error> {
         let subjects = self.subjects(plans);
-        check_sizes(&subjects)?;
-        let Some(first) = subjects.first() else { return Ok(Vec::new()) };
+        let Some(first) = plans.first() else { return Ok(Vec::new()) };
+        check_problems(first.problem(), &subjects)?;
         let options = MeasureOptions {
             lse: true,
             replay_us: REPLAY_US,
             warm_up: Duration::ZERO,
             ..MeasureOptions::default()
         };
-        let tensors = self.tensors(first.plan, &options)?;
+        let tensors = self.tensors(Workload::of(first.problem()), &options)?;
         let timeline = Timeline::new(&self.device)?;
         let marks = (timeline.mark()?, timeline.mark()?);
         let mut entrants = Vec::new();

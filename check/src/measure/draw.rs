@@ -1,7 +1,7 @@
 //! Problems at random, as users have them: prompts, chunks of queries over a longer past, decoding; ragged lengths, shared heads.
 
-use super::{bytes_moved, flops};
 use crate::random_input::Random;
+use crate::workload::Workload;
 use ferroflash::error::Error;
 use ferroflash::problem::{Layout, Problem, Sizes, TensorRole};
 use kernels_gpu::row::{Dtype, HEAD_DIMS};
@@ -60,7 +60,8 @@ pub fn problem(seed: u64, index: u64) -> Result<Problem, Error> {
     let class = Class::ALL[(index % 3) as usize];
     loop {
         let drawn = draw(&mut random, class)?;
-        let fits = flops(&drawn) <= FLOPS_MAX && bytes_moved(&drawn) <= BYTES_MAX;
+        let workload = Workload::of(&drawn);
+        let fits = workload.flops() <= FLOPS_MAX && workload.bytes_moved() <= BYTES_MAX;
         if fits && drawn.elements(TensorRole::O) <= O_MAX && drawn.len(TensorRole::K) as u64 <= BYTES_MAX {
             return Ok(drawn);
         }
@@ -125,7 +126,8 @@ mod tests {
         assert!(share(&|problem| problem.group() > 1) > 200);
         assert!(share(&|problem| !problem.sizes().seqlen_k.is_multiple_of(64)) > 300);
         for problem in &drawn {
-            assert!(flops(problem) <= FLOPS_MAX && bytes_moved(problem) <= BYTES_MAX);
+            let workload = Workload::of(problem);
+            assert!(workload.flops() <= FLOPS_MAX && workload.bytes_moved() <= BYTES_MAX);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Fits a device profile to measured times: least squares of the logarithms, kernel by kernel, by Levenberg and Marquardt's method.
 
 use super::contest::Round;
-use super::lengths;
 use super::sweep::{PlanTime, Record};
+use crate::workload::Workload;
 use ferroflash::error::Error;
 use ferroflash::plan::cost::Coefficients;
 use ferroflash::plan::profile::{KernelCosts, Profile, estimated};
@@ -113,7 +113,8 @@ pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
 
 /// How full the sequences of a problem were when it was measured.
 fn measured_fill(problem: &Problem) -> Fill {
-    let Some(lengths) = lengths(problem) else { return Fill::FULL };
+    let workload = Workload::of(problem);
+    let Some(lengths) = workload.seqlens_k() else { return Fill::FULL };
     let keys = f64::from(problem.sizes().seqlen_k);
     let mean = lengths.iter().copied().map(f64::from).sum::<f64>() / lengths.len() as f64 / keys;
     let longest = lengths.iter().copied().max().map_or(1.0, f64::from) / keys;

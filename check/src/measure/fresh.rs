@@ -1,7 +1,8 @@
 //! Device time on inputs that no launch has seen before: for candidates that nobody trusts.
 
 use super::tensors::TensorSets;
-use super::{Bench, Check, MeasureOptions, candidate, check_sizes, replay_between, warm_up};
+use super::{Bench, Check, MeasureOptions, candidate, check_problems, replay_between, warm_up};
+use crate::workload::Workload;
 use ferroflash::device::graph::Timeline;
 use ferroflash::device::{Device, StreamHandle};
 use ferroflash::error::Error;
@@ -38,7 +39,7 @@ impl Bench {
     /// # Errors
     /// [`Error::OutOfMemory`], and what loading and launching report.
     pub fn wall_us(&self, plan: &Plan) -> Result<f64, Error> {
-        let tensors = TensorSets::new(&self.device, plan.problem(), true, 0, None)?;
+        let tensors = TensorSets::new(&self.device, Workload::of(plan.problem()), true, 0, None)?;
         let run = |count: u32| -> Result<f64, Error> {
             let start = Instant::now();
             for i in 0..count {
@@ -76,9 +77,9 @@ impl Bench {
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Vec<Fresh>, Error> {
         let subjects = self.subjects(plans);
-        check_sizes(&subjects)?;
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        let tensors = self.tensors(first, options)?;
+        check_problems(first.problem(), &subjects)?;
+        let tensors = self.tensors(Workload::of(first.problem()), options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut candidates = Vec::new();
         for &subject in &subjects {

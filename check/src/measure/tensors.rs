@@ -1,14 +1,15 @@
 //! The tensors that are measured on, in one or several sets, and the check that a kernel computes something with them.
 
 use crate::random_input::{self, InputKind, Random};
-use crate::reference::{keys, row_coordinates, row_start, visible_keys};
+use crate::reference::{Ragged, keys, row_coordinates, row_start, visible_keys};
 use crate::verification::Oracle;
+use crate::workload::Workload;
 use ferroflash::attention::{Attention, DeviceTensors, Output};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::{Buffer, StreamHandle};
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
-use ferroflash::problem::{Problem, Sizes, TensorRole};
+use ferroflash::problem::{Extent, Operand, Problem, Sizes, TensorRole};
 use ferroflash::rounding::widen;
 use kernels_gpu::row::{Accumulation, Dtype};
 use std::cell::{Cell, RefCell};
@@ -55,6 +56,8 @@ pub(super) struct TensorSets {
     lse_step: usize,
     /// Keys of each sequence, where the problem has lengths; the same for all sets.
     seqlens_k: Option<Buffer<CudaDevice>>,
+    /// The same for all sets.
+    operands: Vec<(Operand, Buffer<CudaDevice>)>,
     sets: usize,
     inputs: Inputs,
 }
@@ -63,19 +66,24 @@ impl TensorSets {
     /// Enough sets that all together are more than `bytes`; at least one. With LSE where `lse`.
     pub(super) fn new(
         device: &Arc<CudaDevice>,
-        problem: &Problem,
+        workload: Workload,
         lse: bool,
         bytes: u64,
         secret: Option<u64>,
     ) -> Result<TensorSets, Error> {
+        let problem = workload.problem();
         // Each set begins on a multiple of 256 bytes, as an allocation does.
         let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
         let lse_step = if lse { problem.lse_len().next_multiple_of(64) } else { 0 };
         let set_bytes = 2 * steps.iter().sum::<usize>() as u64 + 4 * lse_step as u64;
         let sets = bytes.div_ceil(set_bytes).clamp(1, SETS_MAX) as usize;
-        let inputs = Inputs::new(problem, secret)?;
-        let seqlens_k = inputs.seqlens_k.as_ref();
+        let seqlens_k = workload.seqlens_k();
         let seqlens_k = seqlens_k.map(|lengths| Buffer::from_elements(device, lengths)).transpose()?;
+        let operands = workload.operands().iter().map(|(operand, values)| {
+            Ok((*operand, Buffer::from_elements(device, values.as_operand().bytes())?))
+        });
+        let operands = operands.collect::<Result<Vec<_>, Error>>()?;
+        let inputs = Inputs::new(&workload, secret)?;
         let buffer = |role: TensorRole| {
             let elements = steps[role as usize] * sets;
             let buffer = Buffer::new(device, elements as u64 * 2)?;
@@ -87,7 +95,7 @@ impl TensorSets {
         let [q, k, v, o] = TensorRole::ALL;
         let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
         let lse = lse.then(|| Buffer::new(device, (lse_step * sets) as u64 * 4)).transpose()?;
-        Ok(TensorSets { buffers, steps, lse, lse_step, seqlens_k, sets, inputs })
+        Ok(TensorSets { buffers, steps, lse, lse_step, seqlens_k, operands, sets, inputs })
     }
 
     pub(super) fn sets(&self) -> usize {
@@ -103,7 +111,11 @@ impl TensorSets {
         let lse_at = (i % self.sets) * self.lse_step;
         let lse = self.lse.as_ref().map(|lse| lse.address() + lse_at as u64 * 4);
         let seqlens_k = self.seqlens_k.as_ref().map(Buffer::address);
-        DeviceTensors::new(q, k, v, o).with_lse(lse).with_seqlens_k(seqlens_k)
+        let tensors = DeviceTensors::new(q, k, v, o).with_lse(lse).with_seqlens_k(seqlens_k);
+        let with = |tensors: DeviceTensors, (operand, buffer): &(Operand, Buffer<CudaDevice>)| {
+            tensors.with_operand(*operand, buffer.address())
+        };
+        self.operands.iter().fold(tensors, with)
     }
 
     /// Runs a plan once on the first set, with O and LSE full of NaN before, and looks at what it wrote.
@@ -135,14 +147,18 @@ impl TensorSets {
         let output = &self.buffers[TensorRole::O as usize];
         let mut o = vec![0u16; problem.o_len()];
         output.read(0, &mut o)?;
-        let gaps = problem.o_len() - problem.elements(TensorRole::O);
+        // Gaps between rows, and rows that belong to no sequence, stay as they are.
+        let unused = self.inputs.unused_rows();
+        let gaps = problem.o_len() - problem.elements(TensorRole::O)
+            + unused * problem.head_dim_v() as usize * problem.sizes().heads_q as usize;
         let nan = nans(problem.dtype(), &o);
         let mut nan = nan.saturating_sub(gaps);
         let lse = match &self.lse {
             Some(buffer) => {
                 let mut lse = vec![0f32; problem.lse_len()];
                 buffer.read(0, &mut lse)?;
-                nan += lse.iter().filter(|lse| lse.is_nan()).count();
+                let unused = unused * problem.sizes().heads_q as usize;
+                nan += lse.iter().filter(|lse| lse.is_nan()).count().saturating_sub(unused);
                 Some(lse)
             }
             None => None,
@@ -151,19 +167,10 @@ impl TensorSets {
     }
 }
 
-/// The seed of lengths.
-const LENGTHS_SEED: u64 = 1;
-
-/// The keys of each sequence of a problem with lengths, as it is measured: the same on every machine.
-pub fn lengths(problem: &Problem) -> Option<Vec<u32>> {
-    problem.has_lengths().then(|| random_input::lengths(problem, LENGTHS_SEED))
-}
-
 /// Standard normal inputs, made of one pattern that starts elsewhere for each tensor; the same on every machine without a secret.
 struct Inputs {
-    dtype: Dtype,
+    workload: Workload,
     pattern: Arc<Vec<u16>>,
-    seqlens_k: Option<Vec<u32>>,
     secret: Option<u64>,
     /// Where in the pattern Q begins.
     start: Cell<usize>,
@@ -190,6 +197,11 @@ fn pattern(dtype: Dtype, secret: Option<u64>) -> Result<Arc<Vec<u16>>, Error> {
     })
 }
 
+/// Where in the pattern element `index` of a tensor lies, when Q begins at `start`.
+fn at_pattern(role: TensorRole, index: usize, start: usize) -> usize {
+    (index + start + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
+}
+
 /// Elements that are NaN, from their bits: a whole O is looked through after every check.
 fn nans(dtype: Dtype, bits: &[u16]) -> usize {
     let infinity = match dtype {
@@ -200,10 +212,17 @@ fn nans(dtype: Dtype, bits: &[u16]) -> usize {
 }
 
 impl Inputs {
-    fn new(problem: &Problem, secret: Option<u64>) -> Result<Inputs, Error> {
-        let (dtype, seqlens_k) = (problem.dtype(), lengths(problem));
+    fn new(workload: &Workload, secret: Option<u64>) -> Result<Inputs, Error> {
+        let pattern = pattern(workload.problem().dtype(), secret)?;
         let (start, rows) = (Cell::new(0), RefCell::default());
-        Ok(Inputs { dtype, pattern: pattern(dtype, secret)?, seqlens_k, secret, start, rows })
+        Ok(Inputs { workload: workload.clone(), pattern, secret, start, rows })
+    }
+
+    /// Rows of O that belong to no sequence.
+    fn unused_rows(&self) -> usize {
+        let Extent { batch, rows, .. } = self.workload.problem().extent(TensorRole::O);
+        let used: u32 = self.workload.used_rows(TensorRole::O).iter().sum();
+        (batch * rows - used) as usize
     }
 
     /// Has Q begin elsewhere in the pattern.
@@ -214,7 +233,7 @@ impl Inputs {
 
     /// Where in the pattern element `index` of a tensor lies.
     fn at(&self, role: TensorRole, index: usize) -> usize {
-        (index + self.start.get() + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
+        at_pattern(role, index, self.start.get())
     }
 
     fn write(&self, role: TensorRole, buffer: &Buffer<CudaDevice>, elements: usize) -> Result<(), Error> {
@@ -237,14 +256,14 @@ impl Inputs {
         o: &[u16],
         lse: Option<&[f32]>,
     ) -> Result<f64, Error> {
-        let head_dim = problem.sizes().head_dim as usize;
+        let (head_dim, dtype) = (problem.head_dim_v() as usize, problem.dtype());
         let (mut error, mut allowed, mut share) = (0.0_f64, 0.0_f64, 0.0_f64);
         for row in self.sampled_rows(problem) {
             let at = row_coordinates(problem, row);
             let start = row_start(problem, TensorRole::O, at);
             let (o, lse) = (&o[start..start + head_dim], lse.map(|lse| lse[row]));
-            if self.visible(problem, at) == 0 {
-                let is_right = o.iter().all(|&o| widen(self.dtype, o) == 0.0)
+            if !problem.is_ragged() && self.visible(problem, at) == 0 {
+                let is_right = o.iter().all(|&o| widen(dtype, o) == 0.0)
                     && lse.is_none_or(|lse| lse == f32::NEG_INFINITY);
                 share = share.max(if is_right { 0.0 } else { f64::INFINITY });
                 continue;
@@ -252,7 +271,10 @@ impl Inputs {
             let mut rows = self.rows.borrow_mut();
             let oracle = match rows.entry(at) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.judge_of(problem, at)?),
+                Entry::Vacant(new) => match self.judge_of(problem, at)? {
+                    Some(oracle) => new.insert(oracle),
+                    None => continue,
+                },
             };
             let verdict = oracle.judge(accumulation, &Output::new(o.to_vec(), lse.map(|lse| vec![lse])))?;
             error = error.max(verdict.max_error);
@@ -266,16 +288,25 @@ impl Inputs {
     }
 
     fn visible(&self, problem: &Problem, [batch, _, row]: [usize; 3]) -> usize {
-        visible_keys(problem, keys(problem, self.seqlens_k.as_deref(), batch), row)
+        visible_keys(problem, keys(problem, self.workload.seqlens_k(), batch), row)
     }
 
-    /// The judge of row `[batch, head, row]`: of a problem of this one query and the keys that it sees.
-    fn judge_of(&self, problem: &Problem, at: [usize; 3]) -> Result<Oracle, Error> {
+    /// The judge of row `[batch, head, row]`: of a problem of this one query and the keys that it sees; `None` where the row belongs to
+    /// no sequence.
+    fn judge_of(&self, problem: &Problem, at: [usize; 3]) -> Result<Option<Oracle>, Error> {
+        if problem.is_ragged() {
+            let none = Default::default();
+            let tensors = self.workload.tensors(&none);
+            let (start, pattern) = (self.start.get(), &self.pattern);
+            let element = move |role, index| pattern[at_pattern(role, index, start)];
+            let row = Ragged::of_elements(problem, &tensors, element).judged_row(at);
+            return row.map(|row| Oracle::of_row(problem, row)).transpose();
+        }
         let [batch, head, _] = at;
         let (visible, head_dim) = (self.visible(problem, at), problem.sizes().head_dim);
         let one =
             Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1, seqlen_k: visible as u32, head_dim };
-        let one = Problem::new(one, self.dtype)?.with_scale(problem.scale())?;
+        let one = Problem::new(one, problem.dtype())?.with_scale(problem.scale())?;
         let elements = |role: TensorRole, at: [usize; 3]| {
             let start = row_start(problem, role, at);
             (start..start + head_dim as usize).map(move |index| self.pattern[self.at(role, index)])
@@ -288,24 +319,22 @@ impl Inputs {
         let mut oracle = Oracle::new(&one, qkv, None, &[Accumulation::F32, Accumulation::F16], &|_, _| ());
         // Many rows are judged, and their keys are not needed again.
         oracle.qkv = Default::default();
-        Ok(oracle)
+        Ok(Some(oracle))
     }
 
     /// Indices of the rows that are judged: a few, the first and the last among them; with a secret random ones of every head.
     fn sampled_rows(&self, problem: &Problem) -> Vec<usize> {
-        let (total, sizes) = (problem.lse_len(), problem.sizes());
+        let (total, Extent { batch, heads, rows, .. }) = (problem.lse_len(), problem.extent(TensorRole::Q));
         let Some(secret) = self.secret else {
             let share = |sample: usize| (total - 1) as f64 * sample as f64 / (ROWS_TRUSTED - 1) as f64;
             return (0..ROWS_TRUSTED).map(|sample| share(sample) as usize).collect();
         };
         let mut random = Random::new(secret ^ self.start.get() as u64);
-        let heads = sizes.batch as usize * sizes.heads_q as usize;
+        let heads = batch as usize * heads as usize;
         let [least, most] = ROWS_SECRET;
         let count = heads.clamp(least, most);
         let of_head = |sample: usize| if heads <= most { sample % heads } else { sample * heads / count };
-        (0..count)
-            .map(|sample| of_head(sample) * sizes.seqlen_q as usize + random.below(sizes.seqlen_q) as usize)
-            .collect()
+        (0..count).map(|sample| of_head(sample) * rows as usize + random.below(rows) as usize).collect()
     }
 }
 
@@ -323,7 +352,7 @@ mod tests {
 
     /// A right output of a problem, with or without a secret.
     fn right(problem: &Problem, secret: Option<u64>) -> (Inputs, Vec<u16>, Vec<f32>) {
-        let inputs = Inputs::new(problem, secret).expect("valid");
+        let inputs = Inputs::new(&Workload::of(problem), secret).expect("valid");
         let [q, k, v, _] = TensorRole::ALL.map(|role| {
             (0..problem.len(role)).map(|i| inputs.pattern[inputs.at(role, i)]).collect::<Vec<u16>>()
         });
@@ -365,8 +394,8 @@ mod tests {
     #[test]
     fn a_secret_gives_other_inputs_and_rows_of_every_head() {
         let problem = problem(Dtype::F16);
-        let [usual, one, other] =
-            [None, Some(1 << 40), Some(2)].map(|secret| Inputs::new(&problem, secret).expect("valid"));
+        let [usual, one, other] = [None, Some(1 << 40), Some(2)]
+            .map(|secret| Inputs::new(&Workload::of(&problem), secret).expect("valid"));
         assert!(usual.pattern != one.pattern && one.pattern != other.pattern);
         assert_ne!(one.sampled_rows(&problem), other.sampled_rows(&problem));
         let heads = |inputs: &Inputs| {
@@ -381,7 +410,7 @@ mod tests {
 
     #[test]
     fn inputs_are_standard_normal_and_differ_between_tensors() {
-        let inputs = Inputs::new(&problem(Dtype::F16), None).expect("valid");
+        let inputs = Inputs::new(&Workload::of(&problem(Dtype::F16)), None).expect("valid");
         let value = |role, index| widen(Dtype::F16, inputs.pattern[inputs.at(role, index)]);
         let values: Vec<f64> = (0..PATTERN_LEN).map(|i| value(TensorRole::Q, i)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;

@@ -4,17 +4,32 @@
 use super::{Progress, Reference, row_start};
 use ferroflash::attention::{HostOperand, HostTensors};
 use ferroflash::problem::{
-    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, TensorRole,
+    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, ScoreTable, ScoreTables,
+    TensorRole,
 };
 use ferroflash::rounding::{narrow, widen};
+use ferroflash_score::Query;
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A problem and its tensors.
-#[derive(Clone, Copy)]
 pub struct Ragged<'a> {
     problem: &'a Problem,
     tensors: &'a HostTensors<'a>,
+    /// The bits of an element of Q, K or V.
+    element: Box<dyn Fn(TensorRole, usize) -> u16 + Sync + 'a>,
+}
+
+/// What is right in one row, what a plain implementation makes of it, and by how much its LSE may be off.
+pub struct JudgedRow {
+    /// O.
+    pub o: Vec<f64>,
+    /// LSE.
+    pub lse: f64,
+    /// O of a plain implementation that rounds S and P to the problem's dtype.
+    pub plain: Vec<f32>,
+    /// The bound of [`Ragged::lse_allowed`].
+    pub lse_allowed: f64,
 }
 
 /// One sequence of a batch.
@@ -47,25 +62,42 @@ struct Seen {
 impl<'a> Ragged<'a> {
     /// Of operands that [`HostTensors::check_operands`] takes.
     pub fn new(problem: &'a Problem, tensors: &'a HostTensors<'a>) -> Ragged<'a> {
-        Ragged { problem, tensors }
+        let element = |role: TensorRole, at: usize| match role {
+            TensorRole::Q => tensors.q[at],
+            TensorRole::K => tensors.k[at],
+            TensorRole::V | TensorRole::O => tensors.v[at],
+        };
+        Ragged { problem, tensors, element: Box::new(element) }
+    }
+
+    /// Of tensors whose Q, K and V nobody holds: this gives the bits of an element.
+    pub fn of_elements(
+        problem: &'a Problem,
+        tensors: &'a HostTensors<'a>,
+        element: impl Fn(TensorRole, usize) -> u16 + Sync + 'a,
+    ) -> Ragged<'a> {
+        Ragged { problem, tensors, element: Box::new(element) }
+    }
+
+    /// One row of Q and O, `[batch, head, row]` as [`super::row_coordinates`] has it; `None` for a row that belongs to no sequence.
+    pub fn judged_row(&self, [batch, head, row]: [usize; 3]) -> Option<JudgedRow> {
+        let sequences = (0..self.problem.sizes().batch as usize).map(|batch| self.sequence(batch));
+        let sequence = sequences.into_iter().find(|sequence| {
+            let (entry, first) = sequence.q_at;
+            entry == batch && (first..first + sequence.seqlen_q).contains(&row)
+        })?;
+        let row = Row { sequence, head, query: row - sequence.q_at.1 };
+        let (o, lse) = self.right(row);
+        Some(JudgedRow { o, lse, plain: self.plain_row(row), lse_allowed: self.row_lse_allowed(row, lse) })
     }
 
     /// O and LSE in float64; NaN in rows that belong to no sequence.
     pub fn reference(&self, progress: Progress<'_>) -> Reference {
         let (done, total) = (AtomicUsize::new(0), self.problem.lse_len());
         let rows = self.each_row(|row| {
-            let Seen { keys, scores, sink } = self.seen(row, |score| score);
-            let most = base(scores.iter().copied().fold(sink, f64::max));
-            let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
-            let sum = weights.iter().sum::<f64>() + (sink - most).exp();
-            let mut o = vec![0.0; self.problem.head_dim_v() as usize];
-            if sum != 0.0 {
-                for (&key, weight) in keys.iter().zip(&weights) {
-                    o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += weight / sum * v);
-                }
-            }
+            let right = self.right(row);
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-            (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
+            right
         });
         let (mut o, mut lse) = (vec![0.0; self.problem.o_len()], vec![f64::NAN; total]);
         for index in 0..total {
@@ -82,24 +114,8 @@ impl<'a> Ragged<'a> {
 
     /// O of a plain implementation that rounds S and P to the problem's dtype.
     pub fn plain(&self) -> Vec<f32> {
-        let dtype = self.problem.dtype();
-        let rounded = |value: f64| widen(dtype, narrow(dtype, value));
-        let rows = self.each_row(|row| {
-            let Seen { keys, scores, sink } = self.seen(row, rounded);
-            let most = base(scores.iter().copied().fold(sink, f64::max)) as f32;
-            let weights: Vec<f32> = scores.iter().map(|&score| (score as f32 - most).exp()).collect();
-            let sum = weights.iter().sum::<f32>() + (sink as f32 - most).exp();
-            let mut o = vec![0.0_f32; self.problem.head_dim_v() as usize];
-            if sum != 0.0 {
-                for (&key, weight) in keys.iter().zip(&weights) {
-                    let p = rounded((weight / sum).into()) as f32;
-                    o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
-                }
-            }
-            o.into_iter().map(|o| rounded(o.into()) as f32).collect::<Vec<f32>>()
-        });
         let mut o = vec![0.0; self.problem.o_len()];
-        for (row, values) in rows {
+        for (row, values) in self.each_row(|row| self.plain_row(row)) {
             let at = row_start(self.problem, TensorRole::O, self.o_at(row));
             o[at..at + values.len()].copy_from_slice(&values);
         }
@@ -109,32 +125,83 @@ impl<'a> Ragged<'a> {
     /// By how much each LSE may be off: the bound of [`crate::tolerance`] for products that accumulate in float32, and the rounding of what
     /// the score's function adds.
     pub fn lse_allowed(&self, lse: &[f64]) -> Vec<f64> {
-        let float = f64::exp2(-22.0);
-        let steps = f64::from(self.problem.sizes().head_dim) / 16.0;
-        let rows = self.each_row(|row| {
-            let q_norm = norm(&self.query(row));
-            let k_norm = (0..row.sequence.seqlen_k)
-                .map(|key| norm(&self.key(row, key).collect::<Vec<_>>()))
-                .filter(|norm| norm.is_finite())
-                .fold(0.0, f64::max);
-            let score = f64::from(self.problem.scale()) * q_norm * k_norm * (steps + 4.0) * float;
-            let added = (0..row.sequence.seqlen_k)
-                .map(|key| match self.problem.score() {
-                    Score::Plain => 0.0,
-                    Score::Softcap(cap) => f64::from(cap),
-                    Score::Alibi { .. } => self.given(row, key) * self.distance(row, key).abs(),
-                    Score::Bias(_) => self.given(row, key).abs(),
-                })
-                .filter(|added| added.is_finite())
-                .fold(0.0, f64::max);
-            score + (4.0 + (row.sequence.seqlen_k as f64).sqrt() + 8.0 * added) * float
-        });
         let mut allowed = vec![0.0; lse.len()];
-        for (row, bound) in rows {
-            let at = self.lse_index(row);
-            allowed[at] = bound + if lse[at].is_finite() { lse[at].abs() * float } else { 0.0 };
+        for (row, bound) in self.each_row(|row| self.row_lse_allowed(row, lse[self.lse_index(row)])) {
+            allowed[self.lse_index(row)] = bound;
         }
         allowed
+    }
+
+    /// O and LSE of a row.
+    fn right(&self, row: Row) -> (Vec<f64>, f64) {
+        let Seen { keys, scores, sink } = self.seen(row, |score| score);
+        let most = base(scores.iter().copied().fold(sink, f64::max));
+        let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+        let sum = weights.iter().sum::<f64>() + (sink - most).exp();
+        let mut o = vec![0.0; self.problem.head_dim_v() as usize];
+        if sum != 0.0 {
+            for (&key, weight) in keys.iter().zip(&weights) {
+                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += weight / sum * v);
+            }
+        }
+        (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
+    }
+
+    fn plain_row(&self, row: Row) -> Vec<f32> {
+        let dtype = self.problem.dtype();
+        let rounded = |value: f64| widen(dtype, narrow(dtype, value));
+        let Seen { keys, scores, sink } = self.seen(row, rounded);
+        let most = base(scores.iter().copied().fold(sink, f64::max)) as f32;
+        let weights: Vec<f32> = scores.iter().map(|&score| (score as f32 - most).exp()).collect();
+        let sum = weights.iter().sum::<f32>() + (sink as f32 - most).exp();
+        let mut o = vec![0.0_f32; self.problem.head_dim_v() as usize];
+        if sum != 0.0 {
+            for (&key, weight) in keys.iter().zip(&weights) {
+                let p = rounded((weight / sum).into()) as f32;
+                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
+            }
+        }
+        o.into_iter().map(|o| rounded(o.into()) as f32).collect()
+    }
+
+    fn row_lse_allowed(&self, row: Row, lse: f64) -> f64 {
+        let float = f64::exp2(-22.0);
+        let steps = f64::from(self.problem.sizes().head_dim) / 16.0;
+        let q_norm = norm(&self.query(row));
+        let k_norm = (0..row.sequence.seqlen_k)
+            .map(|key| norm(&self.key(row, key).collect::<Vec<_>>()))
+            .filter(|norm| norm.is_finite())
+            .fold(0.0, f64::max);
+        let score = f64::from(self.problem.scale()) * q_norm * k_norm * (steps + 4.0) * float;
+        let most = |of: &dyn Fn(usize) -> f64| {
+            (0..row.sequence.seqlen_k).map(of).filter(|of| of.is_finite()).fold(0.0, f64::max)
+        };
+        let added = most(&|key| match self.problem.score() {
+            Score::Plain => 0.0,
+            Score::Softcap(cap) => f64::from(cap),
+            Score::Alibi { .. } => self.given(row, key) * self.distance(row, key).abs(),
+            Score::Bias(_) => self.given(row, key).abs(),
+            // Its size, whatever of that it added.
+            Score::User(_) => self.score(row, key, self.scaled(row, key)).abs(),
+        });
+        // What a user's function makes of an error of its argument.
+        let score = match self.problem.score() {
+            Score::User(_) => most(&|key| {
+                let (scaled, of) = (self.scaled(row, key), |scaled| self.score(row, key, scaled));
+                let moved = [score, -score].map(|error| (of(scaled + error) - of(scaled)).abs());
+                moved[0].max(moved[1])
+            }),
+            _ => score,
+        };
+        let of_result = if lse.is_finite() { lse.abs() * float } else { 0.0 };
+        score + (4.0 + (row.sequence.seqlen_k as f64).sqrt() + 8.0 * added) * float + of_result
+    }
+
+    /// Pairs of a query and a key that it sees, of one head.
+    #[cfg(test)]
+    pub(crate) fn keys_seen(&self) -> usize {
+        let rows = self.each_row(|row| (0..row.sequence.seqlen_k).filter(|&key| self.sees(row, key)).count());
+        rows.into_iter().filter(|(row, _)| row.head == 0).map(|(_, count)| count).sum()
     }
 
     /// What a function gives for each row of every sequence.
@@ -200,26 +267,22 @@ impl<'a> Ragged<'a> {
         }
     }
 
-    fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> impl Iterator<Item = f64> + use<'a> {
-        let data = match role {
-            TensorRole::Q => self.tensors.q,
-            TensorRole::K => self.tensors.k,
-            TensorRole::V | TensorRole::O => self.tensors.v,
-        };
+    fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> impl Iterator<Item = f64> + use<'_, 'a> {
         let (problem, width) = (self.problem, self.problem.extent(role).width as usize);
         let start = at.map(|at| row_start(problem, role, at));
-        (0..width).map(move |d| start.map_or(0.0, |start| widen(problem.dtype(), data[start + d])))
+        (0..width)
+            .map(move |d| start.map_or(0.0, |start| widen(problem.dtype(), (self.element)(role, start + d))))
     }
 
     fn query(&self, row: Row) -> Vec<f64> {
         self.elements(TensorRole::Q, Some(self.o_at(row))).collect()
     }
 
-    fn key(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'a> {
+    fn key(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
         self.elements(TensorRole::K, self.key_at(row, key))
     }
 
-    fn value(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'a> {
+    fn value(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
         self.elements(TensorRole::V, self.key_at(row, key))
     }
 
@@ -243,7 +306,7 @@ impl<'a> Ragged<'a> {
 
     /// Whether a row sees a key.
     fn sees(&self, row: Row, key: usize) -> bool {
-        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, .. } =
+        let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, tree, .. } =
             self.problem.mask();
         let distance = self.distance(row, key);
         let not_after = window_right.is_none_or(|right| -distance <= f64::from(right));
@@ -263,7 +326,39 @@ impl<'a> Ragged<'a> {
             is_seen &= (begin..end).contains(&key);
             is_after |= key >= end;
         }
-        is_seen || key < sink_tokens as usize && !is_after
+        (is_seen || key < sink_tokens as usize && !is_after)
+            && tree.is_none_or(|keys| self.tree_shows(row, key, keys as usize))
+            && match self.problem.score() {
+                Score::User(user) => user.sees(self.user_query(row), key as u32, &self.tables()),
+                _ => true,
+            }
+    }
+
+    /// Whether the key is before a tree of `keys` keys, or the query has its bit.
+    fn tree_shows(&self, row: Row, key: usize, keys: usize) -> bool {
+        let Some(number) = (key + keys).checked_sub(row.sequence.seqlen_k) else { return true };
+        let [batch, _, query] = self.o_at(row);
+        let rows = self.problem.extent(TensorRole::Q).rows as usize;
+        let words = self.tensors.starts(Operand::TreeMask).expect("the problem's operands are given");
+        let own = &words[(batch * rows + query) * self.problem.mask().tree_words() as usize..];
+        own[number / 32] >> (number % 32) & 1 != 0
+    }
+
+    /// A query as users' scores know it.
+    fn user_query(&self, row: Row) -> Query {
+        let Sequence { batch, seqlen_q, seqlen_k, .. } = row.sequence;
+        let [batch, head, query, seqlen_q, seqlen_k] =
+            [batch, row.head, row.query, seqlen_q, seqlen_k].map(|n| n as u32);
+        Query { batch, head, query, seqlen_q, seqlen_k }
+    }
+
+    /// The tables of a user's score.
+    fn tables(&self) -> ScoreTables<'a> {
+        ScoreTables(Operand::TABLES.map(|table| match self.tensors.operand(table) {
+            Some(HostOperand::F32(numbers)) => ScoreTable::F32(numbers),
+            Some(HostOperand::U32(words)) => ScoreTable::U32(words),
+            _ => ScoreTable::None,
+        }))
     }
 
     /// A slope or an element of the bias.
@@ -277,14 +372,27 @@ impl<'a> Ragged<'a> {
         }
     }
 
+    /// scale · Q·Kᵀ of a row and a key.
+    fn scaled(&self, row: Row, key: usize) -> f64 {
+        let product: f64 = self.query(row).iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
+        f64::from(self.problem.scale()) * product
+    }
+
+    /// The score of a key from scale · Q·Kᵀ.
+    fn score(&self, row: Row, key: usize, scaled: f64) -> f64 {
+        match self.problem.score() {
+            Score::User(user) => user.of(self.user_query(row), key as u32, scaled, &self.tables()),
+            score => score.of(scaled, self.distance(row, key), self.given(row, key)),
+        }
+    }
+
     /// What a row sees; `rounded` is applied to each score.
     fn seen(&self, row: Row, rounded: impl Fn(f64) -> f64) -> Seen {
         let q = self.query(row);
         let keys: Vec<usize> = (0..row.sequence.seqlen_k).filter(|&key| self.sees(row, key)).collect();
         let score = |&key: &usize| {
             let product: f64 = q.iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
-            let scaled = f64::from(self.problem.scale()) * product;
-            rounded(self.problem.score().of(scaled, self.distance(row, key), self.given(row, key)))
+            rounded(self.score(row, key, f64::from(self.problem.scale()) * product))
         };
         let scores = keys.iter().map(score).collect();
         let sink = match self.tensors.operand(Operand::Sinks) {

@@ -117,15 +117,20 @@ impl GuardedTensors {
     pub fn write_operands(&self, tensors: &HostTensors<'_>) -> Result<(), Error> {
         for (operand, guarded) in &self.operands {
             let name = operand.name();
-            match tensors.operand(*operand) {
-                Some(HostOperand::U32(values)) => guarded.write(name, values)?,
-                Some(HostOperand::I32(values)) => {
-                    let values: Vec<u32> = values.iter().map(|&value| value.cast_unsigned()).collect();
-                    guarded.write(name, &values)?;
+            let Some(values) = tensors.operand(*operand) else {
+                return Err(Error::Operand { operand: name, reason: "it was not given" });
+            };
+            match values {
+                HostOperand::U32(values) => guarded.write(name, values)?,
+                HostOperand::I32(values) => guarded.write(name, values)?,
+                HostOperand::F32(values) => guarded.write(name, values)?,
+                HostOperand::Bits(values) => guarded.write(name, values)?,
+                _ => {
+                    return Err(Error::Operand {
+                        operand: name,
+                        reason: "its elements are of an unknown kind",
+                    });
                 }
-                Some(HostOperand::F32(values)) => guarded.write(name, values)?,
-                Some(HostOperand::Bits(values)) => guarded.write(name, values)?,
-                _ => return Err(Error::Operand { operand: name, reason: "it was not given" }),
             }
         }
         Ok(())
@@ -211,20 +216,20 @@ impl GuardedTensors {
 }
 
 /// A tensor between two bands.
-struct Guarded {
+pub(super) struct Guarded {
     buffer: Buffer<dyn Device>,
     elements: usize,
 }
 
 impl Guarded {
-    fn new<T: Element>(device: &Arc<dyn Device>, elements: usize) -> Result<Guarded, Error> {
+    pub(super) fn new<T: Element>(device: &Arc<dyn Device>, elements: usize) -> Result<Guarded, Error> {
         let bytes = elements as u64 * size_of::<T>() as u64 + 2 * BAND_BYTES as u64;
         let buffer = Buffer::new(device, bytes)?;
         buffer.fill(BAND_BYTE)?;
         Ok(Guarded { buffer, elements })
     }
 
-    fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
+    pub(super) fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
         let (expected, got) = (self.elements, elements.len());
         if got != expected {
             return Err(Error::WrongLength { tensor, expected, got });
@@ -237,12 +242,17 @@ impl Guarded {
         BAND_BYTES / size_of::<T>()
     }
 
-    fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         self.buffer.address() + BAND_BYTES as u64
     }
 
     /// The tensor, once both bands are found whole.
-    fn read<T: Element>(&self, entry: &str, tensor: &'static str, zero: T) -> Result<Vec<T>, Error> {
+    pub(super) fn read<T: Element>(
+        &self,
+        entry: &str,
+        tensor: &'static str,
+        zero: T,
+    ) -> Result<Vec<T>, Error> {
         let mut band = vec![0_u8; BAND_BYTES];
         let broken = |side, distance: usize| Error::GuardBand {
             entry: entry.to_owned(),

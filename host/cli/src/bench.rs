@@ -7,9 +7,11 @@ use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
 use crate::predict_args::PredictArgs;
+use crate::ragged_args::RaggedArgs;
 use crate::regret::{self, RegretArgs};
 use crate::shape;
 use check::measure::{Bench, MeasureOptions, Measured};
+use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
@@ -34,6 +36,10 @@ const EXAMPLES: &str = "Examples:
   # the best kernels of this build against those of another
   ferroflash bench --shape 32,32,32,512,512,64 --mask both --baseline before/ptx
 
+  # packed prompts of these lengths, and decoding over keys in pages of 16 with learned sinks
+  ferroflash bench --shape 4,16,16,9000,9000,128 --mask causal --dtype bf16 --seqlens-q 9000,700,52,3000
+  ferroflash bench --shape 8,32,8,1,8192,128 --page 16 --lengths --sinks
+
   # replays one by one, each when Enter is pressed
   ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
 
@@ -47,7 +53,7 @@ const EXAMPLES: &str = "Examples:
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all --device-model l4 --predict
 
 Device time of one launch between events around CUDA-graph replays, kernels in turns. TFLOP/s counts 4·B·HQ·SQ·SKV·D,
-of a causal mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
+of a mask the visible share, of sequences with lengths the keys that they have. GB/s counts Q, K, V and O once; next to it
 stands its share of what copies within the device reach in the same run. Every kernel's output is checked before.";
 
 /// Shapes measured where none is given: short, long, wide heads, very long.
@@ -88,6 +94,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     plan: PlanArgs,
+
+    #[command(flatten)]
+    ragged: RaggedArgs,
 
     #[command(flatten)]
     predict: PredictArgs,
@@ -184,7 +193,7 @@ enum DtypeName {
 /// Measures, prints a table a problem, and writes the file. A problem that cannot be measured is reported and the others go on;
 /// the command then fails.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let problems = problems(args)?;
+    let workloads = workloads(args)?;
     if args.device == DeviceName::Sim
         && let Some(option) = about_times(args)
     {
@@ -201,11 +210,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             predictor: args.predict.predictor(|| Ok(library.clone()), Some(args.device_model))?,
             lse: args.lse,
         };
-        return bench_sim::run(&problems, &simulated, library, file);
+        return bench_sim::run(&workloads, &simulated, library, file);
     }
     if args.regret.regret {
         let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
-        let given = if args.shape.is_empty() { &[][..] } else { &problems };
+        let given: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
+        let given = if args.shape.is_empty() { &[][..] } else { &given };
         return regret::run(&args.regret, &options, given, file);
     }
     let l2 = match args.l2 {
@@ -232,14 +242,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     output::print(&bench_report::heading(&report));
 
     let mut errors = Vec::new();
-    for problem in &problems {
-        let measurement = match measure(&bench, problem, args, &options) {
-            Ok(rows) => Measurement::new(problem, rows, report.copy_gbytes_per_s()),
+    for workload in &workloads {
+        let measurement = match measure(&bench, workload, args, &options) {
+            Ok(rows) => Measurement::new(workload, rows, report.copy_gbytes_per_s()),
             Err(error) => {
-                let measurement = Measurement::failed(problem, &error);
+                let measurement = Measurement::failed(workload, &error);
                 // A single one is what the command ends with.
-                if problems.len() > 1 {
-                    output::say_error(&format!("{}: {error}", bench_report::title(problem)));
+                if workloads.len() > 1 {
+                    output::say_error(&format!("{}: {error}", bench_report::title(workload.problem())));
                 }
                 errors.push(error);
                 measurement
@@ -291,9 +301,8 @@ fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> 
     for row in rows {
         let RowSelection::Named(name) = row else { continue };
         if !library.kernels().iter().any(|kernel| kernel.entry == *name) {
-            let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
-            let available = format!("there are {}", names.join(", "));
-            let source = Error::NoSuchKernel { wanted: name.clone(), available };
+            let source =
+                Error::unknown_kernel(name, library.kernels().iter().map(|kernel| kernel.entry.as_str()));
             return Err(Failure::Argument { option: "--rows", source });
         }
     }
@@ -301,7 +310,7 @@ fn check_names(rows: &[RowSelection], library: &Library) -> Result<(), Failure> 
 }
 
 /// Every shape with every dtype and mask asked for, in this order; refuses what no kernel could compute before anything runs.
-fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
+fn workloads(args: &Args) -> Result<Vec<Workload>, Failure> {
     let usual = USUAL_SHAPES.map(|[batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]| Sizes {
         batch,
         heads_q,
@@ -318,7 +327,7 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
         MaskName::Full | MaskName::Causal => &[true],
         MaskName::Both => &[false, true],
     };
-    let mut problems = Vec::new();
+    let mut workloads = Vec::new();
     for sizes in shapes {
         for dtype in &args.dtype {
             let dtype = match dtype {
@@ -327,33 +336,37 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             };
             let problem = Problem::new(*sizes, dtype)
                 .map_err(|source| Failure::Argument { option: "--shape", source })?;
-            problems
-                .extend(masks.iter().map(|&causal| problem.with_causal(causal).with_lengths(args.lengths)));
+            for &causal in masks {
+                let problem = problem.with_causal(causal).with_lengths(args.lengths);
+                workloads.push(args.ragged.workload(problem)?);
+            }
         }
     }
-    Ok(problems)
+    Ok(workloads)
 }
 
 fn measure(
     bench: &Bench,
-    problem: &Problem,
+    workload: &Workload,
     args: &Args,
     options: &MeasureOptions,
 ) -> Result<Vec<Measured>, Error> {
+    let problem = workload.problem();
     let plans_of = |attention| args.plan.distinct_plans(attention, problem, &args.rows);
     let plans = plans_of(bench.attention())?;
     let baseline_plans = bench.baseline().map(plans_of).transpose()?.unwrap_or_default();
     let progress = Progress::new("measuring");
     let title = bench_report::title(problem);
+    let mut turn = |done: u32, total: u32| {
+        progress.set(done as usize, total as usize);
+        if args.turns {
+            output::print(&format!("turn {done} of {total}: {title}"));
+            // At the end of the input nobody else takes turns any more.
+            let _ = std::io::stdin().read_line(&mut String::new());
+        }
+    };
     let mut measured =
-        bench.measure_beside_baseline(&plans, &baseline_plans, options, &mut |done, total| {
-            progress.set(done as usize, total as usize);
-            if args.turns {
-                output::print(&format!("turn {done} of {total}: {title}"));
-                // At the end of the input nobody else takes turns any more.
-                let _ = std::io::stdin().read_line(&mut String::new());
-            }
-        })?;
+        bench.measure_workload(workload.clone(), &plans, &baseline_plans, options, &mut turn)?;
     if !args.replays {
         measured.iter_mut().for_each(|measured| measured.times_us.clear());
     }
@@ -376,6 +389,10 @@ mod tests {
         Command::try_parse_from(words).map(|command| command.args).expect("parses")
     }
 
+    fn problems(args: &Args) -> Vec<Problem> {
+        workloads(args).expect("valid").iter().map(|workload| *workload.problem()).collect()
+    }
+
     #[test]
     fn options_about_times_are_known_where_they_are_given() {
         assert_eq!(about_times(&parsed(&["--lse", "--lengths", "--l2", "default"])), None);
@@ -394,7 +411,7 @@ mod tests {
     fn shapes_dtypes_and_masks_multiply() {
         let args =
             parsed(&["--shape", "1,2,1,3,4,64", "5,2,2,6,7,32", "--dtype", "f16,bf16", "--mask", "both"]);
-        let problems = problems(&args).expect("valid");
+        let problems = problems(&args);
         assert_eq!(problems.len(), 2 * 2 * 2);
         assert_eq!(
             (problems[0].causal(), problems[1].causal(), problems[2].dtype()),
@@ -405,15 +422,15 @@ mod tests {
 
     #[test]
     fn causal_is_a_mask_and_the_usual_shapes_are_valid() {
-        let problems = problems(&parsed(&["--causal"])).expect("valid");
-        assert_eq!(problems.len(), USUAL_SHAPES.len());
-        assert!(problems.iter().all(Problem::causal));
-        assert!(!super::problems(&parsed(&[])).expect("valid")[0].causal());
+        let causal = problems(&parsed(&["--causal"]));
+        assert_eq!(causal.len(), USUAL_SHAPES.len());
+        assert!(causal.iter().all(Problem::causal));
+        assert!(!problems(&parsed(&[]))[0].causal());
     }
 
     #[test]
     fn a_shape_that_no_kernel_computes_is_misuse() {
-        let failure = problems(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
+        let failure = workloads(&parsed(&["--shape", "1,3,2,1,1,64"])).expect_err("3 is no multiple of 2");
         assert_eq!(failure.to_string(), "--shape: heads_q 3 is not a multiple of heads_kv 2");
         assert_eq!(failure.exit_code(), crate::failure::EXIT_MISUSE);
     }

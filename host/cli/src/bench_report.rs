@@ -1,6 +1,8 @@
 //! What `ferroflash bench` says: the table for people and the file for machines, which names all a number depends on.
 
-use check::measure::{self, Bench, ERROR_MAX, MeasureOptions, Measured};
+use crate::ragged_args;
+use check::measure::{Bench, ERROR_MAX, MeasureOptions, Measured};
+use check::workload::Workload;
 use ferroflash::device::Device;
 use ferroflash::device::driver::Driver;
 use ferroflash::module::Library;
@@ -148,11 +150,16 @@ impl Report {
 
 impl Measurement {
     /// `copy_gbytes_per_s` is what copies reach on the device.
-    pub(crate) fn new(problem: &Problem, rows: Vec<Measured>, copy_gbytes_per_s: Option<f64>) -> Measurement {
+    pub(crate) fn new(
+        workload: &Workload,
+        rows: Vec<Measured>,
+        copy_gbytes_per_s: Option<f64>,
+    ) -> Measurement {
+        let problem = workload.problem();
         let sizes = problem.sizes();
         let shape =
             [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
-        let (flops, bytes) = (measure::flops(problem), measure::bytes_moved(problem));
+        let (flops, bytes) = (workload.flops(), workload.bytes_moved());
         let baselines: Vec<(String, f64)> = rows
             .iter()
             .filter(|measured| measured.is_baseline)
@@ -171,8 +178,8 @@ impl Measurement {
         Measurement { title: title(problem), shape, dtype, causal, flops, bytes, error: None, rows }
     }
 
-    pub(crate) fn failed(problem: &Problem, error: &Error) -> Measurement {
-        Measurement { error: Some(error.to_string()), ..Measurement::new(problem, Vec::new(), None) }
+    pub(crate) fn failed(workload: &Workload, error: &Error) -> Measurement {
+        Measurement { error: Some(error.to_string()), ..Measurement::new(workload, Vec::new(), None) }
     }
 }
 
@@ -189,7 +196,7 @@ fn speed_relative_to(baselines: &[(String, f64)], measured: &Measured) -> Option
 /// A problem in words.
 pub(crate) fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
-    let mask = if problem.causal() { "causal" } else { "full" };
+    let mask = ragged_args::describe(problem);
     let lengths = if problem.has_lengths() { " lengths" } else { "" };
     format!(
         "{},{},{},{},{},{} {} {mask}{lengths}",
@@ -354,15 +361,15 @@ mod tests {
         }
     }
 
-    fn problem() -> Problem {
+    fn workload() -> Workload {
         let sizes = Sizes { batch: 1, heads_q: 8, heads_kv: 8, seqlen_q: 512, seqlen_k: 512, head_dim: 64 };
-        Problem::new(sizes, Dtype::F16).expect("valid")
+        Workload::of(&Problem::new(sizes, Dtype::F16).expect("valid"))
     }
 
     #[test]
     fn the_fastest_kernel_stands_first_and_a_wrong_one_last() {
         let rows = vec![measured("wrong", None), measured("slow", Some(20.0)), measured("fast", Some(10.0))];
-        let lines = table(&Measurement::new(&problem(), rows, None));
+        let lines = table(&Measurement::new(&workload(), rows, None));
         assert_eq!(lines[1], "1,8,8,512,512,64 f16 full");
         assert!(
             lines[3].contains("fast ") && lines[3].contains("10.00") && lines[3].contains("20.0%"),
@@ -370,12 +377,12 @@ mod tests {
         );
         assert!(lines[4].contains("slow"));
         assert!(lines[5].contains("wrong WRONG: 1 elements"), "{lines:?}");
-        assert!(table(&Measurement::new(&problem(), Vec::new(), None)).is_empty());
+        assert!(table(&Measurement::new(&workload(), Vec::new(), None)).is_empty());
     }
 
     #[test]
     fn rates_follow_from_the_median() {
-        let measurement = Measurement::new(&problem(), vec![measured("one", Some(10.0))], Some(400.0));
+        let measurement = Measurement::new(&workload(), vec![measured("one", Some(10.0))], Some(400.0));
         let seconds = 10.0 * 1e-6;
         let flops = 4.0 * 8.0 * 512.0 * 512.0 * 64.0;
         assert_eq!(measurement.rows[0].tflops, Some(flops / seconds / 1e12));
@@ -400,7 +407,7 @@ mod tests {
             baseline("one", 12.0),
             baseline("two", 8.0),
         ];
-        let measurement = Measurement::new(&problem(), rows, None);
+        let measurement = Measurement::new(&workload(), rows, None);
         let speeds: Vec<_> = measurement.rows.iter().map(|row| row.speed_relative_to_baseline).collect();
         assert_eq!(speeds, [Some(1.2), Some(0.5), None, None, None]);
         let lines = table(&measurement);
@@ -411,7 +418,7 @@ mod tests {
             (&json["rows"][3]["is_baseline"], json["rows"][0].get("is_baseline")),
             (&true.into(), None)
         );
-        let alone = table(&Measurement::new(&problem(), vec![measured("one", Some(10.0))], None));
+        let alone = table(&Measurement::new(&workload(), vec![measured("one", Some(10.0))], None));
         assert!(alone[2].ends_with("MHz"), "{alone:?}");
     }
 

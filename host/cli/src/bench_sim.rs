@@ -5,13 +5,13 @@ use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
 use crate::predict_args;
-use check::measure;
 use check::predict::{Predicted, Predictor};
 use check::random_input::{self, InputKind};
+use check::workload::Workload;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Attention, DeviceModel, HostTensors, Plan, Problem, RowSelection};
+use ferroflash::{Attention, DeviceModel, Plan, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct Simulated<'a> {
 
 /// Runs every problem with every row asked for, prints a table a problem, and writes the file.
 pub(crate) fn run(
-    problems: &[Problem],
+    workloads: &[Workload],
     simulated: &Simulated<'_>,
     library: Arc<Library>,
     file: Option<OutputFile>,
@@ -44,10 +44,10 @@ pub(crate) fn run(
         attention.device_name()
     ));
     let mut results = Vec::new();
-    for problem in problems {
+    for workload in workloads {
+        let problem = workload.problem();
         let qkv = random_input::qkv(problem, InputKind::Random, 0);
-        let seqlens_k = measure::lengths(problem);
-        let tensors = HostTensors::from(&qkv).with_seqlens_k(seqlens_k.as_deref());
+        let tensors = workload.tensors(&qkv);
         let plans = simulated.plan.distinct_plans(&attention, problem, simulated.rows)?;
         let progress = Progress::new("simulating");
         let mut reports = Vec::new();

@@ -36,6 +36,18 @@ pub(crate) enum Failure {
         /// The device.
         device: String,
     },
+    /// Lengths that the sequences of a shape cannot have.
+    #[error("{option}: {found:?}: one length of at most {most} for each of {batch} sequences")]
+    Sequences {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        found: Vec<u32>,
+        /// Sequences of the shape.
+        batch: u32,
+        /// The longest that the shape has.
+        most: u32,
+    },
     /// An option that is about times, on the simulator.
     #[error("{option} needs a GPU: the simulator has no times")]
     NoTimes {
@@ -55,6 +67,18 @@ pub(crate) enum Failure {
         failed: usize,
         /// Problems in all.
         total: usize,
+    },
+    /// A plan has fewer CTAs than were asked for, and the work allows more.
+    #[error(
+        "{problem}: {has} CTAs, and {wanted} are wanted, which the work allows: --splits and --rows choose other plans"
+    )]
+    UnderFilled {
+        /// CTAs of the plan.
+        has: u32,
+        /// CTAs that are wanted.
+        wanted: u32,
+        /// The problem.
+        problem: String,
     },
     /// The results could not be shown.
     #[error("stdout: {source}: the results are not complete")]
@@ -76,13 +100,16 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. }
+            | Failure::Library(Error::UnknownKernel { .. })
             | Failure::Input { .. }
             | Failure::NoRows { .. }
+            | Failure::Sequences { .. }
             | Failure::NotPredicted
             | Failure::NoTimes { .. } => EXIT_MISUSE,
             Failure::Library(_)
             | Failure::NoHome
             | Failure::Unmeasured { .. }
+            | Failure::UnderFilled { .. }
             | Failure::Stdout { .. }
             | Failure::Wrong { .. } => EXIT_FAILED,
         }

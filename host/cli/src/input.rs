@@ -1,6 +1,7 @@
 //! The options that `run` and `verify` share: tensors and what is computed of them.
 
 use crate::failure::Failure;
+use crate::ragged_args::{self, MaskArgs};
 use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
@@ -15,7 +16,11 @@ pub(crate) struct ProblemArgs {
     ///
     /// `--causal=false` overrides a file that says causal.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
-    pub(crate) causal: Option<bool>,
+    causal: Option<bool>,
+
+    /// The same as --causal or --causal=false
+    #[arg(long = "mask", value_enum, conflicts_with = "causal")]
+    mask_name: Option<MaskName>,
 
     /// Softmax scale [default: what the file says, else 1/√head_dim]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -28,6 +33,15 @@ pub(crate) struct ProblemArgs {
     /// Element type to compute in [default: that of the tensors; f16 for f32]
     #[arg(long)]
     dtype: Option<DtypeName>,
+
+    #[command(flatten)]
+    pub(crate) mask_parts: MaskArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MaskName {
+    Full,
+    Causal,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -43,6 +57,11 @@ enum DtypeName {
 }
 
 impl ProblemArgs {
+    /// The mask, where the command line names one.
+    pub(crate) fn causal(&self) -> Option<bool> {
+        self.mask_name.map(|mask| mask == MaskName::Causal).or(self.causal)
+    }
+
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout.map(|name| match name {
             LayoutName::Bhsd => Layout::Bhsd,
@@ -70,15 +89,17 @@ impl ProblemArgs {
     pub(crate) fn read(&self, input: &[OsString]) -> Result<Inputs, Failure> {
         let mut options = Options::default();
         (options.layout, options.dtype) = (self.layout(), self.dtype());
-        (options.scale, options.causal) = (self.scale, self.causal);
-        tensor_file::read(&source(input)?, &options).map_err(|error| match error {
+        (options.scale, options.causal) = (self.scale, self.causal());
+        let mut inputs = tensor_file::read(&source(input)?, &options).map_err(|error| match error {
             Error::InvalidScale { scale }
                 if self.scale == Some(scale) || self.scale.is_some_and(f32::is_nan) =>
             {
                 Failure::Argument { option: "--scale", source: error }
             }
-            error => error.into(),
-        })
+            error => Failure::from(error),
+        })?;
+        inputs.problem = self.mask_parts.problem(inputs.problem)?;
+        Ok(inputs)
     }
 }
 
@@ -105,7 +126,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
         sizes.seqlen_k,
         sizes.head_dim,
         problem.dtype().name(),
-        if problem.causal() { "causal" } else { "full" },
+        ragged_args::describe(problem),
         if problem.has_lengths() { " lengths" } else { "" },
     )
 }
@@ -122,6 +143,7 @@ pub(crate) fn to_json(problem: &Problem) -> Value {
         "head_dim": sizes.head_dim,
         "dtype": problem.dtype().name(),
         "causal": problem.causal(),
+        "mask_and_score": ragged_args::describe(problem),
         "lengths": problem.has_lengths(),
         "scale": problem.scale(),
     })

@@ -13,6 +13,7 @@ mod output;
 mod plan;
 mod plan_args;
 mod predict_args;
+mod ragged_args;
 mod regret;
 mod run;
 mod shape;

@@ -6,15 +6,17 @@ use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
 use crate::predict_args::{self, PredictArgs};
+use crate::ragged_args::RaggedArgs;
 use crate::shape;
-use check::measure;
 use check::predict::{Predicted, Predictor};
+use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::{Device, DeviceInfo};
 use ferroflash::module::Library;
 use ferroflash::{
-    DeviceModel, Dtype, Error, L2Policy, Plan, Planner, Problem, Profile, Reason, RowSelection, Sizes,
+    DeviceModel, Dtype, Error, L2Policy, Plan, Planner, Problem, Profile, Reason, RowSelection, Schedule,
+    Sizes,
 };
 use kernels_gpu::geometry;
 use serde_json::{Value, json};
@@ -28,8 +30,15 @@ const EXAMPLES: &str = "Examples:
   # what other numbers of splits would make of it
   ferroflash plan --shape 1,8,1,128,32768,128 --device-model l4 --splits auto,1,4,16,64
 
+  # is the device filled, with 4 CTAs an SM? and with kernels of at most 48 KB of shared memory
+  ferroflash plan --shape 1,8,8,512,512,64 --device-model l4 --ctas-per-sm 4
+  ferroflash plan --shape 1,8,8,512,512,64 --device-model l4 --smem-max 48K
+
   # results that do not depend on the batch a sequence came in
   ferroflash plan --shape 64,32,8,1,4096,128 --lengths --split-size 1024 --json
+
+  # a step of a server: three prompts and a chunk in one batch, keys in pages of 16, a window of 1024 tokens
+  ferroflash plan --shape 4,32,8,512,8192,128 --seqlens-q 512,37,1,1 --seqlens-k 8192,37,900,4001 --page 16 --window 1023,0
 
   # a predicted time, with the error that such predictions have
   ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
@@ -63,11 +72,22 @@ pub(crate) struct Args {
     plan: PlanArgs,
 
     #[command(flatten)]
+    ragged: RaggedArgs,
+
+    #[command(flatten)]
     predict: PredictArgs,
 
     /// The device: a model by name [default: the GPU, where there is one; else l4]
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
     device_model: Option<&'static DeviceModel>,
+
+    /// Shared memory that a CTA may have at most, as in 48K
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    smem_max: Option<u32>,
+
+    /// Fail where a plan has fewer CTAs a multiprocessor than this while the work allows more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
+    ctas_per_sm: Option<u32>,
 
     /// Folder of compiled kernels [default: searched for; where there is none, the table's rows with estimated registers]
     #[arg(long, value_name = "FOLDER")]
@@ -94,10 +114,16 @@ struct Target {
 /// A plan and what is said of it.
 struct Planned<'a> {
     plan: &'a Plan,
+    workload: &'a Workload,
     reasons: &'a [Reason],
     target: &'a Target,
+    /// CTAs a multiprocessor that are wanted.
+    goal: u32,
     predicted: Option<Predicted>,
 }
+
+/// CTAs a multiprocessor that fill it, where nobody says otherwise.
+const CTAS_PER_SM: u32 = 4;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let dtype = match args.dtype {
@@ -105,15 +131,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         DtypeName::Bf16 => Dtype::Bf16,
     };
     let refused = |source| Failure::Argument { option: "--shape", source };
-    let problem = |sizes: &Sizes| {
-        let problem = Problem::new(*sizes, dtype)?;
-        Ok(problem.with_causal(args.causal).with_lengths(args.lengths))
+    let workload = |sizes: &Sizes| {
+        let problem = Problem::new(*sizes, dtype).map_err(refused)?;
+        args.ragged.workload(problem.with_causal(args.causal).with_lengths(args.lengths))
     };
-    let problems: Vec<Problem> =
-        args.shape.iter().map(problem).collect::<Result<_, Error>>().map_err(refused)?;
+    let workloads: Vec<Workload> = args.shape.iter().map(workload).collect::<Result<_, Failure>>()?;
     let target = target(args)?;
     let mut values = Vec::new();
-    for problem in &problems {
+    let mut under_filled = None;
+    for workload in &workloads {
+        let problem = workload.problem();
         let mut plans = Vec::new();
         for options in args.plan.options(&args.rows) {
             if options.rows == RowSelection::All {
@@ -129,8 +156,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             output::print(&heading(problem, target.planner.device()));
         }
         for (plan, reasons) in &plans {
+            let goal = args.ctas_per_sm.unwrap_or(CTAS_PER_SM);
             let predicted = target.predictor.as_ref().map(|predictor| predictor.predict(plan)).transpose()?;
-            let planned = Planned { plan, reasons, target: &target, predicted };
+            let planned = Planned { plan, workload, reasons, target: &target, goal, predicted };
+            let (has, wanted) = (plan.grid(), planned.wanted());
+            if args.ctas_per_sm.is_some() && has < wanted {
+                under_filled.get_or_insert(Failure::UnderFilled { has, wanted, problem: title(problem) });
+            }
             if args.json {
                 values.push(planned.to_json());
             } else {
@@ -141,12 +173,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         output::print_json(&values.into());
     }
-    Ok(())
+    under_filled.map_or(Ok(()), Err)
+}
+
+/// A number of bytes, or of KiB with a K.
+fn parse_bytes(text: &str) -> Result<u32, String> {
+    let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
+    let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 fn target(args: &Args) -> Result<Target, Failure> {
     let opened = || CudaDevice::open(0, L2Policy::Default).ok().map(|device| device.info().clone());
-    let (info, model) = match args.device_model {
+    let (mut info, model) = match args.device_model {
         Some(model) => (model.info(), Some(model)),
         None => match opened() {
             Some(info) => {
@@ -156,6 +197,7 @@ fn target(args: &Args) -> Result<Target, Failure> {
             None => (DeviceModel::L4.info(), Some(DeviceModel::L4)),
         },
     };
+    info.smem_opt_in_bytes = info.smem_opt_in_bytes.min(args.smem_max.unwrap_or(u32::MAX));
     let library = || Ok(Arc::new(Library::find(args.ptx.as_deref())?));
     let predictor = args.predict.predictor(library, model)?;
     let planner = match Library::find(args.ptx.as_deref()) {
@@ -183,6 +225,17 @@ impl Planned<'_> {
         self.device().sm_count * self.plan.resident_ctas()
     }
 
+    /// CTAs that are wanted: as many as the goal says, or as there are pieces of 16 query rows by 64 keys. Persistent CTAs are as many as
+    /// the device holds.
+    fn wanted(&self) -> u32 {
+        let sizes = self.plan.problem().sizes();
+        let rows = u64::from(sizes.heads_q) * u64::from(sizes.seqlen_q);
+        let pieces = u64::from(sizes.batch) * rows.div_ceil(16) * u64::from(sizes.seqlen_k.div_ceil(64));
+        let of_goal = self.goal.saturating_mul(self.device().sm_count);
+        let held = if self.plan.schedule() == Schedule::Persistent { self.capacity() } else { u32::MAX };
+        pieces.min(u64::from(of_goal.min(held))) as u32
+    }
+
     /// Waves of CTAs, or of the tiles that persistent CTAs take.
     fn waves(&self) -> f64 {
         let pieces = f64::from(self.plan.tiles()) * f64::from(self.plan.splits());
@@ -193,16 +246,24 @@ impl Planned<'_> {
         f64::from(self.plan.grid()) / f64::from(self.device().sm_count)
     }
 
-    /// The problem with all keys that its K and V hold: lengths are on the device.
-    fn full_problem(&self) -> Problem {
-        self.plan.problem().with_lengths(false)
+    /// The work with all keys that K and V hold, where the sequences' lengths are on the device.
+    fn work(&self) -> (f64, u64) {
+        let full;
+        let workload = match self.plan.problem() {
+            problem if problem.has_lengths() && !problem.is_ragged() => {
+                full = Workload::of(&problem.with_lengths(false));
+                &full
+            }
+            _ => self.workload,
+        };
+        (workload.flops(), workload.bytes_moved())
     }
 
     /// Microseconds below which nothing can be by memory and by tensor cores; `None` where there is no data sheet.
     fn bounds_us(&self) -> Option<(f64, f64)> {
-        let (problem, model) = (self.full_problem(), self.target.model?);
-        let memory_us = measure::bytes_moved(&problem) as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
-        let tensor_us = measure::flops(&problem) / f64::from(model.tensor_tflops) * 1e-6;
+        let ((flops, bytes), model) = (self.work(), self.target.model?);
+        let memory_us = bytes as f64 / f64::from(model.bandwidth_gb_s) * 1e-3;
+        let tensor_us = flops / f64::from(model.tensor_tflops) * 1e-6;
         Some((memory_us, tensor_us))
     }
 
@@ -227,6 +288,17 @@ impl Planned<'_> {
                 plan.resident_ctas(),
                 self.capacity()
             ),
+            match self.wanted() {
+                wanted if plan.grid() < wanted => format!(
+                    "  goal        {wanted} CTAs for {} an SM or all that the work allows: {} fewer, as that is estimated to be faster",
+                    self.goal,
+                    wanted - plan.grid()
+                ),
+                wanted => format!(
+                    "  goal        {wanted} CTAs for {} an SM or all that the work allows: met",
+                    self.goal
+                ),
+            },
             format!("  waves       {:.2}, filled to {:.0} %", self.waves(), self.efficiency() * 100.0),
         ];
         if let Some(combine) = plan.combine() {
@@ -240,13 +312,15 @@ impl Planned<'_> {
         if plan.is_fused() {
             lines.push("  combine     in the same launch".to_owned());
         }
-        let problem = self.full_problem();
-        let lengths = if plan.problem().has_lengths() { ", if every sequence is full" } else { "" };
+        let (flops, bytes) = self.work();
+        let has_given = plan.problem().is_ragged();
+        let lengths =
+            if plan.problem().has_lengths() && !has_given { ", if every sequence is full" } else { "" };
         lines.push(format!("  workspace   {} bytes", plan.workspace_bytes()));
         lines.push(format!(
             "  work        {:.3} GFLOP, {:.3} MB of Q, K, V and O{lengths}",
-            measure::flops(&problem) * 1e-9,
-            measure::bytes_moved(&problem) as f64 * 1e-6
+            flops * 1e-9,
+            bytes as f64 * 1e-6
         ));
         if let (Some((memory_us, tensor_us)), Some(model)) = (self.bounds_us(), self.target.model) {
             lines.push(format!(
@@ -285,6 +359,7 @@ impl Planned<'_> {
             "splits": plan.splits(),
             "split_keys": if plan.splits() > 1 { Some(plan.split_keys()) } else { None },
             "ctas_per_sm": self.ctas_per_sm(),
+            "ctas_wanted": self.wanted(),
             "resident_ctas_per_sm": plan.resident_ctas(),
             "resident_ctas": self.capacity(),
             "waves": self.waves(),
@@ -292,8 +367,8 @@ impl Planned<'_> {
             "combine": plan.combine().map(|combine| json!({ "kernel": combine.entry, "ctas": plan.combine_grid() })),
             "is_fused": plan.is_fused(),
             "workspace_bytes": plan.workspace_bytes(),
-            "flops": measure::flops(&self.full_problem()),
-            "bytes": measure::bytes_moved(&self.full_problem()),
+            "flops": self.work().0,
+            "bytes": self.work().1,
             "bound_us": bounds.map(|(memory, tensor)| json!({ "memory": memory, "tensor": tensor })),
             "predicted": self.predicted.as_ref().map(predict_args::to_json),
             "reasons": reasons,

@@ -6,8 +6,8 @@ use crate::input::{ProblemArgs, describe, to_json};
 use crate::output;
 use crate::plan_args::parse_splits;
 use ferroflash::output_file::OutputFile;
-use ferroflash::tensor_file::{self, Inputs};
-use ferroflash::{HostTensors, PlanOptions, Splits};
+use ferroflash::tensor_file;
+use ferroflash::{PlanOptions, Splits};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,12 +20,22 @@ const EXAMPLES: &str = "Examples:
   # NumPy arrays of shape [batch, seqlen, heads, head_dim], causal, with the log-sum-exp
   ferroflash run --input q.npy,k.npy,v.npy --layout bshd --causal --lse --output o.safetensors
 
+  # a window of 1024 tokens over packed prompts: the file has cu_seqlens_q and cu_seqlens_k too
+  ferroflash run --input prompts.safetensors --window 1023,0 --output o.safetensors
+
   # a KV cache of which each sequence has filled another part
   ferroflash run --input decode.safetensors --lengths 812,37,4096 --output o.safetensors
 
 Tensors are f16, bf16 or f32, of 4 dimensions; heads of Q may be a multiple of
-those of K and V (GQA). head_dim is 32, 64, 96, 128 or 256. The output appears
-whole or not at all.";
+those of K and V (GQA). head_dim is a multiple of 8 up to 256, V's may be another.
+
+A safetensors file may hold more: with cu_seqlens_q (and cu_seqlens_k) q, k and v
+are packed sequences, [total, heads, head_dim]; with block_table k and v are pages,
+[pages, page, heads, head_dim] (one list of entries with page_indptr, else a row for
+each sequence), and seqlens_k says how many keys each sequence has; sinks, slopes,
+bias and intervals are what the library's Operand of that name is.
+
+The output appears whole or not at all.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -73,19 +83,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     tensor_file::check_output(&args.output, args.lse)
         .map_err(|source| Failure::Argument { option: "--output", source })?;
     let file = OutputFile::create(&args.output, args.force)?;
-    let inputs = args.problem.read(&args.input)?;
-    let problem = &inputs.problem.with_lengths(args.lengths.is_some());
+    let mut inputs = args.problem.read(&args.input)?;
     if let Some(lengths) = &args.lengths {
-        problem.check_lengths(lengths).map_err(|source| Failure::Argument { option: "--lengths", source })?;
+        inputs.problem = inputs.problem.with_lengths(true);
+        inputs
+            .problem
+            .check_lengths(lengths)
+            .map_err(|source| Failure::Argument { option: "--lengths", source })?;
+        inputs.seqlens_k = Some(lengths.clone());
     }
+    let problem = &inputs.problem;
     let splits = args.split_size.map_or(args.splits.unwrap_or_default(), Splits::Size);
     let options = PlanOptions { splits, ..PlanOptions::new() };
     let engine = args.device.open()?;
 
     let start = Instant::now();
-    let Inputs { q, k, v, .. } = &inputs;
-    let tensors = HostTensors::new(q, k, v).with_seqlens_k(args.lengths.as_deref());
-    let result = engine.forward(problem, &options, &tensors, args.lse)?;
+    let result = engine.forward(problem, &options, &inputs.tensors(), args.lse)?;
     let time_s = start.elapsed().as_secs_f64();
     tensor_file::write(file, problem, inputs.layout, &result.o, result.lse.as_deref())?;
 

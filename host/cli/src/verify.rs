@@ -6,6 +6,7 @@ use crate::input::{ProblemArgs, describe, to_json};
 use crate::memory;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
+use crate::ragged_args::SequenceArgs;
 use crate::shape;
 use crate::verify_grid;
 use check::random_input::{self, InputKind};
@@ -13,7 +14,7 @@ use check::tolerance::Verdict;
 use check::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
 use clap::ValueEnum;
 use ferroflash::tensor_file::Inputs;
-use ferroflash::{Attention, Dtype, Error, HostTensors, PlanOptions, Problem, RowSelection, Sizes};
+use ferroflash::{Attention, Dtype, Error, PlanOptions, Problem, RowSelection, Sizes};
 use kernels_gpu::row::Accumulation;
 use serde_json::json;
 use std::ffi::OsString;
@@ -29,6 +30,9 @@ const EXAMPLES: &str = "Examples:
   # the GPU against the simulator
   ferroflash verify --shape 1,4,2,199,257,64 --rows all --compare-simulator
 
+  # packed sequences over keys in pages of 16, with a window and learned sinks; NaN lies in every row that no sequence has
+  ferroflash verify --shape 3,8,2,70,300,128 --seqlens-q 70,1,0 --seqlens-k 300,17,0 --page 16 --window 63,0 --sinks --rows all
+
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
@@ -41,7 +45,7 @@ Exit code 1 where anything is not.";
 #[command(group(clap::ArgGroup::new("what").required(true).args(["input", "shape", "grid"])))]
 pub(crate) struct Args {
     /// A .safetensors file with q, k and v (and o and lse to compare with), or three .npy files joined by commas
-    #[arg(long, value_delimiter = ',', value_name = "FILES")]
+    #[arg(long, value_delimiter = ',', value_name = "FILES", conflicts_with = "SequenceArgs")]
     input: Vec<OsString>,
 
     /// Generated tensors: batch, query heads, KV heads, queries, keys, head_dim
@@ -49,7 +53,7 @@ pub(crate) struct Args {
     shape: Option<Sizes>,
 
     /// A set of generated problems for every kernel
-    #[arg(long, value_enum, conflicts_with_all = ["causal", "scale", "layout", "dtype", "input_kind"])]
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask_name", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
     grid: Option<GridName>,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
@@ -85,6 +89,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     problem: ProblemArgs,
+
+    #[command(flatten)]
+    sequences: SequenceArgs,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -130,15 +137,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let engine = args.device.open()?;
         return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
     }
-    let (inputs, seqlens_k) = match args.shape {
+    let inputs = match args.shape {
         Some(sizes) => args.generate(sizes)?,
-        None => (args.problem.read(&args.input)?, None),
+        None => args.problem.read(&args.input)?,
     };
-    let seqlens_k = seqlens_k.as_deref();
     let engine = args.device.open()?;
     let judged = match &engine {
-        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs, seqlens_k)?,
-        Engine::Reference => args.judge_reference(&engine, &inputs, seqlens_k)?,
+        Engine::Kernels(attention) => args.judge_kernels(attention, &inputs)?,
+        Engine::Reference => args.judge_reference(&engine, &inputs)?,
     };
     args.report(&engine, &inputs.problem, &judged);
     let failed = judged.iter().filter(|judged| !judged.passed()).count();
@@ -146,16 +152,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Tensors, and the keys of each sequence where they have lengths.
-    fn generate(&self, sizes: Sizes) -> Result<(Inputs, Option<Vec<u32>>), Failure> {
-        let layout = self.problem.layout().unwrap_or_default();
+    /// Tensors and operands.
+    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+        let layout = self.problem.layout();
         let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
         let problem = Problem::new(sizes, dtype)
             .map_err(|source| Failure::Argument { option: "--shape", source })?
-            .with_layout(layout)
-            .with_causal(self.problem.causal.unwrap_or(false))
+            .with_causal(self.problem.causal().unwrap_or(false))
             .with_lengths(self.lengths);
-        let problem = self.problem.scaled(problem)?;
+        let problem = self.problem.mask_parts.problem(self.problem.scaled(problem)?)?;
+        let workload = self.sequences.workload(problem, layout, self.seed)?;
+        let problem = *workload.problem();
         memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
         let kind = match self.input_kind {
             KindName::Random => InputKind::Random,
@@ -163,19 +170,14 @@ impl Args {
             KindName::Nan => InputKind::NotANumber,
         };
         let mut qkv = random_input::qkv(&problem, kind, self.seed);
-        let seqlens_k = self.lengths.then(|| random_input::lengths(&problem, self.seed));
-        if let Some(seqlens_k) = &seqlens_k {
-            random_input::poison_behind(&problem, seqlens_k, &mut qkv);
-        }
-        Ok((Inputs::new(problem, layout, qkv), seqlens_k))
+        workload.poison_unused(&mut qkv);
+        let mut inputs = Inputs::new(problem, problem.layout().unwrap_or_default(), qkv);
+        inputs.seqlens_k = workload.seqlens_k().map(<[u32]>::to_vec);
+        inputs.operands = workload.operands().to_vec();
+        Ok(inputs)
     }
 
-    fn judge_kernels(
-        &self,
-        attention: &Attention,
-        inputs: &Inputs,
-        seqlens_k: Option<&[u32]>,
-    ) -> Result<Vec<Judged>, Failure> {
+    fn judge_kernels(&self, attention: &Attention, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
         let problem = &inputs.problem;
         let rows = self.rows.clone().unwrap_or_default();
         let mut plans = Vec::new();
@@ -187,14 +189,13 @@ impl Args {
         accumulations.push(Accumulation::F32);
         accumulations.sort_unstable();
         accumulations.dedup();
-        let oracle = oracle(inputs, seqlens_k, &accumulations);
+        let oracle = oracle(inputs, &accumulations);
         let simulator =
             if self.compare_simulator { Some(self.device.simulator_like(attention)?) } else { None };
         let mut judged = stored(inputs, &oracle)?;
         for (plan, options) in &plans {
             let kernel = &Arc::new(plan.kernel().clone());
-            let Inputs { q, k, v, .. } = inputs;
-            let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k);
+            let tensors = inputs.tensors();
             let run_on = |on: &Attention| on.run(&KernelRun { kernel, problem, options, tensors });
             let run = || run_on(attention);
             let output = run()?;
@@ -219,12 +220,7 @@ impl Args {
         Ok(judged)
     }
 
-    fn judge_reference(
-        &self,
-        engine: &Engine,
-        inputs: &Inputs,
-        seqlens_k: Option<&[u32]>,
-    ) -> Result<Vec<Judged>, Failure> {
+    fn judge_reference(&self, engine: &Engine, inputs: &Inputs) -> Result<Vec<Judged>, Failure> {
         if !matches!(self.rows, None | Some(RowSelection::Best)) {
             return Err(Failure::NoRows { option: "rows", device: engine.name() });
         }
@@ -233,11 +229,9 @@ impl Args {
                 "the CPU computes the reference itself: this compares only its rounding to the dtype",
             );
         }
-        let oracle = oracle(inputs, seqlens_k, &[Accumulation::F32]);
+        let oracle = oracle(inputs, &[Accumulation::F32]);
         let mut judged = stored(inputs, &oracle)?;
-        let Inputs { q, k, v, .. } = inputs;
-        let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k);
-        let result = engine.forward(&inputs.problem, &PlanOptions::new(), &tensors, true)?;
+        let result = engine.forward(&inputs.problem, &PlanOptions::new(), &inputs.tensors(), true)?;
         let verdict = oracle.judge(Accumulation::F32, &result)?;
         judged.push(Judged { name: "cpu".to_owned(), verdict, differs_at: None, agreement: None });
         Ok(judged)
@@ -277,11 +271,10 @@ impl Args {
     }
 }
 
-fn oracle(inputs: &Inputs, seqlens_k: Option<&[u32]>, accumulations: &[Accumulation]) -> Oracle {
+fn oracle(inputs: &Inputs, accumulations: &[Accumulation]) -> Oracle {
     let progress = Progress::new("float64 reference");
-    let qkv = [inputs.q.clone(), inputs.k.clone(), inputs.v.clone()];
-    let seqlens_k = seqlens_k.map(<[u32]>::to_vec);
-    Oracle::new(&inputs.problem, qkv, seqlens_k, accumulations, &|done, total| progress.set(done, total))
+    let tell = |done, total| progress.set(done, total);
+    Oracle::of_tensors(&inputs.problem, &inputs.tensors(), accumulations, &tell)
 }
 
 /// What the file itself says of O and LSE, judged as if a kernel had computed it.

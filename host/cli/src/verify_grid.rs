@@ -69,14 +69,12 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         .cloned()
         .collect();
     if kernels.is_empty() {
-        let names: Vec<&str> = library.kernels().iter().map(|kernel| kernel.entry.as_str()).collect();
+        let names = library.kernels().iter().map(|kernel| kernel.entry.as_str());
         let wanted = match rows {
             RowSelection::Named(name) => name.clone(),
             RowSelection::Best | RowSelection::All => format!("for sm_{sm}"),
         };
-        return Err(
-            Error::NoSuchKernel { wanted, available: format!("there are {}", names.join(", ")) }.into()
-        );
+        return Err(Error::unknown_kernel(&wanted, names).into());
     }
     let start = Instant::now();
     let mut lines = Lines { progress: Progress::new("problems"), json: args.json };

@@ -67,6 +67,8 @@ pub struct Lengths {
     pub first_k: Option<u64>,
     /// `[batch]`: which entry of K and V holds each sequence.
     pub entry_k: Option<u64>,
+    /// Entries of K and V there are, where `entry_k` is given.
+    pub entries_k: usize,
 }
 
 /// K and V in pages: the page of key j of a sequence is entry j / page_size of the sequence's row of the table.
@@ -121,6 +123,9 @@ pub struct Call {
     pub alibi: Option<Alibi>,
     /// Address of a logit a query head, float32 `[heads_q]`, that takes part in each row's softmax without a value.
     pub sinks: Option<u64>,
+    /// Address of the first key that each query may see and the one past the last, 32-bit integers `[batch, seqlen_q, 2]`, or with
+    /// [`Lengths::cumulative_q`] `[rows, 2]`.
+    pub intervals: Option<u64>,
     /// Sequences of different lengths.
     pub lengths: Lengths,
     /// K and V in pages.
@@ -149,6 +154,7 @@ impl Call {
             softcap: 0.0,
             alibi: None,
             sinks: None,
+            intervals: None,
             lengths: Lengths::default(),
             pages: None,
         }

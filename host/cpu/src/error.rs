@@ -34,6 +34,24 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// A number of elements that cannot be rotated.
+    #[error("rotary_dim {dim} cannot be rotated: multiples of 16 up to head_dim {head_dim} can")]
+    Rotary {
+        /// Elements asked for.
+        dim: usize,
+        /// Elements of a vector.
+        head_dim: usize,
+    },
+    /// Tables of rotations that end before a sequence may.
+    #[error(
+        "rotary_cos and rotary_sin have {positions} rows, and a sequence of the cache may have {needed} keys"
+    )]
+    RotaryPositions {
+        /// Their rows.
+        positions: usize,
+        /// Keys that a sequence may have.
+        needed: usize,
+    },
     /// An index points outside its tensor.
     #[error("{what} of sequence {batch} is {value}, must be {from} to {to}")]
     OutOfRange {

@@ -69,7 +69,7 @@ fn processors() -> usize {
 /// # Safety
 /// As [`Call::forward`].
 unsafe fn sequence(call: &Call, batch: usize) -> Result<Sequence, Error> {
-    let Lengths { cumulative_q, cumulative_k, used_k, first_k, entry_k, .. } = call.lengths;
+    let Lengths { cumulative_q, cumulative_k, used_k, first_k, entry_k, entries_k, .. } = call.lengths;
     let checked = |what, value: i64, from: usize, to: usize| {
         let (from, to) = (from as i64, to as i64);
         let is_in = (from..=to).contains(&value);
@@ -90,8 +90,9 @@ unsafe fn sequence(call: &Call, batch: usize) -> Result<Sequence, Error> {
         let seqlen_k = checked("the number of keys", used, 0, held)?;
         let first = integer(first_k, batch as i64).unwrap_or(0);
         let first_k = checked("the first key", first, 0, held)?.min(seqlen_k);
+        let most_entries = if entry_k.is_some() { entries_k.saturating_sub(1) } else { batch };
         let entry = integer(entry_k, batch as i64).unwrap_or(batch as i64);
-        let entry_k = checked("the cache entry", entry, 0, i32::MAX as usize)?;
+        let entry_k = checked("the cache entry", entry, 0, most_entries)?;
         if let Some(pages) = call.pages {
             for page in first_k / pages.page_size..seqlen_k.div_ceil(pages.page_size) {
                 let value = integer(Some(pages.table), batch as i64 * pages.stride + page as i64);
@@ -115,11 +116,17 @@ unsafe fn piece(call: &Call, sequence: &Sequence, head_kv: usize, first_row: usi
         let from = call.window_left.map_or(0, |left| own.saturating_sub(left as i64));
         let to =
             call.window_right.map_or(i64::MAX, |right| own.saturating_add(right as i64).saturating_add(1));
+        let rows = if call.lengths.cumulative_q.is_some() { 0 } else { sequence.batch * call.sizes.seqlen_q };
+        let interval = ((rows + sequence.q_start + row) * 2) as i64;
+        // SAFETY: the caller's promise: two entries a query.
+        let given = |end: i64| unsafe { integer(call.intervals, interval + end) };
+        let (from, to) = (from.max(given(0).unwrap_or(from)), to.min(given(1).unwrap_or(to)));
         let from = from.clamp(sequence.first_k as i64, sequence.seqlen_k as i64) as usize;
         from..(to.clamp(from as i64, sequence.seqlen_k as i64) as usize)
     };
-    // Windows move with the rows, so the first row sees the first key and the last row the last one.
-    let (begin, end) = (visible(first_row).start, visible(first_row + count - 1).end);
+    let seen = || (0..count).map(|row| visible(first_row + row)).filter(|keys| !keys.is_empty());
+    let begin = seen().map(|keys| keys.start).min().unwrap_or(0);
+    let end = seen().map(|keys| keys.end).max().unwrap_or(begin);
     // SAFETY: the caller's promise.
     let [keys, values] = unsafe {
         [call.k, call.v].map(|tensor| {

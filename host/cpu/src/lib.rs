@@ -5,11 +5,13 @@
 //!
 //! A [`Call`] names tensors by address, with strides. [`Call::forward`] checks everything but the addresses.
 
+mod append;
 mod call;
 mod error;
 mod forward;
 mod read;
 mod rows;
 
+pub use append::{Append, Rotary};
 pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};
 pub use error::Error;

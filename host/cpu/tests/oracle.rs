@@ -126,6 +126,7 @@ impl Case {
                     call.v.strides = call.k.strides;
                 } else {
                     call.lengths.entry_k = draw.chance().then_some(address(&entry));
+                    call.lengths.entries_k = entry.len();
                 }
             }
             _ => {}

@@ -1,6 +1,6 @@
 //! The addresses of a call, checked, and operands of host tensors, copied to the device.
 
-use super::tensors::{DeviceTensors, HostOperand, HostTensors, check_given};
+use super::tensors::{DeviceTensors, HostTensors, check_given};
 use crate::device::{Buffer, Device};
 use crate::error::Error;
 use crate::plan::Plan;
@@ -54,19 +54,8 @@ pub(super) struct HostOperands(Vec<(Operand, Buffer<dyn Device>)>);
 impl HostOperands {
     pub(super) fn new(device: &Arc<dyn Device>, tensors: &HostTensors<'_>) -> Result<HostOperands, Error> {
         let given = Operand::ALL.into_iter().filter_map(|operand| Some((operand, tensors.operand(operand)?)));
-        let copied = given.map(|(operand, values)| {
-            let buffer = match values {
-                HostOperand::U32(values) => Buffer::from_elements(device, values)?,
-                // The same bits.
-                HostOperand::I32(values) => {
-                    let values: Vec<u32> = values.iter().map(|&value| value.cast_unsigned()).collect();
-                    Buffer::from_elements(device, &values)?
-                }
-                HostOperand::F32(values) => Buffer::from_elements(device, values)?,
-                HostOperand::Bits(values) => Buffer::from_elements(device, values)?,
-            };
-            Ok((operand, buffer))
-        });
+        let copied =
+            given.map(|(operand, values)| Ok((operand, Buffer::from_elements(device, values.bytes())?)));
         Ok(HostOperands(copied.collect::<Result<_, Error>>()?))
     }
 

@@ -1,7 +1,9 @@
 //! What attention takes and gives: tensors on the host and on the device.
 
+use crate::device::as_bytes;
 use crate::error::Error;
 use crate::problem::{Operand, Problem};
+use ferroflash_score::Elements;
 
 /// What attention computes.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,17 +43,52 @@ pub struct HostTensors<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HostOperand<'a> {
-    /// Starts of sequences, intervals.
+    /// Starts of sequences, intervals, a tree's bits, tables of a score.
     U32(&'a [u32]),
     /// A block table.
     I32(&'a [i32]),
-    /// Sinks, slopes.
+    /// Sinks, slopes, tables of a score.
     F32(&'a [f32]),
     /// A bias, as bit patterns of the problem's dtype.
     Bits(&'a [u16]),
 }
 
-impl HostOperand<'_> {
+/// The elements of an operand, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperandValues {
+    /// Starts of sequences, intervals.
+    U32(Vec<u32>),
+    /// A block table.
+    I32(Vec<i32>),
+    /// Sinks, slopes.
+    F32(Vec<f32>),
+    /// A bias, as bit patterns of the problem's dtype.
+    Bits(Vec<u16>),
+}
+
+impl OperandValues {
+    /// As a call takes them.
+    pub fn as_operand(&self) -> HostOperand<'_> {
+        match self {
+            OperandValues::U32(values) => HostOperand::U32(values),
+            OperandValues::I32(values) => HostOperand::I32(values),
+            OperandValues::F32(values) => HostOperand::F32(values),
+            OperandValues::Bits(values) => HostOperand::Bits(values),
+        }
+    }
+}
+
+impl<'a> HostOperand<'a> {
+    /// The bytes of the elements.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            HostOperand::U32(values) => as_bytes(values),
+            HostOperand::I32(values) => as_bytes(values),
+            HostOperand::F32(values) => as_bytes(values),
+            HostOperand::Bits(values) => as_bytes(values),
+        }
+    }
+
     /// Elements.
     pub fn len(&self) -> usize {
         match self {
@@ -77,8 +114,16 @@ impl HostOperand<'_> {
     }
 
     /// Whether its elements are what an operand has.
-    fn is_of(&self, operand: Operand) -> bool {
+    fn is_of(&self, operand: Operand, problem: &Problem) -> bool {
         match operand {
+            Operand::TreeMask => matches!(self, HostOperand::U32(_)),
+            Operand::Table0 | Operand::Table1 | Operand::Table2 | Operand::Table3 => {
+                match problem.table_elements(operand) {
+                    Some(Elements::F32) => matches!(self, HostOperand::F32(_)),
+                    Some(Elements::U32) => matches!(self, HostOperand::U32(_)),
+                    None => false,
+                }
+            }
             Operand::CuSeqlensQ | Operand::CuSeqlensK | Operand::PageIndptr | Operand::Intervals => {
                 matches!(self, HostOperand::U32(_))
             }
@@ -99,6 +144,13 @@ impl<'a> HostTensors<'a> {
     pub fn with_operand(mut self, operand: Operand, values: HostOperand<'a>) -> HostTensors<'a> {
         self.operands[operand as usize] = Some(values);
         self
+    }
+
+    /// The same with these operands.
+    pub fn with_operands(self, operands: &'a [(Operand, OperandValues)]) -> HostTensors<'a> {
+        operands
+            .iter()
+            .fold(self, |tensors, (operand, values)| tensors.with_operand(*operand, values.as_operand()))
     }
 
     /// An operand.
@@ -127,7 +179,7 @@ impl<'a> HostTensors<'a> {
             if got != expected {
                 return Err(Error::WrongLength { tensor: name, expected, got });
             }
-            if !values.is_of(operand) {
+            if !values.is_of(operand, problem) {
                 return Err(Error::Operand { operand: name, reason: "its elements have another type" });
             }
             let Some((least, most, ascends, reason)) = problem.operand_bounds(operand) else { continue };

@@ -331,6 +331,7 @@ pub trait Element: Copy + sealed::Sealed {}
 impl Element for u8 {}
 impl Element for u16 {}
 impl Element for u32 {}
+impl Element for i32 {}
 impl Element for f32 {}
 
 mod sealed {
@@ -338,10 +339,12 @@ mod sealed {
     impl Sealed for u8 {}
     impl Sealed for u16 {}
     impl Sealed for u32 {}
+    impl Sealed for i32 {}
     impl Sealed for f32 {}
 }
 
-fn as_bytes<T: Element>(elements: &[T]) -> &[u8] {
+/// The bytes of elements.
+pub(crate) fn as_bytes<T: Element>(elements: &[T]) -> &[u8] {
     // SAFETY: an Element has no padding, and a byte needs no alignment.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }

@@ -10,7 +10,7 @@ use crate::occupancy;
 use crate::problem::{Problem, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Isa, Row, Schedule};
+use kernels_gpu::row::{Isa, Row, Schedule, ScoreKind};
 use std::sync::Arc;
 
 /// A kernel that the device runs.
@@ -63,6 +63,15 @@ pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> boo
         && (row.schedule != Schedule::Ragged || problem.is_ragged() || is_asked)
 }
 
+/// Whether the tile of a row is what a problem runs in: that of its width, and where a ragged batch's score has no rows of that, a wider one.
+pub(super) fn holds(problem: &Problem, row: &Row) -> bool {
+    row.head_dim == problem.tile_head_dim()
+        || row.head_dim > problem.tile_head_dim()
+            && row.schedule == Schedule::Ragged
+            && problem.is_ragged()
+            && row.score != ScoreKind::Plain
+}
+
 /// Whether a row can do what is asked.
 pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
     let is_ragged = row.schedule == Schedule::Ragged;
@@ -71,7 +80,7 @@ pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -
     options.schedule.is_none_or(|schedule| schedule == row.schedule)
         && (row.schedule.splits() || options.splits == Splits::Auto && !problem.has_lengths())
         && (is_ragged || !problem.is_ragged())
-        && row.score == problem.score().kind()
+        && row.score == problem.score_kind()
         && !intervals
 }
 

@@ -1,6 +1,6 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, can_compute, tiles};
+use super::candidate::{Candidate, allows, can_compute, holds, tiles};
 use super::choice::{Choice, Choosing, Estimates, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{CombineRow, Kernel};
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
+use kernels_gpu::steps::StepRow;
 use std::sync::Arc;
 
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -25,9 +26,11 @@ pub struct Planner {
     device: DeviceInfo,
     /// The candidates of each dtype and head_dim.
     groups: Vec<Vec<Candidate>>,
+    /// Kernels that need more shared memory than a CTA may have.
+    too_large: Vec<Arc<Kernel>>,
     /// What kernels cost on the device; `None` where that is estimated from a data sheet.
     profile: Option<Profile>,
-    combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+    combine: [Option<Arc<Kernel<StepRow>>>; 2],
     /// Every kernel's name and where they are, for messages.
     names: Vec<String>,
     origin: String,
@@ -44,10 +47,10 @@ impl Planner {
         let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
         let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();
         let combine = |dtype| {
-            let runs = |kernel: &&Arc<Kernel<CombineRow>>| {
-                kernel.row.dtype == dtype && library.source(kernel, device.sm).is_some()
+            let runs = |kernel: &&Arc<Kernel<StepRow>>| {
+                kernel.row == StepRow::combine(dtype) && library.source(kernel, device.sm).is_some()
             };
-            library.combine_kernels().iter().find(runs).cloned()
+            library.step_kernels().iter().find(runs).cloned()
         };
         let names = library.kernels().iter().map(|kernel| kernel.entry.clone()).collect();
         let origin = library.folder().display().to_string();
@@ -56,18 +59,19 @@ impl Planner {
 
     /// The kernels of the table on a device, compiled or not: for planning alone.
     pub fn of_table(device: &DeviceInfo) -> Planner {
-        let (kernels, combine) = crate::module::kernels_of_table();
+        let (kernels, steps) = crate::module::kernels_of_table();
         let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
         let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
         let kernels = kernels.into_iter().filter(runs).collect();
-        let combine = DTYPES.map(|dtype| combine.iter().find(|kernel| kernel.row.dtype == dtype).cloned());
+        let combine =
+            DTYPES.map(|dtype| steps.iter().find(|step| step.row == StepRow::combine(dtype)).cloned());
         let profile = Profile::embedded(device);
         Planner::of(kernels, combine, (device, profile), names, "the table".to_owned())
     }
 
     fn of(
         kernels: Vec<Arc<Kernel>>,
-        combine: [Option<Arc<Kernel<CombineRow>>>; 2],
+        combine: [Option<Arc<Kernel<StepRow>>>; 2],
         (device, profile): (&DeviceInfo, Option<Profile>),
         names: Vec<String>,
         origin: String,
@@ -83,7 +87,9 @@ impl Planner {
                     .push(of_group.map(|kernel| Candidate::new(kernel, device, profile.as_ref())).collect());
             }
         }
-        Planner { device: device.clone(), groups, profile, combine, names, origin }
+        let is_too_large = |kernel: &Arc<Kernel>| kernel.smem_bytes > device.smem_opt_in_bytes;
+        let too_large = kernels.into_iter().filter(is_too_large).collect();
+        Planner { device: device.clone(), groups, too_large, profile, combine, names, origin }
     }
 
     /// The device that is planned for.
@@ -177,7 +183,7 @@ impl Planner {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &kernel.row;
-        if (row.dtype, row.head_dim) != (problem.dtype(), problem.tile_head_dim()) {
+        if row.dtype != problem.dtype() || !holds(problem, row) {
             let found = format!("{} is for {} and head_dim {}", kernel.entry, row.dtype.name(), row.head_dim);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -194,7 +200,7 @@ impl Planner {
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
         if !can_compute(problem, options, row) {
-            let (schedule, score) = (row.schedule.name(), row.score.name());
+            let (schedule, score) = (row.schedule.name(), row.score.name().to_owned());
             let found = format!("{} has the schedule {schedule} and computes {score} scores", kernel.entry);
             return Err(Error::NoSuchKernel { wanted: wanted(problem, options), available: found });
         }
@@ -262,10 +268,16 @@ impl Planner {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
-        &self.groups[dtype * HEAD_DIMS.len() + head_dim]
+        let of_dtype = &self.groups[dtype * HEAD_DIMS.len()..][..HEAD_DIMS.len()];
+        let kind = problem.score_kind();
+        let has_rows = |group: &&Vec<Candidate>| {
+            let mut rows = group.iter().map(|candidate| &candidate.kernel.row);
+            rows.any(|row| row.score == kind && holds(problem, row))
+        };
+        of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
 
-    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<CombineRow>>> {
+    fn combine(&self, problem: &Problem) -> Option<&Arc<Kernel<StepRow>>> {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype())?;
         self.combine[dtype].as_ref()
     }
@@ -281,8 +293,7 @@ impl Planner {
             }
             RowSelection::Named(name) => {
                 if !self.names.contains(name) {
-                    let available = format!("there are {}", self.names.join(", "));
-                    return Err(Error::NoSuchKernel { wanted: name.clone(), available });
+                    return Err(Error::unknown_kernel(name, self.names.iter().map(String::as_str)));
                 }
                 allowed.filter(|candidate| candidate.kernel.entry == *name).collect()
             }
@@ -300,7 +311,7 @@ impl Planner {
         }
     }
 
-    fn choose<'a>(
+    pub(super) fn choose<'a>(
         &'a self,
         problem: &Problem,
         options: &PlanOptions,
@@ -350,15 +361,39 @@ impl Planner {
         Choosing { problem, options, device: &self.device, merges_splits, origin: &self.origin }
     }
 
-    fn build(&self, problem: &Problem, options: &PlanOptions, choice: Choice<'_>) -> Result<Plan, Error> {
+    pub(super) fn build(
+        &self,
+        problem: &Problem,
+        options: &PlanOptions,
+        choice: Choice<'_>,
+    ) -> Result<Plan, Error> {
         let Choice { candidate, splitting, merge, .. } = choice;
         let combine = self.combine(problem).filter(|_| merge == Merge::Kernel);
         Plan::new(problem, candidate, &self.device, splitting, combine, options)
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
+        let would = self.too_large.iter().filter(|kernel| {
+            (kernel.row.dtype, kernel.row.head_dim) == (problem.dtype(), problem.tile_head_dim())
+                && allows(problem, options, &kernel.row)
+        });
+        if let Some(least) = would.min_by_key(|kernel| kernel.smem_bytes) {
+            let (needed, limit) = (least.smem_bytes, self.device.smem_opt_in_bytes);
+            let available = format!(
+                "{} needs the least shared memory a CTA, {needed} bytes, {} over the {limit} that there are",
+                least.entry,
+                needed - limit
+            );
+            return Error::NoSuchKernel { wanted: wanted(problem, options), available };
+        }
+        let advice = match problem.score_kind() {
+            ScoreKind::User(_) => {
+                "compile its crate with `cargo xtask build-ptx --score` and load the folder: Library::with_scores"
+            }
+            _ => "run `cargo xtask build-ptx`",
+        };
         let available = format!(
-            "none of the {} in {} computes it on sm_{}; run `cargo xtask build-ptx`",
+            "none of the {} in {} computes it on sm_{}; {advice}",
             self.names.len(),
             self.origin,
             self.device.sm
@@ -397,7 +432,7 @@ fn only_split(problem: &Problem, options: &PlanOptions) -> Option<&'static str> 
     match options.splits {
         Splits::Count(_) => Some("a number of splits"),
         Splits::Size(_) => Some("a split size"),
-        Splits::Auto if problem.has_lengths() => Some("lengths on the device"),
+        Splits::Auto if problem.has_lengths() && !problem.is_ragged() => Some("lengths on the device"),
         Splits::Auto => (options.schedule == Some(Schedule::Split)).then_some("the schedule"),
     }
 }
@@ -416,6 +451,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     let mut wanted = format!("for {} and head_dim {}", problem.dtype().name(), problem.sizes().head_dim);
     if let Some(schedule) = options.schedule {
         wanted += &format!(" with the schedule {}", schedule.name());
+    }
+    if !problem.score_kind().is_plain() {
+        wanted += &format!(" and the score {}", problem.score_kind().name());
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";

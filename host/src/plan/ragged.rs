@@ -4,12 +4,12 @@ use super::work::gcd;
 use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::params::{RaggedParams, ScoreParams};
+use kernels_gpu::params::{RaggedParams, ScoreParams, TableParams};
 use kernels_gpu::row::Row;
 
 /// A problem's parameters but for addresses.
 pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
-    let Mask { window_left, window_right, chunk, prefix, sink_tokens, .. } = problem.mask();
+    let Mask { window_left, window_right, chunk, prefix, sink_tokens, tree, .. } = problem.mask();
     let side = |side: Option<u32>| side.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(i32::MAX);
     let [batch_stride, head_stride, row_stride] = problem.score_strides();
     let bytes = i64::from(problem.score_element_bytes());
@@ -26,6 +26,7 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
             head_stride: head_stride * bytes,
             row_stride: row_stride * bytes,
             factor: problem.score().factors(problem.scale()).1,
+            tree_keys: tree.unwrap_or(1),
             ..ScoreParams::default()
         },
         page: Divisor::new(page),
@@ -43,6 +44,10 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
         sink_tokens,
         width_qk: problem.sizes().head_dim,
         width_v: problem.head_dim_v(),
+        tables: Operand::TABLES.map(|table| TableParams {
+            last: problem.operand_len(table).map_or(0, |length| length as u32 - 1),
+            ..TableParams::default()
+        }),
         ..RaggedParams::default()
     }
 }
@@ -55,11 +60,17 @@ pub(super) fn box_rows(problem: &Problem, row: &Row) -> u32 {
     }
 }
 
-/// The same with the addresses of a launch.
-pub(super) fn at(params: RaggedParams, operands: &[u64; Operand::ALL.len()]) -> RaggedParams {
+/// The same with the addresses of a launch; `q` is that of Q.
+pub(super) fn at(params: RaggedParams, operands: &[u64; Operand::ALL.len()], q: u64) -> RaggedParams {
     let at = |operand: Operand| operands[operand as usize];
     // A score has one of them.
-    let address = at(Operand::Slopes) | at(Operand::Bias);
+    let address = at(Operand::Slopes) | at(Operand::Bias) | at(Operand::TreeMask);
+    // A kernel of a score that had more tables when it was compiled reads an element of Q in their place.
+    let address_of = |table: Operand| if at(table) == 0 { q } else { at(table) };
+    let tables = Operand::TABLES.map(|table| TableParams {
+        address: address_of(table),
+        ..params.tables[table.table().unwrap_or_default()]
+    });
     RaggedParams {
         cu_seqlens_q: at(Operand::CuSeqlensQ),
         cu_seqlens_k: at(Operand::CuSeqlensK),
@@ -68,6 +79,7 @@ pub(super) fn at(params: RaggedParams, operands: &[u64; Operand::ALL.len()]) -> 
         intervals: at(Operand::Intervals),
         sinks: at(Operand::Sinks),
         score: ScoreParams { address, ..params.score },
+        tables,
         ..params
     }
 }

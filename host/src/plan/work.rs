@@ -2,7 +2,7 @@
 
 use super::splitting::Splitting;
 use crate::device::DeviceInfo;
-use crate::problem::{Mask, Problem, QuerySequences, TensorRole};
+use crate::problem::{Extent, Mask, Problem, QuerySequences, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
@@ -122,7 +122,14 @@ impl Work {
         let blocks_max = (most * fill.longest).ceil().max(1.0);
         let bytes = f64::from(problem.dtype().bytes());
         let mb = |role| problem.elements(role) as f64 * bytes * 1e-6;
-        let kv_mb = (mb(TensorRole::K) + mb(TensorRole::V)) * fill.mean;
+        // Of a pool of pages no more than sequences may have.
+        let held = f64::from(sizes.batch) * f64::from(sizes.seqlen_k);
+        let in_pool = |role| {
+            let Extent { batch, rows, .. } = problem.extent(role);
+            f64::from(batch) * f64::from(rows)
+        };
+        let read_mb = |role| mb(role) * (held / in_pool(role)).min(1.0);
+        let kv_mb = (read_mb(TensorRole::K) + read_mb(TensorRole::V)) * fill.mean;
         let qo_mb = mb(TensorRole::Q) + mb(TensorRole::O);
         let rows = problem.lse_len() as f64;
         let tile_rows = packed_rows.min(rows_of_block.into()) as f64;

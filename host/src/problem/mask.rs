@@ -1,5 +1,7 @@
 //! Which keys a query sees.
 
+use super::Score;
+use super::sizes::SIZE_MAX;
 use crate::error::Error;
 
 /// Which keys a query sees. A query's own key is the one that is as far from the last key as the query is from the last query, so that
@@ -22,6 +24,10 @@ pub struct Mask {
     pub sink_tokens: u32,
     /// Whether the caller gives each query's first key and the one past its last: [`crate::problem::Operand::Intervals`].
     pub intervals: bool,
+    /// How many of a sequence's last keys each query sees only where its bit is set: [`crate::problem::Operand::TreeMask`]. (The tokens of
+    /// a tree of drafts; all other masks hold for them as well.)
+    #[serde(default)]
+    pub tree: Option<u32>,
 }
 
 impl Mask {
@@ -33,6 +39,7 @@ impl Mask {
         prefix: 0,
         sink_tokens: 0,
         intervals: false,
+        tree: None,
     };
     /// A query sees the keys up to its own.
     pub const CAUSAL: Mask = Mask { window_right: Some(0), ..Mask::FULL };
@@ -62,10 +69,28 @@ impl Mask {
         Mask { intervals: true, ..self }
     }
 
-    /// Refuses parts that exclude each other.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    /// The same with a bit of each query for each of a sequence's last `keys` keys.
+    pub const fn with_tree(self, keys: u32) -> Mask {
+        Mask { tree: Some(keys), ..self }
+    }
+
+    /// Words of 32 bits that a query has for a tree; 0 without one.
+    pub const fn tree_words(&self) -> u32 {
+        match self.tree {
+            Some(keys) => keys.div_ceil(32),
+            None => 0,
+        }
+    }
+
+    /// Refuses parts that exclude each other, and a tree beside a score that has kernels of its own.
+    pub(super) fn check(&self, score: &Score) -> Result<(), Error> {
         let refused = |reason| Err(Error::Mask { reason });
         match self {
+            Mask { tree: Some(0), .. } => refused("a tree has at least 1 key"),
+            Mask { tree: Some(SIZE_MAX..), .. } => refused("a tree has fewer keys than a sequence may have"),
+            Mask { tree: Some(_), .. } if *score != Score::Plain => {
+                refused("a tree excludes softcap, ALiBi, bias and users' scores: no kernel computes both")
+            }
             Mask { chunk: Some(0), .. } => refused("a chunk has at least 1 key"),
             Mask { prefix: 1.., window_left: Some(_), .. } | Mask { prefix: 1.., chunk: Some(_), .. } => {
                 refused(
@@ -108,6 +133,9 @@ impl std::fmt::Display for Mask {
         }
         if self.intervals {
             write!(f, ", intervals")?;
+        }
+        if let Some(keys) = self.tree {
+            write!(f, ", tree of {keys}")?;
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! Ragged batches: sequences packed one after the other or in pages, scores with a function, and what a call gives beside Q, K and V.
 
 use super::sizes::check_rows;
+use super::user_score::UserScore;
 use super::{Problem, TensorRole};
 use crate::error::Error;
+use ferroflash_score::Elements;
 use kernels_gpu::row::ScoreKind;
 use std::hash::{Hash, Hasher};
 
@@ -76,6 +78,8 @@ pub enum Score {
     },
     /// score + bias, with [`Operand::Bias`]. −∞ leaves a key no weight; unlike one that the mask hides, its NaN in V reaches the row.
     Bias(BiasShape),
+    /// A function of your own, with [`Operand::Table0`] and so on, as it has tables.
+    User(UserScore),
 }
 
 /// Which dimensions a bias tensor `[batch, heads_q, seqlen_q, seqlen_k]` has; it is the same along the others, which it has with size 1.
@@ -108,11 +112,22 @@ pub enum Operand {
     Slopes,
     /// The bias in the problem's dtype, contiguous.
     Bias,
+    /// The bits of the last keys, u32 `[batch, seqlen_q, words]`, or `[total, words]`, of [`crate::Mask::tree_words`]: bit b of word w says whether
+    /// the query sees the key number 32 · w + b of those that the tree has, counted from its first.
+    TreeMask,
+    /// The first table of a user's score: float32 or u32, as it says.
+    Table0,
+    /// The second.
+    Table1,
+    /// The third.
+    Table2,
+    /// The fourth.
+    Table3,
 }
 
 impl Operand {
     /// All of them.
-    pub const ALL: [Operand; 8] = [
+    pub const ALL: [Operand; 13] = [
         Operand::CuSeqlensQ,
         Operand::CuSeqlensK,
         Operand::BlockTable,
@@ -121,7 +136,20 @@ impl Operand {
         Operand::Sinks,
         Operand::Slopes,
         Operand::Bias,
+        Operand::TreeMask,
+        Operand::Table0,
+        Operand::Table1,
+        Operand::Table2,
+        Operand::Table3,
     ];
+
+    /// The tables of a user's score.
+    pub const TABLES: [Operand; 4] = [Operand::Table0, Operand::Table1, Operand::Table2, Operand::Table3];
+
+    /// Which table of a user's score it is, if it is one.
+    pub(crate) fn table(self) -> Option<usize> {
+        Operand::TABLES.into_iter().position(|table| table == self)
+    }
 
     /// The name in messages.
     pub const fn name(self) -> &'static str {
@@ -134,6 +162,11 @@ impl Operand {
             Operand::Sinks => "sinks",
             Operand::Slopes => "slopes",
             Operand::Bias => "bias",
+            Operand::TreeMask => "tree_mask",
+            Operand::Table0 => "table 0",
+            Operand::Table1 => "table 1",
+            Operand::Table2 => "table 2",
+            Operand::Table3 => "table 3",
         }
     }
 
@@ -170,14 +203,15 @@ impl Score {
             Score::Softcap(_) => ScoreKind::Softcap,
             Score::Alibi { .. } => ScoreKind::Alibi,
             Score::Bias(_) => ScoreKind::Bias,
+            Score::User(user) => ScoreKind::User(user.name()),
         }
     }
 
     /// The score of a query and a key from scale · Q·Kᵀ; `distance` is how far the key is from the query's own, and `given` the slope or the
-    /// bias.
+    /// bias. A user's score is evaluated by [`UserScore::of`].
     pub fn of(&self, scaled: f64, distance: f64, given: f64) -> f64 {
         match *self {
-            Score::Plain => scaled,
+            Score::Plain | Score::User(_) => scaled,
             Score::Softcap(cap) => f64::from(cap) * (scaled / f64::from(cap)).tanh(),
             Score::Alibi { .. } => scaled - given * distance.abs(),
             Score::Bias(_) => scaled + given,
@@ -201,6 +235,7 @@ impl Score {
             Score::Plain => (scale * log2e, 0.0),
             Score::Softcap(cap) => (f64::from(cap) * log2e, 2.0 * log2e * scale / f64::from(cap)),
             Score::Alibi { .. } | Score::Bias(_) => (scale * log2e, 1.0 / scale),
+            Score::User(_) => (log2e, scale),
         };
         (factors.0 as f32, factors.1 as f32)
     }
@@ -216,6 +251,7 @@ impl Hash for Score {
             Score::Softcap(cap) => cap.to_bits().hash(state),
             Score::Alibi { per_batch } => per_batch.hash(state),
             Score::Bias(shape) => shape.hash(state),
+            Score::User(user) => user.hash(state),
         }
     }
 }
@@ -247,6 +283,10 @@ impl Problem {
                 let [batch, heads, rows] = self.bias_sizes(shape);
                 Some(batch * heads * rows * self.sizes.seqlen_k as usize)
             }
+            (Operand::TreeMask, ..) if self.mask.tree.is_some() => {
+                Some(queries.batch as usize * queries.rows as usize * self.mask.tree_words() as usize)
+            }
+            (operand, .., Score::User(user)) => Some(user.table(operand.table()?)?.1 as usize),
             _ => None,
         }
     }
@@ -277,15 +317,29 @@ impl Problem {
         [of(shape.batch, sizes.batch), of(shape.heads, sizes.heads_q), of(shape.queries, sizes.seqlen_q)]
     }
 
-    /// Bytes of an element of the slopes or of the bias.
-    pub(crate) fn score_element_bytes(&self) -> u32 {
+    /// What kernels that compute its scores are compiled for.
+    pub fn score_kind(&self) -> ScoreKind {
+        if self.mask.tree.is_some() { ScoreKind::Tree } else { self.score.kind() }
+    }
+
+    /// The type of the elements of a table of a user's score.
+    pub(crate) fn table_elements(&self, operand: Operand) -> Option<Elements> {
         match self.score {
-            Score::Alibi { .. } => Operand::Slopes.element_bytes(),
-            _ => Operand::Bias.element_bytes(),
+            Score::User(user) => Some(user.table(operand.table()?)?.0),
+            _ => None,
         }
     }
 
-    /// Elements from one batch entry, head and query of the bias to the next; of the slopes the first two, and no third.
+    /// Bytes of an element of the slopes, of the bias or of a tree's bits.
+    pub(crate) fn score_element_bytes(&self) -> u32 {
+        match self.score {
+            Score::Bias(_) => Operand::Bias.element_bytes(),
+            _ => Operand::Slopes.element_bytes(),
+        }
+    }
+
+    /// Elements from one batch entry, head and query of the bias to the next; of the slopes the first two, and no third; of a tree's bits, whose
+    /// queries are counted through the batch, the third alone.
     pub fn score_strides(&self) -> [i64; 3] {
         let sizes = &self.sizes;
         match self.score {
@@ -296,7 +350,8 @@ impl Problem {
                 let of = |has: bool, stride: i64| if has { stride } else { 0 };
                 [of(shape.batch, heads * rows * row), of(shape.heads, rows * row), of(shape.queries, row)]
             }
-            Score::Plain | Score::Softcap(_) => [0; 3],
+            Score::Plain => [0, 0, self.mask.tree_words().into()],
+            Score::Softcap(_) | Score::User(_) => [0; 3],
         }
     }
 }

@@ -53,14 +53,14 @@ pub(super) fn read(path: &Path, name: &'static str) -> Result<Tensor, Error> {
 }
 
 /// The bytes of a file. npy has no bf16: its values go out as float32, which holds them all.
-pub(super) fn encode(shape: &[usize; 4], dtype: Dtype, bits: &[u16]) -> Vec<u8> {
+pub(super) fn encode(shape: &[usize], dtype: Dtype, bits: &[u16]) -> Vec<u8> {
     let descr = match dtype {
         Dtype::F16 => "<f2",
         Dtype::Bf16 => "<f4",
     };
-    let [a, b, c, d] = shape;
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({a}, {b}, {c}, {d}), }}");
+    let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let shape = shape.join(", ");
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     // Magic, version and header length are 10 bytes; a newline ends the header.
     let end = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(ALIGNMENT);
     header.push_str(&" ".repeat(end - (MAGIC.len() + 4 + header.len() + 1)));

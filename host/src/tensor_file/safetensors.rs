@@ -1,8 +1,8 @@
 //! safetensors: reading with the format's own crate, and writing.
 
-use super::{Contents, Elements, Options, Tensor, o_shape, read_bytes, unsupported_dtype};
+use super::{Contents, Elements, Given, Options, Tensor, lse_shape, o_shape, read_bytes, unsupported_dtype};
 use crate::error::Error;
-use crate::problem::{Layout, Problem};
+use crate::problem::{Layout, Mask, Operand, Problem};
 use safetensors::tensor::{Dtype as FileDtype, SafeTensorError, SafeTensors};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -21,10 +21,15 @@ pub(super) fn read(path: &Path, given: &Options) -> Result<Contents, Error> {
             Error::MissingTensor { path: path.to_owned(), tensor: String::from(name), found }
         })
     };
+    let mut operands = Vec::new();
+    for operand in Operand::ALL {
+        operands.extend(optional(&file, path, operand.name())?.map(|tensor| (operand, tensor)));
+    }
     Ok(Contents {
         qkv: [required("q")?, required("k")?, required("v")?],
         o: optional(&file, path, "o")?,
         lse: optional(&file, path, "lse")?,
+        given: Given { seqlens_k: optional(&file, path, "seqlens_k")?, operands },
         options: header
             .metadata()
             .as_ref()
@@ -34,14 +39,17 @@ pub(super) fn read(path: &Path, given: &Options) -> Result<Contents, Error> {
 
 /// The bytes of a file with O and, where it is given, LSE. The same input gives the same bytes.
 pub(super) fn encode(problem: &Problem, layout: Layout, o: &[u16], lse: Option<&[f32]>) -> Vec<u8> {
-    let sizes = problem.sizes();
     // LSE first: the format wants every tensor aligned to its elements.
     let mut data: Vec<u8> = lse.unwrap_or_default().iter().flat_map(|lse| lse.to_le_bytes()).collect();
     let lse_bytes = data.len();
     data.extend(o.iter().flat_map(|bits| bits.to_le_bytes()));
-    let (layout_name, mask) = match (layout, problem.causal()) {
-        (Layout::Bhsd, causal) => ("bhsd", if causal { "causal" } else { "none" }),
-        (Layout::Bshd, causal) => ("bshd", if causal { "causal" } else { "none" }),
+    let layout_name = match layout {
+        Layout::Bhsd => "bhsd",
+        Layout::Bshd => "bshd",
+    };
+    let mask = match problem.mask() {
+        Mask::FULL => "none".to_owned(),
+        mask => mask.to_string(),
     };
     let mut header = json!({
         "__metadata__": { "layout": layout_name, "mask": mask, "scale": problem.scale().to_string() },
@@ -52,8 +60,8 @@ pub(super) fn encode(problem: &Problem, layout: Layout, o: &[u16], lse: Option<&
         },
     });
     if lse.is_some() {
-        let shape = [sizes.batch, sizes.heads_q, sizes.seqlen_q];
-        header["lse"] = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, lse_bytes] });
+        header["lse"] =
+            json!({ "dtype": "F32", "shape": lse_shape(problem), "data_offsets": [0, lse_bytes] });
     }
     let mut header = Value::to_string(&header);
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
@@ -70,6 +78,9 @@ fn optional(file: &SafeTensors<'_>, path: &Path, name: &'static str) -> Result<O
         FileDtype::BF16 => "bf16",
         FileDtype::F32 => "f32",
         FileDtype::F64 => "f64",
+        FileDtype::U32 => "u32",
+        FileDtype::I32 => "i32",
+        FileDtype::I64 => "i64",
         other => return Err(unsupported_dtype(path, name, &other.to_string())),
     };
     let elements =

@@ -24,7 +24,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 /// LSEs that a lane reads.
 const LSE_A_LANE: usize = SPLITS_MAX as usize / 32;
 /// The neutral element of addition: −0 + x is x for every x, and 0 + −0 would be 0.
-const NOTHING: f32 = -0.0;
+pub const NOTHING: f32 = -0.0;
 /// Bytes of a row's weights in shared memory.
 const WEIGHTS_BYTES: u32 = SPLITS_MAX * 4;
 /// Bytes of the sums of a row's parts in shared memory.
@@ -243,25 +243,55 @@ unsafe fn weigh_splits(
     });
     let most = over_lanes(lse.iter().fold(f32::NEG_INFINITY, |most, &lse| max(most, lse)), max);
     let most = sink.map_or(most, |sink| max(most, sink));
-    // −∞ − −∞ would be NaN.
-    let base = if most == f32::NEG_INFINITY { 0.0 } else { most };
-    let shares = lse.map(|lse| ex2((lse - base) * LOG2_E));
+    let base = base_of(most);
+    let shares = lse.map(|lse| share(lse, base));
     let sum = over_lanes(shares.iter().fold(0.0, |sum, share| sum + share), |a, b| a + b);
-    let sum = sink.map_or(sum, |sink| sum + ex2((sink - base) * LOG2_E));
-    // 0 where no key was seen.
-    let normalizer = if sum == 0.0 { 0.0 } else { rcp(sum) };
+    let sum = sink.map_or(sum, |sink| sum + share(sink, base));
+    let normalizer = normalizer(sum);
     if row < count {
         for (i, share) in (0..).zip(&shares) {
             let at = weights + row * WEIGHTS_BYTES + (i * 32 + lane) * 4;
             // SAFETY: this lane's place.
             unsafe { st_shared(at, (share * normalizer).to_bits()) }
         }
-        let lse = if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 };
+        let lse = lse_of(sum, base);
         if lane == 0 && lse_at != 0 {
             // SAFETY: an element of LSE.
             unsafe { st_global_f32(lse_at, lse) }
         }
     }
+}
+
+/// What the LSEs of partial results are compared with: the greatest of them.
+#[inline(always)]
+pub fn base_of(most: f32) -> f32 {
+    // −∞ − −∞ would be NaN.
+    if most == f32::NEG_INFINITY { 0.0 } else { most }
+}
+
+/// The weight of a partial result, or of a sink, relative to `base`.
+#[inline(always)]
+pub fn share(lse: f32, base: f32) -> f32 {
+    ex2((lse - base) * LOG2_E)
+}
+
+/// What weights of this sum are multiplied with, so that they sum to 1; 0 where no key was seen.
+#[inline(always)]
+pub fn normalizer(sum: f32) -> f32 {
+    if sum == 0.0 { 0.0 } else { rcp(sum) }
+}
+
+/// The LSE of weights of this sum.
+#[inline(always)]
+pub fn lse_of(sum: f32, base: f32) -> f32 {
+    if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 }
+}
+
+/// `sum` and a weighted element more. A partial result without keys leaves no trace, not even of a sign, whatever it holds.
+#[inline(always)]
+pub fn add_weighted(sum: f32, element: f32, weight: f32) -> f32 {
+    let more = fma(element, weight, sum);
+    if weight == 0.0 { sum } else { more }
 }
 
 /// Combines the values of all lanes, alike in every lane.
@@ -343,9 +373,7 @@ unsafe fn sum_of_parts<const P: usize, const L: usize>(
                     f32::from_bits(unsafe { ld_shared(part.weights + split.min(SPLITS_MAX - 1) * 4) });
                 let weight = if split < partials.splits { weight } else { 0.0 };
                 for e in 0..4 {
-                    let sum = fma(loads.elements[p][load][e], weight, o[p][e]);
-                    // A split without keys leaves no trace, not even of a sign.
-                    o[p][e] = if weight == 0.0 { o[p][e] } else { sum };
+                    o[p][e] = add_weighted(o[p][e], loads.elements[p][load][e], weight);
                 }
             }
         }

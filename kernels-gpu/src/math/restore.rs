@@ -82,7 +82,8 @@ pub unsafe fn restore<E: Element>(
     }
 }
 
-/// As [`restore`], of a ragged batch: at the keys of all of `blocks`' steps that some row sees only in part.
+/// As [`restore`], of a ragged batch: at the keys of all of `blocks`' steps that some row sees only in part. `sees` says whether the score shows
+/// a key of `visible` to a row.
 ///
 /// # Safety
 /// As for [`restore`].
@@ -93,6 +94,7 @@ pub unsafe fn restore_ragged<E: Element>(
     (blocks, block_n, sink_tokens): (KeyBlocks, u32, u32),
     restored: Restored,
     visible: impl Fn(u32) -> Visible,
+    sees: impl Fn(u32, u32) -> bool,
 ) {
     // The compiler does not know that a width is not 0.
     let restored = Restored { head_dim: restored.head_dim.max(1), ..restored };
@@ -109,7 +111,7 @@ pub unsafe fn restore_ragged<E: Element>(
                     while key < past {
                         // SAFETY: a key of the sequence; an element of V, and this thread's element of O or of the partial O.
                         unsafe {
-                            if key >= begin || key < sink_tokens {
+                            if (key >= begin || key < sink_tokens) && sees(row, key) {
                                 if let Some([_, v_row]) = keys.row(key) {
                                     let v_at = v_row + u64::from(column * 2);
                                     add_element::<E>(queries, restored, (row, column), v_at);

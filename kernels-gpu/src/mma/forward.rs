@@ -20,13 +20,15 @@ use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{Score, score_all};
+use crate::score::{Score, hide_all, score_all};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::WarpTile;
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{intervals_of_rows, is_partial, key_blocks, score_rows, visible_of_row, work_of};
+use crate::work::{
+    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, visible_of_row, work_of,
+};
 use cuda_std::thread::{grid_dim_x, sync_threads};
 
 /// Where the keys that each of a lane's rows sees end, and where they begin.
@@ -92,6 +94,9 @@ impl<C: Config> MainLoop<'_, C> {
         score_all::<C::Warp, _>(score, s, &self.score_rows, first_key, lane);
         if masked {
             limits.0.apply(C::RAGGED.then_some(&limits.1), s, first_key, lane);
+            if C::Score::HIDES {
+                hide_all::<C::Warp, _>(score, s, &self.score_rows, first_key, lane);
+            }
         }
         self.softmax.step(s, &mut self.acc_o, score.scale_log2());
     }
@@ -310,7 +315,8 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
             let keys = ragged_blocks(params, &work, blocks).keys;
             let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
             let visible = |row| visible_of_row::<C>(params, &work, row);
-            return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible);
+            let sees = |row, key| score_sees::<C>(params, &work, row, key);
+            return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible, sees);
         }
         let keys = PartlyVisible {
             first: blocks.full.max(blocks.first) * C::K::ROWS,

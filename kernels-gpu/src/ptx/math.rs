@@ -39,6 +39,18 @@ pub fn max(a: f32, b: f32) -> f32 {
     r
 }
 
+/// The smaller number; a NaN gives way to a number (`min.f32`).
+#[inline(always)]
+pub fn min(a: f32, b: f32) -> f32 {
+    let r;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("min.f32 {r}, {a}, {b};", r = out(reg32) r, a = in(reg32) a, b = in(reg32) b,
+            options(pure, nomem, nostack));
+    }
+    r
+}
+
 /// `a` where the condition holds, else `b` (`selp.b32`). Where Rust's own choice between two elements of an array would become an
 /// array in memory.
 #[inline(always)]

@@ -144,6 +144,16 @@ pub unsafe fn st_global_v4(global: u64, value: [u32; 4]) {
     }
 }
 
+/// `st.global.b32`.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 writable bytes behind it.
+#[inline(always)]
+pub unsafe fn st_global_b32(global: u64, value: u32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.global.b32 [{g}], {v};", g = in(reg64) global, v = in(reg32) value, options(nostack)) }
+}
+
 /// `st.global.f32`.
 ///
 /// # Safety
@@ -191,6 +201,36 @@ pub unsafe fn st_global_v2(global: u64, value: [u32; 2]) {
     }
 }
 
+/// `ld.global.v4.b32`: 128 bits.
+///
+/// # Safety
+/// `global` is a multiple of 16 with 16 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_v4(global: u64) -> [u32; 4] {
+    let (r0, r1, r2, r3);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.v4.b32 {{{r0}, {r1}, {r2}, {r3}}}, [{g}];", r0 = out(reg32) r0, r1 = out(reg32) r1,
+            r2 = out(reg32) r2, r3 = out(reg32) r3, g = in(reg64) global, options(nostack, readonly));
+    }
+    [r0, r1, r2, r3]
+}
+
+/// `ld.global.v2.b32`: 64 bits.
+///
+/// # Safety
+/// `global` is a multiple of 8 with 8 readable bytes behind it.
+#[inline(always)]
+pub unsafe fn ld_global_v2(global: u64) -> [u32; 2] {
+    let (r0, r1);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.v2.b32 {{{r0}, {r1}}}, [{g}];", r0 = out(reg32) r0, r1 = out(reg32) r1,
+            g = in(reg64) global, options(nostack, readonly));
+    }
+    [r0, r1]
+}
+
 /// `ld.global.b32`.
 ///
 /// # Safety
@@ -201,6 +241,21 @@ pub unsafe fn ld_global_b32(global: u64) -> u32 {
     // SAFETY: the caller's.
     unsafe {
         asm!("ld.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global, options(nostack, readonly));
+    }
+    r
+}
+
+/// `ld.global.b32` of what nobody writes during the launch: equal loads are one.
+///
+/// # Safety
+/// As for [`ld_global_b32`]; nobody writes there meanwhile.
+#[inline(always)]
+pub unsafe fn ld_global_constant_b32(global: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global,
+            options(pure, nostack, readonly));
     }
     r
 }

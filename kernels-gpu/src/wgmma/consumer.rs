@@ -26,12 +26,12 @@ use crate::ptx::wgmma::wgmma_fence;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{Score, score_all};
+use crate::score::{Score, hide_all, score_all};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{intervals_of_rows, is_partial, score_rows, visible_of_row, work_of};
+use crate::work::{intervals_of_rows, is_partial, score_rows, score_sees, visible_of_row, work_of};
 
 /// Which blocks a step masks.
 trait Masking {
@@ -90,10 +90,14 @@ impl Consumer<'_> {
             self.release_q::<C>(k_loop.block == k_loop.blocks.first);
         }
         let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
-        score_all::<C::Warp, _>(C::Score::new(self.params), s, &k_loop.score_rows, first_key, lane_again());
+        let score = C::Score::new(self.params);
+        score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
         if M::applies(|| k_loop.is_partial()) {
             let begins = C::RAGGED.then_some(&k_loop.begins);
             k_loop.limits.apply(begins, s, first_key, lane_again());
+            if C::Score::HIDES {
+                hide_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+            }
         }
     }
 
@@ -258,7 +262,8 @@ impl Consumer<'_> {
                     let keys = RaggedKeys::new(params, at);
                     let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
                     let visible = |row| visible_of_row::<C>(params, &work, row);
-                    return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible);
+                    let sees = |row, key| score_sees::<C>(params, &work, row, key);
+                    return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible, sees);
                 }
                 let keys = PartlyVisible {
                     first: blocks.full.max(blocks.first) * C::K::ROWS,

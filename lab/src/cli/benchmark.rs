@@ -1,7 +1,5 @@
 //! `lab benchmark`: device times side by side, with PyTorch's in the same job; counts, never times, on the simulator.
 
-mod in_turns;
-
 use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::evaluate::{Candidates, DEFAULT_ROW, default_row, evaluate_all, row_of};
@@ -9,7 +7,8 @@ use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
-use crate::peer::{PeerReport, SCRIPT, comparisons, page, quantiles};
+use crate::page::{Page, Section};
+use crate::peer::{PeerReport, SCRIPT, comparisons, quantiles};
 use crate::process;
 use crate::session::write_whole;
 use crate::stages::{Cascade, Watcher};
@@ -29,9 +28,6 @@ Examples:
   # two kernels on the canonical shapes: times on a GPU, counts on the simulator
   cargo lab benchmark fwd_f16_d64_m64n64_w4s3c1 fwd_f16_d64_m128n64_w4s2c1
 
-  # is a row that a search found faster than those of the table? all in turns, in one process
-  cargo lab benchmark --against fwd_f16_d64_m128n64_w4s2c1
-
   # against PyTorch in the same job, with p50, p90, speed-up and its interval, as JSON, CSV, Markdown and a page
   cargo lab benchmark --peer torch";
 
@@ -40,9 +36,6 @@ Examples:
 pub(crate) struct BenchmarkArgs {
     #[command(flatten)]
     candidates: Candidates,
-    /// Compare only: every row in one process and in turns with this one, on inputs that no launch has seen
-    #[arg(long, value_name = "ROW", conflicts_with = "peer")]
-    against: Option<String>,
     /// Measure a peer in the same job, round by round
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -62,10 +55,9 @@ enum Peer {
 
 pub(crate) fn run(args: &BenchmarkArgs) -> Result<u8> {
     let mut lab = Lab::open("benchmark", &args.common)?;
-    match (args.peer, &args.against) {
-        (Some(Peer::Torch), _) => against_torch(&mut lab, args),
-        (None, Some(against)) => in_turns::run(&mut lab, args, against),
-        (None, None) => alone(&mut lab, args),
+    match args.peer {
+        Some(Peer::Torch) => against_torch(&mut lab, args),
+        None => alone(&mut lab, args),
     }
 }
 
@@ -193,8 +185,15 @@ fn write(lab: &Lab, table: &Table, json: &serde_json::Value, peer: Option<&PeerR
     write_whole(&folder.join("benchmark.md"), &table.markdown())?;
     if let Some(report) = peer {
         let path = folder.join("benchmark.html");
-        let page = page(report, lab.session.header(), &lab.context.machine);
-        page.write(&path).map_err(|source| Error::io(&path, source))?;
+        let header = lab.session.header();
+        let mut facts = vec![
+            ("commit".to_owned(), header.commit.clone().unwrap_or_default()),
+            ("measured".to_owned(), header.started.clone()),
+        ];
+        facts.extend(report.facts.clone());
+        let sections = vec![Section::of_table("Device times in turns", table.clone())];
+        let page = Page { title: "Ferroflash and PyTorch".to_owned(), facts, sections, ..Page::default() };
+        write_whole(&path, &page.html())?;
     }
     Ok(())
 }
@@ -208,7 +207,7 @@ fn counted_table(evaluations: &[Evaluation]) -> Table {
         "mma",
         "wavefronts",
         "conflicts",
-        "wavefronts/MFLOP",
+        "clocks",
         "barriers",
         "global KB",
     ]);
@@ -222,7 +221,7 @@ fn counted_table(evaluations: &[Evaluation]) -> Table {
                 counted.number("instructions.tensor").to_string(),
                 counted.wavefronts().to_string(),
                 counted.conflicts().to_string(),
-                short(counted.wavefronts_per_mflop()),
+                short(counted.clocks),
                 counted.number("barriers").to_string(),
                 (counted.global_bytes() / 1024).to_string(),
             ]);

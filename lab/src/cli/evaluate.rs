@@ -9,6 +9,7 @@ use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::{Evaluation, Outcome};
 use crate::stages::Cascade;
+use crate::statistics::{geometric_mean, median};
 use crate::table::{Table, short};
 use clap::Args;
 use ferroflash::Row;
@@ -217,7 +218,7 @@ pub(crate) fn table(evaluations: &[Evaluation]) -> Table {
         "candidate",
         "registers",
         "smem KB",
-        "wavefronts/MFLOP",
+        "clocks",
         "conflicts",
         "error share",
         "µs",
@@ -232,7 +233,7 @@ pub(crate) fn table(evaluations: &[Evaluation]) -> Table {
             evaluation.name.clone(),
             known(evaluation.resources.map(|resources| resources.registers.to_string())),
             short(f64::from(evaluation.smem_bytes) / 1024.0),
-            known(evaluation.wavefronts_per_mflop().map(short)),
+            known(clocks(evaluation).map(short)),
             known(is_counted.then(|| conflicts().to_string())),
             known(evaluation.worst_share().map(short)),
             known(median_us(evaluation).map(short)),
@@ -257,17 +258,17 @@ fn verdict(evaluation: &Evaluation) -> String {
 
 /// Median device time on fresh inputs, added up over the problems.
 fn median_us(evaluation: &Evaluation) -> Option<f64> {
-    let medians: Option<Vec<f64>> =
-        evaluation.timed.iter().map(|timed| crate::statistics::median(&timed.fresh_us)).collect();
+    let medians: Option<Vec<f64>> = evaluation.timed.iter().map(|timed| median(&timed.fresh_us)).collect();
     medians.filter(|medians| !medians.is_empty()).map(|medians| medians.iter().sum())
+}
+
+/// Clocks that a multiprocessor's units need, in the geometric mean over the problems.
+fn clocks(evaluation: &Evaluation) -> Option<f64> {
+    geometric_mean(evaluation.counted.iter().map(|counted| Some(counted.clocks)))
 }
 
 /// How many times faster than the incumbent, in the geometric mean over the problems.
 fn speed_up(evaluation: &Evaluation) -> Option<f64> {
-    let mut logs = Vec::new();
-    for (own, other) in evaluation.timed.iter().zip(&evaluation.incumbent) {
-        let ratio = crate::statistics::median(&other.fresh_us)? / crate::statistics::median(&own.fresh_us)?;
-        logs.push(ratio.ln());
-    }
-    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    let pairs = evaluation.timed.iter().zip(&evaluation.incumbent);
+    geometric_mean(pairs.map(|(own, other)| Some(median(&other.fresh_us)? / median(&own.fresh_us)?)))
 }

@@ -8,24 +8,30 @@ use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::lab::Lab;
 use crate::cli::micro;
+use crate::cli::sanitize;
 use crate::cli::screen::{self, Screen};
 use crate::cli::searched::Searched;
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, HYPOTHESIS, Hypothesis, STEP, Step};
 use crate::exam::Fault;
+use crate::predict::Model;
 use crate::proposer::{Configuration, Worktree, boxed};
 use crate::search::Evaluated;
 use crate::search::budget::{Budget, Spent};
+use crate::search::keep::Decision;
 use crate::search::strategy::Strategy;
 use crate::stages::Cascade;
 use clap::Args;
 pub(crate) use plan::{Plan, mediocre};
 use std::path::{Path, PathBuf};
 
+/// Every how many-th candidate goes through the memory checker, beside those that are kept.
+const CHECKED_EVERY: usize = 5;
+
 const EXAMPLES: &str = "\
 Examples:
-  # from a mediocre row, twelve candidates, on the simulator: fewer shared-memory wavefronts per FLOP
+  # from a mediocre row, twelve candidates, on the simulator: fewer clocks of a multiprocessor's units
   cargo lab evolve --device sim --budget 12
 
   # on the GPU for ten minutes, from the best of `cargo lab micro`
@@ -55,8 +61,8 @@ pub(crate) struct EvolveArgs {
     /// A program that proposes patches; its words are split at blanks
     #[arg(long, value_name = "CMD")]
     proposer: Option<String>,
-    /// What the proposer is told: free (the task), insight (and insights), or full (and earlier proposals)
-    #[arg(long, value_name = "NAME", default_value = "full", requires = "proposer")]
+    /// What the proposer is told
+    #[arg(long, value_enum, default_value = "full", requires = "proposer")]
     configuration: Configuration,
     /// Seconds that the proposer may take for one answer
     #[arg(long, value_name = "S", default_value_t = 600, requires = "proposer")]
@@ -156,6 +162,7 @@ impl Evolution {
         let searched = Searched::of(&self.lab, self.plan.start)?;
         searched.announce(&mut self.lab)?;
         let seed = self.lab.session.header().seed;
+        let model = Model::new(&self.lab.context.config.problems, &self.lab.context.machine);
         loop {
             let history = self.history();
             let spent = Spent::of(&history);
@@ -173,7 +180,7 @@ impl Evolution {
             let row = if is_start {
                 Some(self.plan.start)
             } else {
-                seeded.copied().or_else(|| self.plan.strategy.next(&searched.space, &history, seed))
+                seeded.copied().or_else(|| self.plan.strategy.next(&searched.space, &model, &history, seed))
             };
             let Some(row) = row else { return Ok("every row of the search space is evaluated".to_owned()) };
             let proposer = match (is_start, seeded) {
@@ -184,7 +191,7 @@ impl Evolution {
             let candidate = Candidate::of_row(row);
             let incumbent = self.incumbent.as_ref().map(|(incumbent, _)| incumbent.row);
             let hypothesis =
-                evolution::hypothesis(self.steps.len(), &candidate, incumbent.as_ref(), proposer);
+                evolution::hypothesis(&model, self.steps.len(), &candidate, incumbent.as_ref(), proposer);
             self.step(candidate, hypothesis)?;
             if is_start {
                 self.check_start()?;
@@ -217,17 +224,28 @@ impl Evolution {
         let evaluated = evolution::evaluated(&evaluation, simulated);
         let thresholds = self.lab.context.config.thresholds.clone();
         let incumbent = self.incumbent.as_ref().map(|(_, evaluation)| evaluation);
-        let decision = match (evaluation.passed(), incumbent) {
+        let mut decision = match (evaluation.passed(), incumbent) {
             (false, _) => None,
             (true, incumbent) => Some(evolution::decide(&evaluation, incumbent, &thresholds, simulated)),
         };
         let before = incumbent.map(|incumbent| evolution::evaluated(incumbent, simulated));
+        let is_due = decision.as_ref().is_some_and(Decision::is_keep) || hypothesis.step % CHECKED_EVERY == 0;
+        let mut found = None;
+        if evaluation.passed() && is_due {
+            let finding = sanitize::memory(&self.lab, &candidate)?;
+            self.lab.session.append(sanitize::SANITIZED, &finding)?;
+            if finding.is_bad() {
+                decision = None;
+                found =
+                    Some(format!("refused: {}: {}: {}", Fault::RuleBroken, finding.checker, finding.said));
+            }
+        }
         let step = Step {
             step: hypothesis.step,
             gain: evolution::gain(&evaluated, before.as_ref()),
             kept: decision.as_ref().is_some_and(|decision| decision.is_keep()),
             decision: match decision {
-                None => evaluation.verdict(),
+                None => found.unwrap_or_else(|| evaluation.verdict()),
                 Some(_) if before.is_none() => "kept: the first that is right".to_owned(),
                 Some(decision) => decision.to_string(),
             },

@@ -19,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{self, PTXAS};
 use crate::gate::{Counted, Verdict, compare_counters};
-use crate::invert::{FLAWS, FlawChange};
 use crate::leaderboard::{Leaderboard, LeaderboardError, Measure, Standing};
 use crate::stages::{Cascade, Context, Watcher};
 use crate::table::Table;
@@ -29,8 +28,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// The flaw that is planted: two more barriers in each step of the main loop.
-const PLANTED: &str = "extra-barrier";
 /// The record of a place.
 const GATED: &str = "gated";
 
@@ -109,7 +106,7 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     };
     let mut screen = Screen::new(standings.len() as u64);
     let mut gated: Vec<Gated> = Vec::new();
-    if let Some(reason) = missed_cheats(&lab, &mut screen)? {
+    if let Some(reason) = missed_cheats(&mut screen)? {
         gated.push(Gated {
             place: "planted cheats".to_owned(),
             entry: "stand-in".to_owned(),
@@ -128,9 +125,7 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
             match (not_compiled(&lab, args.against.as_deref(), &row), standing.best().measure) {
                 (Some(reason), _) => (Verdict::Inconclusive, reason),
 
-                (None, Measure::WavefrontsPerFlop) => {
-                    by_counters(&mut lab, standing, &candidate, &mut screen)?
-                }
+                (None, Measure::Clocks) => by_counters(&mut lab, standing, &candidate, &mut screen)?,
                 (None, Measure::Microseconds) => {
                     let earlier = args.against.as_deref();
                     let timed = timed::gate(&mut lab, standing, &candidate, earlier, &mut screen)?;
@@ -183,11 +178,13 @@ fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<(
 
 /// Every how many-th cheat a gate plants: the tests plant them all.
 const GATE_CHEATS: usize = 3;
+/// Of the questions that planted cheats are asked: a control is the same each time, so that its failure is one of the harness.
+const CONTROL_SEED: u64 = 1;
 
 /// The cheats that the examiner does not tell apart, where there are any.
-fn missed_cheats(lab: &Lab, screen: &mut Screen) -> Result<Option<String>> {
+fn missed_cheats(screen: &mut Screen) -> Result<Option<String>> {
     screen.stage("planted cheats", "examine");
-    let missed = cheats::control(lab.context.secret, GATE_CHEATS)?;
+    let missed = cheats::control(CONTROL_SEED, GATE_CHEATS)?;
     Ok((!missed.is_empty()).then(|| missed.join("; ")))
 }
 
@@ -218,10 +215,7 @@ fn by_counters(
     if control.as_ref() != Some(&counted) {
         return broken("the same kernel was counted differently the second time".to_owned());
     }
-    let slowed = match &lab.context.compiled {
-        None => lab.evaluate(&Cascade::count(), &flaw(candidate)?, None, screen)?,
-        Some(_) => planted(lab, candidate, screen)?,
-    };
+    let slowed = planted(lab, candidate, screen)?;
     let seen = counters_of(&slowed, standing).map(|slowed| compare_counters(&counted, &slowed).verdict());
     if seen != Some(Verdict::Slower) {
         return broken(format!("the planted slow-down was not seen: {}", slowed.verdict()));
@@ -230,13 +224,10 @@ fn by_counters(
     Ok((compared.verdict(), words(&compared)))
 }
 
-/// A compiled kernel with a slow-down planted, counted.
+/// The candidate's kernel with a slow-down planted, counted.
 fn planted(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<Evaluation> {
-    let context = &lab.context;
-    let Some(folder) = &context.compiled else { return Err(no_flaw()) };
-    let kernel = context.tree.compiled(&candidate.row, folder)?;
-    let slower = timed::slower(lab, &kernel, 1)?;
-    let context = Context { compiled: Some(slower.folder), ..context.clone() };
+    let slower = timed::slower(lab, &timed::own(lab, candidate)?, 1)?;
+    let context = Context { compiled: Some(slower.folder), ..lab.context.clone() };
     Ok(Cascade::count().evaluate(candidate, None, &context, screen)?.evaluation)
 }
 
@@ -247,24 +238,11 @@ fn not_compiled(lab: &Lab, earlier: Option<&Path>, row: &Row) -> Option<String> 
     Some(format!("{} is not in {}", row.entry_name(), folder.display()))
 }
 
-fn no_flaw() -> Error {
-    Error::Missing { what: "the planted slow-down", reason: PLANTED.to_owned() }
-}
-
-/// The planted slow-down of a candidate's row, on the tree as it is.
-fn flaw(candidate: &Candidate) -> Result<Candidate> {
-    let patch = FLAWS.iter().find_map(|flaw| match flaw.change {
-        FlawChange::Patch(patch) if flaw.name == PLANTED => Some(patch),
-        _ => None,
-    });
-    Ok(Candidate::of_patch(candidate.row, patch.ok_or_else(no_flaw)?.to_owned()))
-}
-
 fn counters_of(evaluation: &Evaluation, standing: &Standing) -> Option<Counters> {
     let place = &standing.place;
     let counted = evaluation.counted.iter().find(|counted| {
         let problem = &counted.problem;
-        problem.shape.to_string() == place.shape && problem.mask.name() == place.mask.to_string()
+        problem.shape.to_string() == place.shape && problem.mask == place.mask
     })?;
     Some(evolution::counters(evaluation, counted))
 }

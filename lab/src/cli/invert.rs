@@ -76,7 +76,8 @@ pub(crate) fn run(args: &InvertArgs) -> Result<u8> {
         screen::print(&object.to_string());
         return Ok(EXIT_DONE);
     }
-    screen::print(table(&damages).trim_end());
+    let measured = if simulated { "clocks" } else { "time" };
+    table(&damages, measured).lines().iter().for_each(|line| screen::print(line));
     not_shown.iter().for_each(|line| screen::print(&format!("not shown: {line}")));
     Ok(EXIT_DONE)
 }
@@ -94,11 +95,10 @@ fn not_compiled(context: &Context, candidate: &Candidate) -> Option<String> {
 /// The damage on the simulator's counters, on the mask under which the flaw shows.
 fn on_counters(flaw: &Flaw, without: &Evaluation, with: &Evaluation) -> Option<Damage> {
     let mask = if flaw.causal_only { Mask::Causal } else { Mask::Full };
-    let counters = |evaluation: &Evaluation| {
-        let counted = evaluation.counted.iter().find(|counted| counted.problem.mask == mask)?;
-        Some(counted.counters())
+    let counted = |evaluation: &'_ Evaluation| {
+        evaluation.counted.iter().find(|counted| counted.problem.mask == mask).cloned()
     };
-    flaw.damage_on_counters(&counters(without)?, &counters(with)?)
+    flaw.damage_on_counters(&counted(without)?, &counted(with)?)
 }
 
 /// The damage on time, in turns with the kernel without the flaw: the worst problem's.

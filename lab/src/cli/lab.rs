@@ -43,8 +43,9 @@ impl Lab {
         if let Some(ordinal) = common.ordinal {
             config.device.ordinal = ordinal;
         }
+        config.device.smem_max = common.smem_max.or(config.device.smem_max);
         let kernels = common.ptx.as_deref().map(CompiledKernels::of).transpose()?;
-        let machine = Machine::find(config.device.kind, config.device.ordinal)?;
+        let machine = Machine::find(&config.device)?;
         let runs = common.runs.clone().unwrap_or_else(|| tree.root().join(RUNS));
         let header = Header {
             command: command.to_owned(),
@@ -92,7 +93,7 @@ impl Lab {
             }
         };
         let config = header.config.clone();
-        let machine = Machine::find(config.device.kind, config.device.ordinal)?;
+        let machine = Machine::find(&config.device)?;
         if machine.name != header.device {
             return Err(refused(format!("it is of {}, this is {}", header.device, machine.name)));
         }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
 fn add(board: &mut Leaderboard, args: &LeaderboardArgs, folder: &Path, path: &Path) -> Result<Vec<String>> {
     let (header, lines) = session::read(folder, &mut |warning| screen::say(&warning))?;
     let chosen = |record: &Record| args.bless.as_ref().is_none_or(|entry| *entry == record.row.entry_name());
-    let mut offered = results::records(&Kept { name: String::new(), header, lines });
+    let mut offered = Kept { name: String::new(), header, lines }.records();
     offered.retain(|(_, record)| chosen(record));
     // A session without a candidate may be kept for what else it shows.
     if offered.is_empty() && (args.file.is_some() || args.bless.is_some()) {
@@ -123,10 +123,10 @@ fn verify(folder: &Path) -> Result<()> {
 /// Takes every row that would get a place through the examination again, here: what a session says of it is not taken on trust.
 fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Result<()> {
     let (header, lines) = session::read(folder, &mut |_| ())?;
-    let (config, evaluations) = (header.config.clone(), session::of_kind::<Evaluation>(&lines, EVALUATION));
+    let evaluations = session::of_kind::<Evaluation>(&lines, EVALUATION);
     let mut tried = board.clone();
     let mut winners: Vec<Row> = Vec::new();
-    for (place, record) in results::records(&Kept { name: String::new(), header, lines }) {
+    for (place, record) in results::records(&header, &evaluations) {
         let row = record.row;
         let offered = tried.offer(place, record).map_err(|error| bad_file(folder, &error))?;
         if offered != Update::NotBetter {
@@ -140,8 +140,8 @@ fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Re
     winners.dedup();
     let Some(winner) = winners.first() else { return Ok(()) };
     let mut lab = Lab::open("leaderboard", &args.common)?;
-    lab.context.config.problems = config.problems;
-    lab.context.config.tolerances = config.tolerances;
+    lab.context.config.problems = header.config.problems;
+    lab.context.config.tolerances = header.config.tolerances;
     let candidate = Candidate::of_row(*winner);
     let mut screen = Screen::new(1);
     let again = lab.evaluate(&Cascade::test(), &candidate, None, &mut screen)?;

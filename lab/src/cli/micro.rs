@@ -11,11 +11,12 @@ use crate::error::{EXIT_DONE, Error, Result};
 use crate::exam::Fault;
 use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef};
+use crate::predict::Model;
 use crate::search::budget::Cost;
-use crate::search::{Evaluated, Outcome, same_ptx};
+use crate::search::{Evaluated, Outcome, same_ptx, top};
 use crate::session::write_whole;
 use crate::stages::Watcher;
-use crate::statistics::median;
+use crate::statistics::{geometric_mean, median};
 use crate::table::{Table, short};
 use clap::Args;
 use ferroflash::Row;
@@ -64,18 +65,7 @@ pub(crate) fn run(args: &MicroArgs) -> Result<u8> {
 pub(crate) fn seeds(lab: &mut Lab, start: Row) -> Result<Vec<Row>> {
     measure_all(lab, start, usize::MAX)?;
     let history: Vec<Evaluated> = lab.session.records(MICRO);
-    Ok(ranked(&history).into_iter().take(KEPT).map(|evaluated| evaluated.row).collect())
-}
-
-/// What has a score, the best first.
-fn ranked(history: &[Evaluated]) -> Vec<&Evaluated> {
-    let mut scored: Vec<&Evaluated> =
-        history.iter().filter(|evaluated| evaluated.score().is_some()).collect();
-    scored.sort_by(|a, b| {
-        let score = |evaluated: &Evaluated| evaluated.score().unwrap_or(f64::INFINITY);
-        score(a).total_cmp(&score(b)).then(a.row.cmp(&b.row))
-    });
-    scored
+    Ok(top(&history, KEPT).into_iter().map(|evaluated| evaluated.row).collect())
 }
 
 /// Measures the rows that are not recorded yet.
@@ -83,7 +73,8 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
     let searched = Searched::of(lab, start)?;
     searched.announce(lab)?;
     // A session that is cut short has the likeliest.
-    let mut rows = likeliest_first(searched.space.rows());
+    let model = Model::new(&lab.context.config.problems, &lab.context.machine);
+    let mut rows = likeliest_first(&model, searched.space.rows());
     rows.truncate(most);
     let mut screen = Screen::new(rows.len() as u64);
     let done: Vec<Evaluated> = lab.session.records(MICRO);
@@ -131,13 +122,12 @@ fn measure_all(lab: &mut Lab, start: Row, most: usize) -> Result<()> {
 }
 
 /// Rows in the order of what the resource model expects of them.
-pub(crate) fn likeliest_first(rows: &[Row]) -> Vec<Row> {
-    let mut rows = rows.to_vec();
-    rows.sort_by(|a, b| {
-        let expected = crate::predict::wavefronts_per_flop;
-        expected(a).total_cmp(&expected(b)).then(a.min_ctas.cmp(&b.min_ctas)).then(a.cmp(b))
+pub(crate) fn likeliest_first(model: &Model, rows: &[Row]) -> Vec<Row> {
+    let mut rows: Vec<(f64, Row)> = rows.iter().map(|row| (model.clocks(row), *row)).collect();
+    rows.sort_by(|(one, a), (other, b)| {
+        one.total_cmp(other).then(a.min_ctas.cmp(&b.min_ctas)).then(a.cmp(b))
     });
-    rows
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 /// Rows of one folder in one process and in turns, each problem: what a GPU needs seconds for, one by one, takes it minutes.
@@ -208,7 +198,7 @@ fn measure(lab: &Lab, row: &Row, library: &Library, ranked: Option<&(Vec<Timed>,
     let name = row.entry_name();
     let kernel = KernelRef { folder: library.folder().to_owned(), entry: name.clone() };
     let found = kernels::find_in(library, &name)?;
-    let hash = kernels::ptx_hash(library, &found)?;
+    let hash = kernels::ptx_hash(library, &found, &context.machine)?;
     let spills = context.machine.resources(&found).map_or(0, |r| r.spill_loads + r.spill_stores);
     let simulated = context.machine.simulated;
     let evaluated = |outcome| {
@@ -234,38 +224,34 @@ fn measure(lab: &Lab, row: &Row, library: &Library, ranked: Option<&(Vec<Timed>,
     };
     let limit = context.config.limits.benchmark_s.duration();
     let report = context.child(&kernel, &name, MICRO, task, problems, limit)?.report;
+    let nothing = || Outcome::Refused { reason: "nothing was measured".to_owned() };
     Ok(evaluated(match report {
         Report::Counted(counted) => {
-            let flops: f64 = counted.iter().map(|counted| counted.problem.flops()).sum();
-            let wavefronts: u64 = counted.iter().map(|counted| counted.wavefronts()).sum();
-            Outcome::of_score(wavefronts as f64 / flops)
+            let clocks = geometric_mean(counted.iter().map(|counted| Some(counted.clocks)));
+            clocks.map_or_else(nothing, Outcome::of_score)
         }
         Report::Timed(timed) => geometric_mean_us(&timed),
         Report::Refused(refusal) => {
             Outcome::Refused { reason: format!("{}: {}", refusal.fault, refusal.evidence) }
         }
-        _ => Outcome::Refused { reason: "nothing was measured".to_owned() },
+        _ => nothing(),
     }))
 }
 
 /// The geometric mean of the medians over the problems; a problem without times had a wrong output.
 fn geometric_mean_us(timed: &[Timed]) -> Outcome {
-    let medians: Option<Vec<f64>> = timed.iter().map(|timed| median(&timed.warm_us)).collect();
-    match medians {
-        Some(medians) if !medians.is_empty() => {
-            let logs: f64 = medians.iter().map(|median| median.ln()).sum();
-            Outcome::of_score((logs / medians.len() as f64).exp())
-        }
-        _ => Outcome::Refused { reason: format!("{} while it was timed", Fault::WrongNumbers) },
+    match geometric_mean(timed.iter().map(|timed| median(&timed.warm_us))) {
+        Some(mean) => Outcome::of_score(mean),
+        None => Outcome::Refused { reason: format!("{} while it was timed", Fault::WrongNumbers) },
     }
 }
 
 /// Writes what seeds a search, and prints the best.
 fn show(lab: &Lab, history: &[Evaluated], as_json: bool) -> Result<()> {
-    let scored = ranked(history);
+    let scored = top(history, usize::MAX);
     let top: Vec<Row> = scored.iter().take(KEPT).map(|evaluated| evaluated.row).collect();
     let folder = lab.session.folder();
-    let measured = if lab.context.machine.simulated { "shared-memory wavefronts per FLOP" } else { "µs" };
+    let measured = if lab.context.machine.simulated { "clocks" } else { "µs" };
     if !top.is_empty() {
         write_whole(&folder.join(TOP_FILE), &serde_json::to_string_pretty(&top).unwrap_or_default())?;
     }

@@ -10,7 +10,7 @@ use crate::job::{CHILD, Job, Report, Task};
 use crate::kernels::KernelRef;
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
-use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, verdict_of_ncu};
+use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, targets, verdict_of_ncu};
 use crate::stages::{Cascade, State, Watcher};
 use crate::table::{Table, short};
 use clap::Args;
@@ -89,6 +89,7 @@ fn profile(
                         profile.verdict = verdict;
                         profile.source = "ncu".to_owned();
                     }
+                    profile.targets = targets(counted, &context.machine, &metrics);
                     profile.metrics = metrics;
                 }
                 Err(reason) => {
@@ -168,14 +169,24 @@ fn ncu(
             metrics => Ok(metrics),
         },
         End::Exited(status) => Err(format!("it ended with {status}, see {}", log.display())),
+        End::PrintedTooMuch => Err("it printed without end".to_owned()),
         End::TimedOut => Err("it was killed at its limit".to_owned()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
     })
 }
 
-fn table(profiles: &[Profile]) -> Table {
-    let mut table =
-        Table::new(&["kernel", "problem", "µs", "TFLOP/s", "of roofline", "warps an SM", "from", "verdict"]);
+pub(crate) fn table(profiles: &[Profile]) -> Table {
+    let mut table = Table::new(&[
+        "kernel",
+        "problem",
+        "µs",
+        "TFLOP/s",
+        "of roofline",
+        "warps an SM",
+        "from",
+        "verdict",
+        "targets",
+    ]);
     for profile in profiles {
         let dash = || "–".to_owned();
         let warps = profile.occupancy.as_ref();
@@ -189,6 +200,7 @@ fn table(profiles: &[Profile]) -> Table {
             warps.map_or_else(dash, |(warps, most, limit)| format!("{warps} of {most} ({limit})")),
             profile.source.clone(),
             profile.verdict.to_string(),
+            profile.targets.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
         ]);
     }
     table

@@ -1,27 +1,25 @@
-//! `lab prompt`: what a proposer is told, printed; and the scripted proposer, which answers from a file.
+//! `lab prompt`: what a proposer is told, printed.
 
 use crate::candidate::Candidate;
 use crate::cli::Common;
 use crate::cli::evaluate::{DEFAULT_ROW, row_of};
-use crate::cli::evolve::bad_file;
 use crate::cli::evolve::proposals::{insights, task};
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::patched::{Base, PatchedTreeError};
-use crate::proposer::{Configuration, render, scripted};
+use crate::proposer::{Configuration, render};
 use crate::stages::Cascade;
 use clap::Args;
 use serde_json::json;
-use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PromptArgs {
     /// The row of the kernel that is to become faster
     #[arg(value_name = "ROW", default_value = DEFAULT_ROW)]
     row: String,
-    /// What the proposer is told: free, insight or full
-    #[arg(long, value_name = "NAME", default_value = "full")]
+    /// What the proposer is told
+    #[arg(long, value_enum, default_value = "full")]
     configuration: Configuration,
     #[command(flatten)]
     common: Common,
@@ -47,17 +45,4 @@ pub(crate) fn run(args: &PromptArgs) -> Result<u8> {
         screen::print(text.trim_end());
     }
     Ok(EXIT_DONE)
-}
-
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ScriptedArgs {
-    /// A JSON list of answers: replies, flaws of the lab, any text, silence, failures, hangs
-    #[arg(value_name = "SCRIPT")]
-    script: PathBuf,
-}
-
-/// Reads a prompt on stdin and prints the script's answer.
-pub(crate) fn scripted(args: &ScriptedArgs) -> Result<u8> {
-    scripted::run(&args.script, std::io::stdin(), std::io::stdout())
-        .map_err(|error| bad_file(&args.script, &error))
 }

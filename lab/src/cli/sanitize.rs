@@ -19,7 +19,7 @@ use std::process::Command;
 /// The exit code by which compute-sanitizer says that it found something.
 const FOUND: i32 = 99;
 /// The record of a sanitized candidate.
-const SANITIZED: &str = "sanitized";
+pub(crate) const SANITIZED: &str = "sanitized";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SanitizeArgs {
@@ -31,11 +31,36 @@ pub(crate) struct SanitizeArgs {
 
 /// What one checker said of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Finding {
-    candidate: String,
-    checker: String,
+pub(crate) struct Finding {
+    pub(crate) candidate: String,
+    pub(crate) checker: String,
     /// `clean`, `found: …` or `not run: …`.
-    said: String,
+    pub(crate) said: String,
+}
+
+impl Finding {
+    fn new(candidate: &Candidate, checker: &str, said: String) -> Finding {
+        Finding { candidate: candidate.name.clone(), checker: checker.to_owned(), said }
+    }
+
+    /// Whether the candidate broke a rule.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.said.starts_with("found")
+    }
+}
+
+/// Looks once more at the memory that a candidate of a search accesses, which passed the cascade: the simulator did with every launch;
+/// on a GPU it is compute-sanitizer's turn.
+pub(crate) fn memory(lab: &Lab, candidate: &Candidate) -> Result<Finding> {
+    let context = &lab.context;
+    if context.machine.simulated {
+        let schedules = 1 + context.config.tolerances.schedules.get();
+        return Ok(Finding::new(candidate, "simulator", format!("clean under {schedules} schedules")));
+    }
+    let folder = context.compiled.clone().unwrap_or_else(|| context.ptx_folder(&candidate.name));
+    let kernel = context.tree.compiled(&candidate.row, &folder)?;
+    let said = compute_sanitizer(lab, candidate, &kernel, "memcheck")?;
+    Ok(Finding::new(candidate, "memcheck", said))
 }
 
 pub(crate) fn run(args: &SanitizeArgs) -> Result<u8> {
@@ -63,24 +88,19 @@ pub(crate) fn run(args: &SanitizeArgs) -> Result<u8> {
     if !args.common.json {
         table.lines().iter().for_each(|line| screen::print(line));
     }
-    let failed = findings.iter().filter(|finding| finding.said.starts_with("found")).count();
+    let failed = findings.iter().filter(|finding| finding.is_bad()).count();
     if failed > 0 { Err(Error::Refused { failed, total: list.len() }) } else { Ok(EXIT_DONE) }
 }
 
 fn sanitize(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<Vec<Finding>> {
     let context = &lab.context;
-    let finding = |checker: &str, said: String| Finding {
-        candidate: candidate.name.clone(),
-        checker: checker.to_owned(),
-        said,
-    };
     let state = Cascade::count().evaluate(candidate, None, context, screen)?;
     let schedules = 1 + context.config.tolerances.schedules.get();
     let said = match state.evaluation.refusal() {
         None => format!("clean under {schedules} schedules"),
         Some(refusal) => format!("found {}: {}", refusal.fault, refusal.evidence),
     };
-    let mut findings = vec![finding("simulator", said)];
+    let mut findings = vec![Finding::new(candidate, "simulator", said)];
     for tool in ["memcheck", "racecheck"] {
         screen.stage(&candidate.name, tool);
         let said = match &state.kernel {
@@ -88,7 +108,7 @@ fn sanitize(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<Vec
             None => "not run: it does not compile".to_owned(),
             Some(kernel) => compute_sanitizer(lab, candidate, kernel, tool)?,
         };
-        findings.push(finding(tool, said));
+        findings.push(Finding::new(candidate, tool, said));
     }
     Ok(findings)
 }
@@ -124,6 +144,7 @@ fn compute_sanitizer(lab: &Lab, candidate: &Candidate, kernel: &KernelRef, tool:
         End::Exited(status) => {
             format!("not run: compute-sanitizer ended with {status}, see {}", log.display())
         }
+        End::PrintedTooMuch => "not run: compute-sanitizer printed without end".to_owned(),
         End::TimedOut => format!("found: killed after {} s", limit.as_secs()),
         End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
     })

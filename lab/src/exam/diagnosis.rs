@@ -64,7 +64,10 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     }
     let suspect = Suspect::new(oracle, output, tolerance.allowed(), &numbers);
     let named = match suspect.explain() {
-        Some(Explained { fault, how }) => place(fault, &wrong_o, &how),
+        Some(Explained { fault, how, is_doubtful }) => {
+            let weight = suspect.weight().min(if is_doubtful { CLEAR / 2 } else { usize::MAX });
+            return Named { weight, ..place(fault, &wrong_o, &how) };
+        }
         None if numbers.len() < wrong_o.len() => place(of_nan(oracle, &wrong_o), &wrong_o, ""),
         None if suspect.is_near(tolerance.allowed()) => {
             let times = suspect.largest_error() / tolerance.allowed();

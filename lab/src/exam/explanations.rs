@@ -23,6 +23,14 @@ const BLOCK_STEP: usize = 16;
 pub(super) struct Explained {
     pub(super) fault: Fault,
     pub(super) how: String,
+    /// Whether another mistake gives the same numbers on these rows.
+    pub(super) is_doubtful: bool,
+}
+
+impl Explained {
+    fn new(fault: Fault, how: String) -> Explained {
+        Explained { fault, how, is_doubtful: false }
+    }
 }
 
 /// Wrong rows of an output.
@@ -114,6 +122,7 @@ impl<'a> Suspect<'a> {
         ];
         found.extend(STRIDES.into_iter().flat_map(|stride| self.strided(stride)));
         found.extend(self.other_heads());
+        found.extend(self.swallowed());
         // Equal sums are the first one's: the plainer mistake.
         let best =
             found.into_iter().reduce(|best, other| if other.0 < best.0 * 0.999 { other } else { best })?;
@@ -144,8 +153,10 @@ impl<'a> Suspect<'a> {
     fn prefix(&self) -> (f64, Explained) {
         // The last step of all would be no mistake.
         let (squares, kept) = self.each(|row| self.nearest_sum(row, 0..row.visible.saturating_sub(1)));
-        if self.is_half(&kept) {
-            return (squares, Explained { fault: Fault::HalfTheKeys, how: "the first half".to_owned() });
+        if self.are_halves(squares, &|key, half| key < half) {
+            let is_doubtful = self.may_be_blocks();
+            let how = "the first half".to_owned();
+            return (squares, Explained { is_doubtful, ..Explained::new(Fault::HalfTheKeys, how) });
         }
         let cut = |pick: fn(f64, f64) -> f64| kept.iter().copied().reduce(pick).unwrap_or(0.0);
         let (least, most) = (cut(f64::min), cut(f64::max));
@@ -154,16 +165,18 @@ impl<'a> Suspect<'a> {
         } else {
             format!("from key {least} to {most} on")
         };
-        (squares, Explained { fault: Fault::DroppedTail, how })
+        (squares, Explained::new(Fault::DroppedTail, how))
     }
 
     fn suffix(&self) -> (f64, Explained) {
         let (squares, kept) = self.each(|row| self.nearest_sum(row, (1..row.visible).rev()));
-        let (fault, how) = match self.is_half(&kept) {
-            true => (Fault::HalfTheKeys, "the last half".to_owned()),
-            false => (Fault::DroppedKeys, format!("only the last {} or so are seen", kept[0])),
-        };
-        (squares, Explained { fault, how })
+        if self.are_halves(squares, &|key, half| key >= half) {
+            let is_doubtful = self.may_be_blocks();
+            let how = "the last half".to_owned();
+            return (squares, Explained { is_doubtful, ..Explained::new(Fault::HalfTheKeys, how) });
+        }
+        let how = format!("only the last {} or so are seen", kept[0]);
+        (squares, Explained::new(Fault::DroppedKeys, how))
     }
 
     /// Every `stride`-th key alone, or all but these.
@@ -177,7 +190,7 @@ impl<'a> Suspect<'a> {
                 let fault = if is_half { Fault::HalfTheKeys } else { Fault::DroppedKeys };
                 let which = if alone { "only" } else { "not" };
                 let how = format!("{which} every {stride}. key, from key {rest} on");
-                found.push((squares, Explained { fault, how }));
+                found.push((squares, Explained::new(fault, how)));
             }
         }
         found
@@ -208,7 +221,7 @@ impl<'a> Suspect<'a> {
         let least = kept.iter().copied().fold(f64::INFINITY, f64::min);
         // One more free number than a cut has: the order of the keys.
         let how = format!("none under {least:.1e} of the largest is seen");
-        (squares * 1.05, Explained { fault: Fault::SmallP, how })
+        (squares * 1.05, Explained::new(Fault::SmallP, how))
     }
 
     /// Keys behind the last that a row sees.
@@ -224,7 +237,7 @@ impl<'a> Suspect<'a> {
             }
             best
         });
-        (squares, Explained { fault: Fault::WrongMask, how: String::new() })
+        (squares, Explained::new(Fault::WrongMask, String::new()))
     }
 
     /// A block of keys in the middle.
@@ -256,7 +269,7 @@ impl<'a> Suspect<'a> {
             best
         });
         let how = format!("a block of them from key {} on", firsts[0]);
-        (squares * 1.05, Explained { fault: Fault::DroppedKeys, how })
+        (squares * 1.05, Explained::new(Fault::DroppedKeys, how))
     }
 
     /// One softmax scale for all rows.
@@ -264,7 +277,7 @@ impl<'a> Suspect<'a> {
         let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
         let (log, squares) = least(&squares, -4.2, 4.2);
         let how = format!("{:.4} times the problem's", log.exp());
-        (squares, Explained { fault: Fault::WrongScale, how })
+        (squares, Explained::new(Fault::WrongScale, how))
     }
 
     fn scaled(&self, row: &WrongRow, factor: f64) -> f64 {
@@ -295,7 +308,7 @@ impl<'a> Suspect<'a> {
         let [least, most] =
             [f64::min, f64::max].map(|pick| factors.iter().copied().reduce(pick).unwrap_or(1.0));
         let how = format!("{least:.4} to {most:.4}");
-        (squares, Explained { fault: Fault::WrongFactor, how })
+        (squares, Explained::new(Fault::WrongFactor, how))
     }
 
     /// Attention over another KV head's or batch entry's keys.
@@ -306,23 +319,39 @@ impl<'a> Suspect<'a> {
             .flat_map(|batch| (0..sizes.heads_kv as usize).map(move |head| [batch, head]));
         let (squares, which) = self.each(|row| {
             let own = [row.at[0], row.at[1] / problem.group() as usize];
-            all.clone().filter(|other| *other != own).take(64).fold(Fit::NONE, |best, other| {
-                let squares = self.of_head(row, other);
+            // Who differs in one of the two is likelier.
+            let mut others: Vec<[usize; 2]> = all.clone().filter(|other| *other != own).collect();
+            others.sort_by_key(|other| other[0] != own[0] && other[1] != own[1]);
+            others.into_iter().take(64).fold(Fit::NONE, |best, other| {
+                let squares = self.of_head(row, other, |value| value);
                 best.or(squares, (other[0] * sizes.heads_kv as usize + other[1]) as f64)
             })
         });
         let how = format!("of batch entry and head number {} for instance", which[0]);
-        if squares.is_finite() {
-            vec![(squares, Explained { fault: Fault::WrongHead, how })]
-        } else {
-            Vec::new()
-        }
+        if squares.is_finite() { vec![(squares, Explained::new(Fault::WrongHead, how))] } else { Vec::new() }
     }
 
-    fn of_head(&self, row: &WrongRow, [batch, head]: [usize; 2]) -> f64 {
+    /// Zeros instead of NaN and infinities, where one that these rows see is no number.
+    fn swallowed(&self) -> Option<(f64, Explained)> {
+        let Oracle { problem, qkv, .. } = self.oracle;
+        let is_odd = |&bits: &u16| !widen(problem.dtype(), bits).is_finite();
+        if !qkv.iter().flatten().any(is_odd) {
+            return None;
+        }
+        let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
+        let (squares, _) = self.each(|row| {
+            let own = [row.at[0], row.at[1] / problem.group() as usize];
+            Fit::NONE.or(self.of_head(row, own, finite), 0.0)
+        });
+        Some((squares, Explained::new(Fault::WrongNan, "taken for 0".to_owned())))
+    }
+
+    /// Attention over a KV head's keys, each element as `seen`.
+    fn of_head(&self, row: &WrongRow, [batch, head]: [usize; 2], seen: impl Fn(f64) -> f64) -> f64 {
         let Oracle { problem, qkv, .. } = self.oracle;
         let head_dim = row.o.len();
-        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
+        let element =
+            |role: TensorRole, index: usize| seen(widen(problem.dtype(), qkv[role as usize][index]));
         let q = row_start(problem, TensorRole::Q, row.at);
         let scale = f64::from(problem.scale());
         let scores: Vec<f64> = (0..row.visible)
@@ -355,12 +384,24 @@ impl<'a> Suspect<'a> {
         }
     }
 
-    /// Whether every row keeps half of its keys, of which there are enough to tell.
-    fn is_half(&self, kept: &[f64]) -> bool {
-        let half = |(row, kept): (&WrongRow, &f64)| {
-            (kept - row.visible as f64 / 2.0).abs() <= 0.5 + 0.01 * row.visible as f64
-        };
-        self.rows.iter().any(|row| row.visible >= 8) && self.rows.iter().zip(kept).all(half)
+    /// Whether sums over just one half of each row's keys come as near as those over the best cut.
+    fn are_halves(&self, best: f64, takes: &dyn Fn(usize, usize) -> bool) -> bool {
+        let (squares, _) = self.each(|row| {
+            let halves = [row.visible / 2, row.visible.div_ceil(2)];
+            halves.into_iter().fold(Fit::NONE, |best, half| {
+                let over = self.over(row, &|key| takes(key, half));
+                best.or(over.squares, half as f64)
+            })
+        });
+        squares <= best.max(self.noise)
+    }
+
+    /// Whether halves of these rows are also whole blocks behind which keys were left out.
+    fn may_be_blocks(&self) -> bool {
+        let alike = self.rows.windows(2).all(|pair| pair[0].visible == pair[1].visible);
+        let visible = self.rows[0].visible;
+        let is_whole = |half: usize| half.is_multiple_of(BLOCK_STEP);
+        alike && (visible < BLOCK_STEP || is_whole(visible / 2) || is_whole(visible.div_ceil(2)))
     }
 }
 

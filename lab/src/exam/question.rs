@@ -151,12 +151,21 @@ const PAIRS: u32 = 120_000;
 /// Groups of query heads that share a KV head.
 const GROUPS: usize = 8;
 
+/// How many keys a question has: whole blocks, some that end amid a fragment of 16 behind two whole ones, or hardly any.
+#[derive(Clone, Copy)]
+enum Keys {
+    Blocks,
+    Amid,
+    Tiny,
+}
+
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
 /// dealt anew, one over many keys, one of many query rows, and `more` others of moderate size.
 ///
-/// Two of the eight have 16 heads and more in at least three batch entries; half are causal; five strided or `bshd`; two without LSE;
-/// three have a scale of the caller's; six NaN or an infinity in one input; three have lengths that are multiples of a block. Rows
-/// that split keys get lengths on the device and 1 to 9 splits.
+/// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; five strided
+/// or `bshd`; two without LSE; three have a scale of the caller's; six NaN or an infinity in one input; three have lengths that are
+/// multiples of a block, four end amid a fragment behind two whole ones, and one is tiny. Rows that split keys get lengths on the
+/// device and 1 to 9 splits, the one over many keys 2 at least.
 pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
     let splits_keys = row.schedule == Schedule::Split;
@@ -168,7 +177,10 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
     let mut scaled = [true, true, true, false, false, false, false, false];
     let mut odd: Vec<Option<Odd>> = Odd::ALL.into_iter().map(Some).chain([None, None]).collect();
     let mut wide = [true, true, false, false, false, false, false, false];
-    let mut aligned = [true, true, true, false, false, false, false, false];
+    let (blocks, amid, tiny) = (Keys::Blocks, Keys::Amid, Keys::Tiny);
+    let mut keys = [blocks, blocks, blocks, amid, amid, amid, amid, tiny];
+    let mut alone = [true, true, false, false, false, false];
+    let mut splits = [1, 1, 2, 3, 4, 5, 7, 9];
     let mut lengths = [true, true, true, true, false, false, false, false];
     let mut groups: Vec<u32> = (1..=GROUPS as u32).collect();
     random.shuffle(&mut masks);
@@ -177,27 +189,32 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
     random.shuffle(&mut scaled);
     random.shuffle(&mut odd);
     random.shuffle(&mut wide);
-    random.shuffle(&mut aligned);
+    random.shuffle(&mut keys);
+    random.shuffle(&mut alone);
+    random.shuffle(&mut splits);
     random.shuffle(&mut lengths);
     random.shuffle(&mut groups);
-    let mut questions = Vec::new();
+    let (mut questions, mut alone) = (Vec::new(), alone.into_iter());
     for (at, &group) in groups.iter().enumerate() {
-        let heads_kv = if wide[at] { random.u32(16..=20).div_ceil(group) } else { random.u32(1..=2) };
+        let heads_kv = match wide[at] {
+            true => random.u32(16..=20).div_ceil(group),
+            false if alone.next() == Some(true) => 1,
+            false => 2,
+        };
         let batch = if wide[at] { random.u32(3..=4) } else { random.u32(1..=3) };
         // Float64 and the simulator have to follow: many heads are short.
         let most = (PAIRS / (batch * heads_kv * group)).isqrt().clamp(48, 300);
-        let seqlen = |random: &mut Rng| match aligned[at] {
-            true => 64 * random.u32(1..=(most / 64).max(1)),
-            false => log_uniform(random, 1, most),
+        let whole_blocks = |random: &mut Rng| 64 * random.u32(1..=(most / 64).max(1));
+        let seqlen_q = match keys[at] {
+            Keys::Blocks => whole_blocks(&mut random),
+            Keys::Amid | Keys::Tiny => log_uniform(&mut random, 1, most),
         };
-        let shape = Shape([
-            batch,
-            heads_kv * group,
-            heads_kv,
-            seqlen(&mut random),
-            seqlen(&mut random),
-            row.head_dim,
-        ]);
+        let seqlen_k = match keys[at] {
+            Keys::Blocks => whole_blocks(&mut random),
+            Keys::Amid => 16 * random.u32(2..=(most / 16 - 1).max(2)) + random.u32(1..=15),
+            Keys::Tiny => log_uniform(&mut random, 1, 16),
+        };
+        let shape = Shape([batch, heads_kv * group, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
         let scale = scaled[at].then(|| random.f32().mul_add(0.9, 0.2) / (row.head_dim as f32).sqrt());
         questions.push(Question {
             spec: ProblemSpec { shape, dtype: row.dtype, mask: masks[at] },
@@ -205,29 +222,29 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
             scale,
             lse: lse[at],
             lengths: splits_keys && lengths[at],
-            splits: splits_keys.then(|| random.u32(1..=9)),
+            splits: splits_keys.then_some(splits[at]),
             few_sms: row.schedule == Schedule::Persistent || random.bool(),
             odd: odd[at],
             kinds: some_kind(kinds, &mut random),
         });
     }
-    let moderate = |random: &mut Rng, [seqlen_q, seqlen_k]: [u32; 2], most_heads: u32| {
+    let moderate = |random: &mut Rng, [seqlen_q, seqlen_k]: [u32; 2], most_heads: u32, least_splits: u32| {
         let heads_kv = random.u32(1..=most_heads);
         let shape =
             Shape([1, heads_kv * random.u32(1..=most_heads), heads_kv, seqlen_q, seqlen_k, row.head_dim]);
         let mask = if random.bool() { Mask::Causal } else { Mask::Full };
         let spec = ProblemSpec { shape, dtype: row.dtype, mask };
-        let splits = splits_keys.then(|| random.u32(1..=9));
+        let splits = splits_keys.then(|| random.u32(least_splits..=9));
         let placement = [bhsd, bshd, one][random.usize(0..3)];
         Question { placement, splits, ..Question::measured(spec, &[]) }
     };
     let long = [log_uniform(&mut random, 1, 32), random.u32(2048..=8192)];
-    questions.push(moderate(&mut random, long, 1));
+    questions.push(moderate(&mut random, long, 1, 2));
     let tall = [random.u32(1024..=4096), log_uniform(&mut random, 1, 64)];
-    questions.push(moderate(&mut random, tall, 1));
+    questions.push(moderate(&mut random, tall, 1, 1));
     for _ in 0..more {
         let both = [random.u32(100..=600), random.u32(100..=600)];
-        questions.push(moderate(&mut random, both, 2));
+        questions.push(moderate(&mut random, both, 2, 1));
     }
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
@@ -271,6 +288,8 @@ mod tests {
                 any(&|question| of(question)[4] >= 2048);
                 any(&|question| of(question)[3] >= 1024);
                 any(&|question| of(question)[4].is_multiple_of(64));
+                any(&|question| of(question)[4] > 32 && !of(question)[4].is_multiple_of(16));
+                any(&|question| of(question)[1] / of(question)[2] >= 5 && of(question)[2] >= 2);
                 any(&|question| !question.lse);
                 any(&|question| question.scale.is_some());
                 any(&|question| question.placement == Placement::Bshd);

@@ -33,7 +33,14 @@ fn perform(job: &Job) -> Result<Report> {
             let mut subject = KernelSubject::open(&library, &kernel, &job.machine)?;
             let accumulation = kernel.row.acc;
             let exam = Exam { seed: job.seed, real: real.as_ref(), accumulation, error_share: *error_share };
-            Ok(exam.run(&mut subject, questions)?.map_or_else(Report::Refused, Report::Examined))
+            let found = exam.run(&mut subject, questions)?;
+            let ragged = match found {
+                Ok(_) => kernels::examine_ragged(&library, &kernel, &job.machine, job.seed)?,
+                Err(_) => Ok(()),
+            };
+            Ok(found
+                .and_then(|examined| ragged.map(|()| examined))
+                .map_or_else(Report::Refused, Report::Examined))
         }
         Task::Launch => {
             launch(&mut KernelSubject::open(&library, &kernel, &job.machine)?, &job.problems, job.seed)

@@ -1,10 +1,10 @@
-//! A place of the leaderboard over time: one small chart a place.
+//! Scores one after the other: a place of the leaderboard over time, or the course of a search.
 
 use super::scale::{Scale, digits};
 use super::svg::Drawing;
 use crate::leaderboard::{Leaderboard, Place, Standing};
 use crate::statistics::Interval;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 170.0;
@@ -15,9 +15,8 @@ const BOTTOM: f64 = 26.0;
 /// Letters of a title in its usual size at most.
 const TITLE_LETTERS: usize = 32;
 
-/// Who held a place when.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Scores in their order, and which of them was the best of its time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CourseChart {
     /// The place: shape, dtype and mask.
     pub title: String,
@@ -25,20 +24,20 @@ pub struct CourseChart {
     pub device: String,
     /// What the scores count. Lower is better.
     pub unit: String,
-    /// The holders, the latest last.
+    /// The scores, the latest last.
     pub points: Vec<CoursePoint>,
 }
 
-/// One holder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// One score.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoursePoint {
-    /// When it was measured, as `2026-05-04T12:00:00Z`.
+    /// When it was measured, as `2026-05-04T12:00:00Z`, or in which step.
     pub when: String,
+    /// Whether it holds the place from then on.
+    pub holds: bool,
     /// Its score with the interval.
     pub score: Interval,
     /// What else the pointer shows: the kernel, the commit, a reason.
-    #[serde(default)]
     pub note: String,
 }
 
@@ -60,7 +59,7 @@ fn course(standing: &Standing) -> CourseChart {
         }
         let Interval { low, estimate, high } = record.score;
         let score = Interval { low: low / size, estimate: estimate / size, high: high / size };
-        CoursePoint { when: record.when.clone(), score, note }
+        CoursePoint { when: record.when.clone(), holds: true, score, note }
     });
     let Place { device, shape, dtype, mask } = &standing.place;
     CourseChart {
@@ -72,7 +71,7 @@ fn course(standing: &Standing) -> CourseChart {
 }
 
 impl CourseChart {
-    /// The chart. Holders stand at equal distances: a session makes many in an hour, and then there are none for weeks.
+    /// The chart. Scores stand at equal distances: a session makes many in an hour, and then there are none for weeks.
     pub(super) fn svg(&self) -> String {
         let mut drawing = Drawing::new("", WIDTH, HEIGHT, &self.title);
         let class = if self.title.chars().count() > TITLE_LETTERS { "title long" } else { "title" };
@@ -97,16 +96,17 @@ impl CourseChart {
         };
         // Each holds its place until the next: steps, not slopes.
         let mut steps: Vec<[f64; 2]> = Vec::new();
-        for (i, point) in points.iter().enumerate() {
+        for (i, point) in points.iter().enumerate().filter(|(_, point)| point.holds) {
             steps.extend(steps.last().map(|before| [x(i), before[1]]));
             steps.push([x(i), y.place(point.score.estimate)]);
         }
         // The last one still holds it.
         steps.extend(steps.last().map(|last| [WIDTH - RIGHT, last[1]]));
-        drawing.path("line c0", &steps, false);
+        drawing.path("line c0", &steps);
         for (i, point) in points.iter().enumerate() {
             let Interval { low, estimate, high } = point.score;
-            drawing.line("bar c0", [x(i), y.place(low)], [x(i), y.place(high)]);
+            let colour = if point.holds { "c0" } else { "c6" };
+            drawing.line(&format!("bar {colour}"), [x(i), y.place(low)], [x(i), y.place(high)]);
             let hover = format!(
                 "{}: {} {} ({}–{})\n{}",
                 point.when,
@@ -116,7 +116,7 @@ impl CourseChart {
                 digits(high, 4),
                 point.note
             );
-            drawing.mark(0, [x(i), y.place(estimate)], &hover);
+            drawing.mark(colour, [x(i), y.place(estimate)], &hover);
         }
         let bottom = HEIGHT - BOTTOM;
         drawing.line("axis", [LEFT, bottom], [WIDTH - RIGHT, bottom]);
@@ -135,9 +135,9 @@ fn is_measured(point: &CoursePoint) -> bool {
     [low, estimate, high].iter().all(|score| score.is_finite() && *score > 0.0)
 }
 
-/// The day of a time.
+/// The day of a time; a step as it is.
 fn day(when: &str) -> &str {
-    when.split('T').next().unwrap_or_default()
+    if when.starts_with("20") { when.split('T').next().unwrap_or_default() } else { when }
 }
 
 #[cfg(test)]
@@ -164,8 +164,12 @@ mod tests {
 
     #[test]
     fn tiny_scores_keep_their_digits() {
-        let point =
-            |score| CoursePoint { when: String::new(), score: Interval::exact(score), note: String::new() };
+        let point = |score| CoursePoint {
+            when: String::new(),
+            holds: true,
+            score: Interval::exact(score),
+            note: String::new(),
+        };
         let chart = CourseChart {
             title: "1,8,512,64".to_owned(),
             device: "sim".to_owned(),

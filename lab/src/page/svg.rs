@@ -46,15 +46,14 @@ impl Drawing {
         ));
     }
 
-    pub(super) fn path(&mut self, class: &str, points: &[[f64; 2]], is_closed: bool) {
+    pub(super) fn path(&mut self, class: &str, points: &[[f64; 2]]) {
         let mut steps = String::new();
         for (i, [x, y]) in points.iter().enumerate() {
             let letter = if i == 0 { 'M' } else { 'L' };
             // Writing to a string does not fail.
             let _ = write!(steps, "{letter}{x:.1} {y:.1}");
         }
-        let end = if is_closed { "Z" } else { "" };
-        self.push(format_args!("<path class=\"{class}\" d=\"{steps}{end}\"/>\n"));
+        self.push(format_args!("<path class=\"{class}\" d=\"{steps}\"/>\n"));
     }
 
     /// `anchor` is `start`, `middle` or `end`.
@@ -65,51 +64,19 @@ impl Drawing {
         ));
     }
 
-    /// A mark of the form that belongs to series `number`, with a text that shows when the pointer is near.
-    pub(super) fn mark(&mut self, number: usize, at: [f64; 2], hover: &str) {
-        let ([x, y], hover) = (at, escape(hover));
+    /// A mark with a text that shows when the pointer is near.
+    pub(super) fn mark(&mut self, class: &str, [x, y]: [f64; 2], hover: &str) {
+        let hover = escape(hover);
         self.push(format_args!(
-            "<g><title>{hover}</title><circle class=\"hit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"10\"/>"
+            "<g><title>{hover}</title><circle class=\"hit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"10\"/>\
+             <circle class=\"mark {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/></g>\n"
         ));
-        self.form("mark", number, at);
-        self.push(format_args!("</g>\n"));
-    }
-
-    /// The same form, beside a name.
-    pub(super) fn key(&mut self, number: usize, at: [f64; 2]) {
-        self.form("key", number, at);
-        self.push(format_args!("\n"));
-    }
-
-    fn form(&mut self, class: &str, number: usize, [x, y]: [f64; 2]) {
-        let class = format!("{class} {}", colour(number));
-        let polygon = |corners: &[[f64; 2]]| -> String {
-            corners.iter().map(|[dx, dy]| format!("{:.1},{:.1} ", x + dx, y + dy)).collect()
-        };
-        let corners = match number % 4 {
-            0 => {
-                return self
-                    .push(format_args!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"));
-            }
-            1 => polygon(&[[-3.2, -3.2], [3.2, -3.2], [3.2, 3.2], [-3.2, 3.2]]),
-            2 => polygon(&[[0.0, -4.0], [4.0, 3.2], [-4.0, 3.2]]),
-            _ => polygon(&[[0.0, -4.5], [4.5, 0.0], [0.0, 4.5], [-4.5, 0.0]]),
-        };
-        self.push(format_args!("<polygon class=\"{class}\" points=\"{corners}\"/>"));
     }
 
     fn push(&mut self, what: std::fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.text.write_fmt(what);
     }
-}
-
-/// The number of the last colour, a grey.
-pub(super) const GREY: usize = 6;
-
-/// The class of series `number`'s colour. Those past the last share it.
-pub(super) fn colour(number: usize) -> String {
-    format!("c{}", number.min(GREY))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::profile::{Bound, Figure, Verdict};
 use kernels_gpu::row::Isa;
 
 /// What is asked of ncu: throughputs, occupancy, tensor pipe, sectors, bank conflicts, spills, waves, time.
-pub const METRICS: [&str; 11] = [
+pub const METRICS: [&str; 14] = [
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -16,6 +16,9 @@ pub const METRICS: [&str; 11] = [
     "launch__waves_per_multiprocessor",
     "launch__grid_size",
     "gpu__time_duration.sum",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "lts__t_sector_hit_rate.pct",
+    "dram__bytes.sum",
 ];
 
 /// Reads the CSV that `ncu --csv --page raw` or `--page details` prints, whatever it says before: the last launch's metrics.

@@ -9,11 +9,8 @@ use super::ProgramError;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the copy of what a proposer may read lies in the box.
-pub const TASK: &str = "/task";
-
 /// Makes the small root, goes into it, and starts the program: `$1` the empty folder that becomes the root, `$2` the folder for
-/// [`TASK`], `$3` the number of further paths, the paths, the program and its words.
+/// `/task`, `$3` the number of further paths, the paths, the program and its words.
 const SCRIPT: &str = r#"
 set -e
 root=$1; task=$2; paths=$3; shift 3
@@ -108,7 +105,6 @@ pub fn available() -> Result<(), ProgramError> {
 mod tests {
     use super::*;
     use crate::proposer::ask;
-    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     /// What a script prints in a box, or nothing where this machine has none.
@@ -124,12 +120,12 @@ mod tests {
         let script = script.replace("SECRET", &secret.display().to_string());
         let words = ["sh", "-c", &script].map(str::to_owned);
         let command = Boxed { root: root.clone(), task: task.clone(), paths: Vec::new() }.command(&words);
-        let reply = ask(&command, "sh", "prompt", Duration::from_secs(20), &AtomicBool::new(false));
-        let reply = reply.unwrap_or_else(|error| panic!("{error}"));
+        let asked = ask(&command, "prompt", &folder.path().join("log"), Duration::from_secs(20));
+        let answer = asked.expect("runs").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(std::fs::read_dir(&root).expect("there").count(), 0, "nothing is left in the root");
         let source = std::fs::read_to_string(task.join("source.rs")).expect("there");
         assert_eq!(source, "fn f() {}\n");
-        Some(reply.answer)
+        Some(answer)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Both versions of a file are cut into Rust's tokens, so that comments and names that only look alike count for nothing, and what
 //! was there before may stay, move or be written otherwise: only more of it is refused.
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -77,6 +78,12 @@ pub enum Breach {
         /// What it is.
         what: &'static str,
     },
+    /// What nobody can look through.
+    #[error("{path}: it is not made of Rust's tokens")]
+    NotRust {
+        /// The file.
+        path: String,
+    },
     /// A file that the host reads too.
     #[error("{path}: the host launches kernels by this file, so it stays as it is")]
     Hosts {
@@ -94,7 +101,8 @@ pub fn check(path: &str, before: &str, after: &str) -> Result<(), Breach> {
     if is_the_hosts(name) || Path::new(name).file_name().is_some_and(|name| name == "build.rs") {
         return Err(Breach::Hosts { path: path.to_owned() });
     }
-    let (before, after) = (Found::of(before), Found::of(after));
+    let Some(after) = Found::of(after) else { return Err(Breach::NotRust { path: path.to_owned() }) };
+    let before = Found::of(before).unwrap_or_default();
     for (what, lines) in &after.forbidden {
         let known = before.forbidden.get(what).map_or(0, Vec::len);
         if lines.len() > known {
@@ -127,46 +135,59 @@ struct Found {
 }
 
 impl Found {
-    fn of(text: &str) -> Found {
-        let tokens = tokens(text);
+    /// What a text has; `None` where it is no Rust.
+    fn of(text: &str) -> Option<Found> {
         let mut found = Found::default();
+        found.look(text.parse().ok()?, false);
+        Some(found)
+    }
+
+    fn look(&mut self, stream: TokenStream, is_attribute: bool) {
+        let tokens: Vec<TokenTree> = stream.into_iter().collect();
+        let is = |at: usize, mark: char| matches!(tokens.get(at), Some(TokenTree::Punct(c)) if c.as_char() == mark);
         let word = |at: usize| match tokens.get(at) {
-            Some((_, Token::Word(word))) => word.as_str(),
-            _ => "",
+            Some(TokenTree::Ident(word)) => word.to_string(),
+            _ => String::new(),
         };
-        let is = |at: usize, mark: char| matches!(tokens.get(at), Some((_, Token::Mark(c))) if *c == mark);
-        let mut attribute = 0_usize;
-        for (at, (line, token)) in tokens.iter().enumerate() {
+        for (at, token) in tokens.iter().enumerate() {
+            let line = token.span().start().line;
+            let before = |back: usize, mark: char| at.checked_sub(back).is_some_and(|at| is(at, mark));
             match token {
-                Token::Mark('[') if attribute > 0 || is(at.wrapping_sub(1), '#') => attribute += 1,
-                Token::Mark('[') if is(at.wrapping_sub(1), '!') && is(at.wrapping_sub(2), '#') => {
-                    attribute += 1
-                }
-                Token::Mark(']') => attribute = attribute.saturating_sub(1),
-                Token::Word(name) if attribute > 0 => {
-                    found.tests += usize::from(name == "test" && is(at + 1, ']'));
-                    if ATTRIBUTES.contains(&name.as_str()) {
-                        found.add(&format!("#[{name}]"), *line);
+                TokenTree::Group(group) => {
+                    let begins = before(1, '#') || (before(1, '!') && before(2, '#'));
+                    let is_attribute = is_attribute || (begins && group.delimiter() == Delimiter::Bracket);
+                    let inner = group.stream();
+                    // A comment on an item is an attribute too.
+                    if !(begins && is_comment(&inner)) {
+                        self.look(inner, is_attribute);
                     }
                 }
-                Token::Word(name) => {
-                    found.asserts += usize::from(name.starts_with("assert") && is(at + 1, '!'));
+                TokenTree::Ident(name) if is_attribute => {
+                    let name = name.to_string();
+                    self.tests += usize::from(name == "test" && tokens.len() == 1);
+                    if ATTRIBUTES.contains(&name.as_str()) {
+                        self.add(&format!("#[{name}]"), line);
+                    }
+                }
+                TokenTree::Ident(name) if !before(1, '\'') => {
+                    let name = name.to_string();
+                    self.asserts += usize::from(name.starts_with("assert") && is(at + 1, '!'));
                     if WORDS.contains(&name.as_str()) {
-                        found.add(name, *line);
+                        self.add(&name, line);
                     }
                     // Also renamed, as in `use core::include as harmless;`.
-                    let names_it = is(at + 1, '!') || word(at + 1) == "as" || is(at.wrapping_sub(1), ':');
+                    let names_it = is(at + 1, '!') || word(at + 1) == "as" || before(1, ':');
                     if MACROS.contains(&name.as_str()) && names_it {
-                        found.add(&format!("{name}!"), *line);
+                        self.add(&format!("{name}!"), line);
                     }
                 }
-                Token::Text(text) => {
-                    PTX.into_iter().filter(|ptx| text.contains(ptx)).for_each(|ptx| found.add(ptx, *line));
+                TokenTree::Literal(text) => {
+                    let text = text.to_string();
+                    PTX.into_iter().filter(|ptx| text.contains(ptx)).for_each(|ptx| self.add(ptx, line));
                 }
-                Token::Mark(_) => {}
+                TokenTree::Ident(_) | TokenTree::Punct(_) => {}
             }
         }
-        found
     }
 
     fn add(&mut self, what: &str, line: usize) {
@@ -174,80 +195,10 @@ impl Found {
     }
 }
 
-enum Token {
-    Word(String),
-    Text(String),
-    Mark(char),
-}
-
-/// Rust's tokens with their lines: without comments and blanks, lifetimes, and the contents of characters.
-fn tokens(text: &str) -> Vec<(usize, Token)> {
-    let chars: Vec<char> = text.chars().collect();
-    let (mut at, mut line, mut tokens) = (0, 1, Vec::new());
-    let get = |at: usize| chars.get(at).copied().unwrap_or('\0');
-    while at < chars.len() {
-        let (begun, first) = (at, line);
-        let c = chars[at];
-        if c == '/' && get(at + 1) == '/' {
-            at += chars[at..].iter().take_while(|&&c| c != '\n').count();
-        } else if c == '/' && get(at + 1) == '*' {
-            let mut depth = 0;
-            while at < chars.len() {
-                match (get(at), get(at + 1)) {
-                    ('/', '*') => (depth, at) = (depth + 1, at + 2),
-                    ('*', '/') => (depth, at) = (depth - 1, at + 2),
-                    _ => at += 1,
-                }
-                if depth == 0 {
-                    break;
-                }
-            }
-        } else if c == '"' {
-            at += 1;
-            while at < chars.len() && get(at) != '"' {
-                at += if get(at) == '\\' { 2 } else { 1 };
-            }
-            at += 1;
-            tokens.push((first, Token::Text(chars[begun..at.min(chars.len())].iter().collect())));
-        } else if c == '\'' {
-            // A character ends with a quote; a lifetime does not.
-            at = match (get(at + 1), get(at + 2)) {
-                ('\\', _) => {
-                    at + 3 + chars[(at + 3).min(chars.len())..].iter().take_while(|&&c| c != '\'').count() + 1
-                }
-                (_, '\'') => at + 3,
-                _ => {
-                    at + 1 + chars[at + 1..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count()
-                }
-            };
-        } else if c.is_alphanumeric() || c == '_' {
-            at += chars[at..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
-            let word: String = chars[begun..at].iter().collect();
-            let hashes = chars[at..].iter().take_while(|&&c| c == '#').count();
-            if matches!(word.as_str(), "r" | "br" | "cr") && get(at + hashes) == '"' {
-                let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-                let from = at + hashes + 1;
-                let length = chars[from..].windows(end.len()).position(|window| window == end);
-                at = from + length.map_or(chars.len() - from, |length| length + end.len());
-                tokens.push((first, Token::Text(chars[begun..at].iter().collect())));
-            } else {
-                // `r#static` is a name.
-                let is_raw = word == "r" && hashes == 1;
-                at += usize::from(is_raw);
-                tokens.push((first, Token::Word(if is_raw { String::new() } else { word })));
-                if is_raw {
-                    at += chars[at..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
-                }
-            }
-        } else {
-            at += 1;
-            if !c.is_whitespace() {
-                tokens.push((first, Token::Mark(c)));
-            }
-        }
-        line += chars[begun..at.min(chars.len())].iter().filter(|&&c| c == '\n').count();
-    }
-    tokens
+/// Whether the tokens of an attribute are `doc = "…"`.
+fn is_comment(attribute: &TokenStream) -> bool {
+    let tokens: Vec<TokenTree> = attribute.clone().into_iter().collect();
+    matches!(&tokens[..], [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Literal(_)] if name == "doc")
 }
 
 #[cfg(test)]
@@ -301,6 +252,9 @@ mod tests {
         let ignored = BEFORE.replace("#[test]", "#[test]\n    #[ignore]");
         assert!(matches!(check(FILE, BEFORE, &ignored), Err(Breach::Adds { .. })));
         assert!(matches!(check(FILE, BEFORE, ""), Err(Breach::TakesAway { .. })));
+        for text in ["fn f( {", "\"", "const A: char = '"] {
+            assert!(matches!(added(text), Err(Breach::NotRust { .. })), "{text}");
+        }
         for file in HOSTS {
             let path = format!("kernels-gpu/src/{file}");
             assert!(matches!(check(&path, "a", "b"), Err(Breach::Hosts { .. })), "{path}");

@@ -5,7 +5,6 @@ use crate::search::keep::KeepRule;
 use kernels_gpu::row::Row;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
-use std::str::FromStr;
 
 /// Earlier proposals that are shown: those that were kept, and those that were not.
 const KEPT_SHOWN: usize = 3;
@@ -18,43 +17,15 @@ const BYTES_MAX: usize = 60_000;
 const INSIGHTS_SHOWN: usize = 8;
 
 /// Which information a prompt holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Configuration {
-    /// The task only.
+    /// The task only
     Free,
-    /// The task, and insights.
+    /// The task, and insights
     Insight,
-    /// The task, earlier proposals, and insights.
+    /// The task, earlier proposals, and insights
     Full,
-}
-
-/// A name that no configuration has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no configuration: there are free, insight and full")]
-pub struct UnknownConfiguration {
-    /// The name.
-    pub name: String,
-}
-
-impl fmt::Display for Configuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Configuration::Free => "free",
-            Configuration::Insight => "insight",
-            Configuration::Full => "full",
-        })
-    }
-}
-
-impl FromStr for Configuration {
-    type Err = UnknownConfiguration;
-
-    fn from_str(name: &str) -> Result<Self, UnknownConfiguration> {
-        let all = [Configuration::Free, Configuration::Insight, Configuration::Full];
-        let named = all.into_iter().find(|configuration| configuration.to_string() == name);
-        named.ok_or_else(|| UnknownConfiguration { name: name.to_owned() })
-    }
 }
 
 /// I1, the task.
@@ -311,13 +282,5 @@ mod tests {
         assert!(text.contains("## Failed: bad 4") && !text.contains("## Failed: bad 3"));
         assert!(text.contains("Expected +5.0 %, measured +3.1 %. Simulator: race on k_smem."));
         assert!(text.contains("(40 more lines)"));
-    }
-
-    #[test]
-    fn names_are_read_back() {
-        for name in ["free", "insight", "full"] {
-            assert_eq!(name.parse::<Configuration>().expect("one").to_string(), name);
-        }
-        assert!("eoh".parse::<Configuration>().is_err());
     }
 }

@@ -1,12 +1,14 @@
 //! A throw-away git worktree in which a proposal is applied: the user's tree, index and branches are never touched.
 
+use super::DEVICE_SOURCE;
 use super::hygiene::{self, Breach};
-use super::patch::{Patch, is_device_source};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+/// A patch larger than this is no step.
+const PATCH_BYTES_MAX: usize = 1 << 20;
 /// How the folders of worktrees begin.
 const FOLDER_PREFIX: &str = "worktree-";
 /// Variables that git sets for its hooks, and that would lead it to another repository or index.
@@ -62,8 +64,8 @@ pub enum WorktreeError {
     /// The patch changes nothing.
     #[error("the patch leaves every file as it was")]
     ChangesNothing,
-    /// Something outside of the device crate, or something that is no plain file, came of the patch.
-    #[error("the patch touched `{path}`, which it may not")]
+    /// Something outside of the device crate, or something that is no plain file.
+    #[error("the patch touches `{path}`: it may change plain Rust files below {DEVICE_SOURCE} only")]
     Outside {
         /// The path, from the repository's root.
         path: String,
@@ -116,16 +118,30 @@ impl Worktree {
         self.folder.path()
     }
 
-    /// Applies a patch, and looks at what came of it.
+    /// Applies a patch, after a look at the files that git reads in it, and looks at what came of it.
     ///
     /// # Errors
-    /// A patch that does not fit, changes nothing, or did what it may not. The worktree is of no more use then.
-    pub fn apply(&self, patch: &Patch) -> Result<(), WorktreeError> {
-        let before = self.diff()?;
-        let applied = git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch.text()))?;
-        if !applied.status.success() {
-            return Err(WorktreeError::DoesNotApply { message: said(&applied) });
+    /// A patch that does not fit, changes nothing, or does what it may not. The worktree is of no more use then.
+    pub fn apply(&self, patch: &str) -> Result<(), WorktreeError> {
+        if patch.len() > PATCH_BYTES_MAX {
+            let message = format!("it has {} bytes, {PATCH_BYTES_MAX} at most", patch.len());
+            return Err(WorktreeError::DoesNotApply { message });
         }
+        let fits = |output: Output| match output.status.success() {
+            true => Ok(output),
+            false => Err(WorktreeError::DoesNotApply { message: said(&output) }),
+        };
+        let read = fits(git(self.path(), ["apply", "--numstat", "-z", "-"], Some(patch))?)?;
+        for entry in read.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
+            // Lines added, lines removed, the path; dashes where it is binary.
+            let entry = String::from_utf8_lossy(entry);
+            let path = entry.splitn(3, '\t').last().unwrap_or_default();
+            if !is_device_source(path) || entry.starts_with('-') {
+                return Err(WorktreeError::Outside { path: path.to_owned() });
+            }
+        }
+        let before = self.diff()?;
+        fits(git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch))?)?;
         let status =
             ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching"];
         let status = checked("status", git(self.path(), status, None)?)?;
@@ -208,6 +224,17 @@ fn remove(repository: &Path, folder: &Path) -> Result<(), WorktreeError> {
     git(repository, arguments, None).map(|_| ())
 }
 
+/// Whether a path is that of a Rust file below [`DEVICE_SOURCE`], written in the one plain way: no `..`, no doubled slash, no
+/// quotes, nothing that two programs could read differently.
+fn is_device_source(path: &str) -> bool {
+    let is_plain_part = |part: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(is_plain)
+    };
+    path.strip_prefix(DEVICE_SOURCE)
+        .is_some_and(|rest| rest.ends_with(".rs") && rest.split('/').all(is_plain_part))
+}
+
 /// Whether there is a file that is neither a link nor executable, or nothing.
 fn is_plain_file_or_none(path: &Path) -> Result<bool, WorktreeError> {
     use std::os::unix::fs::PermissionsExt;
@@ -260,8 +287,11 @@ fn said(output: &Output) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::patch::tests::replacing;
     use super::*;
+
+    fn replacing(path: &str) -> String {
+        format!("diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n")
+    }
 
     /// A repository with a device crate of one file.
     pub(crate) fn repository() -> tempfile::TempDir {
@@ -283,17 +313,13 @@ pub(crate) mod tests {
         String::from_utf8_lossy(&output.stdout).lines().count()
     }
 
-    fn patch(text: &str) -> Patch {
-        Patch::check(text).expect("a patch")
-    }
-
     #[test]
     fn a_patch_is_applied_there_and_nothing_of_it_is_left() {
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
         let users = repository.path().join("kernels-gpu/src/a.rs");
         std::fs::write(&users, "the user's work\n").expect("written");
         let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
-        worktree.apply(&patch(&replacing("kernels-gpu/src/a.rs"))).expect("applied");
+        worktree.apply(&replacing("kernels-gpu/src/a.rs")).expect("applied");
         let patched = std::fs::read_to_string(worktree.path().join("kernels-gpu/src/a.rs")).expect("a file");
         assert_eq!(patched, "b\n");
         assert_eq!(listed(repository.path()), 2);
@@ -304,26 +330,60 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_scripted_proposal_goes_all_the_way_to_the_patched_source() {
-        use super::super::{Proposal, scripted};
+    fn every_way_out_of_the_device_crate_is_closed() {
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/src/tile/swizzle.rs");
-        std::fs::copy(source, repository.path().join("kernels-gpu/src/tile/swizzle.rs")).expect("copied");
-        let run = |arguments: &[&str]| {
-            checked("test", git(repository.path(), arguments, None).expect("git")).expect("done");
+        let applied = |text: &str| {
+            let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
+            worktree.apply(text).expect_err(text)
         };
-        run(&["add", "."]);
-        run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "second"]);
-        let script = within.path().join("script.json");
-        std::fs::write(&script, r#"["silence", { "flaw": "no-swizzle" }]"#).expect("written");
-        let mut answer = Vec::new();
-        scripted::run(&script, &b"Proposal number: 2\n"[..], &mut answer).expect("an answer");
-        let proposal = Proposal::parse(&String::from_utf8(answer).expect("text")).expect("a proposal");
-        let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
-        worktree.apply(&patch(&proposal.patch)).expect("applied");
-        let patched =
-            std::fs::read_to_string(worktree.path().join("kernels-gpu/src/tile/swizzle.rs")).expect("a file");
-        assert!(patched.contains("let _ = row;"));
+        let device = replacing("kernels-gpu/src/a.rs");
+        for path in [
+            "host/src/lib.rs",
+            ".gitignore",
+            "kernels-gpu/Cargo.toml",
+            "kernels-gpu/build.rs",
+            "kernels-gpu/src/../../host/src/lib.rs",
+            "kernels-gpu/src/./a.rs",
+            "kernels-gpu/src/.cargo/a.rs",
+            "kernels-gpu/src/a.txt",
+            "kernels-gpu/src",
+            "kernels-gpu/srcs/a.rs",
+            "../kernels-gpu/src/a.rs",
+            "/etc/kernels-gpu/src/a.rs",
+            "kernels-gpu/src/a\\b.rs",
+        ] {
+            // By itself, and as the second file of a patch.
+            for text in [replacing(path), device.clone() + &replacing(path)] {
+                let error = applied(&text);
+                let is_named =
+                    matches!(error, WorktreeError::Outside { .. } | WorktreeError::DoesNotApply { .. });
+                assert!(is_named, "{path}: {error}");
+            }
+        }
+        assert!(
+            matches!(applied(&replacing("host/src/lib.rs")), WorktreeError::Outside { .. }),
+            "also unseen"
+        );
+        // A removed line that looks like a header is a line, and a hunk that says it is longer swallows no header.
+        let fake = device.replace("\n-a\n", "\n--- a/host/src/lib.rs\n");
+        assert!(matches!(applied(&fake), WorktreeError::DoesNotApply { .. }));
+        let long = device.replace("-1 +1", "-1,9 +1,9") + &replacing("host/src/a.rs");
+        assert!(matches!(applied(&long), WorktreeError::DoesNotApply { .. }));
+        let head = "diff --git a/kernels-gpu/src/a.rs b/kernels-gpu/src/a.rs\n";
+        let new = "diff --git a/kernels-gpu/src/b.rs b/kernels-gpu/src/b.rs\n";
+        let link = "new file mode 120000\n--- /dev/null\n+++ b/kernels-gpu/src/b.rs\n@@ -0,0 +1 @@\n+a\n";
+        let moved = "similarity index 100%\nrename from .gitignore\nrename to kernels-gpu/src/b.rs\n";
+        for text in [
+            format!("{head}old mode 100644\nnew mode 100755\n"),
+            format!("{new}{link}"),
+            format!("diff --git a/.gitignore b/kernels-gpu/src/b.rs\n{moved}"),
+        ] {
+            assert!(matches!(applied(&text), WorktreeError::Outside { .. }), "{text}");
+        }
+        for text in ["", "\n\n", "talk\n", &"x".repeat(PATCH_BYTES_MAX + 1)] {
+            assert!(matches!(applied(text), WorktreeError::DoesNotApply { .. }));
+        }
+        assert_eq!(listed(repository.path()), 1);
     }
 
     #[test]
@@ -331,17 +391,17 @@ pub(crate) mod tests {
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
         let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
         let other = replacing("kernels-gpu/src/a.rs").replace("-a", "-z");
-        assert!(matches!(worktree.apply(&patch(&other)), Err(WorktreeError::DoesNotApply { .. })));
+        assert!(matches!(worktree.apply(&other), Err(WorktreeError::DoesNotApply { .. })));
         let missing = replacing("kernels-gpu/src/missing.rs");
-        assert!(matches!(worktree.apply(&patch(&missing)), Err(WorktreeError::DoesNotApply { .. })));
+        assert!(matches!(worktree.apply(&missing), Err(WorktreeError::DoesNotApply { .. })));
         let same = replacing("kernels-gpu/src/a.rs").replace("+b", "+a");
-        assert!(matches!(worktree.apply(&patch(&same)), Err(WorktreeError::ChangesNothing)));
+        assert!(matches!(worktree.apply(&same), Err(WorktreeError::ChangesNothing)));
     }
 
     #[test]
     fn what_the_text_hid_shows_in_the_worktree() {
         let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
-        let fine = patch(&replacing("kernels-gpu/src/a.rs"));
+        let fine = replacing("kernels-gpu/src/a.rs");
         let after = |plant: &dyn Fn(&Path)| {
             let worktree = Worktree::new(repository.path(), "HEAD", within.path()).expect("a worktree");
             plant(worktree.path());

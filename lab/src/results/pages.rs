@@ -2,48 +2,44 @@
 
 use super::{FOLDER, Kept};
 use crate::leaderboard::{Leaderboard, Measure, Standing};
-use crate::page::{Page, Section, courses};
+use crate::page::{Page, Section, courses, link};
+use crate::session::{HEADER_FILE, RECORDS_FILE};
 use crate::table::{Table, short};
 use std::collections::BTreeMap;
 
 const TITLE: &str = "The leaderboard";
 /// What the pages say before there is a session.
 const EMPTY: &str = "Nothing is measured yet: no session is kept in lab/results.";
-
+const ABOUT: &str = "The best kernel that the lab has found to be right, for each device, problem and mask. All of it follows from the \
+    records of the sessions below, kept in lab/results. A kernel's name says how it works: fwd (forward), wgmma (Hopper's instructions; \
+    without it those of every GPU from Ampere on), the number type, the head's size (d64), the block of queries by keys that a group of \
+    threads computes at a time (m64n128), its warps, buffers and groups an SM (w8s2c1), and how work is handed out.";
 /// The leaderboard in Markdown.
 pub(super) fn markdown(board: &Leaderboard, sessions: &[Kept]) -> String {
-    let mut text = format!(
-        "# {TITLE}\n\n<!-- Written by `cargo lab leaderboard --write`. -->\n\n\
-         The fastest kernel that the lab found right, for each device, shape (batch, query heads, KV heads, queries, keys, head_dim), dtype \
-         and mask. It follows from the sessions in [`{FOLDER}`](../{FOLDER}) alone; [lab.md](lab.md#the-leaderboard) says how.\n"
-    );
-    if sessions.is_empty() {
-        return text.replace(&format!("[`{FOLDER}`](../{FOLDER})"), &format!("`{FOLDER}`"))
-            + &format!("\n**{EMPTY}**\n");
+    let mut text = format!("# {TITLE}\n\n<!-- Written by `cargo lab leaderboard --write`. -->\n\n{ABOUT}");
+    text += " [lab.md](lab.md#the-leaderboard) says how.\n";
+    if !sessions.is_empty() {
+        text += "Over time, as charts: [leaderboard.html](leaderboard.html), to be opened from disk.\n";
     }
-    text += "Over time, as charts: [leaderboard.html](leaderboard.html), to be opened from disk.\n";
-    for Section { title, text: about, table } in sections(board) {
-        text += &format!("\n## {title}\n\n{about}\n\n{}", table.markdown());
+    for section in sections(board, sessions) {
+        text += &format!("\n{}", section.markdown());
     }
-    text + &format!("\n## Sessions\n\n{}", sessions_table(sessions, true).markdown())
+    text
 }
 
 /// The leaderboard as a page.
 pub(super) fn html(board: &Leaderboard, sessions: &[Kept]) -> String {
-    let mut tables = sections(board);
-    let text = if sessions.is_empty() { EMPTY } else { "" }.to_owned();
-    tables.push(Section { title: "Sessions".to_owned(), text, table: sessions_table(sessions, false) });
-    Page {
-        title: format!("Ferroflash: {}", TITLE.to_lowercase()),
-        tables,
-        courses: courses(board),
-        ..Page::default()
-    }
-    .html()
+    let mut sections = sections(board, sessions);
+    sections.insert(
+        0,
+        Section { title: "What this is".to_owned(), text: ABOUT.to_owned(), ..Section::default() },
+    );
+    let title = format!("Ferroflash: {}", TITLE.to_lowercase());
+    Page { title, sections, courses: courses(board), ..Page::default() }.html()
 }
 
-/// A table a device.
-fn sections(board: &Leaderboard) -> Vec<Section> {
+/// A table a device, and one of the sessions.
+fn sections(board: &Leaderboard, sessions: &[Kept]) -> Vec<Section> {
     let mut devices: BTreeMap<&str, Vec<&Standing>> = BTreeMap::new();
     for standing in board.standings() {
         devices.entry(&standing.place.device).or_default().push(standing);
@@ -51,29 +47,46 @@ fn sections(board: &Leaderboard) -> Vec<Section> {
     let section = |(device, standings): (&str, Vec<&Standing>)| {
         let text = match standings.first().map(|standing| standing.best().measure) {
             Some(Measure::Microseconds) => {
-                "Median device time on inputs that no launch has seen, and the range that 95 % of the launches fell in, unless the \
-                 session's lab.toml says another share; × first is how many times as long the first holder of the place took."
+                "Median time of a launch on inputs that no launch has seen, and the range that 95 % of the launches fell in, unless the \
+                 session's lab.toml says another share."
             }
             _ => {
-                "Shared-memory wavefronts per floating-point operation, counted by the simulator, which has no times; × first is how \
-                 many times as many the first holder of the place took."
+                "Clocks that the units of a multiprocessor need, from what the simulator counts: those of the busiest, and a quarter of the \
+                 others'. It is no time, and fewer are better."
             }
         };
-        Section { title: device.to_owned(), text: text.to_owned(), table: standings_table(&standings) }
+        let table = standings_table(&standings, sessions);
+        Section { text: text.to_owned(), ..Section::of_table(device, table) }
     };
-    devices.into_iter().map(section).collect()
+    let mut found: Vec<Section> = devices.into_iter().map(section).collect();
+    let text = if sessions.is_empty() { EMPTY } else { "" }.to_owned();
+    found.push(Section { text, ..Section::of_table("Sessions", sessions_table(sessions)) });
+    found
 }
 
-fn standings_table(standings: &[&Standing]) -> Table {
+fn standings_table(standings: &[&Standing], sessions: &[Kept]) -> Table {
     let measure = standings.first().map_or(String::new(), |standing| standing.best().measure.to_string());
-    let titles =
-        ["shape", "dtype", "mask", "kernel", &measure, "range", "p90 µs", "TFLOP/s", "holders", "× first"];
-    let mut table = Table::new(&[&titles[..], &["commit", "measured", "slower, because"]].concat());
+    let of_problem = ["batch", "heads (Q/KV)", "queries", "keys", "head size", "type", "mask"];
+    let of_kernel =
+        ["kernel", &measure, "95 % within", "p90 µs", "TFLOP/s", "times faster than the first found"];
+    let of_record = ["found", "commit", "kept though slower, because"];
+    let mut table = Table::new(&[&of_problem[..], &of_kernel, &of_record].concat());
     for standing in standings {
         let (place, best) = (&standing.place, standing.best());
         let first = standing.records.first().unwrap_or(best);
+        let sizes: Vec<&str> = place.shape.split(',').collect();
+        let size = |at: usize| sizes.get(at).copied().unwrap_or_default().to_owned();
+        let session = sessions.iter().find(|session| session.header.started == best.when);
+        let linked = |text: &str, file: &str| match session {
+            Some(session) => link(text, &format!("../{FOLDER}/{}/{file}", session.name)),
+            None => text.to_owned(),
+        };
         table.add(vec![
-            place.shape.clone(),
+            size(0),
+            format!("{}/{}", size(1), size(2)),
+            size(3),
+            size(4),
+            size(5),
             place.dtype.name().to_owned(),
             place.mask.to_string(),
             best.row.entry_name(),
@@ -81,10 +94,9 @@ fn standings_table(standings: &[&Standing]) -> Table {
             range(best.score.low, best.score.high),
             best.p90_us.map(short).unwrap_or_default(),
             best.tflops.map(short).unwrap_or_default(),
-            standing.records.len().to_string(),
             format!("{:.2}", first.score.estimate / best.score.estimate),
-            shown(&best.commit),
-            best.when.split('T').next().unwrap_or_default().to_owned(),
+            linked(best.when.split('T').next().unwrap_or_default(), RECORDS_FILE),
+            linked(&shown(&best.commit), HEADER_FILE),
             best.reason.clone().unwrap_or_default(),
         ]);
     }
@@ -96,19 +108,20 @@ fn range(low: f64, high: f64) -> String {
     if low == high { String::new() } else { format!("{}–{}", short(low), short(high)) }
 }
 
-fn sessions_table(sessions: &[Kept], links: bool) -> Table {
+fn sessions_table(sessions: &[Kept]) -> Table {
     let mut table = Table::new(&["session", "command", "device", "commit", "began", "records"]);
     for Kept { name, header, lines } in sessions {
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         lines.iter().for_each(|line| *kinds.entry(&line.kind).or_default() += 1);
         let records: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let file = |text: &str, file: &str| link(text, &format!("../{FOLDER}/{name}/{file}"));
         table.add(vec![
-            if links { format!("[{name}](../{FOLDER}/{name})") } else { name.clone() },
+            link(name, &format!("../{FOLDER}/{name}")),
             header.command.clone(),
             header.device.clone(),
-            shown(header.commit.as_deref().unwrap_or_default()),
+            file(&shown(header.commit.as_deref().unwrap_or_default()), HEADER_FILE),
             header.started.clone(),
-            records.join(", "),
+            file(&records.join(", "), RECORDS_FILE),
         ]);
     }
     table

@@ -2,7 +2,6 @@
 
 use super::Evaluated;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 
 /// What one evaluation took.
@@ -68,38 +67,18 @@ impl Spent {
     }
 }
 
-/// What a search ran out of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exhausted {
-    /// Its candidates.
-    Candidates,
-    /// Its seconds.
-    Seconds,
-    /// Its GPU-seconds.
-    GpuSeconds,
-}
-
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Exhausted::Candidates => "all candidates of the budget are evaluated",
-            Exhausted::Seconds => "the time of the budget is over",
-            Exhausted::GpuSeconds => "the GPU time of the budget is over",
-        })
-    }
-}
-
 impl Budget {
-    /// What has run out, if anything.
-    pub fn exhausted(&self, spent: &Spent) -> Option<Exhausted> {
+    /// What has run out, if anything, as a sentence.
+    pub fn exhausted(&self, spent: &Spent) -> Option<&'static str> {
         if self.candidates.is_some_and(|limit| spent.candidates >= limit) {
-            return Some(Exhausted::Candidates);
+            return Some("all candidates of the budget are evaluated");
         }
         if self.seconds.is_some_and(|limit| spent.cost.seconds >= limit) {
-            return Some(Exhausted::Seconds);
+            return Some("the time of the budget is over");
         }
-        self.gpu_seconds.is_some_and(|limit| spent.cost.gpu_seconds >= limit).then_some(Exhausted::GpuSeconds)
+        self.gpu_seconds
+            .is_some_and(|limit| spent.cost.gpu_seconds >= limit)
+            .then_some("the GPU time of the budget is over")
     }
 
     /// Seconds that are left, estimated from what was spent so far; none while nothing limits them.
@@ -169,9 +148,9 @@ mod tests {
     fn each_limit_ends_the_search_by_itself() {
         let exhausted = |text: &str, spent| text.parse::<Budget>().expect("a budget").exhausted(&spent);
         assert_eq!(exhausted("3", spent(2, 1e9, 1e9)), None);
-        assert_eq!(exhausted("3", spent(3, 0.0, 0.0)), Some(Exhausted::Candidates));
-        assert_eq!(exhausted("3,5s", spent(1, 5.0, 0.0)), Some(Exhausted::Seconds));
-        assert_eq!(exhausted("3,2gpu-s", spent(1, 5.0, 2.5)), Some(Exhausted::GpuSeconds));
+        assert_eq!(exhausted("3", spent(3, 0.0, 0.0)), Some("all candidates of the budget are evaluated"));
+        assert_eq!(exhausted("3,5s", spent(1, 5.0, 0.0)), Some("the time of the budget is over"));
+        assert_eq!(exhausted("3,2gpu-s", spent(1, 5.0, 2.5)), Some("the GPU time of the budget is over"));
         assert_eq!(Budget::default().exhausted(&spent(u64::MAX, 1e9, 1e9)), None);
     }
 

@@ -2,7 +2,6 @@
 
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
-use std::cmp::Ordering;
 use std::fmt;
 
 /// The rule's thresholds.
@@ -11,11 +10,14 @@ use std::fmt;
 pub struct KeepRule {
     /// The least gain: 0.03 is 3 % faster. The whole interval must lie above.
     pub gain: f64,
-    /// Canonical shapes that must gain as much.
+    /// Shapes that must gain as much.
     pub shapes: usize,
     /// How much slower other shapes may look, as noise.
     pub noise: f64,
 }
+
+/// Less than any count can differ by, relatively: what is counted has to be less, by however little.
+const COUNTED: f64 = 1e-9;
 
 impl Default for KeepRule {
     fn default() -> Self {
@@ -25,28 +27,11 @@ impl Default for KeepRule {
 
 /// A candidate against the incumbent on one shape.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TimedShape {
+pub struct Compared {
     /// The shape, for people.
     pub shape: String,
-    /// Whether a gain on it counts.
-    pub canonical: bool,
-    /// How many times faster the candidate is.
-    pub speed_up: Interval,
-    /// What the incumbent varies against itself on this shape, if that was measured; the rule's noise holds where that is more.
-    pub noise: Option<f64>,
-}
-
-/// A candidate against the incumbent on one shape on the simulator, where counts are exact.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CountedShape {
-    /// The shape, for people.
-    pub shape: String,
-    /// Whether a gain on it counts.
-    pub canonical: bool,
-    /// The incumbent's shared-memory wavefronts and FLOPs.
-    pub before: [u64; 2],
-    /// The candidate's.
-    pub after: [u64; 2],
+    /// How many times less the candidate takes: of time, with an interval, or of what is counted, exactly.
+    pub factor: Interval,
 }
 
 /// Whether a candidate is kept, and why.
@@ -58,8 +43,6 @@ pub enum Decision {
         /// The shapes on which it gained enough.
         gained_on: Vec<String>,
     },
-    /// It gives wrong results, somewhere.
-    Wrong,
     /// It gained enough on too few shapes.
     TooLittle {
         /// The shapes on which it gained enough.
@@ -85,13 +68,8 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Decision::Keep { gained_on } => write!(f, "kept: better on {}", gained_on.join("; ")),
-            Decision::Wrong => f.write_str("dropped: wrong results"),
             Decision::TooLittle { gained_on, needed } => {
-                write!(
-                    f,
-                    "dropped: enough better on {} canonical shapes, {needed} are needed",
-                    gained_on.len()
-                )
+                write!(f, "dropped: enough better on {} problems, {needed} are needed", gained_on.len())
             }
             Decision::WorseOn { shape } => write!(f, "dropped: worse on {shape}"),
         }
@@ -99,61 +77,27 @@ impl fmt::Display for Decision {
 }
 
 impl KeepRule {
-    /// Decides by time. Nothing measured is nothing gained.
-    pub fn by_time(&self, correct: bool, shapes: &[TimedShape]) -> Decision {
-        let is_worse = |shape: &TimedShape| {
-            let least = 1.0 - self.noise.max(shape.noise.unwrap_or(0.0));
-            shape.speed_up.estimate.is_nan() || shape.speed_up.estimate < least
+    /// The rule for what is counted, which has no noise: less on as many shapes, and not more on any.
+    pub fn counted(self) -> KeepRule {
+        KeepRule { gain: COUNTED, noise: COUNTED, ..self }
+    }
+
+    /// Decides. With fewer shapes than the rule asks for it takes all of them. Nothing measured is nothing gained.
+    pub fn decide(&self, shapes: &[Compared]) -> Decision {
+        let is_worse = |shape: &&Compared| {
+            let factor = shape.factor.estimate;
+            factor.is_nan() || factor < 1.0 - self.noise
         };
-        let gained = |shape: &TimedShape| shape.canonical && shape.speed_up.low >= 1.0 + self.gain;
-        decide(correct, shapes, |shape| &shape.shape, is_worse, gained, self.shapes)
-    }
-
-    /// Decides by the simulator's counts, which have no noise: fewer shared-memory wavefronts a FLOP on the canonical shapes,
-    /// and not more on any. With fewer canonical shapes than the rule asks for, all of them.
-    pub fn by_counters(&self, correct: bool, shapes: &[CountedShape]) -> Decision {
-        let canonical = shapes.iter().filter(|shape| shape.canonical).count();
-        let needed = self.shapes.min(canonical).max(1);
-        decide(
-            correct,
-            shapes,
-            |shape| &shape.shape,
-            |shape| compare_ratios(shape.after, shape.before) == Ordering::Greater,
-            |shape| shape.canonical && compare_ratios(shape.after, shape.before) == Ordering::Less,
-            needed,
-        )
-    }
-}
-
-fn decide<T>(
-    correct: bool,
-    shapes: &[T],
-    name: impl Fn(&T) -> &String,
-    is_worse: impl Fn(&T) -> bool,
-    gained: impl Fn(&T) -> bool,
-    needed: usize,
-) -> Decision {
-    if !correct {
-        return Decision::Wrong;
-    }
-    if let Some(worse) = shapes.iter().find(|shape| is_worse(shape)) {
-        return Decision::WorseOn { shape: name(worse).clone() };
-    }
-    let gained_on: Vec<String> =
-        shapes.iter().filter(|shape| gained(shape)).map(|shape| name(shape).clone()).collect();
-    if gained_on.len() < needed {
-        return Decision::TooLittle { gained_on, needed };
-    }
-    Decision::Keep { gained_on }
-}
-
-/// Compares a / b of two pairs exactly. No FLOPs make a ratio worse than any.
-fn compare_ratios([a, b]: [u64; 2], [c, d]: [u64; 2]) -> Ordering {
-    match (b, d) {
-        (0, 0) => Ordering::Equal,
-        (0, _) => Ordering::Greater,
-        (_, 0) => Ordering::Less,
-        _ => (u128::from(a) * u128::from(d)).cmp(&(u128::from(c) * u128::from(b))),
+        if let Some(worse) = shapes.iter().find(is_worse) {
+            return Decision::WorseOn { shape: worse.shape.clone() };
+        }
+        let gained = shapes.iter().filter(|shape| shape.factor.low >= 1.0 + self.gain);
+        let gained_on: Vec<String> = gained.map(|shape| shape.shape.clone()).collect();
+        let needed = self.shapes.min(shapes.len()).max(1);
+        if gained_on.len() < needed {
+            return Decision::TooLittle { gained_on, needed };
+        }
+        Decision::Keep { gained_on }
     }
 }
 
@@ -161,58 +105,41 @@ fn compare_ratios([a, b]: [u64; 2], [c, d]: [u64; 2]) -> Ordering {
 mod tests {
     use super::*;
 
-    fn timed(canonical: bool, low: f64, estimate: f64) -> TimedShape {
-        let speed_up = Interval { low, estimate, high: estimate + 0.01 };
-        TimedShape { shape: format!("{estimate}"), canonical, speed_up, noise: None }
+    fn compared(low: f64, estimate: f64) -> Compared {
+        let factor = Interval { low, estimate, high: estimate + 0.01 };
+        Compared { shape: format!("{estimate}"), factor }
     }
 
     #[test]
-    fn two_canonical_shapes_must_gain_with_confidence() {
+    fn two_shapes_must_gain_with_confidence() {
         let rule = KeepRule::default();
-        let (gain, unsure, other) =
-            (timed(true, 1.031, 1.05), timed(true, 1.02, 1.05), timed(false, 1.2, 1.3));
-        assert!(rule.by_time(true, &[gain.clone(), gain.clone()]).is_keep());
-        for shapes in [vec![], vec![gain.clone(), unsure], vec![gain.clone(), other]] {
-            assert!(
-                matches!(rule.by_time(true, &shapes), Decision::TooLittle { needed: 2, .. }),
-                "{shapes:?}"
-            );
+        let (gain, unsure, even) = (compared(1.031, 1.05), compared(1.02, 1.05), compared(0.99, 1.0));
+        assert!(rule.decide(&[gain.clone(), gain.clone(), even.clone()]).is_keep());
+        assert!(rule.decide(&[gain.clone()]).is_keep(), "all of one");
+        for shapes in [vec![gain.clone(), unsure], vec![gain, even]] {
+            let decision = rule.decide(&shapes);
+            assert!(matches!(decision, Decision::TooLittle { needed: 2, .. }), "{shapes:?}");
         }
-        assert_eq!(rule.by_time(false, &[gain.clone(), gain]), Decision::Wrong);
+        assert!(!rule.decide(&[]).is_keep());
     }
 
     #[test]
     fn a_loss_over_noise_anywhere_drops_it() {
         let rule = KeepRule::default();
-        let gain = timed(true, 1.1, 1.2);
-        let with = |loss| rule.by_time(true, &[gain.clone(), gain.clone(), loss]);
-        assert!(with(timed(false, 0.97, 0.985)).is_keep());
-        assert!(matches!(with(timed(false, 0.95, 0.97)), Decision::WorseOn { .. }));
-        assert!(matches!(with(timed(false, 0.95, f64::NAN)), Decision::WorseOn { .. }));
-        let noisy = TimedShape { noise: Some(0.04), ..timed(false, 0.95, 0.97) };
-        assert!(with(noisy).is_keep());
+        let gain = compared(1.1, 1.2);
+        let with = |loss| rule.decide(&[gain.clone(), gain.clone(), loss]);
+        assert!(with(compared(0.97, 0.985)).is_keep());
+        assert!(matches!(with(compared(0.95, 0.97)), Decision::WorseOn { .. }));
+        assert!(matches!(with(compared(0.95, f64::NAN)), Decision::WorseOn { .. }));
     }
 
     #[test]
-    fn counts_are_compared_exactly() {
-        let rule = KeepRule::default();
-        let counted = |after: [u64; 2]| CountedShape {
-            shape: String::new(),
-            canonical: true,
-            before: [u64::MAX / 2, u64::MAX],
-            after,
-        };
-        let (fewer, same) = ([u64::MAX / 2 - 1, u64::MAX], [u64::MAX / 2, u64::MAX]);
-        assert!(rule.by_counters(true, &[counted(fewer), counted(fewer)]).is_keep());
-        assert!(rule.by_counters(true, &[counted(fewer)]).is_keep(), "all of one");
-        assert!(matches!(
-            rule.by_counters(true, &[counted(fewer), counted(same)]),
-            Decision::TooLittle { .. }
-        ));
-        let more = [u64::MAX / 2 + 1, u64::MAX];
-        let shapes = [counted(fewer), counted(fewer), counted(more)];
-        assert!(matches!(rule.by_counters(true, &shapes), Decision::WorseOn { .. }));
-        assert!(!rule.by_counters(true, &[]).is_keep());
-        assert!(!rule.by_counters(true, &[counted([1, 0])]).is_keep(), "no FLOPs");
+    fn what_is_counted_gains_by_however_little_and_loses_by_as_little() {
+        let rule = KeepRule::default().counted();
+        let exact = |factor| Compared { shape: String::new(), factor: Interval::exact(factor) };
+        assert!(rule.decide(&[exact(1.0001), exact(1.0001)]).is_keep());
+        assert!(matches!(rule.decide(&[exact(1.1), exact(1.0)]), Decision::TooLittle { .. }));
+        let decision = rule.decide(&[exact(1.1), exact(1.1), exact(0.9999)]);
+        assert!(matches!(decision, Decision::WorseOn { .. }));
     }
 }

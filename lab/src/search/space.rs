@@ -99,7 +99,6 @@ fn set_warps(row: &mut Row, sharing: u32) {
 /// The feasible rows of one dtype and head_dim, in one fixed order.
 #[derive(Clone, Debug)]
 pub struct Space {
-    columns: Vec<Column>,
     rows: Vec<Row>,
     start: Row,
 }
@@ -114,7 +113,7 @@ impl Space {
                 rows.iter().flat_map(|row| (0..column.values).map(|value| column.with(row, value))).collect();
         }
         rows.retain(|row| row.check().is_ok());
-        Self { columns, rows, start }
+        Self { rows, start }
     }
 
     /// The rows of a list that have the dtype, head_dim and schedule of `start`: those of [`Space::new`] in its order, so that the
@@ -150,11 +149,6 @@ impl Space {
     /// Whether a row may be proposed.
     pub fn contains(&self, row: &Row) -> bool {
         self.rows.contains(row)
-    }
-
-    /// In how many columns two rows differ.
-    pub fn distance(&self, a: &Row, b: &Row) -> usize {
-        self.columns.iter().filter(|column| column.value(a) != column.value(b)).count()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::space::Space;
 use super::{Evaluated, rng};
-use crate::predict;
+use crate::predict::Model;
 use kernels_gpu::row::Row;
 use rand::seq::IndexedRandom;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,8 @@ pub enum Strategy {
     Model,
     /// Any row that was not tried
     Random,
+    /// The start with every bound on its registers (min_ctas); those that come out alike are one candidate
+    Registers,
 }
 
 impl Strategy {
@@ -26,26 +28,35 @@ impl Strategy {
         match self {
             Strategy::Model => "model",
             Strategy::Random => "random",
+            Strategy::Registers => "registers",
         }
     }
 
     /// An untried row of a space; none when all are tried.
-    pub fn next(self, space: &Space, history: &[Evaluated], seed: u64) -> Option<Row> {
-        let is_tried = |row: &Row| history.iter().any(|candidate| candidate.row == *row);
-        let untried: Vec<Row> = space.rows().iter().copied().filter(|row| !is_tried(row)).collect();
+    pub fn next(self, space: &Space, model: &Model, history: &[Evaluated], seed: u64) -> Option<Row> {
+        let is_tried = |row: &&Row| history.iter().any(|candidate| candidate.row == **row);
+        let untried: Vec<Row> = space.rows().iter().filter(|row| !is_tried(row)).copied().collect();
         let mut rng = rng(seed, history.len());
-        if self == Strategy::Random {
-            return untried.choose(&mut rng).copied();
+        let start = space.start();
+        match self {
+            Strategy::Random => return untried.choose(&mut rng).copied(),
+            Strategy::Registers => {
+                return untried.into_iter().find(|row| Row { min_ctas: row.min_ctas, ..start } == *row);
+            }
+            Strategy::Model => {}
         }
-        let start = predict::wavefronts_per_flop(&space.start());
         // Rows that the model cannot tell apart are of one kind.
-        let kind = |row: &Row| predict::wavefronts_per_flop(row).to_bits();
-        let tries = |row: &Row| {
-            history.iter().filter(|tried| tried.is_counted() && kind(&tried.row) == kind(row)).count()
-        };
-        let rank = |row: &Row| (predict::wavefronts_per_flop(row) > start, tries(row), kind(row));
-        let best = untried.iter().map(rank).min()?;
-        let alike: Vec<Row> = untried.iter().copied().filter(|row| rank(row) == best).collect();
+        let kind = |row: &Row| model.clocks(row).to_bits();
+        let tried = history.iter().filter(|tried| tried.is_counted()).map(|tried| kind(&tried.row));
+        let tried: Vec<u64> = tried.collect();
+        let tries = |kind: u64| tried.iter().filter(|tried| **tried == kind).count();
+        let start = kind(&start);
+        // Bits of positive numbers are in their order.
+        let rank = |kind: u64| (kind > start, tries(kind), kind);
+        let ranked: Vec<_> = untried.into_iter().map(|row| (rank(kind(&row)), row)).collect();
+        let best = ranked.iter().map(|(rank, _)| *rank).min()?;
+        let alike: Vec<Row> =
+            ranked.into_iter().filter(|(rank, _)| *rank == best).map(|(_, row)| row).collect();
         alike.choose(&mut rng).copied()
     }
 }
@@ -53,20 +64,26 @@ impl Strategy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Problems;
+    use crate::kernels::Machine;
     use crate::search::tests::{scored, usual_row};
 
     fn start() -> Row {
         Row { block_m: 64, block_n: 32, stages: 1, ..usual_row() }
     }
 
+    fn model() -> Model {
+        Model::new(&Problems::default(), &Machine::simulator())
+    }
+
     /// Rows in the order of a search whose scores are as the model predicts.
     fn run(strategy: Strategy, seed: u64, steps: usize) -> Vec<Evaluated> {
         let space = Space::new(start());
-        let mut history = vec![scored(start(), predict::wavefronts_per_flop(&start()))];
+        let mut history = vec![scored(start(), model().clocks(&start()))];
         while history.len() < steps
-            && let Some(row) = strategy.next(&space, &history, seed)
+            && let Some(row) = strategy.next(&space, &model(), &history, seed)
         {
-            history.push(scored(row, predict::wavefronts_per_flop(&row)));
+            history.push(scored(row, model().clocks(&row)));
         }
         history
     }
@@ -81,20 +98,29 @@ mod tests {
             assert_eq!((rows.len(), whole.len()), (Space::new(start()).rows().len(), whole.len()));
             // Resumed anywhere it goes on alike.
             let space = Space::new(start());
-            assert_eq!(strategy.next(&space, &whole[..5], 3), Some(whole[5].row));
+            assert_eq!(strategy.next(&space, &model(), &whole[..5], 3), Some(whole[5].row));
         }
     }
 
     #[test]
     fn the_model_finds_its_best_row_at_once_and_tries_worse_ones_last() {
         let space = Space::new(start());
-        let best = space.rows().iter().map(predict::wavefronts_per_flop).fold(f64::INFINITY, f64::min);
-        let first = predict::wavefronts_per_flop(&start());
+        let best = space.rows().iter().map(|row| model().clocks(row)).fold(f64::INFINITY, f64::min);
+        let first = model().clocks(&start());
         let history = run(Strategy::Model, 1, 12);
         assert_eq!(history[1].score(), Some(best));
         assert!(history.iter().all(|tried| tried.score() <= Some(first)));
         let kinds: std::collections::BTreeSet<u64> =
             history[1..6].iter().filter_map(Evaluated::score).map(f64::to_bits).collect();
         assert_eq!(kinds.len(), 5, "each kind once before one kind twice");
+    }
+
+    #[test]
+    fn a_sweep_of_registers_changes_nothing_else() {
+        let found: Vec<Row> = run(Strategy::Registers, 1, 99).iter().map(|tried| tried.row).collect();
+        assert!(
+            found.len() > 3
+                && found.iter().all(|row| Row { min_ctas: 1, ..*row } == Row { min_ctas: 1, ..start() })
+        );
     }
 }

@@ -37,7 +37,7 @@ impl Stage for Compile {
             },
         };
         let (library, found) = kernels::find(&kernel)?;
-        let hash = kernels::ptx_hash(&library, &found)?;
+        let hash = kernels::ptx_hash(&library, &found, &context.machine)?;
         if let Some(what) = kernels::outlives_a_launch(&library, &found)? {
             return Ok(refused(Fault::Forbidden, format!("its PTX has `{what}`")));
         }

@@ -4,6 +4,7 @@ use super::{Context, Stage, State};
 use crate::error::Result;
 use crate::evaluation::Outcome;
 use crate::exam::question::{self, Question};
+use crate::exam::{Examined, Fault, Refusal};
 use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
 use crate::problem_spec::{ProblemSpec, Shape};
@@ -26,21 +27,39 @@ impl Stage for Numerics {
         for spec in problems.of_row(row, context.machine.simulated)? {
             questions.push(measured(spec, context.machine.simulated, &problems.inputs));
         }
-        let task = Task::Examine {
-            questions,
-            real: context.real(),
-            error_share: context.config.tolerances.error_share.get(),
+        let examine = |questions: &[Question]| -> Result<Report> {
+            let error_share = context.config.tolerances.error_share.get();
+            let task = Task::Examine { questions: questions.to_vec(), real: context.real(), error_share };
+            let (kernel, limit) = (state.kernel()?, context.config.limits.test_s.duration());
+            Ok(context.child(kernel, &state.candidate.name, self.name(), task, Vec::new(), limit)?.report)
         };
-        let limit = context.config.limits.test_s.duration();
-        let kernel = state.kernel()?.clone();
-        let done = context.child(&kernel, &state.candidate.name, self.name(), task, Vec::new(), limit)?;
-        match done.report {
-            Report::Examined(examined) => state.evaluation.examined = examined,
+        match examine(&questions)? {
+            // The cheapest questions come first.
+            Report::Examined(examined) => match examine(&questions[..ASKED_AGAIN.min(questions.len())])? {
+                Report::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
+                Report::Examined(again) => {
+                    if let Some(refusal) = differs(&examined, &again) {
+                        return Ok(Outcome::Refused(refusal));
+                    }
+                    state.evaluation.examined = examined;
+                }
+                _ => {}
+            },
             Report::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
             _ => {}
         }
         Ok(Outcome::Passed)
     }
+}
+
+/// Questions that a second process is asked too, whose outputs have to be the first one's in every bit.
+const ASKED_AGAIN: usize = 2;
+
+/// The first question to which another process gave another output.
+fn differs(first: &[Examined], again: &[Examined]) -> Option<Refusal> {
+    let (one, _) = first.iter().zip(again).find(|(one, other)| one.bits != other.bits)?;
+    let evidence = format!("{}: another process gives other bits on the same inputs", one.problem);
+    Some(Refusal { fault: Fault::NotRepeatable, evidence })
 }
 
 /// Operations up to which float64 on the host takes seconds.
@@ -63,4 +82,24 @@ fn smaller(spec: ProblemSpec) -> ProblemSpec {
     let [_, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim] = spec.shape.0;
     let kept = heads_kv.min(2);
     ProblemSpec { shape: Shape([1, heads_q / heads_kv * kept, kept, seqlen_q, seqlen_k, head_dim]), ..spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_has_to_give_the_same_bits() {
+        let examined = |bits: &str| Examined {
+            problem: "p".to_owned(),
+            launches: 5,
+            bits: bits.to_owned(),
+            worst_share: 0.5,
+            worst_kind: String::new(),
+        };
+        let first = [examined("a"), examined("b"), examined("c")];
+        assert_eq!(differs(&first, &first[..2]), None);
+        let refusal = differs(&first, &[examined("a"), examined("x")]).expect("differs");
+        assert_eq!(refusal.fault, Fault::NotRepeatable);
+    }
 }

@@ -9,6 +9,7 @@ use crate::job::{Report, Task, Timed};
 use crate::kernels::{self, KernelRef, Machine};
 use crate::merge;
 use crate::problem_spec::ProblemSpec;
+use crate::profile::tensor_flops_per_clock;
 use crate::statistics::median;
 
 /// Timed replays of each kernel in each of the three ways.
@@ -81,24 +82,14 @@ fn incumbent_kernel(incumbent: &Candidate, context: &Context) -> Result<KernelRe
 /// clock or the architecture is not known.
 pub fn floor_us(spec: &ProblemSpec, machine: &Machine) -> Option<f64> {
     let clock_mhz = f64::from(machine.clock_max_mhz?);
-    let per_us = flops_per_clock(machine.sm)? * f64::from(machine.sm_count) * clock_mhz;
+    let per_us = tensor_flops_per_clock(machine.sm)? * f64::from(machine.sm_count) * clock_mhz;
     Some(spec.flops() / per_us)
 }
 
 /// Floating-point operations a second that the tensor cores do at the highest clock, in TFLOP/s.
 pub fn roofline(machine: &Machine) -> Option<f64> {
     let clock_mhz = f64::from(machine.clock_max_mhz?);
-    Some(flops_per_clock(machine.sm)? * f64::from(machine.sm_count) * clock_mhz / 1e6)
-}
-
-/// Dense f16 operations of the tensor cores of one multiprocessor a clock.
-fn flops_per_clock(sm: u32) -> Option<f64> {
-    match sm {
-        80 => Some(2048.0),
-        86..=89 => Some(1024.0),
-        90 => Some(4096.0),
-        _ => None,
-    }
+    Some(tensor_flops_per_clock(machine.sm)? * f64::from(machine.sm_count) * clock_mhz / 1e6)
 }
 
 fn under_the_roofline(timed: &Timed, machine: &Machine) -> Option<String> {

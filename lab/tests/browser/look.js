@@ -77,6 +77,6 @@
   const header = (level) => [...document.querySelectorAll(level)].map((title) => title.textContent);
   return {
     width: innerWidth, room: root.clientWidth, scroll: root.scrollWidth, ground: getComputedStyle(document.body).backgroundColor,
-    outside, pale, plots, tables, titles: header("h1").concat(header("h2")),
+    outside, pale, plots, tables, titles: header("h1").concat(header("h2")), links: document.querySelectorAll("a[href]").length,
   };
 })()

@@ -39,9 +39,7 @@ pub(crate) fn folder() -> TempDir {
 fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
     command.args(arguments).current_dir(home).stdin(Stdio::null());
-    if !matches!(arguments.first(), Some(&"scripted")) {
-        command.arg("--runs").arg(home.join("lab-runs"));
-    }
+    command.arg("--runs").arg(home.join("lab-runs"));
     command
 }
 

@@ -88,6 +88,9 @@ impl Cta<'_> {
             multiply(op, regs, &tiles, i);
         }
         self.counters.wgmma += 1;
+        // A row of A and a column of B have 256 bits.
+        let rows_of_a = if matches!(op.a, WgmmaA::Shared(_)) { 64 } else { 0 };
+        self.counters.wgmma_operand_bytes += 32 * (rows_of_a + op.n as u64);
         self.counters.tensor_flops += 2 * 64 * (op.n * k_of(op.a_type)) as u64;
         self.progress += 1;
         Ok(())

@@ -11,8 +11,9 @@ use crate::{
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::params::{CombineParams, ForwardParams, Strides, WgmmaParams};
-use kernels_gpu::row::{Isa, Schedule};
-use kernels_gpu::table::{CombineVariant, Variant};
+use kernels_gpu::row::{Dtype, Isa, Schedule};
+use kernels_gpu::steps::{StepRow, StepVariant};
+use kernels_gpu::table::Variant;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +38,8 @@ pub(crate) struct Forward {
 /// A launch of a kernel that merges splits.
 #[derive(Clone)]
 pub(crate) struct Combine {
-    pub(crate) variant: &'static CombineVariant,
+    pub(crate) variant: &'static StepVariant,
+    dtype: Dtype,
     pub(crate) params: CombineParams,
     ctas: u32,
 }
@@ -78,7 +80,7 @@ impl Launch {
                         forward.leave_counters();
                     }
                 }
-                Launch::Combine(combine) => attention::merge(&combine.params, combine.variant.dtype),
+                Launch::Combine(combine) => attention::merge(&combine.params, combine.dtype),
             }
         }
         Ok(())
@@ -97,7 +99,7 @@ impl Launch {
                 let variant = forward.variant;
                 (geometry::threads(&variant.row), geometry::smem_bytes(&variant.row))
             }
-            Launch::Combine(_) => (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES),
+            Launch::Combine(combine) => (combine.variant.row.threads(), combine.variant.row.smem_bytes()),
         }
     }
 }
@@ -378,11 +380,16 @@ impl Combine {
         let partial_rows = rows * u64::from(splits);
         check_partials(entry, params.partial_o, params.partial_lse, partial_rows, self.head_dim().into())?;
         let counts = [(rows / heads) as u32, heads_q.value, seqlen_q.value];
-        let row_bytes = self.head_dim() * self.variant.dtype.bytes();
+        let row_bytes = self.head_dim() * self.dtype.bytes();
         let o = Tensor { name: "O", address: params.o, strides: &params.o_strides, counts, row_bytes };
         check_tensor(entry, &o)?;
         if params.lse == 0 { Ok(()) } else { check_array(entry, "LSE", params.lse, rows) }
     }
+}
+
+/// The type of O of a kernel that merges splits; `None` of other steps.
+fn merged_into(variant: &StepVariant) -> Option<Dtype> {
+    [Dtype::F16, Dtype::Bf16].into_iter().find(|&dtype| variant.row == StepRow::combine(dtype))
 }
 
 /// Grid and block of a launch, and its shared memory.
@@ -419,9 +426,12 @@ unsafe fn launch(
                 };
                 Launch::Forward(Box::new(Forward { variant, params, ctas }))
             }
-            Kernel::Combine(variant) => {
+            Kernel::Step(variant) => {
+                let Some(dtype) = merged_into(variant) else {
+                    return Err(refuse(variant.entry, "this driver computes attention alone"));
+                };
                 let params = params.cast::<CombineParams>().read_unaligned();
-                Launch::Combine(Combine { variant, params, ctas })
+                Launch::Combine(Combine { variant, dtype, params, ctas })
             }
         };
         (function, launch)

@@ -7,7 +7,8 @@ use crate::{
 };
 use kernels_gpu::geometry;
 use kernels_gpu::row::SMEM_DEFAULT_BYTES;
-use kernels_gpu::table::{COMBINE_VARIANTS, CombineVariant, VARIANTS, Variant};
+use kernels_gpu::steps::{STEP_VARIANTS, StepVariant};
+use kernels_gpu::table::{VARIANTS, Variant};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,15 +17,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) enum Kernel {
     /// One that computes attention.
     Forward(&'static Variant),
-    /// One that merges splits.
-    Combine(&'static CombineVariant),
+    /// One of the steps beside it.
+    Step(&'static StepVariant),
 }
 
 impl Kernel {
     fn entry(self) -> &'static str {
         match self {
             Kernel::Forward(variant) => variant.entry,
-            Kernel::Combine(variant) => variant.entry,
+            Kernel::Step(variant) => variant.entry,
         }
     }
 
@@ -66,7 +67,7 @@ fn parse(ptx: &str) -> Result<Module, CuResult> {
     }
     let name = |text: &str| text.split(['(', ' ', '\n']).next().unwrap_or_default().to_owned();
     let names: Vec<String> = ptx.split(".entry ").skip(1).map(name).collect();
-    let kernels = VARIANTS.iter().map(Kernel::Forward).chain(COMBINE_VARIANTS.iter().map(Kernel::Combine));
+    let kernels = VARIANTS.iter().map(Kernel::Forward).chain(STEP_VARIANTS.iter().map(Kernel::Step));
     let functions = kernels
         .filter(|kernel| names.iter().any(|name| kernel.is_named(name)))
         .map(|kernel| Function { kernel, smem_limit: AtomicU32::new(SMEM_DEFAULT_BYTES) })
@@ -176,7 +177,7 @@ unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         unsafe {
             let expected = match (*function).kernel {
                 Kernel::Forward(Variant { row, .. }) => (geometry::threads(row), geometry::smem_bytes(row)),
-                Kernel::Combine(_) => (geometry::COMBINE_THREADS, geometry::COMBINE_SMEM_BYTES),
+                Kernel::Step(step) => (step.row.threads(), step.row.smem_bytes()),
             };
             if (threads as u32, smem_bytes as u32) != expected {
                 return Err(CUDA_ERROR_INVALID_VALUE);

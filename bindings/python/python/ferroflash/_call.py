@@ -27,12 +27,13 @@ class Call:
     block_table: Any = None
     longest: tuple = (0, 0)
     lse: bool = False
+    intervals: Any = None
 
 
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks lengths longest pages".split()
+    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -61,7 +62,9 @@ def numbers(framework, call):
 
     ends, each = (batch + 1,), (batch,)
     cumulative = given("cu_seqlens_q", ends), given("cu_seqlens_k", ends)
-    args.lengths = *cumulative, given("used_k", each), given("first_k", each), given("entry_k", each)
+    entries = k[1][0] if call.entry_k is not None else 0
+    args.lengths = *cumulative, given("used_k", each), given("first_k", each), given("entry_k", each), entries
+    args.intervals = given("intervals", (batch, seqlen_q, 2) if call.cu_seqlens_q is None else (seqlen_q, 2))
     args.sinks = given("sinks", (heads_q,), "float32")
     args.alibi = None
     if call.alibi_slopes is not None:
@@ -78,6 +81,8 @@ def numbers(framework, call):
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
+    if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
+        call.intervals, call.first_k = _behind(framework, call), None
     args, place, o_shape, lse_shape = numbers(framework, call)
     if 0 in o_shape:
         return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
@@ -92,6 +97,15 @@ def compute(framework, call):
     args.o = _strided(framework.describe(o))
     _devices.run(framework, place, args)
     return o, lse
+
+
+def _behind(framework, call):
+    """Intervals of keys, for every query from its sequence's first one that counts on."""
+    if call.cu_seqlens_q is not None:
+        raise NotImplementedError("cache_leftpad with cu_seqlens_q is not supported on a GPU yet")
+    intervals = framework.full(call.q, (*call.q.shape[:2], 2), 2**31 - 1, "int32")
+    intervals[..., 0] = call.first_k[:, None]
+    return intervals
 
 
 def _sizes(call, q, k, v):
@@ -111,6 +125,8 @@ def _sizes(call, q, k, v):
     batch = call.cu_seqlens_q.shape[0] - 1 if ragged_q else q[0]
     if not ragged_k and not paged and call.entry_k is None and k[0] != batch:
         raise ValueError(f"k has batch {k[0]}, q {batch}")
+    if paged and call.entry_k is not None:
+        raise ValueError("cache_batch_idx and block_table exclude each other: index the table before the call")
     seqlen_k = k[0] if ragged_k else k[1]
     if paged:
         seqlen_k *= call.block_table.shape[-1]

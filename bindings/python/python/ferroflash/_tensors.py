@@ -42,6 +42,9 @@ class Torch:
                 "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
             )
 
+    def is_traced(self, tensor):
+        return self.torch.compiler.is_compiling() or type(tensor) is not self.torch.Tensor
+
     def math(self):
         return self.torch
 
@@ -82,6 +85,9 @@ class NumPy:
 
     def check_gradients(self, arrays):
         pass
+
+    def is_traced(self, array):
+        return False
 
     def math(self):
         return self.numpy

@@ -1,14 +1,15 @@
 """flash-attn's functions, with its names, arguments and defaults."""
 
+from . import _merge as merge
 from . import _native, torch_op
+from ._cache import Append
+from ._cache import compute as appended
 from ._call import Call, compute, numbers
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
 REFUSED = {
     "dropout_p": (0.0, "there is no dropout"),
-    "rotary_cos": (None, "rotate Q and K before the call"),
-    "rotary_sin": (None, "rotate Q and K before the call"),
     "num_splits": (0, "the plan decides into how many ranges the keys are split; leave it 0"),
 }
 
@@ -108,25 +109,43 @@ def flash_attn_with_kvcache(
     """Attention over a KV cache [batch, seqlen, heads, head_dim], of which sequence i has cache_seqlens[i] keys, from cache_leftpad[i] on.
 
     `k` and `v` are written into the cache behind them first, in place. With `block_table` the cache is pages [count, page_size, heads,
-    head_dim]; `cache_batch_idx` says which entry of the cache is a sequence's. Returns O, or (O, LSE).
+    head_dim]; `cache_batch_idx` says which entry of the cache is a sequence's. `rotary_cos` and `rotary_sin` [positions, rotary_dim / 2]
+    rotate the new keys by where they are written, and query i by the position cache_seqlens + i, or all by cache_seqlens where no mask
+    depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. Returns O, or (O, LSE).
     """
-    del rotary_interleaved  # It says how rotary_cos is applied, which is refused.
-    _refuse(rotary_cos=rotary_cos, rotary_sin=rotary_sin, num_splits=num_splits)
-    framework, into = framework_of(q)
+    _refuse(num_splits=num_splits)
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
-    batch = q.shape[0]
-    if isinstance(cache_seqlens, int):
-        call.used_k = framework.full(into(q), (batch,), cache_seqlens, "int32")
+    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
+    o, lse = _with_new(call, k, v, new)
+    return (o, lse) if return_softmax_lse else o
+
+
+def _with_new(call, k, v, new):
+    """O and LSE over a cache once new keys and values are in it; `new` says how they are rotated and where they start."""
+    framework, into = framework_of(call.q)
+    if isinstance(call.used_k, int):
+        batch = call.q.shape[0] if call.cu_seqlens_q is None else call.cu_seqlens_q.shape[0] - 1
+        call.used_k = framework.full(into(call.q), (batch,), call.used_k, "int32")
     if (k is None) != (v is None):
         raise ValueError("k and v must be given both or neither")
-    if k is not None:
-        if call.used_k is None:
-            raise ValueError("cache_seqlens must be given with k and v: it says where they are written")
-        call.used_k = _append(framework, call, k, v)
-    o, lse = _computed(call)
-    return (o, lse) if return_softmax_lse else o
+    if k is None:
+        for name in ("rotary_cos", "rotary_sin", "rotary_seqlens", "cu_seqlens_new"):
+            if new.get(name) is not None:
+                raise ValueError(f"{name} is given without k and v: it is of new keys and values")
+        return _computed(call)
+    if call.used_k is None:
+        raise ValueError("cache_seqlens must be given with k and v: it says where they are written")
+    each_query = call.causal or any(keys is not None and keys >= 0 for keys in call.window)
+    given = dict(cu_seqlens_q=call.cu_seqlens_q, each_query=each_query, **new)
+    append = Append(call.q, call.k, call.v, k, v, call.used_k, call.entry_k, call.block_table, **given)
+    for name in APPENDED:
+        if getattr(append, name) is not None:
+            setattr(append, name, into(getattr(append, name)))
+    framework.check_gradients([getattr(append, name) for name in APPENDED])
+    call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
+    return _computed(call)
 
 
 def flash_attn_qkvpacked_func(
@@ -170,14 +189,8 @@ def merge_states(o_a, lse_a, o_b, lse_b):
     """O and LSE over two disjoint sets of keys, from those over each: O [batch, seqlen, heads, head_dim], LSE [batch, heads, seqlen]."""
     framework, into = framework_of(o_a)
     o_a, lse_a, o_b, lse_b = map(into, (o_a, lse_a, o_b, lse_b))
-    math = framework.math()
-    lse = math.logaddexp(lse_a, lse_b)
-    # A row that sees nothing on either side has the LSE −∞, and no side's share of it is a number.
-    shares = [math.exp(side - math.where(lse == -math.inf, 0.0, lse)) for side in (lse_a, lse_b)]
-    shares = [math.swapaxes(share, 1, 2)[..., None] for share in shares]
-    dtype = framework.describe(o_a)[3]
-    o = sum(share * framework.cast(side, "float32") for share, side in zip(shares, (o_a, o_b)))
-    return framework.result(framework.cast(o, dtype)), framework.result(lse)
+    framework.check_gradients((o_a, lse_a, o_b, lse_b))
+    return tuple(map(framework.result, merge.compute(framework, [(o_a, lse_a), (o_b, lse_b)])))
 
 
 def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device_model=None):
@@ -204,24 +217,11 @@ def _computed(call):
     return framework.result(o), None if lse is None else framework.result(lse)
 
 
+APPENDED = (
+    "q k_cache v_cache k v used_k entry_k block_table rotary_cos rotary_sin rotary_seqlens cu_seqlens_q cu_seqlens_new".split()
+)
 TENSORS = "q k v alibi_slopes sinks cu_seqlens_q cu_seqlens_k used_k first_k entry_k block_table".split()
 
 
 def _returned(o, lse, with_lse):
     return (o, lse, None) if with_lse else o
-
-
-def _append(framework, call, k, v):
-    """Writes new keys and values behind those of the cache; returns how many there are then."""
-    batch, count = k.shape[:2]
-    used = call.used_k
-    positions = used[:, None] + framework.arange(used, count)
-    if call.block_table is None:
-        entries = framework.arange(used, batch) if call.entry_k is None else call.entry_k
-        at = entries[:, None], positions
-    else:
-        page_size = call.k.shape[1]
-        pages = call.block_table[framework.arange(used, batch)[:, None], positions // page_size]
-        at = pages, positions % page_size
-    call.k[at], call.v[at] = k, v
-    return framework.cast(used + count, "int32")

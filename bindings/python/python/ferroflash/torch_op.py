@@ -1,5 +1,6 @@
 """The call as a PyTorch operator, so that torch.compile takes it as one opaque step without a graph break."""
 
+from . import _cache
 from ._call import Call, compute
 from ._tensors import Torch
 
@@ -13,6 +14,34 @@ _SCHEMA = (
     " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, float? scale, bool causal, int left, int right,"
     " int longest_q, int longest_k, float softcap, bool lse) -> (Tensor, Tensor)"
 )
+
+
+_APPEND_SCHEMA = (
+    "append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor used_k, Tensor? entry_k, Tensor? block_table,"
+    " Tensor? rotary_cos, Tensor? rotary_sin, Tensor? rotary_seqlens, Tensor? cu_seqlens_q, Tensor? cu_seqlens_new, bool interleaved,"
+    " bool each_query) -> (Tensor, Tensor)"
+)
+
+
+def append(call):
+    """Q as it is rotated and the lengths after, through the operator where PyTorch traces, and directly otherwise."""
+    if not torch.compiler.is_compiling() and type(call.q) is torch.Tensor:
+        return _cache.compute(Torch(torch), call)
+    rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
+    return call.q if call.rotary_cos is None else rotated, lengths
+
+
+def _append(*arguments):
+    call = _cache.Append(*arguments)
+    rotated, lengths = _cache.compute(Torch(torch), call)
+    # An operator's result is none of its inputs.
+    return call.q.new_empty(0) if call.rotary_cos is None else rotated, lengths
+
+
+def _fake_append(*arguments):
+    call = _cache.Append(*arguments)
+    shape = (0,) if call.rotary_cos is None else call.q.shape
+    return call.q.new_empty(shape), torch.empty_like(call.used_k)
 
 
 def call(framework, call):
@@ -53,6 +82,10 @@ def _defined():
     library.impl("forward", _forward, "CPU")
     library.impl("forward", _forward, "CUDA")
     torch.library.register_fake("ferroflash::forward", _fake, lib=library)
+    library.define(_APPEND_SCHEMA)
+    library.impl("append", _append, "CPU")
+    library.impl("append", _append, "CUDA")
+    torch.library.register_fake("ferroflash::append", _fake_append, lib=library)
     return library
 
 

@@ -8,6 +8,7 @@ use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::patched::PatchedTree;
+use crate::predict::Model;
 use crate::search::space::{Column, Space, columns};
 use crate::stages::Watcher;
 use crate::tree::Code;
@@ -89,8 +90,9 @@ pub(super) fn build(candidates: &Candidates, args: &FolderArgs, common: &Common)
     if common.ptx.is_some() {
         return misuse("--ptx", "what is compiled already needs no --out");
     }
-    let rows = rows(candidates, args, common)?;
     let lab = Lab::open("build", common)?;
+    let model = Model::new(&lab.context.config.problems, &lab.context.machine);
+    let rows = rows(candidates, args, common, &model)?;
     let mut screen = Screen::new(1);
     screen.stage(&format!("{} rows", rows.len()), "compile");
     let log = lab.context.log("folder", "compile")?;
@@ -127,7 +129,7 @@ fn patched(lab: &Lab, path: &Path) -> Result<PatchedTree> {
 }
 
 /// The rows named, and those of the spaces, each once.
-fn rows(candidates: &Candidates, args: &FolderArgs, common: &Common) -> Result<Vec<Row>> {
+fn rows(candidates: &Candidates, args: &FolderArgs, common: &Common, model: &Model) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     if !candidates.rows.is_empty() || args.space.is_empty() {
         for Candidate { row, patch, .. } in candidates.list(default_row()?, common)? {
@@ -143,7 +145,7 @@ fn rows(candidates: &Candidates, args: &FolderArgs, common: &Common) -> Result<V
     for start in &args.space {
         let is_meant = |row: &Row| args.only.iter().all(|only| only.admits(row));
         let space = Space::new(row_of("--space", start)?).restricted(is_meant);
-        rows.extend(likeliest_first(space.rows()).into_iter().take(args.most.unwrap_or(usize::MAX)));
+        rows.extend(likeliest_first(model, space.rows()).into_iter().take(args.most.unwrap_or(usize::MAX)));
     }
     rows.sort();
     rows.dedup();

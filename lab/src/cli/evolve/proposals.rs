@@ -7,12 +7,11 @@ use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
 use crate::evolution::{Hypothesis, PTXAS, Step};
 use crate::insights::{Insight, differences, losses};
-use crate::interrupt;
 use crate::kernels::Machine;
 use crate::patched::{Base, PatchedTreeError, copy_folder};
 use crate::profile;
 use crate::proposer::boxed::Boxed;
-use crate::proposer::{DEVICE_SOURCE, Earlier, ProgramError, Proposal, Reply, Task, ask, hygiene, render};
+use crate::proposer::{DEVICE_SOURCE, Earlier, ProgramError, Proposal, Task, ask, hygiene, render};
 use crate::search::budget::Cost;
 use crate::search::keep::KeepRule;
 use crate::search::{Evaluated, Outcome};
@@ -108,16 +107,13 @@ impl Evolution {
         write_whole(&folder.join(format!("{number:03}-prompt.md")), &prompt)?;
         self.screen.stage(&format!("proposal {number}"), "waiting for the proposer");
         let begun = std::time::Instant::now();
-        let reply = self.reply(&prompt, base.root())?;
+        let reply = self.reply(number, &prompt, base.root())?;
         let took_s = begun.elapsed().as_secs_f64();
-        if interrupt::requested() {
-            return Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() });
-        }
         let asked = |proposal, patch, error| Asked { number, step, proposal, patch, error, took_s };
         let parsed = match reply {
-            Ok(reply) => {
-                write_whole(&folder.join(format!("{number:03}-reply.md")), &reply.answer)?;
-                Proposal::parse(&reply.answer).map_err(|error| error.to_string())
+            Ok(answer) => {
+                write_whole(&folder.join(format!("{number:03}-reply.md")), &answer)?;
+                Proposal::parse(&answer).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -145,12 +141,17 @@ impl Evolution {
     }
 
     /// Asks the program, in a box unless it is trusted.
-    fn reply(&self, prompt: &str, source: &Path) -> Result<std::result::Result<Reply, ProgramError>> {
+    fn reply(
+        &self,
+        number: usize,
+        prompt: &str,
+        source: &Path,
+    ) -> Result<std::result::Result<String, ProgramError>> {
         let words = self.plan.proposer.clone().unwrap_or_default();
-        let name = words.first().cloned().unwrap_or_default();
         let limit = Duration::from_secs(self.plan.proposer_limit_s);
+        let log = self.lab.context.log(&format!("proposal-{number}"), "proposer")?;
         if self.plan.trust {
-            return Ok(ask(&words, &name, prompt, limit, interrupt::flag()));
+            return ask(&words, prompt, &log, limit).map_err(|error| self.lab.with_folder(error));
         }
         let temporary =
             || tempfile::tempdir().map_err(|source| Error::io(Path::new("a temporary folder"), source));
@@ -158,7 +159,7 @@ impl Evolution {
         copy_folder(&source.join(DEVICE_SOURCE), &task.path().join(DEVICE_SOURCE))?;
         let (root_path, task_path) = (root.path().to_owned(), task.path().to_owned());
         let boxed = Boxed { root: root_path, task: task_path, paths: self.plan.sees.clone() };
-        Ok(ask(&boxed.command(&words), &name, prompt, limit, interrupt::flag()))
+        ask(&boxed.command(&words), prompt, &log, limit).map_err(|error| self.lab.with_folder(error))
     }
 
     fn prompt(&self, number: usize, source: &Path) -> Result<String> {
@@ -204,7 +205,11 @@ pub(crate) fn task(
     let context = &lab.context;
     let thresholds = &context.config.thresholds;
     let simulated = context.machine.simulated;
-    let measure = if simulated { "shared-memory wavefronts per MFLOP" } else { "median time in µs" };
+    let measure = if simulated {
+        "clocks that a multiprocessor's units need, counted and weighed"
+    } else {
+        "median time in µs"
+    };
     Ok(Task {
         number,
         device: context.machine.name.clone(),
@@ -259,10 +264,7 @@ fn facts(evaluation: &Evaluation, machine: &Machine) -> Vec<String> {
 fn figures(evaluation: &Evaluation, simulated: bool) -> Vec<(String, String)> {
     if simulated {
         let figure = |counted: &crate::kernels::Counted| {
-            (
-                counted.problem.to_string(),
-                format!("{} wavefronts per MFLOP", short(counted.wavefronts_per_mflop())),
-            )
+            (counted.problem.to_string(), format!("{} clocks", short(counted.clocks)))
         };
         return evaluation.counted.iter().map(figure).collect();
     }

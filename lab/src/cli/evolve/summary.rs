@@ -1,33 +1,34 @@
 //! What a search found, in a table, and in files of the session.
 
+use crate::cli::account::{Files, stepped};
 use crate::cli::evolve::bad_file;
 use crate::cli::lab::Lab;
 use crate::cli::screen;
 use crate::error::Result;
 use crate::evaluation::{EVALUATION, Evaluation};
-use crate::evolution::{self, HYPOTHESIS, Hypothesis, Step};
+use crate::evolution::{HYPOTHESIS, Step};
 use crate::leaderboard::Leaderboard;
+use crate::results;
 use crate::session::write_whole;
-use crate::table::{Table, short};
+use crate::table::short;
 use serde_json::json;
 
 /// The session's own leaderboard, in its folder.
 pub(crate) const LEADERBOARD_FILE: &str = "leaderboard.json";
 /// Every patch that was kept, as one that applies to the commit, in the session's folder.
 pub(crate) const KEPT_FILE: &str = "kept.patch";
-/// Rows that the table shows.
-const SHOWN: usize = 8;
-
 /// Writes the session's leaderboard and what was kept, and prints the best.
 pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Result<()> {
     let header = lab.session.header();
     let evaluations: Vec<Evaluation> = lab.session.records(EVALUATION);
     let mut board = Leaderboard::default();
     let path = lab.session.folder().join(LEADERBOARD_FILE);
-    evolution::leaderboard(&evaluations, header, &mut board).map_err(|error| bad_file(&path, &error))?;
+    for (place, record) in results::records(header, &evaluations) {
+        board.offer(place, record).map_err(|error| bad_file(&path, &error))?;
+    }
     board.write(&path).map_err(|error| bad_file(&path, &error))?;
     let measured = if lab.context.machine.simulated {
-        "shared-memory wavefronts per FLOP, all problems"
+        "clocks that a multiprocessor's units need, counted and weighed: no time"
     } else {
         "geometric mean of the median times on fresh inputs, µs"
     };
@@ -46,7 +47,11 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     if as_json {
         return Ok(());
     }
-    table(lab, steps).lines().iter().for_each(|line| screen::print(line));
+    let files = Files { folder: lab.session.folder(), from_page: None };
+    stepped(&lab.session.records(HYPOTHESIS), steps, files)
+        .lines()
+        .iter()
+        .for_each(|line| screen::print(line));
     if let (Some(start), Some(best)) = (start, found)
         && let Some(score) = best.evaluated.score()
     {
@@ -63,29 +68,4 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     }
     screen::print(&format!("{}; seed {}; {why}; session {}", header.device, header.seed, lab.shown()));
     Ok(())
-}
-
-/// The best steps, and what had been expected of them.
-fn table(lab: &Lab, steps: &[Step]) -> Table {
-    let hypotheses: Vec<Hypothesis> = lab.session.records(HYPOTHESIS);
-    let mut order: Vec<&Step> = steps.iter().filter(|step| step.evaluated.score().is_some()).collect();
-    order.sort_by(|a, b| {
-        let score = |step: &Step| step.evaluated.score().unwrap_or(f64::INFINITY);
-        score(a).total_cmp(&score(b)).then(a.step.cmp(&b.step))
-    });
-    let percent =
-        |gain: Option<f64>| gain.map_or_else(|| "–".to_owned(), |gain| format!("{:+.1} %", 100.0 * gain));
-    let mut table = Table::new(&["step", "candidate", "score", "expected", "gain", "decision"]);
-    for step in order.into_iter().take(SHOWN) {
-        let hypothesis = hypotheses.iter().find(|hypothesis| hypothesis.step == step.step);
-        table.add(vec![
-            step.step.to_string(),
-            step.candidate.name.clone(),
-            step.evaluated.score().map(short).unwrap_or_default(),
-            percent(hypothesis.and_then(|hypothesis| hypothesis.predicted_gain)),
-            percent(step.gain),
-            step.decision.clone(),
-        ]);
-    }
-    table
 }

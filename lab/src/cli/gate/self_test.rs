@@ -120,7 +120,7 @@ impl SelfTest {
 
     /// The planted cheats on the stand-in, as in each run of the gate.
     fn cheats(&mut self) -> Result<Line> {
-        let missed = missed_cheats(&self.lab, &mut self.screen)?;
+        let missed = missed_cheats(&mut self.screen)?;
         let planted = cheats::PLANTED.len().div_ceil(super::GATE_CHEATS);
         let result = match &missed {
             None => format!("{planted} of {planted} refused by name"),

@@ -1,7 +1,6 @@
 //! The timed part of the gate: the best from its own commit, a copy of it, a slowed copy, and the candidate, two at a time.
 
 use crate::candidate::Candidate;
-use crate::cli::gate::flaw;
 use crate::cli::lab::Lab;
 use crate::cli::screen::{self, Screen};
 use crate::error::{Error, Result};
@@ -12,13 +11,13 @@ use crate::leaderboard::Standing;
 use crate::merge::side_by_side;
 use crate::patched::PatchedTree;
 use crate::plant::{Plant, plant};
-use crate::problem_spec::{Mask, ProblemSpec};
+use crate::problem_spec::ProblemSpec;
 use crate::stages::{Cascade, Context, Watcher};
 use crate::statistics::Bootstrap;
 use crate::tree::Tree;
 use std::path::Path;
 
-/// What is planted where nothing is compiled: well over any threshold.
+/// What is planted: well over any threshold.
 const PLANTED_INSTRUCTIONS: u32 = 512;
 
 /// What the gate says of one place.
@@ -55,12 +54,8 @@ pub(super) fn gate(
     let problem = problem(standing)?;
     let best = best(lab, standing, earlier, screen)?;
     let entry = candidate.row.entry_name();
-    let folder = lab.context.compiled.clone().unwrap_or_else(|| lab.context.ptx_folder(&candidate.name));
-    let own = lab.context.tree.compiled(&candidate.row, &folder)?;
-    let planted = match lab.context.compiled {
-        Some(_) => slower(lab, &own, PLANTED_INSTRUCTIONS)?,
-        None => planted(lab, candidate, screen)?,
-    };
+    let own = own(lab, candidate)?;
+    let planted = slower(lab, &own, PLANTED_INSTRUCTIONS)?;
     let rule = rule(&lab.context);
     let lab = &*lab;
     let gate = run(&rule, &standing.changes, |subject, rerun| {
@@ -76,6 +71,13 @@ pub(super) fn gate(
         Ok(gate) => Ok(Gate { verdict: gate.verdict, reason: gate.reason(), log_change: gate.log_change() }),
         Err(error) => verdict(Verdict::HarnessError, error.to_string()),
     }
+}
+
+/// The kernel of a candidate that went through the cascade.
+pub(super) fn own(lab: &Lab, candidate: &Candidate) -> Result<KernelRef> {
+    let context = &lab.context;
+    let folder = context.compiled.clone().unwrap_or_else(|| context.ptx_folder(&candidate.name));
+    context.tree.compiled(&candidate.row, &folder)
 }
 
 /// A copy of a kernel with so many further instructions in each step of its main loop.
@@ -107,20 +109,6 @@ fn best(lab: &Lab, standing: &Standing, earlier: Option<&Path>, screen: &mut Scr
     };
     let tree = patched.as_ref().map_or(&context.tree, PatchedTree::tree);
     compile(lab, tree, record.row, &out)
-}
-
-fn planted(lab: &Lab, candidate: &Candidate, screen: &mut Screen) -> Result<KernelRef> {
-    let context = &lab.context;
-    let flawed = flaw(candidate)?;
-    let out = context.ptx_folder(&flawed.name);
-    if let Ok(kernel) = context.tree.compiled(&flawed.row, &out) {
-        return Ok(kernel);
-    }
-    screen.stage(&flawed.name, "compile");
-    let patch = flawed.patch.unwrap_or_default();
-    let patched = PatchedTree::new(&context.tree, &patch, &context.folder.join("worktrees"))
-        .map_err(|error| Error::Missing { what: "the planted slow-down", reason: error.to_string() })?;
-    compile(lab, patched.tree(), flawed.row, &out)
 }
 
 fn compile(lab: &Lab, tree: &Tree, row: ferroflash::Row, out: &std::path::Path) -> Result<KernelRef> {
@@ -168,6 +156,5 @@ fn problem(standing: &Standing) -> Result<ProblemSpec> {
         wanted: place.to_string(),
         reason: error.to_string(),
     };
-    let mask = if place.mask.to_string() == Mask::Causal.name() { Mask::Causal } else { Mask::Full };
-    Ok(ProblemSpec { shape: place.shape.parse().map_err(bad)?, dtype: place.dtype, mask })
+    Ok(ProblemSpec { shape: place.shape.parse().map_err(bad)?, dtype: place.dtype, mask: place.mask })
 }

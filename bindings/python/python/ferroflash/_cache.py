@@ -1,0 +1,120 @@
+"""New keys and values into a cache, contiguous or in pages, in place, with keys and queries rotated by their positions."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from . import _devices
+from ._call import _plain, _shown, _strided
+
+
+@dataclass
+class Append:
+    """What is appended: k and v [batch, tokens, heads, head_dim] or, with cu_seqlens_new, [rows, heads, head_dim]."""
+
+    q: Any
+    k_cache: Any
+    v_cache: Any
+    k: Any
+    v: Any
+    used_k: Any
+    entry_k: Any = None
+    block_table: Any = None
+    rotary_cos: Any = None
+    rotary_sin: Any = None
+    rotary_seqlens: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_new: Any = None
+    interleaved: bool = True
+    each_query: bool = False
+
+
+FIELDS = tuple(field.name for field in fields(Append))
+
+
+class Args:
+    """The fields that the native module reads."""
+
+    __slots__ = (
+        "dtype sizes tokens new_k new_v k v q rotated_q cumulative_new lengths lengths_after pages rotary".split()
+    )
+
+
+def compute(framework, call):
+    """Q as it is rotated (itself where it is not), and how many keys each sequence has then."""
+    described = {name: framework.describe(getattr(call, name)) for name in ("q", "k_cache", "v_cache", "k", "v")}
+    _, shape, _, dtype, place = described["q"]
+    for name, (_, _, strides, found_dtype, found_place) in described.items():
+        if found_place != place:
+            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+        if found_dtype != dtype:
+            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
+        if strides[-1:] != (1,):
+            if name in ("k_cache", "v_cache"):
+                raise ValueError(f"{name} is not contiguous in head_dim: strides {strides}")
+            # The call holds the copy until it is over.
+            setattr(call, name, framework.contiguous(getattr(call, name)))
+            described[name] = framework.describe(getattr(call, name))
+    args = Args()
+    args.dtype = dtype
+    args.sizes = batch, *_ = _sizes(call, *(described[name][1] for name in described))
+    args.tokens = described["k"][1][-3]
+    ends, each = (batch + 1,), (batch,)
+
+    def given(name, shape, of="int32"):
+        tensor = getattr(call, name)
+        return None if tensor is None else _plain(framework, tensor, name, shape, of, place)
+
+    used = given("used_k", each)
+    args.lengths = given("cu_seqlens_q", ends), None, used, None, given("entry_k", each), described["k_cache"][1][0]
+    args.cumulative_new = given("cu_seqlens_new", ends)
+    args.pages = None
+    if call.block_table is not None:
+        pages = call.block_table.shape[-1]
+        args.pages = given("block_table", (batch, pages)), pages, *reversed(described["k_cache"][1][:2])
+    args.new_k, args.new_v = _strided(described["k"]), _strided(described["v"])
+    args.k, args.v = _strided(described["k_cache"]), _strided(described["v_cache"])
+    rotated = _rotation(framework, call, args, described["q"], given)
+    lengths = framework.empty(call.q, each, "int32")
+    args.lengths_after = framework.describe(lengths)[0]
+    _devices.device_at(place).append(args, framework.stream(place))
+    return rotated, lengths
+
+
+def _rotation(framework, call, args, q, given):
+    args.rotary, args.q, args.rotated_q = None, (0, 0, 0, 0), (0, 0, 0, 0)
+    if (call.rotary_cos is None) != (call.rotary_sin is None):
+        raise ValueError("rotary_cos and rotary_sin must be given both or neither")
+    if call.rotary_cos is None:
+        if call.rotary_seqlens is not None:
+            raise ValueError("rotary_seqlens says where rotations start: give rotary_cos and rotary_sin")
+        return call.q
+    shape = tuple(call.rotary_cos.shape)
+    if len(shape) != 2:
+        raise ValueError(f"rotary_cos has shape {shape}, must be [positions, rotary_dim / 2]")
+    tables = given("rotary_cos", shape, args.dtype), given("rotary_sin", shape, args.dtype)
+    starts = given("rotary_seqlens", (args.sizes[0],))
+    args.rotary = *tables, shape[0], 2 * shape[1], bool(call.interleaved), bool(call.each_query), starts
+    rotated = framework.empty(call.q, q[1])
+    args.q, args.rotated_q = _strided(q), _strided(framework.describe(rotated))
+    return rotated
+
+
+def _sizes(call, q, k_cache, v_cache, k, v):
+    ragged_q, ragged_new = call.cu_seqlens_q is not None, call.cu_seqlens_new is not None
+    for name, shape, rank in (("q", q, 3 if ragged_q else 4), ("k_cache", k_cache, 4), ("k", k, 3 if ragged_new else 4)):
+        if len(shape) != rank:
+            raise ValueError(f"{name} has shape {shape}, must have {rank} dimensions")
+    for name, shape, other_name, other in (("v", v, "k", k), ("v_cache", v_cache, "k_cache", k_cache)):
+        if shape != other:
+            raise ValueError(f"{name} has shape {shape}, {other_name} {other}: they must be the same")
+    if k[-2:] != k_cache[-2:] or k[-1] != q[-1]:
+        raise ValueError(f"k has shape {k}, k_cache {k_cache}, q {q}: heads and head_dim must be the same")
+    batch = call.cu_seqlens_q.shape[0] - 1 if ragged_q else q[0]
+    if not ragged_new and k[0] != batch:
+        raise ValueError(f"k has batch {k[0]}, q {batch}")
+    if call.block_table is None and call.entry_k is None and k_cache[0] != batch:
+        raise ValueError(f"k_cache has batch {k_cache[0]}, q {batch}: cache_batch_idx says which entries are whose")
+    if call.block_table is not None and call.entry_k is not None:
+        raise ValueError("cache_batch_idx and block_table exclude each other: index the table before the call")
+    held = k_cache[1] * (1 if call.block_table is None else call.block_table.shape[-1])
+    return batch, q[-2], k[-2], q[0] if ragged_q else q[1], held, q[-1]

@@ -1,0 +1,68 @@
+"""The merge of O and LSE of several calls over disjoint keys: by the kernel of a device that has one, else by the framework's arithmetic."""
+
+import math
+from itertools import pairwise
+
+from . import _devices
+from ._call import _shown, _strided
+
+
+class Args:
+    """The fields that the native module reads."""
+
+    __slots__ = "partial dtype states sizes partial_strides strides a b o lse".split()
+
+
+def compute(framework, states, dtype=None):
+    """O, of another type where one is named, and LSE [batch, heads, seqlen], from states (O, LSE) of the same shapes."""
+    o, lse = states[0]
+    _, shape, _, partial, place = framework.describe(o)
+    if len(shape) != 4:
+        raise ValueError(f"O has shape {shape}, must have 4 dimensions [batch, seqlen, heads, head_dim]")
+    batch, seqlen, heads, _ = shape
+    for o, lse in states:
+        _, found, _, found_dtype, found_place = framework.describe(o)
+        if (found, found_dtype) != (shape, partial):
+            raise ValueError(f"an O is {found_dtype} of shape {found}, the first {partial} of {shape}")
+        _, found, _, found_dtype, lse_place = framework.describe(lse)
+        if found != (batch, heads, seqlen) or found_dtype != "float32":
+            raise ValueError(f"LSE is {found_dtype} of shape {found}, must be float32 of {(batch, heads, seqlen)}")
+        if found_place != place or lse_place != place:
+            raise ValueError(f"a tensor is on {_shown(lse_place if found_place == place else found_place)}, O on {_shown(place)}")
+    if not framework.is_traced(o) and place != "meta" and 0 not in shape and _devices.device_at(place).merges:
+        return _by_kernel(framework, states, shape, partial, dtype or partial, place)
+    return _by_arithmetic(framework, states, dtype or partial)
+
+
+def _by_kernel(framework, states, shape, partial, dtype, place):
+    (batch, seqlen, heads, width), described = shape, [framework.describe(o) for o, _ in states]
+    apart = {after[0] - before[0] for before, after in pairwise(described)}
+    if len({strides for _, _, strides, *_ in described}) > 1 or described[0][2][-1] != 1 or len(apart) > 1:
+        stacked = framework.contiguous(framework.math().stack([o for o, _ in states]))
+        described = [framework.describe(o) for o in stacked]
+    # One tensor, so that every state is as far from the next.
+    lses = framework.contiguous(framework.math().stack([lse for _, lse in states]))
+    lse = [framework.describe(lse)[0] for lse in lses]
+    like = states[0][0]
+    o, merged = framework.empty(like, shape, dtype), framework.empty(like, (batch, heads, seqlen), "float32")
+    first, out = _strided(described[0]), _strided(framework.describe(o))
+    args = Args()
+    args.partial, args.dtype, args.states = partial, dtype, len(states)
+    args.sizes, args.partial_strides, args.strides = (batch, heads, seqlen, width), first[1:], out[1:]
+    args.a, args.b = (first[0], lse[0]), (described[-1 if len(states) < 2 else 1][0], lse[-1 if len(states) < 2 else 1])
+    args.o, args.lse = out[0], framework.describe(merged)[0]
+    _devices.device_at(place).merge(args, framework.stream(place))
+    return o, merged
+
+
+def _by_arithmetic(framework, states, dtype):
+    np = framework.math()
+    lse = states[0][1]
+    for _, other in states[1:]:
+        lse = np.logaddexp(lse, other)
+    # A row that sees nothing in any state has the LSE −∞, and no state's share of it is a number.
+    base = np.where(lse == -math.inf, 0.0, lse)
+    shares = [np.swapaxes(np.exp(side - base), 1, 2)[..., None] for _, side in states]
+    # What a state without keys holds is anything.
+    sides = [np.where(share == 0, 0.0, framework.cast(o, "float32")) for share, (o, _) in zip(shares, states)]
+    return framework.cast(sum(share * side for share, side in zip(shares, sides)), dtype), lse

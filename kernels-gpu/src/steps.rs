@@ -1,0 +1,148 @@
+//! The table of kernels beside those that compute attention: what merges partial results and what appends to caches. One line a kernel.
+
+use crate::geometry::{COMBINE_SMEM_BYTES, COMBINE_THREADS};
+use crate::row::Dtype;
+
+/// Calls `$callback!` back with every step kernel: its entry, what it does, and the types of what it reads and of what it writes.
+#[macro_export]
+macro_rules! for_each_step_kernel {
+    ($callback:ident) => {
+        $callback! {
+            combine_f16   => { Combine, F32,  F16 };
+            combine_bf16  => { Combine, F32,  Bf16 };
+            merge_f16     => { Merge,   F16,  F16 };
+            merge_bf16    => { Merge,   Bf16, Bf16 };
+            merge_f32_f16 => { Merge,   F32,  F16 };
+            merge_f32_bf16=> { Merge,   F32,  Bf16 };
+            merge_f32     => { Merge,   F32,  F32 };
+            append_f16    => { Append,  F16,  F16 };
+            append_bf16   => { Append,  Bf16, Bf16 };
+        }
+    };
+}
+
+/// Threads of a CTA of a merge and of an append kernel.
+pub const STEP_THREADS: u32 = 128;
+
+/// What a step kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+pub enum Step {
+    /// Merges the splits of [`crate::row::Schedule::Split`] and [`crate::row::Schedule::Ragged`].
+    Combine,
+    /// Merges O and LSE of calls over disjoint keys.
+    Merge,
+    /// Writes new keys and values into a cache, rotated.
+    Append,
+}
+
+/// The type of elements that a step kernel reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "manifest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+pub enum Number {
+    /// float16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// float32.
+    F32,
+}
+
+impl Number {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Number::F16 | Number::Bf16 => 2,
+            Number::F32 => 4,
+        }
+    }
+}
+
+impl From<Dtype> for Number {
+    fn from(dtype: Dtype) -> Number {
+        match dtype {
+            Dtype::F16 => Number::F16,
+            Dtype::Bf16 => Number::Bf16,
+        }
+    }
+}
+
+/// What tells one step kernel from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "manifest", derive(serde::Serialize, serde::Deserialize))]
+pub struct StepRow {
+    /// What it does.
+    pub step: Step,
+    /// What it reads.
+    pub input: Number,
+    /// What it writes.
+    pub output: Number,
+}
+
+impl StepRow {
+    /// The kernel that merges splits into an O of this type.
+    pub const fn combine(dtype: Dtype) -> StepRow {
+        let output = match dtype {
+            Dtype::F16 => Number::F16,
+            Dtype::Bf16 => Number::Bf16,
+        };
+        StepRow { step: Step::Combine, input: Number::F32, output }
+    }
+
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        match self.step {
+            Step::Combine => COMBINE_THREADS,
+            Step::Merge | Step::Append => STEP_THREADS,
+        }
+    }
+
+    /// Dynamic shared memory of a CTA, in bytes.
+    pub const fn smem_bytes(&self) -> u32 {
+        match self.step {
+            Step::Combine => COMBINE_SMEM_BYTES,
+            Step::Merge | Step::Append => 0,
+        }
+    }
+}
+
+/// A step kernel: its entry's name and its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepVariant {
+    /// The entry's name in the PTX.
+    pub entry: &'static str,
+    /// The row.
+    pub row: StepRow,
+}
+
+macro_rules! step_variants {
+    ($($entry:ident => { $step:ident, $input:ident, $output:ident };)*) => {
+        /// Every step kernel.
+        pub const STEP_VARIANTS: &[StepVariant] = &[$(StepVariant {
+            entry: stringify!($entry),
+            row: StepRow { step: Step::$step, input: Number::$input, output: Number::$output },
+        }),*];
+    };
+}
+for_each_step_kernel!(step_variants);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_row_stands_twice() {
+        let mut rows: Vec<StepRow> = STEP_VARIANTS.iter().map(|variant| variant.row).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), STEP_VARIANTS.len());
+    }
+}
