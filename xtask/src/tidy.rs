@@ -17,7 +17,7 @@ const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 15] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 16] = [
     ("compat/", &[]),
     // As a user's is.
     ("examples/scores/", &["ferroflash-score"]),
@@ -27,8 +27,10 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 15] = [
     ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
     ("bindings/call/", &["ferroflash", "ferroflash-cpu"]),
+    // `ferroflash.sim` is the simulator from Python.
+    ("bindings/python/", &["ferroflash", "ferroflash-call", "ptx-sim"]),
     ("bindings/", &["ferroflash", "ferroflash-call"]),
-    ("check/", &["ferroflash", "ferroflash-score", "kernels-gpu"]),
+    ("check/", &["ferroflash", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
     ("host/cli/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("host/cpu/", &[]),
     ("host/kernels/", &[]),
