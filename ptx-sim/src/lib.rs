@@ -3,8 +3,8 @@
 //! [`Module::parse`] turns PTX text into a decoded program and refuses, with its line, whatever the table of supported forms
 //! does not list. [`launch()`] runs a grid: warps of 32 lanes with divergence and reconvergence, shared memory, barriers,
 //! mbarriers, clusters, asynchronous and bulk copies, tensor-core instructions of warps and warpgroups. While it runs, every access is
-//! checked, and the first broken rule ends the launch as a [`Finding`] with its place. A [`Report`] counts what was done. Times
-//! are not predicted.
+//! checked, and the first broken rule ends the launch as a [`Finding`] with its place. A [`Report`] counts what was done, and a
+//! [`Predictor`] predicts how long a device would take.
 //!
 //! ```
 //! use ptx_sim::{LaunchConfig, Memory, Module, launch};

@@ -26,7 +26,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 16] = [
     ("ptx-sim/fuzz/", &["ptx-sim"]),
     ("ptx-sim/", &[]),
     ("bindings/call/", &["ferroflash", "ferroflash-cpu"]),
-    // ferroflash.sim is the simulator itself.
+    // `ferroflash.sim` is the simulator from Python.
     ("bindings/python/", &["ferroflash", "ferroflash-call", "ptx-sim"]),
     ("bindings/", &["ferroflash", "ferroflash-call"]),
     // Whose counts are what the model of time predicts from.

@@ -92,7 +92,7 @@ pub fn is_left_out(kernel: &str) -> bool {
 
 /// A kernel's part in the fit follows from its name, a problem's from its number.
 fn part(kernel: &str, record: &Record) -> Part {
-    match (is_left_out(kernel), drawn(&format!("{}/{}", record.seed, record.index)) % 2 == 0) {
+    match (is_left_out(kernel), drawn(&format!("{}/{}", record.seed, record.index)).is_multiple_of(2)) {
         (false, false) => Part::Fitted,
         (false, true) => Part::NewProblems,
         (true, false) => Part::NewKernels,

@@ -27,6 +27,7 @@ mod shade;
 mod shade_bits;
 mod shade_memory;
 mod spin;
+mod tensor_maps;
 mod together;
 mod tracking;
 mod warp;

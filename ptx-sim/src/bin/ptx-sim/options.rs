@@ -42,7 +42,7 @@ waits. Orders that the hardware leaves open are chosen by --seed: try several.";
 pub(crate) enum Command {
     /// Runs a kernel with every check on, and writes its outputs to npy files
     #[command(after_help = EXAMPLE, after_long_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// Lists a module's entries and parameters, and every line that is not supported
     Check(CheckOptions),
     /// Prints the supported instruction forms as Markdown

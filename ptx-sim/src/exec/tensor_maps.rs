@@ -1,0 +1,59 @@
+//! Tensor maps that a kernel changes (PTX ISA §9.7.9.28): fields replaced in place, and a copy that is released to others.
+
+use crate::finding::Outcome;
+use crate::op::{Addr, MemoryOrder, Space, TensorMapReplace};
+use crate::tensor_map::TensorMap;
+
+use super::access::{addresses, check_alignment, lanes};
+use super::cta::Cta;
+use super::warp::Warp;
+
+impl Warp {
+    /// `tensormap.replace`.
+    pub(super) fn tensor_map_replace(
+        &mut self,
+        op: &TensorMapReplace,
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let list = addresses(&self.frame(frame)?.regs, &op.addr);
+        for lane in lanes(active) {
+            let value = self.frame(frame)?.regs.bits(op.value.bank, op.value.slot, lane);
+            let Some((at, bytes, value)) = TensorMap::field(op.field, op.dimension, value) else { continue };
+            check_alignment(cta, lane, list[lane], 64)?;
+            for (at, bytes, value) in [(0, 8, TensorMap::TAG), (at, bytes, value)] {
+                let words = [value as u32, (value >> 32) as u32, 0, 0];
+                let address = list[lane].wrapping_add(at);
+                self.write(op.space, address, (lane, bytes), &words, MemoryOrder::WEAK, frame, cta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `tensormap.cp_fenceproxy`, which the warp does once.
+    pub(super) fn tensor_map_copy(
+        &mut self,
+        (to, from): (&Addr, &Addr),
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        let regs = &self.frame(frame)?.regs;
+        let (to, from) = (addresses(regs, to), addresses(regs, from));
+        let Some(lane) = lanes(active).next() else { return Ok(()) };
+        for at in (0..TensorMap::BYTES as u64).step_by(16) {
+            let words = self.read(
+                Space::Shared,
+                from[lane].wrapping_add(at),
+                (lane, 16),
+                MemoryOrder::WEAK,
+                frame,
+                cta,
+            )?;
+            let address = to[lane].wrapping_add(at);
+            self.write(Space::Global, address, (lane, 16), &words, MemoryOrder::WEAK, frame, cta)?;
+        }
+        Ok(())
+    }
+}
