@@ -16,7 +16,7 @@ pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
 pub use merge::{MERGES, MergeCase};
 pub use oracle::Oracle;
-pub use ragged::{RaggedCase, UserCase};
+pub use ragged::{DrawUser, RaggedCase, UserCase};
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;

@@ -82,8 +82,7 @@ impl Attention {
     /// Opens a CUDA device and the folder of compiled kernels.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::ScoreVersion`],
-    /// [`Error::NoL2ToSetAside`].
+    /// [`Error::NoDriver`], [`Error::UnsupportedDevice`], [`Error::NoKernels`], [`Error::BadKernels`], [`Error::NoL2ToSetAside`].
     pub fn cuda(options: &CudaOptions) -> Result<Attention, Error> {
         let device = CudaDevice::open(options.ordinal, options.l2)?;
         let mut library = Library::find(options.ptx.as_deref())?;

@@ -1,5 +1,6 @@
 //! The one error type of the library: each variant carries what it found and says what to do.
 
+mod nearest;
 mod steps;
 
 pub use steps::StepError;
@@ -77,20 +78,6 @@ pub enum Error {
         score: &'static str,
         /// What is wrong with it.
         reason: String,
-    },
-    /// Kernels of a user's score were compiled with another Ferroflash.
-    #[error(
-        "{path}: the scores of {package} were compiled with Ferroflash {compiled}, this is {own}: run `cargo xtask build-ptx --score` again"
-    )]
-    ScoreVersion {
-        /// The folder.
-        path: PathBuf,
-        /// The user's crate and its version.
-        package: String,
-        /// The version that they were compiled with.
-        compiled: String,
-        /// This one.
-        own: String,
     },
     /// An operand is missing, or not one of the problem's.
     #[error("{operand}: {reason}")]
@@ -444,9 +431,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// An element is too large for the type it is to be rounded to.
-    #[error(
-        "{path}: tensor {tensor} holds {value}, which {dtype} cannot: give --dtype bf16, or scale the tensor"
-    )]
+    #[error("{path}: tensor {tensor} holds {value}, which {dtype} cannot: give --dtype bf16, or scale it")]
     DtypeOverflow {
         /// The file.
         path: PathBuf,
@@ -477,16 +462,4 @@ pub enum Error {
         /// The dimensions by name.
         layout: &'static str,
     },
-}
-impl Error {
-    /// That no kernel of a list has a name.
-    pub fn unknown_kernel<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
-        /// Names that are shown.
-        const SHOWN: usize = 3;
-        let alike = |name: &str| name.bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b).count();
-        let mut names: Vec<&str> = names.into_iter().collect();
-        names.sort_by_key(|name| (std::cmp::Reverse(alike(name)), name.len().abs_diff(wanted.len())));
-        let nearest = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
-        Error::UnknownKernel { wanted: wanted.to_owned(), nearest, count: names.len() }
-    }
 }

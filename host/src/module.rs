@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arch::Arch;
 pub(crate) use arch::{runs_on, sm_of};
 pub use ferroflash_kernels::ptx::slice_entry;
-use store::Store;
+use store::{Store, usual_folders};
 
 /// The environment variable that names the folder of compiled kernels.
 pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";
@@ -249,16 +249,6 @@ impl Library {
         }
         Ok(bytes)
     }
-}
-
-/// Where a folder of compiled kernels may lie when none is named, in the order of the search.
-fn usual_folders() -> Vec<PathBuf> {
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ptx")));
-    let under = std::env::current_dir().ok().map(|directory| directory.join("target/ptx"));
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join("target/ptx"));
-    let mut folders: Vec<PathBuf> = [beside, under, workspace].into_iter().flatten().collect();
-    folders.dedup();
-    folders
 }
 
 /// The manifest, or what is wrong with it.

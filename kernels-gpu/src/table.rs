@@ -98,8 +98,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m16n64_w4s2c1_ragged             => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
-            fwd_f16_d32_m64n64_w4s2c1_ragged_softcap       => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_bf16_d32_m64n64_w4s2c1_ragged_softcap      => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_f16_d64_m64n64_w4s2c2_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
             fwd_bf16_d64_m64n64_w4s2c2_ragged_softcap      => { Bf16,   64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
             fwd_f16_d96_m64n64_w4s2c1_ragged_softcap       => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
@@ -108,18 +106,12 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m64n64_w4s2c1_ragged_softcap     => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_f16_d256_m32n32_w4s2c1_ragged_softcap      => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
             fwd_bf16_d256_m32n32_w4s2c1_ragged_softcap     => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_f16_d32_m64n64_w4s2c1_ragged_alibi         => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_bf16_d32_m64n64_w4s2c1_ragged_alibi        => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d64_m64n64_w4s2c1_ragged_alibi         => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_bf16_d64_m64n64_w4s2c1_ragged_alibi        => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_f16_d96_m64n64_w4s2c1_ragged_alibi         => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_bf16_d96_m64n64_w4s2c1_ragged_alibi        => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d128_m64n64_w4s2c1_ragged_alibi        => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_alibi       => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d256_m32n32_w4s2c1_ragged_alibi        => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_bf16_d256_m32n32_w4s2c1_ragged_alibi       => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_f16_d32_m64n64_w4s2c1_ragged_bias          => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
-            fwd_bf16_d32_m64n64_w4s2c1_ragged_bias         => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d64_m64n64_w4s2c1_ragged_bias          => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d64_m64n64_w4s2c1_ragged_bias         => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d96_m64n64_w4s2c1_ragged_bias          => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };

@@ -145,7 +145,7 @@ impl DeviceTables {
     fn element<const TABLE: usize>(&self, index: u32) -> u32 {
         const { assert!(TABLE < TABLES_MAX, "a score has at most 4 tables") }
         let TableParams { address, last, .. } = self.0[TABLE];
-        // SAFETY: an element of the table, or of what stands in for one that the score does not have; nobody writes there meanwhile.
+        // SAFETY: an element of the table, or of what the host gives for one that the score does not have; nobody writes there meanwhile.
         unsafe { ld_global_constant_b32(to_global(address) + u64::from(index.min(last)) * 4) }
     }
 }

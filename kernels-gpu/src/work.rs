@@ -167,7 +167,7 @@ pub fn score_rows<C: Config>(
     })
 }
 
-/// What a score is told of a row. Rows past the last are as the last.
+/// A row as scores know it. Rows past the last are as the last.
 #[inline(always)]
 fn row_at<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> RowAt {
     let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;

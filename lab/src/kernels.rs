@@ -1,30 +1,29 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
+mod count;
+mod times;
+
+pub use count::{Counted, count, special_cased};
+pub use times::{Times, open_bench, time, time_briefly, time_fresh};
+
 use crate::config::{self, DeviceKind};
-use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::exam::{self, Fault, Question, Refusal};
+use crate::exam::{Fault, Question, Refusal};
 use crate::inputs::Inputs;
-use crate::problem_spec::ProblemSpec;
-use crate::profile::{clocks, units};
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
-use check::measure::{Bench, Fresh, MeasureOptions, Measured};
-use check::random_input::{InputKind, qkv};
-use check::verification::{GuardedTensors, KernelRun, Oracle, RaggedCase, RunKernel, same_bits};
+use check::verification::{GuardedTensors, KernelRun, RaggedCase, RunKernel, same_bits};
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
 use ferroflash::module::{Library, sha256_hex, slice_entry};
-use ferroflash::{Attention, CudaOptions, DeviceModel, L2Policy, Plan, PlanOptions, SimOptions, Splits};
+use ferroflash::{Attention, DeviceModel, L2Policy, SimOptions};
 use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
-use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A compiled kernel: the folder that holds it, and its entry's name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,167 +179,6 @@ pub fn outlives_a_launch(library: &Library, kernel: &Kernel) -> Result<Option<&'
     Ok(found.next())
 }
 
-/// What a launch on the simulator counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// The problem.
-    pub problem: ProblemSpec,
-    /// CTAs of the launch.
-    pub ctas: u64,
-    /// Clocks that the units of a multiprocessor need, as [`crate::profile::clocks`] weighs them.
-    #[serde(default)]
-    pub clocks: f64,
-    /// Every counter by name.
-    pub numbers: Counters,
-}
-
-impl Counted {
-    /// A counter, 0 where there is none of this name.
-    pub fn number(&self, name: &str) -> u64 {
-        self.numbers.get(name).unwrap_or(0)
-    }
-
-    /// The counts that a launch of the same kernel always gives: how often branches diverge depends on the schedule.
-    pub fn counters(&self) -> Counters {
-        self.numbers.without("divergent_branches")
-    }
-
-    /// Passes over the banks of shared memory.
-    pub fn wavefronts(&self) -> u64 {
-        self.numbers.shared_wavefronts().unwrap_or(0)
-    }
-
-    /// Passes beyond those that conflict-free accesses would take.
-    pub fn conflicts(&self) -> u64 {
-        self.numbers.shared_conflicts().unwrap_or(0)
-    }
-
-    /// Bytes of global memory in whole sectors.
-    pub fn global_bytes(&self) -> u64 {
-        32 * self.numbers.global_sectors().unwrap_or(0)
-    }
-}
-
-/// The inputs of every count: softmax takes a branch wherever a maximum grows, so other values are other counts.
-const COUNTED_SEED: u64 = 0;
-
-/// Runs a kernel on the simulator with every check on, counts, and judges the whole output; in a shaken schedule, and on other
-/// inputs, where a seed says so.
-///
-/// # Errors
-/// [`ferroflash::Error::Simulation`] where the kernel breaks a rule; whatever else keeps it from running.
-pub fn count(
-    library: &Arc<Library>,
-    kernel: &Arc<Kernel>,
-    spec: &ProblemSpec,
-    seed: Option<u64>,
-) -> Result<std::result::Result<Counted, Refusal>> {
-    let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
-    let device = Arc::new(SimDevice::new(
-        SimOptions::default().with_model(model(kernel.row.isa)).with_schedule(schedule),
-    ));
-    let attention = Attention::new(device.clone(), library.clone())?;
-    let problem = spec.problem()?;
-    // One split is one launch, whose report is the whole of it.
-    let splits = if kernel.row.schedule == kernels_gpu::row::Schedule::Split {
-        Splits::Count(1)
-    } else {
-        Splits::Auto
-    };
-    let options = PlanOptions { splits, ..PlanOptions::new() };
-    let plan = attention.planner().with_kernel(&problem, kernel, &options)?;
-    let qkv = qkv(&problem, InputKind::Random, seed.unwrap_or(COUNTED_SEED));
-    let tensors = GuardedTensors::new(&attention, &plan)?;
-    tensors.write_inputs(qkv.each_ref().map(Vec::as_slice))?;
-    tensors.poison_outputs()?;
-    tensors.launch(&attention)?;
-    let output = tensors.output()?;
-    let oracle = Oracle::new(&problem, qkv, None, &[kernel.row.acc], &|_, _| ());
-    if let Err(refusal) = exam::judge(&oracle, kernel.row.acc, &output)? {
-        let evidence = format!("{spec}, as it was counted: {}", refusal.evidence);
-        return Ok(Err(Refusal { evidence, ..refusal }));
-    }
-    // A launch that succeeded has a report.
-    let report = device.report(&kernel.entry);
-    let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
-    let mut counted = Counted { problem: *spec, ctas: u64::from(plan.grid()), clocks: 0.0, numbers };
-    counted.clocks = clocks(&units(&counted, &Machine::simulating(kernel.row.isa)));
-    Ok(Ok(counted))
-}
-
-/// Ragged batches that a kernel for them is examined on, beside the questions.
-const RAGGED: u64 = 8;
-
-/// Runs a kernel for ragged batches on some that are drawn from a secret: packed sequences, pages, windows, sinks, scores, splits; none for
-/// another kernel.
-///
-/// # Errors
-/// What keeps it from running and is not its own fault.
-pub fn examine_ragged(
-    library: &Arc<Library>,
-    kernel: &Arc<Kernel>,
-    machine: &Machine,
-    seed: u64,
-) -> Result<std::result::Result<(), Refusal>> {
-    let row = &kernel.row;
-    if row.schedule != kernels_gpu::row::Schedule::Ragged {
-        return Ok(Ok(()));
-    }
-    let attention = open(library, kernel, machine, false)?;
-    for number in 0..RAGGED {
-        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
-        if !case.fits(row) {
-            continue;
-        }
-        let run =
-            KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
-        let refused = |fault, said: String| Refusal {
-            fault,
-            evidence: format!("ragged batch {number} of those drawn: {said}"),
-        };
-        let output = match attention.run(&run) {
-            Ok(output) => output,
-            Err(error) => match Fault::of_error(&error) {
-                Some(fault) => return Ok(Err(refused(fault, error.to_string()))),
-                None => return Err(error.into()),
-            },
-        };
-        let verdict = case.judge(&output)?;
-        if !verdict.passed {
-            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
-        }
-        if !same_bits(&output, &attention.run(&run)?) {
-            return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
-        }
-    }
-    Ok(Ok(()))
-}
-
-/// Share of a counter by which two launches of one kernel may differ that have the same sizes and other inputs: where maxima grow,
-/// which is the inputs' alone, softmax has a little more to do.
-const OF_INPUTS: f64 = 0.1;
-
-/// Whether less was done on the inputs that are counted than on others, and what.
-pub fn special_cased(counted: &Counted, others: &Counted) -> Option<Refusal> {
-    let work = [
-        "warp_instructions",
-        "tensor_flops",
-        "global_load.sectors",
-        "async_global.sectors",
-        "bulk_load_bytes",
-    ];
-    let less = work
-        .into_iter()
-        .find(|name| (counted.number(name) as f64) < (1.0 - OF_INPUTS) * others.number(name) as f64)?;
-    let evidence = format!(
-        "{}: {} {less} where it is counted, {} on other inputs",
-        counted.problem,
-        counted.number(less),
-        others.number(less)
-    );
-    Some(Refusal { fault: Fault::SpecialCased, evidence })
-}
-
 /// As [`DeviceModel::L4`] and [`DeviceModel::H200`], with so few multiprocessors that persistent CTAs have several tiles each.
 static FEW_SMS: [DeviceModel; 2] = [DeviceModel::L4.with_sm_count(3), DeviceModel::H200.with_sm_count(3)];
 
@@ -390,6 +228,54 @@ fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: boo
         Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
     };
     Attention::new(device, library.clone())
+}
+
+/// Ragged batches that a kernel for them is examined on, beside the questions.
+const RAGGED: u64 = 8;
+
+/// Runs a kernel for ragged batches on some that are drawn from a secret: packed sequences, pages, windows, sinks, scores, splits; none for
+/// another kernel.
+///
+/// # Errors
+/// What keeps it from running and is not its own fault.
+pub fn examine_ragged(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    machine: &Machine,
+    seed: u64,
+) -> Result<std::result::Result<(), Refusal>> {
+    let row = &kernel.row;
+    if row.schedule != kernels_gpu::row::Schedule::Ragged {
+        return Ok(Ok(()));
+    }
+    let attention = open(library, kernel, machine, false)?;
+    for number in 0..RAGGED {
+        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
+        if !case.fits(row) {
+            continue;
+        }
+        let run =
+            KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
+        let refused = |fault, said: String| Refusal {
+            fault,
+            evidence: format!("ragged batch {number} of those drawn: {said}"),
+        };
+        let output = match attention.run(&run) {
+            Ok(output) => output,
+            Err(error) => match Fault::of_error(&error) {
+                Some(fault) => return Ok(Err(refused(fault, error.to_string()))),
+                None => return Err(error.into()),
+            },
+        };
+        let verdict = case.judge(&output)?;
+        if !verdict.passed {
+            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
+        }
+        if !same_bits(&output, &attention.run(&run)?) {
+            return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
+        }
+    }
+    Ok(Ok(()))
 }
 
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;
@@ -447,129 +333,11 @@ impl Subject for KernelSubject {
     }
 }
 
-/// Device times of kernels of one folder on one problem, side by side.
-#[derive(Clone, Debug)]
-pub struct Times {
-    /// With the same tensors in every launch, in the order of the entries.
-    pub warm: Vec<Measured>,
-    /// With tensors that the L2 cache has lost.
-    pub cold: Vec<Measured>,
-    /// With inputs that no launch has seen.
-    pub fresh: Vec<Fresh>,
-    /// By the host's clock, in microseconds, where it was asked for.
-    pub wall_us: Vec<Option<f64>>,
-}
-
-/// Opens a GPU with a folder of kernels.
-///
-/// # Errors
-/// [`Error::Host`].
-pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
-    Ok(Bench::open(&CudaOptions::default().with_ptx(Some(folder.to_owned())).with_ordinal(ordinal))?)
-}
-
-/// Time spent on untimed replays before: the clocks are up from the measurement before.
-const WARM_UP: Duration = Duration::from_millis(60);
-
-/// How a kernel is measured that may know the usual inputs.
-fn untrusted(seed: u64) -> MeasureOptions {
-    MeasureOptions { lse: true, warm_up: WARM_UP, secret: Some(seed), ..MeasureOptions::default() }
-}
-
-/// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
-///
-/// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
-pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
-    let plans = plans(bench, entries, spec)?;
-    let warm = MeasureOptions { reps, ..untrusted(seed) };
-    let cold = MeasureOptions { cold: true, ..warm };
-    let by_host = |plan| bench.wall_us(plan).map(Some);
-    let wall_us = plans.iter().map(by_host).collect::<HostResult<_>>()?;
-    Ok(Times {
-        wall_us,
-        warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
-        cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
-        fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
-    })
-}
-
-/// Replays on the usual tensors that check the output and let the clocks be read, before those that count.
-const CHECKING_REPS: u32 = 3;
-
-/// Times entries of a bench's folder on one problem on fresh inputs; the first list has their clocks.
-///
-/// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
-pub fn time_fresh(
-    bench: &Bench,
-    entries: &[String],
-    spec: &ProblemSpec,
-    seed: u64,
-    reps: u32,
-) -> Result<(Vec<Measured>, Vec<Fresh>)> {
-    let plans = plans(bench, entries, spec)?;
-    let few = MeasureOptions { reps: CHECKING_REPS, ..untrusted(seed) };
-    let warm = bench.measure(&plans, &few, &mut |_, _| ())?;
-    let fresh = bench.measure_fresh(&plans, &MeasureOptions { reps, ..few }, seed, &mut |_, _| ())?;
-    Ok((warm, fresh))
-}
-
-/// Times entries of a bench's folder on one problem, warm only: enough to rank them.
-///
-/// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
-pub fn time_briefly(
-    bench: &Bench,
-    entries: &[String],
-    spec: &ProblemSpec,
-    seed: u64,
-    reps: u32,
-) -> Result<Vec<Measured>> {
-    let options = MeasureOptions { reps, ..untrusted(seed) };
-    Ok(bench.measure(&plans(bench, entries, spec)?, &options, &mut |_, _| ())?)
-}
-
-fn plans(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<Plan>> {
-    let problem = spec.problem()?;
-    let library = bench.attention().library();
-    let mut plans = Vec::new();
-    for entry in entries {
-        let kernel = find_in(library, entry)?;
-        plans.push(bench.attention().planner().with_kernel(&problem, &kernel, &PlanOptions::new())?);
-    }
-    Ok(plans)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use check::kernel_folder::KernelFolder;
     use ferroflash::module::kernels_of_table;
-
-    fn counted(numbers: &[(&str, u64)]) -> Counted {
-        let shape = "1,1,1,64,64,64".parse().expect("a shape");
-        let problem =
-            ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full };
-        let numbers = numbers.iter().copied().collect();
-        Counted { problem, ctas: 1, clocks: 0.0, numbers }
-    }
-
-    #[test]
-    fn a_kernel_that_does_less_where_it_is_counted_is_named_and_one_whose_maxima_grow_is_not() {
-        let usual =
-            counted(&[("warp_instructions", 1000), ("tensor_flops", 500), ("async_global.sectors", 64)]);
-        for name in ["warp_instructions", "tensor_flops", "async_global.sectors"] {
-            let mut less = usual.clone();
-            less.numbers.set(name, usual.number(name) * 3 / 4);
-            let refusal = special_cased(&less, &usual).expect("less");
-            assert!(refusal.fault == Fault::SpecialCased && refusal.evidence.contains(name), "{refusal:?}");
-            assert_eq!(special_cased(&usual, &less), None, "more is no gain");
-        }
-        let mut rescaled = usual.clone();
-        rescaled.numbers.set("warp_instructions", 1040);
-        assert_eq!(special_cased(&usual, &rescaled), None);
-    }
 
     #[test]
     fn ptx_that_keeps_or_tells_something_is_found_and_comments_are_not() {

@@ -122,10 +122,14 @@ pub fn link(text: &str, path: &str) -> String {
     format!("[{text}]({path})")
 }
 
+/// What a link says, and where it leads; none where the text is no link.
+fn parts(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix('[')?.strip_suffix(')')?.split_once("](")
+}
+
 /// Text as HTML: a link where all of it is one.
 fn linked(text: &str) -> String {
-    let parts = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(')')?.split_once("]("));
-    match parts {
+    match parts(text) {
         Some((text, path)) => format!("<a href=\"{}\">{}</a>", escape(path), escape(text)),
         None => escape(text),
     }
@@ -134,7 +138,8 @@ fn linked(text: &str) -> String {
 /// A table that scrolls by itself where it is wider than the screen; long sentences break.
 fn html_table(table: &Table) -> String {
     const LONG: usize = 48;
-    let is_long = |column: usize| table.rows().iter().any(|row| row[column].chars().count() > LONG);
+    let said = |text: &str| parts(text).map_or(text, |(said, _)| said).chars().count();
+    let is_long = |column: usize| table.rows().iter().any(|row| said(&row[column]) > LONG);
     let cells = |tag: &str, cells: &[String]| -> String {
         let cell = |(column, text): (usize, &String)| {
             let class = match (table.is_number(column), is_long(column)) {

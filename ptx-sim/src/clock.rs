@@ -86,6 +86,11 @@ impl Clock {
         self.fenced.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes))
     }
 
+    /// Nothing seen, at the same time of the model of time.
+    pub(crate) fn nothing_seen(&self) -> Clock {
+        Clock { when: self.when, ..Clock::default() }
+    }
+
     /// Sees everything that the agent did up to a time.
     pub(crate) fn see(&mut self, agent: Agent, time: u32) {
         let seen = entry(&mut self.seen, agent);

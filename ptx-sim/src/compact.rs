@@ -226,11 +226,11 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
             | MbarrierAction::ExpectTx(word)
             | MbarrierAction::CompleteTx(word) => self.word(word),
             MbarrierAction::Invalidate => {}
-            MbarrierAction::Arrive { count, bytes, state } => {
+            MbarrierAction::Arrive { count, bytes, state, .. } => {
                 count.iter_mut().chain(bytes).for_each(|s| self.word(s));
                 state.iter_mut().for_each(|r| self.written(r));
             }
-            MbarrierAction::Wait { result, phase } => {
+            MbarrierAction::Wait { result, phase, .. } => {
                 self.result(Bank::Pred, result);
                 match phase {
                     PhaseOperand::Parity(word) => self.word(word),

@@ -217,6 +217,22 @@ pub(crate) fn video_set(
     (0..lanes).fold(0, |word, at| word | one(at) << (32 / lanes * at))
 }
 
+/// To f16, infinities and what would become one to the largest finite number of their sign.
+pub(crate) fn f16_finite(a: f32) -> u16 {
+    match crate::float::f32_to_f16(a) {
+        bits if bits & 0x7fff == 0x7c00 => bits - 1,
+        bits => bits,
+    }
+}
+
+/// The same to bf16.
+pub(crate) fn bf16_finite(a: f32) -> u16 {
+    match crate::float::f32_to_bf16(a) {
+        bits if bits & 0x7fff == 0x7f80 => bits - 1,
+        bits => bits,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -194,9 +194,14 @@ fn a_chain_of_drafts_is_the_causal_mask() {
             assert!(same_bits(&output, &right), "{model:?} a chain of {nodes}");
             // A star is none.
             if nodes > 1 {
-                let bits = ancestors(&vec![None; nodes as usize], tree.mask().tree_words() as usize).repeat(2);
-                let tensors = HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
-                assert!(!same_bits(&of(&tree, format!("{plain}_tree"), &tensors), &right), "{model:?} {nodes}");
+                let bits =
+                    ancestors(&vec![None; nodes as usize], tree.mask().tree_words() as usize).repeat(2);
+                let tensors =
+                    HostTensors::from(&qkv).with_operand(Operand::TreeMask, HostOperand::U32(&bits));
+                assert!(
+                    !same_bits(&of(&tree, format!("{plain}_tree"), &tensors), &right),
+                    "{model:?} {nodes}"
+                );
             }
         }
     }
@@ -206,6 +211,7 @@ fn a_chain_of_drafts_is_the_causal_mask() {
 /// queries, and of parents drawn at random.
 fn trees_are_seen_as_their_bits_say() {
     let attention = simulator(DeviceModel::L4);
+    // The 33 nodes begin at the last key of a block.
     for (width, nodes, mask) in [
         (24, 8, Mask::FULL),
         (80, 63, Mask::CAUSAL),
@@ -221,9 +227,14 @@ fn trees_are_seen_as_their_bits_say() {
             .with_lengths(true);
         let qkv = random_input::qkv(&tree, InputKind::Random, u64::from(width));
         let words = tree.mask().tree_words() as usize;
-        let parent = |node: usize, seed: usize| (node * 7 + seed).is_multiple_of(3).then(|| node * 5 % node.max(1));
+        // Several roots, so that the first node is not everyone's ancestor, and branches.
+        let parent = |node: usize, seed: usize| match (node + seed) % 5 {
+            0 => None,
+            1 => Some(node / 2),
+            _ => Some(node - 1),
+        };
         let parents = |seed| -> Vec<Option<usize>> {
-            (0..nodes as usize).map(|node| (node > 0).then(|| parent(node, seed).unwrap_or(node - 1))).collect()
+            (0..nodes as usize).map(|node| if node == 0 { None } else { parent(node, seed) }).collect()
         };
         let bits: Vec<u32> = (0..3).flat_map(|seed| ancestors(&parents(seed), words)).collect();
         let starts = [0, nodes, 2 * nodes, 3 * nodes];

@@ -158,7 +158,7 @@ fn kernels_of_another_version_are_refused_with_both() {
         [Library::open(copy.path()), Library::find(None).and_then(|library| library.with_scores(copy.path()))]
     {
         let error = opened.expect_err("another version");
-        assert!(matches!(error, Error::ScoreVersion { .. }), "{error}");
+        assert!(matches!(error, Error::BadKernels { .. }), "{error}");
         let text = error.to_string();
         for part in ["scores 0.1.0", "0.0.1 with 1 bytes", own.as_str()] {
             assert!(text.contains(part), "{text}: {part}");

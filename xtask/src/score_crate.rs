@@ -138,7 +138,7 @@ impl Scores {
              cuda_std = {{ path = {cuda_std:?} }}\nferroflash-score = {{ path = {score:?} }}\n\
              users_scores = {{ package = {package:?}, path = {folder:?} }}\n\n\
              [patch.crates-io]\nferroflash-score = {{ path = {score:?} }}\n\n\
-             [lints.rust]\nunexpected_cfgs = \"allow\"\n",
+             [lints.rust]\nunexpected_cfgs = \"allow\"\nunused = \"allow\"\n",
             package = self.package,
             version = ferroflash_version(),
             source = root.join("kernels-gpu/src/lib.rs"),

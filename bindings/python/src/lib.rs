@@ -2,6 +2,8 @@
 //!
 //! The package's Python files know tensors, streams and flash-attn's arguments; here they are plain numbers.
 
+mod simulator;
+
 use ferroflash::problem::Extent;
 use ferroflash::{DeviceModel, ElementStrides, Layout, MergeStates, MergeTensors, Number};
 use ferroflash_call::error::Code;
@@ -293,6 +295,8 @@ fn raised(error: Error) -> PyErr {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
+    module.add_class::<simulator::SimModule>()?;
+    module.add("Finding", module.py().get_type::<simulator::Finding>())?;
     module.add_function(wrap_pyfunction!(explain_model, module)?)?;
     module.add("LACKING_ON_GPU", lacking::names().collect::<Vec<_>>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -20,6 +20,9 @@ pub struct UserCase {
     pub tables: Vec<OperandValues>,
 }
 
+/// What gives a user's score and its tables for a problem and a seed.
+pub type DrawUser<'a> = &'a dyn Fn(&Problem, u64) -> Result<UserCase, Error>;
+
 /// A ragged batch with its inputs, what is right, and how far a kernel may be from it.
 pub struct RaggedCase {
     /// The problem.
@@ -53,7 +56,7 @@ impl RaggedCase {
     pub fn draw_user(
         dtype: Dtype,
         head_dim: u32,
-        user: &dyn Fn(&Problem, u64) -> Result<UserCase, Error>,
+        user: DrawUser<'_>,
         seed: u64,
     ) -> Result<RaggedCase, Error> {
         // Any name: the score is what `user` says.
@@ -63,7 +66,7 @@ impl RaggedCase {
 
     fn drawn(
         (dtype, head_dim): (Dtype, u32),
-        (kind, user): (ScoreKind, &dyn Fn(&Problem, u64) -> Result<UserCase, Error>),
+        (kind, user): (ScoreKind, DrawUser<'_>),
         seed: u64,
     ) -> Result<RaggedCase, Error> {
         let mut random = Random::new(seed);

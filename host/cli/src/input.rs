@@ -19,8 +19,8 @@ pub(crate) struct ProblemArgs {
     causal: Option<bool>,
 
     /// The same as --causal or --causal=false
-    #[arg(long, value_enum, conflicts_with = "causal")]
-    mask: Option<MaskName>,
+    #[arg(long = "mask", value_enum, conflicts_with = "causal")]
+    mask_name: Option<MaskName>,
 
     /// Softmax scale [default: what the file says, else 1/√head_dim]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -59,7 +59,7 @@ enum DtypeName {
 impl ProblemArgs {
     /// The mask, where the command line names one.
     pub(crate) fn causal(&self) -> Option<bool> {
-        self.mask.map(|mask| mask == MaskName::Causal).or(self.causal)
+        self.mask_name.map(|mask| mask == MaskName::Causal).or(self.causal)
     }
 
     pub(crate) fn layout(&self) -> Option<Layout> {

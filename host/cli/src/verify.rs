@@ -53,7 +53,7 @@ pub(crate) struct Args {
     shape: Option<Sizes>,
 
     /// A set of generated problems for every kernel
-    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask_name", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
     grid: Option<GridName>,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]

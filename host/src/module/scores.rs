@@ -11,7 +11,7 @@ impl Library {
     /// The same with the kernels of a user's crate of scores, which `cargo xtask build-ptx --score` wrote into this folder.
     ///
     /// # Errors
-    /// Those of [`Library::open`]; [`Error::ScoreVersion`] where they were compiled with another Ferroflash; [`Error::BadKernels`] where the
+    /// Those of [`Library::open`]; [`Error::BadKernels`] where they were compiled with another Ferroflash, with both versions, and where the
     /// folder has no kernel of a user's score, or one of a name that is there already.
     pub fn with_scores(mut self, folder: &Path) -> Result<Library, Error> {
         let scores = Library::open(folder)?;
@@ -54,8 +54,11 @@ pub(super) fn check_version(path: &Path, manifest: &str) -> Result<(), Error> {
     if found.ferroflash == own {
         return Ok(());
     }
-    let package = format!("{} {}", found.package, found.version);
-    Err(Error::ScoreVersion { path: path.to_owned(), package, compiled: found.ferroflash, own })
+    let reason = format!(
+        "the scores of {} {} were compiled with Ferroflash {}, this is {own}: give their crate to --score",
+        found.package, found.version, found.ferroflash
+    );
+    Err(Error::BadKernels { path: path.to_owned(), reason })
 }
 
 #[cfg(test)]

@@ -21,6 +21,16 @@ pub(super) struct Embedded {
 /// What messages name an archive by.
 const EMBEDDED: &str = "the kernels inside the program";
 
+/// Where a folder of compiled kernels may lie when none is named, in the order of the search.
+pub(super) fn usual_folders() -> Vec<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("ptx")));
+    let under = std::env::current_dir().ok().map(|directory| directory.join("target/ptx"));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join("target/ptx"));
+    let mut folders: Vec<PathBuf> = [beside, under, workspace].into_iter().flatten().collect();
+    folders.dedup();
+    folders
+}
+
 impl Store {
     /// # Errors
     /// [`Error::BadKernels`].

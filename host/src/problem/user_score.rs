@@ -6,7 +6,7 @@ use kernels_gpu::row::ScoreName;
 use std::hash::{Hash, Hasher};
 
 /// A function of a user's crate ([`ferroflash_score::Score`]), by its name, with the lengths of its tables.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct UserScore {
     name: ScoreName,
     elements: &'static [Elements],
@@ -77,6 +77,13 @@ impl UserScore {
     /// Whether it shows a key to a query.
     pub fn sees(&self, query: Query, key: u32, tables: &ScoreTables<'_>) -> bool {
         self.sees.is_none_or(|sees| sees(query, key, tables))
+    }
+}
+
+impl std::fmt::Debug for UserScore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tables = &self.lengths[..self.elements.len()];
+        f.debug_struct("UserScore").field("name", &self.name).field("tables", &tables).finish()
     }
 }
 

@@ -8,7 +8,9 @@ use crate::op::{
     StoreAsync, TensorMapReplace,
 };
 use crate::parse::ast::Operand;
+use crate::regs::Slot;
 use crate::table::family::Family;
+use crate::table::pattern;
 
 /// The number of `sm_90a`, and whether it has features of that architecture alone.
 fn architecture(target: &str) -> Option<(u32, bool)> {
@@ -93,10 +95,11 @@ impl<'a> Builder<'_, 'a> {
                     Some(count) => Some(self.word(count, 3)?),
                     None => None,
                 };
-                MbarrierAction::Arrive { count, bytes: None, state }
+                self.arrival((count, None), state)
             }
             Family::MbarrierArriveExpect => {
-                MbarrierAction::Arrive { count: None, bytes: Some(self.word(&operands[2], 3)?), state }
+                let bytes = self.word(&operands[2], 3)?;
+                self.arrival((None, Some(bytes)), state)
             }
             Family::MbarrierWait => {
                 let phase = if captures[0] == "parity" {
@@ -110,7 +113,11 @@ impl<'a> Builder<'_, 'a> {
                 let Operand::Name(name) = operands[0] else {
                     return Err(self.operand_error(1, "a predicate"));
                 };
-                MbarrierAction::Wait { result: self.predicate(name, 1)?, phase }
+                MbarrierAction::Wait {
+                    result: self.predicate(name, 1)?,
+                    phase,
+                    acquires: !captures.contains(&"relaxed"),
+                }
             }
             family => {
                 let value = self.word(&operands[1], 2)?;
@@ -123,6 +130,19 @@ impl<'a> Builder<'_, 'a> {
         };
         self.emit(Op::Mbarrier(Box::new(MbarrierOp { space, addr, action })));
         Ok(())
+    }
+
+    /// An arrival of so many threads, after so many more bytes are expected.
+    fn arrival(&self, (count, bytes): (Option<Slot>, Option<Slot>), state: Option<Reg>) -> MbarrierAction {
+        let says = |word: &str| pattern::parts(self.mnemonic).any(|part| part == word);
+        MbarrierAction::Arrive {
+            count,
+            bytes,
+            state,
+            drops: says("arrive_drop"),
+            keeps_open: says("noComplete"),
+            releases: !says("relaxed"),
+        }
     }
 
     /// `cp.async.bulk` and `cp.async.bulk.tensor`. Captures of a tensor's start with its rank; the last is the cache hint.

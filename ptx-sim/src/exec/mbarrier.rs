@@ -174,14 +174,27 @@ impl Warp {
                     cta.mbarrier(offset, lane, address)?.valid = false;
                     cta.shared.note_mbarrier(offset, false, &self.who(lane, None, cta))?;
                 }
-                MbarrierAction::Arrive { count, bytes, state } => {
+                MbarrierAction::Arrive { count, bytes, state, drops, keeps_open, releases } => {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
                     let phase = cta.at_rank(rank).mbarrier(offset, lane, address)?.phase;
                     if let Some(bytes) = bytes {
                         self.expect(offset, bytes, (lane, address), cta.at_rank(rank))?;
                     }
                     let site = (self.index, cta.launch.line(self.at));
-                    let clock = self.release_clock(1 << lane);
+                    let clock =
+                        if *releases { self.release_clock(1 << lane) } else { self.clock.nothing_seen() };
+                    let mbarrier = cta.at_rank(rank).mbarrier(offset, lane, address)?;
+                    if *keeps_open && count >= mbarrier.pending {
+                        return Err(misuse(
+                            lane,
+                            address,
+                            "the arrival would end the phase, which it must not",
+                        ));
+                    }
+                    if *drops {
+                        // Of the phases that follow; the current one counts the arrivals themselves.
+                        mbarrier.count = mbarrier.count.saturating_sub(count);
+                    }
                     cta.at_rank(rank).arrive_at((offset, lane, address), count, site, &clock)?;
                     if let Some(reg) = state {
                         self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
@@ -336,14 +349,16 @@ impl Warp {
         complete: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let MbarrierAction::Wait { result, .. } = op.action else { return Ok(()) };
+        let MbarrierAction::Wait { result, acquires, .. } = op.action else { return Ok(()) };
         let list = addresses(&self.frame(frame)?.regs, &op.addr);
         for lane in lanes(complete) {
             let address = window::in_cta(shared_address(op.space, list[lane]));
             if let Some(offset) = cta.shared.offset(lane, address, 8)? {
                 let mbarrier = cta.mbarrier(offset, lane, address)?;
                 mbarrier.unwaited = mbarrier.unwaited.filter(|u| u.time > mbarrier.time);
-                self.clock.join(&mbarrier.done);
+                if acquires {
+                    self.clock.join(&mbarrier.done);
+                }
             }
         }
         cta.counters.mbarrier_waits += u64::from(complete != 0);

@@ -26,12 +26,20 @@ pub(crate) enum MbarrierAction {
         /// Bytes to expect before the arrival.
         bytes: Option<Slot>,
         state: Option<Reg>,
+        /// Whether the phases that follow take so many arrivals less.
+        drops: bool,
+        /// Whether the phase may not end by it.
+        keeps_open: bool,
+        /// Whether it tells others of what came before.
+        releases: bool,
     },
     ExpectTx(Slot),
     CompleteTx(Slot),
     Wait {
         result: Slot,
         phase: PhaseOperand,
+        /// Whether what was released into the phase is seen.
+        acquires: bool,
     },
 }
 

@@ -135,6 +135,27 @@ const ROWS: &[FamilyRow] = &[
         "the memory at [a] = b; a vector is aligned to its whole size",
     ),
     row(
+        Family::Load,
+        "ld mmio {relaxed} {sys} [global] [ca] [nc] [unified] [L1::evict_normal] [L2::evict_normal] [L2::64B] [L2::cache_hint] [v2] \
+         {b8 u8 s8 b16 u16 s16 f16 bf16 f16x2 bf16x2 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
+        "9.7.9.8",
+        "d = the memory at [a], of a device that acts when it is read",
+    ),
+    row(
+        Family::Load,
+        "ldu [weak] [sys] [global] [ca] [nc] [unified] [L1::evict_normal] [L2::evict_normal] [L2::64B] [L2::cache_hint] [v2 v4] \
+         {b8 u8 s8 b16 u16 s16 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
+        "9.7.9.11",
+        "d = the memory at [a], which nobody writes meanwhile and all lanes read alike",
+    ),
+    row(
+        Family::Store,
+        "st mmio {relaxed} {sys} [global] [wb] [L1::evict_normal] [L2::evict_normal] [L2::cache_hint] [v2] \
+         {b8 u8 s8 b16 u16 s16 f16 bf16 f16x2 bf16x2 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
+        "9.7.9.11",
+        "the memory at [a] = b, of a device that acts when it is written",
+    ),
+    row(
         Family::Atomic,
         "atom [relaxed acquire release acq_rel] [cta cluster gpu sys] [global shared shared::cta shared::cluster] {add min max} [noftz] [L2::cache_hint] [v2 v4 v8] {f32 f64 f16 f16x2 bf16 bf16x2}",
         "9.7.13.5",
@@ -366,6 +387,12 @@ const ROWS: &[FamilyRow] = &[
         "fence [sc acq_rel acquire release] {cta cluster gpu sys}",
         "9.7.13.4",
         "orders the thread's memory accesses",
+    ),
+    row(
+        Family::Fence,
+        "fence {acquire release} {sync_restrict::shared::cta sync_restrict::shared::cluster} {cluster}",
+        "9.7.13.4",
+        "orders the thread's accesses to shared memory of the cluster",
     ),
     row(
         Family::Branch,

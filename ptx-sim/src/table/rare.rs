@@ -259,6 +259,11 @@ lane_ops! {
         F32ToBf16RzRelu "cvt rz relu bf16 f32" (F -> H) "9.7.9.21" "d = max(a, 0) toward zero" |a| Format::BF16.bits_of(half::relu32(a).into(), Round::Zero) as u16;
         F32PairToF16RzRelu "cvt rz relu f16x2 f32" (F F -> W) "9.7.9.21" "d = max(a, 0) in the high half and max(b, 0) in the low half, toward zero" |a, b| half::pack(half::relu32(a), half::relu32(b), Format::F16, Round::Zero);
         F32PairToBf16RzRelu "cvt rz relu bf16x2 f32" (F F -> W) "9.7.9.21" "d = max(a, 0) in the high half and max(b, 0) in the low half, toward zero" |a, b| half::pack(half::relu32(a), half::relu32(b), Format::BF16, Round::Zero);
+        F32ToF16Sat "cvt rn satfinite f16 f32" (F -> H) "9.7.9.21" "d = a rounded to nearest even, at most the largest finite number" |a| rare::f16_finite(a);
+        F32ToF16SatRelu "cvt rn relu satfinite f16 f32" (F -> H) "9.7.9.21" "d = max(a, 0) rounded to nearest even, at most the largest finite number" |a| rare::f16_finite(half::relu32(a));
+        F32PairToF16Sat "cvt rn satfinite f16x2 f32" (F F -> W) "9.7.9.21" "d = a in the high half and b in the low half, at most the largest finite numbers" |a, b| u32::from(rare::f16_finite(a)) << 16 | u32::from(rare::f16_finite(b));
+        F32PairToBf16Sat "cvt rn satfinite bf16x2 f32" (F F -> W) "9.7.9.21" "d = a in the high half and b in the low half, at most the largest finite numbers" |a, b| u32::from(rare::bf16_finite(a)) << 16 | u32::from(rare::bf16_finite(b));
+        F32ToBf16Sat "cvt rn satfinite bf16 f32" (F -> H) "9.7.9.21" "d = a rounded to nearest even, at most the largest finite number" |a| rare::bf16_finite(a);
         F32ToTf32Rn "cvt rn [satfinite] tf32 f32" (F -> W) "9.7.9.21" "d = a rounded to 10 bits of fraction, rn" |a| rare::tf32(a, Round::Nearest);
         F32ToTf32RnRelu "cvt rn relu [satfinite] tf32 f32" (F -> W) "9.7.9.21" "d = max(a, 0) rounded to 10 bits of fraction, rn" |a| rare::tf32(half::relu32(a), Round::Nearest);
         F32ToTf32Rz "cvt rz [satfinite] tf32 f32" (F -> W) "9.7.9.21" "d = a rounded to 10 bits of fraction, rz" |a| rare::tf32(a, Round::Zero);
