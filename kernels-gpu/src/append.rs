@@ -131,8 +131,8 @@ unsafe fn write_lengths(params: &AppendParams) {
     }
 }
 
-/// The token of this index among all; `None` where it belongs to no sequence. `unpacked` is its sequence and its number in it if every sequence
-/// has as many; else `starts` say it.
+/// The token of this index among all; `None` where it belongs to no sequence. `unpacked` is its sequence and its number in that, where every
+/// sequence has as many; else `starts` say it.
 ///
 /// # Safety
 /// As for [`append`].

@@ -176,7 +176,12 @@ impl Flaw {
         let (_, name, before, after) =
             self.raises.iter().copied().filter_map(rise).max_by(|a, b| order(a, b))?;
         let factor = Interval::exact(with.clocks / without.clocks);
-        Some(Damage { flaw: self.name, what: self.what, factor, counter: format!("{name} {before} → {after}") })
+        Some(Damage {
+            flaw: self.name,
+            what: self.what,
+            factor,
+            counter: format!("{name} {before} → {after}"),
+        })
     }
 
     /// The damage on time: how many times longer it takes with the flaw.
@@ -189,7 +194,8 @@ impl Flaw {
 pub fn table(damages: &[Damage], measured: &str) -> Table {
     let mut ranked: Vec<&Damage> = damages.iter().collect();
     ranked.sort_by(|a, b| b.factor.estimate.total_cmp(&a.factor.estimate));
-    let mut table = Table::new(&["flaw", &format!("× {measured}"), "from", "to", "its counter", "what was done"]);
+    let mut table =
+        Table::new(&["flaw", &format!("× {measured}"), "from", "to", "its counter", "what was done"]);
     for Damage { flaw, what, factor, counter } in ranked {
         let [estimate, low, high] =
             [factor.estimate, factor.low, factor.high].map(|number| format!("{number:.3}"));
@@ -260,10 +266,16 @@ mod tests {
     fn flaws_are_ranked_by_what_is_alike_and_what_only_time_shows_has_no_count() {
         let shape = "1,1,1,64,64,64".parse().expect("a shape");
         let problem = ProblemSpec { shape, dtype: Dtype::F16, mask: Mask::Full };
-        let counted = |clocks, numbers: &[(&str, u64)]| {
-            Counted { problem, ctas: 1, clocks, numbers: numbers.iter().copied().collect() }
+        let counted = |clocks, numbers: &[(&str, u64)]| Counted {
+            problem,
+            ctas: 1,
+            clocks,
+            numbers: numbers.iter().copied().collect(),
         };
-        let without = counted(100.0, &[("barriers", 99), ("shared_load.conflicts", 0), ("shared_load.wavefronts", 999)]);
+        let without = counted(
+            100.0,
+            &[("barriers", 99), ("shared_load.conflicts", 0), ("shared_load.wavefronts", 999)],
+        );
         let slower = counted(300.0, &[("shared_load.conflicts", 6999), ("shared_load.wavefronts", 1999)]);
         let waiting = counted(110.0, &[("barriers", 9999)]);
         let flaw = |name: &str| FLAWS.into_iter().find(|flaw| flaw.name == name).expect("a flaw");

@@ -84,7 +84,14 @@ impl SimDevice {
             ..options.model.info()
         };
         let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
-        SimDevice { info, options, memory, modules: RwLock::default(), reports: Mutex::default(), timer: Mutex::default() }
+        SimDevice {
+            info,
+            options,
+            memory,
+            modules: RwLock::default(),
+            reports: Mutex::default(),
+            timer: Mutex::default(),
+        }
     }
 
     /// Has the predicted time of the launches that follow taken, as if one multiprocessor ran all of their CTAs; `None` for no longer.

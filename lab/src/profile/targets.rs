@@ -89,7 +89,8 @@ mod tests {
             Figure::new("sm__pipe_tensor_cycles_active.avg.pct", 81.0, " %"),
             Figure::new("dram__bytes.sum", 40.0, " Kbyte"),
         ];
-        let said: Vec<String> = targets(&counted, &machine, &metrics).iter().map(ToString::to_string).collect();
+        let said: Vec<String> =
+            targets(&counted, &machine, &metrics).iter().map(ToString::to_string).collect();
         assert_eq!(
             said,
             [

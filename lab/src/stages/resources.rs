@@ -17,8 +17,9 @@ impl Stage for ResourcesFit {
         let (needed, limit) = (state.evaluation.smem_bytes, context.machine.smem_opt_in_bytes);
         if needed > limit {
             let (over, name) = (needed - limit, &context.machine.name);
-            let evidence =
-                format!("{needed} bytes of shared memory, {over} over the {limit} that a CTA may have on {name}");
+            let evidence = format!(
+                "{needed} bytes of shared memory, {over} over the {limit} that a CTA may have on {name}"
+            );
             return Ok(refused(Fault::DoesNotFit, evidence));
         }
         let Some(found) = state.evaluation.resources else {
