@@ -24,7 +24,7 @@ pub struct Times {
 /// Opens a GPU with a folder of kernels.
 ///
 /// # Errors
-/// [`Error::Host`].
+/// [`crate::error::Error::Host`].
 pub fn open_bench(folder: &Path, ordinal: u32) -> Result<Bench> {
     Ok(Bench::open(&CudaOptions::default().with_ptx(Some(folder.to_owned())).with_ordinal(ordinal))?)
 }
@@ -40,7 +40,7 @@ fn untrusted(seed: u64) -> MeasureOptions {
 /// Times entries of a bench's folder on one problem: warm, cold, and on fresh inputs.
 ///
 /// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
+/// [`crate::error::Error::NoSuchRow`], [`crate::error::Error::Host`].
 pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, reps: u32) -> Result<Times> {
     let plans = plans(bench, entries, spec)?;
     let warm = MeasureOptions { reps, ..untrusted(seed) };
@@ -61,7 +61,7 @@ const CHECKING_REPS: u32 = 3;
 /// Times entries of a bench's folder on one problem on fresh inputs; the first list has their clocks.
 ///
 /// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
+/// [`crate::error::Error::NoSuchRow`], [`crate::error::Error::Host`].
 pub fn time_fresh(
     bench: &Bench,
     entries: &[String],
@@ -79,7 +79,7 @@ pub fn time_fresh(
 /// Times entries of a bench's folder on one problem, warm only: enough to rank them.
 ///
 /// # Errors
-/// [`Error::NoSuchRow`], [`Error::Host`].
+/// [`crate::error::Error::NoSuchRow`], [`crate::error::Error::Host`].
 pub fn time_briefly(
     bench: &Bench,
     entries: &[String],
