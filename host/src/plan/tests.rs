@@ -238,7 +238,7 @@ fn rows_are_selected_by_name_and_f16_accumulation_only_so() {
     assert_eq!(names("all"), [half, ROW]);
     assert_eq!(names(&half.entry_name()), [half]);
     let error = select("fwd_nothing").expect_err("unknown").to_string();
-    assert!(error.starts_with("no kernel fwd_nothing: there are fwd_f16"), "{error}");
+    assert!(error.contains("fwd_nothing") && error.contains(&ROW.entry_name()), "{error}");
     assert!(matches!(select(&bf16.entry_name()), Err(Error::NoSuchKernel { .. })), "another dtype");
     let wide = shaped([1, 8, 2, 64, 64, 32]);
     assert!(matches!(planner.plan(&wide, &PlanOptions::new()), Err(Error::NoSuchKernel { .. })));
