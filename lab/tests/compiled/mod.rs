@@ -114,7 +114,11 @@ fn every_row_of_a_folder_is_measured_and_the_best_seed_a_search() {
     let top = session(home.path()).join("top.json");
     let text = std::fs::read_to_string(&top).expect("seeds");
     let mut seeds: Vec<Row> = serde_json::from_str(&text).expect("rows");
-    assert_eq!((seeds.len(), seeds[0].block_m), (4, 64), "low blocks leave the least to one multiprocessor: {text}");
+    assert_eq!(
+        (seeds.len(), seeds[0].block_m),
+        (4, 64),
+        "low blocks leave the least to one multiprocessor: {text}"
+    );
 
     // Seeds that the folder lacks are left out, and said.
     seeds.push(Row { stages: 4, ..mediocre() });
