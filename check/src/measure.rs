@@ -19,13 +19,12 @@ use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::error::Error;
 use ferroflash::module::Library;
 use ferroflash::plan::Plan;
-use ferroflash::problem::{Operand, Problem, TensorRole};
 pub use fresh::Fresh;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tensors::TensorSets;
 pub use tensors::{Check, ERROR_MAX};
+use tensors::{TensorSets, check_problems};
 
 /// The most launches in one graph.
 const LAUNCHES_MAX: usize = 4096;
@@ -239,7 +238,7 @@ impl Bench {
         if let Some(attention) = &self.baseline {
             subjects.extend(baseline_plans.iter().map(|plan| Subject { attention, plan }));
         }
-        check_problems(workload.problem(), &subjects)?;
+        check_problems(workload.problem(), subjects.iter().map(|subject| subject.plan))?;
         let tensors = self.tensors(workload, options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut checks = Vec::new();
@@ -434,30 +433,6 @@ fn replay_between(timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> R
     // SAFETY: measure, which owns the tensors of every captured launch, finishes the timeline before it drops them.
     unsafe { timeline.replay(graph)? };
     timeline.set(&marks.1)
-}
-
-/// All plans work on the same tensors, so these must be of one problem, but for how they take it.
-fn check_problems(problem: &Problem, subjects: &[Subject<'_>]) -> Result<(), Error> {
-    for plan in subjects.iter().map(|subject| subject.plan) {
-        for role in TensorRole::ALL {
-            let (expected, got) = (problem.len(role), plan.problem().len(role));
-            if expected != got {
-                return Err(Error::WrongLength { tensor: role.name(), expected, got });
-            }
-        }
-        for operand in Operand::ALL {
-            let [expected, got] =
-                [problem, plan.problem()].map(|problem| problem.operand_len(operand).unwrap_or(0));
-            if expected != got {
-                return Err(Error::WrongLength { tensor: operand.name(), expected, got });
-            }
-        }
-        if problem.has_lengths() != plan.problem().has_lengths() {
-            let reason = "plans with and without lengths cannot be measured against each other";
-            return Err(Error::Lengths { reason });
-        }
-    }
-    Ok(())
 }
 
 /// Launches that take `replay_us` together, a multiple of the sets of tensors so that each is used equally often.

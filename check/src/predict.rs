@@ -89,7 +89,7 @@ impl Predictor {
         })
     }
 
-    /// A profile with what every kernel that the device runs is predicted to cost. `done` is told of each.
+    /// A profile with the predicted costs of every kernel that the device runs. `done` is called for each kernel.
     ///
     /// # Errors
     /// Those of simulating them.
@@ -108,7 +108,8 @@ impl Predictor {
         Ok(Profile { device: info.name, sm_count: info.sm_count, fitted_to, kernels: costs.collect() })
     }
 
-    /// What kernels are simulated to cost, before any factor: those of these names in profiles that the device runs. `done` is told of each.
+    /// The simulated costs, before any factor, of the kernels with these names in profiles that the device runs. `done` is called for each
+    /// kernel.
     ///
     /// # Errors
     /// Those of simulating them.

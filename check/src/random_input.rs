@@ -50,15 +50,19 @@ pub fn lengths(problem: &Problem, seed: u64) -> Vec<u32> {
 
 /// Puts NaN in place of the keys and values behind each sequence's last.
 pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 3]) {
-    let sizes = problem.sizes();
     for role in [TensorRole::K, TensorRole::V] {
-        for (batch, &length) in seqlens_k.iter().enumerate().take(sizes.batch as usize) {
-            for head in 0..sizes.heads_kv as usize {
-                for key in length.min(sizes.seqlen_k)..sizes.seqlen_k {
-                    let start = row_start(problem, role, [batch, head, key as usize]);
-                    qkv[role as usize][start..start + sizes.head_dim as usize].fill(nan(problem.dtype()));
-                }
-            }
+        poison_rows(problem, role, seqlens_k, &mut qkv[role as usize]);
+    }
+}
+
+/// Puts NaN into the rows of a tensor behind the first so many of each batch entry or page.
+pub(crate) fn poison_rows(problem: &Problem, role: TensorRole, used: &[u32], data: &mut [u16]) {
+    let Extent { batch, heads, rows, width } = problem.extent(role);
+    for (entry, &used) in used.iter().enumerate().take(batch as usize) {
+        let unused = used.min(rows)..rows;
+        for (head, row) in (0..heads).flat_map(|head| unused.clone().map(move |row| (head, row))) {
+            let start = row_start(problem, role, [entry, head as usize, row as usize]);
+            data[start..start + width as usize].fill(nan(problem.dtype()));
         }
     }
 }

@@ -14,7 +14,7 @@ pub use agreement::Agreement;
 pub use append::AppendCase;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
-pub use merge::{MERGES, MergeCase};
+pub use merge::{MergeCase, merges};
 pub use oracle::Oracle;
 pub use ragged::{DrawUser, RaggedCase, UserCase};
 

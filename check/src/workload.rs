@@ -1,10 +1,9 @@
 //! A problem with what a call of it is given beside Q, K and V: how long its sequences are, and every operand.
 
 use crate::random_input::{self, Random};
-use crate::reference::row_start;
 use ferroflash::attention::{HostTensors, OperandValues};
 use ferroflash::problem::{
-    BlockTable, Extent, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
+    BlockTable, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
 };
 use ferroflash::rounding::narrow;
 
@@ -150,16 +149,8 @@ impl Workload {
 
     /// Puts NaN into the rows of Q, K and V that no sequence has.
     pub fn poison_unused(&self, qkv: &mut [Vec<u16>; 3]) {
-        let nan = narrow(self.problem.dtype(), f64::NAN);
         for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
-            let Extent { heads, rows, width, .. } = self.problem.extent(role);
-            for (batch, used) in self.used_rows(role).into_iter().enumerate() {
-                let unused = used.min(rows)..rows;
-                for (head, row) in (0..heads).flat_map(|head| unused.clone().map(move |row| (head, row))) {
-                    let start = row_start(&self.problem, role, [batch, head as usize, row as usize]);
-                    qkv[role as usize][start..start + width as usize].fill(nan);
-                }
-            }
+            random_input::poison_rows(&self.problem, role, &self.used_rows(role), &mut qkv[role as usize]);
         }
     }
 
@@ -380,7 +371,7 @@ impl Sequence<'_> {
 }
 
 /// The first row of each sequence, and the one past the last.
-fn starts(lengths: &[u32]) -> Vec<u32> {
+pub(crate) fn starts(lengths: &[u32]) -> Vec<u32> {
     let ends = lengths.iter().scan(0, |sum, length| {
         *sum += length;
         Some(*sum)

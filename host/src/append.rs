@@ -1,5 +1,6 @@
 //! New keys and values into a cache: what is appended, where to, and how it is rotated. Validated once; a launch checks addresses.
 
+use crate::addresses::{aligned, overlap, range};
 use crate::error::{Error, StepError};
 use crate::problem::{
     ALIGNMENT_BYTES, BlockTable, ElementStrides, Extent, KeySequences, Layout, Mask, Problem, QuerySequences,
@@ -408,9 +409,8 @@ impl KvAppend {
     }
 
     fn check_apart(&self, tensors: &AppendTensors) -> Result<(), Error> {
-        let range = |address: u64, elements: usize| {
-            address..address.saturating_add(elements as u64 * u64::from(self.problem.dtype().bytes()))
-        };
+        let bytes = self.problem.dtype().bytes();
+        let range = |address: u64, elements: usize| range(address, elements, bytes);
         let caches = [(TensorRole::K, tensors.k), (TensorRole::V, tensors.v)]
             .map(|(role, address)| range(address, self.problem.len(role)));
         let others = [
@@ -421,7 +421,7 @@ impl KvAppend {
         for (role, address) in others {
             let Some(address) = address else { continue };
             let own = range(address, self.len(role));
-            if caches.iter().any(|cache| own.start < cache.end && cache.start < own.end) {
+            if caches.iter().any(|cache| overlap(&own, cache)) {
                 return Err(Error::Operand { operand: role.name(), reason: "it overlaps the cache" });
             }
         }
@@ -430,20 +430,13 @@ impl KvAppend {
                 q == rotated && self.strides(AppendRole::RotatedQ) == self.problem.strides(TensorRole::Q);
             let (q, rotated) =
                 (range(q, self.problem.q_len()), range(rotated, self.len(AppendRole::RotatedQ)));
-            if !in_place && q.start < rotated.end && rotated.start < q.end {
+            if !in_place && overlap(&q, &rotated) {
                 let reason = "it overlaps Q, and is not Q itself with its strides";
                 return Err(Error::Operand { operand: "rotated Q", reason });
             }
         }
         Ok(())
     }
-}
-
-pub(crate) fn aligned(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
-    if address.is_multiple_of(required) {
-        return Ok(());
-    }
-    Err(Error::Misaligned { tensor, what: "address", value: address.into(), required })
 }
 
 fn limit(what: &'static str, value: u64) -> Result<(), Error> {

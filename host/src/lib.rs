@@ -25,6 +25,7 @@
 //! [`Attention::reserve`] gave the stream its [`Workspace`]. [`Planner`] says which kernels compute a problem, into how many ranges the
 //! keys are split, and with [`Planner::explain`] why. Every failure is an [`Error`] with its values; no input panics.
 
+mod addresses;
 pub mod append;
 pub mod attention;
 pub mod device;

@@ -1,6 +1,6 @@
 //! The merge of O and LSE of several calls over disjoint keys into those of one call over all of them.
 
-use crate::append::aligned;
+use crate::addresses::{aligned, overlap, range};
 use crate::error::{Error, StepError};
 use crate::problem::{ALIGNMENT_BYTES, ElementStrides, Extent, Layout};
 use kernels_gpu::divisor::Divisor;
@@ -218,9 +218,6 @@ impl MergeStates {
         for (tensor, address) in [("LSE", lse), ("rows_used", rows_used), ("sinks", sinks)] {
             aligned(tensor, address.unwrap_or(0), 4)?;
         }
-        let range = |address: u64, elements: usize, bytes: u32| {
-            address..address.saturating_add(elements as u64 * u64::from(bytes))
-        };
         let own_o = range(o, self.o_len, self.output.bytes());
         let own_lse = lse.map(|lse| range(lse, self.rows() as usize, 4));
         let (mut state_o, mut state_lse) = (partial_o, partial_lse);
@@ -228,11 +225,11 @@ impl MergeStates {
             let in_place =
                 state == 0 && o == partial_o && (self.input, self.partial) == (self.output, self.o);
             let other = range(state_o, self.partial_len, self.input.bytes());
-            if !in_place && own_o.start < other.end && other.start < own_o.end {
+            if !in_place && overlap(&own_o, &other) {
                 return Err(Error::Operand { operand: "O", reason: "it overlaps a partial one" });
             }
             let other = range(state_lse, self.rows() as usize, 4);
-            if own_lse.as_ref().is_some_and(|own| own.start < other.end && other.start < own.end) {
+            if own_lse.as_ref().is_some_and(|own| overlap(own, &other)) {
                 let reason = "it is written while the partial ones are read: give other memory";
                 return Err(Error::Operand { operand: "LSE", reason });
             }

@@ -57,6 +57,14 @@ pub enum Number {
 }
 
 impl Number {
+    /// The type of a tensor's elements.
+    pub const fn of(dtype: Dtype) -> Number {
+        match dtype {
+            Dtype::F16 => Number::F16,
+            Dtype::Bf16 => Number::Bf16,
+        }
+    }
+
     /// Bytes of an element.
     pub const fn bytes(self) -> u32 {
         match self {
@@ -68,10 +76,7 @@ impl Number {
 
 impl From<Dtype> for Number {
     fn from(dtype: Dtype) -> Number {
-        match dtype {
-            Dtype::F16 => Number::F16,
-            Dtype::Bf16 => Number::Bf16,
-        }
+        Number::of(dtype)
     }
 }
 
@@ -90,11 +95,7 @@ pub struct StepRow {
 impl StepRow {
     /// The kernel that merges splits into an O of this type.
     pub const fn combine(dtype: Dtype) -> StepRow {
-        let output = match dtype {
-            Dtype::F16 => Number::F16,
-            Dtype::Bf16 => Number::Bf16,
-        };
-        StepRow { step: Step::Combine, input: Number::F32, output }
+        StepRow { step: Step::Combine, input: Number::F32, output: Number::of(dtype) }
     }
 
     /// Threads of a CTA.

@@ -5,9 +5,12 @@
 //! Barriers that give a value (`bar.red`) cannot be deleted. A wait for an mbarrier that is deleted tells its loop that the phase is
 //! complete.
 
+#[path = "foreign/run.rs"]
+mod suite;
+
 use std::collections::BTreeMap;
 
-use ptx_sim::{Checks, LaunchConfig, Memory, Module, Schedule, launch};
+use ptx_sim::{Checks, Module, Schedule};
 
 const FILES: [&str; 4] = [
     include_str!("foreign/sync.ptx"),
@@ -33,22 +36,10 @@ const DELETED: [&str; 11] = [
 
 /// What a run leaves in its buffers; `None` if it was found to be wrong, or a warning says so.
 fn run(module: &Module, entry: &str, schedule: Schedule) -> Option<Vec<u8>> {
-    let mut memory = Memory::new();
-    let numbers: Vec<u8> = (0..4096i32).flat_map(|i| (i * 7 % 1000).to_le_bytes()).collect();
-    let (input, out, flag) = (memory.alloc(4 * 4096), memory.alloc(4 * 4096), memory.alloc(4 * 64));
-    memory.write(input, &numbers).unwrap();
-    memory.write(flag, &[0; 4 * 64]).unwrap();
-    let params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
-    let config = LaunchConfig {
-        schedule,
-        checks: Checks::ALL,
-        limits: module.limits(),
-        instruction_budget: 1 << 22,
-        ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
-    };
-    let report = launch(module, entry, &params, &mut memory, &config).ok()?;
-    let mut bytes = vec![0; 4 * 4096];
-    memory.read(out, &mut bytes).unwrap();
+    let launched = suite::run(module, entry, |config| {
+        (config.schedule, config.checks, config.instruction_budget) = (schedule, Checks::ALL, 1 << 22);
+    });
+    let (report, bytes) = launched.ok()?;
     report.warnings.is_empty().then_some(bytes)
 }
 

@@ -1,7 +1,10 @@
 //! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/sync.cu`, `more.cu`, `classic.cu`, `async.cu`): right ones run under every seed, and
 //! every bug is named by its kind at the line where it was written.
 
-use ptx_sim::{Checks, Finding, LaunchConfig, Memory, Module, Report, Schedule, Severity, SimError, launch};
+#[path = "foreign/run.rs"]
+mod suite;
+
+use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
 const FILES: [(&str, &str); 4] = [
@@ -12,19 +15,8 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {
-    let mut memory = Memory::new();
-    let numbers: Vec<u8> = (0..4096i32).flat_map(|i| (i * 7 % 1000).to_le_bytes()).collect();
-    let (input, out, flag) = (memory.alloc(4 * 4096), memory.alloc(4 * 4096), memory.alloc(4 * 64));
-    memory.write(input, &numbers).unwrap();
-    memory.write(flag, &[0; 4 * 64]).unwrap();
-    let params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
-    let config = LaunchConfig {
-        schedule,
-        checks,
-        limits: module.limits(),
-        ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
-    };
-    launch(module, entry, &params, &mut memory, &config)
+    suite::run(module, entry, |config| (config.schedule, config.checks) = (schedule, checks))
+        .map(|(report, _)| report)
 }
 
 /// The kinds that a kernel's bug may be found as, and its line.

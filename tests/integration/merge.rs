@@ -1,7 +1,7 @@
 //! Merging partial results on the simulator: against the definition, against the kernels' own merge of splits, and what is refused.
 
 use crate::support;
-use check::verification::{MERGES, MergeCase};
+use check::verification::{MergeCase, merges};
 use ferroflash::error::StepError;
 use ferroflash::problem::Extent;
 use ferroflash::{Attention, Error, Layout, MergeStates, MergeTensors, Number, SimOptions, StreamHandle};
@@ -15,7 +15,7 @@ fn simulator() -> Attention {
 fn states_are_merged_by_the_definition() {
     let attention = simulator();
     for seed in 0..60 {
-        for numbers in MERGES {
+        for numbers in merges() {
             let case = MergeCase::draw(numbers, seed).expect("drawn");
             assert_eq!(case.run(&attention).expect("it runs"), Ok(()), "seed {seed}");
         }

@@ -3,7 +3,7 @@
 use crate::support::{self, problem};
 use check::random_input::{self, InputKind};
 use check::verification::{KernelRun, RaggedCase, RunKernel, UserCase};
-use ferroflash::OperandValues as Values;
+use ferroflash::OperandValues;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::{Library, MANIFEST_FILE};
 use ferroflash::problem::{Score, UserScore};
@@ -64,7 +64,7 @@ fn t5_bias(problem: &Problem, seed: u64) -> Result<UserCase, Error> {
     };
     let buckets: Vec<u32> = (0..128).map(bucket).collect();
     let score = UserScore::new::<T5Bias>(&[biases.len() as u32, buckets.len() as u32])?;
-    Ok(UserCase { score, tables: vec![Values::F32(biases), Values::U32(buckets)] })
+    Ok(UserCase { score, tables: vec![OperandValues::F32(biases), OperandValues::U32(buckets)] })
 }
 
 /// A mask of blocks, half of which are seen.
@@ -74,7 +74,7 @@ fn block_sparse(problem: &Problem, seed: u64) -> Result<UserCase, Error> {
     let mut mask = vec![words];
     mask.extend(drawn(seed, (rows * words) as usize).into_iter().map(|bits| bits << 1 | bits >> 30));
     let score = UserScore::new::<BlockSparse>(&[mask.len() as u32])?;
-    Ok(UserCase { score, tables: vec![Values::U32(mask)] })
+    Ok(UserCase { score, tables: vec![OperandValues::U32(mask)] })
 }
 
 fn kernels_of_users_scores_are_right() {

@@ -246,7 +246,7 @@ fn tests_start(text: &str) -> usize {
     (0..lines.len()).find(is_start).unwrap_or(lines.len())
 }
 
-/// Whether the path starts one of the line's words: `a/work/b` in the middle of one is none.
+/// Whether the path starts one of the line's words; in the middle of a relative path it names none of the machine's.
 fn names_machine_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();

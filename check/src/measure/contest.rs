@@ -1,10 +1,9 @@
 //! Which of many plans of one problem is the fastest, in little time: each is checked and tried once, the best are replayed in turns,
 //! and the winners once more, so that luck among many is not taken for speed.
 
-use super::tensors::TensorSets;
+use super::tensors::{TensorSets, check_problems};
 use super::{
-    Bench, Candidate, Check, MeasureOptions, Subject, capture, check_problems, launches_to_fill,
-    replay_between, statistics,
+    Bench, Candidate, Check, MeasureOptions, Subject, capture, launches_to_fill, replay_between, statistics,
 };
 use crate::workload::Workload;
 use ferroflash::device::graph::{Mark, Timeline};
@@ -66,7 +65,7 @@ impl Bench {
     ) -> Result<Vec<Option<Entrant>>, Error> {
         let subjects = self.subjects(plans);
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        check_problems(first.problem(), &subjects)?;
+        check_problems(first.problem(), plans.iter())?;
         let options = MeasureOptions {
             lse: true,
             replay_us: REPLAY_US,

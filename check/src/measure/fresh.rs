@@ -1,7 +1,7 @@
 //! Device time on inputs that no launch has seen before: for candidates that nobody trusts.
 
-use super::tensors::TensorSets;
-use super::{Bench, Check, MeasureOptions, candidate, check_problems, replay_between, warm_up};
+use super::tensors::{TensorSets, check_problems};
+use super::{Bench, Check, MeasureOptions, candidate, replay_between, warm_up};
 use crate::workload::Workload;
 use ferroflash::device::graph::Timeline;
 use ferroflash::device::{Device, StreamHandle};
@@ -78,7 +78,7 @@ impl Bench {
     ) -> Result<Vec<Fresh>, Error> {
         let subjects = self.subjects(plans);
         let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        check_problems(first.problem(), &subjects)?;
+        check_problems(first.problem(), plans.iter())?;
         let tensors = self.tensors(Workload::of(first.problem()), options)?;
         let timeline = Timeline::new(&self.device)?;
         let mut candidates = Vec::new();

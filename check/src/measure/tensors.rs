@@ -71,7 +71,7 @@ impl TensorSets {
         bytes: u64,
         secret: Option<u64>,
     ) -> Result<TensorSets, Error> {
-        let problem = workload.problem();
+        let problem = *workload.problem();
         // Each set begins on a multiple of 256 bytes, as an allocation does.
         let steps = TensorRole::ALL.map(|role| problem.len(role).next_multiple_of(128));
         let lse_step = if lse { problem.lse_len().next_multiple_of(64) } else { 0 };
@@ -83,7 +83,7 @@ impl TensorSets {
             Ok((*operand, Buffer::from_elements(device, values.as_operand().bytes())?))
         });
         let operands = operands.collect::<Result<Vec<_>, Error>>()?;
-        let inputs = Inputs::new(&workload, secret)?;
+        let inputs = Inputs::new(workload, secret)?;
         let buffer = |role: TensorRole| {
             let elements = steps[role as usize] * sets;
             let buffer = Buffer::new(device, elements as u64 * 2)?;
@@ -167,6 +167,33 @@ impl TensorSets {
     }
 }
 
+/// All plans work on the same tensors, so these must be of one problem, but for how they take it.
+pub(super) fn check_problems<'a>(
+    problem: &Problem,
+    plans: impl Iterator<Item = &'a Plan>,
+) -> Result<(), Error> {
+    for plan in plans {
+        for role in TensorRole::ALL {
+            let (expected, got) = (problem.len(role), plan.problem().len(role));
+            if expected != got {
+                return Err(Error::WrongLength { tensor: role.name(), expected, got });
+            }
+        }
+        for operand in Operand::ALL {
+            let [expected, got] =
+                [problem, plan.problem()].map(|problem| problem.operand_len(operand).unwrap_or(0));
+            if expected != got {
+                return Err(Error::WrongLength { tensor: operand.name(), expected, got });
+            }
+        }
+        if problem.has_lengths() != plan.problem().has_lengths() {
+            let reason = "plans with and without lengths cannot be measured against each other";
+            return Err(Error::Lengths { reason });
+        }
+    }
+    Ok(())
+}
+
 /// Standard normal inputs, made of one pattern that starts elsewhere for each tensor; the same on every machine without a secret.
 struct Inputs {
     workload: Workload,
@@ -212,10 +239,10 @@ fn nans(dtype: Dtype, bits: &[u16]) -> usize {
 }
 
 impl Inputs {
-    fn new(workload: &Workload, secret: Option<u64>) -> Result<Inputs, Error> {
+    fn new(workload: Workload, secret: Option<u64>) -> Result<Inputs, Error> {
         let pattern = pattern(workload.problem().dtype(), secret)?;
         let (start, rows) = (Cell::new(0), RefCell::default());
-        Ok(Inputs { workload: workload.clone(), pattern, secret, start, rows })
+        Ok(Inputs { workload, pattern, secret, start, rows })
     }
 
     /// Rows of O that belong to no sequence.
@@ -352,7 +379,7 @@ mod tests {
 
     /// A right output of a problem, with or without a secret.
     fn right(problem: &Problem, secret: Option<u64>) -> (Inputs, Vec<u16>, Vec<f32>) {
-        let inputs = Inputs::new(&Workload::of(problem), secret).expect("valid");
+        let inputs = Inputs::new(Workload::of(problem), secret).expect("valid");
         let [q, k, v, _] = TensorRole::ALL.map(|role| {
             (0..problem.len(role)).map(|i| inputs.pattern[inputs.at(role, i)]).collect::<Vec<u16>>()
         });
@@ -395,7 +422,7 @@ mod tests {
     fn a_secret_gives_other_inputs_and_rows_of_every_head() {
         let problem = problem(Dtype::F16);
         let [usual, one, other] = [None, Some(1 << 40), Some(2)]
-            .map(|secret| Inputs::new(&Workload::of(&problem), secret).expect("valid"));
+            .map(|secret| Inputs::new(Workload::of(&problem), secret).expect("valid"));
         assert!(usual.pattern != one.pattern && one.pattern != other.pattern);
         assert_ne!(one.sampled_rows(&problem), other.sampled_rows(&problem));
         let heads = |inputs: &Inputs| {
@@ -410,7 +437,7 @@ mod tests {
 
     #[test]
     fn inputs_are_standard_normal_and_differ_between_tensors() {
-        let inputs = Inputs::new(&Workload::of(&problem(Dtype::F16)), None).expect("valid");
+        let inputs = Inputs::new(Workload::of(&problem(Dtype::F16)), None).expect("valid");
         let value = |role, index| widen(Dtype::F16, inputs.pattern[inputs.at(role, index)]);
         let values: Vec<f64> = (0..PATTERN_LEN).map(|i| value(TensorRole::Q, i)).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;

@@ -77,7 +77,7 @@ pub fn clocks(
     Ok(Clocks { resident, start, start_busy, block, block_busy, masked, masked_busy, tensor })
 }
 
-/// What the cost model takes for a kernel of so many clocks, before factors: the device's figures, nothing fitted.
+/// The cost model's coefficients for a kernel that takes `clocks`, before factors: from the device's figures, nothing fitted.
 pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> Coefficients {
     let us = |clocks: f64| gpu.us(clocks).max(0.01);
     let cut = 1.0 + f64::from(geometry::rows_of_block(row, 1)) / f64::from(row.block_n);
@@ -95,7 +95,7 @@ pub fn simulated(row: &Row, clocks: &Clocks, model: &DeviceModel, gpu: &Gpu) -> 
     }
 }
 
-/// A problem of one tile for each of so many CTAs, with so many whole blocks of keys.
+/// A plan with one tile for each of `ctas` CTAs and `blocks` whole blocks of keys.
 fn plan(
     attention: &Attention,
     kernel: &Kernel,

@@ -4,6 +4,7 @@
 use super::guarded_run::Guarded;
 use crate::random_input::Random;
 use crate::reference::{AppendInputs, Appended, Expected, appended};
+use crate::workload::starts;
 use ferroflash::append::{AppendRole, AppendTensors, KvAppend, NewTokens, Rotary};
 use ferroflash::error::Error;
 use ferroflash::problem::{
@@ -14,7 +15,7 @@ use ferroflash::rounding::narrow;
 use ferroflash::{Attention, StreamHandle};
 use kernels_gpu::row::Dtype;
 
-/// What stands in the cache before: NaN in every type.
+/// Each element of the cache before the call: NaN in every type.
 const BEFORE: u16 = 0xffff;
 
 /// A call with its inputs and what is right after it.
@@ -77,23 +78,13 @@ impl AppendCase {
     pub fn run(&self, attention: &Attention) -> Result<Result<(), String>, Error> {
         let AppendCase { append, inputs, in_place, right } = self;
         let (device, problem) = (attention.device(), append.problem());
-        let halves = |elements: &[u16]| {
-            let guarded = Guarded::new::<u16>(device, elements.len())?;
-            guarded.write("an input", elements).map(|()| guarded)
-        };
-        let words = |elements: Option<Vec<u32>>| {
-            let made = elements.map(|elements| {
-                let guarded = Guarded::new::<u32>(device, elements.len())?;
-                guarded.write("an input", &elements).map(|()| guarded)
-            });
-            made.transpose()
-        };
-        let table =
-            inputs.block_table.as_ref().map(|table| table.iter().map(|&page| page.cast_unsigned()).collect());
+        let table = inputs.block_table.as_deref();
         let slots = inputs.slots.as_ref().map(|slots| {
             let parts = |slot: &i64| [*slot as u32, (*slot >> 32) as u32];
-            slots.iter().flat_map(parts).collect()
+            slots.iter().flat_map(parts).collect::<Vec<u32>>()
         });
+        let halves = |elements: &[u16]| Guarded::of(device, elements);
+        let words = |elements: Option<&[u32]>| elements.map(|words| Guarded::of(device, words)).transpose();
         let (new_k, new_v) = (halves(&inputs.new_k)?, halves(&inputs.new_v)?);
         let (k, v) =
             (Guarded::new::<u16>(device, problem.k_len())?, Guarded::new::<u16>(device, problem.v_len())?);
@@ -111,9 +102,10 @@ impl AppendCase {
             &inputs.cu_seqlens_q,
             &inputs.page_indptr,
         ]
-        .map(|values| words(values.clone()));
+        .map(|values| words(values.as_deref()));
         let (seqlens_k, starts, new_starts) = (seqlens_k?, starts?, new_starts?);
-        let (q_starts, indptr, table, slots) = (q_starts?, indptr?, words(table)?, words(slots)?);
+        let (q_starts, indptr, slots) = (q_starts?, indptr?, words(slots.as_deref())?);
+        let table = table.map(|table| Guarded::of(device, table)).transpose()?;
         let batch = problem.sizes().batch as usize;
         let lengths_after = seqlens_k.as_ref().map(|_| Guarded::new::<u32>(device, batch)).transpose()?;
         let at = |guarded: &Option<Guarded>| guarded.as_ref().map(Guarded::address);
@@ -275,13 +267,6 @@ fn gapped(strides: ElementStrides, random: &mut Random) -> ElementStrides {
 fn draw_inputs(append: &KvAppend, lengths: Lengths, random: &mut Random) -> AppendInputs {
     let problem = append.problem();
     let (dtype, sizes) = (problem.dtype(), *problem.sizes());
-    let starts = |lengths: &[u32]| -> Vec<u32> {
-        let sums = lengths.iter().scan(0, |sum, length| {
-            *sum += length;
-            Some(*sum)
-        });
-        std::iter::once(0).chain(sums).collect()
-    };
     let tensor = |length: usize, random: &mut Random| -> Vec<u16> {
         (0..length).map(|_| narrow(dtype, f64::from(random.below(4001)) / 1000.0 - 2.0)).collect()
     };

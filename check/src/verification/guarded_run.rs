@@ -229,6 +229,13 @@ impl Guarded {
         Ok(Guarded { buffer, elements })
     }
 
+    /// A tensor that holds these elements.
+    pub(super) fn of<T: Element>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Guarded, Error> {
+        let guarded = Guarded::new::<T>(device, elements.len())?;
+        guarded.buffer.write(guarded.at::<T>(), elements)?;
+        Ok(guarded)
+    }
+
     pub(super) fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
         let (expected, got) = (self.elements, elements.len());
         if got != expected {

@@ -9,15 +9,13 @@ use ferroflash::problem::{ElementStrides, Extent, Layout};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Attention, Number, StreamHandle};
 use kernels_gpu::row::Dtype;
+use kernels_gpu::steps::{STEP_VARIANTS, Step};
 
 /// The types of partial O and O that there are kernels for.
-pub const MERGES: [(Number, Number); 5] = [
-    (Number::F16, Number::F16),
-    (Number::Bf16, Number::Bf16),
-    (Number::F32, Number::F16),
-    (Number::F32, Number::Bf16),
-    (Number::F32, Number::F32),
-];
+pub fn merges() -> impl Iterator<Item = (Number, Number)> {
+    let rows = STEP_VARIANTS.iter().map(|variant| variant.row);
+    rows.filter(|row| row.step == Step::Merge).map(|row| (row.input, row.output))
+}
 
 /// A merge with its inputs.
 pub struct MergeCase {
@@ -124,20 +122,12 @@ impl MergeCase {
             partial.extend(placed.into_iter().flat_map(|value| bytes_of(input, value)));
         }
         let state_bytes = (count * width) as u64 * u64::from(input.bytes());
-        let states = Guarded::new::<u8>(device, partial.len())?;
-        states.write("the states", &partial)?;
-        let lse = Guarded::new::<f32>(device, count * self.states)?;
-        lse.write("the LSEs", &self.lse.concat())?;
+        let states = Guarded::of(device, &partial)?;
+        let lse = Guarded::of(device, &self.lse.concat())?;
         let o = Guarded::new::<u8>(device, count * width * output.bytes() as usize)?;
         let merged_lse = Guarded::new::<f32>(device, count)?;
-        let given = |values: &[u32]| {
-            let guarded = Guarded::new::<u32>(device, values.len())?;
-            guarded.write("an input", values).map(|()| guarded)
-        };
-        let sinks =
-            self.sinks.as_ref().map(|sinks| sinks.iter().map(|sink| sink.to_bits()).collect::<Vec<_>>());
-        let sinks = sinks.map(|sinks| given(&sinks)).transpose()?;
-        let rows_used = self.rows_used.map(|rows| given(&[rows])).transpose()?;
+        let sinks = self.sinks.as_ref().map(|sinks| Guarded::of(device, sinks)).transpose()?;
+        let rows_used = self.rows_used.map(|rows| Guarded::of(device, &[rows])).transpose()?;
         let tensors = MergeTensors {
             partial_o: states.address(),
             partial_lse: lse.address(),

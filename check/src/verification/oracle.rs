@@ -52,7 +52,7 @@ impl Oracle {
     /// Of one row of a ragged batch; kernels for these accumulate in float32.
     ///
     /// # Errors
-    /// Those of [`Problem`]: a fault of whoever made the batch's.
+    /// Those of [`Problem`], where `batch` has widths that no problem can have.
     pub fn of_row(batch: &Problem, row: JudgedRow) -> Result<Oracle, Error> {
         let Sizes { head_dim, .. } = *batch.sizes();
         let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1, seqlen_k: 1, head_dim };

@@ -77,7 +77,7 @@ pub(crate) struct Args {
     causal: bool,
 
     /// Which masks to measure with
-    #[arg(long, value_enum, default_value_t = MaskName::Full)]
+    #[arg(long, value_enum, default_value_t = MaskName::Full, conflicts_with = "window")]
     mask: MaskName,
 
     /// Sequences have lengths of their own, 1 to SKV, the same in every run
@@ -448,6 +448,13 @@ mod tests {
         assert!(Command::try_parse_from(words).is_err(), "without --json there is nowhere to put them");
         let args = parsed(&["--replays", "--lse", "--json", "out.json"]);
         assert!(args.replays && args.lse);
+    }
+
+    #[test]
+    fn a_window_is_a_mask_of_its_own() {
+        let words = ["bench", "--mask", "both", "--window", "9,0"];
+        assert!(Command::try_parse_from(words).is_err(), "one problem would be measured twice");
+        assert_eq!(problems(&parsed(&["--window", "9,0", "--shape", "1,2,2,9,9,64"])).len(), 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) struct ProblemArgs {
     causal: Option<bool>,
 
     /// The same as --causal or --causal=false
-    #[arg(long = "mask", value_enum, conflicts_with = "causal")]
+    #[arg(long = "mask", value_enum, conflicts_with_all = ["causal", "window"])]
     mask_name: Option<MaskName>,
 
     /// Softmax scale [default: what the file says, else 1/√head_dim]

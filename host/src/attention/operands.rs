@@ -1,6 +1,7 @@
 //! The addresses of a call, checked, and operands of host tensors, copied to the device.
 
 use super::tensors::{DeviceTensors, HostTensors, check_given};
+use crate::addresses::{aligned, overlap, range};
 use crate::device::{Buffer, Device};
 use crate::error::Error;
 use crate::plan::Plan;
@@ -10,16 +11,16 @@ use std::sync::Arc;
 /// Refuses addresses that are not aligned, and operands that the problem does not take.
 pub(super) fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
     for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
-        check_address(tensor, address, ALIGNMENT_BYTES)?;
+        aligned(tensor, address, ALIGNMENT_BYTES)?;
     }
-    check_address("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
-    check_address("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
+    aligned("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
+    aligned("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
     let problem = plan.problem();
     for operand in Operand::ALL {
         // An address of 0 is none.
         let given = tensors.operands[operand as usize].filter(|&address| address != 0);
         if let Some(address) = check_given(operand, problem.operand_len(operand), given)? {
-            check_address(operand.name(), address, operand.element_bytes().into())?;
+            aligned(operand.name(), address, operand.element_bytes().into())?;
         }
     }
     if let KeySequences::Paged(_) = problem.keys() {
@@ -35,13 +36,11 @@ pub(super) fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), 
 
 /// Refuses an output that lies in the pool of pages.
 fn check_apart(problem: &Problem, tensors: &DeviceTensors) -> Result<(), Error> {
-    let range = |role, address: u64| {
-        address..address.saturating_add(problem.len(role) as u64 * u64::from(problem.dtype().bytes()))
-    };
+    let range = |role, address: u64| range(address, problem.len(role), problem.dtype().bytes());
     let o = range(TensorRole::O, tensors.o);
     for (role, address) in [(TensorRole::K, tensors.k), (TensorRole::V, tensors.v)] {
         let pages = range(role, address);
-        if o.start < pages.end && pages.start < o.end {
+        if overlap(&o, &pages) {
             return Err(Error::Operand { operand: role.name(), reason: "its pages overlap O" });
         }
     }
@@ -66,11 +65,4 @@ impl HostOperands {
         };
         self.0.iter().fold(tensors, with)
     }
-}
-
-fn check_address(tensor: &'static str, address: u64, required: u64) -> Result<(), Error> {
-    if !address.is_multiple_of(required) {
-        return Err(Error::Misaligned { tensor, what: "address", value: address.into(), required });
-    }
-    Ok(())
 }

@@ -69,13 +69,14 @@ impl Attention {
         seqlens_behind: Option<u64>,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_tensors(plan.whole(), tensors)?;
         let behind = DeviceTensors { seqlens_k: seqlens_behind, ..*tensors };
         check_tensors(plan.whole(), &behind)?;
         let Some(cascade) = plan.cascade() else {
             // SAFETY: the caller's promise.
             return unsafe { self.launch(plan.whole(), tensors, stream) };
         };
+        // A launch as a whole checks them itself.
+        check_tensors(plan.whole(), tensors)?;
         let needed = plan.workspace_bytes();
         // Before the first launch, so that a kernel that does not load leaves nothing half done.
         self.preload_passes(cascade)?;

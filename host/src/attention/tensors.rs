@@ -56,11 +56,11 @@ pub enum HostOperand<'a> {
 /// The elements of an operand, owned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperandValues {
-    /// Starts of sequences, intervals.
+    /// Starts of sequences, intervals, a tree's bits, tables of a score.
     U32(Vec<u32>),
     /// A block table.
     I32(Vec<i32>),
-    /// Sinks, slopes.
+    /// Sinks, slopes, tables of a score.
     F32(Vec<f32>),
     /// A bias, as bit patterns of the problem's dtype.
     Bits(Vec<u16>),

@@ -11,10 +11,6 @@ pub(super) struct Batch {
     layout: Layout,
     seqlens_k: Option<Vec<u32>>,
     operands: Vec<(Operand, Tensor)>,
-    cu_seqlens_q: Option<Vec<u32>>,
-    cu_seqlens_k: Option<Vec<u32>>,
-    page_indptr: Option<Vec<u32>>,
-    block_table: Option<Vec<usize>>,
 }
 
 impl Batch {
@@ -29,22 +25,19 @@ impl Batch {
         if is_dense {
             return Ok(None);
         }
-        let starts = |wanted: Operand| {
-            let found = operands.iter().find(|(operand, _)| *operand == wanted);
-            found.map(|(_, tensor)| tensor.natural_numbers()).transpose()
-        };
-        let block_table = operands.iter().find(|(operand, _)| *operand == Operand::BlockTable);
-        let [cu_seqlens_q, cu_seqlens_k] = [starts(Operand::CuSeqlensQ)?, starts(Operand::CuSeqlensK)?];
-        let packed = cu_seqlens_q.is_some() || block_table.is_some();
-        Ok(Some(Batch {
-            layout: layout.unwrap_or(if packed { Layout::Bshd } else { Layout::Bhsd }),
-            seqlens_k: seqlens_k.map(|lengths| lengths.natural_numbers()).transpose()?,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            page_indptr: starts(Operand::PageIndptr)?,
-            block_table: block_table.map(|(_, tensor)| tensor.shape.clone()),
-            operands,
-        }))
+        let packs =
+            |(operand, _): &(Operand, Tensor)| matches!(operand, Operand::CuSeqlensQ | Operand::BlockTable);
+        let usual = if operands.iter().any(packs) { Layout::Bshd } else { Layout::Bhsd };
+        let seqlens_k = seqlens_k.map(|lengths| lengths.natural_numbers()).transpose()?;
+        Ok(Some(Batch { layout: layout.unwrap_or(usual), seqlens_k, operands }))
+    }
+
+    fn given(&self, wanted: Operand) -> Option<&Tensor> {
+        self.operands.iter().find_map(|(operand, tensor)| (*operand == wanted).then_some(tensor))
+    }
+
+    fn starts(&self, wanted: Operand) -> Result<Option<Vec<u32>>, Error> {
+        self.given(wanted).map(Tensor::natural_numbers).transpose()
     }
 
     /// The problem that these tensors pose.
@@ -57,7 +50,7 @@ impl Batch {
     ) -> Result<Inputs, Error> {
         let dtype = common_dtype(&qkv, asked.dtype)?;
         let mut problem = with_options(self.problem(&qkv, dtype)?, asked, said)?;
-        if self.operands.iter().any(|(operand, _)| *operand == Operand::Intervals) {
+        if self.given(Operand::Intervals).is_some() {
             problem = problem.with_mask(problem.mask().with_intervals())?;
         }
         let Batch { layout, seqlens_k, operands, .. } = self;
@@ -74,69 +67,64 @@ impl Batch {
     }
 
     fn problem(&self, [q, k, v]: &[Tensor; 3], dtype: Dtype) -> Result<Problem, Error> {
-        let is_packed = self.cu_seqlens_q.is_some();
-        let [batch_q, heads_q, rows_q, head_dim] = self.extent(q, is_packed)?;
-        let k_is_packed = self.cu_seqlens_k.is_some();
-        let [batch_k, heads_kv, rows_k, dim_k] = self.extent(k, k_is_packed)?;
-        let v_extent = self.extent(v, k_is_packed)?;
+        let [starts_q, starts_k, page_indptr] =
+            [Operand::CuSeqlensQ, Operand::CuSeqlensK, Operand::PageIndptr]
+                .map(|operand| self.starts(operand));
+        let (starts_q, starts_k, page_indptr) = (starts_q?, starts_k?, page_indptr?);
+        let [batch_q, heads_q, rows_q, head_dim] = self.extent(q, starts_q.is_some())?;
+        let [batch_k, heads_kv, rows_k, dim_k] = self.extent(k, starts_k.is_some())?;
+        let v_extent = self.extent(v, starts_k.is_some())?;
         if dim_k != head_dim || v_extent[..3] != [batch_k, heads_kv, rows_k] {
-            let tensor = if dim_k == head_dim { "V" } else { "K" };
+            let (tensor, shape) = if dim_k == head_dim { ("V", &v.shape) } else { ("K", &k.shape) };
             let expected = format!("head_dim {head_dim} of K as Q has, and V as K but for its width");
-            let got = if dim_k == head_dim { v.shape.clone() } else { k.shape.clone() };
-            return Err(Error::ShapeMismatch { tensor, expected, got });
+            return Err(Error::ShapeMismatch { tensor, expected, got: shape.clone() });
         }
-        let batch =
-            self.cu_seqlens_q.as_ref().map_or(batch_q, |starts| starts.len().saturating_sub(1) as u32);
+        let batch = starts_q.as_ref().map_or(batch_q, |starts| starts.len().saturating_sub(1) as u32);
         let longest = |starts: &[u32]| {
             let lengths = starts.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
             lengths.max().unwrap_or(0).max(1)
         };
-        let pages = self.block_table.as_deref().map(|shape| {
-            let entries = shape.last().map_or(0, |&entries| entries as u32);
-            let table = match &self.page_indptr {
+        let last = |tensor: &Tensor| tensor.shape.last().map_or(0, |&n| n as u32);
+        let pages = self.given(Operand::BlockTable).map(|block_table| {
+            let entries = last(block_table);
+            let table = match &page_indptr {
                 Some(_) => BlockTable::Csr { entries },
                 None => BlockTable::Rows { entries },
             };
             Pages { page: rows_k, pages: batch_k, table }
         });
-        let seqlen_k = match (&pages, &self.cu_seqlens_k, &self.seqlens_k) {
+        let most = match (&pages, &starts_k, &self.seqlens_k) {
             (Some(_), _, Some(lengths)) => lengths.iter().copied().max().unwrap_or(0).max(1),
-            (Some(pages), ..) => {
-                let most = self.page_indptr.as_deref().map_or_else(
-                    || self.block_table.as_ref().and_then(|shape| shape.last()).map_or(1, |&n| n as u32),
-                    longest,
-                );
-                most.saturating_mul(pages.page)
+            (Some(Pages { page, table, .. }), ..) => {
+                let (BlockTable::Rows { entries } | BlockTable::Csr { entries }) = *table;
+                page_indptr.as_deref().map_or(entries, longest).saturating_mul(*page)
             }
             (None, Some(starts), _) => longest(starts),
             (None, None, _) => rows_k,
         };
         // A bias has an element for each key that a sequence may have.
-        let bias = self.operands.iter().find(|(operand, _)| *operand == Operand::Bias);
-        let most = bias.and_then(|(_, bias)| bias.shape.last()).map_or(0, |&n| n as u32);
-        let seqlen_k = seqlen_k.max(most);
-        let seqlen_q = self.cu_seqlens_q.as_deref().map_or(rows_q, longest);
+        let seqlen_k = most.max(self.given(Operand::Bias).map_or(0, last));
+        let seqlen_q = starts_q.as_deref().map_or(rows_q, longest);
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
-        if pages.is_none() && !k_is_packed && batch_k != batch {
+        if pages.is_none() && starts_k.is_none() && batch_k != batch {
             let expected = format!("batch {batch} as Q has");
             return Err(Error::ShapeMismatch { tensor: "K", expected, got: k.shape.clone() });
         }
         let mut problem =
             Problem::new(sizes, dtype)?.with_head_dim_v(v_extent[3])?.with_lengths(self.seqlens_k.is_some());
-        if is_packed {
+        if starts_q.is_some() {
             problem = problem.with_packed_queries(rows_q)?;
         }
-        if k_is_packed {
+        if starts_k.is_some() {
             problem = problem.with_packed_keys(rows_k)?;
         }
         if let Some(pages) = pages {
             problem = problem.with_pages(pages)?;
         }
-        let has = |wanted| self.operands.iter().find(|(operand, _)| *operand == wanted);
-        problem = problem.with_layout(self.layout).with_sinks(has(Operand::Sinks).is_some());
-        match (has(Operand::Slopes), has(Operand::Bias)) {
-            (Some((_, slopes)), _) => problem.with_score(Score::Alibi { per_batch: slopes.shape.len() == 2 }),
-            (None, Some((_, bias))) => problem.with_score(Score::Bias(bias.bias_shape()?)),
+        problem = problem.with_layout(self.layout).with_sinks(self.given(Operand::Sinks).is_some());
+        match (self.given(Operand::Slopes), self.given(Operand::Bias)) {
+            (Some(slopes), _) => problem.with_score(Score::Alibi { per_batch: slopes.shape.len() == 2 }),
+            (None, Some(bias)) => problem.with_score(Score::Bias(bias.bias_shape()?)),
             (None, None) => Ok(problem),
         }
     }

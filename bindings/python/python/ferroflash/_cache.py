@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from . import _devices
-from ._call import _plain, _shown, _strided
+from ._call import _check_alike, _plain, _strided
 
 
 @dataclass
@@ -43,11 +43,8 @@ def compute(framework, call):
     """Q as it is rotated (itself where it is not), and how many keys each sequence has then."""
     described = {name: framework.describe(getattr(call, name)) for name in ("q", "k_cache", "v_cache", "k", "v")}
     _, shape, _, dtype, place = described["q"]
-    for name, (_, _, strides, found_dtype, found_place) in described.items():
-        if found_place != place:
-            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
-        if found_dtype != dtype:
-            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
+    _check_alike(described["q"], described)
+    for name, (_, _, strides, *_) in described.items():
         if strides[-1:] != (1,):
             if name in ("k_cache", "v_cache"):
                 raise ValueError(f"{name} is not contiguous in head_dim: strides {strides}")

@@ -44,11 +44,7 @@ def numbers(framework, call):
         call.q, call.k, call.v = framework.contiguous(call.q), framework.contiguous(call.k), framework.contiguous(call.v)
         q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
     _, shape, _, dtype, place = q
-    for name, (*_, found_dtype, found_place) in (("k", k), ("v", v)):
-        if found_place != place:
-            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
-        if found_dtype != dtype:
-            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
+    _check_alike(q, {"k": k, "v": v})
     args = Args()
     args.dtype, args.scale, args.softcap = dtype, call.scale, call.softcap
     args.sizes = batch, heads_q, _, seqlen_q, _, _ = _sizes(call, shape, k[1], v[1])
@@ -106,6 +102,16 @@ def _behind(framework, call):
     intervals = framework.full(call.q, (*call.q.shape[:2], 2), 2**31 - 1, "int32")
     intervals[..., 0] = call.first_k[:, None]
     return intervals
+
+
+def _check_alike(q, others):
+    """Refuses tensors that are on another device than q, or of another type."""
+    *_, dtype, place = q
+    for name, (*_, found_dtype, found_place) in others.items():
+        if found_place != place:
+            raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+        if found_dtype != dtype:
+            raise ValueError(f"{name} is {found_dtype}, q {dtype}")
 
 
 def _sizes(call, q, k, v):

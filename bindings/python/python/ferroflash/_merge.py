@@ -49,7 +49,9 @@ def _by_kernel(framework, states, shape, partial, dtype, place):
     args = Args()
     args.partial, args.dtype, args.states = partial, dtype, len(states)
     args.sizes, args.partial_strides, args.strides = (batch, heads, seqlen, width), first[1:], out[1:]
-    args.a, args.b = (first[0], lse[0]), (described[-1 if len(states) < 2 else 1][0], lse[-1 if len(states) < 2 else 1])
+    # One state has no next.
+    following = min(1, len(states) - 1)
+    args.a, args.b = (first[0], lse[0]), (described[following][0], lse[following])
     args.o, args.lse = out[0], framework.describe(merged)[0]
     _devices.device_at(place).merge(args, framework.stream(place))
     return o, merged
