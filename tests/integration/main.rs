@@ -8,6 +8,7 @@ mod cli_plan;
 mod cli_run;
 mod cli_verify;
 mod devices;
+mod distributed;
 mod fake_device;
 mod fake_library;
 mod host_device;
@@ -42,6 +43,7 @@ fn main() {
         cli_run::trials(),
         cli_verify::trials(),
         devices::trials(),
+        distributed::trials(),
         fake_device::trials(),
         fake_library::trials(),
         host_device::trials(),
