@@ -34,34 +34,25 @@ struct Job {
 
 impl AllGather {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<AllGather, Error> {
-        let (problem, sizes) = (&setup.problem, setup.problem.sizes());
-        let mask = problem.mask();
-        let is_full = mask == Mask::FULL;
-        if !is_full && (mask.window_right != Some(0) || mask.prefix > 0 || sizes.seqlen_k < sizes.seqlen_q) {
-            let reason = "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
-            return Err(setup.refused(reason.to_owned()));
-        }
-        let count = setup.head_groups();
+        let (sizes, count) = (setup.problem.sizes(), setup.head_groups());
         let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
-        let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
-        let [k, v] = [TensorRole::K, TensorRole::V].map(|role| shape_of(problem, role));
+        let mut cuts = cuts(setup)?.into_iter();
         let mut groups = Vec::new();
         for group in 0..count {
             let (first_q, first_kv) = (group * heads_q, group * heads_kv);
             let mut jobs = Vec::new();
-            for part in &setup.parts {
-                let (seqlen_q, seqlen_k) = (part.end - part.start, keys_end(setup, setup.rank, part));
-                let plan =
-                    setup.plan(attention, &Cut { heads_q, heads_kv, seqlen_q, seqlen_k, mask, shapes: [q, k, v, o] })?;
-                let lse = setup.lse_offset(part) + setup.lse_shape(seqlen_q).with_heads(first_q).bytes();
+            for (part, cut) in setup.parts.iter().zip(&mut cuts) {
+                let [q, k, v, o] = cut.shapes;
+                let lse = setup.lse_offset(part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
                 let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
                 let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
-                jobs.push(Job { plan, offsets: [q, k, v, o, lse] });
+                jobs.push(Job { plan: setup.plan(attention.planner(), &cut)?, offsets: [q, k, v, o, lse] });
             }
             groups.push(Group { heads_kv: first_kv..first_kv + heads_kv, jobs });
         }
         let device = attention.device();
-        Ok(AllGather { gathered: [buffer(device, k.bytes())?, buffer(device, v.bytes())?], groups })
+        let [k, v] = [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
+        Ok(AllGather { gathered: [k?, v?], groups })
     }
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
@@ -143,6 +134,33 @@ impl AllGather {
         // SAFETY: the caller's promise.
         unsafe { lane.exchange(step, &messages, stream) }
     }
+}
+
+/// What a rank computes, group after group of heads and part after part.
+///
+/// # Errors
+/// [`Error::Refused`] where a chunk's queries do not see a prefix of the keys.
+pub(crate) fn cuts(setup: &Setup) -> Result<Vec<Cut>, Error> {
+    let (problem, sizes) = (&setup.problem, setup.problem.sizes());
+    let mask = problem.mask();
+    let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
+    if mask != Mask::FULL && !is_prefix {
+        let reason = "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
+        return Err(setup.refused(reason.to_owned()));
+    }
+    let count = setup.head_groups();
+    let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
+    let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
+    let [k, v] = [TensorRole::K, TensorRole::V].map(|role| shape_of(problem, role));
+    let cut = |part: &Range<u32>| Cut {
+        heads_q,
+        heads_kv,
+        seqlen_q: part.end - part.start,
+        seqlen_k: keys_end(setup, setup.rank, part),
+        mask,
+        shapes: [q, k, v, o],
+    };
+    Ok((0..count).flat_map(|_| setup.parts.iter().map(cut)).collect())
 }
 
 /// One past the last key that a part of a rank's queries sees.

@@ -10,7 +10,7 @@ use crate::{Error, Sharding};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, KeySequences, QuerySequences, Score, TensorRole};
 use ferroflash::{
-    Attention, Dtype, ElementStrides, Layout, Mask, Plan, PlanOptions, Problem, RowSelection, Sizes,
+    Attention, Dtype, ElementStrides, Layout, Mask, Plan, PlanOptions, Planner, Problem, RowSelection, Sizes,
     StreamHandle,
 };
 use std::ops::Range;
@@ -273,7 +273,7 @@ pub(crate) struct Cut {
 }
 
 impl Setup {
-    fn new(problem: &Problem, (rank, world): (u32, u32), options: &ContextOptions) -> Result<Setup, Error> {
+    pub(crate) fn new(problem: &Problem, (rank, world): (u32, u32), options: &ContextOptions) -> Result<Setup, Error> {
         let refused = |reason: &str| refuse(options.method, world, reason.to_owned());
         if problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch || problem.has_lengths() {
             return Err(refused("sequences are a dense batch: packed, paged and with lengths they are not split yet"));
@@ -395,9 +395,8 @@ impl Setup {
     }
 
     /// The plan of a cut.
-    pub(crate) fn plan(&self, attention: &Attention, cut: &Cut) -> Result<Plan, Error> {
-        let options = PlanOptions::from(self.options.rows.clone());
-        Ok(attention.planner().plan(&self.problem_of(cut)?, &options)?)
+    pub(crate) fn plan(&self, planner: &Planner, cut: &Cut) -> Result<Plan, Error> {
+        Ok(planner.plan(&self.problem_of(cut)?, &PlanOptions::from(self.options.rows.clone()))?)
     }
 }
 

@@ -10,9 +10,11 @@ mod all_gather;
 mod context;
 mod error;
 mod local;
+pub mod model;
 mod ring;
 mod shape;
 mod sharding;
+mod split_cache;
 mod transport;
 mod ulysses;
 
@@ -20,4 +22,5 @@ pub use context::{ContextOptions, ContextParallel, Method, RankTensors};
 pub use error::Error;
 pub use local::{Local, RankRun, over_ranks};
 pub use sharding::Sharding;
+pub use split_cache::SplitCache;
 pub use transport::{Message, Piece, Step, Tensor, Ticket, Traffic, Transport};

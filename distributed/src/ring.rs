@@ -15,6 +15,9 @@ use ferroflash::{
 };
 use std::ops::Range;
 
+/// Ranges of keys of a launch, the fewest that stay partial.
+pub(crate) const SPLITS: Splits = Splits::Count(2);
+
 pub(crate) struct Ring {
     /// Keys and values of the rank whose turn it is, and of the next one.
     passing: [Buffer<dyn Device>; 2],
@@ -48,27 +51,19 @@ struct Part {
 impl Ring {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<Ring, Error> {
         let (problem, sizes) = (&setup.problem, setup.problem.sizes());
-        let mask = problem.mask();
-        if mask != Mask::FULL && (mask != Mask::CAUSAL || sizes.seqlen_q != sizes.seqlen_k) {
-            let reason = "its mask is full, or causal with as many queries as keys; all-gather takes windows";
-            return Err(setup.refused(reason.to_owned()));
-        }
         let mut counts = vec![0u32; setup.parts.len()];
-        let mut steps = Vec::new();
-        for step in 0..setup.world {
-            let owner = owner_of(setup, step);
-            let mut launches = Vec::new();
-            for (part, rows) in setup.parts.iter().enumerate() {
-                let Some((keys, mask)) = seen(setup, rows, owner) else { continue };
-                let plan = partial_plan(attention, setup, rows, (owner, &keys, mask))?;
-                let first_state = counts[part];
-                counts[part] += plan.states();
-                let q = setup.local(TensorRole::Q).offset(0, 0, rows.start);
-                let [k, v] =
-                    [TensorRole::K, TensorRole::V].map(|role| setup.local_of(role, owner).offset(0, 0, keys.start));
-                launches.push(Launch { plan, part, first_state, offsets: [q, k, v] });
-            }
-            steps.push(launches);
+        let mut steps: Vec<Vec<Launch>> = (0..setup.world).map(|_| Vec::new()).collect();
+        for Visit { step, part, keys, cut } in visits(setup)? {
+            let plan = attention.planner().plan_partial(&setup.problem_of(&cut)?, SPLITS)?;
+            let first_state = counts[part];
+            counts[part] += plan.states();
+            let [q, k, v, _] = cut.shapes;
+            let offsets = [
+                q.offset(0, 0, setup.parts[part].start),
+                k.offset(0, 0, keys.start),
+                v.offset(0, 0, keys.start),
+            ];
+            steps[step as usize].push(Launch { plan, part, first_state, offsets });
         }
         let mut parts = Vec::new();
         let mut bytes = 0;
@@ -219,25 +214,37 @@ fn seen(setup: &Setup, rows: &Range<u32>, owner: u32) -> Option<(Range<u32>, Mas
     (!keys.is_empty()).then_some((keys, mask))
 }
 
-fn partial_plan(
-    attention: &Attention,
-    setup: &Setup,
-    rows: &Range<u32>,
-    (owner, keys, mask): (u32, &Range<u32>, Mask),
-) -> Result<PartialPlan, Error> {
+/// A part of a rank's queries over keys of another, in the step in which they come by.
+pub(crate) struct Visit {
+    pub(crate) step: u32,
+    part: usize,
+    keys: Range<u32>,
+    pub(crate) cut: Cut,
+}
+
+/// What a rank computes, in order.
+///
+/// # Errors
+/// [`Error::Refused`] where a chunk of keys is neither seen whole, nor cut by the diagonal alone, nor hidden.
+pub(crate) fn visits(setup: &Setup) -> Result<Vec<Visit>, Error> {
     let sizes = setup.problem.sizes();
-    let cut = Cut {
-        heads_q: sizes.heads_q,
-        heads_kv: sizes.heads_kv,
-        seqlen_q: rows.end - rows.start,
-        seqlen_k: keys.end - keys.start,
-        mask,
-        shapes: [
-            setup.local(TensorRole::Q),
-            setup.local_of(TensorRole::K, owner),
-            setup.local_of(TensorRole::V, owner),
-            setup.local(TensorRole::O),
-        ],
-    };
-    Ok(attention.planner().plan_partial(&setup.problem_of(&cut)?, Splits::Count(2))?)
+    let mask = setup.problem.mask();
+    if mask != Mask::FULL && (mask != Mask::CAUSAL || sizes.seqlen_q != sizes.seqlen_k) {
+        let reason = "its mask is full, or causal with as many queries as keys; all-gather takes windows";
+        return Err(setup.refused(reason.to_owned()));
+    }
+    let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
+    let mut visits = Vec::new();
+    for step in 0..setup.world {
+        let owner = owner_of(setup, step);
+        let [k, v] = [TensorRole::K, TensorRole::V].map(|role| setup.local_of(role, owner));
+        for (part, rows) in setup.parts.iter().enumerate() {
+            let Some((keys, mask)) = seen(setup, rows, owner) else { continue };
+            let (seqlen_q, seqlen_k) = (rows.end - rows.start, keys.end - keys.start);
+            let (heads_q, heads_kv) = (sizes.heads_q, sizes.heads_kv);
+            let cut = Cut { heads_q, heads_kv, seqlen_q, seqlen_k, mask, shapes: [q, k, v, o] };
+            visits.push(Visit { step, part, keys, cut });
+        }
+    }
+    Ok(visits)
 }

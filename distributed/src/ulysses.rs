@@ -17,32 +17,12 @@ pub(crate) struct Ulysses {
 
 impl Ulysses {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<Ulysses, Error> {
-        let (problem, sizes, world) = (&setup.problem, setup.problem.sizes(), setup.world);
-        if setup.layout != Layout::Bhsd {
-            return Err(setup.refused("heads of layout bshd do not lie together: take bhsd".to_owned()));
-        }
-        let shares = |heads: u32| heads.is_multiple_of(world);
-        if !shares(sizes.heads_q) || !(shares(sizes.heads_kv) || world.is_multiple_of(sizes.heads_kv)) {
-            let (q, kv) = (sizes.heads_q, sizes.heads_kv);
-            let reason = format!("{q} heads of Q and {kv} of K and V do not divide; all-gather and ring take any");
-            return Err(setup.refused(reason));
-        }
-        let own = |role| shape_of(problem, role).with_heads(heads_of(setup, role, setup.rank).len() as u32);
-        let shapes = TensorRole::ALL.map(own);
-        let [q, k, ..] = shapes;
-        let cut = Cut {
-            heads_q: q.heads,
-            heads_kv: k.heads,
-            seqlen_q: sizes.seqlen_q,
-            seqlen_k: sizes.seqlen_k,
-            mask: problem.mask(),
-            shapes,
-        };
+        let cut = cut(setup)?;
         let device = attention.device();
-        let lse = setup.lse_shape(sizes.seqlen_q).with_heads(q.heads);
-        let [q, k, v, o] = shapes.map(|shape| buffer(device, shape.bytes()));
+        let lse = setup.lse_shape(cut.seqlen_q).with_heads(cut.heads_q);
+        let [q, k, v, o] = cut.shapes.map(|shape| buffer(device, shape.bytes()));
         let whole = [q?, k?, v?, o?, buffer(device, lse.bytes())?];
-        Ok(Ulysses { whole, plan: setup.plan(attention, &cut)? })
+        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut)? })
     }
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
@@ -111,6 +91,33 @@ impl Ulysses {
             lane.join(ticket, stream)
         }
     }
+}
+
+/// What a rank computes.
+///
+/// # Errors
+/// [`Error::Refused`] where heads cannot be exchanged for rows.
+pub(crate) fn cut(setup: &Setup) -> Result<Cut, Error> {
+    let (problem, sizes, world) = (&setup.problem, setup.problem.sizes(), setup.world);
+    if setup.layout != Layout::Bhsd {
+        return Err(setup.refused("heads of layout bshd do not lie together: take bhsd".to_owned()));
+    }
+    let shares = |heads: u32| heads.is_multiple_of(world);
+    if !shares(sizes.heads_q) || !(shares(sizes.heads_kv) || world.is_multiple_of(sizes.heads_kv)) {
+        let (q, kv) = (sizes.heads_q, sizes.heads_kv);
+        let reason = format!("{q} heads of Q and {kv} of K and V do not divide; all-gather and ring take any");
+        return Err(setup.refused(reason));
+    }
+    let own = |role| shape_of(problem, role).with_heads(heads_of(setup, role, setup.rank).len() as u32);
+    let shapes = TensorRole::ALL.map(own);
+    Ok(Cut {
+        heads_q: shapes[0].heads,
+        heads_kv: shapes[1].heads,
+        seqlen_q: sizes.seqlen_q,
+        seqlen_k: sizes.seqlen_k,
+        mask: problem.mask(),
+        shapes,
+    })
 }
 
 /// Neighbouring bytes, as they lie in the tensor of the rank that has the rows, and of the rank that has the heads.

@@ -4,9 +4,11 @@ use crate::support::{problem, trials};
 use check::random_input::{InputKind, qkv};
 use check::verification::Oracle;
 use ferroflash::{
-    Attention, DeviceModel, Dtype, HostTensors, Layout, Mask, PlanOptions, Problem, RowSelection, SimOptions,
+    Attention, DeviceModel, DeviceTensors, Dtype, HostTensors, Layout, Mask, Output, PlanOptions, Problem, RowSelection,
+    SimOptions, StreamHandle,
 };
-use ferroflash_distributed::{ContextOptions, Error, Method, RankRun, Sharding, over_ranks};
+use ferroflash::device::Buffer;
+use ferroflash_distributed::{ContextOptions, Error, Local, Method, RankRun, Sharding, SplitCache, over_ranks};
 use kernels_gpu::row::Accumulation;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ trials![
     ranks_with_wgmma_compute_what_one_device_does,
     an_all_gather_has_one_devices_bits,
     problems_that_no_method_splits_are_refused,
+    a_cache_split_among_ranks_decodes_as_a_whole_one,
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -141,4 +144,61 @@ fn problems_that_no_method_splits_are_refused() {
     let window = causal.with_mask(Mask::window(Some(3), Some(0))).expect("a mask");
     refused(window, Method::Ring, "all-gather takes windows");
     assert_eq!(Sharding::new(64, 2).rows(0), 32);
+}
+
+/// Decodes on one rank that holds these keys of each sequence.
+fn decode(attention: &Arc<Attention>, local: Local, problem: &Problem, qkv: [&[u16]; 3], lengths: &[u32]) -> Output {
+    let device = attention.device();
+    let mut cache = SplitCache::new(attention.clone(), Box::new(local), problem).expect("agreed");
+    cache.preload().expect("loaded");
+    let [q, k, v] = qkv.map(|tensor| Buffer::from_elements(device, tensor).expect("memory"));
+    let lengths = Buffer::from_elements(device, lengths).expect("memory");
+    let o = Buffer::new(device, problem.o_len() as u64 * 2).expect("memory");
+    let lse = Buffer::new(device, problem.lse_len() as u64 * 4).expect("memory");
+    [&o, &lse].into_iter().for_each(|output| output.fill(0xff).expect("written"));
+    let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), o.address())
+        .with_lse(Some(lse.address()))
+        .with_seqlens_k(Some(lengths.address()));
+    // SAFETY: the buffers are as long as the problem says, and outlive the reads below.
+    unsafe { cache.forward(&tensors, StreamHandle::DEFAULT) }.expect("computed");
+    cache.wait().expect("over");
+    let mut output = Output::new(vec![0; problem.o_len()], Some(vec![0.0; problem.lse_len()]));
+    o.read(0, &mut output.o).expect("read");
+    output.lse.as_mut().map(|sums| lse.read(0, sums).expect("read"));
+    output
+}
+
+fn a_cache_split_among_ranks_decodes_as_a_whole_one() {
+    for (world, lengths) in [(2u32, [300u32, 7]), (3, [0, 299]), (8, [300, 1])] {
+        let attentions = simulators(world, DeviceModel::L4);
+        let whole = problem(Dtype::Bf16, [2, 8, 2, 3, 300, 64]).with_lengths(true);
+        let [q, k, v] = qkv(&whole, InputKind::Outliers, world.into());
+        let tensors = HostTensors::new(&q, &k, &v).with_seqlens_k(Some(&lengths));
+        // Rank r has keys from r · share on: some ranks have none of a sequence.
+        let share = 300u32.div_ceil(world);
+        let of_rank = problem(Dtype::Bf16, [2, 8, 2, 3, share, 64]).with_lengths(true);
+        let cut = |tensor: &[u16], rank: u32| -> Vec<u16> {
+            let row = |head: u32, key: u32| ((head * 300 + key.min(299)) * 64) as usize;
+            let keys = |head| (0..share).map(move |key| row(head, rank * share + key));
+            (0..4).flat_map(keys).flat_map(|at| tensor[at..at + 64].iter().copied()).collect()
+        };
+        let transports = Local::world(attentions.iter().map(|one| one.device().clone()).collect(), LIMIT);
+        let outputs: Vec<Output> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..world)
+                .zip(transports)
+                .zip(&attentions)
+                .map(|((rank, local), attention)| {
+                    let (k, v) = (cut(&k, rank), cut(&v, rank));
+                    let own = lengths.map(|length| length.saturating_sub(rank * share).min(share));
+                    let (q, of_rank) = (&q, &of_rank);
+                    scope.spawn(move || decode(attention, local, of_rank, [q, &k, &v], &own))
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        let oracle = Oracle::of_tensors(&whole, &tensors, &[Accumulation::F32], &|_, _| ());
+        let verdict = oracle.judge(Accumulation::F32, &outputs[0]).expect("as long as the problem says");
+        assert!(verdict.passed, "{world} ranks: {verdict}");
+        assert!(outputs.iter().all(|output| *output == outputs[0]), "every rank has the same bits");
+    }
 }

@@ -9,6 +9,7 @@ mod cli_run;
 mod cli_verify;
 mod devices;
 mod distributed;
+mod distributed_failures;
 mod fake_device;
 mod fake_library;
 mod host_device;
@@ -44,6 +45,7 @@ fn main() {
         cli_verify::trials(),
         devices::trials(),
         distributed::trials(),
+        distributed_failures::trials(),
         fake_device::trials(),
         fake_library::trials(),
         host_device::trials(),
