@@ -3,10 +3,10 @@
 //! Each chunk of queries sees a prefix of the keys, so its causal mask is the bottom-right one, and nothing is merged. Heads travel in groups:
 //! one is on its way while the one before is computed.
 
-use crate::context::{Cut, Lane, RankTensors, Setup, buffer, shape_of};
+use crate::Error;
+use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
 use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
-use crate::Error;
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, DeviceTensors, Mask, Plan, StreamHandle};
@@ -51,21 +51,22 @@ impl AllGather {
             groups.push(Group { heads_kv: first_kv..first_kv + heads_kv, jobs });
         }
         let device = attention.device();
-        let [k, v] = [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
+        let [k, v] =
+            [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
         Ok(AllGather { gathered: [k?, v?], groups })
     }
+}
 
-    pub(crate) fn buffer_bytes(&self) -> u64 {
+impl Schedule for AllGather {
+    fn buffer_bytes(&self) -> u64 {
         self.gathered.iter().map(Buffer::bytes).sum()
     }
 
-    pub(crate) fn plans(&self) -> Vec<&Plan> {
+    fn plans(&self) -> Vec<&Plan> {
         self.groups.iter().flat_map(|group| &group.jobs).map(|job| &job.plan).collect()
     }
 
-    /// # Safety
-    /// As [`crate::ContextParallel::forward`].
-    pub(crate) unsafe fn forward(
+    unsafe fn forward(
         &mut self,
         lane: &mut Lane,
         setup: &Setup,
@@ -83,16 +84,20 @@ impl AllGather {
                     on_its_way = self.start(index + 1, lane, setup, tensors, stream)?;
                 }
                 lane.join(arriving, stream)?;
-                for Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } in &group.jobs {
+                // The part with the fewest keys last: its short tiles leave few multiprocessors idle at the end.
+                for Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } in group.jobs.iter().rev() {
                     let lse = tensors.lse.map(|lse| lse + of_lse);
-                    let on_device = DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
+                    let on_device =
+                        DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
                     lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
                 }
             }
         }
         Ok(())
     }
+}
 
+impl AllGather {
     /// # Safety
     /// As [`crate::ContextParallel::forward`].
     unsafe fn start(
@@ -113,8 +118,10 @@ impl AllGather {
             for peer in 0..setup.world {
                 if peer != setup.rank {
                     let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
-                    messages.extend(sent.map(|(offset, _, bytes)| {
-                        Message::Send { to: peer, address: own + offset, bytes }
+                    messages.extend(sent.map(|(offset, _, bytes)| Message::Send {
+                        to: peer,
+                        address: own + offset,
+                        bytes,
                     }));
                 }
                 let theirs = setup.local_of(role, peer);
@@ -145,7 +152,8 @@ pub(crate) fn cuts(setup: &Setup) -> Result<Vec<Cut>, Error> {
     let mask = problem.mask();
     let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
     if mask != Mask::FULL && !is_prefix {
-        let reason = "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
+        let reason =
+            "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
         return Err(setup.refused(reason.to_owned()));
     }
     let count = setup.head_groups();

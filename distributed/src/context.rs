@@ -37,7 +37,7 @@ pub struct ContextOptions {
     pub method: Method,
     /// What chunks start at multiples of; as [`Sharding::new`] chooses where it is `None`.
     pub granule: Option<u32>,
-    /// Into how many groups of heads an all-gather is cut, so that one travels while another is computed; 4 at most where it is `None`.
+    /// Into how many groups of heads an all-gather is cut, so that one travels while another is computed; 2 where it is `None`.
     /// One batch entry in layout `bhsd` can be cut, anything else is one group.
     pub head_groups: Option<u32>,
     /// Which kernels.
@@ -61,15 +61,33 @@ pub struct RankTensors {
 
 /// A rank of a problem whose sequence is split among several.
 pub struct ContextParallel {
-    schedule: Schedule,
+    schedule: Box<dyn Schedule>,
     lane: Lane,
     setup: Setup,
 }
 
-enum Schedule {
-    AllGather(AllGather),
-    Ring(Ring),
-    Ulysses(Ulysses),
+/// What a method does on one rank.
+pub(crate) trait Schedule: Send {
+    /// Bytes of device memory.
+    fn buffer_bytes(&self) -> u64;
+
+    /// The plans of all launches, in order.
+    fn plans(&self) -> Vec<&Plan>;
+
+    /// Loads kernels that no plan names.
+    fn preload(&self, _: &Attention) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`ContextParallel::forward`].
+    unsafe fn forward(
+        &mut self,
+        lane: &mut Lane,
+        setup: &Setup,
+        tensors: &RankTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error>;
 }
 
 /// What a rank computes and exchanges with.
@@ -115,10 +133,10 @@ impl ContextParallel {
         let setup = Setup::new(problem, (rank, world), options);
         let made = setup.and_then(|setup| {
             agree(transport.as_mut(), attention.device(), &setup.numbers())?;
-            let schedule = match options.method {
-                Method::AllGather => Schedule::AllGather(AllGather::new(&attention, &setup)?),
-                Method::Ring => Schedule::Ring(Ring::new(&attention, &setup)?),
-                Method::Ulysses => Schedule::Ulysses(Ulysses::new(&attention, &setup)?),
+            let schedule: Box<dyn Schedule> = match options.method {
+                Method::AllGather => Box::new(AllGather::new(&attention, &setup)?),
+                Method::Ring => Box::new(Ring::new(&attention, &setup)?),
+                Method::Ulysses => Box::new(Ulysses::new(&attention, &setup)?),
             };
             Ok((setup, schedule))
         });
@@ -167,11 +185,7 @@ impl ContextParallel {
 
     /// Bytes of device memory for received tensors and partial results.
     pub fn buffer_bytes(&self) -> u64 {
-        match &self.schedule {
-            Schedule::AllGather(schedule) => schedule.buffer_bytes(),
-            Schedule::Ring(schedule) => schedule.buffer_bytes(),
-            Schedule::Ulysses(schedule) => schedule.buffer_bytes(),
-        }
+        self.schedule.buffer_bytes()
     }
 
     /// The kernels of the launches, in order.
@@ -180,11 +194,7 @@ impl ContextParallel {
     }
 
     fn plans(&self) -> Vec<&Plan> {
-        match &self.schedule {
-            Schedule::AllGather(schedule) => schedule.plans(),
-            Schedule::Ring(schedule) => schedule.plans(),
-            Schedule::Ulysses(schedule) => schedule.plans(),
-        }
+        self.schedule.plans()
     }
 
     /// Loads kernels and gives the stream its workspace, so that [`ContextParallel::forward`] allocates nothing.
@@ -199,10 +209,7 @@ impl ContextParallel {
             // SAFETY: the caller's promise.
             unsafe { self.lane.attention.reserve(plan, stream)? };
         }
-        if let Schedule::Ring(schedule) = &self.schedule {
-            schedule.preload(&self.lane.attention)?;
-        }
-        Ok(())
+        self.schedule.preload(&self.lane.attention)
     }
 
     /// Computes O and LSE of this rank's queries; all ranks call this in the same order. Work is enqueued on `stream` and on the
@@ -216,13 +223,7 @@ impl ContextParallel {
     pub unsafe fn forward(&mut self, tensors: &RankTensors, stream: StreamHandle) -> Result<(), Error> {
         let ContextParallel { schedule, lane, setup } = self;
         // SAFETY: the caller's promise.
-        let done = unsafe {
-            match schedule {
-                Schedule::AllGather(schedule) => schedule.forward(lane, setup, tensors, stream),
-                Schedule::Ring(schedule) => schedule.forward(lane, setup, tensors, stream),
-                Schedule::Ulysses(schedule) => schedule.forward(lane, setup, tensors, stream),
-            }
-        };
+        let done = unsafe { schedule.forward(lane, setup, tensors, stream) };
         done.inspect_err(|error| lane.transport.abort(error))
     }
 
@@ -273,10 +274,19 @@ pub(crate) struct Cut {
 }
 
 impl Setup {
-    pub(crate) fn new(problem: &Problem, (rank, world): (u32, u32), options: &ContextOptions) -> Result<Setup, Error> {
+    pub(crate) fn new(
+        problem: &Problem,
+        (rank, world): (u32, u32),
+        options: &ContextOptions,
+    ) -> Result<Setup, Error> {
         let refused = |reason: &str| refuse(options.method, world, reason.to_owned());
-        if problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch || problem.has_lengths() {
-            return Err(refused("sequences are a dense batch: packed, paged and with lengths they are not split yet"));
+        if problem.queries() != QuerySequences::Batch
+            || problem.keys() != KeySequences::Batch
+            || problem.has_lengths()
+        {
+            return Err(refused(
+                "sequences are a dense batch: packed, paged and with lengths they are not split yet",
+            ));
         }
         if problem.has_sinks() || !matches!(problem.score(), Score::Plain | Score::Softcap(_)) {
             return Err(refused("sinks and scores that depend on positions are not split yet"));
@@ -295,7 +305,7 @@ impl Setup {
         };
         let (of_q, of_k) = (sharding(sizes.seqlen_q), sharding(sizes.seqlen_k));
         let parts: Vec<Range<u32>> = match mask {
-            Mask::FULL => vec![0..of_q.rows(rank)],
+            Mask::FULL => std::iter::once(0..of_q.rows(rank)).collect(),
             _ => of_q.local_of(rank).to_vec(),
         };
         let parts = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -364,16 +374,20 @@ impl Setup {
     /// The rows of the whole sequence that a part of this rank is; a part is a chunk, or both where every query sees every key.
     pub(crate) fn end_of(&self, rank: u32, part: &Range<u32>) -> u32 {
         let pairs = self.of_q.local_of(rank).into_iter().zip(self.of_q.rows_of(rank));
-        pairs.filter(|(local, _)| local.end <= part.end && !local.is_empty()).map(|(_, rows)| rows.end).max().unwrap_or(0)
+        pairs
+            .filter(|(local, _)| local.end <= part.end && !local.is_empty())
+            .map(|(_, rows)| rows.end)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Heads of K and V in each group.
     pub(crate) fn head_groups(&self) -> u32 {
         let sizes = self.problem.sizes();
-        if self.layout != Layout::Bhsd || sizes.batch > 1 {
+        if self.layout != Layout::Bhsd || sizes.batch > 1 || self.world == 1 {
             return 1;
         }
-        let asked = self.options.head_groups.unwrap_or(4).clamp(1, sizes.heads_kv);
+        let asked = self.options.head_groups.unwrap_or(2).clamp(1, sizes.heads_kv);
         (1..=asked).rev().find(|&groups| sizes.heads_kv.is_multiple_of(groups)).unwrap_or(1)
     }
 
@@ -386,7 +400,8 @@ impl Setup {
         if self.problem.head_dim_v() != head_dim {
             problem = problem.with_head_dim_v(self.problem.head_dim_v())?;
         }
-        problem = problem.with_mask(mask)?.with_scale(self.problem.scale())?.with_score(self.problem.score())?;
+        problem =
+            problem.with_mask(mask)?.with_scale(self.problem.scale())?.with_score(self.problem.score())?;
         for (role, shape) in TensorRole::ALL.into_iter().zip(shapes) {
             let strides: ElementStrides = shape.strides();
             problem = problem.with_strides(role, strides)?;

@@ -8,6 +8,7 @@
 mod agreement;
 mod all_gather;
 mod context;
+mod copies;
 mod error;
 mod local;
 pub mod model;
@@ -19,8 +20,9 @@ mod transport;
 mod ulysses;
 
 pub use context::{ContextOptions, ContextParallel, Method, RankTensors};
+pub use copies::Copies;
 pub use error::Error;
 pub use local::{Local, RankRun, over_ranks};
-pub use sharding::Sharding;
+pub use sharding::{ShardRun, Sharding, shard_runs};
 pub use split_cache::SplitCache;
 pub use transport::{Message, Piece, Step, Tensor, Ticket, Traffic, Transport};

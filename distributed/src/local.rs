@@ -2,7 +2,7 @@
 
 use crate::context::{ContextOptions, ContextParallel, RankTensors};
 use crate::transport::{Message, Step, Ticket, Traffic, Transport};
-use crate::{Error, Sharding};
+use crate::{Error, Sharding, shard_runs};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, HostTensors, Output, Problem, StreamHandle};
@@ -121,7 +121,12 @@ impl Transport for Local {
         self.hub.world
     }
 
-    unsafe fn exchange(&mut self, step: Step, messages: &[Message], compute: StreamHandle) -> Result<Ticket, Error> {
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
         self.step = step;
         // SAFETY: the stream is the caller's promise.
         unsafe { self.device.synchronize(compute)? };
@@ -204,7 +209,9 @@ pub fn over_ranks(
         let ranks: Vec<_> = transports
             .into_iter()
             .zip(attentions)
-            .map(|(transport, attention)| scope.spawn(|| one_rank(attention, transport, problem, options, tensors)))
+            .map(|(transport, attention)| {
+                scope.spawn(|| one_rank(attention, transport, problem, options, tensors))
+            })
             .collect();
         ranks.into_iter().map(join).collect()
     });
@@ -249,8 +256,13 @@ fn one_rank(
     o.fill(0xff)?;
     let lse = Buffer::new(device, context.lse_bytes())?;
     lse.fill(0xff)?;
-    let rank_tensors =
-        RankTensors { q: q.address(), k: k.address(), v: v.address(), o: o.address(), lse: Some(lse.address()) };
+    let rank_tensors = RankTensors {
+        q: q.address(),
+        k: k.address(),
+        v: v.address(),
+        o: o.address(),
+        lse: Some(lse.address()),
+    };
     // SAFETY: the buffers are as long as the context says, and live until all work is done, which the reads below wait for.
     unsafe { context.forward(&rank_tensors, StreamHandle::DEFAULT)? };
     context.wait()?;
@@ -266,23 +278,6 @@ fn one_rank(
     Ok((output, sums, context.parts().to_vec(), run, of_q))
 }
 
-/// The runs of elements of a rank's two chunks: in the whole tensor, in the rank's, and how many.
-fn runs(
-    problem: &Problem,
-    role: TensorRole,
-    sharding: &Sharding,
-    rank: u32,
-) -> Vec<(usize, usize, usize)> {
-    let whole = crate::context::shape_of(problem, role);
-    let local = whole.with_rows(sharding.rows(rank));
-    let mut runs = Vec::new();
-    for (rows, at) in sharding.rows_of(rank).into_iter().zip(sharding.local_of(rank)) {
-        let pairs = whole.runs(0..whole.heads, rows).into_iter().zip(local.runs(0..local.heads, at));
-        runs.extend(pairs.map(|((from, bytes), (to, _))| (from as usize / 2, to as usize / 2, bytes as usize / 2)));
-    }
-    runs
-}
-
 /// A rank's part of a tensor of the whole problem, contiguous in its layout.
 pub(crate) fn shard(
     problem: &Problem,
@@ -293,14 +288,16 @@ pub(crate) fn shard(
 ) -> Vec<u16> {
     let local = crate::context::shape_of(problem, role).with_rows(sharding.rows(rank));
     let mut part = vec![0; local.bytes() as usize / 2];
-    for (from, to, count) in runs(problem, role, sharding, rank) {
+    for run in shard_runs(problem, role, sharding, rank) {
+        let (from, to, count) = run.elements();
         part[to..to + count].copy_from_slice(&whole[from..from + count]);
     }
     part
 }
 
 fn place(problem: &Problem, sharding: &Sharding, rank: u32, part: &[u16], whole: &mut [u16]) {
-    for (to, from, count) in runs(problem, TensorRole::O, sharding, rank) {
+    for run in shard_runs(problem, TensorRole::O, sharding, rank) {
+        let (to, from, count) = run.elements();
         whole[to..to + count].copy_from_slice(&part[from..from + count]);
     }
 }

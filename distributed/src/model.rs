@@ -9,7 +9,7 @@ use crate::ring::{self, Visit};
 use crate::ulysses;
 use crate::{Error, Sharding};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Mask, PlanOptions, Planner, Problem, Reason};
+use ferroflash::{DeviceModel, Mask, PlanOptions, Planner, Problem, Reason};
 
 /// What connects devices.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -50,7 +50,11 @@ impl Cluster {
     fn gather_us(&self, world: u32, bytes: f64) -> f64 {
         let outside = f64::from(world.saturating_sub(self.node)) / f64::from((world - 1).max(1));
         let inside = self.inside.latency_us + bytes * (1.0 - outside) / self.inside.gb_s / 1e3;
-        if outside == 0.0 { inside } else { inside.max(self.between.latency_us + bytes * outside / self.between.gb_s / 1e3) }
+        if outside == 0.0 {
+            inside
+        } else {
+            inside.max(self.between.latency_us + bytes * outside / self.between.gb_s / 1e3)
+        }
     }
 }
 
@@ -90,7 +94,8 @@ impl Footprint {
                 (kv * (n - 1.0) / n, passing * kv / n + 2.0 * seen * state)
             }
             Method::Ulysses => {
-                let copies = if sizes.heads_kv.is_multiple_of(world) { 1.0 } else { n / f64::from(sizes.heads_kv) };
+                let copies =
+                    if sizes.heads_kv.is_multiple_of(world) { 1.0 } else { n / f64::from(sizes.heads_kv) };
                 let whole = (q + kv * copies + o + lse) / n;
                 (whole * (n - 1.0) / n, whole)
             }
@@ -137,7 +142,21 @@ pub fn forecast(
     world: u32,
 ) -> Result<Forecast, Error> {
     let method = options.method;
-    let one_us = kernel_us(planner, problem, &PlanOptions::new())?;
+    let (one_us, _) = kernel_us(planner, problem, &PlanOptions::new())?;
+    if world == 1 {
+        let tensors = Footprint::new(problem, method, 0, 1).tensors;
+        let footprint = Footprint { tensors, ..Footprint::default() };
+        let devices = world;
+        return Ok(Forecast {
+            method,
+            devices,
+            footprint,
+            compute_us: one_us,
+            links_us: 0.0,
+            us: one_us,
+            efficiency: 1.0,
+        });
+    }
     // The first, the last and the middle rank have the most to receive, to merge, and of both.
     let mut ranks = vec![0, world / 2, world - 1];
     ranks.dedup();
@@ -173,10 +192,15 @@ struct Times {
 }
 
 impl Times {
-    fn new(planner: &Planner, cluster: &Cluster, setup: &Setup, footprint: &Footprint) -> Result<Times, Error> {
+    fn new(
+        planner: &Planner,
+        cluster: &Cluster,
+        setup: &Setup,
+        footprint: &Footprint,
+    ) -> Result<Times, Error> {
         let world = setup.world;
         let options = PlanOptions::from(setup.options.rows.clone());
-        let time = |problem: &Problem| kernel_us(planner, problem, &options);
+        let time = |problem: &Problem| kernel_us(planner, problem, &options).map(|(us, _)| us);
         match setup.options.method {
             Method::AllGather => {
                 let cuts = all_gather::cuts(setup)?;
@@ -184,49 +208,58 @@ impl Times {
                     cuts.iter().map(|cut| time(&setup.problem_of(cut)?)).collect();
                 let compute_us: f64 = computed?.iter().sum();
                 let groups = f64::from(setup.head_groups());
-                if world == 1 {
-                    return Ok(Times { compute_us, links_us: 0.0, us: compute_us });
-                }
                 let stage = cluster.gather_us(world, footprint.received / groups);
                 let us = stage + (groups - 1.0) * stage.max(compute_us / groups) + compute_us / groups;
                 Ok(Times { compute_us, links_us: stage * groups, us })
             }
-            Method::Ring => ring_times(planner, cluster, setup),
+            Method::Ring => ring_times(planner, cluster, setup, footprint),
             Method::Ulysses => {
                 let compute_us = time(&setup.problem_of(&ulysses::cut(setup)?)?)?;
-                let back = (setup.local(TensorRole::O).bytes() as f64) * f64::from(world - 1) / f64::from(world);
+                let back =
+                    (setup.local(TensorRole::O).bytes() as f64) * f64::from(world - 1) / f64::from(world);
                 let there = footprint.received - back;
                 let exchanges = [there, back].map(|bytes| cluster.gather_us(world, bytes));
-                let links_us = if world > 1 { exchanges.iter().sum() } else { 0.0 };
+                let links_us = exchanges.iter().sum();
                 Ok(Times { compute_us, links_us, us: compute_us + links_us })
             }
         }
     }
 }
 
-fn ring_times(planner: &Planner, cluster: &Cluster, setup: &Setup) -> Result<Times, Error> {
+/// Partial results go to memory and come back once; the planner's estimate of a launch does not count them, as others merge their splits.
+fn ring_times(
+    planner: &Planner,
+    cluster: &Cluster,
+    setup: &Setup,
+    footprint: &Footprint,
+) -> Result<Times, Error> {
     let world = setup.world;
     let options = PlanOptions { splits: ring::SPLITS, ..PlanOptions::new() };
     let mut steps = vec![0.0; world as usize];
     for Visit { step, cut, .. } in ring::visits(setup)? {
-        steps[step as usize] += kernel_us(planner, &setup.problem_of(&cut)?, &options)?;
+        let (us, merge_us) = kernel_us(planner, &setup.problem_of(&cut)?, &options)?;
+        steps[step as usize] += us - merge_us;
     }
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
     let pass_us = cluster.pass_us(world, passed.iter().sum());
-    let last = steps[world as usize - 1];
+    let states = footprint.buffers - passed.iter().sum::<f64>() * if world > 2 { 2.0 } else { 1.0 };
+    let bandwidth =
+        DeviceModel::of_device(&planner.device().name).map_or(1000.0, |model| model.bandwidth_gb_s.into());
+    let merge_us = 2.0 * states / bandwidth / 1e3;
+    let last = steps[world as usize - 1] + merge_us;
     let under: f64 = steps[..world as usize - 1].iter().map(|us: &f64| us.max(pass_us)).sum();
     let links_us = pass_us * f64::from(world - 1);
-    Ok(Times { compute_us: steps.iter().sum(), links_us, us: under + last })
+    Ok(Times { compute_us: steps.iter().sum::<f64>() + merge_us, links_us, us: under + last })
 }
 
-/// The planner's estimate for a problem, what merges splits included.
-fn kernel_us(planner: &Planner, problem: &Problem, options: &PlanOptions) -> Result<f64, Error> {
+/// The planner's estimate for a problem, and how much of it merges splits.
+fn kernel_us(planner: &Planner, problem: &Problem, options: &PlanOptions) -> Result<(f64, f64), Error> {
     let (_, reasons) = planner.explain(problem, options)?;
     let estimate = reasons.iter().find_map(|reason| match reason {
-        Reason::Estimate { us, .. } => Some(*us),
+        Reason::Estimate { us, merge_us, .. } => Some((*us, *merge_us)),
         _ => None,
     });
-    Ok(estimate.unwrap_or(0.0))
+    Ok(estimate.unwrap_or_default())
 }
 
 /// All methods over some devices, and which is to be taken.

@@ -4,14 +4,14 @@
 //! chunks of all and second chunks of the ranks behind it: all of a chunk or nothing, but for its own. Partial results are float32 and merged
 //! once, in the order in which they were computed, so that a result repeats in every bit.
 
-use crate::context::{Cut, Lane, RankTensors, Setup, buffer};
-use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use crate::Error;
+use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer};
+use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, TensorRole};
 use ferroflash::{
-    Attention, DeviceTensors, Layout, Mask, MergeStates, MergeTensors, Number, PartialPlan, PartialStates, Plan,
-    Splits, StreamHandle,
+    Attention, DeviceTensors, Layout, Mask, MergeStates, MergeTensors, Number, PartialPlan, PartialStates,
+    Plan, Splits, StreamHandle,
 };
 use std::ops::Range;
 
@@ -89,25 +89,25 @@ impl Ring {
         let passing = [buffer(device, passing)?, buffer(device, if setup.world > 2 { passing } else { 0 })?];
         Ok(Ring { passing, steps, parts, states: buffer(device, bytes)? })
     }
+}
 
-    pub(crate) fn buffer_bytes(&self) -> u64 {
+impl Schedule for Ring {
+    fn buffer_bytes(&self) -> u64 {
         self.passing.iter().map(Buffer::bytes).sum::<u64>() + self.states.bytes()
     }
 
-    pub(crate) fn plans(&self) -> Vec<&Plan> {
+    fn plans(&self) -> Vec<&Plan> {
         self.steps.iter().flatten().map(|launch| launch.plan.plan()).collect()
     }
 
-    pub(crate) fn preload(&self, attention: &Attention) -> Result<(), Error> {
+    fn preload(&self, attention: &Attention) -> Result<(), Error> {
         for part in &self.parts {
             attention.preload_merge(&part.merge)?;
         }
         Ok(())
     }
 
-    /// # Safety
-    /// As [`crate::ContextParallel::forward`].
-    pub(crate) unsafe fn forward(
+    unsafe fn forward(
         &mut self,
         lane: &mut Lane,
         setup: &Setup,
@@ -153,7 +153,9 @@ impl Ring {
         }
         Ok(())
     }
+}
 
+impl Ring {
     /// Passes what is here to the next rank, and receives what the one before has.
     ///
     /// # Safety

@@ -34,7 +34,9 @@ impl Shape {
     pub(crate) fn strides(&self) -> ElementStrides {
         let [heads, rows, width] = [self.heads, self.rows, self.width].map(i64::from);
         match self.layout {
-            Layout::Bshd => ElementStrides { batch: heads * rows * width, head: width, row: heads * width, dim: 1 },
+            Layout::Bshd => {
+                ElementStrides { batch: heads * rows * width, head: width, row: heads * width, dim: 1 }
+            }
             _ => ElementStrides { batch: heads * rows * width, head: rows * width, row: width, dim: 1 },
         }
     }
@@ -42,7 +44,8 @@ impl Shape {
     /// Bytes from the start to an element.
     pub(crate) fn offset(&self, batch: u32, head: u32, row: u32) -> u64 {
         let strides = self.strides();
-        let elements = i64::from(batch) * strides.batch + i64::from(head) * strides.head + i64::from(row) * strides.row;
+        let elements =
+            i64::from(batch) * strides.batch + i64::from(head) * strides.head + i64::from(row) * strides.row;
         elements as u64 * u64::from(self.element_bytes)
     }
 
@@ -56,9 +59,9 @@ impl Shape {
         let count = u64::from(rows.end - rows.start);
         let at = |batch, head| self.offset(batch, head, rows.start);
         match self.layout {
-            Layout::Bshd => {
-                (0..self.batch).map(|batch| (at(batch, 0), count * row_bytes * u64::from(self.heads))).collect()
-            }
+            Layout::Bshd => (0..self.batch)
+                .map(|batch| (at(batch, 0), count * row_bytes * u64::from(self.heads)))
+                .collect(),
             _ => {
                 let of_batch = |batch| heads.clone().map(move |head| (batch, head));
                 let all = (0..self.batch).flat_map(of_batch);

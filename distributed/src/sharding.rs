@@ -1,5 +1,8 @@
 //! Which rows of a sequence each rank holds: zigzag, so that under the causal mask all ranks have as much to do.
 
+use crate::context::shape_of;
+use ferroflash::Problem;
+use ferroflash::problem::TensorRole;
 use std::ops::Range;
 
 /// Granules that chunks may be multiples of, the largest first.
@@ -98,13 +101,43 @@ impl Sharding {
     }
 }
 
+/// Neighbouring bytes of a tensor, as they lie in the whole and on the rank that holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRun {
+    /// Bytes from the start of the whole tensor.
+    pub whole: u64,
+    /// Bytes from the start of the rank's.
+    pub local: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl ShardRun {
+    /// Both starts and the length in elements of 16 bits.
+    pub(crate) fn elements(&self) -> (usize, usize, usize) {
+        (self.whole as usize / 2, self.local as usize / 2, self.bytes as usize / 2)
+    }
+}
+
+/// The runs of a rank's two chunks of one of a problem's tensors, contiguous in the problem's layout.
+pub fn shard_runs(problem: &Problem, role: TensorRole, sharding: &Sharding, rank: u32) -> Vec<ShardRun> {
+    let whole = shape_of(problem, role);
+    let local = whole.with_rows(sharding.rows(rank));
+    let of_chunk = |(rows, at): (Range<u32>, Range<u32>)| {
+        let pairs = whole.runs(0..whole.heads, rows).into_iter().zip(local.runs(0..local.heads, at));
+        pairs.map(|((whole, bytes), (local, _))| ShardRun { whole, local, bytes }).collect::<Vec<_>>()
+    };
+    sharding.rows_of(rank).into_iter().zip(sharding.local_of(rank)).flat_map(of_chunk).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_row_belongs_to_one_rank_whatever_the_length() {
-        for (length, world) in [(1, 1), (1, 8), (7, 2), (15, 8), (16, 8), (1031, 3), (8192, 4), (100_003, 7)] {
+        for (length, world) in [(1, 1), (1, 8), (7, 2), (15, 8), (16, 8), (1031, 3), (8192, 4), (100_003, 7)]
+        {
             for sharding in [Sharding::new(length, world), Sharding::with_granule(length, world, 64)] {
                 let mut owners = vec![0; length as usize];
                 for rank in 0..world {

@@ -7,7 +7,8 @@ use crate::transport::{Step, Traffic, Transport};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{QuerySequences, TensorRole};
 use ferroflash::{
-    Attention, DeviceTensors, Layout, MergeStates, Number, PartialPlan, PartialStates, Problem, Splits, StreamHandle,
+    Attention, DeviceTensors, Layout, MergeStates, Number, PartialPlan, PartialStates, Problem, Splits,
+    StreamHandle,
 };
 use std::sync::Arc;
 
@@ -72,7 +73,8 @@ impl SplitCache {
         problem: &Problem,
     ) -> Result<(PartialPlan, [MergeStates; 2]), Error> {
         let world = transport.world();
-        let refused = |reason: &str| Error::Refused { method: "split cache", world, reason: reason.to_owned() };
+        let refused =
+            |reason: &str| Error::Refused { method: "split cache", world, reason: reason.to_owned() };
         if problem.has_sinks() {
             return Err(refused("a sink would count on every rank"));
         }

@@ -128,7 +128,12 @@ pub trait Transport: Send {
     /// # Safety
     /// Every address is allocated on this rank's device for the bytes of its message until the exchange is over, nothing else writes what
     /// is read or touches what is written meanwhile, and `compute` lives.
-    unsafe fn exchange(&mut self, step: Step, messages: &[Message], compute: StreamHandle) -> Result<Ticket, Error>;
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error>;
 
     /// Starts gathering `bytes` bytes of every rank at `to`, in the order of ranks; this rank's are at `from`.
     ///

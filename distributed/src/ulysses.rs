@@ -1,9 +1,9 @@
 //! Ulysses: ranks exchange heads for rows, so that each computes some heads of the whole sequence, and exchange O back.
 
-use crate::context::{Cut, Lane, RankTensors, Setup, buffer, shape_of};
+use crate::Error;
+use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
 use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor};
-use crate::Error;
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, DeviceTensors, Layout, Plan, StreamHandle};
@@ -24,18 +24,18 @@ impl Ulysses {
         let whole = [q?, k?, v?, o?, buffer(device, lse.bytes())?];
         Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut)? })
     }
+}
 
-    pub(crate) fn buffer_bytes(&self) -> u64 {
+impl Schedule for Ulysses {
+    fn buffer_bytes(&self) -> u64 {
         self.whole.iter().map(Buffer::bytes).sum()
     }
 
-    pub(crate) fn plans(&self) -> Vec<&Plan> {
+    fn plans(&self) -> Vec<&Plan> {
         vec![&self.plan]
     }
 
-    /// # Safety
-    /// As [`crate::ContextParallel::forward`].
-    pub(crate) unsafe fn forward(
+    unsafe fn forward(
         &mut self,
         lane: &mut Lane,
         setup: &Setup,
@@ -53,11 +53,14 @@ impl Ulysses {
                 let to_peer = pieces(setup, role, (setup.rank, peer));
                 let to_here = pieces(setup, role, (peer, setup.rank));
                 if peer == setup.rank {
-                    messages.extend(to_here.into_iter().map(|piece| piece.copy(rows + piece.rows, heads + piece.heads)));
+                    messages.extend(
+                        to_here.into_iter().map(|piece| piece.copy(rows + piece.rows, heads + piece.heads)),
+                    );
                 } else {
                     messages.extend(to_peer.iter().map(|piece| piece.send(peer, rows + piece.rows)));
                     let of = |piece: &Run| Piece { owner: peer, tensor, offset: piece.rows };
-                    messages.extend(to_here.iter().map(|piece| piece.receive(of(piece), heads + piece.heads)));
+                    messages
+                        .extend(to_here.iter().map(|piece| piece.receive(of(piece), heads + piece.heads)));
                 }
             }
         }
@@ -70,7 +73,9 @@ impl Ulysses {
             lane.attention.launch(&self.plan, &on_device, stream)?;
             let mut messages = Vec::new();
             let exchanged = [(Tensor::O, Some(tensors.o), o), (Tensor::Lse, tensors.lse, lse)];
-            for (tensor, rows, heads) in exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads))) {
+            for (tensor, rows, heads) in
+                exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads)))
+            {
                 let pieces = |ranks| match tensor {
                     Tensor::Lse => lse_pieces(setup, ranks),
                     _ => pieces(setup, TensorRole::O, ranks),
@@ -78,7 +83,9 @@ impl Ulysses {
                 for peer in 0..setup.world {
                     let (to_peer, to_here) = (pieces((peer, setup.rank)), pieces((setup.rank, peer)));
                     if peer == setup.rank {
-                        messages.extend(to_here.into_iter().map(|run| run.copy(heads + run.heads, rows + run.rows)));
+                        messages.extend(
+                            to_here.into_iter().map(|run| run.copy(heads + run.heads, rows + run.rows)),
+                        );
                     } else {
                         messages.extend(to_peer.iter().map(|run| run.send(peer, heads + run.heads)));
                         let of = |run: &Run| Piece { owner: peer, tensor, offset: run.heads };
@@ -105,7 +112,8 @@ pub(crate) fn cut(setup: &Setup) -> Result<Cut, Error> {
     let shares = |heads: u32| heads.is_multiple_of(world);
     if !shares(sizes.heads_q) || !(shares(sizes.heads_kv) || world.is_multiple_of(sizes.heads_kv)) {
         let (q, kv) = (sizes.heads_q, sizes.heads_kv);
-        let reason = format!("{q} heads of Q and {kv} of K and V do not divide; all-gather and ring take any");
+        let reason =
+            format!("{q} heads of Q and {kv} of K and V do not divide; all-gather and ring take any");
         return Err(setup.refused(reason));
     }
     let own = |role| shape_of(problem, role).with_heads(heads_of(setup, role, setup.rank).len() as u32);
@@ -180,7 +188,10 @@ fn lse_pieces(setup: &Setup, (rows, heads): (u32, u32)) -> Vec<Run> {
     chunks.flat_map(of_chunk).collect()
 }
 
-fn paired((local, heads, at, offset): (Shape, Range<u32>, Range<u32>, u64), (whole, chunk): (Shape, Range<u32>)) -> Vec<Run> {
+fn paired(
+    (local, heads, at, offset): (Shape, Range<u32>, Range<u32>, u64),
+    (whole, chunk): (Shape, Range<u32>),
+) -> Vec<Run> {
     let pairs = local.runs(heads, at).into_iter().zip(whole.runs(0..whole.heads, chunk));
     pairs.map(|((rows, bytes), (heads, _))| Run { rows: offset + rows, heads, bytes }).collect()
 }

@@ -3,12 +3,14 @@
 use crate::support::{problem, trials};
 use check::random_input::{InputKind, qkv};
 use check::verification::Oracle;
-use ferroflash::{
-    Attention, DeviceModel, DeviceTensors, Dtype, HostTensors, Layout, Mask, Output, PlanOptions, Problem, RowSelection,
-    SimOptions, StreamHandle,
-};
 use ferroflash::device::Buffer;
-use ferroflash_distributed::{ContextOptions, Error, Local, Method, RankRun, Sharding, SplitCache, over_ranks};
+use ferroflash::{
+    Attention, DeviceModel, DeviceTensors, Dtype, HostTensors, Layout, Mask, Output, PlanOptions, Problem,
+    RowSelection, SimOptions, StreamHandle,
+};
+use ferroflash_distributed::{
+    ContextOptions, Error, Local, Method, RankRun, Sharding, SplitCache, over_ranks,
+};
 use kernels_gpu::row::Accumulation;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +29,8 @@ trials![
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn simulators(count: u32, model: &'static DeviceModel) -> Vec<Arc<Attention>> {
-    let one = |_| Attention::simulator(None, SimOptions::default().with_model(model)).expect("kernels are built");
+    let one =
+        |_| Attention::simulator(None, SimOptions::default().with_model(model)).expect("kernels are built");
     (0..count).map(one).map(Arc::new).collect()
 }
 
@@ -36,7 +39,12 @@ fn options(method: Method) -> ContextOptions {
 }
 
 #[track_caller]
-fn right_on_all(problem: &Problem, attentions: &[Arc<Attention>], options: &ContextOptions, seed: u64) -> Vec<RankRun> {
+fn right_on_all(
+    problem: &Problem,
+    attentions: &[Arc<Attention>],
+    options: &ContextOptions,
+    seed: u64,
+) -> Vec<RankRun> {
     let tensors = qkv(problem, InputKind::Outliers, seed);
     let tensors = HostTensors::from(&tensors);
     let (output, runs) = over_ranks(attentions, problem, options, &tensors, LIMIT).expect("computed");
@@ -76,7 +84,12 @@ fn every_method(world: u32) {
     }
     // Fewer rows than chunks: some ranks have nothing to compute, and take part all the same.
     for method in [Method::AllGather, Method::Ring] {
-        right_on_all(&problem(Dtype::F16, [1, 2, 1, 5, 5, 64]).with_causal(true), &attentions, &options(method), 1);
+        right_on_all(
+            &problem(Dtype::F16, [1, 2, 1, 5, 5, 64]).with_causal(true),
+            &attentions,
+            &options(method),
+            1,
+        );
     }
 }
 
@@ -119,7 +132,8 @@ fn an_all_gather_has_one_devices_bits() {
             let tensors = HostTensors::from(&tensors);
             let rows = RowSelection::Named(row.to_owned());
             let attentions = simulators(3, model);
-            let plan = attentions[0].planner().plan(&problem, &PlanOptions::from(rows.clone())).expect("planned");
+            let plan =
+                attentions[0].planner().plan(&problem, &PlanOptions::from(rows.clone())).expect("planned");
             let whole = attentions[0].forward_with(&plan, &tensors, true).expect("computed");
             let options = ContextOptions { rows, granule: Some(granule), ..ContextOptions::default() };
             let (output, _) = over_ranks(&attentions, &problem, &options, &tensors, LIMIT).expect("computed");
@@ -147,7 +161,13 @@ fn problems_that_no_method_splits_are_refused() {
 }
 
 /// Decodes on one rank that holds these keys of each sequence.
-fn decode(attention: &Arc<Attention>, local: Local, problem: &Problem, qkv: [&[u16]; 3], lengths: &[u32]) -> Output {
+fn decode(
+    attention: &Arc<Attention>,
+    local: Local,
+    problem: &Problem,
+    qkv: [&[u16]; 3],
+    lengths: &[u32],
+) -> Output {
     let device = attention.device();
     let mut cache = SplitCache::new(attention.clone(), Box::new(local), problem).expect("agreed");
     cache.preload().expect("loaded");
@@ -164,7 +184,7 @@ fn decode(attention: &Arc<Attention>, local: Local, problem: &Problem, qkv: [&[u
     cache.wait().expect("over");
     let mut output = Output::new(vec![0; problem.o_len()], Some(vec![0.0; problem.lse_len()]));
     o.read(0, &mut output.o).expect("read");
-    output.lse.as_mut().map(|sums| lse.read(0, sums).expect("read"));
+    lse.read(0, output.lse.as_mut().expect("asked for")).expect("read");
     output
 }
 

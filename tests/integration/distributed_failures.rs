@@ -5,11 +5,13 @@ use crate::support::{problem, trials};
 use check::random_input::{InputKind, qkv};
 use ferroflash::device::Buffer;
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, DeviceModel, Dtype, HostTensors, Mask, Planner, Problem, SimOptions, StreamHandle};
+use ferroflash::{
+    Attention, DeviceModel, Dtype, HostTensors, Mask, Planner, Problem, SimOptions, StreamHandle,
+};
 use ferroflash_distributed::model::{Cluster, Footprint, compare, forecast};
 use ferroflash_distributed::{
-    ContextOptions, ContextParallel, Error, Local, Message, Method, RankTensors, SplitCache, Step,
-    Ticket, Transport, over_ranks,
+    ContextOptions, ContextParallel, Error, Local, Message, Method, RankTensors, SplitCache, Step, Ticket,
+    Transport, over_ranks,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +64,12 @@ impl Transport for Faulty {
         self.inner.as_ref().map_or(0, Transport::world)
     }
 
-    unsafe fn exchange(&mut self, step: Step, messages: &[Message], stream: StreamHandle) -> Result<Ticket, Error> {
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        stream: StreamHandle,
+    ) -> Result<Ticket, Error> {
         if self.after > 0 {
             self.after -= 1;
             // SAFETY: the caller's promise.
@@ -144,8 +151,7 @@ fn run(
     let memory = |role| Buffer::new(attention.device(), context.bytes(role)).expect("memory");
     let [q, k, v, o] = TensorRole::ALL.map(memory);
     [&q, &k, &v].into_iter().for_each(|tensor| tensor.fill(0).expect("written"));
-    let tensors =
-        RankTensors { q: q.address(), k: k.address(), v: v.address(), o: o.address(), lse: None };
+    let tensors = RankTensors { q: q.address(), k: k.address(), v: v.address(), o: o.address(), lse: None };
     // SAFETY: the buffers are as long as the context says, and outlive the call.
     unsafe { context.forward(&tensors, StreamHandle::DEFAULT)? };
     context.wait()
@@ -157,7 +163,10 @@ fn all_name_rank_1(ended: Vec<(u32, Result<(), Error>, Duration)>, at_once: bool
     for (rank, result, took) in ended {
         let error = result.expect_err("no rank takes a partial result for whole");
         let text = error.to_string();
-        assert!(text.contains("rank 1") && text.contains("step") && text.contains(needle), "rank {rank}: {text}");
+        assert!(
+            text.contains("rank 1") && text.contains("step") && text.contains(needle),
+            "rank {rank}: {text}"
+        );
         // Announced failures end others long before the limit.
         let most = if at_once { LIMIT } else { LIMIT * 2 };
         assert!(took < most, "rank {rank} ended after {took:?}");
@@ -231,11 +240,15 @@ fn bytes_and_memory_are_what_the_model_predicts() {
         assert_eq!(sent, received, "what one sends another receives");
         for (rank, run) in (0..world).zip(&runs) {
             let predicted = Footprint::new(&problem, method, rank, world);
-            for (what, counted, predicted) in
-                [("received", run.traffic.received, predicted.received), ("buffers", run.buffer_bytes, predicted.buffers)]
-            {
+            for (what, counted, predicted) in [
+                ("received", run.traffic.received, predicted.received),
+                ("buffers", run.buffer_bytes, predicted.buffers),
+            ] {
                 let ratio = counted as f64 / predicted;
-                assert!((0.95..=1.05).contains(&ratio), "{method:?} {mask}, rank {rank} of {world}: {what} {counted}, predicted {predicted}");
+                assert!(
+                    (0.95..=1.05).contains(&ratio),
+                    "{method:?} {mask}, rank {rank} of {world}: {what} {counted}, predicted {predicted}"
+                );
             }
         }
     }
@@ -250,7 +263,10 @@ fn the_model_predicts_to_64_devices_and_chooses() {
         let (method, why) = comparison.chosen.expect("one fits");
         let options = ContextOptions { method, ..ContextOptions::default() };
         let chosen = forecast(&planner, &Cluster::HGX, &llama(1 << 20), &options, world).expect("predicted");
-        assert!(chosen.us < before && chosen.efficiency > 0.8 && chosen.efficiency <= 1.05, "{world}: {chosen:?}");
+        assert!(
+            chosen.us < before && chosen.efficiency > 0.8 && chosen.efficiency <= 1.05,
+            "{world}: {chosen:?}"
+        );
         assert!(why.contains("hidden"), "{why}");
         before = chosen.us;
     }

@@ -31,7 +31,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 17] = [
     ("bindings/python/", &["ferroflash", "ferroflash-call", "ptx-sim"]),
     ("bindings/", &["ferroflash", "ferroflash-call"]),
     // Whose counts are what the model of time predicts from.
-    ("check/", &["ferroflash", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
+    ("check/", &["ferroflash", "ferroflash-distributed", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
     ("distributed/", &["ferroflash"]),
     ("host/cli/", &["check", "ferroflash", "ferroflash-distributed", "kernels-gpu", "ptx-sim"]),
     ("host/cpu/", &[]),
