@@ -26,7 +26,8 @@ pub(crate) fn agree(
     unsafe {
         transport.all_gather(STEP, (own.address(), all.address(), bytes), StreamHandle::DEFAULT)?;
     }
-    if let Err(error) = transport.wait() {
+    // SAFETY: the default stream lives.
+    if let Err(error) = unsafe { transport.wait(StreamHandle::DEFAULT) } {
         // What did not end may still write.
         std::mem::forget((own, all));
         return Err(error);

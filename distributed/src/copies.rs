@@ -103,7 +103,9 @@ impl Transport for Copies {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.side.after(compute)? };
         Ok(self.side.finish()?)
     }
 

@@ -160,8 +160,9 @@ impl Transport for Local {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
-        Ok(())
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.device.synchronize(compute) }?)
     }
 
     fn abort(&mut self, reason: &Error) {
@@ -191,8 +192,8 @@ pub struct RankRun {
     pub kernels: Vec<String>,
 }
 
-/// Computes one problem over as many ranks as there are `attentions`, each a thread, from host tensors of the whole problem; O and LSE are in
-/// the problem's layout again.
+/// Computes one problem over as many ranks as there are `attentions`, each a thread, from host tensors of the whole problem; O and LSE are
+/// in the problem's layout again.
 ///
 /// # Errors
 /// That of the first rank that failed.
@@ -204,15 +205,24 @@ pub fn over_ranks(
     limit: Duration,
 ) -> Result<(Output, Vec<RankRun>), Error> {
     let devices = attentions.iter().map(|attention| attention.device().clone()).collect();
-    let transports = Local::world(devices, limit);
+    let local = |local| Box::new(local) as Box<dyn Transport>;
+    let ranks = attentions.iter().cloned().zip(Local::world(devices, limit).into_iter().map(local));
+    over_transports(ranks.collect(), problem, options, tensors)
+}
+
+/// As [`over_ranks`], over other transports, in the order of ranks.
+///
+/// # Errors
+/// That of the first rank that failed.
+pub fn over_transports(
+    ranks: Vec<(Arc<Attention>, Box<dyn Transport>)>,
+    problem: &Problem,
+    options: &ContextOptions,
+    tensors: &HostTensors<'_>,
+) -> Result<(Output, Vec<RankRun>), Error> {
     let results: Vec<Result<_, Error>> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = transports
-            .into_iter()
-            .zip(attentions)
-            .map(|(transport, attention)| {
-                scope.spawn(|| one_rank(attention, transport, problem, options, tensors))
-            })
-            .collect();
+        let ranks: Vec<_> =
+            ranks.into_iter().map(|rank| scope.spawn(|| one_rank(rank, problem, options, tensors))).collect();
         ranks.into_iter().map(join).collect()
     });
     let mut output = Output::new(vec![0; problem.o_len()], Some(vec![0.0; problem.lse_len()]));
@@ -235,13 +245,12 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 type RankResult = (Vec<u16>, Vec<f32>, Vec<std::ops::Range<u32>>, RankRun, Sharding);
 
 fn one_rank(
-    attention: &Arc<Attention>,
-    transport: Local,
+    (attention, transport): (Arc<Attention>, Box<dyn Transport>),
     problem: &Problem,
     options: &ContextOptions,
     tensors: &HostTensors<'_>,
 ) -> Result<RankResult, Error> {
-    let mut context = ContextParallel::new(attention.clone(), Box::new(transport), problem, options)?;
+    let mut context = ContextParallel::new(attention.clone(), transport, problem, options)?;
     let rank = context.rank();
     let [of_q, of_k] = [TensorRole::Q, TensorRole::K].map(|role| context.sharding(role).clone());
     let device = attention.device();
@@ -265,7 +274,8 @@ fn one_rank(
     };
     // SAFETY: the buffers are as long as the context says, and live until all work is done, which the reads below wait for.
     unsafe { context.forward(&rank_tensors, StreamHandle::DEFAULT)? };
-    context.wait()?;
+    // SAFETY: the default stream lives.
+    unsafe { context.wait(StreamHandle::DEFAULT)? };
     let mut output = vec![0u16; context.bytes(TensorRole::O) as usize / 2];
     o.read(0, &mut output)?;
     let mut sums = vec![0f32; context.lse_bytes() as usize / 4];

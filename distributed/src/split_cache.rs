@@ -160,11 +160,15 @@ impl SplitCache {
         self.splits.bytes() + self.own.bytes() + self.all.bytes()
     }
 
-    /// Waits on the host until all exchanges are over, no longer than the transport's limit.
+    /// Waits on the host until all exchanges and all work on `stream` are over, no longer than the transport's limit for other ranks.
     ///
     /// # Errors
     /// Those of [`Transport::wait`].
-    pub fn wait(&mut self) -> Result<(), Error> {
-        self.transport.wait()
+    ///
+    /// # Safety
+    /// `stream` lives, and is not captured.
+    pub unsafe fn wait(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.wait(stream) }
     }
 }

@@ -170,11 +170,15 @@ pub trait Transport: Send {
     /// `compute` lives.
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
 
-    /// Waits on the host until all exchanges are over, no longer than the transport's limit.
+    /// Waits on the host until all exchanges and all work that is on `compute` now are over, no longer than the transport's limit for
+    /// what other ranks do.
     ///
     /// # Errors
-    /// [`Error::Died`], [`Error::Stalled`] with rank and step, and what the driver reports. The transport is of no further use then.
-    fn wait(&mut self) -> Result<(), Error>;
+    /// [`Error::Unfinished`] with ranks and step, and what the driver reports. The transport is of no further use then.
+    ///
+    /// # Safety
+    /// `compute` lives, and is not captured.
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error>;
 
     /// Tells the other ranks, as far as they can be told, that this one has failed.
     fn abort(&mut self, reason: &Error);

@@ -9,9 +9,11 @@ use ferroflash::{
     RowSelection, SimOptions, StreamHandle,
 };
 use ferroflash_distributed::{
-    ContextOptions, Error, Local, Method, RankRun, Sharding, SplitCache, over_ranks,
+    ContextOptions, Error, Local, Message, Method, RankRun, Sharding, SplitCache, Step, Ticket, Transport,
+    over_ranks, over_transports,
 };
 use kernels_gpu::row::Accumulation;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ trials![
     an_all_gather_has_one_devices_bits,
     problems_that_no_method_splits_are_refused,
     a_cache_split_among_ranks_decodes_as_a_whole_one,
+    exchanges_that_end_as_late_as_they_may_change_nothing,
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -181,7 +184,8 @@ fn decode(
         .with_seqlens_k(Some(lengths.address()));
     // SAFETY: the buffers are as long as the problem says, and outlive the reads below.
     unsafe { cache.forward(&tensors, StreamHandle::DEFAULT) }.expect("computed");
-    cache.wait().expect("over");
+    // SAFETY: the default stream lives.
+    unsafe { cache.wait(StreamHandle::DEFAULT) }.expect("over");
     let mut output = Output::new(vec![0; problem.o_len()], Some(vec![0.0; problem.lse_len()]));
     o.read(0, &mut output.o).expect("read");
     lse.read(0, output.lse.as_mut().expect("asked for")).expect("read");
@@ -220,5 +224,72 @@ fn a_cache_split_among_ranks_decodes_as_a_whole_one() {
         let verdict = oracle.judge(Accumulation::F32, &outputs[0]).expect("as long as the problem says");
         assert!(verdict.passed, "{world} ranks: {verdict}");
         assert!(outputs.iter().all(|output| *output == outputs[0]), "every rank has the same bits");
+    }
+}
+
+/// Exchanges when somebody waits for it and not before: reads as late and writes as late as a stream of its own may.
+struct Late {
+    inner: Local,
+    waiting: VecDeque<(Ticket, Step, Vec<Message>)>,
+    tickets: u64,
+}
+
+impl Late {
+    fn until(&mut self, last: Ticket, stream: StreamHandle) -> Result<(), Error> {
+        while let Some((_, step, messages)) = self.waiting.pop_front_if(|(ticket, ..)| *ticket <= last) {
+            // SAFETY: the promise of who called exchange, who had to keep it until the join.
+            unsafe { self.inner.exchange(step, &messages, stream)? };
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Late {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> u32 {
+        self.inner.world()
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        _: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        self.tickets += 1;
+        self.waiting.push_back((Ticket(self.tickets), step, messages.to_vec()));
+        Ok(Ticket(self.tickets))
+    }
+
+    unsafe fn join(&mut self, ticket: Ticket, stream: StreamHandle) -> Result<(), Error> {
+        self.until(ticket, stream)
+    }
+
+    unsafe fn wait(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        self.until(Ticket(u64::MAX), stream)
+    }
+
+    fn abort(&mut self, reason: &Error) {
+        self.inner.abort(reason);
+    }
+}
+
+fn exchanges_that_end_as_late_as_they_may_change_nothing() {
+    let attentions = simulators(4, DeviceModel::L4);
+    let problem = problem(Dtype::F16, [1, 8, 4, 203, 203, 64]).with_causal(true);
+    let tensors = qkv(&problem, InputKind::Outliers, 9);
+    let tensors = HostTensors::from(&tensors);
+    for method in Method::ALL {
+        let (early, _) =
+            over_ranks(&attentions, &problem, &options(method), &tensors, LIMIT).expect("computed");
+        let locals = Local::world(attentions.iter().map(|one| one.device().clone()).collect(), LIMIT);
+        let late =
+            |inner| Box::new(Late { inner, waiting: VecDeque::new(), tickets: 0 }) as Box<dyn Transport>;
+        let ranks = attentions.iter().cloned().zip(locals.into_iter().map(late)).collect();
+        let (output, _) = over_transports(ranks, &problem, &options(method), &tensors).expect("computed");
+        assert!(output == early, "{method:?}");
     }
 }

@@ -102,8 +102,9 @@ impl Transport for Faulty {
         unsafe { self.inner().join(ticket, stream) }
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
-        self.inner().wait()
+    unsafe fn wait(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner().wait(stream) }
     }
 
     fn abort(&mut self, reason: &Error) {
@@ -153,8 +154,10 @@ fn run(
     [&q, &k, &v].into_iter().for_each(|tensor| tensor.fill(0).expect("written"));
     let tensors = RankTensors { q: q.address(), k: k.address(), v: v.address(), o: o.address(), lse: None };
     // SAFETY: the buffers are as long as the context says, and outlive the call.
-    unsafe { context.forward(&tensors, StreamHandle::DEFAULT)? };
-    context.wait()
+    unsafe {
+        context.forward(&tensors, StreamHandle::DEFAULT)?;
+        context.wait(StreamHandle::DEFAULT)
+    }
 }
 
 #[track_caller]

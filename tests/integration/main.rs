@@ -16,6 +16,7 @@ mod host_device;
 mod interrupt;
 mod lab_device;
 mod merge;
+mod nccl;
 mod plans;
 mod predict;
 mod ragged;
