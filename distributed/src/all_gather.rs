@@ -84,14 +84,19 @@ impl Schedule for AllGather {
                     on_its_way = self.start(index + 1, lane, setup, tensors, stream)?;
                 }
                 lane.join(arriving, stream)?;
-                // The part with the fewest keys last: its short tiles leave few multiprocessors idle at the end.
-                for Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } in group.jobs.iter().rev() {
+                let beside = lane.fork(stream)?;
+                // The part with the most keys first. The other comes beside it: its tiles fill the multiprocessors that the first leaves
+                // free at its end.
+                let streams = std::iter::once(stream).chain(std::iter::repeat(beside));
+                for (job, stream) in group.jobs.iter().rev().zip(streams) {
+                    let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } = job;
                     let lse = tensors.lse.map(|lse| lse + of_lse);
                     let on_device =
                         DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
                     lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
                 }
             }
+            lane.rejoin(stream)?;
         }
         Ok(())
     }

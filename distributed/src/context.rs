@@ -205,9 +205,11 @@ impl ContextParallel {
     /// # Safety
     /// As [`Attention::reserve`] says of the stream.
     pub unsafe fn reserve(&self, stream: StreamHandle) -> Result<(), Error> {
-        for plan in self.plans() {
-            // SAFETY: the caller's promise.
-            unsafe { self.lane.attention.reserve(plan, stream)? };
+        for stream in std::iter::once(stream).chain(self.lane.transport.beside()) {
+            for plan in self.plans() {
+                // SAFETY: the caller's promise; the transport's stream lives as long as the transport.
+                unsafe { self.lane.attention.reserve(plan, stream)? };
+            }
         }
         self.schedule.preload(&self.lane.attention)
     }
@@ -219,7 +221,8 @@ impl ContextParallel {
     /// What the transport and launches report. After an error of the transport this is of no further use.
     ///
     /// # Safety
-    /// As [`Attention::forward_device`], for this rank's tensors; the stream is the same in every call, or its earlier work is done.
+    /// As [`Attention::forward_device`], for this rank's tensors; the stream is the same in every call, or its earlier work is done. All work is
+    /// done when this is dropped, and no graph that was captured of it is replayed again.
     pub unsafe fn forward(&mut self, tensors: &RankTensors, stream: StreamHandle) -> Result<(), Error> {
         let ContextParallel { schedule, lane, setup } = self;
         // SAFETY: the caller's promise.
@@ -240,6 +243,15 @@ impl ContextParallel {
     }
 }
 
+impl Drop for ContextParallel {
+    fn drop(&mut self) {
+        if let Some(stream) = self.lane.transport.beside() {
+            // SAFETY: by the promise of forward, all work is done when this is dropped; the stream goes with the transport.
+            unsafe { self.lane.attention.release(stream) };
+        }
+    }
+}
+
 impl Lane {
     /// As [`Transport::exchange`], counted.
     ///
@@ -254,6 +266,25 @@ impl Lane {
         self.traffic.count(messages);
         // SAFETY: the caller's promise.
         unsafe { self.transport.exchange(step, messages, stream) }
+    }
+
+    /// The transport's stream for kernels, behind what is on `stream` now; `stream` itself where it has none.
+    ///
+    /// # Safety
+    /// As [`Transport::order_beside`].
+    pub(crate) unsafe fn fork(&mut self, stream: StreamHandle) -> Result<StreamHandle, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.order_beside(stream, false)? };
+        Ok(self.transport.beside().unwrap_or(stream))
+    }
+
+    /// Lets what follows on `stream` wait for the transport's stream for kernels.
+    ///
+    /// # Safety
+    /// As [`Transport::order_beside`].
+    pub(crate) unsafe fn rejoin(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.order_beside(stream, true) }
     }
 
     /// As [`Transport::join`].

@@ -15,6 +15,7 @@ pub struct Copies {
     rank: u32,
     sources: Vec<RankTensors>,
     side: SideStream,
+    kernels: SideStream,
 }
 
 impl Copies {
@@ -30,7 +31,12 @@ impl Copies {
         rank: u32,
         sources: Vec<RankTensors>,
     ) -> Result<Copies, Error> {
-        Ok(Copies { rank, sources, side: SideStream::new(device)? })
+        Ok(Copies {
+            rank,
+            sources,
+            side: SideStream::new(device)?,
+            kernels: SideStream::for_kernels(device)?,
+        })
     }
 
     /// Where a piece lies, where it is on this device.
@@ -100,6 +106,16 @@ impl Transport for Copies {
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.side.join(ticket.0, compute)? };
+        Ok(())
+    }
+
+    fn beside(&self) -> Option<StreamHandle> {
+        Some(self.kernels.stream())
+    }
+
+    unsafe fn order_beside(&mut self, compute: StreamHandle, back: bool) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernels.order(compute, back)? };
         Ok(())
     }
 

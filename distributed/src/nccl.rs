@@ -56,6 +56,7 @@ pub struct Nccl {
     world: u32,
     limit: Duration,
     side: SideStream,
+    kernels: SideStream,
     /// Exchanges that may not be over: their marks, and the ranks that take part.
     pending: VecDeque<(u64, Step, Vec<u32>)>,
 }
@@ -72,7 +73,7 @@ impl Nccl {
         options: &NcclOptions,
     ) -> Result<Nccl, Error> {
         let library = library()?;
-        let side = SideStream::new(device)?;
+        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
         let mut config = Config::new(options.is_blocking, options.max_ctas);
         let mut comm: Comm = std::ptr::null_mut();
         let ranks = [world, rank].map(|n| n as c_int);
@@ -89,6 +90,7 @@ impl Nccl {
             world,
             limit,
             side,
+            kernels,
             pending: VecDeque::new(),
         };
         let others: Vec<u32> = (0..world).filter(|&other| other != rank).collect();
@@ -125,9 +127,9 @@ impl Nccl {
         };
         let world = number("ncclCommCount", library.comm_count)?;
         let rank = number("ncclCommUserRank", library.comm_user_rank)?;
-        let side = SideStream::new(device)?;
+        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
         let (comm, pending) = (comm as usize, VecDeque::new());
-        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, pending })
+        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, kernels, pending })
     }
 
     /// The communicator (`ncclComm_t`); null where it was given up.
@@ -325,6 +327,16 @@ impl Transport for Nccl {
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.side.join(ticket.0, compute)? };
+        Ok(())
+    }
+
+    fn beside(&self) -> Option<StreamHandle> {
+        Some(self.kernels.stream())
+    }
+
+    unsafe fn order_beside(&mut self, compute: StreamHandle, back: bool) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernels.order(compute, back)? };
         Ok(())
     }
 

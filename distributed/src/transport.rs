@@ -170,6 +170,22 @@ pub trait Transport: Send {
     /// `compute` lives.
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
 
+    /// A second stream for kernels, where there is one: what runs there fills multiprocessors that kernels on the first leave free.
+    fn beside(&self) -> Option<StreamHandle> {
+        None
+    }
+
+    /// Lets what follows on [`Transport::beside`] wait for what is on `compute` now, or with `back` the other way round.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `compute` lives.
+    unsafe fn order_beside(&mut self, _compute: StreamHandle, _back: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Waits on the host until all exchanges and all work that is on `compute` now are over, no longer than the transport's limit for
     /// what other ranks do.
     ///

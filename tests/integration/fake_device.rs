@@ -330,16 +330,15 @@ fn bench_times_lse_where_it_is_asked_for() {
 /// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
 fn bench_measures_ranks_in_turns_with_one_device() {
     let setup = setup();
-    let args = ["bench", "--shape", "1,4,2,259,259,64", "--causal", "--devices", "1,3", "--reps", "2"];
+    let args = ["bench", "--shape", "1,2,2,131,131,64", "--causal", "--devices", "1,2", "--reps", "1"];
     let args = [&args[..], &["--warm-up", "1", "--json", "ranks.json", "--force"]].concat();
     let ended = setup.run(&args, &[]);
     let stdout = &ended.succeeded().stdout;
     assert!(stdout.contains("fake driver (no GPU)") && stdout.contains("lost to the schedule"), "{stdout}");
-    assert!(stdout.contains("ulysses cannot compute this over 3 ranks"), "{stdout}");
     let file = fs::read_to_string(setup.path().join("ranks.json")).expect("written");
     let file: serde_json::Value = serde_json::from_str(&file).expect("JSON");
     let results = file["results"].as_array().expect("results");
-    assert_eq!(results.len(), 5, "every method over one, two of them over three");
+    assert_eq!(results.len(), 6, "every method over one and over two");
     for result in results {
         let measured = &result["measured"];
         let ranks = measured["ranks"].as_array().expect("ranks");

@@ -53,15 +53,28 @@ impl Drop for Event {
 }
 
 impl SideStream {
-    /// A new stream, of a higher priority than the default where the device has several.
+    /// A new stream for copies and communication, of a higher priority than the default where the device has several: what others wait
+    /// for comes first.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub fn new(device: &Arc<CudaDevice>) -> Result<SideStream, Error> {
+        // Priorities outside of what the device has are taken as its nearest.
+        SideStream::with_priority(device, -5)
+    }
+
+    /// A new stream for computing beside another, of the default priority: kernels that come later fill what earlier ones leave free.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn for_kernels(device: &Arc<CudaDevice>) -> Result<SideStream, Error> {
+        SideStream::with_priority(device, 0)
+    }
+
+    fn with_priority(device: &Arc<CudaDevice>, priority: i32) -> Result<SideStream, Error> {
         let _current = device.make_current()?;
         let failed = cust_error("cuStreamCreateWithPriority");
-        // Priorities outside of what the device has are taken as its nearest.
-        let stream = Stream::new(StreamFlags::NON_BLOCKING, Some(-5)).map_err(failed)?;
+        let stream = Stream::new(StreamFlags::NON_BLOCKING, Some(priority)).map_err(failed)?;
         let event = || Event::new(device);
         let marks = (0..MARKS).map(|_| event()).collect::<Result<_, _>>()?;
         Ok(SideStream { stream, marks, before: event()?, last: 0, device: device.clone() })
@@ -89,6 +102,26 @@ impl SideStream {
         unsafe {
             self.record(&self.before, other)?;
             self.wait_on(self.stream(), &self.before)
+        }
+    }
+
+    /// Lets what follows here wait for what is on another stream now, or with `back` the other way round.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    ///
+    /// # Safety
+    /// `other` lives on this device.
+    pub unsafe fn order(&mut self, other: StreamHandle, back: bool) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match back {
+                false => self.after(other),
+                true => {
+                    let mark = self.mark()?;
+                    self.join(mark, other)
+                }
+            }
         }
     }
 
