@@ -23,6 +23,7 @@ const BYTES: c_int = 1;
 /// How often a rank that waits looks whether it was given up.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// `ncclUniqueId`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct UniqueId([u8; 128]);
