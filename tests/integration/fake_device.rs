@@ -344,6 +344,7 @@ fn bench_measures_ranks_in_turns_with_one_device() {
         let ranks = measured["ranks"].as_array().expect("ranks");
         assert_eq!(ranks.len() as u64, measured["devices"].as_u64().expect("a number"));
         for rank in ranks {
+            assert_eq!(rank["is_captured"], true);
             assert!(rank["timing"]["median_us"].as_f64().expect("a time") > 0.0);
             let pair = |what: &str| [0, 1].map(|at| rank[what][at].as_f64().expect("bytes"));
             // Chunks of so short a sequence differ by more than 5 %.
@@ -352,6 +353,8 @@ fn bench_measures_ranks_in_turns_with_one_device() {
         }
     }
 
+    let ended = setup.run(&[&args[..], &["--eager", "--method", "ring"]].concat(), &[]);
+    assert!(ended.succeeded().stdout.contains("one by one"), "{}", ended.stdout);
     // Rows that a launch leaves wrong are other rows of the whole than of a rank.
     let ended = setup.run(&args, &[("FAKE_DRIVER_OUTPUT", "wrong")]);
     assert_eq!(ended.code, Some(1));

@@ -5,7 +5,7 @@ use crate::measure::{Timing, statistics};
 use crate::random_input::{InputKind, qkv};
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::graph::{Graph, Mark, Timeline};
+use ferroflash::device::graph::{Mark, Timeline};
 use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::device::side::SideStream;
 use ferroflash::module::Library;
@@ -39,6 +39,8 @@ pub struct RankOptions {
     pub reps: u32,
     /// Time spent on untimed replays before.
     pub warm_up: Duration,
+    /// Whether ranks' calls are enqueued one by one, instead of replayed as a graph.
+    pub eager: bool,
 }
 
 /// What one rank takes.
@@ -48,6 +50,8 @@ pub struct RankMeasured {
     pub rank: u32,
     /// Rows that it holds.
     pub rows: u32,
+    /// Whether its calls were replayed as a graph: not where that was asked for, or could not be captured.
+    pub is_captured: bool,
     /// Its time; `None` without replays.
     pub timing: Option<Timing>,
     /// The time of one device for the whole, in turns with it.
@@ -120,8 +124,9 @@ struct Tensors {
 }
 
 /// Something to replay.
-struct Subject {
-    graph: Graph,
+struct Subject<'a> {
+    replay: Box<dyn FnMut() -> Result<(), ferroflash::Error> + 'a>,
+    is_captured: bool,
     launches: usize,
     us: Vec<f64>,
 }
@@ -169,7 +174,7 @@ impl RankBench {
             // SAFETY: the tensors are as long as the problem says, and outlive every replay.
             unsafe { self.attention.launch(&plan, &DeviceTensors::new(q, k, v, o), stream) }
         };
-        let mut one = subject(&timeline, launch)?;
+        let mut one = subject(&timeline, launch, false)?;
         let mut ranks = Vec::new();
         for rank in 0..options.devices {
             progress(rank, options.devices);
@@ -195,7 +200,7 @@ impl RankBench {
         options: &RankOptions,
         tensors: &Tensors,
         timeline: &Timeline,
-        (rank, one): (u32, &mut Subject),
+        (rank, one): (u32, &mut Subject<'_>),
     ) -> Result<RankMeasured, Error> {
         let sources = (0..options.devices).map(|rank| tensors.of(rank)).collect();
         // SAFETY: the shards are those of this problem and these options, and outlive every replay.
@@ -206,33 +211,36 @@ impl RankBench {
         unsafe { context.reserve(timeline.stream())? };
         tensors.o.fill(0xff)?;
         let own = tensors.of(rank);
+        // SAFETY: as below.
+        unsafe { context.forward(&own, timeline.stream())? };
+        timeline.finish()?;
+        let received = context.traffic().received;
+        let (kernels, buffer_bytes) = (context.kernels(), context.buffer_bytes());
+        let of_q = context.sharding(TensorRole::Q).clone();
         let mut failed = None;
         let forward = |stream: StreamHandle| {
             // SAFETY: the rank's tensors are as long as the context says, and outlive every replay.
             unsafe { context.forward(&own, stream) }.map_err(|error| library_error(error, &mut failed))
         };
-        let made = subject(timeline, forward);
-        let mut subject = made.map_err(|error| failed.unwrap_or(error.into()))?;
-        // One eager call, which the agreement's and the captures' counts are not part of.
-        let before = context.traffic();
-        // SAFETY: as above.
-        unsafe { context.forward(&own, timeline.stream())? };
-        timeline.finish()?;
-        let received = context.traffic().received - before.received;
-        time(timeline, [one, &mut subject], options)?;
+        let timed = subject(timeline, forward, options.eager).and_then(|mut subject| {
+            time(timeline, (&mut *one, &mut subject), options)?;
+            Ok((statistics(&subject.us), subject.is_captured))
+        });
+        let (timing, is_captured) = timed.map_err(|error| failed.unwrap_or(error.into()))?;
         let footprint = Footprint::new(problem, options.context.method, rank, options.devices);
         let difference = match options.context.method {
             Method::Ulysses => None,
-            _ => Some(tensors.compare(problem, context.sharding(TensorRole::Q), rank)?),
+            _ => Some(tensors.compare(problem, &of_q, rank)?),
         };
         Ok(RankMeasured {
             rank,
-            rows: context.sharding(TensorRole::Q).rows(rank),
-            timing: statistics(&subject.us),
+            rows: of_q.rows(rank),
+            is_captured,
+            timing,
             one: statistics(&one.us),
             received: [received, footprint.received as u64],
-            buffers: [context.buffer_bytes(), footprint.buffers as u64],
-            kernels: context.kernels(),
+            buffers: [buffer_bytes, footprint.buffers as u64],
+            kernels,
             is_bitwise: difference.is_some_and(|[difference, _]| difference == 0.0),
             difference,
         })
@@ -246,29 +254,35 @@ fn library_error(error: Error, aside: &mut Option<Error>) -> ferroflash::Error {
     ferroflash::Error::Cuda { call: "a rank's launches", reason }
 }
 
-/// Captures launches, as many as make a replay long enough.
-fn subject(
-    timeline: &Timeline,
-    mut launch: impl FnMut(StreamHandle) -> Result<(), ferroflash::Error>,
-) -> Result<Subject, ferroflash::Error> {
+/// Captures launches, as many as make a replay long enough; where they cannot be captured, or are not to be, they are enqueued as often.
+fn subject<'a>(
+    timeline: &'a Timeline,
+    mut launch: impl FnMut(StreamHandle) -> Result<(), ferroflash::Error> + 'a,
+    eager: bool,
+) -> Result<Subject<'a>, ferroflash::Error> {
     // The first use loads kernels and encodes maps.
     launch(timeline.stream())?;
     timeline.finish()?;
-    let graph = timeline.capture(&mut launch)?;
-    let once = replay_us(timeline, &graph)?;
+    let once = replay_us(timeline, &mut || launch(timeline.stream()))?;
     let launches = (REPLAY_US / once).ceil().clamp(1.0, 256.0) as usize;
-    if launches == 1 {
-        return Ok(Subject { graph, launches, us: Vec::new() });
-    }
-    let graph = timeline.capture(|stream| (0..launches).try_for_each(|_| launch(stream)))?;
-    Ok(Subject { graph, launches, us: Vec::new() })
+    let mut all = move |stream| (0..launches).try_for_each(|_| launch(stream));
+    let captured = if eager { None } else { timeline.capture(&mut all).ok() };
+    let is_captured = captured.is_some();
+    let replay: Box<dyn FnMut() -> Result<(), ferroflash::Error> + 'a> = match captured {
+        // SAFETY: what was captured lives as long as its tensors, which outlive every replay.
+        Some(graph) => Box::new(move || unsafe { timeline.replay(&graph) }),
+        None => Box::new(move || all(timeline.stream())),
+    };
+    Ok(Subject { replay, is_captured, launches, us: Vec::new() })
 }
 
-fn replay_us(timeline: &Timeline, graph: &Graph) -> Result<f64, ferroflash::Error> {
+fn replay_us(
+    timeline: &Timeline,
+    replay: &mut dyn FnMut() -> Result<(), ferroflash::Error>,
+) -> Result<f64, ferroflash::Error> {
     let marks = [timeline.mark()?, timeline.mark()?];
     timeline.set(&marks[0])?;
-    // SAFETY: what was captured lives as long as its tensors, which outlive this.
-    unsafe { timeline.replay(graph)? };
+    replay()?;
     timeline.set(&marks[1])?;
     timeline.finish()?;
     marks[1].since_us(&marks[0]).map(|us| us.max(1.0))
@@ -277,14 +291,13 @@ fn replay_us(timeline: &Timeline, graph: &Graph) -> Result<f64, ferroflash::Erro
 /// Replays both in turns, without a pause between.
 fn time(
     timeline: &Timeline,
-    subjects: [&mut Subject; 2],
+    (first, second): (&mut Subject<'_>, &mut Subject<'_>),
     options: &RankOptions,
 ) -> Result<(), ferroflash::Error> {
     let until = Instant::now() + options.warm_up;
     while Instant::now() < until {
-        for subject in &subjects {
-            replay_us(timeline, &subject.graph)?;
-        }
+        replay_us(timeline, &mut first.replay)?;
+        replay_us(timeline, &mut second.replay)?;
     }
     let mut marks: Vec<[Mark; 3]> = Vec::new();
     for _ in 0..options.reps {
@@ -292,15 +305,12 @@ fn time(
     }
     for [start, between, end] in &marks {
         timeline.set(start)?;
-        // SAFETY: as in replay_us.
-        unsafe { timeline.replay(&subjects[0].graph)? };
+        (first.replay)()?;
         timeline.set(between)?;
-        // SAFETY: as in replay_us.
-        unsafe { timeline.replay(&subjects[1].graph)? };
+        (second.replay)()?;
         timeline.set(end)?;
     }
     timeline.finish()?;
-    let [first, second] = subjects;
     first.us.clear();
     for [start, between, end] in &marks {
         first.us.push(between.since_us(start)? / first.launches as f64);

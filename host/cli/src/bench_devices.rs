@@ -40,6 +40,7 @@ pub(crate) fn run(
                     context: args.context(method),
                     reps: reps.unwrap_or(REPS),
                     warm_up: warm_up.unwrap_or(WARM_UP),
+                    eager: args.eager,
                 };
                 let title = format!("{}: {devices} devices, {}", title(problem), method.name());
                 let Some(measured) = measure(&bench, problem, &options, &title, args.named())? else {
@@ -107,6 +108,9 @@ fn table(title: &str, measured: &RanksMeasured) {
             rank.received[0] as f64 / 1e6,
             rank.buffers[0] as f64 / 1e6,
         ));
+    }
+    if measured.ranks.iter().any(|rank| !rank.is_captured) {
+        output::print("  ranks' calls were enqueued one by one, not replayed as graphs");
     }
     if let Some(slowest) = measured.slowest() {
         let of = |[counted, predicted]: [u64; 2]| {

@@ -17,6 +17,10 @@ pub(crate) struct DevicesArgs {
     /// Groups of heads of an all-gather, of which one travels while another is computed [default: 2]
     #[arg(long, value_name = "N", requires = "devices", value_parser = clap::value_parser!(u32).range(1..))]
     head_groups: Option<u32>,
+
+    /// `bench` enqueues ranks' calls one by one, instead of replaying a graph of them
+    #[arg(long, requires = "devices")]
+    pub(crate) eager: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
