@@ -26,8 +26,10 @@ trials![
     a_split_cache_fails_with_a_rank_that_dies,
 ];
 
-/// A wait that nobody would sit through where a failure is announced, and is over soon where none is.
-const LIMIT: Duration = Duration::from_millis(1500);
+/// What ranks wait where nobody tells them of a failure.
+const LIMIT: Duration = Duration::from_secs(4);
+/// What ranks would wait where they are told at once: a test that takes as long has failed.
+const LONG: Duration = Duration::from_secs(120);
 
 fn simulator() -> Arc<Attention> {
     Arc::new(Attention::simulator(None, SimOptions::default()).expect("kernels are built"))
@@ -82,7 +84,7 @@ impl Transport for Faulty {
                 Err(own)
             }
             Fault::Stalls => {
-                std::thread::sleep(2 * LIMIT);
+                std::thread::sleep(LIMIT + LIMIT / 2);
                 Err(own)
             }
             Fault::SendsLess => {
@@ -119,7 +121,8 @@ impl Transport for Faulty {
 fn with_fault(method: Method, fault: Fault, after: u32) -> Vec<(u32, Result<(), Error>, Duration)> {
     let problem = problem(Dtype::F16, [1, 3, 3, 100, 100, 64]).with_causal(true);
     let attention = simulator();
-    let transports = Local::world(vec![attention.device().clone(); 3], LIMIT);
+    let limit = if fault == Fault::Stalls { LIMIT } else { LONG };
+    let transports = Local::world(vec![attention.device().clone(); 3], limit);
     std::thread::scope(|scope| {
         let ranks: Vec<_> = transports
             .into_iter()
@@ -160,19 +163,18 @@ fn run(
     }
 }
 
+/// Every rank of `lacking` fails, as it lacks what rank 1 did not send; one that had all before may have finished. Who fails names rank 1.
 #[track_caller]
-fn all_name_rank_1(ended: Vec<(u32, Result<(), Error>, Duration)>, at_once: bool, needle: &str) {
+fn name_rank_1(ended: Vec<(u32, Result<(), Error>, Duration)>, lacking: &[u32], needle: &str) {
     assert_eq!(ended.len(), 2);
     for (rank, result, took) in ended {
-        let error = result.expect_err("no rank takes a partial result for whole");
-        let text = error.to_string();
-        assert!(
-            text.contains("rank 1") && text.contains("step") && text.contains(needle),
-            "rank {rank}: {text}"
-        );
-        // Announced failures end others long before the limit.
-        let most = if at_once { LIMIT } else { LIMIT * 2 };
-        assert!(took < most, "rank {rank} ended after {took:?}");
+        assert!(result.is_err() || !lacking.contains(&rank), "rank {rank} takes a partial result for whole");
+        if let Err(error) = result {
+            let text = error.to_string();
+            let says = ["rank 1", "step", needle].into_iter().all(|word| text.contains(word));
+            assert!(says, "rank {rank}: {text}");
+        }
+        assert!(took < LONG, "rank {rank} ended after {took:?}");
     }
 }
 
@@ -180,27 +182,27 @@ fn a_rank_that_dies_is_named_by_all_others() {
     for method in Method::ALL {
         // In the agreement, and in the first exchange of tensors.
         for after in [0, 1] {
-            all_name_rank_1(with_fault(method, Fault::Dies, after), true, "ended without finishing");
+            name_rank_1(with_fault(method, Fault::Dies, after), &[0, 2], "ended without finishing");
         }
     }
-    // In the second.
-    all_name_rank_1(with_fault(Method::Ring, Fault::Dies, 2), true, "keys and values, step 1");
+    // In the second, from which rank 0 needs nothing of rank 1.
+    name_rank_1(with_fault(Method::Ring, Fault::Dies, 2), &[2], "keys and values, step 1");
 }
 
 fn a_rank_that_stalls_is_named_within_the_limit() {
-    all_name_rank_1(with_fault(Method::AllGather, Fault::Stalls, 1), false, "nothing came from rank 1");
-    all_name_rank_1(with_fault(Method::Ring, Fault::Stalls, 1), false, "nothing came from rank 1");
+    name_rank_1(with_fault(Method::AllGather, Fault::Stalls, 1), &[0, 2], "nothing came from rank 1");
+    name_rank_1(with_fault(Method::Ring, Fault::Stalls, 1), &[0, 2], "nothing came from rank 1");
 }
 
 fn a_message_of_another_size_is_no_result() {
     for method in [Method::AllGather, Method::Ring, Method::Ulysses] {
-        all_name_rank_1(with_fault(method, Fault::SendsLess, 1), true, "a message of bytes");
+        name_rank_1(with_fault(method, Fault::SendsLess, 1), &[0, 2], "a message of bytes");
     }
 }
 
 fn a_rank_with_another_shape_is_named_before_anything_is_computed() {
     let attention = simulator();
-    let transports = Local::world(vec![attention.device().clone(); 3], LIMIT);
+    let transports = Local::world(vec![attention.device().clone(); 3], LONG);
     let errors: Vec<Error> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..3u32)
             .zip(transports)
@@ -285,7 +287,7 @@ fn the_model_predicts_to_64_devices_and_chooses() {
 fn a_split_cache_fails_with_a_rank_that_dies() {
     let attention = simulator();
     let problem = problem(Dtype::F16, [1, 4, 2, 1, 300, 64]);
-    let mut transports = Local::world(vec![attention.device().clone(); 2], LIMIT).into_iter();
+    let mut transports = Local::world(vec![attention.device().clone(); 2], LONG).into_iter();
     let (first, second) = (transports.next().expect("rank 0"), transports.next().expect("rank 1"));
     let errors = std::thread::scope(|scope| {
         let dying = scope.spawn(|| drop(second));
