@@ -6,6 +6,7 @@ pub mod draw;
 pub mod fit;
 mod fresh;
 pub mod kept;
+pub mod ranks;
 pub mod regret;
 pub mod sweep;
 mod tensors;

@@ -2,6 +2,7 @@
 
 mod kept_plans;
 mod operands;
+mod partial;
 mod steps;
 mod tensors;
 
@@ -275,7 +276,8 @@ impl Attention {
         let DeviceTensors { q, k, v, o, lse, seqlens_k, operands } = *tensors;
         let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
         let operands = operands.map(|address| address.unwrap_or(0));
-        let addresses = Addresses { q, k, v, o, lse, seqlens_k, operands, workspace };
+        let partials = (0, 0);
+        let addresses = Addresses { q, k, v, o, lse, seqlens_k, operands, workspace, partials };
         // Both before the first launch, so that a kernel that does not load leaves nothing half done.
         let kernel = self.preload(plan)?;
         let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;

@@ -52,6 +52,7 @@ pub use kernels_gpu::row::{Dtype, Row, Schedule};
 pub use kernels_gpu::steps::Number;
 pub use merge::{MergeStates, MergeTensors};
 pub use plan::cascade::{Cascading, PrefixPlan};
+pub use plan::partial::{PartialPlan, PartialStates};
 pub use plan::profile::Profile;
 pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
 pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};

@@ -5,6 +5,7 @@ pub mod cascade;
 mod choice;
 pub mod cost;
 mod order;
+pub mod partial;
 mod planner;
 pub mod profile;
 mod ragged;
@@ -132,6 +133,8 @@ pub struct Addresses {
     pub operands: [u64; Operand::ALL.len()],
     /// The workspace, 0 where the plan needs none.
     pub workspace: u64,
+    /// Where the partial O and LSE of the splits go, which then nobody merges; 0 where they go into the workspace.
+    pub partials: (u64, u64),
 }
 
 impl PlanOptions {
@@ -365,10 +368,12 @@ impl Plan {
 
     /// The parameters of a launch with these addresses.
     pub fn params(&self, at: &Addresses) -> ForwardParams {
-        let (partial_o, partial_lse) = self.partials(at.workspace);
         let counter = if self.draws_tiles() { at.workspace } else { 0 };
         let persistent = PersistentParams { counter, ..self.params.persistent };
-        let counters = if self.is_fused() { at.workspace } else { 0 };
+        let ((partial_o, partial_lse), counters) = match at.partials {
+            (0, _) => (self.partials(at.workspace), if self.is_fused() { at.workspace } else { 0 }),
+            given => (given, 0),
+        };
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         let ragged = ragged::at(self.params.ragged, &at.operands, at.q);

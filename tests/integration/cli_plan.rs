@@ -9,6 +9,7 @@ support::trials!(
     a_split_size_is_the_same_in_any_batch,
     what_cannot_be_planned_is_refused,
     without_kernels_the_table_is_planned_with,
+    several_devices_are_a_model_on_paper,
 );
 
 /// Plans with the table's kernels, whose registers are estimated alike on every machine.
@@ -132,4 +133,25 @@ fn without_kernels_the_table_is_planned_with() {
     assert!(ended.stdout.contains("fwd_f16_d128"), "{}", ended.stdout);
     let named = ferroflash(folder.path(), &[&args[..], &["--ptx", "nowhere"]].concat());
     named.refused(1, &["no compiled kernels", "nowhere"]);
+}
+
+fn several_devices_are_a_model_on_paper() {
+    let shape = ["--shape", "1,32,8,1048576,1048576,128", "--causal", "--dtype", "bf16"];
+    let shape = [&shape[..], &["--device-model", "h200"]].concat();
+    let ended = plan(&[&shape[..], &["--devices", "8,64"]].concat());
+    let stdout = &ended.succeeded().stdout;
+    for needle in
+        ["a model on paper", "nodes of 8 devices", "efficiency", "are hidden under", "ulysses cannot"]
+    {
+        assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
+    }
+    let named = plan(&[&shape[..], &["--devices", "8", "--method", "all-gather", "--json"]].concat());
+    let value = &named.succeeded().json()[0];
+    assert_eq!((&value["is_a_model"], &value["forecast"]["method"]), (&true.into(), &"all-gather".into()));
+    // Of 16 chunks of K and V, 2 · 8 heads · 2^20 · 128 elements, the first rank lacks 14.
+    let kv = 2.0 * 8.0 * 1_048_576.0 * 128.0 * 2.0;
+    assert_eq!(value["forecast"]["footprint"]["received"].as_f64(), Some(kv * 14.0 / 16.0));
+    plan(&[&shape[..], &["--devices", "64", "--method", "ulysses"]].concat())
+        .refused_after_output(1, &["do not divide"]);
+    plan(&["--shape", "1,2,2,64,64,64", "--method", "ring"]).refused(2, &["--devices"]);
 }

@@ -9,6 +9,7 @@ support::trials!(
     a_wrong_stored_output_fails_with_exit_code_1,
     generated_tensors_are_the_same_for_the_same_seed,
     nan_stays_in_the_rows_that_see_it,
+    several_simulated_devices_are_right_and_bit_by_bit_one,
 );
 
 fn the_sample_passes_with_its_stored_results() {
@@ -48,4 +49,15 @@ fn generated_tensors_are_the_same_for_the_same_seed() {
 fn nan_stays_in_the_rows_that_see_it() {
     let args = ["verify", "--device", "cpu", "--shape", "1,2,1,40,40,32", "--causal", "--input-kind", "nan"];
     ferroflash(folder().path(), &args).succeeded();
+}
+
+fn several_simulated_devices_are_right_and_bit_by_bit_one() {
+    let args = ["verify", "--device", "sim", "--devices", "2,3", "--shape", "1,4,2,77,77,64", "--causal"];
+    let ended = ferroflash(folder().path(), &args);
+    let stdout = &ended.succeeded().stdout;
+    assert_eq!(stdout.matches("every bit is one device's").count(), 3, "{stdout}");
+    assert_eq!(stdout.matches("passed ").count(), 5, "{stdout}");
+    assert!(stdout.contains("ulysses cannot compute this over 3 ranks"), "{stdout}");
+    let input = ["verify", "--devices", "2", "--grid", "quick"];
+    ferroflash(folder().path(), &input).refused(2, &["--grid"]);
 }

@@ -31,6 +31,7 @@ support::trials!(
     bench_times_lse_where_it_is_asked_for,
     bench_measures_another_folders_kernels_in_turns,
     bench_waits_for_its_turn,
+    bench_measures_ranks_in_turns_with_one_device,
     wgmma_is_taken_where_device_and_driver_have_it,
     a_driver_without_tensor_maps_has_the_other_kernels,
     doctor_says_what_there_is,
@@ -327,6 +328,40 @@ fn bench_times_lse_where_it_is_asked_for() {
 }
 
 /// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
+fn bench_measures_ranks_in_turns_with_one_device() {
+    let setup = setup();
+    let args = ["bench", "--shape", "1,2,2,131,131,64", "--causal", "--devices", "1,2", "--reps", "1"];
+    let args = [&args[..], &["--warm-up", "1", "--json", "ranks.json", "--force"]].concat();
+    let ended = setup.run(&args, &[]);
+    let stdout = &ended.succeeded().stdout;
+    assert!(stdout.contains("fake driver (no GPU)") && stdout.contains("lost to the schedule"), "{stdout}");
+    let file = fs::read_to_string(setup.path().join("ranks.json")).expect("written");
+    let file: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    let results = file["results"].as_array().expect("results");
+    assert_eq!(results.len(), 6, "every method over one and over two");
+    for result in results {
+        let measured = &result["measured"];
+        let ranks = measured["ranks"].as_array().expect("ranks");
+        assert_eq!(ranks.len() as u64, measured["devices"].as_u64().expect("a number"));
+        for rank in ranks {
+            assert_eq!(rank["is_captured"], true);
+            assert!(rank["timing"]["median_us"].as_f64().expect("a time") > 0.0);
+            let pair = |what: &str| [0, 1].map(|at| rank[what][at].as_f64().expect("bytes"));
+            // Chunks of so short a sequence differ by more than 5 %.
+            let [received, predicted] = pair("received");
+            assert!((received - predicted).abs() <= 0.1 * predicted, "{result}");
+        }
+    }
+
+    let ended = setup.run(&[&args[..], &["--eager", "--method", "ring"]].concat(), &[]);
+    assert!(ended.succeeded().stdout.contains("one by one"), "{}", ended.stdout);
+    // Rows that a launch leaves wrong are other rows of the whole than of a rank.
+    let ended = setup.run(&args, &[("FAKE_DRIVER_OUTPUT", "wrong")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("outputs are wrong"), "{}", ended.stderr);
+    setup.run(&["bench", "--devices", "2", "--device", "sim"], &[]).refused(2, &["--devices needs a GPU"]);
+}
+
 fn wgmma_problem() -> (&'static Variant, String) {
     let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype) == (Isa::Wgmma, Dtype::F16);
     let variant = VARIANTS.iter().find(is_it).expect("in the table");

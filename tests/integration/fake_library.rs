@@ -1,7 +1,8 @@
 //! The library on a fake driver, with tensors that the caller put on the device. Each test has a process of its own, as a process
 //! opens the driver once. No GPU is used.
 
-use crate::support::{self, fake_driver, folder, write_kernels};
+use crate::nccl;
+use crate::support::{self, fake_driver, fake_nccl, folder, write_kernels};
 use check::random_input::{self, InputKind};
 use check::reference::reference;
 use cust::context::{Context, CurrentContext};
@@ -44,6 +45,11 @@ const TESTS: &[(&str, fn())] = &[
     ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
     ("threads_split_on_one_stream", threads_split_on_one_stream),
     ("bindings_compute_on_a_gpu_what_they_do_on_the_cpu", crate::bindings::a_gpu_computes_what_the_cpu_does),
+    ("ranks_over_nccl_compute_what_one_device_does", nccl::ranks_compute_what_one_device_does),
+    ("a_world_of_one_is_captured_and_replayed", nccl::a_world_of_one_is_captured_and_replayed),
+    ("a_communicator_is_borrowed", nccl::a_communicator_is_borrowed),
+    ("a_rank_that_never_comes_is_named", nccl::a_rank_that_never_comes_is_named),
+    ("a_rank_that_stalls_is_given_up", nccl::a_rank_that_stalls_is_given_up),
 ];
 
 /// The tests of this module.
@@ -63,6 +69,7 @@ fn in_a_child(name: &str) {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .env(CHILD, name)
         .env("FERROFLASH_LIBCUDA", fake_driver())
+        .env("FERROFLASH_LIBNCCL", fake_nccl())
         .env("FERROFLASH_PTX", kernels.path())
         .env("FAKE_DRIVER_MEMORY", MEMORY_BYTES.to_string())
         .env("FAKE_DRIVER_DEVICES", "2")

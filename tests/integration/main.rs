@@ -8,12 +8,15 @@ mod cli_plan;
 mod cli_run;
 mod cli_verify;
 mod devices;
+mod distributed;
+mod distributed_failures;
 mod fake_device;
 mod fake_library;
 mod host_device;
 mod interrupt;
 mod lab_device;
 mod merge;
+mod nccl;
 mod plans;
 mod predict;
 mod ragged;
@@ -42,6 +45,8 @@ fn main() {
         cli_run::trials(),
         cli_verify::trials(),
         devices::trials(),
+        distributed::trials(),
+        distributed_failures::trials(),
         fake_device::trials(),
         fake_library::trials(),
         host_device::trials(),

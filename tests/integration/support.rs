@@ -60,6 +60,18 @@ pub(crate) fn fake_driver() -> &'static Path {
     })
 }
 
+/// The library that takes NCCL's place: that of FERROFLASH_FAKE_NCCL, or built now.
+pub(crate) fn fake_nccl() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| match std::env::var_os("FERROFLASH_FAKE_NCCL") {
+        Some(path) => path.into(),
+        None => build(&["--package", "fake_nccl"], |message| {
+            let is_fake = message["target"]["name"] == "fake_nccl";
+            message["filenames"][0].as_str().filter(|_| is_fake).map(PathBuf::from)
+        }),
+    })
+}
+
 /// Builds a part of the workspace and finds the file among cargo's messages.
 fn build(what: &[&str], file: impl Fn(&serde_json::Value) -> Option<PathBuf>) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -17,7 +17,7 @@ const SKIPPED: [&str; 4] = [".git", "lab-runs", "target", "shared"];
 const TEXT_EXTENSIONS: [&str; 7] = ["rs", "md", "toml", "json", "sh", "py", "yml"];
 
 /// The rooms that each room may depend on. Those not named here (tests, benches) may depend on any but [`NO_DEPENDENCY`].
-const MAY_DEPEND_ON: [(&str, &[&str]); 16] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 17] = [
     ("compat/", &[]),
     // As a user's is.
     ("examples/scores/", &["ferroflash-score"]),
@@ -31,21 +31,23 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 16] = [
     ("bindings/python/", &["ferroflash", "ferroflash-call", "ptx-sim"]),
     ("bindings/", &["ferroflash", "ferroflash-call"]),
     // Whose counts are what the model of time predicts from.
-    ("check/", &["ferroflash", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
-    ("host/cli/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
+    ("check/", &["ferroflash", "ferroflash-distributed", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
+    ("distributed/", &["ferroflash"]),
+    ("host/cli/", &["check", "ferroflash", "ferroflash-distributed", "kernels-gpu", "ptx-sim"]),
     ("host/cpu/", &[]),
     ("host/kernels/", &[]),
     ("host/", &["ferroflash-kernels", "ferroflash-score", "kernels-gpu", "ptx-sim"]),
     ("lab/", &["check", "ferroflash", "kernels-gpu", "ptx-sim"]),
     ("xtask/", &["ferroflash-kernels", "kernels-gpu"]),
 ];
-const ROOMS: [&str; 13] = [
+const ROOMS: [&str; 14] = [
     "benches",
     "check",
     "ferroflash",
     "ferroflash-call",
     "ferroflash-cli",
     "ferroflash-cpu",
+    "ferroflash-distributed",
     "ferroflash-kernels",
     "ferroflash-score",
     "kernels-gpu",

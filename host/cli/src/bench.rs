@@ -1,8 +1,10 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
+use crate::bench_devices;
 use crate::bench_report::{self, Measurement, Report};
 use crate::bench_sim::{self, Simulated};
 use crate::device::parse_model;
+use crate::devices_args::DevicesArgs;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
@@ -45,6 +47,9 @@ const EXAMPLES: &str = "Examples:
 
   # how far the plans for 300 random problems are from the best that the kernels can do; interrupted, it goes on
   ferroflash bench --regret --seed 7 --keep regret.jsonl
+
+  # each rank of 4 by itself, what it would receive copied on a stream of its own: what the schedule loses before any wire
+  ferroflash bench --shape 1,32,8,32768,32768,128 --mask causal --dtype bf16 --devices 4 --method all-gather,ring
 
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
@@ -100,6 +105,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     predict: PredictArgs,
+
+    #[command(flatten)]
+    devices: DevicesArgs,
 
     /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
@@ -218,6 +226,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let given = if args.shape.is_empty() { &[][..] } else { &given };
         return regret::run(&args.regret, &options, given, file);
     }
+    if !args.devices.devices.is_empty() {
+        let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
+        let problems: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
+        let replays = (args.reps, args.warm_up.map(Duration::from_millis));
+        return bench_devices::run(&args.devices, &options, &problems, replays, file);
+    }
     let l2 = match args.l2 {
         L2Name::Default => L2Policy::Default,
         L2Name::Persist => L2Policy::Persist,
@@ -285,6 +299,7 @@ fn about_times(args: &Args) -> Option<&'static str> {
     [
         ("--baseline", args.baseline.is_some()),
         ("--cold", args.cold),
+        ("--devices", !args.devices.devices.is_empty()),
         ("--l2", args.l2 == L2Name::Persist),
         ("--regret", args.regret.regret),
         ("--replays", args.replays),

@@ -1,5 +1,6 @@
 //! `--device`: what computes.
 
+use crate::failure::Failure;
 use crate::memory;
 use crate::output::{self, Progress};
 use check::reference::reference_of;
@@ -10,6 +11,7 @@ use ferroflash::{
 };
 use ptx_sim::Schedule;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Where to compute.
 #[derive(clap::Args, Clone, Debug)]
@@ -84,6 +86,20 @@ impl DeviceArgs {
             self.ptx.as_deref(),
             SimOptions::default().with_model(model).with_schedule(schedule),
         )
+    }
+
+    /// What computes for each of `count` ranks: a simulator each, or one GPU for all. Says on stderr which it is.
+    pub(crate) fn open_ranks(&self, count: u32) -> Result<Vec<Arc<Attention>>, Failure> {
+        match self.open()? {
+            Engine::Reference => Err(Failure::NoRows { option: "devices", device: Engine::Reference.name() }),
+            Engine::Kernels(attention) if attention.device_name().starts_with("simulator") => {
+                let more = (1..count).map(|_| self.simulator().map(Arc::new));
+                Ok(std::iter::once(Ok(Arc::new(*attention))).chain(more).collect::<Result<_, Error>>()?)
+            }
+            Engine::Kernels(attention) => {
+                Ok(std::iter::repeat_n(Arc::new(*attention), count as usize).collect())
+            }
+        }
     }
 
     /// Opens the device and says on stderr which it is.

@@ -12,6 +12,9 @@ pub(crate) enum Failure {
     /// The library refused or failed.
     #[error(transparent)]
     Library(#[from] Error),
+    /// Several devices could not compute together.
+    #[error(transparent)]
+    Devices(#[from] ferroflash_distributed::Error),
     /// The library refused what the command line says.
     #[error("{option}: {source}")]
     Argument {
@@ -107,6 +110,7 @@ impl Failure {
             | Failure::NotPredicted
             | Failure::NoTimes { .. } => EXIT_MISUSE,
             Failure::Library(_)
+            | Failure::Devices(_)
             | Failure::NoHome
             | Failure::Unmeasured { .. }
             | Failure::UnderFilled { .. }

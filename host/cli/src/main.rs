@@ -1,9 +1,11 @@
 //! The command `ferroflash`.
 
 mod bench;
+mod bench_devices;
 mod bench_report;
 mod bench_sim;
 mod device;
+mod devices_args;
 mod doctor;
 mod doctor_tools;
 mod failure;
@@ -12,6 +14,7 @@ mod memory;
 mod output;
 mod plan;
 mod plan_args;
+mod plan_devices;
 mod predict_args;
 mod ragged_args;
 mod regret;
@@ -19,6 +22,7 @@ mod run;
 mod shape;
 mod tune;
 mod verify;
+mod verify_devices;
 mod verify_grid;
 
 use clap::{Parser, Subcommand};

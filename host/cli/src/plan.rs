@@ -2,9 +2,11 @@
 
 use crate::bench_report::title;
 use crate::device::parse_model;
+use crate::devices_args::DevicesArgs;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::plan_devices;
 use crate::predict_args::{self, PredictArgs};
 use crate::ragged_args::RaggedArgs;
 use crate::shape;
@@ -39,6 +41,9 @@ const EXAMPLES: &str = "Examples:
 
   # a step of a server: three prompts and a chunk in one batch, keys in pages of 16, a window of 1024 tokens
   ferroflash plan --shape 4,32,8,512,8192,128 --seqlens-q 512,37,1,1 --seqlens-k 8192,37,900,4001 --page 16 --window 1023,0
+
+  # a prompt of a million tokens over several devices: bytes, memory and times on paper
+  ferroflash plan --shape 1,32,8,1048576,1048576,128 --causal --dtype bf16 --device-model h200 --devices 8,16,32,64
 
   # a predicted time, with the error that such predictions have
   ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
@@ -76,6 +81,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     predict: PredictArgs,
+
+    #[command(flatten)]
+    devices: DevicesArgs,
 
     /// The device: a model by name [default: the GPU, where there is one; else l4]
     #[arg(long, value_name = "MODEL", value_parser = parse_model)]
@@ -137,6 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let workloads: Vec<Workload> = args.shape.iter().map(workload).collect::<Result<_, Failure>>()?;
     let target = target(args)?;
+    if !args.devices.devices.is_empty() {
+        let problems = workloads.iter().map(|workload| *workload.problem()).collect::<Vec<_>>();
+        return plan_devices::run(&args.devices, &target.planner, &problems, args.json);
+    }
     let mut values = Vec::new();
     let mut under_filled = None;
     for workload in &workloads {

@@ -1,6 +1,7 @@
 //! `ferroflash verify`: kernels against the float64 reference.
 
 use crate::device::{DeviceArgs, Engine};
+use crate::devices_args::DevicesArgs;
 use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
 use crate::memory;
@@ -8,6 +9,7 @@ use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
 use crate::ragged_args::SequenceArgs;
 use crate::shape;
+use crate::verify_devices;
 use crate::verify_grid;
 use check::random_input::{self, InputKind};
 use check::tolerance::Verdict;
@@ -33,6 +35,9 @@ const EXAMPLES: &str = "Examples:
   # packed sequences over keys in pages of 16, with a window and learned sinks; NaN lies in every row that no sequence has
   ferroflash verify --shape 3,8,2,70,300,128 --seqlens-q 70,1,0 --seqlens-k 300,17,0 --page 16 --window 63,0 --sinks --rows all
 
+  # sequences split among 2, 3 and 8 simulated devices, every method, against the reference and one device
+  ferroflash verify --devices 2,3,8 --device sim
+
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
@@ -42,18 +47,18 @@ Exit code 1 where anything is not.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["input", "shape", "grid"])))]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["input", "shape", "grid", "devices"])))]
 pub(crate) struct Args {
     /// A .safetensors file with q, k and v (and o and lse to compare with), or three .npy files joined by commas
-    #[arg(long, value_delimiter = ',', value_name = "FILES", conflicts_with = "SequenceArgs")]
+    #[arg(long, value_delimiter = ',', value_name = "FILES", conflicts_with_all = ["SequenceArgs", "shape", "grid", "devices"])]
     input: Vec<OsString>,
 
     /// Generated tensors: batch, query heads, KV heads, queries, keys, head_dim
-    #[arg(long, value_parser = shape::parse, value_name = "B,HQ,HKV,SQ,SKV,D")]
+    #[arg(long, value_parser = shape::parse, value_name = "B,HQ,HKV,SQ,SKV,D", conflicts_with = "grid")]
     shape: Option<Sizes>,
 
     /// A set of generated problems for every kernel
-    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask_name", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs"])]
+    #[arg(long, value_enum, conflicts_with_all = ["causal", "mask_name", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs", "devices"])]
     grid: Option<GridName>,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
@@ -92,6 +97,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     sequences: SequenceArgs,
+
+    #[command(flatten)]
+    devices: DevicesArgs,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -136,6 +144,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(grid) = args.grid {
         let engine = args.device.open()?;
         return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
+    }
+    if !args.devices.devices.is_empty() {
+        let given = args.shape.map(|sizes| args.generate(sizes)).transpose()?;
+        return verify_devices::run(&args.devices, &args.device, given, (args.seed, args.json));
     }
     let inputs = match args.shape {
         Some(sizes) => args.generate(sizes)?,

@@ -139,6 +139,15 @@ impl CudaDevice {
         Ok(Current)
     }
 
+    /// Calls `work` with the device's context current on this thread, for libraries that ask for it.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn with_current<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let _current = self.make_current()?;
+        Ok(work())
+    }
+
     /// Loads a module and returns it, or the driver's error and log.
     fn load_module(&self, code: &Code) -> Result<sys::CUmodule, (CUresult, String)> {
         let text;

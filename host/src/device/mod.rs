@@ -8,6 +8,7 @@ mod l2;
 mod launch_ex;
 pub mod model;
 pub mod nvml;
+pub mod side;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod tensor_box;

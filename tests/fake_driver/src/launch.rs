@@ -3,8 +3,9 @@
 use crate::context::{needs_context, needs_window};
 use crate::faults::{self, Output};
 use crate::memory::needs_memory;
+use crate::merge::Merge;
 use crate::module::{Function, Kernel};
-use crate::stream::{Stream, submit};
+use crate::stream::{Stream, Work, submit};
 use crate::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MISALIGNED_ADDRESS, CuResult, attention, call, complain, tensor_map,
 };
@@ -12,7 +13,8 @@ use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::params::{CombineParams, ForwardParams, Strides, WgmmaParams};
 use kernels_gpu::row::{Dtype, Isa, Schedule};
-use kernels_gpu::steps::{StepRow, StepVariant};
+use kernels_gpu::step_params::MergeParams;
+use kernels_gpu::steps::{Step, StepRow, StepVariant};
 use kernels_gpu::table::Variant;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +27,7 @@ const ROW_ALIGNMENT: u64 = 16;
 pub(crate) enum Launch {
     Forward(Box<Forward>),
     Combine(Combine),
+    Merge(Merge),
 }
 
 /// A launch of a kernel that computes attention.
@@ -45,13 +48,13 @@ pub(crate) struct Combine {
 }
 
 /// One tensor of a launch.
-struct Tensor<'a> {
-    name: &'static str,
-    address: u64,
-    strides: &'a Strides,
+pub(crate) struct Tensor<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) address: u64,
+    pub(crate) strides: &'a Strides,
     /// Batch entries, heads, rows.
-    counts: [u32; 3],
-    row_bytes: u32,
+    pub(crate) counts: [u32; 3],
+    pub(crate) row_bytes: u32,
 }
 
 impl Launch {
@@ -64,6 +67,7 @@ impl Launch {
         match self {
             Launch::Forward(forward) => forward.check()?,
             Launch::Combine(combine) => combine.check()?,
+            Launch::Merge(merge) => merge.check()?,
         }
         std::thread::sleep(faults::launch_delay());
         if let Some(error) = faults::launch_error() {
@@ -81,6 +85,7 @@ impl Launch {
                     }
                 }
                 Launch::Combine(combine) => attention::merge(&combine.params, combine.dtype),
+                Launch::Merge(merge) => merge.compute(),
             }
         }
         Ok(())
@@ -90,6 +95,7 @@ impl Launch {
         match self {
             Launch::Forward(forward) => forward.variant.entry,
             Launch::Combine(combine) => combine.variant.entry,
+            Launch::Merge(merge) => merge.variant.entry,
         }
     }
 
@@ -100,6 +106,7 @@ impl Launch {
                 (geometry::threads(&variant.row), geometry::smem_bytes(&variant.row))
             }
             Launch::Combine(combine) => (combine.variant.row.threads(), combine.variant.row.smem_bytes()),
+            Launch::Merge(merge) => (merge.variant.row.threads(), merge.variant.row.smem_bytes()),
         }
     }
 }
@@ -110,7 +117,7 @@ fn launch_number() -> u64 {
     LAUNCHES.fetch_add(1, Ordering::Relaxed)
 }
 
-fn refuse(entry: &str, reason: &str) -> CuResult {
+pub(crate) fn refuse(entry: &str, reason: &str) -> CuResult {
     complain(&format!("{entry}: {reason}"));
     CUDA_ERROR_INVALID_VALUE
 }
@@ -125,7 +132,7 @@ fn check_divisors(entry: &str, divisors: &[Divisor], numbers: [u32; 3]) -> Resul
     Ok(())
 }
 
-fn check_tensor(entry: &str, tensor: &Tensor<'_>) -> Result<(), CuResult> {
+pub(crate) fn check_tensor(entry: &str, tensor: &Tensor<'_>) -> Result<(), CuResult> {
     let Tensor { name, address, strides, counts, row_bytes } = *tensor;
     let strides = [strides.batch, strides.head, strides.row];
     let misaligned = |value: u64| !value.is_multiple_of(ROW_ALIGNMENT);
@@ -143,7 +150,7 @@ fn check_tensor(entry: &str, tensor: &Tensor<'_>) -> Result<(), CuResult> {
 }
 
 /// Checks float32 or u32 elements that lie side by side.
-fn check_array(entry: &str, name: &str, address: u64, elements: u64) -> Result<(), CuResult> {
+pub(crate) fn check_array(entry: &str, name: &str, address: u64, elements: u64) -> Result<(), CuResult> {
     if !address.is_multiple_of(4) {
         complain(&format!("{entry}: {name} is misaligned"));
         return Err(CUDA_ERROR_MISALIGNED_ADDRESS);
@@ -426,9 +433,13 @@ unsafe fn launch(
                 };
                 Launch::Forward(Box::new(Forward { variant, params, ctas }))
             }
+            Kernel::Step(variant) if variant.row.step == Step::Merge => {
+                let params = params.cast::<MergeParams>().read_unaligned();
+                Launch::Merge(Merge { variant, params, ctas })
+            }
             Kernel::Step(variant) => {
                 let Some(dtype) = merged_into(variant) else {
-                    return Err(refuse(variant.entry, "this driver computes attention alone"));
+                    return Err(refuse(variant.entry, "this driver computes attention and merges alone"));
                 };
                 let params = params.cast::<CombineParams>().read_unaligned();
                 Launch::Combine(Combine { variant, dtype, params, ctas })
@@ -451,7 +462,7 @@ unsafe fn launch(
         return Err(refuse(entry, "nobody asked for so much shared memory"));
     }
     // SAFETY: the caller's.
-    unsafe { submit(launch, stream) }
+    unsafe { submit(Work::Launch(launch), stream) }
 }
 
 #[unsafe(no_mangle)]

@@ -14,6 +14,7 @@ mod context;
 mod faults;
 mod launch;
 mod memory;
+mod merge;
 mod module;
 mod stream;
 mod tensor_map;

@@ -1,7 +1,7 @@
 //! Device memory: blocks of the host's, counted against the device's size.
 
 use crate::context::{count_living, needs_context};
-use crate::stream::Stream;
+use crate::stream::{Stream, Work, submit};
 use crate::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CuResult, call, faults,
 };
@@ -111,15 +111,38 @@ unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: *const Stream) -> CuResult {
-    call(|| {
-        needs_context()?;
+/// Bytes that go from one address of the device to another.
+#[derive(Clone, Copy)]
+pub(crate) struct Copy {
+    to: u64,
+    from: u64,
+    bytes: usize,
+}
+
+impl Copy {
+    /// # Safety
+    /// Nobody else uses the bytes.
+    pub(crate) unsafe fn run(&self) -> Result<(), CuResult> {
+        let Copy { to, from, bytes } = *self;
         needs_memory(from, bytes as u64)?;
         needs_memory(to, bytes as u64)?;
         // SAFETY: both lie in an allocation each.
         unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
         Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    stream: *const Stream,
+) -> CuResult {
+    call(|| {
+        needs_context()?;
+        // SAFETY: by the call's contract, the stream lives, or is null, and nobody else uses the bytes.
+        unsafe { submit(Work::Copy(Copy { to, from, bytes }), stream) }
     })
 }
 

@@ -2,22 +2,66 @@
 
 use crate::context::{count_living, current_context, needs_context};
 use crate::launch::Launch;
+use crate::memory::Copy;
 use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CuResult, call};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A stream; the null stream is no such thing.
 pub(crate) struct Stream {
     /// The context that was current when it was made.
     context: u64,
-    /// The launches captured so far, while a capture is under way.
-    captured: Mutex<Option<Vec<Launch>>>,
+    /// What its work is captured into, while a capture is under way that began here, or that an event drew it into.
+    captured: Mutex<Option<Capture>>,
 }
 
-type Graph = Vec<Launch>;
+/// What is done on a stream.
+#[derive(Clone)]
+pub(crate) enum Work {
+    Launch(Launch),
+    Copy(Copy),
+}
 
-/// A point in time, once recorded.
-struct Event(Mutex<Option<Instant>>);
+type Graph = Vec<Work>;
+
+/// A capture under way; none any more once it has ended.
+type Capture = Arc<Mutex<Option<Graph>>>;
+
+/// A point in time, once recorded, and the capture that it was recorded in.
+#[derive(Default)]
+struct Event {
+    time: Mutex<Option<Instant>>,
+    capture: Mutex<Option<Capture>>,
+}
+
+impl Work {
+    /// # Safety
+    /// Nobody else uses its memory.
+    unsafe fn run(&self) -> Result<(), CuResult> {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Work::Launch(launch) => launch.run(),
+                Work::Copy(copy) => copy.run(),
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stream {
+    /// The capture that this stream is part of.
+    fn capture(&self) -> Option<Capture> {
+        let mut captured = lock(&self.captured);
+        if captured.as_ref().is_some_and(|capture| lock(capture).is_none()) {
+            *captured = None;
+        }
+        captured.clone()
+    }
+}
 
 /// A new object as its raw handle.
 fn make<T>(object: T) -> *mut T {
@@ -34,21 +78,20 @@ unsafe fn destroy<T>(handle: *mut T) -> CuResult {
     0
 }
 
-/// Runs a launch, or keeps it where its stream captures.
+/// Does work, or keeps it where its stream captures.
 ///
 /// # Safety
-/// The stream lives, or is null; the rest as for [`Launch::run`].
-pub(crate) unsafe fn submit(launch: Launch, stream: *const Stream) -> Result<(), CuResult> {
+/// The stream lives, or is null; the rest as for [`Work::run`].
+pub(crate) unsafe fn submit(work: Work, stream: *const Stream) -> Result<(), CuResult> {
     // SAFETY: the caller's.
     unsafe {
-        if let Some(stream) = stream.as_ref() {
-            let mut captured = stream.captured.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(captured) = captured.as_mut() {
-                captured.push(launch);
-                return Ok(());
-            }
+        if let Some(capture) = stream.as_ref().and_then(Stream::capture)
+            && let Some(graph) = lock(&capture).as_mut()
+        {
+            graph.push(work);
+            return Ok(());
         }
-        launch.run()
+        work.run()
     }
 }
 
@@ -83,9 +126,7 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: *const Stream, status: *mut i32
         needs_context()?;
         // SAFETY: by the call's contract, the stream lives and `status` is valid for a write.
         unsafe {
-            let is_capturing =
-                |stream: &Stream| stream.captured.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-            status.write(stream.as_ref().is_some_and(is_capturing).into());
+            status.write(stream.as_ref().is_some_and(|stream| stream.capture().is_some()).into());
         }
         Ok(())
     })
@@ -102,11 +143,11 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: *const Stream, _: i32) -> C
         needs_context()?;
         // SAFETY: by the call's contract, the stream lives.
         let stream = unsafe { stream.as_ref() }.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let mut captured = stream.captured.lock().unwrap_or_else(PoisonError::into_inner);
-        match captured.replace(Vec::new()) {
-            None => Ok(()),
-            Some(_) => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+        if stream.capture().is_some() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         }
+        *lock(&stream.captured) = Some(Arc::new(Mutex::new(Some(Vec::new()))));
+        Ok(())
     })
 }
 
@@ -116,8 +157,8 @@ unsafe extern "C" fn cuStreamEndCapture(stream: *const Stream, graph: *mut *mut 
         needs_context()?;
         // SAFETY: by the call's contract, the stream lives.
         let stream = unsafe { stream.as_ref() }.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let captured = stream.captured.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let launches = captured.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
+        let capture = stream.capture().ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
+        let launches = lock(&capture).take().ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
         // SAFETY: by the call's contract, `graph` is valid for a write.
         unsafe { graph.write(make(launches)) };
         Ok(())
@@ -155,7 +196,7 @@ unsafe extern "C" fn cuGraphLaunch(exec: *const Graph, _: *const Stream) -> CuRe
     call(|| {
         needs_context()?;
         // SAFETY: by the call's contract, the graph lives, and so does what its launches use.
-        unsafe { (*exec).iter().try_for_each(|launch| launch.run()) }
+        unsafe { (*exec).iter().try_for_each(|work| work.run()) }
     })
 }
 
@@ -164,7 +205,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut *mut Event, _: u32) -> CuResult {
     call(|| {
         needs_context()?;
         // SAFETY: by the call's contract, `event` is valid for a write.
-        unsafe { event.write(make(Event(Mutex::new(None)))) };
+        unsafe { event.write(make(Event::default())) };
         Ok(())
     })
 }
@@ -176,14 +217,46 @@ unsafe extern "C" fn cuEventDestroy_v2(event: *mut Event) -> CuResult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: *const Event, _: *const Stream) -> CuResult {
+unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Stream) -> CuResult {
     call(|| {
         needs_context()?;
-        // SAFETY: by the call's contract, the event lives.
-        let mut time = unsafe { (*event).0.lock().unwrap_or_else(PoisonError::into_inner) };
-        *time = Some(Instant::now());
+        // SAFETY: by the call's contract, the event lives, and so does the stream, or is null.
+        let (event, stream) = unsafe { (&*event, stream.as_ref()) };
+        *lock(&event.capture) = stream.and_then(Stream::capture);
+        *lock(&event.time) = Some(Instant::now());
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Event, flags: u32) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: by the call's contract, the event lives, and so does the stream, or is null.
+        let (event, stream) = unsafe { (&*event, stream.as_ref()) };
+        let capture = lock(&event.capture).clone().filter(|capture| lock(capture).is_some());
+        match (capture, stream) {
+            // All work before the event is done.
+            (None, _) => Ok(()),
+            (Some(capture), Some(stream)) => {
+                let own = stream.capture();
+                if own.is_some_and(|own| !Arc::ptr_eq(&own, &capture)) {
+                    return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+                }
+                *lock(&stream.captured) = Some(capture);
+                Ok(())
+            }
+            (Some(_), None) => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(_: *const Event) -> CuResult {
+    call(needs_context)
 }
 
 #[unsafe(no_mangle)]
@@ -195,7 +268,7 @@ unsafe extern "C" fn cuEventElapsedTime(
     call(|| {
         let time = |event: *const Event| {
             // SAFETY: by the call's contract, the event lives.
-            let time = unsafe { (*event).0.lock().unwrap_or_else(PoisonError::into_inner) };
+            let time = unsafe { lock(&(*event).time) };
             time.ok_or(CUDA_ERROR_INVALID_VALUE)
         };
         let elapsed = time(end)?.saturating_duration_since(time(start)?);

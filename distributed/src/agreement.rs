@@ -1,0 +1,50 @@
+//! Ranks agree upon what they are about to compute, before any of them computes it.
+
+use crate::Error;
+use crate::transport::{Step, Transport};
+use ferroflash::StreamHandle;
+use ferroflash::device::{Buffer, Device};
+use std::sync::Arc;
+
+const STEP: Step = Step { what: "agreement", index: 0 };
+
+/// Compares numbers among all ranks: every rank gets the same answer.
+///
+/// # Errors
+/// [`Error::Disagree`] with the first rank that differs from rank 0, and what the transport reports.
+pub(crate) fn agree(
+    transport: &mut dyn Transport,
+    device: &Arc<dyn Device>,
+    numbers: &[(&'static str, u64)],
+) -> Result<(), Error> {
+    let words: Vec<u32> = numbers.iter().flat_map(|(_, n)| [*n as u32, (*n >> 32) as u32]).collect();
+    let bytes = words.len() as u64 * 4;
+    let world = transport.world();
+    let own = Buffer::from_elements(device, &words)?;
+    let all = Buffer::new(device, bytes * u64::from(world))?;
+    // SAFETY: both buffers are as long as is said, and live until the wait below is over.
+    unsafe {
+        transport.all_gather(STEP, (own.address(), all.address(), bytes), StreamHandle::DEFAULT)?;
+    }
+    // SAFETY: the default stream lives.
+    if let Err(error) = unsafe { transport.wait(StreamHandle::DEFAULT) } {
+        // What did not end may still write.
+        std::mem::forget((own, all));
+        return Err(error);
+    }
+    let mut gathered = vec![0u32; words.len() * world as usize];
+    all.read(0, &mut gathered)?;
+    let of_rank = |rank: u32| &gathered[rank as usize * words.len()..][..words.len()];
+    let number = |words: &[u32], at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;
+    for rank in 1..world {
+        for (at, (what, _)) in numbers.iter().enumerate() {
+            let [theirs, ours] = [rank, 0].map(|rank| number(of_rank(rank), at));
+            if theirs != ours {
+                let error = Error::Disagree { rank, other: 0, what, theirs, ours, step: STEP };
+                transport.abort(&error);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}

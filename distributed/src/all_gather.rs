@@ -1,0 +1,209 @@
+//! All-gather: every rank receives the keys and values that its queries see, in the order of the sequence, and computes as one device does.
+//!
+//! Each chunk of queries sees a prefix of the keys, so its causal mask is the bottom-right one, and nothing is merged. Heads travel in groups:
+//! one is on its way while the one before is computed.
+
+use crate::Error;
+use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::shape::Shape;
+use crate::transport::{Message, Piece, Step, Tensor, Ticket};
+use ferroflash::device::{Buffer, Device};
+use ferroflash::problem::TensorRole;
+use ferroflash::{Attention, DeviceTensors, Mask, Plan, StreamHandle};
+use std::ops::Range;
+
+const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
+
+pub(crate) struct AllGather {
+    /// Keys and values of the whole sequence, as far as they are seen.
+    gathered: [Buffer<dyn Device>; 2],
+    groups: Vec<Group>,
+}
+
+/// Heads that travel together, and what is computed of them.
+struct Group {
+    heads_kv: Range<u32>,
+    jobs: Vec<Job>,
+}
+
+struct Job {
+    plan: Plan,
+    /// Bytes from the start of Q, K, V, O and LSE.
+    offsets: [u64; 5],
+}
+
+impl AllGather {
+    pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<AllGather, Error> {
+        let (sizes, count) = (setup.problem.sizes(), setup.head_groups());
+        let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
+        let mut cuts = cuts(setup)?.into_iter();
+        let mut groups = Vec::new();
+        for group in 0..count {
+            let (first_q, first_kv) = (group * heads_q, group * heads_kv);
+            let mut jobs = Vec::new();
+            for (part, cut) in setup.parts.iter().zip(&mut cuts) {
+                let [q, k, v, o] = cut.shapes;
+                let lse = setup.lse_offset(part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
+                let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
+                let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
+                jobs.push(Job { plan: setup.plan(attention.planner(), &cut)?, offsets: [q, k, v, o, lse] });
+            }
+            groups.push(Group { heads_kv: first_kv..first_kv + heads_kv, jobs });
+        }
+        let device = attention.device();
+        let [k, v] =
+            [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
+        Ok(AllGather { gathered: [k?, v?], groups })
+    }
+}
+
+impl Schedule for AllGather {
+    fn buffer_bytes(&self) -> u64 {
+        self.gathered.iter().map(Buffer::bytes).sum()
+    }
+
+    fn plans(&self) -> Vec<&Plan> {
+        self.groups.iter().flat_map(|group| &group.jobs).map(|job| &job.plan).collect()
+    }
+
+    unsafe fn forward(
+        &mut self,
+        lane: &mut Lane,
+        setup: &Setup,
+        tensors: &RankTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let [k, v] = [0, 1].map(|tensor: usize| self.gathered[tensor].address());
+        // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses until the jobs are done, and these
+        // are on the stream that exchanges wait for; the rest is the caller's promise.
+        unsafe {
+            let mut on_its_way = self.start(0, lane, setup, tensors, stream)?;
+            for (index, group) in self.groups.iter().enumerate() {
+                let arriving = on_its_way;
+                if index + 1 < self.groups.len() {
+                    on_its_way = self.start(index + 1, lane, setup, tensors, stream)?;
+                }
+                lane.join(arriving, stream)?;
+                let beside = lane.fork(stream)?;
+                // The part with the most keys first. The other comes beside it: its tiles fill the multiprocessors that the first leaves
+                // free at its end.
+                let streams = std::iter::once(stream).chain(std::iter::repeat(beside));
+                for (job, stream) in group.jobs.iter().rev().zip(streams) {
+                    let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } = job;
+                    let lse = tensors.lse.map(|lse| lse + of_lse);
+                    let on_device =
+                        DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
+                    lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
+                }
+            }
+            lane.rejoin(stream)?;
+        }
+        Ok(())
+    }
+}
+
+impl AllGather {
+    /// # Safety
+    /// As [`crate::ContextParallel::forward`].
+    unsafe fn start(
+        &self,
+        group: usize,
+        lane: &mut Lane,
+        setup: &Setup,
+        tensors: &RankTensors,
+        stream: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        let heads = &self.groups[group].heads_kv;
+        let mut messages = Vec::new();
+        for ((role, tensor), (own, gathered)) in
+            KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(&self.gathered))
+        {
+            let whole = shape_of(&setup.problem, role);
+            let mine = setup.local(role);
+            for peer in 0..setup.world {
+                if peer != setup.rank {
+                    let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
+                    messages.extend(sent.map(|(offset, _, bytes)| Message::Send {
+                        to: peer,
+                        address: own + offset,
+                        bytes,
+                    }));
+                }
+                let theirs = setup.local_of(role, peer);
+                let to_here = pieces(setup, (theirs, whole), (peer, setup.rank), heads);
+                messages.extend(to_here.map(|(offset, at, bytes)| {
+                    let address = gathered.address() + at;
+                    let of = Piece { owner: peer, tensor, offset };
+                    if peer == setup.rank {
+                        Message::Copy { from: own + offset, to: address, bytes }
+                    } else {
+                        Message::Receive { from: peer, address, bytes, of }
+                    }
+                }));
+            }
+        }
+        let step = Step { what: "keys and values", index: group as u32 };
+        // SAFETY: the caller's promise.
+        unsafe { lane.exchange(step, &messages, stream) }
+    }
+}
+
+/// What a rank computes, group after group of heads and part after part.
+///
+/// # Errors
+/// [`Error::Refused`] where a chunk's queries do not see a prefix of the keys.
+pub(crate) fn cuts(setup: &Setup) -> Result<Vec<Cut>, Error> {
+    let (problem, sizes) = (&setup.problem, setup.problem.sizes());
+    let mask = problem.mask();
+    let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
+    if mask != Mask::FULL && !is_prefix {
+        let reason =
+            "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
+        return Err(setup.refused(reason.to_owned()));
+    }
+    let count = setup.head_groups();
+    let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
+    let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
+    let [k, v] = [TensorRole::K, TensorRole::V].map(|role| shape_of(problem, role));
+    let cut = |part: &Range<u32>| Cut {
+        heads_q,
+        heads_kv,
+        seqlen_q: part.end - part.start,
+        seqlen_k: keys_end(setup, setup.rank, part),
+        mask,
+        shapes: [q, k, v, o],
+    };
+    Ok((0..count).flat_map(|_| setup.parts.iter().map(cut)).collect())
+}
+
+/// One past the last key that a part of a rank's queries sees.
+fn keys_end(setup: &Setup, rank: u32, part: &Range<u32>) -> u32 {
+    let sizes = setup.problem.sizes();
+    match setup.problem.mask() {
+        Mask::FULL => sizes.seqlen_k,
+        _ => setup.end_of(rank, part) + sizes.seqlen_k - sizes.seqlen_q,
+    }
+}
+
+/// One past the last key that a rank's queries see; 0 where it has none.
+fn keys_needed(setup: &Setup, rank: u32) -> u32 {
+    let rows = setup.of_q.rows(rank);
+    if rows == 0 { 0 } else { keys_end(setup, rank, &(0..rows)) }
+}
+
+/// The pieces of rank `from`'s tensor that rank `to` needs: where each starts in the rank's tensor and in the whole, and its bytes.
+fn pieces(
+    setup: &Setup,
+    (local, whole): (Shape, Shape),
+    (from, to): (u32, u32),
+    heads: &Range<u32>,
+) -> impl Iterator<Item = (u64, u64, u64)> {
+    let needed = keys_needed(setup, to);
+    let chunks = setup.of_k.rows_of(from).into_iter().zip(setup.of_k.local_of(from));
+    let seen: Vec<_> = chunks.filter(|(rows, _)| rows.start < needed).collect();
+    let heads = heads.clone();
+    seen.into_iter().flat_map(move |(rows, at)| {
+        let pairs = local.runs(heads.clone(), at).into_iter().zip(whole.runs(heads.clone(), rows));
+        pairs.map(|((offset, bytes), (to, _))| (offset, to, bytes))
+    })
+}

@@ -1,0 +1,129 @@
+//! One rank by itself, on one GPU: what it would receive is copied within the device, the same bytes to the same places on a stream of their
+//! own. For measuring what a schedule costs before any wire.
+
+use crate::Error;
+use crate::context::RankTensors;
+use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
+use ferroflash::StreamHandle;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::side::SideStream;
+use std::sync::Arc;
+
+/// A rank whose peers are tensors on its own device. What other ranks compute, heads of O, is not there: its place is copied, so that
+/// [`crate::Method::Ulysses`] has the right times and a wrong O.
+pub struct Copies {
+    rank: u32,
+    sources: Vec<RankTensors>,
+    side: SideStream,
+    kernels: SideStream,
+}
+
+impl Copies {
+    /// This rank of as many as there are `sources`: the tensors of every rank, all on this device.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// The tensors are as long as [`crate::ContextParallel::bytes`] says on each rank, and live until all exchanges are over.
+    pub unsafe fn new(
+        device: &Arc<CudaDevice>,
+        rank: u32,
+        sources: Vec<RankTensors>,
+    ) -> Result<Copies, Error> {
+        Ok(Copies {
+            rank,
+            sources,
+            side: SideStream::new(device)?,
+            kernels: SideStream::for_kernels(device)?,
+        })
+    }
+
+    /// Where a piece lies, where it is on this device.
+    fn address(&self, piece: &Piece) -> Option<u64> {
+        let tensors = self.sources.get(piece.owner as usize)?;
+        let start = match piece.tensor {
+            Tensor::Q => tensors.q,
+            Tensor::K => tensors.k,
+            Tensor::V => tensors.v,
+            Tensor::O => tensors.o,
+            Tensor::Lse => tensors.lse?,
+            Tensor::State => return None,
+        };
+        Some(start + piece.offset)
+    }
+}
+
+impl Transport for Copies {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn world(&self) -> u32 {
+        self.sources.len() as u32
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        _: Step,
+        messages: &[Message],
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        // SAFETY: the caller's promise, and that of Copies::new.
+        unsafe {
+            self.side.after(compute)?;
+            for message in messages {
+                match message {
+                    Message::Receive { address, bytes, of, .. } => {
+                        if let Some(from) = self.address(of) {
+                            self.side.copy(from, *address, *bytes)?;
+                        }
+                    }
+                    Message::Copy { from, to, bytes } => self.side.copy(*from, *to, *bytes)?,
+                    Message::Send { .. } => {}
+                }
+            }
+        }
+        Ok(Ticket(self.side.mark()?))
+    }
+
+    unsafe fn all_gather(
+        &mut self,
+        _: Step,
+        (from, to, bytes): (u64, u64, u64),
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        // SAFETY: the caller's promise; the others' bytes are this rank's again.
+        unsafe {
+            self.side.after(compute)?;
+            for rank in 0..u64::from(self.world()) {
+                self.side.copy(from, to + rank * bytes, bytes)?;
+            }
+        }
+        Ok(Ticket(self.side.mark()?))
+    }
+
+    unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.side.join(ticket.0, compute)? };
+        Ok(())
+    }
+
+    fn beside(&self) -> Option<StreamHandle> {
+        Some(self.kernels.stream())
+    }
+
+    unsafe fn order_beside(&mut self, compute: StreamHandle, back: bool) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernels.order(compute, back)? };
+        Ok(())
+    }
+
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.side.after(compute)? };
+        Ok(self.side.finish()?)
+    }
+
+    fn abort(&mut self, _: &Error) {}
+}

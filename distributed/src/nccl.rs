@@ -1,0 +1,387 @@
+//! NCCL between ranks: one GPU a rank, whatever process it is in.
+
+mod library;
+
+pub use library::UniqueId;
+
+use crate::Error;
+use crate::transport::{Message, Step, Ticket, Transport};
+use ferroflash::StreamHandle;
+use ferroflash::device::Device;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::side::SideStream;
+use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the host rests between two looks.
+const REST: Duration = Duration::from_micros(50);
+const JOINING: Step = Step { what: "joining", index: 0 };
+
+/// How to communicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NcclOptions {
+    /// How long a call waits for other ranks.
+    pub limit: Duration,
+    /// The most multiprocessors that NCCL's kernels take from computing; NCCL's own choice where it is `None`.
+    pub max_ctas: Option<u32>,
+    /// Whether NCCL's calls may block on the host. They then return later and cannot be given up: a rank that never comes is waited for
+    /// for ever.
+    pub is_blocking: bool,
+}
+
+impl Default for NcclOptions {
+    /// Half a minute, and no call that blocks.
+    fn default() -> NcclOptions {
+        NcclOptions { limit: Duration::from_secs(30), max_ctas: None, is_blocking: false }
+    }
+}
+
+/// A rank of an NCCL communicator, with a stream of its own.
+///
+/// NCCL does not tell which of several ranks keeps an exchange from ending, so that [`Error::Unfinished`] names all that take part in the
+/// first one that did not end. A communicator of its own is then given up (`ncclCommAbort`), which ends the other ranks; a borrowed one
+/// is left to its owner.
+///
+/// An exchange can be captured once each pair of ranks has exchanged something before: NCCL connects them at the first time, and allocates. All
+/// ranks capture, or none.
+pub struct Nccl {
+    library: &'static Library,
+    /// `ncclComm_t` as a number; 0 where it was given up.
+    comm: usize,
+    is_borrowed: bool,
+    rank: u32,
+    world: u32,
+    limit: Duration,
+    side: SideStream,
+    kernels: SideStream,
+    /// Exchanges that may not be over: their marks, and the ranks that take part.
+    pending: VecDeque<(u64, Step, Vec<u32>)>,
+}
+
+impl Nccl {
+    /// Rank `rank` of `world`, all of which were given the same id; waits until all have come, no longer than the limit.
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`], [`Error::Unfinished`], [`Error::Nccl`], and what the driver reports.
+    pub fn from_id(
+        device: &Arc<CudaDevice>,
+        id: &UniqueId,
+        (rank, world): (u32, u32),
+        options: &NcclOptions,
+    ) -> Result<Nccl, Error> {
+        let library = library()?;
+        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
+        let mut config = Config::new(options.is_blocking, options.max_ctas);
+        let mut comm: Comm = std::ptr::null_mut();
+        let ranks = [world, rank].map(|n| n as c_int);
+        let result = device.with_current(|| {
+            // SAFETY: writes one communicator where it is told to; id and configuration live until it returns.
+            unsafe { (library.comm_init_rank_config)(&mut comm, ranks[0], *id, ranks[1], &mut config) }
+        })?;
+        let limit = options.limit;
+        let mut nccl = Nccl {
+            library,
+            comm: comm as usize,
+            is_borrowed: false,
+            rank,
+            world,
+            limit,
+            side,
+            kernels,
+            pending: VecDeque::new(),
+        };
+        let others: Vec<u32> = (0..world).filter(|&other| other != rank).collect();
+        nccl.settle("ncclCommInitRankConfig", result, JOINING, &others)?;
+        Ok(nccl)
+    }
+
+    /// The rank that a communicator of the caller's is (`ncclComm_t`; from PyTorch its process group's `_comm_ptr()`, which is 0 until the group
+    /// has communicated).
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`], [`Error::Refused`] for null, [`Error::Nccl`], and what the driver reports.
+    ///
+    /// # Safety
+    /// `comm` is a communicator of this device made by the library that is opened here, outlives this, and is used by nobody else at the
+    /// same time as by this.
+    pub unsafe fn from_raw(
+        device: &Arc<CudaDevice>,
+        comm: *mut c_void,
+        limit: Duration,
+    ) -> Result<Nccl, Error> {
+        let library = library()?;
+        if comm.is_null() {
+            let reason = "the communicator is null: communicate once before it is borrowed".to_owned();
+            return Err(Error::Refused { method: "a borrowed communicator", world: 0, reason });
+        }
+        let number = |name, call: unsafe extern "C" fn(Comm, *mut c_int) -> NcclResult| {
+            let mut number = 0;
+            // SAFETY: writes one number where it is told to; the communicator is the caller's promise.
+            match unsafe { call(comm, &mut number) } {
+                SUCCESS => Ok(number as u32),
+                result => Err(Error::Nccl { call: name, reason: library.words(result), step: JOINING }),
+            }
+        };
+        let world = number("ncclCommCount", library.comm_count)?;
+        let rank = number("ncclCommUserRank", library.comm_user_rank)?;
+        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
+        let (comm, pending) = (comm as usize, VecDeque::new());
+        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, kernels, pending })
+    }
+
+    /// The communicator (`ncclComm_t`); null where it was given up.
+    pub fn as_raw(&self) -> *mut c_void {
+        self.comm()
+    }
+
+    fn comm(&self) -> Comm {
+        self.comm as Comm
+    }
+
+    /// Takes in the result of a call, and waits where NCCL is still at it.
+    fn settle(
+        &mut self,
+        call: &'static str,
+        mut result: NcclResult,
+        step: Step,
+        ranks: &[u32],
+    ) -> Result<(), Error> {
+        let until = Instant::now() + self.limit;
+        while result == IN_PROGRESS {
+            if Instant::now() >= until {
+                return Err(self.given_up(Error::Unfinished {
+                    ranks: ranks.to_vec(),
+                    step,
+                    limit: self.limit,
+                }));
+            }
+            std::thread::sleep(REST);
+            result = self.async_error();
+        }
+        match result {
+            SUCCESS => Ok(()),
+            result => {
+                let reason = self.library.words(result);
+                Err(self.given_up(Error::Nccl { call, reason, step }))
+            }
+        }
+    }
+
+    /// What NCCL has found since, or that it is still at something.
+    fn async_error(&self) -> NcclResult {
+        let mut found = SUCCESS;
+        // SAFETY: the communicator lives; writes one result where it is told to.
+        match unsafe { (self.library.comm_get_async_error)(self.comm(), &mut found) } {
+            SUCCESS => found,
+            result => result,
+        }
+    }
+
+    fn given_up(&mut self, error: Error) -> Error {
+        self.give_up();
+        error
+    }
+
+    /// Ends what is under way, on this rank and so on the others.
+    fn give_up(&mut self) {
+        let comm = std::mem::take(&mut self.comm);
+        if comm != 0 && !self.is_borrowed {
+            // SAFETY: the communicator lives, and is not used again.
+            let _ = self.side.device().with_current(|| unsafe { (self.library.comm_abort)(comm as Comm) });
+        }
+        self.pending.clear();
+    }
+
+    fn living(&self, step: Step) -> Result<(), Error> {
+        if self.comm != 0 {
+            return Ok(());
+        }
+        let reason = "the communicator was given up after an earlier failure".to_owned();
+        Err(Error::Died { rank: self.rank, step, reason })
+    }
+
+    /// Makes calls as one group on the transport's stream.
+    fn group(
+        &mut self,
+        step: Step,
+        ranks: &[u32],
+        mut calls: impl FnMut(&Library, Comm, *mut c_void) -> Result<(), (&'static str, NcclResult)>,
+    ) -> Result<(), Error> {
+        let (library, comm, stream) = (self.library, self.comm(), self.side.stream().as_raw());
+        let device = self.side.device().clone();
+        let made = device.with_current(|| {
+            // SAFETY: a group is per thread, and ends below whatever its calls say.
+            let started = unsafe { (library.group_start)() };
+            let called = calls(library, comm, stream);
+            // SAFETY: as above.
+            let ended = unsafe { (library.group_end)() };
+            (started, called, ended)
+        })?;
+        let (call, result) = match made {
+            (SUCCESS, Ok(()), ended) => ("ncclGroupEnd", ended),
+            (SUCCESS, Err((call, result)), _) => (call, result),
+            (started, ..) => ("ncclGroupStart", started),
+        };
+        self.settle(call, result, step, ranks)
+    }
+
+    /// Marks where an exchange ends. What is captured is not run now, and cannot be asked about.
+    fn marked(&mut self, step: Step, ranks: Vec<u32>, compute: StreamHandle) -> Result<Ticket, Error> {
+        let mark = self.side.mark()?;
+        // SAFETY: the stream is the promise of who called exchange.
+        if !unsafe { self.side.device().is_capturing(compute)? } {
+            self.pending.push_back((mark, step, ranks));
+        }
+        let first = self.side.first_mark();
+        while self.pending.front().is_some_and(|(mark, ..)| *mark < first) {
+            self.pending.pop_front();
+        }
+        Ok(Ticket(mark))
+    }
+}
+
+fn call(name: &'static str, result: NcclResult) -> Result<(), (&'static str, NcclResult)> {
+    // A call in a group may say that it is not over.
+    if result == SUCCESS || result == IN_PROGRESS { Ok(()) } else { Err((name, result)) }
+}
+
+impl Transport for Nccl {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn world(&self) -> u32 {
+        self.world
+    }
+
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        self.living(step)?;
+        let mut ranks: Vec<u32> = messages
+            .iter()
+            .filter_map(|message| match *message {
+                Message::Send { to: peer, .. } | Message::Receive { from: peer, .. } => Some(peer),
+                Message::Copy { .. } => None,
+            })
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        // SAFETY: the stream is the caller's promise.
+        unsafe { self.side.after(compute)? };
+        if !ranks.is_empty() {
+            self.group(step, &ranks, |library, comm, stream| {
+                messages.iter().try_for_each(|message| match *message {
+                    Message::Send { to, address, bytes } => {
+                        let from = address as *const c_void;
+                        // SAFETY: the addresses are the promise of who called exchange, and communicator and stream live.
+                        let sent =
+                            unsafe { (library.send)(from, bytes as usize, BYTES, to as c_int, comm, stream) };
+                        call("ncclSend", sent)
+                    }
+                    Message::Receive { from, address, bytes, .. } => {
+                        let to = address as *mut c_void;
+                        // SAFETY: as above.
+                        let received =
+                            unsafe { (library.recv)(to, bytes as usize, BYTES, from as c_int, comm, stream) };
+                        call("ncclRecv", received)
+                    }
+                    Message::Copy { .. } => Ok(()),
+                })
+            })?;
+        }
+        for message in messages {
+            if let Message::Copy { from, to, bytes } = *message {
+                // SAFETY: the caller's promise.
+                unsafe { self.side.copy(from, to, bytes)? };
+            }
+        }
+        self.marked(step, ranks, compute)
+    }
+
+    unsafe fn all_gather(
+        &mut self,
+        step: Step,
+        (from, to, bytes): (u64, u64, u64),
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        self.living(step)?;
+        let ranks: Vec<u32> = (0..self.world).filter(|&other| other != self.rank).collect();
+        // SAFETY: the stream is the caller's promise.
+        unsafe { self.side.after(compute)? };
+        self.group(step, &ranks, |library, comm, stream| {
+            let (from, to) = (from as *const c_void, to as *mut c_void);
+            // SAFETY: the addresses are the promise of who called this, and communicator and stream live.
+            let gathered = unsafe { (library.all_gather)(from, to, bytes as usize, BYTES, comm, stream) };
+            call("ncclAllGather", gathered)
+        })?;
+        self.marked(step, ranks, compute)
+    }
+
+    unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.side.join(ticket.0, compute)? };
+        Ok(())
+    }
+
+    fn beside(&self) -> Option<StreamHandle> {
+        Some(self.kernels.stream())
+    }
+
+    unsafe fn order_beside(&mut self, compute: StreamHandle, back: bool) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.kernels.order(compute, back)? };
+        Ok(())
+    }
+
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        self.living(JOINING)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.side.after(compute)? };
+        let last = self.side.mark()?;
+        let until = Instant::now() + self.limit;
+        while !self.side.is_over(last)? {
+            let found = self.async_error();
+            while let Some((mark, ..)) = self.pending.front()
+                && self.side.is_over(*mark)?
+            {
+                self.pending.pop_front();
+            }
+            let (step, ranks) =
+                self.pending.front().map_or((JOINING, Vec::new()), |(_, step, ranks)| (*step, ranks.clone()));
+            if found != SUCCESS && found != IN_PROGRESS {
+                let reason = self.library.words(found);
+                return Err(self.given_up(Error::Nccl { call: "an exchange", reason, step }));
+            }
+            if Instant::now() >= until {
+                return Err(self.given_up(Error::Unfinished { ranks, step, limit: self.limit }));
+            }
+            std::thread::sleep(REST);
+        }
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn abort(&mut self, _: &Error) {
+        self.give_up();
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        if self.comm == 0 || self.is_borrowed {
+            return;
+        }
+        // What is under way may still use the communicator. An error here has nobody to go to.
+        let _ = self.side.finish();
+        let (library, comm) = (self.library, self.comm());
+        // SAFETY: the communicator lives, and is not used again.
+        let _ = self.side.device().with_current(|| unsafe { (library.comm_destroy)(comm) });
+    }
+}

@@ -1,0 +1,201 @@
+//! What moves bytes between ranks.
+
+use crate::Error;
+use ferroflash::StreamHandle;
+
+/// What an exchange is for, in messages: "keys and values, step 2".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// What is exchanged.
+    pub what: &'static str,
+    /// Which of several exchanges of it, from 0.
+    pub index: u32,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, step {}", self.what, self.index)
+    }
+}
+
+/// A rank's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tensor {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output.
+    O,
+    /// Log-sum-exp.
+    Lse,
+    /// Partial O and LSE, or what ranks agree upon.
+    State,
+}
+
+/// What arrives: bytes of a tensor of the rank that holds it, which need not be the rank that sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The rank whose tensor it is.
+    pub owner: u32,
+    /// The tensor.
+    pub tensor: Tensor,
+    /// Bytes from the start of the owner's tensor.
+    pub offset: u64,
+}
+
+/// A range of addresses that goes somewhere. The messages of a pair of ranks match in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To another rank.
+    Send {
+        /// The rank.
+        to: u32,
+        /// The first address.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// From another rank.
+    Receive {
+        /// The rank.
+        from: u32,
+        /// The first address.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
+        /// What it is.
+        of: Piece,
+    },
+    /// Within this rank.
+    Copy {
+        /// The first address.
+        from: u64,
+        /// Where to.
+        to: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+/// The number of an exchange, to be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Bytes that a rank moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// To other ranks.
+    pub sent: u64,
+    /// From other ranks.
+    pub received: u64,
+    /// Within the rank.
+    pub copied: u64,
+}
+
+impl Traffic {
+    /// Adds an exchange.
+    pub fn count(&mut self, messages: &[Message]) {
+        for message in messages {
+            match *message {
+                Message::Send { bytes, .. } => self.sent += bytes,
+                Message::Receive { bytes, .. } => self.received += bytes,
+                Message::Copy { bytes, .. } => self.copied += bytes,
+            }
+        }
+    }
+}
+
+/// A rank's connection to the others. All ranks make the same exchanges in the same order. There is no barrier: a rank waits for what it
+/// receives, and for nothing else.
+///
+/// Exchanges run on a stream of the transport's own, so that they can run under computation; [`Transport::exchange`] and
+/// [`Transport::join`] order the two. A transport without streams has done all when its call returns.
+pub trait Transport: Send {
+    /// This rank, from 0.
+    fn rank(&self) -> u32;
+
+    /// Ranks.
+    fn world(&self) -> u32;
+
+    /// Starts the messages of a step as one group, after all work that is on `compute` now.
+    ///
+    /// # Errors
+    /// What became of other ranks, where it is known by then; what the driver reports.
+    ///
+    /// # Safety
+    /// Every address is allocated on this rank's device for the bytes of its message until the exchange is over, nothing else writes what
+    /// is read or touches what is written meanwhile, and `compute` lives.
+    unsafe fn exchange(
+        &mut self,
+        step: Step,
+        messages: &[Message],
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error>;
+
+    /// Starts gathering `bytes` bytes of every rank at `to`, in the order of ranks; this rank's are at `from`.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    ///
+    /// # Safety
+    /// As [`Transport::exchange`], for `bytes` bytes at `from` and as many for each rank at `to`.
+    unsafe fn all_gather(
+        &mut self,
+        step: Step,
+        (from, to, bytes): (u64, u64, u64),
+        compute: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        let (rank, world) = (self.rank(), self.world());
+        let others = (0..world).filter(|&other| other != rank);
+        let place = |other: u32| to + u64::from(other) * bytes;
+        let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
+        for other in others {
+            let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
+            messages.push(Message::Send { to: other, address: from, bytes });
+            messages.push(Message::Receive { from: other, address: place(other), bytes, of });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange(step, &messages, compute) }
+    }
+
+    /// Lets what follows on `compute` wait until an exchange is over; the host does not wait.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `compute` lives.
+    unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
+
+    /// A second stream for kernels, where there is one: what runs there fills multiprocessors that kernels on the first leave free.
+    fn beside(&self) -> Option<StreamHandle> {
+        None
+    }
+
+    /// Lets what follows on [`Transport::beside`] wait for what is on `compute` now, or with `back` the other way round.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `compute` lives.
+    unsafe fn order_beside(&mut self, _compute: StreamHandle, _back: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Waits on the host until all exchanges and all work that is on `compute` now are over, no longer than the transport's limit for
+    /// what other ranks do.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] with ranks and step, and what the driver reports. The transport is of no further use then.
+    ///
+    /// # Safety
+    /// `compute` lives, and is not captured.
+    unsafe fn wait(&mut self, compute: StreamHandle) -> Result<(), Error>;
+
+    /// Tells the other ranks, as far as they can be told, that this one has failed.
+    fn abort(&mut self, reason: &Error);
+}

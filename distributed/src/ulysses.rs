@@ -1,0 +1,197 @@
+//! Ulysses: ranks exchange heads for rows, so that each computes some heads of the whole sequence, and exchange O back.
+
+use crate::Error;
+use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::shape::Shape;
+use crate::transport::{Message, Piece, Step, Tensor};
+use ferroflash::device::{Buffer, Device};
+use ferroflash::problem::TensorRole;
+use ferroflash::{Attention, DeviceTensors, Layout, Plan, StreamHandle};
+use std::ops::Range;
+
+pub(crate) struct Ulysses {
+    /// Q, K, V, O and LSE of this rank's heads, of the whole sequence.
+    whole: [Buffer<dyn Device>; 5],
+    plan: Plan,
+}
+
+impl Ulysses {
+    pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<Ulysses, Error> {
+        let cut = cut(setup)?;
+        let device = attention.device();
+        let lse = setup.lse_shape(cut.seqlen_q).with_heads(cut.heads_q);
+        let [q, k, v, o] = cut.shapes.map(|shape| buffer(device, shape.bytes()));
+        let whole = [q?, k?, v?, o?, buffer(device, lse.bytes())?];
+        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut)? })
+    }
+}
+
+impl Schedule for Ulysses {
+    fn buffer_bytes(&self) -> u64 {
+        self.whole.iter().map(Buffer::bytes).sum()
+    }
+
+    fn plans(&self) -> Vec<&Plan> {
+        vec![&self.plan]
+    }
+
+    unsafe fn forward(
+        &mut self,
+        lane: &mut Lane,
+        setup: &Setup,
+        tensors: &RankTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
+        let mut messages = Vec::new();
+        for (tensor, role, rows, heads) in [
+            (Tensor::Q, TensorRole::Q, tensors.q, q),
+            (Tensor::K, TensorRole::K, tensors.k, k),
+            (Tensor::V, TensorRole::V, tensors.v, v),
+        ] {
+            for peer in 0..setup.world {
+                let to_peer = pieces(setup, role, (setup.rank, peer));
+                let to_here = pieces(setup, role, (peer, setup.rank));
+                if peer == setup.rank {
+                    messages.extend(
+                        to_here.into_iter().map(|piece| piece.copy(rows + piece.rows, heads + piece.heads)),
+                    );
+                } else {
+                    messages.extend(to_peer.iter().map(|piece| piece.send(peer, rows + piece.rows)));
+                    let of = |piece: &Run| Piece { owner: peer, tensor, offset: piece.rows };
+                    messages
+                        .extend(to_here.iter().map(|piece| piece.receive(of(piece), heads + piece.heads)));
+                }
+            }
+        }
+        let step = Step { what: "rows for heads", index: 0 };
+        // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses; the rest is the caller's promise.
+        unsafe {
+            let ticket = lane.exchange(step, &messages, stream)?;
+            lane.join(ticket, stream)?;
+            let on_device = DeviceTensors::new(q, k, v, o).with_lse(tensors.lse.map(|_| lse));
+            lane.attention.launch(&self.plan, &on_device, stream)?;
+            let mut messages = Vec::new();
+            let exchanged = [(Tensor::O, Some(tensors.o), o), (Tensor::Lse, tensors.lse, lse)];
+            for (tensor, rows, heads) in
+                exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads)))
+            {
+                let pieces = |ranks| match tensor {
+                    Tensor::Lse => lse_pieces(setup, ranks),
+                    _ => pieces(setup, TensorRole::O, ranks),
+                };
+                for peer in 0..setup.world {
+                    let (to_peer, to_here) = (pieces((peer, setup.rank)), pieces((setup.rank, peer)));
+                    if peer == setup.rank {
+                        messages.extend(
+                            to_here.into_iter().map(|run| run.copy(heads + run.heads, rows + run.rows)),
+                        );
+                    } else {
+                        messages.extend(to_peer.iter().map(|run| run.send(peer, heads + run.heads)));
+                        let of = |run: &Run| Piece { owner: peer, tensor, offset: run.heads };
+                        messages.extend(to_here.iter().map(|run| run.receive(of(run), rows + run.rows)));
+                    }
+                }
+            }
+            let step = Step { what: "heads for rows", index: 0 };
+            let ticket = lane.exchange(step, &messages, stream)?;
+            lane.join(ticket, stream)
+        }
+    }
+}
+
+/// What a rank computes.
+///
+/// # Errors
+/// [`Error::Refused`] where heads cannot be exchanged for rows.
+pub(crate) fn cut(setup: &Setup) -> Result<Cut, Error> {
+    let (problem, sizes, world) = (&setup.problem, setup.problem.sizes(), setup.world);
+    if setup.layout != Layout::Bhsd {
+        return Err(setup.refused("heads of layout bshd do not lie together: take bhsd".to_owned()));
+    }
+    let shares = |heads: u32| heads.is_multiple_of(world);
+    if !shares(sizes.heads_q) || !(shares(sizes.heads_kv) || world.is_multiple_of(sizes.heads_kv)) {
+        let (q, kv) = (sizes.heads_q, sizes.heads_kv);
+        let reason =
+            format!("{q} heads of Q and {kv} of K and V do not divide; all-gather and ring take any");
+        return Err(setup.refused(reason));
+    }
+    let own = |role| shape_of(problem, role).with_heads(heads_of(setup, role, setup.rank).len() as u32);
+    let shapes = TensorRole::ALL.map(own);
+    Ok(Cut {
+        heads_q: shapes[0].heads,
+        heads_kv: shapes[1].heads,
+        seqlen_q: sizes.seqlen_q,
+        seqlen_k: sizes.seqlen_k,
+        mask: problem.mask(),
+        shapes,
+    })
+}
+
+/// Neighbouring bytes, as they lie in the tensor of the rank that has the rows, and of the rank that has the heads.
+struct Run {
+    rows: u64,
+    heads: u64,
+    bytes: u64,
+}
+
+impl Run {
+    fn send(&self, to: u32, address: u64) -> Message {
+        Message::Send { to, address, bytes: self.bytes }
+    }
+
+    fn receive(&self, of: Piece, address: u64) -> Message {
+        Message::Receive { from: of.owner, address, bytes: self.bytes, of }
+    }
+
+    fn copy(&self, from: u64, to: u64) -> Message {
+        Message::Copy { from, to, bytes: self.bytes }
+    }
+}
+
+/// The heads of a tensor that a rank computes with.
+fn heads_of(setup: &Setup, role: TensorRole, rank: u32) -> Range<u32> {
+    let heads = setup.problem.extent(role).heads;
+    if heads.is_multiple_of(setup.world) {
+        let share = heads / setup.world;
+        rank * share..(rank + 1) * share
+    } else {
+        // Several ranks share a head of K and V.
+        let head = rank * heads / setup.world;
+        head..head + 1
+    }
+}
+
+/// What rank `rows` has of the heads of rank `heads`.
+fn pieces(setup: &Setup, role: TensorRole, (rows, heads): (u32, u32)) -> Vec<Run> {
+    let of_heads = heads_of(setup, role, heads);
+    let local = setup.local_of(role, rows);
+    let whole = shape_of(&setup.problem, role).with_heads(of_heads.len() as u32);
+    let sharding = if matches!(role, TensorRole::Q | TensorRole::O) { &setup.of_q } else { &setup.of_k };
+    let chunks = sharding.local_of(rows).into_iter().zip(sharding.rows_of(rows));
+    chunks.flat_map(|(at, chunk)| paired((local, of_heads.clone(), at, 0), (whole, chunk))).collect()
+}
+
+/// The same of LSE, which lies part by part on the rank that has the rows.
+fn lse_pieces(setup: &Setup, (rows, heads): (u32, u32)) -> Vec<Run> {
+    let of_heads = heads_of(setup, TensorRole::Q, heads);
+    let whole = setup.lse_shape(setup.of_q.length()).with_heads(of_heads.len() as u32);
+    let chunks = setup.of_q.local_of(rows).into_iter().zip(setup.of_q.rows_of(rows));
+    let of_chunk = |(at, chunk): (Range<u32>, Range<u32>)| {
+        // Only this rank's own parts are known, and only its own places are used.
+        let part = setup.parts.iter().find(|part| part.contains(&at.start)).filter(|_| rows == setup.rank);
+        let part = part.cloned().unwrap_or(at.clone());
+        let local = setup.lse_shape(part.end - part.start);
+        let at = at.start - part.start..at.end - part.start;
+        paired((local, of_heads.clone(), at, setup.lse_offset(&part)), (whole, chunk))
+    };
+    chunks.flat_map(of_chunk).collect()
+}
+
+fn paired(
+    (local, heads, at, offset): (Shape, Range<u32>, Range<u32>, u64),
+    (whole, chunk): (Shape, Range<u32>),
+) -> Vec<Run> {
+    let pairs = local.runs(heads, at).into_iter().zip(whole.runs(0..whole.heads, chunk));
+    pairs.map(|((rows, bytes), (heads, _))| Run { rows: offset + rows, heads, bytes }).collect()
+}

@@ -1,0 +1,56 @@
+//! The options about sequences that are split among several devices.
+
+use clap::ValueEnum;
+use ferroflash_distributed::{ContextOptions, Method};
+
+/// Devices, and how a sequence is split among them.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct DevicesArgs {
+    /// Split the sequence among this number of devices; several numbers are joined by commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) devices: Vec<u32>,
+
+    /// How keys and values reach the queries of other devices, joined by commas [default: all that can; `plan` chooses]
+    #[arg(long, value_enum, value_delimiter = ',', requires = "devices")]
+    method: Vec<MethodName>,
+
+    /// Groups of heads of an all-gather, of which one travels while another is computed [default: 2]
+    #[arg(long, value_name = "N", requires = "devices", value_parser = clap::value_parser!(u32).range(1..))]
+    head_groups: Option<u32>,
+
+    /// `bench` enqueues ranks' calls one by one, instead of replaying a graph of them
+    #[arg(long, requires = "devices")]
+    pub(crate) eager: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MethodName {
+    /// Every device receives all keys and values that its queries see: nothing is merged
+    AllGather,
+    /// Keys and values go round; float32 partial results are merged at the end
+    Ring,
+    /// Devices exchange heads for rows
+    Ulysses,
+}
+
+impl DevicesArgs {
+    /// The methods that were named; all where none was.
+    pub(crate) fn methods(&self) -> Vec<Method> {
+        let method = |name: &MethodName| match name {
+            MethodName::AllGather => Method::AllGather,
+            MethodName::Ring => Method::Ring,
+            MethodName::Ulysses => Method::Ulysses,
+        };
+        if self.method.is_empty() { Method::ALL.to_vec() } else { self.method.iter().map(method).collect() }
+    }
+
+    /// A method with these options.
+    pub(crate) fn context(&self, method: Method) -> ContextOptions {
+        ContextOptions { method, head_groups: self.head_groups, ..ContextOptions::default() }
+    }
+
+    /// The one method that was named.
+    pub(crate) fn named(&self) -> Option<Method> {
+        (!self.method.is_empty()).then(|| self.methods()[0])
+    }
+}

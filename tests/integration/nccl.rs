@@ -1,0 +1,214 @@
+//! The transport over NCCL, on a fake driver and a fake NCCL: ranks are threads of one process. Run by `fake_library`, each in a process of
+//! its own.
+
+use crate::support::problem;
+use check::random_input::{InputKind, qkv};
+use check::verification::Oracle;
+use ferroflash::device::Buffer;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::graph::Timeline;
+use ferroflash::module::Library;
+use ferroflash::problem::TensorRole;
+use ferroflash::{Attention, Dtype, HostTensors, L2Policy, Output, Problem, StreamHandle};
+use ferroflash_distributed::nccl::{Nccl, NcclOptions, UniqueId};
+use ferroflash_distributed::{
+    ContextOptions, ContextParallel, Error, Method, RankTensors, Step, Transport, shard_runs,
+};
+use kernels_gpu::row::Accumulation;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(4);
+
+fn options() -> NcclOptions {
+    NcclOptions { limit: LIMIT, ..NcclOptions::default() }
+}
+
+/// A device of the fake driver, and attention on it.
+fn opened(ordinal: u32) -> (Arc<CudaDevice>, Arc<Attention>) {
+    let device = Arc::new(CudaDevice::open(ordinal, L2Policy::Default).expect("the fake driver opens"));
+    let library = Arc::new(Library::find(None).expect("kernels"));
+    let attention = Attention::new(device.clone(), library).expect("attention");
+    (device, Arc::new(attention))
+}
+
+/// A rank's tensors on its device.
+struct OnDevice {
+    buffers: [Buffer<CudaDevice>; 4],
+    lse: Buffer<CudaDevice>,
+}
+
+impl OnDevice {
+    fn new(
+        device: &Arc<CudaDevice>,
+        context: &ContextParallel,
+        problem: &Problem,
+        whole: &[Vec<u16>; 3],
+    ) -> OnDevice {
+        let buffers = TensorRole::ALL.map(|role| {
+            let buffer = Buffer::new(device, context.bytes(role)).expect("memory");
+            buffer.fill(0xff).expect("written");
+            if let Some(from) = whole.get(role as usize) {
+                for run in shard_runs(problem, role, context.sharding(role), context.rank()) {
+                    let [from_at, to, count] =
+                        [run.whole, run.local, run.bytes].map(|bytes| bytes as usize / 2);
+                    buffer.write(to, &from[from_at..from_at + count]).expect("written");
+                }
+            }
+            buffer
+        });
+        let lse = Buffer::new(device, context.lse_bytes()).expect("memory");
+        OnDevice { buffers, lse }
+    }
+
+    fn tensors(&self) -> RankTensors {
+        let [q, k, v, o] = [0, 1, 2, 3].map(|tensor: usize| self.buffers[tensor].address());
+        RankTensors { q, k, v, o, lse: Some(self.lse.address()) }
+    }
+
+    /// Puts the rank's rows of O to those of the whole.
+    fn place(&self, context: &ContextParallel, problem: &Problem, whole: &mut [u16]) {
+        for run in shard_runs(problem, TensorRole::O, context.sharding(TensorRole::O), context.rank()) {
+            let [to, from, count] = [run.whole, run.local, run.bytes].map(|bytes| bytes as usize / 2);
+            self.buffers[3].read(from, &mut whole[to..to + count]).expect("read");
+        }
+    }
+}
+
+#[track_caller]
+fn judge(problem: &Problem, whole: &[Vec<u16>; 3], o: Vec<u16>) {
+    let tensors = HostTensors::from(whole);
+    let oracle = Oracle::of_tensors(problem, &tensors, &[Accumulation::F32], &|_, _| ());
+    let verdict =
+        oracle.judge(Accumulation::F32, &Output::new(o, None)).expect("as long as the problem says");
+    assert!(verdict.passed, "{verdict}");
+}
+
+/// A rank from the agreement to O.
+fn rank(
+    attention: Arc<Attention>,
+    device: &Arc<CudaDevice>,
+    transport: Nccl,
+    (problem, whole, method): (&Problem, &[Vec<u16>; 3], Method),
+) -> Result<Vec<u16>, Error> {
+    let options = ContextOptions { method, ..ContextOptions::default() };
+    let mut context = ContextParallel::new(attention, Box::new(transport), problem, &options)?;
+    let own = OnDevice::new(device, &context, problem, whole);
+    // SAFETY: the tensors are as long as the context says, and outlive the wait.
+    unsafe {
+        context.reserve(StreamHandle::DEFAULT)?;
+        context.forward(&own.tensors(), StreamHandle::DEFAULT)?;
+        context.wait(StreamHandle::DEFAULT)?;
+    }
+    let mut o = vec![0; problem.o_len()];
+    own.place(&context, problem, &mut o);
+    Ok(o)
+}
+
+pub(crate) fn ranks_compute_what_one_device_does() {
+    for (method, is_blocking) in Method::ALL.into_iter().zip([false, true, false]) {
+        let problem = problem(Dtype::Bf16, [1, 4, 2, 135, 135, 64]).with_causal(true);
+        let whole = qkv(&problem, InputKind::Random, 3);
+        let id = UniqueId::from_bytes(UniqueId::new().expect("an id").to_bytes());
+        let options = NcclOptions { is_blocking, max_ctas: Some(8), ..options() };
+        let parts: Vec<Vec<u16>> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..2)
+                .map(|number| {
+                    let (problem, whole, options) = (&problem, &whole, &options);
+                    scope.spawn(move || {
+                        let (device, attention) = opened(number);
+                        let nccl = Nccl::from_id(&device, &id, (number, 2), options).expect("all come");
+                        rank(attention, &device, nccl, (problem, whole, method)).expect("computed")
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        // Each has its own rows, and 0 in the others'.
+        let o = parts[0].iter().zip(&parts[1]).map(|(a, b)| a | b).collect();
+        judge(&problem, &whole, o);
+    }
+}
+
+pub(crate) fn a_world_of_one_is_captured_and_replayed() {
+    let (device, attention) = opened(0);
+    let problem = problem(Dtype::Bf16, [1, 4, 2, 70, 70, 64]).with_causal(true);
+    let whole = qkv(&problem, InputKind::Random, 4);
+    let id = UniqueId::new().expect("an id");
+    let nccl = Nccl::from_id(&device, &id, (0, 1), &options()).expect("it is alone");
+    let mut context = ContextParallel::new(attention, Box::new(nccl), &problem, &ContextOptions::default())
+        .expect("agreed");
+    let own = OnDevice::new(&device, &context, &problem, &whole);
+    let timeline = Timeline::new(&device).expect("a stream");
+    // SAFETY: the stream lives as long as the timeline; the tensors outlive every replay.
+    unsafe { context.reserve(timeline.stream()) }.expect("reserved");
+    let tensors = own.tensors();
+    let launches = |stream: StreamHandle| {
+        // SAFETY: as above.
+        let done = unsafe { context.forward(&tensors, stream) };
+        done.map_err(|error| ferroflash::Error::Cuda { call: "a rank", reason: error.to_string() })
+    };
+    let graph = timeline.capture(launches).expect("captured");
+    let mut o = vec![0; problem.o_len()];
+    own.place(&context, &problem, &mut o);
+    assert!(o.iter().all(|&bits| bits == 0xffff), "nothing has run yet");
+    // SAFETY: as above.
+    unsafe {
+        timeline.replay(&graph).expect("replayed");
+        context.wait(timeline.stream()).expect("over");
+    }
+    own.place(&context, &problem, &mut o);
+    judge(&problem, &whole, o);
+}
+
+pub(crate) fn a_communicator_is_borrowed() {
+    let (device, attention) = opened(0);
+    // SAFETY: null is refused before it is used.
+    let error = unsafe { Nccl::from_raw(&device, std::ptr::null_mut(), LIMIT) }.err().expect("it is null");
+    assert!(error.to_string().contains("null"), "{error}");
+    let owner = Nccl::from_id(&device, &UniqueId::new().expect("an id"), (0, 1), &options()).expect("alone");
+    // SAFETY: the owner outlives it, and communicates nothing meanwhile.
+    let borrowed = unsafe { Nccl::from_raw(&device, owner.as_raw(), LIMIT) }.expect("borrowed");
+    assert_eq!((borrowed.rank(), borrowed.world()), (0, 1));
+    let problem = problem(Dtype::Bf16, [1, 4, 2, 70, 70, 64]);
+    let whole = qkv(&problem, InputKind::Random, 4);
+    let o = rank(attention, &device, borrowed, (&problem, &whole, Method::Ring)).expect("computed");
+    judge(&problem, &whole, o);
+}
+
+pub(crate) fn a_rank_that_never_comes_is_named() {
+    let (device, _) = opened(0);
+    let id = UniqueId::new().expect("an id");
+    let start = Instant::now();
+    let error = Nccl::from_id(&device, &id, (0, 3), &options()).err().expect("nobody else comes");
+    assert!(matches!(&error, Error::Unfinished { ranks, .. } if *ranks == [1, 2]), "{error}");
+    assert!(error.to_string().contains("joining, step 0"), "{error}");
+    assert!(start.elapsed() < 4 * LIMIT);
+}
+
+pub(crate) fn a_rank_that_stalls_is_given_up() {
+    let id = UniqueId::new().expect("an id");
+    let problem = problem(Dtype::Bf16, [1, 4, 2, 135, 135, 64]).with_causal(true);
+    let whole = qkv(&problem, InputKind::Random, 3);
+    std::thread::scope(|scope| {
+        let staller = scope.spawn(|| {
+            let (device, _) = opened(1);
+            let mut nccl = Nccl::from_id(&device, &id, (1, 2), &options()).expect("both come");
+            std::thread::sleep(LIMIT + LIMIT / 2);
+            let own = Buffer::from_elements(&device, &[0u32; 64]).expect("memory");
+            let all = Buffer::<CudaDevice>::new(&device, 512).expect("memory");
+            let step = Step { what: "agreement", index: 0 };
+            // SAFETY: both buffers are long enough, and the call has failed or is over when it returns.
+            unsafe { nccl.all_gather(step, (own.address(), all.address(), 256), StreamHandle::DEFAULT) }
+        });
+        let (device, attention) = opened(0);
+        let nccl = Nccl::from_id(&device, &id, (0, 2), &options()).expect("both come");
+        let error =
+            rank(attention, &device, nccl, (&problem, &whole, Method::AllGather)).expect_err("rank 1 stalls");
+        assert!(matches!(&error, Error::Unfinished { ranks, .. } if *ranks == [1]), "{error}");
+        assert!(error.to_string().contains("agreement, step 0"), "{error}");
+        // What was given up fails for the other, too, as soon as it comes.
+        let late = staller.join().expect("it ends").expect_err("rank 0 has given up");
+        assert!(matches!(late, Error::Nccl { .. } | Error::Unfinished { .. }), "{late}");
+    });
+}
