@@ -11,6 +11,6 @@ pub mod lacking;
 mod merge;
 mod problem;
 
-pub use engine::{Engine, Workspaces, explain_model};
+pub use engine::{Engine, Kept, Workspaces, explain_model};
 pub use error::Error;
 pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Pages, Rotary, Sizes, Tensor};

@@ -2,6 +2,8 @@
 //!
 //! The package's Python files know tensors, streams and flash-attn's arguments; here they are plain numbers.
 
+mod again;
+mod exchange;
 mod simulator;
 
 use ferroflash::problem::Extent;
@@ -13,6 +15,7 @@ use ferroflash_call::{
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Address of the first element, and the strides of sequences, heads and rows in elements.
 type TensorArgs = (u64, i64, i64, i64);
@@ -186,27 +189,27 @@ impl MergeArgs {
 
 /// A device that was opened.
 #[pyclass(frozen, module = "ferroflash._native")]
-struct Device(Engine);
+struct Device(Arc<Engine>);
 
 #[pymethods]
 impl Device {
     /// The CPU, by float32 loops.
     #[staticmethod]
     fn cpu() -> Device {
-        Device(Engine::Cpu)
+        Device(Arc::new(Engine::Cpu))
     }
 
     /// A GPU, counted from 0.
     #[staticmethod]
     fn cuda(py: Python<'_>, ordinal: u32, folder: Option<PathBuf>) -> PyResult<Device> {
-        py.detach(|| Engine::cuda(ordinal, folder)).map(Device).map_err(raised)
+        py.detach(|| Engine::cuda(ordinal, folder)).map(opened).map_err(raised)
     }
 
     /// The simulator of a GPU.
     #[staticmethod]
     fn simulator(py: Python<'_>, folder: Option<PathBuf>, model: Option<&str>) -> PyResult<Device> {
         let model = model.map(found).transpose()?;
-        py.detach(|| Engine::simulator(folder, model)).map(Device).map_err(raised)
+        py.detach(|| Engine::simulator(folder, model)).map(opened).map_err(raised)
     }
 
     /// Computes a call; on a GPU enqueues it. With `wants_memory` a call that lacks a workspace is not started, and the bytes that it
@@ -254,11 +257,11 @@ impl Device {
         self.0.merges()
     }
 
-    /// Gives a stream memory to work in.
+    /// Gives a stream memory to work in, which holds zeros.
     fn give_workspace(&self, stream: u64, address: u64, bytes: u64) -> PyResult<()> {
         let Device(engine) = self;
         // SAFETY: the package allocates it for this and keeps it.
-        unsafe { engine.give_workspace(stream, address, bytes) }.map_err(raised)
+        unsafe { engine.give_zeroed_workspace(stream, address, bytes) }.map_err(raised)
     }
 
     /// What would be launched, and why.
@@ -272,6 +275,10 @@ impl Device {
 #[pyfunction]
 fn explain_model(model: &str, args: Args) -> PyResult<String> {
     ferroflash_call::explain_model(found(model)?, &args.call()?).map_err(raised)
+}
+
+fn opened(engine: Engine) -> Device {
+    Device(Arc::new(engine))
 }
 
 fn found(model: &str) -> PyResult<&'static DeviceModel> {
@@ -295,6 +302,7 @@ fn raised(error: Error) -> PyErr {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
+    module.add_class::<again::Calls>()?;
     module.add_class::<simulator::SimModule>()?;
     module.add("Finding", module.py().get_type::<simulator::Finding>())?;
     module.add_function(wrap_pyfunction!(explain_model, module)?)?;

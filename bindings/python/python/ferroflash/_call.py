@@ -1,33 +1,18 @@
 """A call on tensors: shapes are checked against each other, outputs are made, and all becomes the numbers of the native module."""
 
-from dataclasses import dataclass
-from typing import Any
-
-from . import _devices
+from . import _again, _devices
 
 
-@dataclass
 class Call:
     """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
 
-    q: Any
-    k: Any
-    v: Any
-    scale: Any = None
-    causal: bool = False
-    window: tuple = (-1, -1)
-    softcap: float = 0.0
-    alibi_slopes: Any = None
-    sinks: Any = None
-    cu_seqlens_q: Any = None
-    cu_seqlens_k: Any = None
-    used_k: Any = None
-    first_k: Any = None
-    entry_k: Any = None
-    block_table: Any = None
-    longest: tuple = (0, 0)
-    lse: bool = False
-    intervals: Any = None
+    # No dataclass, as this is on the way of every call: a field that is not given is the class's.
+    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = None
+    longest = (0, 0)
+
+    def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
+        self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
+        self.softcap, self.alibi_slopes, self.sinks, self.lse = softcap, alibi_slopes, sinks, lse
 
 
 class Args:
@@ -77,6 +62,7 @@ def numbers(framework, call):
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
+    given = call.q, call.k, call.v
     if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
         call.intervals, call.first_k = _behind(framework, call), None
     args, place, o_shape, lse_shape = numbers(framework, call)
@@ -91,7 +77,10 @@ def compute(framework, call):
         lse = framework.full(call.q, lse_shape, minus_infinity, "float32") if ragged else framework.empty(call.q, lse_shape, "float32")
         args.lse = framework.describe(lse)[0]
     args.o = _strided(framework.describe(o))
-    _devices.run(framework, place, args)
+    device = _devices.run(framework, place, args)
+    # Not of copies, which the next call would need as well.
+    if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
+        _again.keep(device, args, call, o, lse)
     return o, lse
 
 

@@ -1,7 +1,7 @@
 """flash-attn's functions, with its names, arguments and defaults."""
 
 from . import _merge as merge
-from . import _native, torch_op
+from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
 from ._call import Call, compute, numbers
@@ -14,11 +14,10 @@ REFUSED = {
 }
 
 
-def _refuse(**arguments):
-    for name, value in arguments.items():
-        nothing, advice = REFUSED[name]
-        if value is not nothing and value != nothing:
-            raise NotImplementedError(f"{name}={value!r} is not supported: {advice}")
+def _refuse(name, value):
+    nothing, advice = REFUSED[name]
+    if value is not nothing and value != nothing:
+        raise NotImplementedError(f"{name}={value!r} is not supported: {advice}")
 
 
 def flash_attn_func(
@@ -44,7 +43,7 @@ def flash_attn_func(
     are logits that take part in each softmax without a value (not an argument of flash-attn).
     """
     del deterministic
-    _refuse(dropout_p=dropout_p)
+    _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     return _returned(*_computed(call), return_attn_probs)
 
@@ -74,7 +73,7 @@ def flash_attn_varlen_func(
     On a GPU no sequence may be longer than `max_seqlen_q` and `max_seqlen_k` say; on the CPU they are not needed.
     """
     del deterministic
-    _refuse(dropout_p=dropout_p)
+    _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
     call.longest = int(max_seqlen_q), int(max_seqlen_k)
@@ -113,7 +112,7 @@ def flash_attn_with_kvcache(
     rotate the new keys by where they are written, and query i by the position cache_seqlens + i, or all by cache_seqlens where no mask
     depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. Returns O, or (O, LSE).
     """
-    _refuse(num_splits=num_splits)
+    _refuse("num_splits", num_splits)
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
@@ -205,6 +204,9 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
 
 
 def _computed(call):
+    found = _again.started(call)
+    if found is not None:
+        return found
     framework, into = framework_of(call.q)
     if type(framework) is Torch:
         framework.check_gradients((call.q, call.k, call.v, call.alibi_slopes, call.sinks))

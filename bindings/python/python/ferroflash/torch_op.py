@@ -91,8 +91,10 @@ def _defined():
 
 def _call(*arguments):
     q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, scale, causal, left, right, *longest, softcap, lse = arguments
-    keys = cu_q, cu_k, used, first, entry, table
-    return Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, *keys, tuple(longest), lse)
+    call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse)
+    call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
+    call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
+    return call
 
 
 def _forward(*arguments):
