@@ -13,4 +13,4 @@ mod problem;
 
 pub use engine::{Engine, Kept, Workspaces, explain_model};
 pub use error::Error;
-pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Pages, Rotary, Sizes, Tensor};
+pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Pages, Rotary, Sizes, Tensor, Tree};

@@ -14,9 +14,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The most calls kept; with one more, all are let go.
 const CALLS_MAX: usize = 4096;
 /// The tensors of a call, in the order of [`set_addresses`].
-const TENSORS: usize = 12;
-/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys.
-type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64);
+const TENSORS: usize = 13;
+/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree.
+type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64);
 
 /// The calls that were made on tensors of one type.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -115,20 +115,22 @@ impl Calls {
                 described.stream = self.exchange.stream(tensors.py(), &found)?;
             }
         }
-        let (scale, causal, left, right, softcap, longest_q, longest_k) = options;
+        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree) = options;
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
         let (left, right) = (left.unwrap_or(-1), right.unwrap_or(-1));
+        let softcap = softcap.to_bits() as i64;
         let numbers =
-            [given, scale, i64::from(causal), left, right, softcap.to_bits() as i64, longest_q, longest_k];
+            [given, scale, i64::from(causal), left, right, softcap, longest_q, longest_k, chunk, tree];
         fits &= numbers.into_iter().all(|number| described.key.push(number));
         Ok(fits.then_some(described))
     }
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, o, lse, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-/// used_k, entry_k, block_table.
+/// used_k, entry_k, block_table, tree.
 fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
-    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table] = *addresses;
+    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree] =
+        *addresses;
     (call.q.address, call.k.address, call.v.address, call.o.address) = (q, k, v, o);
     let optional = [
         (&mut call.lse, lse),
@@ -146,6 +148,9 @@ fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
     }
     if let Some(pages) = &mut call.pages {
         pages.table = table;
+    }
+    if let Some(mask) = &mut call.tree {
+        mask.bits = tree;
     }
 }
 

@@ -10,7 +10,7 @@ use ferroflash::problem::Extent;
 use ferroflash::{DeviceModel, ElementStrides, Layout, MergeStates, MergeTensors, Number};
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Pages, Rotary, Sizes, Tensor, lacking,
+    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Pages, Rotary, Sizes, Tensor, Tree, lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -40,6 +40,8 @@ struct Args {
     alibi: Option<(u64, i64)>,
     sinks: Option<u64>,
     intervals: Option<u64>,
+    chunk: usize,
+    tree: Option<(u64, usize)>,
     lengths: LengthArgs,
     longest: (usize, usize),
     pages: Option<(u64, i64, usize, usize)>,
@@ -66,6 +68,8 @@ impl Args {
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             sinks: self.sinks,
             intervals: self.intervals,
+            chunk: (self.chunk > 0).then_some(self.chunk),
+            tree: self.tree.map(|(bits, keys)| Tree { bits, keys }),
             lengths: Lengths { longest_q, longest_k, ..lengths(self.lengths) },
             pages: self.pages.map(pages),
         })

@@ -13,5 +13,5 @@ mod read;
 mod rows;
 
 pub use append::{Append, Rotary};
-pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};
+pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
 pub use error::Error;

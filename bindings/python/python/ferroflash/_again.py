@@ -56,14 +56,14 @@ def _tensors(call, o, lse):
     """In the order of `again.rs`."""
     return (
         call.q, call.k, call.v, o, lse, call.alibi_slopes, call.sinks,
-        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table,
+        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree,
     )
 
 
 def _options(call):
     left, right = call.window
     longest_q, longest_k = call.longest
-    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k
+    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys
 
 
 _calls = _opened()

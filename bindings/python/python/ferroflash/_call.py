@@ -7,8 +7,8 @@ class Call:
     """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
 
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
-    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = None
-    longest = (0, 0)
+    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
+    longest, chunk, tree_keys = (0, 0), 0, 0
 
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
         self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
@@ -18,7 +18,7 @@ class Call:
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals lengths longest pages".split()
+    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -46,6 +46,9 @@ def numbers(framework, call):
     entries = k[1][0] if call.entry_k is not None else 0
     args.lengths = *cumulative, given("used_k", each), given("first_k", each), given("entry_k", each), entries
     args.intervals = given("intervals", (batch, seqlen_q, 2) if call.cu_seqlens_q is None else (seqlen_q, 2))
+    words = -(-call.tree_keys // 32)
+    tree = given("tree", (batch, seqlen_q, words) if call.cu_seqlens_q is None else (seqlen_q, words))
+    args.tree, args.chunk = None if tree is None else (tree, call.tree_keys), call.chunk
     args.sinks = given("sinks", (heads_q,), "float32")
     args.alibi = None
     if call.alibi_slopes is not None:
@@ -161,3 +164,21 @@ def _plain(framework, tensor, name, shape, dtype, place):
 
 def _shown(place):
     return place if isinstance(place, str) else ":".join(map(str, place))
+
+
+def packed(framework, call, mask):
+    """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
+    if mask is None:
+        return
+    np, (_, shape, _, dtype, _) = framework.math(), framework.describe(mask)
+    rows = tuple(call.q.shape[:-2])
+    if dtype != "bool" or shape[:-1] != rows or shape[-1] == 0:
+        raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
+    call.tree_keys = shape[-1]
+    words = -(-shape[-1] // 32)
+    bits = framework.full(mask, (*rows, 32 * words), 0, "int64")
+    bits[..., : shape[-1]] = mask
+    bits = bits.reshape((*rows, words, 32)) << framework.arange(mask, 32)
+    # The last bit is the sign's.
+    total = bits.sum(-1)
+    call.tree = framework.cast(np.where(total >= 2**31, total - 2**32, total), "int32")

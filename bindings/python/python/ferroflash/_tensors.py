@@ -58,7 +58,7 @@ class Torch:
         return found[0]
 
     def check_gradients(self, tensors):
-        if self.torch.is_grad_enabled() and True in [t is not None and t.requires_grad for t in tensors]:
+        if self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]:
             raise NotImplementedError(
                 "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
             )

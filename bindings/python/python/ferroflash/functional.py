@@ -4,7 +4,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, compute, numbers
+from ._call import Call, compute, numbers, packed
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -34,18 +34,20 @@ def flash_attn_func(
     return_attn_probs=False,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """softmax(scale · Q·Kᵀ) · V of [batch, seqlen, heads, head_dim] tensors; K and V may have fewer heads (GQA, MQA).
 
     A query's own key is i + seqlen_k − seqlen_q: `causal` hides the keys after it, and `window_size` those farther than (left, right), −1 for
     none. Results are the same on every run, so `deterministic` changes nothing. With `return_attn_probs` it returns (O, LSE, None): the
     probabilities themselves are never stored. LSE is [batch, heads, seqlen_q], −∞ for a query that sees no key. `sinks`, [heads],
-    are logits that take part in each softmax without a value (not an argument of flash-attn).
+    are logits that take part in each softmax without a value. `tree_mask`, bool [batch, seqlen_q, keys], says which of the last keys each query
+    sees, as in a tree of drafts; all other masks hold as well. (Neither is an argument of flash-attn.)
     """
     del deterministic
     _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
-    return _returned(*_computed(call), return_attn_probs)
+    return _returned(*_computed(call, tree_mask), return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -67,6 +69,7 @@ def flash_attn_varlen_func(
     block_table=None,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """As flash_attn_func, for sequences behind one another in [rows, heads, head_dim]: sequence i has the rows cu_seqlens[i] to
     cu_seqlens[i + 1] (int32). With `block_table` [batch, pages], K and V are pages [count, page_size, heads, head_dim]. LSE is [heads, rows].
@@ -79,7 +82,7 @@ def flash_attn_varlen_func(
     call.longest = int(max_seqlen_q), int(max_seqlen_k)
     if block_table is not None:
         call.cu_seqlens_k, call.used_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-    return _returned(*_computed(call), return_attn_probs)
+    return _returned(*_computed(call, tree_mask), return_attn_probs)
 
 
 def flash_attn_with_kvcache(
@@ -104,6 +107,7 @@ def flash_attn_with_kvcache(
     return_softmax_lse=False,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """Attention over a KV cache [batch, seqlen, heads, head_dim], of which sequence i has cache_seqlens[i] keys, from cache_leftpad[i] on.
 
@@ -117,11 +121,11 @@ def flash_attn_with_kvcache(
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
     new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
-    o, lse = _with_new(call, k, v, new)
+    o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o
 
 
-def _with_new(call, k, v, new):
+def _with_new(call, k, v, new, tree_mask=None):
     """O and LSE over a cache once new keys and values are in it; `new` says how they are rotated and where they start."""
     framework, into = framework_of(call.q)
     if isinstance(call.used_k, int):
@@ -133,7 +137,7 @@ def _with_new(call, k, v, new):
         for name in ("rotary_cos", "rotary_sin", "rotary_seqlens", "cu_seqlens_new"):
             if new.get(name) is not None:
                 raise ValueError(f"{name} is given without k and v: it is of new keys and values")
-        return _computed(call)
+        return _computed(call, tree_mask)
     if call.used_k is None:
         raise ValueError("cache_seqlens must be given with k and v: it says where they are written")
     each_query = call.causal or any(keys is not None and keys >= 0 for keys in call.window)
@@ -144,7 +148,7 @@ def _with_new(call, k, v, new):
             setattr(append, name, into(getattr(append, name)))
     framework.check_gradients([getattr(append, name) for name in APPENDED])
     call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
-    return _computed(call)
+    return _computed(call, tree_mask)
 
 
 def flash_attn_qkvpacked_func(
@@ -203,7 +207,10 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
     return device_at(place).explain(args) if device_model is None else _native.explain_model(device_model, args)
 
 
-def _computed(call):
+def _computed(call, tree_mask=None):
+    if tree_mask is not None:
+        framework, into = framework_of(call.q)
+        packed(framework, call, into(tree_mask))
     found = _again.started(call)
     if found is not None:
         return found
