@@ -2,12 +2,10 @@
 
 use crate::append::{append_tensors, kv_append};
 use crate::error::Error;
+use crate::merge::merge_states;
 use crate::problem::{device_tensors, problem};
-use ferroflash::{
-    Attention, CudaOptions, DeviceModel, MergeStates, MergeTensors, Plan, PlanOptions, Planner, StreamHandle,
-    Workspace,
-};
-use ferroflash_cpu::{Append, Call};
+use ferroflash::{Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace};
+use ferroflash_cpu::{Append, Call, Merge};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -121,7 +119,12 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::forward`]; `set` changes nothing but addresses, and the call was kept by this engine.
-    pub unsafe fn repeat(&self, kept: &Kept, set: impl FnOnce(&mut Call), stream: u64) -> Result<bool, Error> {
+    pub unsafe fn repeat(
+        &self,
+        kept: &Kept,
+        set: impl FnOnce(&mut Call),
+        stream: u64,
+    ) -> Result<bool, Error> {
         let mut call = kept.call;
         set(&mut call);
         match (self, &kept.plan) {
@@ -165,31 +168,23 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::forward`].
-    pub unsafe fn merge(
-        &self,
-        merge: &MergeStates,
-        tensors: &MergeTensors,
-        stream: u64,
-    ) -> Result<(), Error> {
+    pub unsafe fn merge(&self, merge: &Merge, stream: u64) -> Result<(), Error> {
         match self {
-            Engine::Cpu => {
-                let (what, advice) = ("merging by a kernel", ": merge by arithmetic of tensors");
-                Err(Error::Unsupported { what, device: self.name(), advice })
-            }
+            // SAFETY: the caller's promise.
+            Engine::Cpu => unsafe { merge.run().map_err(Error::from) },
             Engine::Cuda(gpu) => {
                 gpu.check_process()?;
+                let (states, tensors) = merge_states(merge)?;
                 // SAFETY: the caller's promise.
-                unsafe { gpu.attention.merge(merge, tensors, handle(stream)).map_err(Error::from) }
+                unsafe { gpu.attention.merge(&states, &tensors, handle(stream)).map_err(Error::from) }
             }
             #[cfg(feature = "sim")]
-            // SAFETY: the caller's promise.
-            Engine::Simulator(attention) => unsafe { crate::merge::simulate(attention, merge, tensors) },
+            Engine::Simulator(attention) => {
+                let (states, tensors) = merge_states(merge)?;
+                // SAFETY: the caller's promise.
+                unsafe { crate::merge::simulate(attention, &states, &tensors) }
+            }
         }
-    }
-
-    /// Whether [`Engine::merge`] has a kernel.
-    pub fn merges(&self) -> bool {
-        !matches!(self, Engine::Cpu)
     }
 
     /// Whether calls may say which key of each sequence is the first that counts ([`ferroflash_cpu::Lengths::first_k`]).

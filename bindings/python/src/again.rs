@@ -66,7 +66,8 @@ impl Calls {
         let KeptCall { engine, kept } = call.as_ref();
         let stream = described.stream;
         // SAFETY: as for `Device::forward`: Python's tuple holds the tensors. They are as large as those of the call that was kept.
-        let start = || unsafe { engine.repeat(kept, |call| set_addresses(call, &described.addresses), stream) };
+        let start =
+            || unsafe { engine.repeat(kept, |call| set_addresses(call, &described.addresses), stream) };
         // A launch waits for nothing; loops on the CPU let other threads run.
         let started = if engine.is_gpu() { start() } else { py.detach(start) };
         started.map_err(raised)

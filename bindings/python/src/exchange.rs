@@ -62,7 +62,8 @@ impl Exchange {
             return Ok(None);
         }
         let functions = table.tensor_from_object.zip(table.current_stream);
-        Ok(functions.map(|(tensor_from_object, current_stream)| Exchange { tensor_from_object, current_stream }))
+        Ok(functions
+            .map(|(tensor_from_object, current_stream)| Exchange { tensor_from_object, current_stream }))
     }
 
     /// Describes a tensor, which must be of the functions' type.
@@ -118,7 +119,10 @@ impl DlTensor {
         let element = i64::from(self.code) << 32 | i64::from(self.bits) << 16 | i64::from(self.lanes);
         // SAFETY: DLPack: both have as many numbers as the tensor has dimensions.
         let (shape, strides) = unsafe {
-            (std::slice::from_raw_parts(self.shape, dimensions), std::slice::from_raw_parts(self.strides, dimensions))
+            (
+                std::slice::from_raw_parts(self.shape, dimensions),
+                std::slice::from_raw_parts(self.strides, dimensions),
+            )
         };
         into.push(element << 8 | i64::from(self.dimensions))
             && into.push(i64::from(self.device_type) << 32 | i64::from(self.device_id))

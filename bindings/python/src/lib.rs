@@ -6,11 +6,10 @@ mod again;
 mod exchange;
 mod simulator;
 
-use ferroflash::problem::Extent;
-use ferroflash::{DeviceModel, ElementStrides, Layout, MergeStates, MergeTensors, Number};
+use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Pages, Rotary, Sizes, Tensor, Tree, lacking,
+    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree, lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -154,8 +153,8 @@ impl AppendArgs {
 struct MergeArgs {
     partial: String,
     dtype: String,
-    states: u32,
-    sizes: (u32, u32, u32, u32),
+    states: usize,
+    sizes: (usize, usize, usize, usize),
     partial_strides: (i64, i64, i64),
     strides: (i64, i64, i64),
     a: (u64, u64),
@@ -165,29 +164,24 @@ struct MergeArgs {
 }
 
 impl MergeArgs {
-    fn merge(&self) -> Result<(MergeStates, MergeTensors), Error> {
-        let number = |name: &str| match name {
-            "float16" => Number::F16,
-            "bfloat16" => Number::Bf16,
-            _ => Number::F32,
-        };
+    fn merge(&self) -> PyResult<Merge> {
         let (batch, heads, rows, width) = self.sizes;
-        let strides = |(batch, head, row)| ElementStrides { batch, head, row, dim: 1 };
-        let extent = Extent { batch, heads, rows, width };
-        let numbers = (number(&self.partial), number(&self.dtype));
-        let merge = MergeStates::new(self.states, extent, Layout::Bshd, numbers)?
-            .with_partial_strides(strides(self.partial_strides))?
-            .with_strides(strides(self.strides))?;
-        let tensors = MergeTensors {
-            partial_o: self.a.0,
+        let tensor = |address, (batch, head, row)| Tensor { address, strides: [batch, head, row] };
+        Ok(Merge {
+            states: self.states,
+            batch,
+            heads,
+            rows,
+            width,
+            partial_dtype: dtype(&self.partial)?,
+            dtype: dtype(&self.dtype)?,
+            partial_o: tensor(self.a.0, self.partial_strides),
             partial_lse: self.a.1,
             next_o: self.b.0,
             next_lse: self.b.1,
-            o: self.o,
+            o: tensor(self.o, self.strides),
             lse: Some(self.lse),
-            ..MergeTensors::default()
-        };
-        Ok((merge, tensors))
+        })
     }
 }
 
@@ -241,24 +235,18 @@ impl Device {
         py.detach(|| unsafe { engine.append(&append, stream) }).map_err(raised)
     }
 
-    /// Merges O and LSE of several calls by a kernel.
+    /// Merges O and LSE of several calls; on a GPU enqueues it.
     fn merge(&self, py: Python<'_>, args: MergeArgs, stream: u64) -> PyResult<()> {
         let Device(engine) = self;
-        let (merge, tensors) = args.merge().map_err(raised)?;
+        let merge = args.merge()?;
         // SAFETY: as for `forward`.
-        py.detach(|| unsafe { engine.merge(&merge, &tensors, stream) }).map_err(raised)
+        py.detach(|| unsafe { engine.merge(&merge, stream) }).map_err(raised)
     }
 
     /// Whether calls may say which key of each sequence is the first that counts.
     #[getter]
     fn takes_first_keys(&self) -> bool {
         self.0.takes_first_keys()
-    }
-
-    /// Whether there is a kernel that merges.
-    #[getter]
-    fn merges(&self) -> bool {
-        self.0.merges()
     }
 
     /// Gives a stream memory to work in, which holds zeros.

@@ -190,7 +190,10 @@ impl Call {
 
     /// Whether every query sees the keys up to its own and no other.
     pub fn is_causal(&self) -> bool {
-        self.window_left.is_none() && self.window_right == Some(0) && self.chunk.is_none() && self.tree.is_none()
+        self.window_left.is_none()
+            && self.window_right == Some(0)
+            && self.chunk.is_none()
+            && self.tree.is_none()
     }
 
     /// Query heads that share a KV head.
