@@ -44,6 +44,11 @@ const TESTS: &[(&str, fn())] = &[
     ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
     ("threads_split_on_one_stream", threads_split_on_one_stream),
     ("bindings_compute_on_a_gpu_what_they_do_on_the_cpu", crate::bindings::a_gpu_computes_what_the_cpu_does),
+    ("a_hundred_thousand_calls_on_a_gpu_leave_nothing", crate::bindings::many_calls_on_a_gpu_leave_nothing),
+    (
+        "a_hundred_thousand_calls_on_the_cpu_leave_nothing",
+        crate::bindings::many_calls_on_the_cpu_leave_nothing,
+    ),
 ];
 
 /// The tests of this module.
