@@ -227,4 +227,3 @@ fn check_memory(address: u64, bytes: u64) -> Result<(), Error> {
     }
     Ok(())
 }
-
