@@ -22,8 +22,11 @@ type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64,
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Calls {
     exchange: Exchange,
-    kept: RwLock<HashMap<Box<[i64]>, Arc<KeptCall>, BuildHasherDefault<Mix>>>,
+    kept: RwLock<KeptCalls>,
 }
+
+/// By what tells a call from others.
+type KeptCalls = HashMap<Box<[i64]>, Arc<KeptCall>, BuildHasherDefault<Mix>>;
 
 struct KeptCall {
     engine: Arc<Engine>,
