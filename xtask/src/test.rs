@@ -107,8 +107,15 @@ impl Step {
                 "clippy",
                 "clippy",
                 &[
-                    "clippy", "--package", "ferroflash", "--features", "cudarc-0-19", "--all-targets", "--",
-                    "--deny", "warnings",
+                    "clippy",
+                    "--package",
+                    "ferroflash",
+                    "--features",
+                    "cudarc-0-19",
+                    "--all-targets",
+                    "--",
+                    "--deny",
+                    "warnings",
                 ],
             ),
             Step::Doc => {
