@@ -66,7 +66,11 @@ impl<'a> Tile<'a> {
     }
 
     #[inline(always)]
-    unsafe fn read_as<C: Config>(params: &'a ForwardParams, slot: u32, uniform: impl Fn(u32) -> u32 + Copy) -> Self {
+    unsafe fn read_as<C: Config>(
+        params: &'a ForwardParams,
+        slot: u32,
+        uniform: impl Fn(u32) -> u32 + Copy,
+    ) -> Self {
         // SAFETY: the caller's.
         let ([batch, head_q, first_row, split], [seqlen_k, first, full, end]) =
             unsafe { (ld_shared_v4(slot), ld_shared_v4(slot + 16)) };
