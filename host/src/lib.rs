@@ -28,6 +28,8 @@
 mod addresses;
 pub mod append;
 pub mod attention;
+#[cfg(feature = "cudarc-0-19")]
+pub mod cudarc;
 pub mod device;
 pub mod error;
 pub mod merge;

@@ -70,18 +70,7 @@ impl Workspace {
         bytes: u64,
         stream: StreamHandle,
     ) -> Result<Workspace, Error> {
-        if !address.is_multiple_of(WORKSPACE_ALIGNMENT) {
-            let (what, value) = ("address", address.into());
-            return Err(Error::Misaligned {
-                tensor: "the workspace",
-                what,
-                value,
-                required: WORKSPACE_ALIGNMENT,
-            });
-        }
-        if bytes < COUNTER_BYTES {
-            return Err(Error::WorkspaceTooSmall { needed: COUNTER_BYTES, got: bytes });
-        }
+        check_memory(address, bytes)?;
         // SAFETY: the caller's promise.
         unsafe {
             device.check_stream(stream)?;
@@ -90,6 +79,26 @@ impl Workspace {
             }
             Workspace::zeroed(device, address, bytes, stream, None)
         }
+    }
+
+    /// As [`Workspace::from_raw`], of memory that holds zeros already. Enqueues nothing and waits for nothing, so that a stream may be given one
+    /// while it is captured.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::WorkspaceTooSmall`], [`Error::ForeignStream`].
+    ///
+    /// # Safety
+    /// As [`Workspace::from_raw`]; whatever is enqueued on the stream from now on finds zeros in the memory.
+    pub unsafe fn from_zeroed(
+        device: &dyn Device,
+        address: u64,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<Workspace, Error> {
+        check_memory(address, bytes)?;
+        // SAFETY: the caller's promise.
+        unsafe { device.check_stream(stream)? };
+        Ok(Workspace { address, bytes, stream, enqueue: Mutex::new(()), _memory: None })
     }
 
     /// # Safety
@@ -207,4 +216,14 @@ impl Workspaces {
     pub(crate) fn release(&self, stream: StreamHandle) {
         self.by_stream.write().unwrap_or_else(PoisonError::into_inner).remove(&key(stream));
     }
+}
+fn check_memory(address: u64, bytes: u64) -> Result<(), Error> {
+    if !address.is_multiple_of(WORKSPACE_ALIGNMENT) {
+        let (tensor, what, value) = ("the workspace", "address", address.into());
+        return Err(Error::Misaligned { tensor, what, value, required: WORKSPACE_ALIGNMENT });
+    }
+    if bytes < COUNTER_BYTES {
+        return Err(Error::WorkspaceTooSmall { needed: COUNTER_BYTES, got: bytes });
+    }
+    Ok(())
 }

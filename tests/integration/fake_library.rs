@@ -50,6 +50,11 @@ const TESTS: &[(&str, fn())] = &[
     ("a_communicator_is_borrowed", nccl::a_communicator_is_borrowed),
     ("a_rank_that_never_comes_is_named", nccl::a_rank_that_never_comes_is_named),
     ("a_rank_that_stalls_is_given_up", nccl::a_rank_that_stalls_is_given_up),
+    ("a_hundred_thousand_calls_on_a_gpu_leave_nothing", crate::bindings::many_calls_on_a_gpu_leave_nothing),
+    (
+        "a_hundred_thousand_calls_on_the_cpu_leave_nothing",
+        crate::bindings::many_calls_on_the_cpu_leave_nothing,
+    ),
 ];
 
 /// The tests of this module.

@@ -67,14 +67,19 @@ fn shown(archs: &BTreeSet<String>) -> String {
     if names.is_empty() { "no architecture".to_owned() } else { names.join(", ") }
 }
 
-/// The frames of an archive: the manifest, the parts of each family's PTX, and the cubins of each kernel, which are alike.
+/// The frames of an archive: the manifest, the parts of each family's PTX, and the cubins of each kernel, which are alike. PTX of one row
+/// for f16 and for bf16 shares a frame: its text differs in few places, and it is read only where no cubin fits.
 fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Frame>> {
     let mut frames = vec![vec![("manifest.json".to_owned(), serde_json::to_vec(manifest)?)]];
     for family in &manifest.families {
         let text = manifest_file::read_ptx(folder, family)?;
         let parts =
             ptx::pack(&family.ptx, &text).with_context(|| format!("{} cannot be split", family.ptx))?;
-        frames.extend(parts.into_iter().map(|part| vec![part]));
+        let mut of_rows: BTreeMap<String, archive::Frame> = BTreeMap::new();
+        for part in parts {
+            of_rows.entry(part.0.replace("_bf16", "_f16")).or_default().push(part);
+        }
+        frames.extend(of_rows.into_values());
     }
     let cubins = manifest.kernels.iter().map(|kernel| &kernel.cubins);
     for cubins in cubins.chain(manifest.step_kernels.iter().map(|kernel| &kernel.cubins)) {

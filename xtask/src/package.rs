@@ -125,7 +125,7 @@ fn c_archive(out: &Path, archive: &Path) -> anyhow::Result<()> {
     build.args(["build", "--release", "--package", "ferroflash-c"]).env("FERROFLASH_KERNELS", archive);
     process::run(&mut build)?;
     let (from, to) = (workspace::root().join("bindings/c"), out.join("c"));
-    for file in ["include/ferroflash.h", "examples/attention.c"] {
+    for file in ["include/ferroflash.h", "examples/attention.c", "examples/decode.c"] {
         copy(&from.join(file), &to.join(file))?;
     }
     for library in ["libferroflash_c.so", "libferroflash_c.a"] {
@@ -134,12 +134,16 @@ fn c_archive(out: &Path, archive: &Path) -> anyhow::Result<()> {
     for licence in LICENCES {
         copy(&workspace::root().join(licence), &to.join(licence))?;
     }
-    // The example from this folder alone.
-    let program = workspace::target().join("c-example");
-    let mut cc = Command::new("cc");
-    cc.arg("-I").arg(to.join("include")).arg(to.join("examples/attention.c")).arg("-L").arg(to.join("lib"));
-    process::run(cc.args(["-lferroflash_c", "-lm", "-o"]).arg(&program))?;
-    Ok(process::run(Command::new(&program).env("LD_LIBRARY_PATH", to.join("lib")))?)
+    // The examples from this folder alone.
+    for example in ["attention", "decode"] {
+        let program = workspace::target().join(format!("c-{example}"));
+        let source = to.join("examples").join(example).with_extension("c");
+        let mut cc = Command::new("cc");
+        cc.arg("-I").arg(to.join("include")).arg(source).arg("-L").arg(to.join("lib"));
+        process::run(cc.args(["-lferroflash_c", "-lm", "-ldl", "-o"]).arg(&program))?;
+        process::run(Command::new(&program).env("LD_LIBRARY_PATH", to.join("lib")))?;
+    }
+    Ok(())
 }
 
 /// The wheel, built by maturin.

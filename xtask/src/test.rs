@@ -106,7 +106,17 @@ impl Step {
             Step::Library => with_component(
                 "clippy",
                 "clippy",
-                &["clippy", "--package", "ferroflash", "--all-targets", "--", "--deny", "warnings"],
+                &[
+                    "clippy",
+                    "--package",
+                    "ferroflash",
+                    "--features",
+                    "cudarc-0-19",
+                    "--all-targets",
+                    "--",
+                    "--deny",
+                    "warnings",
+                ],
             ),
             Step::Doc => {
                 let mut doc = workspace::cargo();

@@ -75,7 +75,79 @@ typedef struct ferroflash_forward_args {
     float softcap;      /* 0: none */
     uint32_t reserved;  /* 0 */
     const float *sinks; /* a logit a query head that takes part in the softmax without a value, [heads_q]; NULL: none */
+    /* Sequences behind one another: the rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of Q are sequence i's, [batch + 1]. seqlen_q is then
+     * the rows of all, strides of batches are not read, and max_seqlen_q is the most that a sequence has (0: not known). So of K. */
+    const int32_t *cu_seqlens_q;
+    const int32_t *cu_seqlens_k;
+    uint32_t max_seqlen_q;
+    uint32_t max_seqlen_k;
+    /* K and V in pages [page_count, page_size rows]: page j of sequence i is block_table[i * table_entries + j]. seqlen_k is not read;
+     * stride_batch goes from page to page. NULL: no pages. */
+    const int32_t *block_table;
+    uint32_t table_entries;
+    uint32_t page_size;
+    uint32_t page_count;
+    uint32_t attention_chunk;  /* keys of a chunk, outside of which no query sees a key; 0: none */
+    const float *alibi_slopes; /* [heads_q], or with alibi_by_batch [batch, heads_q]; NULL: none */
+    uint32_t alibi_by_batch;
+    uint32_t tree_keys;        /* of so many last keys a query sees those whose bit it has */
+    const uint32_t *tree_bits; /* [batch, seqlen_q, (tree_keys + 31) / 32]; NULL: no tree */
 } ferroflash_forward_args;
+
+/* New keys and values into a cache, and rotations (RoPE) of them and of Q. `size` is sizeof(ferroflash_append_args). */
+typedef struct ferroflash_append_args {
+    size_t size;
+    int32_t dtype;
+    int32_t layout;
+    uint32_t batch;
+    uint32_t heads_q; /* read where q is given */
+    uint32_t heads_kv;
+    uint32_t seqlen_q; /* read where q is given */
+    uint32_t seqlen_k; /* rows of the cache that a sequence has; not read with pages */
+    uint32_t head_dim;
+    uint32_t tokens; /* new ones of each sequence; with cu_seqlens_new, of all */
+    uint32_t reserved;
+    ferroflash_tensor new_k; /* [batch, tokens, heads_kv, head_dim], in `layout` */
+    ferroflash_tensor new_v;
+    ferroflash_tensor k; /* the cache */
+    ferroflash_tensor v;
+    ferroflash_tensor q;         /* rotated into rotated_q; data NULL: no Q */
+    ferroflash_tensor rotated_q; /* apart from q */
+    const uint32_t *seqlens_k;   /* keys of each sequence before, [batch] */
+    uint32_t *seqlens_after;     /* after, [batch], apart from seqlens_k; NULL: not wanted */
+    const int32_t *cu_seqlens_new;
+    const int32_t *block_table; /* as in ferroflash_forward_args */
+    uint32_t table_entries;
+    uint32_t page_size;
+    uint32_t page_count;
+    uint32_t rotary_dim; /* elements that are rotated, the first ones: a multiple of 16; 0: none */
+    const void *rotary_cos; /* [rotary_positions, rotary_dim / 2], of type dtype */
+    const void *rotary_sin;
+    uint32_t rotary_positions;
+    uint32_t rotary_interleaved;   /* 1: elements 2i and 2i + 1 belong together; 0: i and i + rotary_dim / 2 */
+    uint32_t rotary_each_query;    /* 1: query i is rotated by the position i after the first new key's; 0: all by that */
+    uint32_t reserved2;            /* 0 */
+    const uint32_t *rotary_starts; /* position of each sequence's first new key, [batch]; NULL: seqlens_k */
+} ferroflash_append_args;
+
+/* O and LSE of `states` calls over disjoint keys, to be those of one call. `size` is sizeof(ferroflash_merge_args). */
+typedef struct ferroflash_merge_args {
+    size_t size;
+    int32_t partial_dtype; /* of the states' O */
+    int32_t dtype;         /* of O: the same, or any where partial_dtype is FERROFLASH_F32 */
+    int32_t layout;
+    uint32_t states;
+    uint32_t batch;
+    uint32_t heads;
+    uint32_t seqlen;
+    uint32_t head_dim;
+    ferroflash_tensor partial_o; /* of the first state */
+    const void *next_o;          /* of the second; each further one is as far behind the one before it */
+    const float *partial_lse;    /* [batch, heads, seqlen] of the first state */
+    const float *next_lse;
+    ferroflash_tensor o;
+    float *lse; /* [batch, heads, seqlen]; NULL: not wanted */
+} ferroflash_merge_args;
 
 /* Opens a device. `ordinal` counts GPUs from 0. `folder` holds compiled kernels; NULL: those inside the library, or found as the
  * environment says. The device is closed by ferroflash_close. */
@@ -88,6 +160,13 @@ void ferroflash_close(ferroflash_device *device);
  * tensors must stay as they are until its work is done. The first call of a kind loads a kernel, and the first on a stream may allocate a
  * workspace. */
 int32_t ferroflash_forward(ferroflash_device *device, const ferroflash_forward_args *args, void *stream);
+
+/* Writes new keys and values into a cache behind those that it has, rotated, and Q rotated, as ferroflash_forward on a GPU: enqueued. */
+int32_t ferroflash_append(ferroflash_device *device, const ferroflash_append_args *args, void *stream);
+
+/* Merges O and LSE of several calls over disjoint keys, as ferroflash_forward on a GPU: enqueued. States that saw no key (LSE of minus
+ * infinity) leave no trace. */
+int32_t ferroflash_merge(ferroflash_device *device, const ferroflash_merge_args *args, void *stream);
 
 /* Loads the kernels of a call and says how many bytes of workspace it lacks on this stream. After ferroflash_give_workspace with as
  * many, the call allocates nothing and can be captured into a CUDA graph. Data addresses may be NULL. */

@@ -1,7 +1,8 @@
 //! The struct of a call, as the header has it, and what it means.
 
 use crate::last_error::Failure;
-use ferroflash_call::{Call, Dtype, Lengths, Sizes, Tensor};
+use ferroflash_call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
+use std::mem::offset_of;
 
 /// `ferroflash_tensor`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,10 +45,38 @@ pub struct ForwardArgs {
     pub softcap: f32,
     pub reserved: u32,
     pub sinks: usize,
+    pub cu_seqlens_q: usize,
+    pub cu_seqlens_k: usize,
+    pub max_seqlen_q: u32,
+    pub max_seqlen_k: u32,
+    pub block_table: usize,
+    pub table_entries: u32,
+    pub page_size: u32,
+    pub page_count: u32,
+    pub attention_chunk: u32,
+    pub alibi_slopes: usize,
+    pub alibi_by_batch: u32,
+    pub tree_keys: u32,
+    pub tree_bits: usize,
 }
 
-/// Bytes of the first version of the struct.
-const FIRST_SIZE: usize = size_of::<ForwardArgs>();
+/// A struct of plain numbers whose first field is its size.
+///
+/// # Safety
+/// Every byte pattern is a value, zeros are the default, and the first field is a `usize`.
+pub(crate) unsafe trait Versioned: Copy + Default {
+    /// Its name in the header.
+    const NAME: &'static str;
+    /// Bytes of its first version.
+    const FIRST_SIZE: usize;
+}
+
+// SAFETY: plain numbers.
+unsafe impl Versioned for ForwardArgs {
+    const NAME: &'static str = "sizeof(ferroflash_forward_args)";
+    const FIRST_SIZE: usize = offset_of!(ForwardArgs, cu_seqlens_q);
+}
+
 /// More than any version will have: what a size field that was not set is likely to exceed.
 const SIZE_MAX: usize = 4096;
 
@@ -58,14 +87,8 @@ const SIZE_MAX: usize = 4096;
 pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
     // SAFETY: the caller's promise.
     let args = unsafe { read(args)? };
-    let chosen = |what, value: i32, names: &[Dtype]| {
-        let index = usize::try_from(value).ok();
-        index.and_then(|index| names.get(index).copied()).ok_or_else(|| outside(what, value))
-    };
-    let dtype = chosen("dtype", args.dtype, &[Dtype::F16, Dtype::Bf16, Dtype::F32])?;
-    if !(0..2).contains(&args.layout) {
-        return Err(outside("layout", args.layout));
-    }
+    let dtype = dtype("dtype", args.dtype)?;
+    layout(args.layout)?;
     if args.reserved != 0 {
         return Err(Failure::number("reserved", args.reserved.into(), "0"));
     }
@@ -74,15 +97,19 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
         heads_q: args.heads_q as usize,
         heads_kv: args.heads_kv as usize,
         seqlen_q: args.seqlen_q as usize,
-        seqlen_k: args.seqlen_k as usize,
+        seqlen_k: match args.block_table {
+            0 => args.seqlen_k as usize,
+            _ => args.table_entries as usize * args.page_size as usize,
+        },
         head_dim: args.head_dim as usize,
     };
     let (window_left, window_right) = window(&args)?;
-    let given = |address: usize| (address != 0).then_some(address as u64);
+    let rows_k = if args.block_table == 0 { args.seqlen_k } else { args.page_size };
+    let alibi_stride = if args.alibi_by_batch == 0 { 0 } else { args.heads_q.into() };
     Ok(Call {
         q: tensor(&args.q, args.layout, (args.heads_q, args.seqlen_q, args.head_dim)),
-        k: tensor(&args.k, args.layout, (args.heads_kv, args.seqlen_k, args.head_dim)),
-        v: tensor(&args.v, args.layout, (args.heads_kv, args.seqlen_k, args.head_dim)),
+        k: tensor(&args.k, args.layout, (args.heads_kv, rows_k, args.head_dim)),
+        v: tensor(&args.v, args.layout, (args.heads_kv, rows_k, args.head_dim)),
         o: tensor(&args.o, args.layout, (args.heads_q, args.seqlen_q, args.head_dim)),
         lse: given(args.lse),
         scale: (args.scale != 0.0).then_some(args.scale),
@@ -90,37 +117,70 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
         window_right,
         softcap: args.softcap,
         sinks: given(args.sinks),
-        lengths: Lengths { used_k: given(args.seqlens_k), ..Lengths::default() },
+        alibi: given(args.alibi_slopes).map(|slopes| Alibi { slopes, stride: alibi_stride }),
+        chunk: (args.attention_chunk != 0).then_some(args.attention_chunk as usize),
+        tree: given(args.tree_bits).map(|bits| Tree { bits, keys: args.tree_keys as usize }),
+        lengths: Lengths {
+            used_k: given(args.seqlens_k),
+            cumulative_q: given(args.cu_seqlens_q),
+            cumulative_k: given(args.cu_seqlens_k),
+            longest_q: args.max_seqlen_q as usize,
+            longest_k: args.max_seqlen_k as usize,
+            ..Lengths::default()
+        },
+        pages: pages(args.block_table, [args.table_entries, args.page_size, args.page_count]),
         ..Call::bshd(dtype, sizes)
     })
 }
 
-/// The struct as this version knows it: fields that the caller's version lacks are 0, and those that this one lacks must be.
+/// A struct as this version knows it: fields that the caller's version lacks are 0, and those that this one lacks must be.
 ///
 /// # Safety
 /// As [`call`].
-unsafe fn read(args: *const ForwardArgs) -> Result<ForwardArgs, Failure> {
+pub(crate) unsafe fn read<A: Versioned>(args: *const A) -> Result<A, Failure> {
     if args.is_null() {
         return Err(Failure::null("args"));
     }
     // SAFETY: the first field is there, whatever follows.
     let size = unsafe { args.cast::<usize>().read() };
-    if !(FIRST_SIZE..=SIZE_MAX).contains(&size) {
-        let allowed = "sizeof(ferroflash_forward_args)";
-        return Err(Failure::number("size", size as i64, allowed));
+    if !(A::FIRST_SIZE..=SIZE_MAX).contains(&size) {
+        return Err(Failure::number("size", size as i64, A::NAME));
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(args.cast::<u8>(), size) };
-    let (known, unknown) = bytes.split_at(size_of::<ForwardArgs>().min(size));
+    let (known, unknown) = bytes.split_at(size_of::<A>().min(size));
     if unknown.iter().any(|&byte| byte != 0) {
         return Err(Failure::unsupported(
             "args sets a field of a newer version of ferroflash.h than this library's",
         ));
     }
-    let mut read = ForwardArgs::default();
+    let mut read = A::default();
     // SAFETY: the struct is plain numbers, and as many bytes of it as are known are written.
     unsafe { std::ptr::copy_nonoverlapping(known.as_ptr(), (&raw mut read).cast(), known.len()) };
     Ok(read)
+}
+
+/// An address, `None` where it is null.
+pub(crate) fn given(address: usize) -> Option<u64> {
+    (address != 0).then_some(address as u64)
+}
+
+/// The pages of a cache: its table's address, and entries of a sequence, rows of a page, pages.
+pub(crate) fn pages(table: usize, [entries, page_size, count]: [u32; 3]) -> Option<Pages> {
+    let (stride, page_size, count) = (entries.into(), page_size as usize, count as usize);
+    given(table).map(|table| Pages { table, stride, page_size, count })
+}
+
+/// A type of elements by its number.
+pub(crate) fn dtype(what: &str, value: i32) -> Result<Dtype, Failure> {
+    let known = usize::try_from(value).ok();
+    let known = known.and_then(|index| [Dtype::F16, Dtype::Bf16, Dtype::F32].get(index).copied());
+    known.ok_or_else(|| outside(what, value))
+}
+
+/// Refuses an order of the dimensions that there is not.
+pub(crate) fn layout(value: i32) -> Result<(), Failure> {
+    if (0..2).contains(&value) { Ok(()) } else { Err(outside("layout", value)) }
 }
 
 fn outside(what: &str, value: i32) -> Failure {
@@ -143,7 +203,8 @@ fn window(args: &ForwardArgs) -> Result<(Option<usize>, Option<usize>), Failure>
     }
 }
 
-fn tensor(args: &TensorArgs, layout: i32, (heads, seqlen, head_dim): (u32, u32, u32)) -> Tensor {
+/// A tensor, contiguous where it has no strides.
+pub(crate) fn tensor(args: &TensorArgs, layout: i32, (heads, seqlen, head_dim): (u32, u32, u32)) -> Tensor {
     let [heads, seqlen, head_dim] = [heads, seqlen, head_dim].map(i64::from);
     let strides = match [args.stride_batch, args.stride_head, args.stride_row] {
         [0, 0, 0] => {

@@ -4,10 +4,12 @@
 
 mod args;
 mod last_error;
+mod steps;
 #[cfg(test)]
 mod tests;
 
 pub use args::{ForwardArgs, TensorArgs};
+pub use steps::{AppendArgs, MergeArgs};
 
 use ferroflash_call::Engine;
 use last_error::Failure;
@@ -98,6 +100,44 @@ pub unsafe extern "C" fn ferroflash_forward(
         unsafe {
             let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
             engine.forward(&args::call(args)?, stream as u64).map_err(Failure::from)
+        }
+    })
+}
+
+/// Appends new keys and values to a cache.
+///
+/// # Safety
+/// `device` is open, `args` holds as many bytes as it says, and what it describes is as [`Engine::append`] asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_append(
+    device: *mut Device,
+    args: *const AppendArgs,
+    stream: *mut c_void,
+) -> i32 {
+    last_error::code(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
+            engine.append(&steps::append(args)?, stream as u64).map_err(Failure::from)
+        }
+    })
+}
+
+/// Merges O and LSE of several calls.
+///
+/// # Safety
+/// `device` is open, `args` holds as many bytes as it says, and what it describes is as [`Engine::merge`] asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_merge(
+    device: *mut Device,
+    args: *const MergeArgs,
+    stream: *mut c_void,
+) -> i32 {
+    last_error::code(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
+            engine.merge(&steps::merge(args)?, stream as u64).map_err(Failure::from)
         }
     })
 }

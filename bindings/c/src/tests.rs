@@ -24,28 +24,36 @@ fn run(program: &Path) -> String {
 #[test]
 fn the_headers_structs_lie_as_the_librarys() {
     let folder = tempfile::tempdir().expect("a folder");
-    let fields = "size dtype layout mask batch heads_q heads_kv seqlen_q seqlen_k head_dim scale q k v o lse seqlens_k \
-                  window_left window_right softcap reserved sinks";
-    let prints: String = fields
-        .split_whitespace()
-        .map(|field| format!("printf(\"%zu \", offsetof(ferroflash_forward_args, {field}));\n"))
-        .collect();
-    let source = format!(
-        "#include \"ferroflash.h\"\n#include <stdio.h>\nint main(void) {{\n{prints}printf(\"%zu %zu\", \
-         sizeof(ferroflash_forward_args), sizeof(ferroflash_tensor));\nreturn 0;\n}}\n"
-    );
+    let mut prints = String::new();
+    let mut expected = Vec::new();
+    // Every field of a struct, in the header's order and in the library's.
+    macro_rules! compare {
+        ($name:literal $of:ident: $($field:ident)*) => {
+            $(
+                prints += &format!("printf(\"%zu \", offsetof({}, {}));\n", $name, stringify!($field));
+                expected.push(offset_of!($of, $field));
+            )*
+            prints += &format!("printf(\"%zu \", sizeof({}));\n", $name);
+            expected.push(size_of::<$of>());
+        };
+    }
+    compare!("ferroflash_tensor" TensorArgs: data stride_batch stride_head stride_row);
+    compare!("ferroflash_forward_args" ForwardArgs: size dtype layout mask batch heads_q heads_kv seqlen_q seqlen_k head_dim scale
+        q k v o lse seqlens_k window_left window_right softcap reserved sinks cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k
+        block_table table_entries page_size page_count attention_chunk alibi_slopes alibi_by_batch tree_keys tree_bits);
+    compare!("ferroflash_append_args" AppendArgs: size dtype layout batch heads_q heads_kv seqlen_q seqlen_k head_dim tokens reserved
+        new_k new_v k v q rotated_q seqlens_k seqlens_after cu_seqlens_new block_table table_entries page_size page_count rotary_dim
+        rotary_cos rotary_sin rotary_positions rotary_interleaved rotary_each_query reserved2 rotary_starts);
+    compare!("ferroflash_merge_args" MergeArgs: size partial_dtype dtype layout states batch heads seqlen head_dim partial_o next_o
+        partial_lse next_lse o lse);
+    let source =
+        format!("#include \"ferroflash.h\"\n#include <stdio.h>\nint main(void) {{\n{prints}return 0;\n}}\n");
     let (file, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
     std::fs::write(&file, source).expect("written");
     let output = compile(&file, &program, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    macro_rules! offsets {
-        ($($field:ident)*) => { vec![$(offset_of!(ForwardArgs, $field)),*] };
-    }
-    let mut expected = offsets!(size dtype layout mask batch heads_q heads_kv seqlen_q seqlen_k head_dim scale q k v o lse
-        seqlens_k window_left window_right softcap reserved sinks);
-    expected.extend([size_of::<ForwardArgs>(), size_of::<TensorArgs>()]);
     let found: Vec<usize> =
-        run(&program).split(' ').map(|number| number.parse().expect("a number")).collect();
+        run(&program).split_whitespace().map(|number| number.parse().expect("a number")).collect();
     assert_eq!(found, expected);
 }
 
@@ -136,6 +144,133 @@ fn a_newer_callers_struct_is_taken_where_it_uses_nothing_new() {
         assert_eq!(forward(device, &newer.args), code);
     }
     assert!(last().contains("newer version"), "{}", last());
+    // SAFETY: it is open, once.
+    unsafe { ferroflash_close(device) };
+}
+
+#[test]
+fn a_callers_struct_of_the_first_version_is_taken() {
+    let mut numbers = [1.0; 24];
+    numbers[20..].fill(f32::NAN);
+    let device = opened(CPU);
+    // What lies behind the first version's fields is not the caller's, and not read.
+    let first = offset_of!(ForwardArgs, cu_seqlens_q);
+    let args =
+        ForwardArgs { size: first, cu_seqlens_q: 1, block_table: 1, tree_bits: 1, ..args(&mut numbers) };
+    assert_eq!(forward(device, &args), 0, "{}", last());
+    assert_eq!(numbers[20], 1.0);
+    assert_eq!(forward(device, &ForwardArgs { size: first - 1, ..args }), 1);
+    // SAFETY: it is open, once.
+    unsafe { ferroflash_close(device) };
+}
+
+/// A cache of two pages of three rows, one head of head_dim 2: append, attend in two parts, merge.
+#[test]
+fn a_cache_grows_and_parts_merge() {
+    let device = opened(CPU);
+    let at = |numbers: &[f32]| TensorArgs { data: numbers.as_ptr() as usize, ..TensorArgs::default() };
+    let (new_k, new_v) = ([1.0f32, 0.0, 0.0, 1.0], [1.0f32, 2.0, 3.0, 4.0]);
+    let (mut k, mut v) = ([0.5f32; 12], [7.0f32; 12]);
+    let (table, before, mut after) = ([1i32, 0], [2u32], [0u32]);
+    let append = AppendArgs {
+        size: size_of::<AppendArgs>(),
+        dtype: 2,
+        batch: 1,
+        heads_kv: 1,
+        head_dim: 2,
+        tokens: 2,
+        new_k: at(&new_k),
+        new_v: at(&new_v),
+        k: TensorArgs { data: k.as_mut_ptr() as usize, ..TensorArgs::default() },
+        v: TensorArgs { data: v.as_mut_ptr() as usize, ..TensorArgs::default() },
+        seqlens_k: before.as_ptr() as usize,
+        seqlens_after: after.as_mut_ptr() as usize,
+        block_table: table.as_ptr() as usize,
+        table_entries: 2,
+        page_size: 3,
+        page_count: 2,
+        ..AppendArgs::default()
+    };
+    // SAFETY: every address is of an array as long as the sizes say, or the call is refused.
+    let run = |append: &AppendArgs| unsafe { ferroflash_append(device, append, std::ptr::null_mut()) };
+    assert_eq!(run(&append), 0, "{}", last());
+    assert_eq!(after, [4]);
+    // Keys 2 and 3 of the sequence: the last row of page 1, and the first of page 0.
+    assert_eq!((&k[10..], &k[..2], &v[10..], &v[..2]), (&new_k[..2], &new_k[2..], &new_v[..2], &new_v[2..]));
+    assert!(k[2..10].iter().all(|&number| number == 0.5));
+    for (bad, code, word) in [
+        (AppendArgs { size: 8, ..append }, 1, "size is 8, must be sizeof(ferroflash_append_args)"),
+        (AppendArgs { page_size: 0, ..append }, 1, "seqlen_k is 0"),
+        (AppendArgs { tokens: 5, ..append }, 1, "before the new ones of sequence 0 is 2"),
+        (AppendArgs { seqlens_k: 0, ..append }, 1, "cache_seqlens is null"),
+        (AppendArgs { rotary_dim: 16, ..append }, 1, "rotary_cos or rotary_sin is NULL"),
+        (AppendArgs { q: at(&new_k), heads_q: 1, seqlen_q: 1, ..append }, 1, "q is given without rotary_dim"),
+        (AppendArgs { reserved2: 9, ..append }, 1, "reserved is 9"),
+    ] {
+        assert_eq!(run(&bad), code, "{word}");
+        assert!(last().contains(word), "{word}: {}", last());
+    }
+    let (q, all, first) = ([1.0f32, 0.5], [4u32], [3u32]);
+    let (mut o, mut lse) = ([[f32::NAN; 2]; 3], [f32::NAN; 3]);
+    let paged = |o: &mut [f32; 2], lse: &mut f32| ForwardArgs {
+        size: size_of::<ForwardArgs>(),
+        dtype: 2,
+        batch: 1,
+        heads_q: 1,
+        heads_kv: 1,
+        seqlen_q: 1,
+        head_dim: 2,
+        q: at(&q),
+        k: append.k,
+        v: append.v,
+        o: at(o),
+        lse: (lse as *mut f32) as usize,
+        seqlens_k: all.as_ptr() as usize,
+        block_table: table.as_ptr() as usize,
+        table_entries: 2,
+        page_size: 3,
+        page_count: 2,
+        ..ForwardArgs::default()
+    };
+    let whole = paged(&mut o[0], &mut lse[0]);
+    assert_eq!(forward(device, &whole), 0, "{}", last());
+    // Keys 0 to 2, and then key 3 alone, which is the first row of K without a table.
+    let part = ForwardArgs { seqlens_k: first.as_ptr() as usize, ..paged(&mut o[1], &mut lse[1]) };
+    assert_eq!(forward(device, &part), 0, "{}", last());
+    let rest = ForwardArgs { seqlen_k: 1, seqlens_k: 0, block_table: 0, ..paged(&mut o[2], &mut lse[2]) };
+    assert_eq!(forward(device, &rest), 0, "{}", last());
+    let (mut merged, mut merged_lse) = ([f32::NAN; 2], f32::NAN);
+    let merge = MergeArgs {
+        size: size_of::<MergeArgs>(),
+        partial_dtype: 2,
+        dtype: 2,
+        states: 2,
+        batch: 1,
+        heads: 1,
+        seqlen: 1,
+        head_dim: 2,
+        partial_o: at(&o[1]),
+        next_o: o[2].as_ptr() as usize,
+        partial_lse: lse[1..].as_ptr() as usize,
+        next_lse: lse[2..].as_ptr() as usize,
+        o: TensorArgs { data: merged.as_mut_ptr() as usize, ..TensorArgs::default() },
+        lse: (&raw mut merged_lse) as usize,
+        ..MergeArgs::default()
+    };
+    // SAFETY: as above.
+    let run = |merge: &MergeArgs| unsafe { ferroflash_merge(device, merge, std::ptr::null_mut()) };
+    assert_eq!(run(&merge), 0, "{}", last());
+    assert!((0..2).all(|i| (merged[i] - o[0][i]).abs() < 1e-5), "{merged:?}, {:?} at once", o[0]);
+    assert!((merged_lse - lse[0]).abs() < 1e-5, "{merged_lse}, {} at once", lse[0]);
+    for (bad, code, word) in [
+        (MergeArgs { states: 0, ..merge }, 1, "states is 0"),
+        (MergeArgs { partial_dtype: 5, ..merge }, 1, "partial_dtype is 5"),
+        (MergeArgs { next_lse: 0, ..merge }, 1, "the second state's LSE is null"),
+        (MergeArgs { layout: 2, ..merge }, 1, "layout is 2"),
+    ] {
+        assert_eq!(run(&bad), code, "{word}");
+        assert!(last().contains(word), "{word}: {}", last());
+    }
     // SAFETY: it is open, once.
     unsafe { ferroflash_close(device) };
 }

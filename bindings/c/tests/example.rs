@@ -1,4 +1,4 @@
-//! The example is compiled by the system's C compiler, with warnings as errors, and run on the shared and on the static library.
+//! The examples are compiled by the system's C compiler, with warnings as errors, and run on the shared and on the static library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,25 +18,32 @@ fn library(extension: &str) -> PathBuf {
 }
 
 #[test]
-fn the_example_runs_on_both_libraries() {
+fn the_examples_run_on_both_libraries() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("a folder");
-    for extension in ["so", "a"] {
+    let examples =
+        [("attention", "O[3] = 5.075766"), ("attention", "refused: heads_q 3"), ("decode", "20 tokens")];
+    for (extension, (example, said)) in
+        ["so", "a"].into_iter().flat_map(|extension| examples.map(|e| (extension, e)))
+    {
         let library = library(extension);
-        let program = folder.path().join(extension);
+        let program = folder.path().join(format!("{example}-{extension}"));
         let mut cc = Command::new("cc");
         cc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"]);
         cc.arg(here.join("include"))
-            .arg(here.join("examples/attention.c"))
+            .arg(here.join("examples").join(example).with_extension("c"))
             .arg(&library)
             .arg("-o")
             .arg(&program);
         let output = cc.args(["-lm", "-lpthread", "-ldl"]).output().expect("there is a C compiler");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let beside = library.parent().expect("a folder");
-        let output = Command::new(&program).env("LD_LIBRARY_PATH", beside).output().expect("it starts");
+        // A library that is none keeps the test on the CPU.
+        let mut started = Command::new(&program);
+        started.env("LD_LIBRARY_PATH", beside).env("FERROFLASH_LIBCUDA", "no-driver.so");
+        let output = started.output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("O[3] = 5.075766") && text.contains("refused: heads_q 3"), "{text}");
+        assert!(text.contains(said), "{text}");
     }
 }

@@ -2,12 +2,10 @@
 
 use crate::append::{append_tensors, kv_append};
 use crate::error::Error;
+use crate::merge::merge_states;
 use crate::problem::{device_tensors, problem};
-use ferroflash::{
-    Attention, CudaOptions, DeviceModel, MergeStates, MergeTensors, PlanOptions, Planner, StreamHandle,
-    Workspace,
-};
-use ferroflash_cpu::{Append, Call};
+use ferroflash::{Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace};
+use ferroflash_cpu::{Append, Call, Merge};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,6 +27,13 @@ pub struct Gpu {
     workspaces: Workspaces,
     /// The process that opened it.
     process: u32,
+}
+
+/// A call that was checked and planned, to be made again on other tensors of the same shapes and strides.
+pub struct Kept {
+    call: Call,
+    /// Of a GPU.
+    plan: Option<Arc<Plan>>,
 }
 
 /// The workspaces that callers gave, by raw stream.
@@ -56,6 +61,11 @@ impl Engine {
         let options = ferroflash::SimOptions::default();
         let options = model.map_or(options, |model| options.with_model(model));
         Ok(Engine::Simulator(Box::new(Attention::simulator(folder.as_deref(), options)?)))
+    }
+
+    /// Whether calls are enqueued on a stream and not waited for.
+    pub fn is_gpu(&self) -> bool {
+        matches!(self, Engine::Cuda(_))
     }
 
     /// What messages name the device by.
@@ -86,6 +96,42 @@ impl Engine {
             #[cfg(feature = "sim")]
             // SAFETY: the caller's promise.
             Engine::Simulator(attention) => unsafe { simulate(attention, call, self.name()) },
+        }
+    }
+
+    /// Checks and plans a call, so that [`Engine::repeat`] need not.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn keep(&self, call: &Call) -> Result<Kept, Error> {
+        let plan = match self {
+            Engine::Cuda(gpu) => Some(gpu.attention.plan(&problem(call, self.name())?)?),
+            _ => None,
+        };
+        Ok(Kept { call: *call, plan })
+    }
+
+    /// Makes a call again, with the addresses that `set` gives it. `false`, and nothing is started, where the stream of a GPU was not given
+    /// a workspace that is large enough.
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Safety
+    /// As [`Engine::forward`]; `set` changes nothing but addresses, and the call was kept by this engine.
+    pub unsafe fn repeat(
+        &self,
+        kept: &Kept,
+        set: impl FnOnce(&mut Call),
+        stream: u64,
+    ) -> Result<bool, Error> {
+        let mut call = kept.call;
+        set(&mut call);
+        match (self, &kept.plan) {
+            // SAFETY: the caller's promise.
+            (Engine::Cuda(gpu), Some(plan)) => unsafe { gpu.repeat(plan, &call, stream) },
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.forward(&call, stream).map(|()| true) },
         }
     }
 
@@ -122,31 +168,23 @@ impl Engine {
     ///
     /// # Safety
     /// As [`Engine::forward`].
-    pub unsafe fn merge(
-        &self,
-        merge: &MergeStates,
-        tensors: &MergeTensors,
-        stream: u64,
-    ) -> Result<(), Error> {
+    pub unsafe fn merge(&self, merge: &Merge, stream: u64) -> Result<(), Error> {
         match self {
-            Engine::Cpu => {
-                let (what, advice) = ("merging by a kernel", ": merge by arithmetic of tensors");
-                Err(Error::Unsupported { what, device: self.name(), advice })
-            }
+            // SAFETY: the caller's promise.
+            Engine::Cpu => unsafe { merge.run().map_err(Error::from) },
             Engine::Cuda(gpu) => {
                 gpu.check_process()?;
+                let (states, tensors) = merge_states(merge)?;
                 // SAFETY: the caller's promise.
-                unsafe { gpu.attention.merge(merge, tensors, handle(stream)).map_err(Error::from) }
+                unsafe { gpu.attention.merge(&states, &tensors, handle(stream)).map_err(Error::from) }
             }
             #[cfg(feature = "sim")]
-            // SAFETY: the caller's promise.
-            Engine::Simulator(attention) => unsafe { crate::merge::simulate(attention, merge, tensors) },
+            Engine::Simulator(attention) => {
+                let (states, tensors) = merge_states(merge)?;
+                // SAFETY: the caller's promise.
+                unsafe { crate::merge::simulate(attention, &states, &tensors) }
+            }
         }
-    }
-
-    /// Whether [`Engine::merge`] has a kernel.
-    pub fn merges(&self) -> bool {
-        !matches!(self, Engine::Cpu)
     }
 
     /// Whether calls may say which key of each sequence is the first that counts ([`ferroflash_cpu::Lengths::first_k`]).
@@ -180,8 +218,24 @@ impl Engine {
         let device = gpu.attention.device().as_ref();
         // SAFETY: the caller's promise.
         let workspace = unsafe { Workspace::from_raw(device, address, bytes, handle(stream))? };
-        let mut given = gpu.workspaces.0.write().unwrap_or_else(PoisonError::into_inner);
-        given.insert(stream, Arc::new(workspace));
+        gpu.workspaces.insert(stream, workspace);
+        Ok(())
+    }
+
+    /// As [`Engine::give_workspace`], of memory that holds zeros already: nothing is enqueued, so it may be given while a stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkspace`], [`Error::Library`].
+    ///
+    /// # Safety
+    /// As [`Engine::give_workspace`]; the memory holds zeros for whatever is enqueued on the stream from now on.
+    pub unsafe fn give_zeroed_workspace(&self, stream: u64, address: u64, bytes: u64) -> Result<(), Error> {
+        let Engine::Cuda(gpu) = self else { return Err(Error::NoWorkspace) };
+        gpu.check_process()?;
+        let device = gpu.attention.device().as_ref();
+        // SAFETY: the caller's promise.
+        let workspace = unsafe { Workspace::from_zeroed(device, address, bytes, handle(stream))? };
+        gpu.workspaces.insert(stream, workspace);
         Ok(())
     }
 
@@ -206,14 +260,39 @@ impl Engine {
     }
 }
 
+impl Workspaces {
+    fn insert(&self, stream: u64, workspace: Workspace) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(stream, Arc::new(workspace));
+    }
+
+    /// The stream's, where it has at least so many bytes.
+    fn get(&self, stream: u64, bytes: u64) -> Option<Arc<Workspace>> {
+        let given = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        given.get(&stream).filter(|workspace| workspace.bytes() >= bytes).cloned()
+    }
+}
+
 impl Gpu {
+    unsafe fn repeat(&self, plan: &Plan, call: &Call, stream: u64) -> Result<bool, Error> {
+        self.check_process()?;
+        let (tensors, bytes) = (device_tensors(call), plan.workspace_bytes());
+        // SAFETY: the caller's promise.
+        unsafe {
+            if bytes == 0 {
+                self.attention.launch(plan, &tensors, handle(stream))?;
+                return Ok(true);
+            }
+            let Some(workspace) = self.workspaces.get(stream, bytes) else { return Ok(false) };
+            self.attention.launch_in(plan, &tensors, &workspace, handle(stream))?;
+        }
+        Ok(true)
+    }
+
     unsafe fn forward(&self, call: &Call, stream: u64) -> Result<(), Error> {
         self.check_process()?;
         let problem = problem(call, "a GPU")?;
         let (tensors, handle) = (device_tensors(call), handle(stream));
-        let given = self.workspaces.0.read().unwrap_or_else(PoisonError::into_inner);
-        let workspace = given.get(&stream).cloned();
-        drop(given);
+        let workspace = self.workspaces.get(stream, 0);
         // SAFETY: the caller's promise.
         unsafe {
             match workspace {
@@ -231,12 +310,9 @@ impl Gpu {
         self.check_process()?;
         let plan = self.attention.plan(&problem(call, "a GPU")?)?;
         let needed = plan.workspace_bytes();
-        let given = self.workspaces.0.read().unwrap_or_else(PoisonError::into_inner);
-        let is_enough = given.get(&stream).is_some_and(|workspace| workspace.bytes() >= needed);
-        if needed == 0 || is_enough {
+        if needed == 0 || self.workspaces.get(stream, needed).is_some() {
             return Ok(0);
         }
-        drop(given);
         self.attention.preload(&plan)?;
         if let Some(combine) = plan.combine() {
             self.attention.source_of(combine)?;

@@ -24,6 +24,11 @@ const LACKING: &[Lacking] = &[
         is_asked: |call| call.alibi.is_some() && call.softcap > 0.0,
     },
     Lacking {
+        what: "tree_mask with softcap or alibi_slopes",
+        advice: ": give it alone",
+        is_asked: |call| call.tree.is_some() && (call.alibi.is_some() || call.softcap > 0.0),
+    },
+    Lacking {
         what: "cache_leftpad",
         advice: ": give intervals of keys instead",
         is_asked: |call| call.lengths.first_k.is_some(),

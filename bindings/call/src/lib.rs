@@ -7,10 +7,9 @@ mod append;
 mod engine;
 pub mod error;
 pub mod lacking;
-#[cfg(feature = "sim")]
 mod merge;
 mod problem;
 
-pub use engine::{Engine, Workspaces, explain_model};
+pub use engine::{Engine, Kept, Workspaces, explain_model};
 pub use error::Error;
-pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Pages, Rotary, Sizes, Tensor};
+pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree};

@@ -1,13 +1,58 @@
-//! The merge of states on the simulator: what lies in host memory is copied to it and back.
+//! The merge of states as a call of the library, and on the simulator, where what lies in host memory is copied to it and back.
 
 use crate::error::Error;
+use crate::problem::size;
+#[cfg(feature = "sim")]
 use ferroflash::device::Buffer;
-use ferroflash::{Attention, MergeStates, MergeTensors, StreamHandle};
+use ferroflash::problem::Extent;
+#[cfg(feature = "sim")]
+use ferroflash::{Attention, StreamHandle};
+use ferroflash::{ElementStrides, Layout, MergeStates, MergeTensors, Number};
+use ferroflash_cpu::{Dtype, Merge, Tensor};
+
+/// The merge, and its tensors' addresses.
+///
+/// # Errors
+/// [`Error::Call`], [`Error::TooLarge`], [`Error::Library`].
+pub(crate) fn merge_states(merge: &Merge) -> Result<(MergeStates, MergeTensors), Error> {
+    merge.check()?;
+    let number = |dtype: Dtype| match dtype {
+        Dtype::F16 => Number::F16,
+        Dtype::Bf16 => Number::Bf16,
+        Dtype::F32 => Number::F32,
+    };
+    let extent = Extent {
+        batch: size("batch", merge.batch)?,
+        heads: size("heads", merge.heads)?,
+        rows: size("rows", merge.rows)?,
+        width: size("width", merge.width)?,
+    };
+    let numbers = (number(merge.partial_dtype), number(merge.dtype));
+    let states = MergeStates::new(size("states", merge.states)?, extent, Layout::Bshd, numbers)?
+        .with_partial_strides(strides(merge.partial_o))?
+        .with_strides(strides(merge.o))?;
+    let tensors = MergeTensors {
+        partial_o: merge.partial_o.address,
+        partial_lse: merge.partial_lse,
+        next_o: merge.next_o,
+        next_lse: merge.next_lse,
+        o: merge.o.address,
+        lse: merge.lse,
+        ..MergeTensors::default()
+    };
+    Ok((states, tensors))
+}
+
+fn strides(tensor: Tensor) -> ElementStrides {
+    let [batch, head, row] = tensor.strides;
+    ElementStrides { batch, head, row, dim: 1 }
+}
 
 /// Merges states into a contiguous O.
 ///
 /// # Safety
 /// As [`crate::Engine::merge`], with host memory.
+#[cfg(feature = "sim")]
 pub(crate) unsafe fn simulate(
     attention: &Attention,
     merge: &MergeStates,

@@ -79,7 +79,15 @@ fn mask(call: &Call) -> Result<Mask, Error> {
     // Query i's own key is i + seqlen_k − seqlen_q, whatever the lengths: the last query's is the last key.
     let left = side(call.window_left, call.sizes.seqlen_k)?;
     let mask = Mask::window(left, side(call.window_right, call.sizes.seqlen_q.saturating_sub(1))?);
-    Ok(if call.intervals.is_some() { mask.with_intervals() } else { mask })
+    let mask = if call.intervals.is_some() { mask.with_intervals() } else { mask };
+    let mask = match call.chunk {
+        Some(chunk) => mask.with_chunk(size("attention_chunk", chunk)?),
+        None => mask,
+    };
+    Ok(match call.tree {
+        Some(tree) => mask.with_tree(size("keys of tree_mask", tree.keys)?),
+        None => mask,
+    })
 }
 
 pub(crate) fn size(what: &'static str, value: usize) -> Result<u32, Error> {
@@ -93,6 +101,7 @@ pub(crate) fn operands(call: &Call) -> impl Iterator<Item = (Operand, u64)> {
         (Operand::CuSeqlensK, call.lengths.cumulative_k),
         (Operand::BlockTable, call.pages.map(|pages| pages.table).or(call.lengths.entry_k)),
         (Operand::Intervals, call.intervals),
+        (Operand::TreeMask, call.tree.map(|tree| tree.bits)),
         (Operand::Sinks, call.sinks),
         (Operand::Slopes, call.alibi.map(|alibi| alibi.slopes)),
     ];

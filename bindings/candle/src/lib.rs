@@ -5,6 +5,7 @@
 //! too, float32 `[batch, heads, seqlen]` or `[heads, rows]`.
 
 mod call;
+mod merge;
 mod storage;
 
 use call::Attention;
@@ -24,6 +25,12 @@ pub fn flash_attn_with_lse(
     causal: bool,
 ) -> Result<(Tensor, Tensor)> {
     Attention::new(q, k, v, softmax_scale).window(None, causal.then_some(0)).forward()
+}
+
+/// O `[batch, seqlen, heads, head_dim]` and LSE `[batch, heads, seqlen]` over two disjoint sets of keys, from those over each. A state whose LSE
+/// is −∞ saw no key and leaves no trace.
+pub fn merge_states(o_a: &Tensor, lse_a: &Tensor, o_b: &Tensor, lse_b: &Tensor) -> Result<(Tensor, Tensor)> {
+    merge::merge_states([o_a, o_b], [lse_a, lse_b])
 }
 
 /// A query sees `window_size_left` keys before its own and `window_size_right` after it.

@@ -131,3 +131,24 @@ fn what_is_wrong_is_said() -> Result<()> {
     assert!(refused(&three, &q, &q).contains("heads_q 3"));
     Ok(())
 }
+
+#[test]
+fn two_sets_of_keys_merge() -> Result<()> {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 2e-3)] {
+        let q = tensor(1, &[2, 3, 4, 16], dtype);
+        let (k, v) = (tensor(2, &[2, 9, 2, 16], dtype), tensor(3, &[2, 9, 2, 16], dtype));
+        let of = |from, count| flash_attn_with_lse(&q, &k.narrow(1, from, count)?, &v.narrow(1, from, count)?, 0.5, false);
+        let ((o_a, lse_a), (o_b, lse_b), (whole, whole_lse)) = (of(0, 5)?, of(5, 4)?, of(0, 9)?);
+        let (o, lse) = merge_states(&o_a, &lse_a, &o_b, &lse_b)?;
+        assert_close(&o, &whole.to_dtype(DType::F32)?, tolerance)?;
+        assert_close(&lse, &whole_lse, 1e-5)?;
+        let nothing = (lse_b.ones_like()? * f64::NEG_INFINITY)?;
+        let (kept, kept_lse) = merge_states(&o_a, &lse_a, &(o_b * f64::NAN)?, &nothing)?;
+        assert_close(&kept, &o_a.to_dtype(DType::F32)?, 0.0)?;
+        assert_close(&kept_lse, &lse_a, 0.0)?;
+        let turned = lse_a.transpose(1, 2)?.contiguous()?;
+        let error = merge_states(&o_a, &turned, &o_a, &lse_a).expect_err("refused").to_string();
+        assert!(error.contains("LSE of a is F32 [2, 3, 4], must be contiguous [2, 4, 3]"), "{error}");
+    }
+    Ok(())
+}

@@ -2,17 +2,19 @@
 //!
 //! The package's Python files know tensors, streams and flash-attn's arguments; here they are plain numbers.
 
+mod again;
+mod exchange;
 mod simulator;
 
-use ferroflash::problem::Extent;
-use ferroflash::{DeviceModel, ElementStrides, Layout, MergeStates, MergeTensors, Number};
+use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Pages, Rotary, Sizes, Tensor, lacking,
+    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree, lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Address of the first element, and the strides of sequences, heads and rows in elements.
 type TensorArgs = (u64, i64, i64, i64);
@@ -37,6 +39,8 @@ struct Args {
     alibi: Option<(u64, i64)>,
     sinks: Option<u64>,
     intervals: Option<u64>,
+    chunk: usize,
+    tree: Option<(u64, usize)>,
     lengths: LengthArgs,
     longest: (usize, usize),
     pages: Option<(u64, i64, usize, usize)>,
@@ -63,6 +67,8 @@ impl Args {
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             sinks: self.sinks,
             intervals: self.intervals,
+            chunk: (self.chunk > 0).then_some(self.chunk),
+            tree: self.tree.map(|(bits, keys)| Tree { bits, keys }),
             lengths: Lengths { longest_q, longest_k, ..lengths(self.lengths) },
             pages: self.pages.map(pages),
         })
@@ -147,8 +153,8 @@ impl AppendArgs {
 struct MergeArgs {
     partial: String,
     dtype: String,
-    states: u32,
-    sizes: (u32, u32, u32, u32),
+    states: usize,
+    sizes: (usize, usize, usize, usize),
     partial_strides: (i64, i64, i64),
     strides: (i64, i64, i64),
     a: (u64, u64),
@@ -158,55 +164,50 @@ struct MergeArgs {
 }
 
 impl MergeArgs {
-    fn merge(&self) -> Result<(MergeStates, MergeTensors), Error> {
-        let number = |name: &str| match name {
-            "float16" => Number::F16,
-            "bfloat16" => Number::Bf16,
-            _ => Number::F32,
-        };
+    fn merge(&self) -> PyResult<Merge> {
         let (batch, heads, rows, width) = self.sizes;
-        let strides = |(batch, head, row)| ElementStrides { batch, head, row, dim: 1 };
-        let extent = Extent { batch, heads, rows, width };
-        let numbers = (number(&self.partial), number(&self.dtype));
-        let merge = MergeStates::new(self.states, extent, Layout::Bshd, numbers)?
-            .with_partial_strides(strides(self.partial_strides))?
-            .with_strides(strides(self.strides))?;
-        let tensors = MergeTensors {
-            partial_o: self.a.0,
+        let tensor = |address, (batch, head, row)| Tensor { address, strides: [batch, head, row] };
+        Ok(Merge {
+            states: self.states,
+            batch,
+            heads,
+            rows,
+            width,
+            partial_dtype: dtype(&self.partial)?,
+            dtype: dtype(&self.dtype)?,
+            partial_o: tensor(self.a.0, self.partial_strides),
             partial_lse: self.a.1,
             next_o: self.b.0,
             next_lse: self.b.1,
-            o: self.o,
+            o: tensor(self.o, self.strides),
             lse: Some(self.lse),
-            ..MergeTensors::default()
-        };
-        Ok((merge, tensors))
+        })
     }
 }
 
 /// A device that was opened.
 #[pyclass(frozen, module = "ferroflash._native")]
-struct Device(Engine);
+struct Device(Arc<Engine>);
 
 #[pymethods]
 impl Device {
     /// The CPU, by float32 loops.
     #[staticmethod]
     fn cpu() -> Device {
-        Device(Engine::Cpu)
+        Device(Arc::new(Engine::Cpu))
     }
 
     /// A GPU, counted from 0.
     #[staticmethod]
     fn cuda(py: Python<'_>, ordinal: u32, folder: Option<PathBuf>) -> PyResult<Device> {
-        py.detach(|| Engine::cuda(ordinal, folder)).map(Device).map_err(raised)
+        py.detach(|| Engine::cuda(ordinal, folder)).map(opened).map_err(raised)
     }
 
     /// The simulator of a GPU.
     #[staticmethod]
     fn simulator(py: Python<'_>, folder: Option<PathBuf>, model: Option<&str>) -> PyResult<Device> {
         let model = model.map(found).transpose()?;
-        py.detach(|| Engine::simulator(folder, model)).map(Device).map_err(raised)
+        py.detach(|| Engine::simulator(folder, model)).map(opened).map_err(raised)
     }
 
     /// Computes a call; on a GPU enqueues it. With `wants_memory` a call that lacks a workspace is not started, and the bytes that it
@@ -234,12 +235,12 @@ impl Device {
         py.detach(|| unsafe { engine.append(&append, stream) }).map_err(raised)
     }
 
-    /// Merges O and LSE of several calls by a kernel.
+    /// Merges O and LSE of several calls; on a GPU enqueues it.
     fn merge(&self, py: Python<'_>, args: MergeArgs, stream: u64) -> PyResult<()> {
         let Device(engine) = self;
-        let (merge, tensors) = args.merge().map_err(raised)?;
+        let merge = args.merge()?;
         // SAFETY: as for `forward`.
-        py.detach(|| unsafe { engine.merge(&merge, &tensors, stream) }).map_err(raised)
+        py.detach(|| unsafe { engine.merge(&merge, stream) }).map_err(raised)
     }
 
     /// Whether calls may say which key of each sequence is the first that counts.
@@ -248,17 +249,11 @@ impl Device {
         self.0.takes_first_keys()
     }
 
-    /// Whether there is a kernel that merges.
-    #[getter]
-    fn merges(&self) -> bool {
-        self.0.merges()
-    }
-
-    /// Gives a stream memory to work in.
+    /// Gives a stream memory to work in, which holds zeros.
     fn give_workspace(&self, stream: u64, address: u64, bytes: u64) -> PyResult<()> {
         let Device(engine) = self;
         // SAFETY: the package allocates it for this and keeps it.
-        unsafe { engine.give_workspace(stream, address, bytes) }.map_err(raised)
+        unsafe { engine.give_zeroed_workspace(stream, address, bytes) }.map_err(raised)
     }
 
     /// What would be launched, and why.
@@ -272,6 +267,10 @@ impl Device {
 #[pyfunction]
 fn explain_model(model: &str, args: Args) -> PyResult<String> {
     ferroflash_call::explain_model(found(model)?, &args.call()?).map_err(raised)
+}
+
+fn opened(engine: Engine) -> Device {
+    Device(Arc::new(engine))
 }
 
 fn found(model: &str) -> PyResult<&'static DeviceModel> {
@@ -295,6 +294,7 @@ fn raised(error: Error) -> PyErr {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
+    module.add_class::<again::Calls>()?;
     module.add_class::<simulator::SimModule>()?;
     module.add("Finding", module.py().get_type::<simulator::Finding>())?;
     module.add_function(wrap_pyfunction!(explain_model, module)?)?;

@@ -108,7 +108,7 @@ def test_the_kernel_combines_splits(simulator):  # noqa: F811
 
 
 @pytest.mark.parametrize("argument", [
-    dict(qv=1), dict(q_descale=1), dict(attention_chunk=4), dict(num_splits=3), dict(pack_gqa=True), dict(pack_gqa=False), dict(sm_margin=8),
+    dict(qv=1), dict(q_descale=1), dict(num_splits=3), dict(pack_gqa=True), dict(pack_gqa=False), dict(sm_margin=8),
 ])
 def test_what_is_not_supported_is_refused_by_name(argument):
     q = random(2, 5, 4, 32)

@@ -112,3 +112,11 @@ def test_what_it_cannot_do_is_refused():
         attention_forward(module, q, q, q, None, position_bias=q)
     with pytest.raises(NotImplementedError, match="dropout_p"):
         attention_forward(module, q, q, q, None, dropout=0.1)
+
+
+def test_the_example_runs():
+    import pathlib
+    import runpy
+
+    program = pathlib.Path(__file__).parents[3] / "examples" / "transformer.py"
+    runpy.run_path(str(program), run_name="__main__")

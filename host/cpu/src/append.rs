@@ -74,6 +74,16 @@ impl Append {
     /// [`Error`].
     pub fn check(&self) -> Result<(), Error> {
         let head_dim = self.sizes.head_dim;
+        let named = [
+            ("batch", self.sizes.batch),
+            ("heads_kv", self.sizes.heads_kv),
+            ("seqlen_k", self.sizes.seqlen_k),
+            ("head_dim", head_dim),
+            ("page_size", self.pages.map_or(1, |pages| pages.page_size)),
+        ];
+        if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {
+            return Err(Error::ZeroSized { dimension });
+        }
         for (tensor, address) in [
             ("new K", Some(self.new_k.address)),
             ("new V", Some(self.new_v.address)),

@@ -84,6 +84,23 @@ pub struct Pages {
     pub count: usize,
 }
 
+/// Which of a sequence's last keys each query sees: bits, as a tree of drafts has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// Address of 32-bit words `[batch, seqlen_q, words]`, or with [`Lengths::cumulative_q`] `[rows, words]`: bit b of word w is of the key
+    /// number 32 · w + b of the tree.
+    pub bits: u64,
+    /// Keys of the tree, the last of each sequence. All masks hold for them as well.
+    pub keys: usize,
+}
+
+impl Tree {
+    /// Words of a query.
+    pub fn words(&self) -> usize {
+        self.keys.div_ceil(32)
+    }
+}
+
 /// Slopes of ALiBi, float32: score −slope · |distance| is added for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alibi {
@@ -126,6 +143,10 @@ pub struct Call {
     /// Address of the first key that each query may see and the one past the last, 32-bit integers `[batch, seqlen_q, 2]`, or with
     /// [`Lengths::cumulative_q`] `[rows, 2]`.
     pub intervals: Option<u64>,
+    /// No query sees a key outside of its own key's chunk of so many keys.
+    pub chunk: Option<usize>,
+    /// Which of the last keys each query sees.
+    pub tree: Option<Tree>,
     /// Sequences of different lengths.
     pub lengths: Lengths,
     /// K and V in pages.
@@ -155,6 +176,8 @@ impl Call {
             alibi: None,
             sinks: None,
             intervals: None,
+            chunk: None,
+            tree: None,
             lengths: Lengths::default(),
             pages: None,
         }
@@ -167,7 +190,10 @@ impl Call {
 
     /// Whether every query sees the keys up to its own and no other.
     pub fn is_causal(&self) -> bool {
-        self.window_left.is_none() && self.window_right == Some(0)
+        self.window_left.is_none()
+            && self.window_right == Some(0)
+            && self.chunk.is_none()
+            && self.tree.is_none()
     }
 
     /// Query heads that share a KV head.
@@ -189,6 +215,8 @@ impl Call {
             ("seqlen_k", seqlen_k),
             ("head_dim", head_dim),
             ("page_size", self.pages.map_or(1, |pages| pages.page_size)),
+            ("attention_chunk", self.chunk.unwrap_or(1)),
+            ("tree", self.tree.map_or(1, |tree| tree.keys)),
         ];
         if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {
             return Err(Error::ZeroSized { dimension });

@@ -3,7 +3,7 @@
 use crate::call::{Call, Lengths};
 use crate::error::Error;
 use crate::read::{at, float, integer, read_row};
-use crate::rows::{Block, rows};
+use crate::rows::{Block, TreeRows, rows};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -103,6 +103,12 @@ unsafe fn sequence(call: &Call, batch: usize) -> Result<Sequence, Error> {
     }
 }
 
+/// Which row of the tensors that have one a query, of all sequences, is a query's.
+fn row_of_all(call: &Call, sequence: &Sequence, row: usize) -> usize {
+    let before = if call.lengths.cumulative_q.is_some() { 0 } else { sequence.batch * call.sizes.seqlen_q };
+    before + sequence.q_start + row
+}
+
 /// Some query rows of all heads that share a KV head.
 ///
 /// # Safety
@@ -116,8 +122,11 @@ unsafe fn piece(call: &Call, sequence: &Sequence, head_kv: usize, first_row: usi
         let from = call.window_left.map_or(0, |left| own.saturating_sub(left as i64));
         let to =
             call.window_right.map_or(i64::MAX, |right| own.saturating_add(right as i64).saturating_add(1));
-        let rows = if call.lengths.cumulative_q.is_some() { 0 } else { sequence.batch * call.sizes.seqlen_q };
-        let interval = ((rows + sequence.q_start + row) * 2) as i64;
+        let (from, to) = call.chunk.map_or((from, to), |chunk| {
+            let first = own.div_euclid(chunk as i64).saturating_mul(chunk as i64);
+            (from.max(first), to.min(first.saturating_add(chunk as i64)))
+        });
+        let interval = (row_of_all(call, sequence, row) * 2) as i64;
         // SAFETY: the caller's promise: two entries a query.
         let given = |end: i64| unsafe { integer(call.intervals, interval + end) };
         let (from, to) = (from.max(given(0).unwrap_or(from)), to.min(given(1).unwrap_or(to)));
@@ -167,6 +176,11 @@ unsafe fn piece(call: &Call, sequence: &Sequence, head_kv: usize, first_row: usi
                     .map(|alibi| float(alibi.slopes, sequence.batch as i64 * alibi.stride + head)),
                 sink: call.sinks.map(|address| float(address, head)),
                 own: first_row as i64 + offset,
+                tree: call.tree.map(|tree| TreeRows {
+                    bits: at(tree.bits, (row_of_all(call, sequence, first_row) * tree.words()) as i64, 4),
+                    words: tree.words(),
+                    first: sequence.seqlen_k as i64 - tree.keys as i64,
+                }),
             };
             rows(call, &block, (0..count).map(|row| visible(first_row + row)));
         }

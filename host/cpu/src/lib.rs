@@ -9,9 +9,11 @@ mod append;
 mod call;
 mod error;
 mod forward;
+mod merge;
 mod read;
 mod rows;
 
 pub use append::{Append, Rotary};
-pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor};
+pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
 pub use error::Error;
+pub use merge::Merge;

@@ -1,7 +1,7 @@
 //! One query row after the other: scores, softmax, the sum of values.
 
 use crate::call::Call;
-use crate::read::{at, read_row, write_row};
+use crate::read::{at, integer, read_row, write_row};
 use std::ops::Range;
 
 /// Query rows of one head, and the keys and values that they see.
@@ -18,6 +18,34 @@ pub(crate) struct Block<'a> {
     pub(crate) sink: Option<f32>,
     /// The key that the first row is at.
     pub(crate) own: i64,
+    pub(crate) tree: Option<TreeRows>,
+}
+
+/// The bits of a tree, from a block's first row on.
+#[derive(Clone, Copy)]
+pub(crate) struct TreeRows {
+    pub(crate) bits: u64,
+    /// Words of a row.
+    pub(crate) words: usize,
+    /// The first key of the tree; a sequence may be shorter than the tree.
+    pub(crate) first: i64,
+}
+
+impl TreeRows {
+    /// Whether a row sees a key.
+    ///
+    /// # Safety
+    /// The row is one of the block's, the key one of its sequence's, and their words lie there.
+    unsafe fn shows(&self, row: usize, key: usize) -> bool {
+        let number = key as i64 - self.first;
+        if number < 0 {
+            return true;
+        }
+        let word = (row * self.words) as i64 + number / 32;
+        // SAFETY: the caller's promise.
+        let bits = unsafe { integer(Some(self.bits), word) }.unwrap_or(0);
+        bits >> (number % 32) & 1 != 0
+    }
 }
 
 /// Computes the rows, each of which sees a range of keys.
@@ -31,14 +59,20 @@ pub(crate) unsafe fn rows(call: &Call, block: &Block<'_>, visible: impl Iterator
         let row = index as i64;
         // SAFETY: the caller's promise.
         unsafe { read_row(call.dtype, at(block.q, row * call.q.strides[2], bytes), &mut query) };
+        // SAFETY: the caller's promise.
+        let is_hidden = |key: usize| block.tree.is_some_and(|tree| unsafe { !tree.shows(index, key) });
         scores.clear();
         scores.extend(keys.clone().map(|key| {
+            if is_hidden(key) {
+                return f32::NEG_INFINITY;
+            }
             let score = dot(&query, row_of(block.keys, key - block.begin, head_dim)) * call.scale();
             changed(score, call.softcap, block.slope, (block.own + row - key as i64).unsigned_abs())
         }));
         let (max, sum) = softmax(&mut scores, block.sink);
         output.fill(0.0);
-        for (key, weight) in keys.zip(&scores) {
+        // A key that is hidden may hold what is no number.
+        for (key, weight) in keys.zip(&scores).filter(|&(key, _)| !is_hidden(key)) {
             for (sum, value) in output.iter_mut().zip(row_of(block.values, key - block.begin, head_dim)) {
                 *sum += weight * value;
             }

@@ -1,39 +1,24 @@
 """A call on tensors: shapes are checked against each other, outputs are made, and all becomes the numbers of the native module."""
 
-from dataclasses import dataclass
-from typing import Any
-
-from . import _devices
+from . import _again, _devices
 
 
-@dataclass
 class Call:
     """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
 
-    q: Any
-    k: Any
-    v: Any
-    scale: Any = None
-    causal: bool = False
-    window: tuple = (-1, -1)
-    softcap: float = 0.0
-    alibi_slopes: Any = None
-    sinks: Any = None
-    cu_seqlens_q: Any = None
-    cu_seqlens_k: Any = None
-    used_k: Any = None
-    first_k: Any = None
-    entry_k: Any = None
-    block_table: Any = None
-    longest: tuple = (0, 0)
-    lse: bool = False
-    intervals: Any = None
+    # No dataclass, as this is on the way of every call: a field that is not given is the class's.
+    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
+    longest, chunk, tree_keys = (0, 0), 0, 0
+
+    def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
+        self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
+        self.softcap, self.alibi_slopes, self.sinks, self.lse = softcap, alibi_slopes, sinks, lse
 
 
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals lengths longest pages".split()
+    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -61,6 +46,9 @@ def numbers(framework, call):
     entries = k[1][0] if call.entry_k is not None else 0
     args.lengths = *cumulative, given("used_k", each), given("first_k", each), given("entry_k", each), entries
     args.intervals = given("intervals", (batch, seqlen_q, 2) if call.cu_seqlens_q is None else (seqlen_q, 2))
+    words = -(-call.tree_keys // 32)
+    tree = given("tree", (batch, seqlen_q, words) if call.cu_seqlens_q is None else (seqlen_q, words))
+    args.tree, args.chunk = None if tree is None else (tree, call.tree_keys), call.chunk
     args.sinks = given("sinks", (heads_q,), "float32")
     args.alibi = None
     if call.alibi_slopes is not None:
@@ -77,6 +65,7 @@ def numbers(framework, call):
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
+    given = call.q, call.k, call.v
     if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
         call.intervals, call.first_k = _behind(framework, call), None
     args, place, o_shape, lse_shape = numbers(framework, call)
@@ -91,7 +80,10 @@ def compute(framework, call):
         lse = framework.full(call.q, lse_shape, minus_infinity, "float32") if ragged else framework.empty(call.q, lse_shape, "float32")
         args.lse = framework.describe(lse)[0]
     args.o = _strided(framework.describe(o))
-    _devices.run(framework, place, args)
+    device = _devices.run(framework, place, args)
+    # Not of copies, which the next call would need as well.
+    if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
+        _again.keep(device, args, call, o, lse)
     return o, lse
 
 
@@ -172,3 +164,21 @@ def _plain(framework, tensor, name, shape, dtype, place):
 
 def _shown(place):
     return place if isinstance(place, str) else ":".join(map(str, place))
+
+
+def packed(framework, call, mask):
+    """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
+    if mask is None:
+        return
+    np, (_, shape, _, dtype, _) = framework.math(), framework.describe(mask)
+    rows = tuple(call.q.shape[:-2])
+    if dtype != "bool" or shape[:-1] != rows or shape[-1] == 0:
+        raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
+    call.tree_keys = shape[-1]
+    words = -(-shape[-1] // 32)
+    bits = framework.full(mask, (*rows, 32 * words), 0, "int64")
+    bits[..., : shape[-1]] = mask
+    bits = bits.reshape((*rows, words, 32)) << framework.arange(mask, 32)
+    # The last bit is the sign's.
+    total = bits.sum(-1)
+    call.tree = framework.cast(np.where(total >= 2**31, total - 2**32, total), "int32")

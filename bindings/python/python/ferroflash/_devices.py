@@ -3,7 +3,7 @@
 import os
 import threading
 
-from . import _native
+from . import _again, _native
 
 _lock = threading.Lock()
 _opened = {}
@@ -21,6 +21,7 @@ def use_cpu_device(name, model=None):
     with _lock:
         device = _native.Device.simulator(_folder, model) if name == "simulator" else _native.Device.cpu()
         _cpu, _opened["cpu"] = name, device
+        _again.forget()
 
 
 def use_kernels(folder):
@@ -50,7 +51,7 @@ def _open(place):
 
 
 def run(framework, place, args):
-    """Starts a call on the framework's current stream, in a workspace of the framework's memory."""
+    """Starts a call on the framework's current stream, in a workspace of the framework's memory. Returns the device."""
     device, stream = device_at(place), framework.stream(place)
     missing = device.forward(args, stream, place != "cpu")
     if missing:
@@ -60,3 +61,4 @@ def run(framework, place, args):
             # Graphs that were captured with an older one hold its address, so none is given back.
             _workspaces.setdefault((place, stream), []).append(memory)
         device.forward(args, stream, False)
+    return device

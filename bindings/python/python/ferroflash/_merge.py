@@ -1,4 +1,4 @@
-"""The merge of O and LSE of several calls over disjoint keys: by the kernel of a device that has one, else by the framework's arithmetic."""
+"""The merge of O and LSE of several calls over disjoint keys: by their device, or where PyTorch traces, by its arithmetic."""
 
 import math
 from itertools import pairwise
@@ -29,12 +29,12 @@ def compute(framework, states, dtype=None):
             raise ValueError(f"LSE is {found_dtype} of shape {found}, must be float32 of {(batch, heads, seqlen)}")
         if found_place != place or lse_place != place:
             raise ValueError(f"a tensor is on {_shown(lse_place if found_place == place else found_place)}, O on {_shown(place)}")
-    if not framework.is_traced(o) and place != "meta" and 0 not in shape and _devices.device_at(place).merges:
-        return _by_kernel(framework, states, shape, partial, dtype or partial, place)
+    if not framework.is_traced(o) and place != "meta" and 0 not in shape:
+        return _by_device(framework, states, shape, partial, dtype or partial, place)
     return _by_arithmetic(framework, states, dtype or partial)
 
 
-def _by_kernel(framework, states, shape, partial, dtype, place):
+def _by_device(framework, states, shape, partial, dtype, place):
     (batch, seqlen, heads, width), described = shape, [framework.describe(o) for o, _ in states]
     apart = {after[0] - before[0] for before, after in pairwise(described)}
     if len({strides for _, _, strides, *_ in described}) > 1 or described[0][2][-1] != 1 or len(apart) > 1:

@@ -1,6 +1,8 @@
 """Tensors of several frameworks by what the native module needs of them: address, shape, strides, type, device, stream."""
 
+import ctypes
 import sys
+import threading
 
 
 class Torch:
@@ -10,6 +12,8 @@ class Torch:
         self.torch = torch
 
     def describe(self, tensor):
+        if not isinstance(tensor, self.torch.Tensor):
+            raise TypeError(f"{type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
         device = tensor.device
         place = "cpu" if device.type == "cpu" else (device.type, device.index)
         return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
@@ -34,10 +38,27 @@ class Torch:
         return 0 if place == "cpu" else self.torch._C._cuda_getCurrentRawStream(place[1])
 
     def memory(self, place, size):
-        return self.torch.empty(size, dtype=self.torch.uint8, device=self.torch.device(*place))
+        """Zeros that outlast any graph: from a thread of its own, so that they come from no graph's pool of memory, and on a stream of its
+        own, so that no capture has their zeroing in it."""
+
+        def zeros():
+            device = self.torch.device(*place)
+            _allow_allocations_in_captures()
+            stream = self.torch.cuda.Stream(device)
+            with self.torch.cuda.device(device), self.torch.cuda.stream(stream):
+                found.append(self.torch.zeros(size, dtype=self.torch.uint8, device=device))
+            stream.synchronize()
+
+        found, errors = [], []
+        thread = threading.Thread(target=_catching(zeros, errors))
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return found[0]
 
     def check_gradients(self, tensors):
-        if self.torch.is_grad_enabled() and True in [t is not None and t.requires_grad for t in tensors]:
+        if self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]:
             raise NotImplementedError(
                 "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
             )
@@ -50,6 +71,23 @@ class Torch:
 
     def result(self, tensor):
         return tensor
+
+
+def _catching(function, errors):
+    def called():
+        try:
+            function()
+        except Exception as error:
+            errors.append(error)
+
+    return called
+
+
+def _allow_allocations_in_captures():
+    """Lets this thread allocate while another captures a graph, which forbids it to all threads that do not say otherwise."""
+    relaxed = ctypes.c_int(2)
+    # The driver, which PyTorch has loaded.
+    ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
 
 
 class NumPy:

@@ -16,7 +16,6 @@ REFUSED = {
     "q_descale": ((None,), "there is no fp8 yet"),
     "k_descale": ((None,), "there is no fp8 yet"),
     "v_descale": ((None,), "there is no fp8 yet"),
-    "attention_chunk": ((0,), "give a window_size"),
     "seqused_q": ((None,), "shorten cu_seqlens_q"),
     "num_splits": ((0, 1), "the plan decides into how many ranges the keys are split; leave it 0"),
     "pack_gqa": ((None,), "the plan decides which heads are packed; leave it None"),
@@ -32,6 +31,12 @@ def _refuse(**arguments):
         if not any(value is no or isinstance(value, int) and value == no for no in nothing):
             shown = value if isinstance(value, (int, float, str)) else type(value).__name__
             raise NotImplementedError(f"{name}={shown} is not supported: {advice}")
+
+
+def _chunk(keys):
+    if not isinstance(keys, int) or keys < 0:
+        raise ValueError(f"attention_chunk={keys!r} is no number of keys, or 0 for none")
+    return keys
 
 
 def _returned(o, lse, with_lse):
@@ -62,10 +67,11 @@ def flash_attn_func(
     """As ferroflash.flash_attn_func; with `return_attn_probs` it returns (O, LSE)."""
     del deterministic
     _refuse(
-        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk,
+        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
         num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_attn_probs)
+    call.chunk = _chunk(attention_chunk)
     return _returned(*_computed(call), return_attn_probs)
 
 
@@ -100,9 +106,10 @@ def flash_attn_varlen_func(
     del deterministic
     _refuse(
         seqused_q=seqused_q, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-        attention_chunk=attention_chunk, num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
+        num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_attn_probs)
+    call.chunk = _chunk(attention_chunk)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_seqlens_q, cu_seqlens_k, seqused_k
     call.longest = int(max_seqlen_q), int(max_seqlen_k)
     return _returned(*_computed(call), return_attn_probs)
@@ -146,10 +153,11 @@ def flash_attn_with_kvcache(
     Rotations start at `rotary_seqlens` [batch] where they are given.
     """
     _refuse(
-        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk,
+        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
         scheduler_metadata=scheduler_metadata, num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_softmax_lse)
+    call.chunk = _chunk(attention_chunk)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table, call.cu_seqlens_q = cache_leftpad, page_table, cu_seqlens_q
     if max_seqlen_q is not None:

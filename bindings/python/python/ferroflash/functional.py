@@ -1,10 +1,10 @@
 """flash-attn's functions, with its names, arguments and defaults."""
 
 from . import _merge as merge
-from . import _native, torch_op
+from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, compute, numbers
+from ._call import Call, compute, numbers, packed
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -14,11 +14,10 @@ REFUSED = {
 }
 
 
-def _refuse(**arguments):
-    for name, value in arguments.items():
-        nothing, advice = REFUSED[name]
-        if value is not nothing and value != nothing:
-            raise NotImplementedError(f"{name}={value!r} is not supported: {advice}")
+def _refuse(name, value):
+    nothing, advice = REFUSED[name]
+    if value is not nothing and value != nothing:
+        raise NotImplementedError(f"{name}={value!r} is not supported: {advice}")
 
 
 def flash_attn_func(
@@ -35,18 +34,20 @@ def flash_attn_func(
     return_attn_probs=False,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """softmax(scale · Q·Kᵀ) · V of [batch, seqlen, heads, head_dim] tensors; K and V may have fewer heads (GQA, MQA).
 
     A query's own key is i + seqlen_k − seqlen_q: `causal` hides the keys after it, and `window_size` those farther than (left, right), −1 for
     none. Results are the same on every run, so `deterministic` changes nothing. With `return_attn_probs` it returns (O, LSE, None): the
     probabilities themselves are never stored. LSE is [batch, heads, seqlen_q], −∞ for a query that sees no key. `sinks`, [heads],
-    are logits that take part in each softmax without a value (not an argument of flash-attn).
+    are logits that take part in each softmax without a value. `tree_mask`, bool [batch, seqlen_q, keys], says which of the last keys each query
+    sees, as in a tree of drafts; all other masks hold as well. (Neither is an argument of flash-attn.)
     """
     del deterministic
-    _refuse(dropout_p=dropout_p)
+    _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
-    return _returned(*_computed(call), return_attn_probs)
+    return _returned(*_computed(call, tree_mask), return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -68,19 +69,20 @@ def flash_attn_varlen_func(
     block_table=None,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """As flash_attn_func, for sequences behind one another in [rows, heads, head_dim]: sequence i has the rows cu_seqlens[i] to
     cu_seqlens[i + 1] (int32). With `block_table` [batch, pages], K and V are pages [count, page_size, heads, head_dim]. LSE is [heads, rows].
     On a GPU no sequence may be longer than `max_seqlen_q` and `max_seqlen_k` say; on the CPU they are not needed.
     """
     del deterministic
-    _refuse(dropout_p=dropout_p)
+    _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
     call.longest = int(max_seqlen_q), int(max_seqlen_k)
     if block_table is not None:
         call.cu_seqlens_k, call.used_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
-    return _returned(*_computed(call), return_attn_probs)
+    return _returned(*_computed(call, tree_mask), return_attn_probs)
 
 
 def flash_attn_with_kvcache(
@@ -105,6 +107,7 @@ def flash_attn_with_kvcache(
     return_softmax_lse=False,
     *,
     sinks=None,
+    tree_mask=None,
 ):
     """Attention over a KV cache [batch, seqlen, heads, head_dim], of which sequence i has cache_seqlens[i] keys, from cache_leftpad[i] on.
 
@@ -113,16 +116,16 @@ def flash_attn_with_kvcache(
     rotate the new keys by where they are written, and query i by the position cache_seqlens + i, or all by cache_seqlens where no mask
     depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. Returns O, or (O, LSE).
     """
-    _refuse(num_splits=num_splits)
+    _refuse("num_splits", num_splits)
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
     new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
-    o, lse = _with_new(call, k, v, new)
+    o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o
 
 
-def _with_new(call, k, v, new):
+def _with_new(call, k, v, new, tree_mask=None):
     """O and LSE over a cache once new keys and values are in it; `new` says how they are rotated and where they start."""
     framework, into = framework_of(call.q)
     if isinstance(call.used_k, int):
@@ -134,7 +137,7 @@ def _with_new(call, k, v, new):
         for name in ("rotary_cos", "rotary_sin", "rotary_seqlens", "cu_seqlens_new"):
             if new.get(name) is not None:
                 raise ValueError(f"{name} is given without k and v: it is of new keys and values")
-        return _computed(call)
+        return _computed(call, tree_mask)
     if call.used_k is None:
         raise ValueError("cache_seqlens must be given with k and v: it says where they are written")
     each_query = call.causal or any(keys is not None and keys >= 0 for keys in call.window)
@@ -145,7 +148,7 @@ def _with_new(call, k, v, new):
             setattr(append, name, into(getattr(append, name)))
     framework.check_gradients([getattr(append, name) for name in APPENDED])
     call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
-    return _computed(call)
+    return _computed(call, tree_mask)
 
 
 def flash_attn_qkvpacked_func(
@@ -204,7 +207,13 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
     return device_at(place).explain(args) if device_model is None else _native.explain_model(device_model, args)
 
 
-def _computed(call):
+def _computed(call, tree_mask=None):
+    if tree_mask is not None:
+        framework, into = framework_of(call.q)
+        packed(framework, call, into(tree_mask))
+    found = _again.started(call)
+    if found is not None:
+        return found
     framework, into = framework_of(call.q)
     if type(framework) is Torch:
         framework.check_gradients((call.q, call.k, call.v, call.alibi_slopes, call.sinks))

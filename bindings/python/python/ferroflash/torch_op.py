@@ -11,8 +11,8 @@ except ImportError:
 
 _SCHEMA = (
     "forward(Tensor q, Tensor k, Tensor v, Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,"
-    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, float? scale, bool causal, int left, int right,"
-    " int longest_q, int longest_k, float softcap, bool lse) -> (Tensor, Tensor)"
+    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? tree, float? scale, bool causal, int left, int right,"
+    " int longest_q, int longest_k, int chunk, int tree_keys, float softcap, bool lse) -> (Tensor, Tensor)"
 )
 
 
@@ -65,11 +65,14 @@ def call(framework, call):
         call.first_k,
         call.entry_k,
         call.block_table,
+        call.tree,
         call.scale,
         call.causal,
         left,
         right,
         *call.longest,
+        call.chunk,
+        call.tree_keys,
         call.softcap,
         call.lse,
     )
@@ -90,9 +93,13 @@ def _defined():
 
 
 def _call(*arguments):
-    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, scale, causal, left, right, *longest, softcap, lse = arguments
-    keys = cu_q, cu_k, used, first, entry, table
-    return Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, *keys, tuple(longest), lse)
+    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, tree, scale, *rest = arguments
+    causal, left, right, *longest, chunk, tree_keys, softcap, lse = rest
+    call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse)
+    call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
+    call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
+    call.tree, call.tree_keys, call.chunk = tree, tree_keys, chunk
+    return call
 
 
 def _forward(*arguments):

@@ -1,0 +1,45 @@
+//! Two states of candle's tensors as the bindings' merge.
+
+use crate::storage::{Held, engine, outputs, stream};
+use candle_core::{DType, Result, Tensor, bail};
+use ferroflash_call::{Dtype, Merge};
+
+pub(crate) fn merge_states([a, b]: [&Tensor; 2], lse: [&Tensor; 2]) -> Result<(Tensor, Tensor)> {
+    let (batch, rows, heads, width) = a.dims4()?;
+    let dtype = match a.dtype() {
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::Bf16,
+        DType::F32 => Dtype::F32,
+        other => bail!("O is {other:?}: f16, bf16 and f32 are supported"),
+    };
+    // Strides are one state's for both, so copies are made of what is not contiguous.
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    let types = [a.dtype()];
+    let (held_a, held_b) =
+        (Held::plain(&a, "O of a", &types, a.dims(), &a)?, Held::plain(&b, "O of b", &types, a.dims(), &a)?);
+    let lse_shape = [batch, heads, rows];
+    let held = |tensor, name| Held::plain(tensor, name, &[DType::F32], &lse_shape, &a);
+    let (lse_a, lse_b) = (held(lse[0], "LSE of a")?, held(lse[1], "LSE of b")?);
+    outputs(&a, &lse_shape, |o, merged| {
+        let mut out = held_a.tensor();
+        out.address = o;
+        let merge = Merge {
+            states: 2,
+            batch,
+            heads,
+            rows,
+            width,
+            partial_dtype: dtype,
+            dtype,
+            partial_o: held_a.tensor(),
+            partial_lse: lse_a.address,
+            next_o: held_b.address,
+            next_lse: lse_b.address,
+            o: out,
+            lse: Some(merged),
+        };
+        let stream = stream(a.device());
+        // SAFETY: the tensors' storages are held and as long as their layouts say; the outputs are fresh.
+        unsafe { engine(a.device())?.merge(&merge, stream) }.map_err(candle_core::Error::wrap)
+    })
+}

@@ -1,0 +1,69 @@
+"""Calls on PyTorch's tensors like those before: the native module starts them without describing, checking and planning them again."""
+
+from . import _native
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+def _opened():
+    """The kept calls; None where there is no PyTorch, or one without DLPack's C exchange API."""
+    capsule = getattr(getattr(torch, "Tensor", None), "__dlpack_c_exchange_api__", None)
+    return None if capsule is None else _native.Calls(capsule)
+
+
+def forget():
+    """Makes no call again, as another device computes them from now on."""
+    if _calls is not None:
+        _calls.forget()
+
+
+def started(call):
+    """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
+    if _calls is None or torch.compiler.is_compiling() or not _is_plain(call):
+        return None
+    q, lse = call.q, None
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if call.lse:
+        batch, seqlen, heads, _ = q.shape
+        lse = q.new_empty((batch, heads, seqlen), dtype=torch.float32)
+    return (o, lse) if _calls.start(_tensors(call, o, lse), _options(call)) else None
+
+
+def keep(device, args, call, o, lse):
+    """Keeps a call that was made, so that the next like it is started at once."""
+    if _calls is not None and _is_plain(call):
+        _calls.keep(device, args, _tensors(call, o, lse), _options(call))
+
+
+def _is_plain(call):
+    """Whether only the tensors' addresses tell the call from the next: nothing is cast, copied or filled for it."""
+    q, k, v = call.q, call.k, call.v
+    if not type(q) is type(k) is type(v) is torch.Tensor:
+        return False
+    if call.first_k is not None or call.intervals is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
+        return False
+    if torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or call.sinks is not None or call.alibi_slopes is not None
+    ):
+        return False
+    return not torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu")
+
+
+def _tensors(call, o, lse):
+    """In the order of `again.rs`."""
+    return (
+        call.q, call.k, call.v, o, lse, call.alibi_slopes, call.sinks,
+        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree,
+    )
+
+
+def _options(call):
+    left, right = call.window
+    longest_q, longest_k = call.longest
+    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys
+
+
+_calls = _opened()

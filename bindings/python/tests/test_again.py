@@ -1,0 +1,136 @@
+"""Calls like those before are started by the native module alone: with the new tensors, and only where nothing but addresses differs."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ferroflash
+from ferroflash import _again, _devices, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+
+pytestmark = pytest.mark.skipif(_again._calls is None, reason="PyTorch has no DLPack C exchange API")
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def int32(*numbers):
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+def dense(seed, **options):
+    q, k, v = random(2, 5, 4, 32, seed=seed), random(2, 9, 2, 32, seed=seed + 1), random(2, 9, 2, 32, seed=seed + 2)
+    return flash_attn_func(q, k, v, causal=True, **options)
+
+
+def with_tensors(seed):
+    return dense(seed, alibi_slopes=random(4, seed=seed + 3) ** 2, sinks=random(4, seed=seed + 4), return_attn_probs=True)
+
+
+def with_a_tree(seed):
+    return dense(seed, tree_mask=random(2, 5, 7, seed=seed + 3) > 0)
+
+
+def ragged(seed):
+    q, k = random(12, 4, 32, seed=seed), random(20, 2, 32, seed=seed + 1)
+    ends_q = int32(0, 3 + seed % 2, 12)
+    return flash_attn_varlen_func(q, k, k, ends_q, int32(0, 8 - seed % 2, 20), 9, 13, causal=True)
+
+
+def paged(seed):
+    q, k = random(2, 1, 4, 32, seed=seed), random(6, 4, 2, 32, seed=seed + 1)
+    table = torch.randperm(6, generator=torch.Generator().manual_seed(seed)).int().reshape(2, 3)
+    return flash_attn_with_kvcache(q, k, k, cache_seqlens=int32(3 + seed % 5, 12), block_table=table, return_softmax_lse=True)
+
+
+def indexed(seed):
+    q, k = random(2, 1, 4, 32, seed=seed), random(5, 8, 2, 32, seed=seed + 1)
+    return flash_attn_with_kvcache(q, k, k, cache_batch_idx=int32(seed % 5, 4), cache_seqlens=8)
+
+
+CALLS = [dense, with_tensors, with_a_tree, ragged, paged, indexed]
+
+
+def tensors(found):
+    return [x for x in (found if isinstance(found, tuple) else (found,)) if x is not None]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_next_call_is_started_at_once_on_its_own_tensors(call, monkeypatch):
+    _again.forget()
+    with torch.no_grad():
+        first = call(0)
+        expected = []
+        for seed in (10, 21):
+            _again.forget()
+            expected.append(call(seed))
+        # The general path is not taken again.
+        monkeypatch.setattr(_devices, "run", None)
+        found = [call(seed) for seed in (10, 21)]
+    for ours, theirs in zip(found, expected):
+        for a, b in zip(tensors(ours), tensors(theirs)):
+            assert torch.equal(a, b)
+    assert not torch.equal(tensors(found[0])[0], tensors(first)[0])
+
+
+@pytest.mark.parametrize("change", [
+    dict(softmax_scale=0.5), dict(softcap=3.0), dict(window_size=(2, 0)), dict(sinks=torch.zeros(4)), dict(alibi_slopes=torch.ones(4)),
+])
+def test_another_option_is_another_call(change):
+    _again.forget()
+    with torch.no_grad():
+        plain, changed = dense(0), dense(0, **change)
+        _again.forget()
+        assert torch.equal(dense(0, **change), changed) and not torch.equal(plain, changed)
+
+
+def test_other_shapes_strides_and_types_are_other_calls():
+    with torch.no_grad():
+        for variant in (
+            lambda x: x, lambda x: x[:, :-1], lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), lambda x: x.half(),
+            lambda x: x.bfloat16(), lambda x: x[:1], lambda x: x[..., :16],
+        ):
+            q, k, v = (variant(random(2, 6, 4, 32, seed=seed)) for seed in range(3))
+            found = flash_attn_func(q, k, v), flash_attn_func(q, k, v)
+            _again.forget()
+            assert torch.equal(found[0], flash_attn_func(q, k, v)) and torch.equal(*found)
+
+
+def test_what_is_refused_stays_refused():
+    q, k, v = (random(1, 6, 4, 32, seed=seed) for seed in range(3))
+    for _ in range(2):
+        flash_attn_func(q, k, v)
+        with pytest.raises(NotImplementedError, match="requires_grad"):
+            flash_attn_func(q.clone().requires_grad_(), k, v)
+        with pytest.raises(ValueError, match="k is float16"):
+            flash_attn_func(q, k.half(), v)
+        with pytest.raises(TypeError, match="ndarray beside"):
+            flash_attn_func(q, k.numpy(), v)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert flash_attn_func(q, k, v).dtype == torch.bfloat16
+        with pytest.raises(ValueError, match="the number of keys of sequence 0 is 7"):
+            flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=int32(7))
+        flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=int32(6))
+
+
+def test_the_kept_calls_do_not_grow_without_end():
+    q = random(1, 1, 1, 8)
+    k = random(1, 5000, 1, 8, seed=1)
+    with torch.no_grad():
+        for length in range(1, 4200):
+            flash_attn_func(q, k[:, :length], k[:, :length])
+        assert torch.equal(flash_attn_func(q, k[:, :3], k[:, :3]), flash_attn_func(q, k[:, :3].clone(), k[:, :3].clone()))
+
+
+def test_another_cpu_device_computes_the_same_calls_again():
+    q = random(1, 4, 2, 64, dtype=torch.float32)
+    flash_attn_func(q, q, q)
+    try:
+        ferroflash.use_cpu_device("simulator")
+    except RuntimeError as error:
+        pytest.skip(f"no compiled kernels: {error}")
+    try:
+        with pytest.raises(NotImplementedError, match="float32"):
+            flash_attn_func(q, q, q)
+    finally:
+        ferroflash.use_cpu_device("reference")
