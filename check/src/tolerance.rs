@@ -6,6 +6,8 @@
 //!
 //! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
+pub mod backward;
+
 use crate::reference::{Ragged, Reference, keys, row_coordinates, row_start, visible_keys};
 use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;

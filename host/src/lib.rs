@@ -28,6 +28,7 @@
 mod addresses;
 pub mod append;
 pub mod attention;
+pub mod backward;
 pub mod device;
 pub mod error;
 pub mod merge;
@@ -43,6 +44,7 @@ pub mod workspace;
 
 pub use append::{AppendTensors, KvAppend, NewTokens, Rotary};
 pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
+pub use backward::{Backward, BackwardTensors, GradientInputs, Gradients};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;
@@ -51,6 +53,7 @@ pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row, Schedule};
 pub use kernels_gpu::steps::Number;
 pub use merge::{MergeStates, MergeTensors};
+pub use plan::backward::BackwardPlan;
 pub use plan::cascade::{Cascading, PrefixPlan};
 pub use plan::profile::Profile;
 pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};

@@ -5,6 +5,7 @@ mod scores;
 mod store;
 
 use crate::error::Error;
+use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
 use kernels_gpu::{geometry, row::Isa, table::VARIANTS};
@@ -32,6 +33,7 @@ pub struct Library {
     families: Vec<Family>,
     kernels: Vec<Arc<Kernel>>,
     step_kernels: Vec<Arc<Kernel<StepRow>>>,
+    backward_kernels: Vec<Arc<Kernel<BackwardRow>>>,
     /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
     /// Where the kernels of users' scores are.
@@ -138,6 +140,7 @@ impl Library {
             families: manifest.families,
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
             step_kernels: manifest.step_kernels.into_iter().map(Arc::new).collect(),
+            backward_kernels: manifest.backward_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
             scores: Vec::new(),
         })
@@ -171,6 +174,11 @@ impl Library {
     /// The kernels that merge partial results and append to caches.
     pub fn step_kernels(&self) -> &[Arc<Kernel<StepRow>>] {
         &self.step_kernels
+    }
+
+    /// The kernels that compute gradients.
+    pub fn backward_kernels(&self) -> &[Arc<Kernel<BackwardRow>>] {
+        &self.backward_kernels
     }
 
     /// Which code of a kernel a device of compute capability `sm` gets (89 for 8.9): the cubin of the nearest architecture
@@ -277,6 +285,13 @@ fn parse_manifest(text: &str) -> Result<Manifest, String> {
         check_kernel(kernel, expected, &manifest.families)
             .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
     }
+    for kernel in &manifest.backward_kernels {
+        let expected = (kernel.row.threads(), kernel.row.smem_bytes());
+        let checked = kernel.row.check().map_err(|error| error.to_string());
+        checked
+            .and_then(|()| check_kernel(kernel, expected, &manifest.families))
+            .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
+    }
     Ok(manifest)
 }
 
@@ -351,6 +366,7 @@ pub(crate) mod tests {
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
             step_kernels,
+            backward_kernels: Vec::new(),
             ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
             scores: Vec::new(),
         })
@@ -377,6 +393,7 @@ pub(crate) mod tests {
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
             step_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
             score_crate: None,
         };
         (folder, manifest)

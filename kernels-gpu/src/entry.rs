@@ -14,9 +14,14 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
+    backward::{params::BackwardParams, row::BackwardRow, table::backward_row_of},
+    config::BackwardConfig,
     element,
     math::{combine::combine, merge::merge},
-    mma::forward::forward,
+    mma::{
+        backward::{dkv::dkv, dq::dq},
+        forward::forward,
+    },
     params::{CombineParams, ForwardParams},
     step_params::{AppendParams, MergeParams},
 };
@@ -88,6 +93,41 @@ macro_rules! wgmma_entries {
 }
 #[cfg(ferroflash_wgmma)]
 for_each_wgmma_kernel!(wgmma_entries);
+
+#[cfg(not(ferroflash_wgmma))]
+macro_rules! backward_entries {
+    ($($entry:ident => { $pass:ident, $($columns:tt)* };)*) => { $(
+        /// # Safety
+        /// As for [`dq`].
+        #[kernel]
+        pub unsafe fn $entry(params: BackwardParams) {
+            enum Kernel {}
+            const ROW: BackwardRow = backward_row_of(stringify!($entry));
+            const N: usize = ROW.streamed_rows() as usize / 8;
+            const HEAD_DIM: usize = ROW.head_dim as usize;
+            impl BackwardConfig for Kernel {
+                const ROW: BackwardRow = ROW;
+                type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
+                type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
+                type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
+                type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+            }
+            // SAFETY: the caller's.
+            unsafe { pass!($pass)(&params) }
+        }
+    )* };
+}
+#[cfg(not(ferroflash_wgmma))]
+macro_rules! pass {
+    (Dq) => {
+        dq::<Kernel>
+    };
+    (Dkv) => {
+        dkv::<Kernel>
+    };
+}
+#[cfg(not(ferroflash_wgmma))]
+for_each_backward_kernel!(backward_entries);
 
 #[cfg(not(ferroflash_wgmma))]
 macro_rules! step_entries {

@@ -16,6 +16,7 @@ mod lab_device;
 mod merge;
 mod plans;
 mod predict;
+mod backward;
 mod ragged;
 mod reference;
 mod sample;
@@ -50,6 +51,7 @@ fn main() {
         merge::trials(),
         plans::trials(),
         predict::trials(),
+        backward::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

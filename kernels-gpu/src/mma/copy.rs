@@ -111,6 +111,23 @@ impl<S: Shape> TileCopy<S> {
         self.step_back();
     }
 
+    /// As [`Self::copy_bounded`], with zeros for elements past `width`, too; the next tile stays where it is.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`], for the rows below `valid_rows`.
+    #[inline(always)]
+    pub unsafe fn copy_within(&self, tile: SmemTile<S>, valid_rows: u32, width: u32) {
+        let span = S::SWIZZLE.span();
+        let chunk = self.thread % span;
+        self.each_chunk(|row, smem_offset, source| {
+            let group = (smem_offset - self.smem_offset) % S::ROW_BYTES / Swizzle::CHUNK_BYTES;
+            let exists = (row < valid_rows) & ((chunk + group) * 8 < width);
+            let source_bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
+            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            unsafe { cp_async_16_or_zero(tile.start + smem_offset, source, source_bytes) }
+        });
+    }
+
     /// Starts copying rows of K and V of a ragged batch, in no order, each to a tile that starts at the given address and of as many elements
     /// as given: the first `valid_rows` from key `first_key` on, with zeros for all others and for keys whose page is not there.
     ///
