@@ -14,14 +14,9 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::{params::BackwardParams, row::BackwardRow, table::backward_row_of},
-    config::BackwardConfig,
     element,
     math::{combine::combine, merge::merge},
-    mma::{
-        backward::{dkv::dkv, dq::dq},
-        forward::forward,
-    },
+    mma::forward::forward,
     params::{CombineParams, ForwardParams},
     step_params::{AppendParams, MergeParams},
 };
@@ -98,9 +93,11 @@ for_each_wgmma_kernel!(wgmma_entries);
 macro_rules! backward_entries {
     ($($entry:ident => { $pass:ident, $($columns:tt)* };)*) => { $(
         /// # Safety
-        /// As for [`dq`].
+        /// As for [`crate::mma::backward::dq::dq`].
         #[kernel]
-        pub unsafe fn $entry(params: BackwardParams) {
+        pub unsafe fn $entry(params: crate::backward::params::BackwardParams) {
+            use crate::backward::{row::BackwardRow, table::backward_row_of};
+            use crate::config::BackwardConfig;
             enum Kernel {}
             const ROW: BackwardRow = backward_row_of(stringify!($entry));
             const N: usize = ROW.streamed_rows() as usize / 8;
@@ -118,12 +115,13 @@ macro_rules! backward_entries {
     )* };
 }
 #[cfg(not(ferroflash_wgmma))]
+#[allow(unused_macros, reason = "a file of rows may have none of the backward pass")]
 macro_rules! pass {
     (Dq) => {
-        dq::<Kernel>
+        crate::mma::backward::dq::dq::<Kernel>
     };
     (Dkv) => {
-        dkv::<Kernel>
+        crate::mma::backward::dkv::dkv::<Kernel>
     };
 }
 #[cfg(not(ferroflash_wgmma))]

@@ -118,7 +118,7 @@ fn row_of_tensor(params: &ForwardParams, work: &Work<'_>, query: u32) -> u64 {
 #[inline(always)]
 pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> Visible {
     // SAFETY: the caller's.
-    unsafe { visible_of_query(params, work, C::BLOCK.rows.query(row, params.group)) }
+    unsafe { visible_of_query(params, work, || C::BLOCK.rows.query(row, params.group)) }
 }
 
 /// As [`visible_of_row`], of a query.
@@ -126,8 +126,13 @@ pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>,
 /// # Safety
 /// As for [`visible_of_row`].
 #[inline(always)]
-pub unsafe fn visible_of_query(params: &ForwardParams, work: &Work<'_>, query: u32) -> Visible {
-    let query = query.min(work.sequence.seqlen_q.get().saturating_sub(1));
+pub unsafe fn visible_of_query(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    query: impl FnOnce() -> u32,
+) -> Visible {
+    let last = work.sequence.seqlen_q.get().saturating_sub(1);
+    let query = query().min(last);
     let Visible { begin, end } = Band::of(&params.ragged).of_query(query, &work.sequence);
     if params.ragged.intervals == 0 {
         return Visible { begin, end };

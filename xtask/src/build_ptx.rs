@@ -300,7 +300,11 @@ mod tests {
     /// A row of the table with wgmma.
     const WGMMA: &str = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent";
 
-    fn fake_ptx(rows: &Rows, isa: Isa) -> (Isa, String) {
+    fn of_table() -> Tables {
+        Tables { rows: rows::of_table(), backward: rows::backward_of_table() }
+    }
+
+    fn fake_ptx(rows: &Tables, isa: Isa) -> (Isa, String) {
         let arch = isa.arch();
         let entries = names(rows, arch).into_iter().map(|entry| {
             format!(".visible .entry {entry}(\n\t.param .align 16 .b8 p[64]\n)\n{{\n\tret;\n}}\n")
@@ -311,7 +315,7 @@ mod tests {
 
     #[test]
     fn entries_and_rows_must_be_the_same() {
-        let rows = rows::of_table();
+        let rows = of_table();
         let names: Vec<&str> = names(&rows, "sm_80").into_iter().collect();
         assert!(same_names(&names, "sm_80", &rows).is_ok());
         let lacking = same_names(&names[1..], "sm_80", &rows).expect_err("one is lacking").to_string();
@@ -329,6 +333,7 @@ mod tests {
     fn a_panic_in_a_kernel_with_wgmma_is_named() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
+        let rows = Tables { rows, backward: BackwardRows::new() };
         let (isa, text) = fake_ptx(&rows, Isa::Wgmma);
         let mma = fake_ptx(&rows, Isa::Mma);
         write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None)
@@ -345,9 +350,9 @@ mod tests {
     #[test]
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = rows::of_table();
+        let rows = of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
-        for (entry, row) in &rows {
+        for (entry, row) in &rows.rows {
             let text =
                 std::fs::read_to_string(folder.path().join(ptx_file(row.isa.arch()))).expect("readable");
             let (threads, min_ctas) = (row.warps * 32, row.min_ctas);
@@ -360,7 +365,13 @@ mod tests {
             assert!(text.contains(&expected), "{entry}");
         }
         let manifest = manifest_file::read(folder.path()).expect("readable");
-        assert_eq!(manifest.kernels.len(), rows.len());
+        assert_eq!(manifest.kernels.len(), rows.rows.len());
+        assert_eq!(manifest.backward_kernels.len(), rows.backward.len());
+        for (entry, row) in &rows.backward {
+            let text = std::fs::read_to_string(folder.path().join("sm_80.ptx")).expect("readable");
+            let expected = format!("{entry}(\n\t.param .align 16 .b8 p[64]\n)\n.maxntid {}, 1, 1\n{{", row.warps * 32);
+            assert!(text.contains(&expected), "{entry}");
+        }
         for family in &manifest.families {
             assert!(manifest_file::read_ptx(folder.path(), family).is_ok());
         }
@@ -373,16 +384,17 @@ mod tests {
     #[test]
     fn a_family_without_rows_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = rows::of_table();
+        let rows = of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         assert!(folder.path().join("sm_90a.ptx").is_file());
-        let rows = family_rows(&rows, "sm_80");
+        let rows = Tables { rows: family_rows(&rows.rows, "sm_80"), ..rows };
         write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows, None).expect("writes");
         assert!(!folder.path().join("sm_90a.ptx").exists());
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.families.len(), 1);
         // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
+        let rows = Tables { rows, backward: BackwardRows::new() };
         assert_eq!(names(&rows, "sm_80").len(), STEP_VARIANTS.len());
     }
 }

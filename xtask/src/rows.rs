@@ -253,6 +253,7 @@ pub(crate) fn macro_source(rows: &Rows, backward: &BackwardRows, scores: Option<
 mod tests {
     use super::*;
 
+    const BACKWARD: &str = r#"{"pass":"dkv","dtype":"f16","head_dim":64,"block_m":64,"block_n":128,"warps":8,"stages":2}"#;
     const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}"#;
 
     fn from(text: &str) -> Result<Rows, RowsError> {
@@ -262,16 +263,41 @@ mod tests {
         of_file(&path, None)
     }
 
+    fn backward_from(text: &str) -> Result<BackwardRows, RowsError> {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("rows.json");
+        std::fs::write(&path, text).expect("writable");
+        backward_of_file(&path)
+    }
+
+    #[test]
+    fn rows_of_the_backward_pass_stand_beside_the_others() {
+        let both = format!("[{BACKWARD},{ROW}]");
+        assert_eq!(from(&both).expect("possible").len(), 1);
+        let names: Vec<String> = backward_from(&both).expect("possible").into_keys().collect();
+        assert_eq!(names, ["bwd_dkv_f16_d64_m64n128_w8s2"]);
+        let impossible = both.replace("\"warps\":8,\"stages\":2", "\"warps\":4,\"stages\":2");
+        let error = backward_from(&impossible).expect_err("8 warps have 128 keys").to_string();
+        assert!(error.starts_with("row 1, bwd_dkv_f16_d64_m64n128_w4s2: warps must be"), "{error}");
+        assert!(matches!(backward_from(&format!("[{BACKWARD},{BACKWARD}]")), Err(RowsError::Twice { .. })));
+        assert!(matches!(from(&format!("[{BACKWARD}]")), Err(RowsError::Empty(_))));
+    }
+
     #[test]
     fn the_generated_macro_has_the_tables_form() {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
-        let source = macro_source(&rows, None);
+        let backward = backward_from(&format!("[{ROW},{BACKWARD}]")).expect("a possible row");
+        let source = macro_source(&rows, &backward, None);
+        let line = "bwd_dkv_f16_d64_m64n128_w8s2 => { Dkv, F16, 64, 64, 128, 8, 2 };";
+        assert!(source.contains(line), "{source}");
         assert!(
             source
                 .contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
             "{source}"
         );
-        for (name, count) in [("for_each_forward_kernel", 1), ("for_each_wgmma_kernel", 0)] {
+        for (name, count) in
+            [("for_each_forward_kernel", 1), ("for_each_wgmma_kernel", 0), ("for_each_backward_kernel", 0)]
+        {
             let text = source.split("macro_rules! ").find(|text| text.starts_with(name)).expect(name);
             assert_eq!(text.matches("fwd_").count(), count, "{text}");
         }
@@ -284,7 +310,7 @@ mod tests {
             .replace("\"block_n\":32,\"warps\":8", "\"block_n\":176,\"warps\":12")
             .replace("\"stages\":3", "\"stages\":2");
         let rows = from(&format!("[{ROW},{wgmma}]")).expect("possible rows");
-        let source = macro_source(&rows, None);
+        let source = macro_source(&rows, &BackwardRows::new(), None);
         let (mma, wgmma) = source.split_once("macro_rules! for_each_wgmma_kernel").expect("two macros");
         assert!(mma.contains("fwd_bf16_d128_m128n32_w8s3c1 =>") && !mma.contains("fwd_wgmma"), "{mma}");
         assert!(wgmma.contains(

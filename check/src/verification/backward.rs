@@ -85,6 +85,11 @@ impl BackwardCase {
         })
     }
 
+    /// The same with another O and LSE of the forward pass: those of kernels, for instance.
+    pub fn with_output(self, output: Output) -> BackwardCase {
+        BackwardCase { output, ..self }
+    }
+
     /// What a backward pass is given.
     pub fn inputs(&self) -> GradientInputs<'_> {
         let lse = self.output.lse.as_deref().unwrap_or_default();

@@ -19,6 +19,7 @@ mod run;
 mod shape;
 mod tune;
 mod verify;
+mod verify_backward;
 mod verify_grid;
 
 use clap::{Parser, Subcommand};

@@ -1,7 +1,6 @@
 //! The table of the backward pass's kernels. One line a kernel: pass, dtype, head_dim, block_m, block_n, warps, stages.
 
-use super::row::{BackwardRow, Pass};
-use crate::row::Dtype;
+use super::row::BackwardRow;
 
 /// Calls `$callback!` back with every kernel of the backward pass: its entry and its row.
 #[cfg(not(ferroflash_rows))]
@@ -38,8 +37,8 @@ macro_rules! backward_variants {
         pub const BACKWARD_VARIANTS: &[BackwardVariant] = &[$(BackwardVariant {
             entry: stringify!($entry),
             row: BackwardRow {
-                pass: Pass::$pass,
-                dtype: Dtype::$dtype,
+                pass: $crate::backward::row::Pass::$pass,
+                dtype: $crate::row::Dtype::$dtype,
                 head_dim: $head_dim,
                 block_m: $block_m,
                 block_n: $block_n,

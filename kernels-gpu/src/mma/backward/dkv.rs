@@ -9,7 +9,7 @@ use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work, query_rows};
 use crate::config::{BackwardConfig, check_backward};
 use crate::ptx::memory::{dynamic_smem, to_global};
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::shape::Shape;
 use crate::tile::position::Position;
@@ -107,7 +107,9 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
     #[inline(always)]
     fn queries(&self, head: u32) -> Pair {
         let (params, forward) = (self.params, &self.params.forward);
-        let rows = |base, strides| query_rows(base, strides, self.work, self.work.head_q + head);
+        // Opaque: addresses are worked out anew in each step, where two gradients leave no registers to keep them.
+        let work = Work { batch: opaque(self.work.batch), ..*self.work };
+        let rows = |base, strides| query_rows(base, strides, &work, work.head_q + head);
         Pair {
             rows: [rows(forward.q, &forward.q_strides), rows(params.d_o, &params.d_o_strides)],
             widths: [forward.ragged.width_qk, forward.ragged.width_v],
@@ -130,7 +132,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
                 let query = first + threads.0;
                 let index = first_index(forward, work, work.head_q + step.head) + u64::from(query);
                 let at = to_global(self.params.statistics) + index * u64::from(STATISTICS_BYTES);
-                let visible = (query < past).then(|| visible_of_query(forward, work, query));
+                let visible = (query < past).then(|| visible_of_query(forward, work, || query));
                 stage.copy_statistics(threads.0, at, visible);
             }
         }
@@ -163,7 +165,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
         let mut next = steps.first();
         let mut copy = |stream: &mut Stream<C>, done: u32| {
             if done < count {
-                steps.copy(next, &stream.next(), threads);
+                steps.copy(next, &stream.next(), (thread_idx_x_again(), C::THREADS));
                 next = steps.after(next);
             }
             Stream::<C>::commit();
@@ -222,7 +224,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
                         if query >= work.sequence.seqlen_q.get() || !steps.is_partial(block) {
                             return None;
                         }
-                        let visible = visible_of_query(forward, work, query);
+                        let visible = visible_of_query(forward, work, || query);
                         let is_seen = !is_hidden(key, visible, forward.ragged.sink_tokens);
                         is_seen.then(|| steps.queries(head).rows[i].address(query, 0))
                     },
