@@ -6,6 +6,7 @@ mod store;
 
 use crate::error::Error;
 use kernels_gpu::backward::row::BackwardRow;
+use kernels_gpu::backward::table::{BACKWARD_VARIANTS, BackwardVariant};
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
 use kernels_gpu::{geometry, row::Isa, table::VARIANTS};
@@ -335,6 +336,15 @@ pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<StepRow>>>) {
         Arc::new(uncompiled(entry, row, Isa::Mma, (row.threads(), row.smem_bytes())))
     });
     (kernels.collect(), steps.collect())
+}
+
+/// The kernels of the backward pass's table, as [`kernels_of_table`].
+pub fn backward_kernels_of_table() -> Vec<Arc<Kernel<BackwardRow>>> {
+    let kernel = |variant: &BackwardVariant| {
+        let row = variant.row;
+        Arc::new(uncompiled(variant.entry, row, row.isa(), (row.threads(), row.smem_bytes())))
+    };
+    BACKWARD_VARIANTS.iter().map(kernel).collect()
 }
 
 /// SHA-256 in lower-case hexadecimal, as manifests have it.

@@ -1,6 +1,7 @@
 //! The command `ferroflash`.
 
 mod bench;
+mod bench_backward;
 mod bench_report;
 mod bench_sim;
 mod device;
@@ -12,6 +13,7 @@ mod memory;
 mod output;
 mod plan;
 mod plan_args;
+mod plan_backward;
 mod predict_args;
 mod ragged_args;
 mod regret;

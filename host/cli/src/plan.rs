@@ -5,6 +5,7 @@ use crate::device::parse_model;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::plan_backward;
 use crate::predict_args::{self, PredictArgs};
 use crate::ragged_args::RaggedArgs;
 use crate::shape;
@@ -40,6 +41,9 @@ const EXAMPLES: &str = "Examples:
   # a step of a server: three prompts and a chunk in one batch, keys in pages of 16, a window of 1024 tokens
   ferroflash plan --shape 4,32,8,512,8192,128 --seqlens-q 512,37,1,1 --seqlens-k 8192,37,900,4001 --page 16 --window 1023,0
 
+  # the backward pass: its launches and its workspace
+  ferroflash plan --shape 4,16,16,4096,4096,128 --causal --backward
+
   # a predicted time, with the error that such predictions have
   ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
 
@@ -63,6 +67,10 @@ pub(crate) struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
+
+    /// The backward pass instead of the forward pass
+    #[arg(long, conflicts_with_all = ["rows", "PlanArgs", "PredictArgs", "ctas_per_sm"])]
+    backward: bool,
 
     /// Kernels: best, all, or one by name
     #[arg(long, value_name = "best|all|NAME", default_value = "best")]
@@ -137,6 +145,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let workloads: Vec<Workload> = args.shape.iter().map(workload).collect::<Result<_, Failure>>()?;
     let target = target(args)?;
+    if args.backward {
+        return plan_backward::run(&workloads, target.planner.device(), args.ptx.as_deref(), args.json);
+    }
     let mut values = Vec::new();
     let mut under_filled = None;
     for workload in &workloads {

@@ -17,13 +17,7 @@ impl Attention {
     /// # Errors
     /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
     pub fn plan_backward(&self, backward: &Backward) -> Result<BackwardPlan, Error> {
-        let info = self.device.info();
-        let runs = |kernel: &&std::sync::Arc<_>| {
-            let kernel: &kernels_gpu::manifest::Kernel<kernels_gpu::backward::row::BackwardRow> = kernel;
-            self.library.source(kernel, info.sm).is_some() && kernel.smem_bytes <= info.smem_opt_in_bytes
-        };
-        let kernels: Vec<_> = self.library.backward_kernels().iter().filter(runs).cloned().collect();
-        BackwardPlan::new(backward, &kernels, &self.library.folder().display().to_string())
+        BackwardPlan::new(backward, &self.library, self.device.info())
     }
 
     /// Computes gradients from host tensors. Copies to the device and back, and waits; the default stream keeps the workspace.

@@ -2,7 +2,9 @@
 
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
+use crate::device::DeviceInfo;
 use crate::error::Error;
+use crate::module::Library;
 use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
@@ -40,16 +42,34 @@ pub struct BackwardPlan {
 }
 
 impl BackwardPlan {
-    /// The plan with the first two kernels of a list that are the narrowest for the problem's dtype and widths; `origin` is where the list
-    /// is from.
+    /// The plan for a device with the kernels of a library.
     ///
     /// # Errors
     /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
-    pub(crate) fn new(
+    pub fn new(backward: &Backward, library: &Library, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
+        let kernels = library.backward_kernels().iter();
+        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
+        BackwardPlan::with(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+    }
+
+    /// The plan for a device with the kernels of the table, compiled or not: for planning alone.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
+        BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
+    }
+
+    /// The plan with the kernel of each pass that is the narrowest for the problem's dtype and widths; `origin` is where the kernels are
+    /// from.
+    fn with(
         backward: &Backward,
-        kernels: &[Arc<Kernel<BackwardRow>>],
+        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
+        device: &DeviceInfo,
         origin: &str,
     ) -> Result<BackwardPlan, Error> {
+        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
+        let kernels = &kernels[..];
         let problem = backward.problem();
         let kernel = |pass| narrowest(problem, pass, kernels, origin);
         let (dq, dkv) = (kernel(Pass::Dq)?, kernel(Pass::Dkv)?);
