@@ -48,9 +48,9 @@ pub fn d_output(backward: &Backward, kind: InputKind, seed: u64) -> (Vec<u16>, V
     let (problem, mut random) = (backward.problem(), Random::new(seed));
     let Extent { batch, heads, rows, width } = problem.extent(TensorRole::O);
     let mut d_o = vec![nan(problem.dtype()); backward.len(TensorRole::O)];
-    for (batch, head, row) in (0..batch).flat_map(|batch| {
-        (0..heads).flat_map(move |head| (0..rows).map(move |row| (batch, head, row)))
-    }) {
+    for (batch, head, row) in (0..batch)
+        .flat_map(|batch| (0..heads).flat_map(move |head| (0..rows).map(move |row| (batch, head, row))))
+    {
         let start = gradient_start(backward, TensorRole::O, [batch, head, row].map(|n| n as usize));
         for (channel, element) in d_o[start..][..width as usize].iter_mut().enumerate() {
             let value = match kind {

@@ -2,8 +2,7 @@
 
 use crate::attention::{DeviceTensors, HostTensors};
 use crate::error::Error;
-use crate::problem::{ElementStrides, Layout, Problem, QuerySequences, Score, TensorRole};
-use crate::problem::KeySequences;
+use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequences, Score, TensorRole};
 use kernels_gpu::params::Strides;
 
 /// The widest queries, keys and values whose gradients have kernels.
@@ -69,8 +68,12 @@ impl Backward {
     pub fn with_strides(self, role: TensorRole, strides: ElementStrides) -> Result<Backward, Error> {
         let extent = self.problem.extent(role);
         let strides = strides.of(&extent);
-        let length =
-            strides.span(&extent, self.problem.dtype().bytes(), gradient_name(role), role != TensorRole::O)?;
+        let length = strides.span(
+            &extent,
+            self.problem.dtype().bytes(),
+            gradient_name(role),
+            role != TensorRole::O,
+        )?;
         let mut backward = self;
         (backward.strides[role as usize], backward.lengths[role as usize]) = (strides, length);
         Ok(backward)
@@ -94,11 +97,6 @@ impl Backward {
     /// Elements that the buffer of the gradient of a tensor must hold, gaps between strided rows included.
     pub fn len(&self, role: TensorRole) -> usize {
         self.lengths[role as usize]
-    }
-
-    /// Whether a gradient has no element: never.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 }
 

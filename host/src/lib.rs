@@ -70,6 +70,11 @@ struct Readme;
 #[doc = include_str!("../../docs/ragged.md")]
 struct RaggedBatches;
 
+/// The example of docs/training.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/training.md")]
+struct Training;
+
 /// The examples of docs/decoding.md compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/decoding.md")]

@@ -77,7 +77,8 @@ pub trait BackwardConfig {
     type Warp: WarpTile;
 
     /// The warps.
-    const WARPS: Warps = Warps { along_rows: Self::ROW.warps, along_keys: 1, rows: 16, keys: Self::Streamed::ROWS };
+    const WARPS: Warps =
+        Warps { along_rows: Self::ROW.warps, along_keys: 1, rows: 16, keys: Self::Streamed::ROWS };
     /// Threads of a CTA.
     const THREADS: u32 = Self::ROW.threads();
     /// Buffers for streamed blocks.
@@ -87,8 +88,12 @@ pub trait BackwardConfig {
     /// Whether stationary rows stay in registers through the main loop.
     const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.
-    const BLOCK: QueryBlock =
-        QueryBlock { block_m: Self::Stationary::ROWS, rows: Rows::OfHead, whole_queries: false, ragged: true };
+    const BLOCK: QueryBlock = QueryBlock {
+        block_m: Self::Stationary::ROWS,
+        rows: Rows::OfHead,
+        whole_queries: false,
+        ragged: true,
+    };
 }
 
 /// Ties a backward row's types to its numbers: fails the build where they differ.

@@ -358,11 +358,19 @@ mod tests {
                     assert!((0..q).filter(any).all(|query| (begin..end).contains(&query)), "{what}");
                     // No block of queries more than needed, but where sinks are seen.
                     let last = (begin..end).rev().find(any);
-                    assert!(first < sinks || last.map_or(begin, |last| last + 1) == end, "{what}: {begin}..{end}");
+                    assert!(
+                        first < sinks || last.map_or(begin, |last| last + 1) == end,
+                        "{what}: {begin}..{end}"
+                    );
                     for a in (0..q).step_by(16) {
                         let queries = (a, (a + 16).min(q));
-                        let all = (queries.0..queries.1).all(|query| (first..past).all(|key| sees(query, key)));
-                        assert_eq!(band.all_see(queries, (first, past), &sequence), all, "{what}, queries from {a}");
+                        let all =
+                            (queries.0..queries.1).all(|query| (first..past).all(|key| sees(query, key)));
+                        assert_eq!(
+                            band.all_see(queries, (first, past), &sequence),
+                            all,
+                            "{what}, queries from {a}"
+                        );
                     }
                 }
             }

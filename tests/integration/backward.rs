@@ -14,6 +14,7 @@ use ptx_sim::Schedule;
 support::trials!(
     drawn_passes_are_right,
     lengths_at_the_edges_of_blocks_are_right,
+    masks_of_every_kind_are_right,
     rows_that_see_nothing_have_gradients_of_zero,
     nan_reaches_the_rows_that_see_it_and_no_others,
     what_the_forward_pass_gives_is_what_the_backward_pass_takes,
@@ -46,7 +47,9 @@ fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
 
 fn drawn_passes_are_right() {
     let attention = simulator(Schedule::Deterministic);
-    for (dtype, head_dim) in [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|of| [64, 128].map(|dim| (of, dim))) {
+    for (dtype, head_dim) in
+        [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|of| [64, 128].map(|dim| (of, dim)))
+    {
         for seed in 0..10 {
             check(&attention, &BackwardCase::draw(dtype, head_dim, seed).expect("a problem"));
         }
@@ -56,7 +59,8 @@ fn drawn_passes_are_right() {
 fn lengths_at_the_edges_of_blocks_are_right() {
     let attention = simulator(Schedule::Deterministic);
     // Blocks are 128 of stationary and 64 or 32 of streamed rows.
-    let seqlens = [(1, 1), (2, 33), (63, 65), (128, 64), (129, 31), (65, 127), (31, 257), (257, 128), (113, 203)];
+    let seqlens =
+        [(1, 1), (2, 33), (63, 65), (128, 64), (129, 31), (65, 127), (31, 257), (257, 128), (113, 203)];
     for (i, seqlens) in seqlens.into_iter().enumerate() {
         let heads = [(1, 1), (3, 1), (4, 2), (8, 1)][i % 4];
         let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128, 40, 96][i / 2 % 4]);
@@ -65,6 +69,26 @@ fn lengths_at_the_edges_of_blocks_are_right() {
             let problem = problem.with_causal(causal);
             check(&attention, &case(&problem, InputKind::Outliers, i as u64));
         }
+    }
+}
+
+fn masks_of_every_kind_are_right() {
+    let attention = simulator(Schedule::Deterministic);
+    let masks = [
+        Mask::FULL.with_intervals(),
+        Mask::CAUSAL.with_intervals(),
+        Mask::window(Some(70), Some(20)),
+        Mask::window(Some(30), Some(0)).with_sink_tokens(5),
+        Mask::window(None, Some(40)),
+        Mask::window(Some(90), None),
+        Mask::CAUSAL.with_chunk(75),
+        Mask::CAUSAL.with_prefix(150),
+    ];
+    for (i, mask) in masks.into_iter().enumerate() {
+        // Long enough that blocks are hidden, seen in part and seen entirely.
+        let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128][i / 2 % 2]);
+        let problem = Problem::new(sizes(1, (2, 1), (230, 290), head_dim), dtype).expect("valid");
+        check(&attention, &case(&problem.with_mask(mask).expect("valid"), InputKind::Random, 7));
     }
 }
 
@@ -80,7 +104,8 @@ fn rows_that_see_nothing_have_gradients_of_zero() {
         assert!(gradients.q[unseeing..150 * 64].iter().any(|&bits| bits & 0x7fff != 0), "{mask}");
     }
     // Keys behind a sequence's length, where NaN lies.
-    let problem = Problem::new(sizes(3, (2, 2), (20, 300), 64), Dtype::Bf16).expect("valid").with_lengths(true);
+    let problem =
+        Problem::new(sizes(3, (2, 2), (20, 300), 64), Dtype::Bf16).expect("valid").with_lengths(true);
     let backward = Backward::new(&problem).expect("it has kernels");
     let workload = Workload::with_sequences(&problem, [vec![20; 3], vec![0, 300, 129]], 1);
     let case = BackwardCase::new(&backward, workload, (InputKind::Random, 1), false).expect("a case");
@@ -126,7 +151,11 @@ fn a_pass_is_the_same_in_every_schedule_and_batch() {
     let whole = case(&problem, InputKind::Random, 4);
     let gradients = check(&attention, &whole);
     for seed in [1, 2, 3] {
-        assert_eq!(whole.run(&simulator(Schedule::Seeded(seed))).expect("computed"), gradients, "seed {seed}");
+        assert_eq!(
+            whole.run(&simulator(Schedule::Seeded(seed))).expect("computed"),
+            gradients,
+            "seed {seed}"
+        );
     }
     // The last sequence alone.
     let alone = Problem::new(sizes(1, (4, 2), (70, 150), 64), Dtype::F16).expect("valid").with_causal(true);
@@ -137,14 +166,19 @@ fn a_pass_is_the_same_in_every_schedule_and_batch() {
         .with_d_lse(inputs.d_lse.map(|d_lse| &d_lse[queries..]));
     let backward = Backward::new(&alone).expect("it has kernels");
     let of_last = attention.backward(&backward, &last).expect("computed");
-    assert_eq!(of_last, Gradients::new(gradients.q[q..].into(), gradients.k[k..].into(), gradients.v[k..].into()));
+    assert_eq!(
+        of_last,
+        Gradients::new(gradients.q[q..].into(), gradients.k[k..].into(), gradients.v[k..].into())
+    );
 }
 
 fn gradients_scale_with_that_of_the_output() {
     let attention = simulator(Schedule::Deterministic);
-    let problem = Problem::new(sizes(1, (2, 1), (75, 95), 128), Dtype::Bf16).expect("valid").with_causal(true);
+    let problem =
+        Problem::new(sizes(1, (2, 1), (75, 95), 128), Dtype::Bf16).expect("valid").with_causal(true);
     let backward = Backward::new(&problem).expect("it has kernels");
-    let case = BackwardCase::new(&backward, Workload::of(&problem), (InputKind::Random, 6), false).expect("a case");
+    let case =
+        BackwardCase::new(&backward, Workload::of(&problem), (InputKind::Random, 6), false).expect("a case");
     let inputs = case.inputs();
     let scaled = |factor: f64| {
         let of = |&bits: &u16| narrow(Dtype::Bf16, widen(Dtype::Bf16, bits) * factor);

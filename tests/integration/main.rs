@@ -1,6 +1,7 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
 mod append;
+mod backward;
 mod bindings;
 mod cascade;
 mod cli_errors;
@@ -16,7 +17,6 @@ mod lab_device;
 mod merge;
 mod plans;
 mod predict;
-mod backward;
 mod ragged;
 mod reference;
 mod sample;

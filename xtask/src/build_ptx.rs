@@ -369,7 +369,8 @@ mod tests {
         assert_eq!(manifest.backward_kernels.len(), rows.backward.len());
         for (entry, row) in &rows.backward {
             let text = std::fs::read_to_string(folder.path().join("sm_80.ptx")).expect("readable");
-            let expected = format!("{entry}(\n\t.param .align 16 .b8 p[64]\n)\n.maxntid {}, 1, 1\n{{", row.warps * 32);
+            let expected =
+                format!("{entry}(\n\t.param .align 16 .b8 p[64]\n)\n.maxntid {}, 1, 1\n{{", row.warps * 32);
             assert!(text.contains(&expected), "{entry}");
         }
         for family in &manifest.families {

@@ -89,11 +89,7 @@ fn archs_of(family: &str, named: &[String]) -> Vec<String> {
 }
 
 /// Each family's name and PTX, once entries, the manifest's kernels and the rows are the same.
-fn check_names(
-    folder: &Path,
-    manifest: &Manifest,
-    rows: &Tables,
-) -> anyhow::Result<Vec<(String, String)>> {
+fn check_names(folder: &Path, manifest: &Manifest, rows: &Tables) -> anyhow::Result<Vec<(String, String)>> {
     let kernels: rows::Rows =
         manifest.kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
     let backward: rows::BackwardRows =

@@ -253,7 +253,8 @@ pub(crate) fn macro_source(rows: &Rows, backward: &BackwardRows, scores: Option<
 mod tests {
     use super::*;
 
-    const BACKWARD: &str = r#"{"pass":"dkv","dtype":"f16","head_dim":64,"block_m":64,"block_n":128,"warps":8,"stages":2}"#;
+    const BACKWARD: &str =
+        r#"{"pass":"dkv","dtype":"f16","head_dim":64,"block_m":64,"block_n":128,"warps":8,"stages":2}"#;
     const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}"#;
 
     fn from(text: &str) -> Result<Rows, RowsError> {

@@ -81,24 +81,22 @@ impl Sets {
 }
 
 impl Bench {
-    /// Measures the backward pass of a problem, whose O and LSE the forward pass has computed before.
+    /// Measures a plan of the backward pass of a problem, whose O and LSE the forward pass has computed before.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoSuchKernel`], and what loading and launching report. Wrong gradients are no error: they are in
     /// [`MeasuredBackward::check`].
     pub fn measure_backward(
         &self,
-        backward: &Backward,
+        plan: &BackwardPlan,
         workload: Workload,
         options: &MeasureOptions,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<MeasuredBackward, Error> {
-        let plan = self.attention.plan_backward(backward)?;
+        let backward = plan.backward();
         let cold_bytes = if options.cold { 2 * self.device.info().l2_bytes + 1 } else { 0 };
         let forward = TensorSets::new(&self.device, workload.clone(), true, cold_bytes, options.secret)?;
-        let more = |role: TensorRole| {
-            forward.more(&self.device, backward.len(role), role == TensorRole::O)
-        };
+        let more = |role: TensorRole| forward.more(&self.device, backward.len(role), role == TensorRole::O);
         let [q, k, v, o] = TensorRole::ALL;
         let gradients = [more(o)?, more(q)?, more(k)?, more(v)?];
         let sets = Sets { forward, gradients };
@@ -107,21 +105,21 @@ impl Bench {
             // SAFETY: the tensors are as long as the problem says and outlive the launches, which the reads below wait for.
             unsafe { self.attention.launch(&forward_plan, &sets.forward.set(i), StreamHandle::DEFAULT)? };
         }
-        let check = self.check_gradients(&plan, &workload, &sets)?;
+        let check = self.check_gradients(plan, &workload, &sets)?;
         let timeline = Timeline::new(&self.device)?;
         let (mut timing, mut passes) = (None, 0);
         if check.passed() {
             // SAFETY: the timeline's stream lives longer than any work on it, and is released below.
-            unsafe { self.attention.reserve_backward(&plan, timeline.stream())? };
+            unsafe { self.attention.reserve_backward(plan, timeline.stream())? };
             let marks = (timeline.mark()?, timeline.mark()?);
-            let few = self.capture_backward(&plan, &sets, &timeline, PASSES_TO_CALIBRATE)?;
+            let few = self.capture_backward(plan, &sets, &timeline, PASSES_TO_CALIBRATE)?;
             for _ in 0..2 {
                 replay_between(&timeline, &few, &marks)?;
                 timeline.finish()?;
             }
             let pass_us = marks.1.since_us(&marks.0)? / PASSES_TO_CALIBRATE as f64;
             passes = launches_to_fill(pass_us, options.replay_us, sets.forward.sets());
-            let graph = self.capture_backward(&plan, &sets, &timeline, passes)?;
+            let graph = self.capture_backward(plan, &sets, &timeline, passes)?;
             let start = Instant::now();
             while start.elapsed() < options.warm_up {
                 replay_between(&timeline, &graph, &marks)?;
@@ -271,7 +269,7 @@ mod tests {
         let (d_o, _) = crate::random_input::d_output(&backward, InputKind::Random, 2);
         let o = reference_of(&problem, &workload.tensors(&qkv), &|_, _| ()).rounded(Dtype::Bf16).o;
         let inputs = GradientInputs::new(workload.tensors(&qkv), &[], &[], &d_o);
-        let GradientsOf { q, k, v } = gradients(&backward, &inputs, &|_, _| ());
+        let GradientsOf { q, k, v, .. } = gradients(&backward, &inputs, &|_, _| ());
         let rounded = |of: &[f64]| of.iter().map(|&value| narrow(Dtype::Bf16, value)).collect::<Vec<u16>>();
         let right = [rounded(&q), rounded(&k), rounded(&v), d_o];
         let tensors = [qkv[0].clone(), qkv[1].clone(), qkv[2].clone(), o];

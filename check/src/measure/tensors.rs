@@ -100,7 +100,12 @@ impl TensorSets {
 
     /// Fresh memory for a tensor of each set, `elements` elements of 2 bytes each from one set to the next a multiple of 256 bytes, and
     /// that distance in bytes; with `inputs` it holds the pattern of a dO.
-    pub(super) fn more(&self, device: &Arc<CudaDevice>, elements: usize, inputs: bool) -> Result<(Buffer<CudaDevice>, u64), Error> {
+    pub(super) fn more(
+        &self,
+        device: &Arc<CudaDevice>,
+        elements: usize,
+        inputs: bool,
+    ) -> Result<(Buffer<CudaDevice>, u64), Error> {
         let step = elements.next_multiple_of(128);
         let buffer = Buffer::new(device, (step * self.sets) as u64 * 2)?;
         if inputs {

@@ -11,7 +11,7 @@ use ferroflash::backward::{BackwardTensors, GradientInputs, Gradients, gradient_
 use ferroflash::device::StreamHandle;
 use ferroflash::problem::{ElementStrides, Extent, Problem, Sizes, TensorRole};
 use ferroflash::workspace::Workspace;
-use ferroflash::{Attention, Backward, DeviceTensors, Error, Layout};
+use ferroflash::{Attention, Backward, BackwardPlan, DeviceTensors, Error, Layout};
 use kernels_gpu::row::{Dtype, ScoreKind};
 
 /// A backward pass with its inputs, what is right, and how far a kernel may be from it. O and LSE are the reference's, rounded.
@@ -116,8 +116,15 @@ impl BackwardCase {
     /// [`Error::GuardBand`] where something outside of dQ, dK, dV and the workspace was written, gaps between strided rows included;
     /// whatever else keeps the pass from running.
     pub fn run(&self, attention: &Attention) -> Result<Gradients, Error> {
-        let (device, problem, backward) = (attention.device(), self.backward.problem(), &self.backward);
-        let plan = attention.plan_backward(backward)?;
+        self.run_plan(attention, &attention.plan_backward(&self.backward)?)
+    }
+
+    /// As [`BackwardCase::run`], by the kernels of a plan.
+    ///
+    /// # Errors
+    /// Those of [`BackwardCase::run`].
+    pub fn run_plan(&self, attention: &Attention, plan: &BackwardPlan) -> Result<Gradients, Error> {
+        let (device, backward) = (attention.device(), &self.backward);
         let entry = plan.steps()[0].kernel().entry.as_str();
         let [q, k, v] = &self.qkv;
         let of = |elements: &[u16]| Guarded::of(device, elements);
@@ -143,14 +150,14 @@ impl BackwardCase {
         let gradient = |role| Guarded::new::<u16>(device, backward.len(role));
         let gradients = [gradient(roles[0])?, gradient(roles[1])?, gradient(roles[2])?];
         let at = [0, 1, 2].map(|i: usize| gradients[i].address());
-        let tensors = BackwardTensors::new(forward, d_o.address(), at)
-            .with_d_lse(d_lse.as_ref().map(Guarded::address));
+        let tensors =
+            BackwardTensors::new(forward, d_o.address(), at).with_d_lse(d_lse.as_ref().map(Guarded::address));
         let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
         // SAFETY: every buffer is on this device and as long as the plan says, and lives until the reads below, which wait.
         unsafe {
             let (address, bytes, stream) = (memory.address(), plan.workspace_bytes(), StreamHandle::DEFAULT);
             let workspace = Workspace::from_raw(device.as_ref(), address, bytes, stream)?;
-            attention.backward_in(&plan, &tensors, &workspace, stream)?;
+            attention.backward_in(plan, &tensors, &workspace, stream)?;
         }
         memory.read(entry, "the workspace", 0_u8)?;
         for (guarded, tensor, elements) in [(&o, "O", &self.output.o), (&d_o, "dO", &self.d_o)] {
@@ -165,7 +172,6 @@ impl BackwardCase {
             read.push(elements);
         }
         let [q, k, v] = [0, 1, 2].map(|i| std::mem::take(&mut read[i]));
-        debug_assert!(problem.len(TensorRole::Q) > 0);
         Ok(Gradients::new(q, k, v))
     }
 
@@ -199,9 +205,7 @@ fn draw_strides(backward: Backward, random: &mut Random) -> Result<Backward, Err
         let strides = match random.below(6) {
             0 => ElementStrides { batch: heads * rows * padded, head: rows * padded, row: padded, dim: 1 },
             1 => ElementStrides { batch: heads * rows * width, head: width, row: heads * width, dim: 1 },
-            2 if role == TensorRole::O => {
-                ElementStrides { batch: rows * width, head: 0, row: width, dim: 1 }
-            }
+            2 if role == TensorRole::O => ElementStrides { batch: rows * width, head: 0, row: width, dim: 1 },
             _ => continue,
         };
         drawn = drawn.with_strides(role, strides)?;

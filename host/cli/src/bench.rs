@@ -126,7 +126,7 @@ pub(crate) struct Args {
     lse: bool,
 
     /// The backward pass instead of the forward pass: all of its launches together, counted as 10·B·HQ·SQ·SKV·D
-    #[arg(long, conflicts_with_all = ["rows", "PlanArgs", "PredictArgs", "RegretArgs", "baseline", "turns", "lse", "l2"])]
+    #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "RegretArgs", "baseline", "turns", "lse", "l2"])]
     backward: bool,
 
     /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
@@ -208,11 +208,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::NoTimes { option });
     }
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
-    if args.device == DeviceName::Sim && args.backward {
-        return Err(Failure::NoTimes { option: "--backward" });
-    }
     if args.device == DeviceName::Sim {
         let library = Arc::new(Library::find(args.ptx.as_deref())?);
+        if args.backward {
+            return bench_sim::run_backward(&workloads, args.device_model, library, file);
+        }
         check_names(&args.rows, &library)?;
         let simulated = Simulated {
             rows: &args.rows,
@@ -236,7 +236,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut bench = Bench::open(
         &CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal).with_l2(l2),
     )?;
-    check_names(&args.rows, bench.attention().library())?;
+    if !args.backward {
+        check_names(&args.rows, bench.attention().library())?;
+    }
     if let Some(folder) = &args.baseline {
         bench.open_baseline(folder)?;
         bench.baseline().map_or(Ok(()), |attention| check_names(&args.rows, attention.library()))?;
@@ -250,7 +252,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..default
     };
     if args.backward {
-        return bench_backward::run(&bench, &workloads, &options, file);
+        return bench_backward::run(&bench, (&workloads, &args.rows), &options, file);
     }
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));

@@ -1,5 +1,6 @@
 //! The command `ferroflash`.
 
+mod backward_rows;
 mod bench;
 mod bench_backward;
 mod bench_report;

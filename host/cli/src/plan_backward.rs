@@ -32,7 +32,8 @@ pub(crate) fn run(
         };
         let flops = 2.5 * workload.flops();
         if as_json {
-            let steps = plan.steps().iter().map(|step| json!({ "kernel": step.kernel().entry, "grid": step.grid() }));
+            let steps =
+                plan.steps().iter().map(|step| json!({ "kernel": step.kernel().entry, "grid": step.grid() }));
             values.push(json!({
                 "problem": title(workload.problem()),
                 "device": device.name,
@@ -42,7 +43,13 @@ pub(crate) fn run(
             }));
             continue;
         }
-        output::print(&format!("{}, backward, on {} (sm_{}, {} SMs)", title(workload.problem()), device.name, device.sm, device.sm_count));
+        output::print(&format!(
+            "{}, backward, on {} (sm_{}, {} SMs)",
+            title(workload.problem()),
+            device.name,
+            device.sm,
+            device.sm_count
+        ));
         for step in plan.steps() {
             let kernel = step.kernel();
             output::print(&format!(

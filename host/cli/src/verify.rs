@@ -63,12 +63,12 @@ pub(crate) struct Args {
     grid: Option<GridName>,
 
     /// The backward pass: dQ, dK and dV on generated tensors, against float64
-    #[arg(long, conflicts_with_all = ["input", "rows", "compare_simulator", "PlanArgs"])]
+    #[arg(long, conflicts_with_all = ["input", "compare_simulator", "PlanArgs"])]
     backward: bool,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
     #[arg(long, value_name = "best|all|NAME")]
-    rows: Option<RowSelection>,
+    pub(crate) rows: Option<RowSelection>,
 
     /// Seed of generated tensors
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -1,5 +1,6 @@
 //! `ferroflash verify --backward`: gradients against the float64 reference.
 
+use crate::backward_rows;
 use crate::device::Engine;
 use crate::failure::Failure;
 use crate::input::{describe, to_json};
@@ -9,7 +10,7 @@ use check::random_input::InputKind;
 use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
 use check::workload::Workload;
-use ferroflash::{Attention, Backward, Dtype, Error};
+use ferroflash::{Attention, Backward, BackwardPlan, Dtype, Error};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -48,32 +49,51 @@ fn one(args: &Args, workload: &Workload, kind: InputKind, attention: &Attention)
     let backward = Backward::new(workload.problem())
         .map_err(|source| Failure::Argument { option: "--backward", source })?;
     let case = BackwardCase::new(&backward, workload.clone(), (kind, args.seed), true)?;
-    let judged = judge(&case, args.repeats, attention)?;
-    let plan = attention.plan_backward(&backward)?;
-    let names: Vec<&str> = plan.steps().iter().map(|step| step.kernel().entry.as_str()).collect();
+    let rows = [args.rows.clone().unwrap_or_default()];
+    let mut all = Vec::new();
+    for plan in backward_rows::plans(attention, &backward, &rows)? {
+        all.push((
+            plan.steps().each_ref().map(|step| step.kernel().entry.clone()),
+            judge(&case, &plan, args.repeats, attention)?,
+        ));
+    }
+    let failed = all.iter().filter(|(_, judged)| !judged.passed()).count();
     if args.json {
+        let results = all.iter().map(|(kernels, judged)| {
+            json!({
+                "kernels": kernels,
+                "passed": judged.passed(),
+                "verdict": judged.verdict,
+                "repeats": args.repeats,
+                "differs_at": judged.differs_at,
+            })
+        });
         output::print_json(&json!({
             "device": attention.device_name(),
             "problem": to_json(workload.problem()),
-            "passed": judged.passed(),
-            "kernels": names,
-            "verdict": judged.verdict,
-            "repeats": args.repeats,
-            "differs_at": judged.differs_at,
+            "passed": failed == 0,
+            "results": results.collect::<Vec<_>>(),
         }));
     } else {
         output::print(&describe(workload.problem()));
-        output::print(&line(&names.join(" + "), &judged, args.repeats));
+        for (kernels, judged) in &all {
+            output::print(&line(&kernels.join(" + "), judged, args.repeats));
+        }
     }
-    if judged.passed() { Ok(()) } else { Err(Failure::Wrong { failed: 1, total: 1 }) }
+    if failed > 0 { Err(Failure::Wrong { failed, total: all.len() }) } else { Ok(()) }
 }
 
-fn judge(case: &BackwardCase, repeats: usize, attention: &Attention) -> Result<Judged, Error> {
-    let first = case.run(attention)?;
+fn judge(
+    case: &BackwardCase,
+    plan: &BackwardPlan,
+    repeats: usize,
+    attention: &Attention,
+) -> Result<Judged, Error> {
+    let first = case.run_plan(attention, plan)?;
     let verdict = case.judge(&first)?;
     let mut differs_at = None;
     for run in 1..=repeats {
-        if case.run(attention)? != first {
+        if case.run_plan(attention, plan)? != first {
             differs_at = Some(run);
             break;
         }
@@ -109,7 +129,8 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         let (mut wrong, mut worst, mut first_failure) = (0, (0.0, String::new()), None);
         for draw in 0..draws {
             let case = BackwardCase::draw(dtype, head_dim, args.seed.wrapping_add(draw))?;
-            let failure = match judge(&case, args.repeats, attention) {
+            let plan = attention.plan_backward(&case.backward)?;
+            let failure = match judge(&case, &plan, args.repeats, attention) {
                 Ok(judged) => {
                     if judged.verdict.ratio() > worst.0 {
                         worst = (judged.verdict.ratio(), case.to_string());
@@ -142,7 +163,8 @@ fn report(
 ) -> Value {
     let name = format!("backward {} head_dim {head_dim}", dtype.name());
     if !json {
-        let failure = first_failure.as_ref().map_or(String::new(), |failure| format!("; first failure: {failure}"));
+        let failure =
+            first_failure.as_ref().map_or(String::new(), |failure| format!("; first failure: {failure}"));
         output::print(&format!(
             "{} {name}: {} of {draws} problems right, at worst {:.0} % of the allowed error ({}){failure}",
             output::passed(wrong == 0),

@@ -48,7 +48,8 @@ impl Attention {
         }
         tensors.check_operands(problem)?;
         let copied = |elements| Buffer::from_elements(&self.device, elements);
-        let [q, k, v, o, d_o] = [copied(tensors.q)?, copied(tensors.k)?, copied(tensors.v)?, copied(o)?, copied(d_o)?];
+        let [q, k, v, o, d_o] =
+            [copied(tensors.q)?, copied(tensors.k)?, copied(tensors.v)?, copied(o)?, copied(d_o)?];
         let lse = Buffer::from_elements(&self.device, lse)?;
         let d_lse = d_lse.map(|d_lse| Buffer::from_elements(&self.device, d_lse)).transpose()?;
         let seqlens_k =

@@ -60,6 +60,30 @@ impl BackwardPlan {
         BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
     }
 
+    /// The plans with every pair of the kernels of a library that are the narrowest for a problem, [`BackwardPlan::new`]'s first.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn all(
+        backward: &Backward,
+        library: &Library,
+        device: &DeviceInfo,
+    ) -> Result<Vec<BackwardPlan>, Error> {
+        let first = BackwardPlan::new(backward, library, device)?;
+        let alike = |step: &BackwardStep| -> Vec<Arc<Kernel<BackwardRow>>> {
+            let of = |row: &BackwardRow| (row.pass, row.dtype, row.head_dim);
+            let runs = |kernel: &&Arc<Kernel<BackwardRow>>| {
+                of(&kernel.row) == of(&step.kernel.row)
+                    && library.source(kernel, device.sm).is_some()
+                    && kernel.smem_bytes <= device.smem_opt_in_bytes
+            };
+            library.backward_kernels().iter().filter(runs).cloned().collect()
+        };
+        let [of_dq, of_dkv] = [alike(&first.steps[0]), alike(&first.steps[1])];
+        let pairs = of_dq.iter().flat_map(|dq| of_dkv.iter().map(move |dkv| (dq, dkv)));
+        pairs.map(|(dq, dkv)| BackwardPlan::of(backward, dq, dkv)).collect()
+    }
+
     /// The plan with the kernel of each pass that is the narrowest for the problem's dtype and widths; `origin` is where the kernels are
     /// from.
     fn with(
@@ -69,10 +93,17 @@ impl BackwardPlan {
         origin: &str,
     ) -> Result<BackwardPlan, Error> {
         kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
-        let kernels = &kernels[..];
+        let kernel = |pass| narrowest(backward.problem(), pass, &kernels, origin);
+        BackwardPlan::of(backward, kernel(Pass::Dq)?, kernel(Pass::Dkv)?)
+    }
+
+    /// The plan with these two kernels.
+    fn of(
+        backward: &Backward,
+        dq: &Arc<Kernel<BackwardRow>>,
+        dkv: &Arc<Kernel<BackwardRow>>,
+    ) -> Result<BackwardPlan, Error> {
         let problem = backward.problem();
-        let kernel = |pass| narrowest(problem, pass, kernels, origin);
-        let (dq, dkv) = (kernel(Pass::Dq)?, kernel(Pass::Dkv)?);
         let sizes = problem.sizes();
         let (queries, keys) = (problem.extent(TensorRole::Q), problem.extent(TensorRole::K));
         let rows = problem.lse_len() as u64;

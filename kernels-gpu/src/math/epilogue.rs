@@ -105,7 +105,9 @@ pub unsafe fn store_output<E: Element, S: Shape, W: WarpTile>(
         (row < rows.past()).then(|| rows.o(row))
     };
     // SAFETY: the caller's.
-    unsafe { store_rows::<E, S, W>(acc_o, factors, tile, position, |chunk| is_within(rows, chunk * 8), address) }
+    unsafe {
+        store_rows::<E, S, W>(acc_o, factors, tile, position, |chunk| is_within(rows, chunk * 8), address)
+    }
 }
 
 /// Writes a warp's rows of an accumulator, times the factors of the lane's rows of each m16 tile and rounded, through its own rows of a

@@ -6,7 +6,7 @@
 use super::{Ragged, Row, Sequence};
 use crate::reference::Progress;
 use ferroflash::backward::GradientInputs;
-use ferroflash::problem::{Extent, Problem, TensorRole};
+use ferroflash::problem::{Extent, KeySequences, Problem, TensorRole};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Backward, ElementStrides};
 use rayon::prelude::*;
@@ -22,6 +22,9 @@ pub struct GradientsOf<T> {
     pub k: Vec<T>,
     /// dV.
     pub v: Vec<T>,
+    /// By how much an element of each may be off because dO·V and δ are summed in float32: dS is their difference, which may be 0 where
+    /// they are not. 0 for dV, which has no part of it.
+    pub rounding: [f64; 3],
 }
 
 impl<T> GradientsOf<T> {
@@ -70,7 +73,11 @@ impl Arithmetic for Plain<'_> {
 ///
 /// # Panics
 /// If a slice is shorter than the problem needs: check lengths first.
-pub fn gradients(backward: &Backward, inputs: &GradientInputs<'_>, progress: Progress<'_>) -> GradientsOf<f64> {
+pub fn gradients(
+    backward: &Backward,
+    inputs: &GradientInputs<'_>,
+    progress: Progress<'_>,
+) -> GradientsOf<f64> {
     of(backward, inputs, Exact, progress)
 }
 
@@ -81,7 +88,7 @@ pub fn gradients(backward: &Backward, inputs: &GradientInputs<'_>, progress: Pro
 pub fn plain_gradients(backward: &Backward, inputs: &GradientInputs<'_>) -> GradientsOf<f32> {
     let of = of(backward, inputs, Plain(backward.problem()), &|_, _| ());
     let narrowed = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
-    GradientsOf { q: narrowed(of.q), k: narrowed(of.k), v: narrowed(of.v) }
+    GradientsOf { q: narrowed(of.q), k: narrowed(of.k), v: narrowed(of.v), rounding: of.rounding }
 }
 
 /// Where a row of the gradient of a tensor starts in its buffer.
@@ -117,9 +124,16 @@ fn of(
         let Extent { batch, heads, rows, width } = problem.extent(role);
         vec![f64::NAN; [batch, heads, rows, width].into_iter().map(|n| n as usize).product()]
     };
-    let mut all =
-        GradientsOf { q: unwritten(TensorRole::Q), k: unwritten(TensorRole::K), v: unwritten(TensorRole::V) };
+    let mut all = GradientsOf {
+        q: unwritten(TensorRole::Q),
+        k: unwritten(TensorRole::K),
+        v: unwritten(TensorRole::V),
+        rounding: [0.0; 3],
+    };
     for part in &parts {
+        for (all, of_part) in all.rounding.iter_mut().zip(part.rounding) {
+            *all = all.max(of_part);
+        }
         part.put(problem, TensorRole::Q, &part.q, &mut all.q);
         part.put(problem, TensorRole::K, &part.k, &mut all.k);
         part.put(problem, TensorRole::V, &part.v, &mut all.v);
@@ -135,6 +149,7 @@ struct Part {
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
+    rounding: [f64; 3],
 }
 
 impl Part {
@@ -151,7 +166,7 @@ impl Part {
         let (scale, dtype) = (f64::from(problem.scale()), problem.dtype());
         // Keys behind a sequence's length have rows as well, unless sequences are packed.
         let rows = match problem.keys() {
-            ferroflash::problem::KeySequences::Packed { .. } => sequence.seqlen_k,
+            KeySequences::Packed { .. } => sequence.seqlen_k,
             _ => problem.extent(TensorRole::K).rows as usize,
         };
         let of_head = |head: usize| Row { sequence, head, query: 0 };
@@ -171,8 +186,12 @@ impl Part {
             q: vec![0.0; group * sequence.seqlen_q * width],
             k: vec![0.0; rows * width],
             v: vec![0.0; rows * width_v],
+            rounding: [0.0; 3],
         };
-        for (member, query) in (0..group).flat_map(|member| (0..sequence.seqlen_q).map(move |query| (member, query))) {
+        let mut rounding_k = vec![0.0; rows * width];
+        for (member, query) in
+            (0..group).flat_map(|member| (0..sequence.seqlen_q).map(move |query| (member, query)))
+        {
             let row = Row { query, ..of_head(head_kv * group + member) };
             let at = ragged.o_at(row);
             let q = ragged.query(row);
@@ -191,8 +210,10 @@ impl Part {
                 scores.iter().map(|score| arithmetic.held((score - most).exp())).collect();
             let sum = weights.iter().fold(0.0, |sum, weight| arithmetic.held(sum + weight));
             // Scores of −∞ alone: P is 0.
-            let p: Vec<f64> =
-                weights.iter().map(|weight| if sum == 0.0 { 0.0 } else { arithmetic.held(weight / sum) }).collect();
+            let p: Vec<f64> = weights
+                .iter()
+                .map(|weight| if sum == 0.0 { 0.0 } else { arithmetic.held(weight / sum) })
+                .collect();
             let mut o = vec![0.0; width_v];
             for (&key, &p) in visible.iter().zip(&p) {
                 add(&mut o, arithmetic.rounded(p), value_row(key), arithmetic);
@@ -200,6 +221,17 @@ impl Part {
             o.iter_mut().for_each(|o| *o = arithmetic.rounded(*o));
             let d_lse = inputs.d_lse.map_or(0.0, |d_lse| d_lse[ragged.lse_index(row)].into());
             let delta = arithmetic.held(dot(&d_o, &o) - d_lse);
+            // float32's, for sums of sixteen products at a time and a few steps more.
+            let float = f64::exp2(-22.0) * (width_v as f64 / 16.0 + 4.0);
+            let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
+            let of_delta = sizes(&d_o, &o);
+            let mut rounding_q = vec![0.0; width];
+            for (&key, &p) in visible.iter().zip(&p) {
+                let of_ds = p * float * (sizes(&d_o, value_row(key)) + of_delta);
+                add_sizes(&mut rounding_q, scale * of_ds, key_row(key));
+                add_sizes(&mut rounding_k[key * width..][..width], scale * of_ds, &q);
+            }
+            part.rounding[0] = largest(&rounding_q).max(part.rounding[0]);
             let d_q = &mut part.q[(member * sequence.seqlen_q + query) * width..][..width];
             for (&key, &p) in visible.iter().zip(&p) {
                 let dp = dot(&d_o, value_row(key));
@@ -212,6 +244,7 @@ impl Part {
         let scaled = |values: &mut Vec<f64>, factor: f64| {
             values.iter_mut().for_each(|value| *value = arithmetic.rounded(arithmetic.held(*value * factor)));
         };
+        part.rounding[1] = largest(&rounding_k);
         scaled(&mut part.q, scale);
         scaled(&mut part.k, scale);
         scaled(&mut part.v, 1.0);
@@ -227,7 +260,7 @@ impl Part {
                 (self.sequence.q_at.0, self.sequence.q_at.1, self.head_kv * self.group, self.group)
             }
             TensorRole::K | TensorRole::V => match problem.keys() {
-                ferroflash::problem::KeySequences::Packed { .. } => (0, self.sequence.k_start, self.head_kv, 1),
+                KeySequences::Packed { .. } => (0, self.sequence.k_start, self.head_kv, 1),
                 _ => (self.sequence.batch, 0, self.head_kv, 1),
             },
         };
@@ -236,6 +269,16 @@ impl Part {
             whole[start..start + rows.len()].copy_from_slice(rows);
         }
     }
+}
+
+/// `sum += factor · |values|`.
+fn add_sizes(sum: &mut [f64], factor: f64, values: &[f64]) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value.abs());
+}
+
+/// The largest of those that are numbers.
+fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max)
 }
 
 /// `sum += factor · values`.
@@ -301,7 +344,10 @@ mod tests {
                 let near = moved(1.0) - moved(-1.0);
                 let difference = (8.0 * near - (moved(2.0) - moved(-2.0))) / (12.0 * STEP);
                 if expected.is_nan() {
-                    assert!(difference.abs() < 1e-9, "tensor {tensor} element {at} is nobody's: {difference}");
+                    assert!(
+                        difference.abs() < 1e-9,
+                        "tensor {tensor} element {at} is nobody's: {difference}"
+                    );
                     continue;
                 }
                 largest = largest.max(expected.abs());
@@ -315,7 +361,14 @@ mod tests {
     }
 
     fn sizes(heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
-        Sizes { batch: 2, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
+        Sizes {
+            batch: 2,
+            heads_q: heads.0,
+            heads_kv: heads.1,
+            seqlen_q: seqlens.0,
+            seqlen_k: seqlens.1,
+            head_dim,
+        }
     }
 
     fn problem(heads: (u32, u32), seqlens: (u32, u32)) -> Problem {
@@ -346,7 +399,8 @@ mod tests {
 
     #[test]
     fn gradients_of_packed_sequences_and_lengths_are_what_finite_differences_say() {
-        let widths = problem((2, 1), (5, 7)).with_head_dim_v(16).expect("valid").with_scale(0.7).expect("valid");
+        let widths =
+            problem((2, 1), (5, 7)).with_head_dim_v(16).expect("valid").with_scale(0.7).expect("valid");
         check_differences(widths, all(&widths));
         let lengths = problem((2, 2), (4, 6)).with_causal(true).with_lengths(true);
         check_differences(lengths, [vec![4, 4], vec![6, 3]]);

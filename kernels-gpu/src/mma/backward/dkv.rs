@@ -92,14 +92,15 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         }
     }
 
-    /// Whether some query of a block sees the tile's keys only in part, or either is ragged.
+    /// Whether some query of a block sees the tile's keys only in part, or the tile has fewer keys. Queries past the last need no
+    /// mask: Q, dO and their statistics are zeros, and add nothing to a gradient.
     #[inline(always)]
     fn is_partial(&self, block: u32) -> bool {
         let ragged = &self.params.forward.ragged;
-        let (first, past) = (block * C::Streamed::ROWS, (block + 1) * C::Streamed::ROWS);
-        let is_whole = (past <= self.work.sequence.seqlen_q.get())
-            & (self.keys.0 + C::Stationary::ROWS <= self.work.sequence.seqlen_k)
-            & (ragged.intervals == 0);
+        let first = block * C::Streamed::ROWS;
+        let past = (first + C::Streamed::ROWS).min(self.work.sequence.seqlen_q.get());
+        let is_whole =
+            (self.keys.0 + C::Stationary::ROWS <= self.work.sequence.seqlen_k) & (ragged.intervals == 0);
         !is_whole || !Band::of(ragged).all_see((first, past), self.keys, &self.work.sequence)
     }
 
@@ -148,10 +149,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
     let position = Position::new(threads.0, C::WARPS);
     let (smem, stages) = (dynamic_smem(), dynamic_smem() + 2 * C::Stationary::BYTES);
     let keys = Pair {
-        rows: [
-            key_rows(forward.k, &forward.k_strides, work),
-            key_rows(forward.v, &forward.v_strides, work),
-        ],
+        rows: [key_rows(forward.k, &forward.k_strides, work), key_rows(forward.v, &forward.v_strides, work)],
         widths: [forward.ragged.width_qk, forward.ragged.width_v],
     };
     // SAFETY: the caller's; steps are the same for all threads.
@@ -185,8 +183,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
             // The block has landed for all, and all are done with the stage that is written next.
             sync_threads();
             copy(&mut stream, done + C::STAGES - 1);
-            let statistics =
-                ByColumn::new(&stage, lane_key, position.lane, forward.ragged.sink_tokens);
+            let statistics = ByColumn::new(&stage, lane_key, position.lane, forward.ragged.sink_tokens);
             let (mut p, mut ds) = stationary.scores(&stage);
             recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
             if steps.is_partial(step.block) {

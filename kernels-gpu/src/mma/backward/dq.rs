@@ -10,9 +10,7 @@ use crate::backward::work::{first_index, key_rows, query_rows, query_work};
 use crate::config::{BackwardConfig, check_backward};
 use crate::element::half;
 use crate::keys::KeyRows;
-use crate::ptx::memory::{
-    dynamic_smem, ld_global_b32, ld_global_v4, ld_shared_v4, st_global_v2, to_global,
-};
+use crate::ptx::memory::{dynamic_smem, ld_global_b32, ld_global_v4, ld_shared_v4, st_global_v2, to_global};
 use crate::ptx::warp::shfl_bfly;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
@@ -117,7 +115,8 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
                 |step, streamed, row| {
                     let key = blocks.block(step) * C::Streamed::ROWS + streamed;
                     let visible = visible_of_query(forward, work, || row);
-                    let is_seen = blocks.is_partial(step) & !is_hidden(key, visible, forward.ragged.sink_tokens);
+                    let is_seen =
+                        blocks.is_partial(step) & !is_hidden(key, visible, forward.ragged.sink_tokens);
                     is_seen.then(|| keys.rows[0].address(key, 0))
                 },
             );
@@ -141,10 +140,7 @@ fn query_pair(params: &BackwardParams, work: &Work<'_>) -> Pair {
 fn key_pair(params: &BackwardParams, work: &Work<'_>) -> Pair {
     let forward = &params.forward;
     Pair {
-        rows: [
-            key_rows(forward.k, &forward.k_strides, work),
-            key_rows(forward.v, &forward.v_strides, work),
-        ],
+        rows: [key_rows(forward.k, &forward.k_strides, work), key_rows(forward.v, &forward.v_strides, work)],
         widths: [forward.ragged.width_qk, forward.ragged.width_v],
     }
 }
@@ -233,4 +229,3 @@ unsafe fn dot<C: BackwardConfig>(
     }
     sum
 }
-

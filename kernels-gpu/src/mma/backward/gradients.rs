@@ -101,5 +101,7 @@ pub unsafe fn store<C: BackwardConfig>(
     let tile = SmemTile::<C::Stationary>::at(tile);
     let is_within = |chunk| chunk * 8 < to.width;
     // SAFETY: the caller's.
-    unsafe { store_rows::<C::Element, _, C::Warp>(gradient, |_| [factor; 2], tile, position, is_within, address) }
+    unsafe {
+        store_rows::<C::Element, _, C::Warp>(gradient, |_| [factor; 2], tile, position, is_within, address)
+    }
 }

@@ -37,11 +37,7 @@ pub fn recompute<W: WarpTile>(
 
 /// Sets P and dS of hidden pairs to 0, whatever they are: 0 · NaN would be NaN.
 #[inline(always)]
-pub fn hide<W: WarpTile>(
-    p: &mut W::S<[f32; 4]>,
-    ds: &mut W::S<[f32; 4]>,
-    statistics: &impl Statistics,
-) {
+pub fn hide<W: WarpTile>(p: &mut W::S<[f32; 4]>, ds: &mut W::S<[f32; 4]>, statistics: &impl Statistics) {
     for (n, (p, ds)) in p.row_mut(0).iter_mut().zip(ds.row_mut(0)).enumerate() {
         for (i, hidden) in statistics.hides(n).into_iter().enumerate() {
             if hidden {
