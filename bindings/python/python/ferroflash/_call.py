@@ -82,9 +82,9 @@ def compute(framework, call):
     args, place, o_shape, lse_shape = numbers(framework, call)
     if 0 in o_shape:
         return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
-    # Rows that belong to no sequence are written by nobody.
+    # Nobody writes rows that belong to no sequence: O has anything there, as flash-attn's has, and LSE −∞.
     ragged = call.cu_seqlens_q is not None
-    o = framework.full(call.q, o_shape, 0, args.dtype) if ragged else framework.empty(call.q, o_shape)
+    o = framework.empty(call.q, o_shape)
     lse = None
     if call.lse:
         minus_infinity = float("-inf")
