@@ -287,7 +287,7 @@ impl Errors {
 }
 
 /// Half the distance between 1 and the next number.
-fn unit_roundoff(dtype: Dtype) -> f64 {
+pub(crate) fn unit_roundoff(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F16 => f64::exp2(-11.0),
         Dtype::Bf16 => f64::exp2(-8.0),

@@ -3,13 +3,13 @@
 mod arch;
 mod scores;
 mod store;
+mod table;
 
 use crate::error::Error;
 use kernels_gpu::backward::row::BackwardRow;
-use kernels_gpu::backward::table::{BACKWARD_VARIANTS, BackwardVariant};
+use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
-use kernels_gpu::{geometry, row::Isa, table::VARIANTS};
+use kernels_gpu::steps::StepRow;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -20,6 +20,7 @@ use arch::Arch;
 pub(crate) use arch::{runs_on, sm_of};
 pub use ferroflash_kernels::ptx::slice_entry;
 use store::{Store, usual_folders};
+pub use table::{backward_kernels_of_table, kernels_of_table};
 
 /// The environment variable that names the folder of compiled kernels.
 pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";
@@ -311,42 +312,6 @@ fn check_kernel<R>(kernel: &Kernel<R>, expected: (u32, u32), families: &[Family]
     Ok(())
 }
 
-/// A kernel that is not compiled: what follows from its row.
-fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
-    Kernel {
-        entry: entry.to_owned(),
-        family: isa.arch().to_owned(),
-        row,
-        threads,
-        smem_bytes,
-        sha256: String::new(),
-        resources: BTreeMap::new(),
-        cubins: BTreeMap::new(),
-    }
-}
-
-/// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.
-pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<StepRow>>>) {
-    let kernels = VARIANTS.iter().map(|variant| {
-        let row = variant.row;
-        let launch = (geometry::threads(&row), geometry::smem_bytes(&row));
-        Arc::new(uncompiled(variant.entry, row, row.isa, launch))
-    });
-    let steps = STEP_VARIANTS.iter().map(|&StepVariant { entry, row }| {
-        Arc::new(uncompiled(entry, row, Isa::Mma, (row.threads(), row.smem_bytes())))
-    });
-    (kernels.collect(), steps.collect())
-}
-
-/// The kernels of the backward pass's table, as [`kernels_of_table`].
-pub fn backward_kernels_of_table() -> Vec<Arc<Kernel<BackwardRow>>> {
-    let kernel = |variant: &BackwardVariant| {
-        let row = variant.row;
-        Arc::new(uncompiled(variant.entry, row, row.isa(), (row.threads(), row.smem_bytes())))
-    };
-    BACKWARD_VARIANTS.iter().map(kernel).collect()
-}
-
 /// SHA-256 in lower-case hexadecimal, as manifests have it.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
@@ -357,8 +322,10 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::table::uncompiled;
     use super::*;
     use kernels_gpu::row::Row;
+    use kernels_gpu::table::VARIANTS;
 
     /// A library of these rows and the combine kernels, each in its family and none on disk.
     pub(crate) fn library(rows: &[Row]) -> Arc<Library> {

@@ -1,6 +1,6 @@
 //! How far gradients may be from the float64 reference: each of dQ, dK and dV at most twice as far as a plain implementation that rounds
-//! where kernels round, and always one unit in the last place of its largest element, and what float32 sums of dO·V and δ come to where
-//! these are equal and dS is 0.
+//! where kernels round, and always one unit in the last place of its largest element, and what roundings of O and dS
+//! alone come to ([`GradientsOf::rounding`]).
 
 use super::{Errors, round, smallest_normal, unit_roundoff};
 use crate::reference::{GradientsOf, gradient_start};

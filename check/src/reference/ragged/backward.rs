@@ -5,6 +5,7 @@
 
 use super::{Ragged, Row, Sequence};
 use crate::reference::Progress;
+use crate::tolerance::unit_roundoff;
 use ferroflash::backward::GradientInputs;
 use ferroflash::problem::{Extent, KeySequences, Problem, TensorRole};
 use ferroflash::rounding::{narrow, widen};
@@ -22,8 +23,9 @@ pub struct GradientsOf<T> {
     pub k: Vec<T>,
     /// dV.
     pub v: Vec<T>,
-    /// By how much an element of each may be off because dO·V and δ are summed in float32: dS is their difference, which may be 0 where
-    /// they are not. 0 for dV, which has no part of it.
+    /// By how much an element of each may be off whatever a plain implementation happens to come to: twice what rounding O and dS puts it
+    /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is. Few rows may round well by chance, and
+    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it.
     pub rounding: [f64; 3],
 }
 
@@ -188,7 +190,11 @@ impl Part {
             v: vec![0.0; rows * width_v],
             rounding: [0.0; 3],
         };
-        let mut rounding_k = vec![0.0; rows * width];
+        let mut rounding_k = Rounding::new(rows * width);
+        // float32's, for sums of sixteen products at a time and a few steps more, and the dtype's.
+        let float = f64::exp2(-22.0) * (width_v as f64 / 16.0 + 4.0);
+        let unit = unit_roundoff(dtype);
+        let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
         for (member, query) in
             (0..group).flat_map(|member| (0..sequence.seqlen_q).map(move |query| (member, query)))
         {
@@ -221,17 +227,21 @@ impl Part {
             o.iter_mut().for_each(|o| *o = arithmetic.rounded(*o));
             let d_lse = inputs.d_lse.map_or(0.0, |d_lse| d_lse[ragged.lse_index(row)].into());
             let delta = arithmetic.held(dot(&d_o, &o) - d_lse);
-            // float32's, for sums of sixteen products at a time and a few steps more.
-            let float = f64::exp2(-22.0) * (width_v as f64 / 16.0 + 4.0);
-            let sizes = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum::<f64>();
-            let of_delta = sizes(&d_o, &o);
-            let mut rounding_q = vec![0.0; width];
+            let mut rounding_q = Rounding::new(width);
+            let of_o = d_o.iter().zip(&o).map(|(d_o, o)| (d_o * o).powi(2)).sum::<f64>().sqrt();
             for (&key, &p) in visible.iter().zip(&p) {
-                let of_ds = p * float * (sizes(&d_o, value_row(key)) + of_delta);
-                add_sizes(&mut rounding_q, scale * of_ds, key_row(key));
-                add_sizes(&mut rounding_k[key * width..][..width], scale * of_ds, &q);
+                let (v, k) = (value_row(key), key_row(key));
+                let of_ds = Terms {
+                    float: p * float * (sizes(&d_o, v) + sizes(&d_o, &o)),
+                    shared: p * of_o,
+                    own: p * (dot(&d_o, v) - delta),
+                };
+                rounding_q.add(0, of_ds, k);
+                // Every query's δ is rounded by itself.
+                let own = of_ds.own.hypot(of_ds.shared);
+                rounding_k.add(key * width, Terms { shared: 0.0, own, ..of_ds }, &q);
             }
-            part.rounding[0] = largest(&rounding_q).max(part.rounding[0]);
+            part.rounding[0] = (scale * rounding_q.largest(unit)).max(part.rounding[0]);
             let d_q = &mut part.q[(member * sequence.seqlen_q + query) * width..][..width];
             for (&key, &p) in visible.iter().zip(&p) {
                 let dp = dot(&d_o, value_row(key));
@@ -244,7 +254,7 @@ impl Part {
         let scaled = |values: &mut Vec<f64>, factor: f64| {
             values.iter_mut().for_each(|value| *value = arithmetic.rounded(arithmetic.held(*value * factor)));
         };
-        part.rounding[1] = largest(&rounding_k);
+        part.rounding[1] = scale * rounding_k.largest(unit);
         scaled(&mut part.q, scale);
         scaled(&mut part.k, scale);
         scaled(&mut part.v, 1.0);
@@ -271,14 +281,44 @@ impl Part {
     }
 }
 
-/// `sum += factor · |values|`.
-fn add_sizes(sum: &mut [f64], factor: f64, values: &[f64]) {
-    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value.abs());
+/// What is rounded of an element of dS.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// How far float32 sums put it off.
+    float: f64,
+    /// What O's rounding is a share of, through δ: the same for all keys of a query.
+    shared: f64,
+    /// What the dtype's rounding is a share of, of every element by itself.
+    own: f64,
 }
 
-/// The largest of those that are numbers.
-fn largest(values: &[f64]) -> f64 {
-    values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max)
+/// What roundings put elements of a gradient off: sums of sizes, sums with signs, and sums of squares of what is independent.
+struct Rounding {
+    float: Vec<f64>,
+    shared: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl Rounding {
+    fn new(elements: usize) -> Rounding {
+        let zeros = || vec![0.0; elements];
+        Rounding { float: zeros(), shared: zeros(), squares: zeros() }
+    }
+
+    /// Takes in an element of dS that is multiplied with these values and added from element `start` on.
+    fn add(&mut self, start: usize, of_ds: Terms, values: &[f64]) {
+        for (at, value) in (start..).zip(values) {
+            self.float[at] += of_ds.float * value.abs();
+            self.shared[at] += of_ds.shared * value;
+            self.squares[at] += (of_ds.own * value).powi(2);
+        }
+    }
+
+    /// The largest of those that are numbers, with twice the unit roundoff `unit` of the dtype.
+    fn largest(&self, unit: f64) -> f64 {
+        let of = |at: usize| self.float[at] + 2.0 * unit * (self.shared[at].abs() + self.squares[at].sqrt());
+        (0..self.float.len()).map(of).filter(|value| value.is_finite()).fold(0.0, f64::max)
+    }
 }
 
 /// `sum += factor · values`.
