@@ -204,8 +204,9 @@ impl Plan {
         limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
         let resident = device.sm_count * candidate.resident_ctas;
         let grid = match row.schedule {
-            Schedule::Grid | Schedule::Split | Schedule::Ragged => ctas as u32,
-            Schedule::Persistent => (ctas as u32).min(resident),
+            Schedule::Grid | Schedule::Split => ctas as u32,
+            Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
+            Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
         let tile_heads = sizes.heads_q / packed_heads;
         let heads = queries.batch * tile_heads;
@@ -261,8 +262,8 @@ impl Plan {
         };
         plan.combine = combine.cloned();
         plan.workspace_bytes = match row.schedule {
-            Schedule::Grid => 0,
-            Schedule::Persistent => COUNTER_BYTES,
+            _ if plan.draws_tiles() => COUNTER_BYTES,
+            Schedule::Grid | Schedule::Persistent => 0,
             Schedule::Split | Schedule::Ragged if splitting.splits == 1 => 0,
             Schedule::Split | Schedule::Ragged => plan.partial_bytes()?,
         };
@@ -335,7 +336,17 @@ impl Plan {
         self.params.persistent.tiles
     }
 
-    /// Bytes of workspace that a launch needs, 0 where none: 256 for the persistent schedule's counter; 16384 for the counters of
+    /// Whether CTAs draw one tile after another from a counter: those of the persistent schedule, and those that compute ragged batches with
+    /// wgmma where there are more tiles than the device holds CTAs.
+    pub fn draws_tiles(&self) -> bool {
+        match self.schedule() {
+            Schedule::Persistent => true,
+            Schedule::Ragged => self.splits() == 1 && self.grid < self.tiles(),
+            Schedule::Grid | Schedule::Split => false,
+        }
+    }
+
+    /// Bytes of workspace that a launch needs, 0 where none: 256 for the counter of CTAs that draw their tiles; 16384 for the counters of
     /// tiles, and O and LSE of each split in float32.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
@@ -356,7 +367,8 @@ impl Plan {
     /// The parameters of a launch with these addresses.
     pub fn params(&self, at: &Addresses) -> ForwardParams {
         let (partial_o, partial_lse) = self.partials(at.workspace);
-        let persistent = PersistentParams { counter: at.workspace, ..self.params.persistent };
+        let counter = if self.draws_tiles() { at.workspace } else { 0 };
+        let persistent = PersistentParams { counter, ..self.params.persistent };
         let counters = if self.is_fused() { at.workspace } else { 0 };
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };

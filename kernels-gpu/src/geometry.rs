@@ -73,6 +73,9 @@ pub const fn column_width(row: &Row) -> u32 {
 
 /// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
 pub const fn producer_registers(row: &Row) -> u32 {
+    if matches!(row.schedule, Schedule::Ragged) && consumer_warpgroups(row) < 3 {
+        return 56;
+    }
     match (consumer_warpgroups(row), row.min_ctas) {
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
@@ -125,7 +128,9 @@ pub const fn q_in_registers(row: &Row) -> bool {
     match row.isa {
         Isa::Mma => q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q,
         Isa::Wgmma => {
-            registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA <= registers_limit(row)
+            !matches!(row.schedule, Schedule::Ragged)
+                && registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA
+                    <= registers_limit(row)
         }
     }
 }

@@ -130,12 +130,28 @@ impl<'a> RaggedKeys<'a> {
     /// The key is one of the sequence's.
     #[inline(always)]
     pub unsafe fn row(&self, key: u32) -> Option<[u64; 2]> {
+        // SAFETY: the caller's.
+        self.row_in(unsafe { self.page(key) }, key)
+    }
+
+    /// The page of a key, for [`Self::row_in`].
+    ///
+    /// # Safety
+    /// As for [`Self::row`].
+    #[inline(always)]
+    pub unsafe fn page(&self, key: u32) -> u32 {
+        // SAFETY: the caller's.
+        if self.table.params.block_table == 0 { 0 } else { unsafe { self.table.page(key).0 } }
+    }
+
+    /// As [`Self::row`], of a key whose page is known.
+    #[inline(always)]
+    pub fn row_in(&self, page: u32, key: u32) -> Option<[u64; 2]> {
         let [k, v] = &self.rows;
         if self.table.params.block_table == 0 {
             return Some([k.address(key, 0), v.address(key, 0)]);
         }
-        // SAFETY: the caller's.
-        let (page, within) = unsafe { self.table.page(key) };
+        let within = self.table.params.page.divide(key).1;
         let [k_page, v_page] = self.page_strides.map(|stride| i64::from(page) * stride);
         let rows = [
             k.address(within, 0).wrapping_add_signed(k_page),

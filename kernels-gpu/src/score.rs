@@ -71,6 +71,9 @@ pub trait Score: Copy {
     /// hidden: what it has then does not count.
     fn score(self, qk: f32, keys: Self::Keys, offset: u32) -> f32;
 
+    /// Whether [`Score::score`] depends on more than the product.
+    const OF_KEYS: bool = true;
+
     /// Whether it hides keys: [`Score::sees`].
     const HIDES: bool = false;
 
@@ -98,6 +101,8 @@ pub struct Plain {
 impl Score for Plain {
     type Row = ();
     type Keys = ();
+
+    const OF_KEYS: bool = false;
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -132,6 +137,8 @@ pub struct Softcap {
 impl Score for Softcap {
     type Row = ();
     type Keys = ();
+
+    const OF_KEYS: bool = false;
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
@@ -266,6 +273,7 @@ impl Score for Tree {
     /// The global address of the query's words, and how far the first key is behind the first that has a bit.
     type Keys = (u64, i32);
 
+    const OF_KEYS: bool = false;
     const HIDES: bool = true;
 
     #[inline(always)]

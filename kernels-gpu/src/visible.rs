@@ -72,18 +72,16 @@ impl Band {
         // The query's own key. Queries and lengths are below 2^31, and so are their differences either way.
         let own = query.wrapping_add(seqlen_k).wrapping_sub(sequence.seqlen_q.get()) as i32;
         let clamp = |key: i32| key.max(0) as u32;
-        let mut begin = clamp(own.saturating_sub(self.window_left));
-        let mut end = clamp(own.saturating_add(self.window_right).saturating_add(1)).min(seqlen_k);
-        if self.chunk != 0 {
-            // A query before key 0 lies in a chunk without keys.
-            let chunk = self.chunk_divisor.quotient(clamp(own)) * self.chunk;
-            begin = begin.max(chunk);
-            end = if own < 0 { 0 } else { end.min(chunk.saturating_add(self.chunk)) };
-        }
-        if self.prefix != 0 {
-            end = end.max(self.prefix.min(seqlen_k));
-        }
-        Visible { begin, end }
+        let window_begin = clamp(own.saturating_sub(self.window_left));
+        let window_end = clamp(own.saturating_add(self.window_right).saturating_add(1)).min(seqlen_k);
+        // No branches: products of wgmma may be on their way meanwhile. Without chunks, all keys are one.
+        let select = |condition: bool, yes: u32, no: u32| if condition { yes } else { no };
+        let chunk = self.chunk_divisor.quotient(clamp(own)) * self.chunk;
+        let past_chunk = select(self.chunk == 0, u32::MAX, chunk.saturating_add(self.chunk));
+        // A query before key 0 lies in a chunk without keys.
+        let past_chunk = select((self.chunk != 0) & (own < 0), 0, past_chunk);
+        let end = window_end.min(past_chunk).max(self.prefix.min(seqlen_k));
+        Visible { begin: window_begin.max(chunk), end }
     }
 
     /// The queries that see any of the keys `first..past` of a sequence, or sink tokens among them: from the first of them to the one

@@ -134,7 +134,7 @@ pub unsafe fn visible_of_query(
     let last = work.sequence.seqlen_q.get().saturating_sub(1);
     let query = query().min(last);
     let Visible { begin, end } = Band::of(&params.ragged).of_query(query, &work.sequence);
-    if params.ragged.intervals == 0 {
+    if C::ONE_THREAD_SCHEDULES || params.ragged.intervals == 0 {
         return Visible { begin, end };
     }
     // SAFETY: the caller's; the query is one of the sequence's.

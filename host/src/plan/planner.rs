@@ -443,7 +443,7 @@ fn fill(plan: &Plan, sm_count: u32) -> Reason {
         ctas: plan.grid(),
         ctas_per_sm: f64::from(plan.grid()) / f64::from(sm_count.max(1)),
         resident_ctas: plan.resident_ctas(),
-        persistent: plan.schedule() == Schedule::Persistent,
+        persistent: plan.draws_tiles(),
     }
 }
 

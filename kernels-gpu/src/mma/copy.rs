@@ -5,6 +5,7 @@ use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::scrub;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::opaque;
+use crate::ptx::warp::shfl_idx_b32;
 use crate::queries::QueryRows;
 use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
@@ -128,8 +129,22 @@ impl<S: Shape> TileCopy<S> {
         });
     }
 
+    /// The page of one of the rows that the warp's threads copy of the block of keys from `first_key` on, of which `valid_rows` exist: of a
+    /// lane's rows, lane by lane one step each.
+    ///
+    /// # Safety
+    /// As for [`RaggedKeys::row`].
+    #[inline(always)]
+    pub unsafe fn page_of_lane(&self, keys: &RaggedKeys<'_>, (first_key, valid_rows): (u32, u32)) -> u32 {
+        let span = S::SWIZZLE.span();
+        let row = self.row + self.thread % span * (self.threads / span);
+        // SAFETY: the caller's.
+        if row < S::ROWS.min(valid_rows) { unsafe { keys.page(first_key + row) } } else { 0 }
+    }
+
     /// Starts copying rows of K and V of a ragged batch, in no order, each to a tile that starts at the given address and of as many elements
-    /// as given: the first `valid_rows` from key `first_key` on, with zeros for all others and for keys whose page is not there.
+    /// as given: the first `valid_rows` from key `first_key` on, with zeros for all others and for keys whose page is not there. `page` is
+    /// what [`Self::page_of_lane`] gave for these keys.
     ///
     /// # Safety
     /// As for [`Self::copy`], of both tiles; the keys are the sequence's.
@@ -139,19 +154,21 @@ impl<S: Shape> TileCopy<S> {
         tensors: [(u32, u32); 2],
         keys: &RaggedKeys<'_>,
         (first_key, valid_rows): (u32, u32),
+        page: u32,
     ) {
         let swizzle = S::SWIZZLE;
         let span = swizzle.span();
         let rows_a_step = self.threads / span;
+        debug_assert!(S::ROWS.div_ceil(rows_a_step) <= span, "a lane for each step has its page");
         let chunk = self.thread % span;
         let mut step = 0;
         // A loop, and not unrolled: addresses of many rows at a time would fill the registers.
         while step < opaque(S::ROWS.div_ceil(rows_a_step)) {
             let row = self.row + step * rows_a_step;
+            let page = shfl_idx_b32(page, self.thread % 32 / span * span + step);
             // More threads than chunks: those past the tile have nothing to copy.
             if S::ROWS >= rows_a_step || row < S::ROWS {
-                // SAFETY: the caller's.
-                let sources = if row < valid_rows { unsafe { keys.row(first_key + row) } } else { None };
+                let sources = if row < valid_rows { keys.row_in(page, first_key + row) } else { None };
                 let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
                 for (i, (tile, width)) in tensors.into_iter().enumerate() {
                     // Compared anew in each step: otherwise a condition a chunk is kept.

@@ -26,6 +26,8 @@ pub struct Pipeline<'a, C: Config> {
     scrub: bool,
     /// What is copied, where the batch may be ragged.
     ragged: Option<RaggedBlocks<'a>>,
+    /// There, a page of the block that is copied next: see [`TileCopy::page_of_lane`]. Asked for a block ahead, so that it has come by then.
+    page: u32,
 }
 
 /// The blocks of keys of a ragged batch that are still to be copied.
@@ -39,6 +41,15 @@ pub struct RaggedBlocks<'a> {
     pub seqlen_k: u32,
     /// All blocks.
     pub blocks: KeyBlocks,
+}
+
+impl RaggedBlocks<'_> {
+    /// The first key of a step's block, and how many keys there are from there on.
+    #[inline(always)]
+    fn rows_of<C: Config>(&self, step: u32) -> (u32, u32) {
+        let first_key = self.blocks.block(step) * C::K::ROWS;
+        (first_key, self.seqlen_k.saturating_sub(first_key))
+    }
 }
 
 /// The tiles of a block of keys.
@@ -77,6 +88,7 @@ impl<'a, C: Config> Pipeline<'a, C> {
             first: first_stage,
             scrub,
             ragged,
+            page: 0,
         }
     }
 
@@ -88,6 +100,7 @@ impl<'a, C: Config> Pipeline<'a, C> {
     pub unsafe fn fill(&mut self, blocks: &KeyBlocks, valid_rows: u32) {
         // SAFETY: the caller's.
         unsafe {
+            self.ask_for_page(blocks.end - 1);
             if C::STAGES == 1 {
                 self.k.copy_bounded(Stage::<C>::at(self.write).k, valid_rows);
             } else {
@@ -223,11 +236,24 @@ impl<'a, C: Config> Pipeline<'a, C> {
     #[inline(always)]
     unsafe fn copy_ragged(&mut self, stage: &Stage<C>, step: u32) {
         let Some(ragged) = &self.ragged else { return };
-        let first_key = ragged.blocks.block(step) * C::K::ROWS;
-        let rows = (first_key, ragged.seqlen_k.saturating_sub(first_key));
         let tensors = [(stage.k.start, ragged.widths.0), (stage.v.start, ragged.widths.1)];
         // SAFETY: the caller's.
-        unsafe { self.k.copy_ragged(tensors, &ragged.keys, rows) }
+        unsafe {
+            self.k.copy_ragged(tensors, &ragged.keys, ragged.rows_of::<C>(step), self.page);
+            self.ask_for_page(step.saturating_sub(1));
+        }
+    }
+
+    /// Asks for a page of the block of step `step`, in a ragged batch.
+    ///
+    /// # Safety
+    /// As for [`TileCopy::page_of_lane`].
+    #[inline(always)]
+    unsafe fn ask_for_page(&mut self, step: u32) {
+        if let Some(ragged) = &self.ragged {
+            // SAFETY: the caller's.
+            self.page = unsafe { self.k.page_of_lane(&ragged.keys, ragged.rows_of::<C>(step)) };
+        }
     }
 
     /// Keeps what V holds at keys that only some rows see from reaching the others: see [`crate::math::scrub`].

@@ -32,6 +32,18 @@ pub fn first_lane(value: u32) -> u32 {
     r
 }
 
+/// `shfl.sync.idx.b32`: the value of the lane of this number.
+#[inline(always)]
+pub fn shfl_idx_b32(value: u32, lane: u32) -> u32 {
+    let r;
+    // SAFETY: reads registers of other lanes only.
+    unsafe {
+        asm!("shfl.sync.idx.b32 {r}, {v}, {l}, 31, -1;", r = out(reg32) r, v = in(reg32) value,
+            l = in(reg32) lane, options(nomem, nostack));
+    }
+    r
+}
+
 /// `vote.sync.any.pred`: whether the condition holds in any lane.
 #[inline(always)]
 pub fn vote_any(condition: bool) -> bool {

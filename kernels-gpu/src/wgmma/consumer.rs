@@ -15,7 +15,7 @@ use crate::math::combine::merge_in_last_cta;
 use crate::math::epilogue::{
     merge_warps, store_lse, store_output_from_registers, store_partial, take_in_sinks,
 };
-use crate::math::mask::{RowBegins, RowLimits};
+use crate::math::mask::RowLimits;
 use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
@@ -89,14 +89,48 @@ impl Consumer<'_> {
             self.release_k::<C>();
             self.release_q::<C>(k_loop.block == k_loop.blocks.first);
         }
-        let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
         let score = C::Score::new(self.params);
-        score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+        if C::Score::OF_KEYS {
+            let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
+            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+        } else {
+            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, 0, lane_again());
+        }
         if M::applies(|| k_loop.is_partial()) {
-            let begins = C::RAGGED.then_some(&k_loop.begins);
-            k_loop.limits.apply(begins, s, first_key, lane_again());
+            if C::RAGGED {
+                // SAFETY: the caller's; the tile's slot is not released yet.
+                unsafe { self.hide_ragged::<C>(s, k_loop) }
+            } else {
+                k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
+            }
+        }
+    }
+
+    /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
+    /// slot: few blocks are seen only in part, and registers are short in all others.
+    ///
+    /// # Safety
+    /// All lanes take part, while the tile's slot is written.
+    #[inline(always)]
+    unsafe fn hide_ragged<C: WgmmaConfig>(
+        &self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &KLoop<C>,
+    ) {
+        // Not by `position_again`: shuffles while products are on their way serialise them.
+        let thread = thread_idx_x_again() - WARPGROUP;
+        let (warp_row, lane) = (thread / 32 % C::WARPS.along_rows * 16, thread % 32);
+        // SAFETY: the caller's.
+        unsafe {
+            let slot = C::LAYOUT.tile_slot(k_loop.tile.buffer);
+            let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
+            let first_key = blocks.block(k_loop.block) * C::K::ROWS;
+            let first_row = work.first_row + warp_row + lane / 4;
+            let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
+            limits.apply(Some(&begins), s, first_key, lane);
             if C::Score::HIDES {
-                hide_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+                let rows = score_rows::<C>(self.params, &work, first_row);
+                hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
             }
         }
     }
@@ -301,19 +335,13 @@ impl Consumer<'_> {
             if !blocks.is_empty() {
                 let Position { warp_row, warp_n, lane } = position_again::<C>();
                 let (mask, first_row) = (MaskParams::of(params), work.first_row + warp_row + lane / 4);
-                let (limits, begins) = if C::RAGGED {
-                    // SAFETY: the caller's.
-                    unsafe { intervals_of_rows::<C>(params, &work, first_row) }
-                } else {
-                    let limits =
-                        RowLimits::each_row(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
-                    (limits, RowBegins::NONE)
-                };
+                let limits =
+                    RowLimits::each_row(mask, &work.sequence, C::BLOCK.rows, first_row, &params.group);
                 let score_rows = score_rows::<C>(params, &work, first_row);
                 // Wraps below the first block where a tile has fewer blocks than there are key groups.
                 let block = (blocks.end - 1).wrapping_sub(warp_n);
                 let softmax = OnlineSoftmax::EMPTY;
-                return Some(KLoop { tile, blocks, block, limits, begins, softmax, score_rows });
+                return Some(KLoop { tile, blocks, block, limits, softmax, score_rows });
             }
             if position_again::<C>().warp_n == 0 {
                 // SAFETY: the caller's.

@@ -1,6 +1,6 @@
 //! The forward kernel on wgmma and bulk copies: one warpgroup copies, the others compute 64 query rows each.
 //!
-//! The producer, one thread, fills the stages of K and V in shared memory as they come free; barriers count the bytes. A
+//! The producer, one thread or one warp, fills the stages of K and V in shared memory as they come free; barriers count the bytes. A
 //! consumer issues S(j) = Q·K(j)ᵀ and O += P(j+1)·V(j+1) together and takes the softmax of S(j) while the tensor cores work on
 //! the latter and on the other consumers' products: the consumers take turns to issue. Blocks of keys are walked from the last
 //! visible one to the first, as in [`crate::forward`].
@@ -32,9 +32,11 @@ unsafe fn clear_unused_rows<C: WgmmaConfig>(params: &ForwardParams, thread: u32)
     let first = C::BLOCK.rows_used(params.group) * C::Q::COLUMN_ROW_BYTES;
     let mut at = first + thread * Swizzle::CHUNK_BYTES;
     while at < C::Q::COLUMN_BYTES {
-        for number in 0..C::Q::COLUMNS {
-            // SAFETY: a chunk of Q.
-            unsafe { st_shared_v4(C::LAYOUT.q(0) + number * C::Q::COLUMN_BYTES + at, [0; 4]) }
+        for buffer in 0..C::LAYOUT.q_buffers() {
+            for number in 0..C::Q::COLUMNS {
+                // SAFETY: a chunk of Q.
+                unsafe { st_shared_v4(C::LAYOUT.q(buffer) + number * C::Q::COLUMN_BYTES + at, [0; 4]) }
+            }
         }
         at += C::THREADS * Swizzle::CHUNK_BYTES;
     }
@@ -84,7 +86,7 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         wait_for_prerequisites();
         if thread < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
-            if thread == 0 {
+            if thread < if C::RAGGED { 32 } else { 1 } {
                 produce::<C>(params);
             } else if thread >= 32 && rows_differ::<C>(params) {
                 scrub_tiles::<C>(params, thread - 32);

@@ -3,7 +3,7 @@
 use super::ring::Ring;
 use crate::config::Config;
 use crate::element::Element;
-use crate::math::mask::{RowBegins, RowLimits};
+use crate::math::mask::RowLimits;
 use crate::math::softmax::OnlineSoftmax;
 use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -49,8 +49,8 @@ pub(super) struct KLoop<C: Config> {
     pub(super) blocks: KeyBlocks,
     /// The block that S was computed of last; the first one is the last of the keys.
     pub(super) block: u32,
+    /// Which keys each row sees; unused in ragged batches.
     pub(super) limits: RowLimits<C::Warp>,
-    pub(super) begins: RowBegins<C::Warp>,
     pub(super) softmax: OnlineSoftmax<C::Warp>,
     /// What the score keeps of the lane's rows.
     pub(super) score_rows: <C::Warp as WarpTile>::Rows<<C::Score as Score>::Row>,

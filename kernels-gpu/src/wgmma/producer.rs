@@ -1,4 +1,5 @@
-//! The producer: one thread publishes work tiles and copies what they need.
+//! The producer publishes work tiles and copies what they need: one thread, or in kernels for ragged batches one warp, whose lanes copy
+//! boxes of a block side by side.
 
 use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
@@ -8,13 +9,14 @@ use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
 use crate::ptx::mbarrier::{mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{atomic_inc, st_shared, st_shared_v4, to_global};
-use crate::ptx::opaque;
+use crate::ptx::warp::{first_lane, sync_warp};
+use crate::ptx::{opaque, thread_idx_x_again};
 use crate::scheduler::{Rows, Work};
 use crate::shape::Shape;
 use core::mem::offset_of;
 use cuda_std::thread::{block_idx_x, grid_dim_x};
 
-/// What the producer's one thread holds.
+/// What a thread of the producer holds.
 struct Producer<'a> {
     params: &'a ForwardParams,
     tiles: Ring,
@@ -23,13 +25,22 @@ struct Producer<'a> {
     kv: Ring,
 }
 
+/// The lane; lane 0 does what only one thread may do. 0 where the producer is one thread. Read again at each call, as registers are short.
+#[inline(always)]
+fn lane<C: WgmmaConfig>() -> u32 {
+    if C::RAGGED { thread_idx_x_again() } else { 0 }
+}
+
 impl Producer<'_> {
     /// Tells the consumers that there are no more tiles.
     ///
     /// # Safety
-    /// As for [`super::forward::forward_wgmma`], by one thread.
+    /// As for [`super::forward::forward_wgmma`], by all threads of the producer.
     #[inline(always)]
     unsafe fn finish<C: WgmmaConfig>(&mut self) {
+        if lane::<C>() != 0 {
+            return;
+        }
         // SAFETY: the slot is free.
         unsafe {
             self.tiles.wait_empty(TILES_AHEAD);
@@ -49,29 +60,39 @@ impl Producer<'_> {
     /// called when there are as many blocks left to copy as there are buffers: early enough to have come by the end.
     ///
     /// # Safety
-    /// As for [`super::forward::forward_wgmma`], by one thread.
+    /// As for [`super::forward::forward_wgmma`], by all threads of the producer.
     #[inline(always)]
     unsafe fn tile<C: WgmmaConfig>(&mut self, index: u32, draw: impl Fn() -> u32) -> u32 {
         // SAFETY: the caller's.
         unsafe {
             let tile = Tile::new::<C>(self.params, index);
+            let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
             self.publish::<C>(&tile);
             let Tile { work, blocks } = tile;
             if blocks.is_empty() {
                 return draw();
             }
             self.copy_queries::<C>(&work);
-            let draw_at = (blocks.first + C::LAYOUT.stages()).min(blocks.end);
             let mut drawn = 0;
             let mut block = blocks.end;
-            while block > blocks.first {
-                if block == draw_at {
+            let mut page = self.page_of::<C>(&work, blocks.block(block - 1));
+            let mut tile = Tile { work, blocks };
+            while block > tile.blocks.first {
+                if C::RAGGED {
+                    // Read anew, as registers are short.
+                    tile = Tile::read::<C>(self.params, slot);
+                }
+                let Tile { work, blocks } = &tile;
+                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
                     drawn = draw();
                 }
                 block -= 1;
-                let keys = blocks.block(block);
-                self.copy_k::<C>(&work, keys);
-                self.copy_v::<C>(&work, keys);
+                // Asked for before the waits, so that it has come when the buffer is free.
+                let ahead = self.page_of::<C>(work, blocks.block(block.saturating_sub(1)));
+                let boxes = self.boxes_of::<C>(work, blocks.block(block), page);
+                self.copy_k::<C>(work, boxes);
+                self.copy_v::<C>(work, boxes);
+                page = ahead;
             }
             drawn
         }
@@ -85,10 +106,16 @@ impl Producer<'_> {
     unsafe fn publish<C: WgmmaConfig>(&mut self, tile: &Tile<'_>) {
         // SAFETY: the slot is free when it is written.
         unsafe {
-            self.tiles.wait_empty(TILES_AHEAD);
-            tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
-            st_shared(C::LAYOUT.found(self.tiles.buffer), 0);
-            mbarrier_arrive_if(self.tiles.full(), true);
+            if lane::<C>() == 0 {
+                self.tiles.wait_empty(TILES_AHEAD);
+                tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
+                st_shared(C::LAYOUT.found(self.tiles.buffer), 0);
+                mbarrier_arrive_if(self.tiles.full(), true);
+            }
+            if C::RAGGED {
+                // Other lanes read the slot.
+                sync_warp();
+            }
         }
         self.tiles.advance(TILES_AHEAD);
     }
@@ -108,15 +135,17 @@ impl Producer<'_> {
         let is_packed = C::RAGGED && self.params.ragged.cu_seqlens_q != 0;
         // SAFETY: the caller's; the barrier expects just what is copied.
         unsafe {
-            self.q.wait_empty(buffers);
-            mbarrier_arrive_expect_tx(self.q.full(), rows * C::Q::ROW_BYTES);
-            for column in 0..C::Q::COLUMNS {
-                let query = work.sequence.q_start + query;
-                let batch = if is_packed { 0 } else { work.batch };
-                let at = [column * C::Q::COLUMN_WIDTH, 0, query, tile_head, batch];
-                let smem = C::LAYOUT.q(self.q.buffer) + column * C::Q::COLUMN_BYTES;
-                let map = C::parameter_address() + offset_of!(WgmmaParams, q) as u64;
-                bulk_tensor_5d(smem, map, at, self.q.full());
+            if lane::<C>() == 0 {
+                self.q.wait_empty(buffers);
+                mbarrier_arrive_expect_tx(self.q.full(), rows * C::Q::ROW_BYTES);
+                for column in 0..C::Q::COLUMNS {
+                    let query = work.sequence.q_start + query;
+                    let batch = if is_packed { 0 } else { work.batch };
+                    let at = [column * C::Q::COLUMN_WIDTH, 0, query, tile_head, batch];
+                    let smem = C::LAYOUT.q(self.q.buffer) + column * C::Q::COLUMN_BYTES;
+                    let map = C::parameter_address() + offset_of!(WgmmaParams, q) as u64;
+                    bulk_tensor_5d(smem, map, at, self.q.full());
+                }
             }
         }
         self.q.advance(buffers);
@@ -127,10 +156,10 @@ impl Producer<'_> {
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn copy_k<C: WgmmaConfig>(&mut self, work: &Work<'_>, block: u32) {
+    unsafe fn copy_k<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes) {
         let tile = C::LAYOUT.k(self.kv.buffer);
         // SAFETY: the caller's.
-        unsafe { copy_keys::<C>(self.params, self.kv, (offset_of!(WgmmaParams, k), tile), work, block) }
+        unsafe { self.copy_keys::<C>(self.kv, (offset_of!(WgmmaParams, k), tile), work, boxes) }
     }
 
     /// Copies a block of V, after K's.
@@ -138,100 +167,125 @@ impl Producer<'_> {
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn copy_v<C: WgmmaConfig>(&mut self, work: &Work<'_>, block: u32) {
+    unsafe fn copy_v<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes) {
         let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
         let tile = C::LAYOUT.v(ring.buffer);
         // SAFETY: the caller's.
-        unsafe { copy_keys::<C>(self.params, ring, (offset_of!(WgmmaParams, v), tile), work, block) }
+        unsafe { self.copy_keys::<C>(ring, (offset_of!(WgmmaParams, v), tile), work, boxes) }
         self.kv.advance(C::LAYOUT.stages());
     }
-}
 
-/// Copies a block of keys, or of values, into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the
-/// parameter block.
-///
-/// # Safety
-/// As for [`Producer::tile`].
-#[inline(always)]
-unsafe fn copy_keys<C: WgmmaConfig>(
-    params: &ForwardParams,
-    ring: Ring,
-    (map, tile): (usize, u32),
-    work: &Work<'_>,
-    block: u32,
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        ring.wait_empty(C::LAYOUT.stages());
-        mbarrier_arrive_expect_tx(ring.full(), C::LAYOUT.kv_bytes());
-        if C::RAGGED {
-            return copy_ragged_keys::<C>(params, ring, (map, tile), work, block);
-        }
-        for column in 0..C::K::COLUMNS {
-            let at = [column * C::K::COLUMN_WIDTH, block * C::K::ROWS, work.head_kv, work.batch];
-            let smem = tile + column * C::K::COLUMN_BYTES;
-            bulk_tensor_4d(smem, C::parameter_address() + map as u64, at, ring.full());
-        }
-    }
-}
-
-/// As [`copy_keys`], of a ragged batch, once the barrier expects the block: as many boxes as pages make of it. What lies past the last
-/// key of a page, or of packed keys, or in a page that is not there, reads as 0.
-///
-/// # Safety
-/// As for [`copy_keys`].
-#[inline(always)]
-unsafe fn copy_ragged_keys<C: WgmmaConfig>(
-    params: &ForwardParams,
-    ring: Ring,
-    (map, tile): (usize, u32),
-    work: &Work<'_>,
-    block: u32,
-) {
-    let (ragged, sequence) = (&params.ragged, &work.sequence);
-    let rows = opaque(ragged.box_rows);
-    let mut row = 0;
-    // SAFETY: the caller's.
-    unsafe {
-        let table = PageTable::new(ragged, work.batch);
-        while row < C::K::ROWS {
-            let key = block * C::K::ROWS + row;
-            let (page, within) = match ragged.block_table {
-                0 if ragged.cu_seqlens_k == 0 => (work.batch, key),
-                0 => (0, sequence.k_start + key),
-                _ if key < sequence.seqlen_k => table.page(key),
-                // Past the last page.
-                _ => (ragged.pages, 0),
-            };
+    /// Copies a block of keys, or of values, into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the parameter
+    /// block.
+    ///
+    /// # Safety
+    /// As for [`Self::tile`].
+    #[inline(always)]
+    unsafe fn copy_keys<C: WgmmaConfig>(
+        &self,
+        ring: Ring,
+        (map, tile): (usize, u32),
+        work: &Work<'_>,
+        boxes: Boxes,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            if lane::<C>() == 0 {
+                ring.wait_empty(C::LAYOUT.stages());
+                mbarrier_arrive_expect_tx(ring.full(), C::LAYOUT.kv_bytes());
+            }
+            let mut row = 0;
+            if C::RAGGED {
+                // Lane 0 has seen that the buffer is free.
+                sync_warp();
+                row = self.first_row_of_lane::<C>();
+                if row >= C::K::ROWS {
+                    return;
+                }
+            }
             for column in 0..C::K::COLUMNS {
-                let at = [column * C::K::COLUMN_WIDTH, within, work.head_kv, page];
+                let at = [column * C::K::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
                 let smem = tile + column * C::K::COLUMN_BYTES + row * C::K::COLUMN_ROW_BYTES;
                 bulk_tensor_4d(smem, C::parameter_address() + map as u64, at, ring.full());
             }
-            row += rows;
         }
     }
+
+    /// The first row of a block that the lane copies, in a ragged batch.
+    #[inline(always)]
+    fn first_row_of_lane<C: WgmmaConfig>(&self) -> u32 {
+        lane::<C>() * opaque(self.params.ragged.box_rows)
+    }
+
+    /// The page of the lane's rows of a block of keys, where there are pages.
+    ///
+    /// # Safety
+    /// As for [`Self::tile`].
+    #[inline(always)]
+    unsafe fn page_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32) -> u32 {
+        let ragged = &self.params.ragged;
+        if !C::RAGGED || ragged.block_table == 0 {
+            return 0;
+        }
+        let row = self.first_row_of_lane::<C>();
+        let key = block * C::K::ROWS + row;
+        if row < C::K::ROWS && key < work.sequence.seqlen_k {
+            // SAFETY: the caller's; the key is one of the sequence's.
+            unsafe { PageTable::new(ragged, work.batch).page(key).0 }
+        } else {
+            // Past the last page.
+            ragged.pages
+        }
+    }
+
+    /// What is copied of a block of keys: all of it, or in a ragged batch the lane's rows, in the page that [`Self::page_of`] gave. What lies
+    /// past the last key of a page, or of packed keys, or in a page that is not there, reads as 0.
+    #[inline(always)]
+    fn boxes_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32, page: u32) -> Boxes {
+        let ragged = &self.params.ragged;
+        if !C::RAGGED {
+            return Boxes { batch: work.batch, first: block * C::K::ROWS };
+        }
+        let key = block * C::K::ROWS + self.first_row_of_lane::<C>();
+        match ragged.block_table {
+            0 if ragged.cu_seqlens_k == 0 => Boxes { batch: work.batch, first: key },
+            0 => Boxes { batch: 0, first: work.sequence.k_start + key },
+            _ => Boxes { batch: page, first: ragged.page.divide(key).1 },
+        }
+    }
+}
+
+/// Where a thread's part of a block of keys lies in K and V.
+#[derive(Clone, Copy)]
+struct Boxes {
+    /// The page, or the batch entry.
+    batch: u32,
+    /// The first row in it.
+    first: u32,
 }
 
 /// The producer's part: all tiles of the CTA, one after another.
 ///
 /// # Safety
-/// As for [`super::forward::forward_wgmma`], by one thread.
+/// As for [`super::forward::forward_wgmma`], by thread 0, or in a kernel for ragged batches by all threads of warp 0.
 #[inline(always)]
 pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams) {
     let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
     let mut producer = Producer { params, tiles, q, kv };
     // SAFETY: the caller's.
     unsafe {
-        if C::PERSISTENT {
+        if C::PERSISTENT || C::RAGGED && params.persistent.counter != 0 {
             let tiles = params.persistent.tiles;
             let mut index = block_idx_x();
             while index < tiles {
                 // The first tile of each CTA is its own index, so those that are drawn start at the number of CTAs: every CTA draws
                 // once for each tile it works on, which makes as many as there are tiles, and the counter is 0 again. Late in a tile, so
                 // that the longest tile that is left goes to the CTA that is done first.
-                let drawn =
-                    producer.tile::<C>(index, || atomic_inc(to_global(params.persistent.counter), tiles - 1));
+                let draw = || match lane::<C>() {
+                    0 => atomic_inc(to_global(params.persistent.counter), tiles - 1),
+                    _ => 0,
+                };
+                let drawn = producer.tile::<C>(index, || if C::RAGGED { first_lane(draw()) } else { draw() });
                 index = drawn + grid_dim_x();
             }
         } else {

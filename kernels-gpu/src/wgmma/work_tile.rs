@@ -52,16 +52,36 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     pub(super) unsafe fn read<C: Config>(params: &'a ForwardParams, slot: u32) -> Self {
         // SAFETY: the caller's.
+        unsafe { Self::read_as::<C>(params, slot, first_lane) }
+    }
+
+    /// As [`Self::read`], where nothing is to know that all lanes have the same numbers: for use while products of wgmma are on their way.
+    ///
+    /// # Safety
+    /// As for [`Self::read`].
+    #[inline(always)]
+    pub(super) unsafe fn read_by_lane<C: Config>(params: &'a ForwardParams, slot: u32) -> Self {
+        // SAFETY: the caller's.
+        unsafe { Self::read_as::<C>(params, slot, |number| number) }
+    }
+
+    #[inline(always)]
+    unsafe fn read_as<C: Config>(
+        params: &'a ForwardParams,
+        slot: u32,
+        uniform: impl Fn(u32) -> u32 + Copy,
+    ) -> Self {
+        // SAFETY: the caller's.
         let ([batch, head_q, first_row, split], [seqlen_k, first, full, end]) =
             unsafe { (ld_shared_v4(slot), ld_shared_v4(slot + 16)) };
-        let [batch, first, full, end] = [batch, first, full, end].map(first_lane);
+        let [batch, first, full, end] = [batch, first, full, end].map(uniform);
         let mut sequence = Sequence::unpacked(&params.seqlen_q, seqlen_k);
         let mut blocks = KeyBlocks { first, ..KeyBlocks::before(full, end) };
         if C::RAGGED {
             // SAFETY: the caller's.
             let ([seqlen_q, q_start, k_start, left], [sink_blocks, skipped, ..]) =
                 unsafe { (ld_shared_v4(slot + 32), ld_shared_v4(slot + 48)) };
-            let [left, sink_blocks, skipped] = [left, sink_blocks, skipped].map(first_lane);
+            let [left, sink_blocks, skipped] = [left, sink_blocks, skipped].map(uniform);
             blocks = KeyBlocks { left, sink_blocks, skipped, ..blocks };
             sequence = Sequence { seqlen_q: QueryCount::Own(seqlen_q), q_start, k_start, seqlen_k };
         }
