@@ -118,10 +118,12 @@ fn row_of_tensor(params: &ForwardParams, work: &Work<'_>, query: u32) -> u64 {
 #[inline(always)]
 pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> Visible {
     // SAFETY: the caller's.
-    unsafe { visible_of_query(params, work, || C::BLOCK.rows.query(row, params.group)) }
+    unsafe {
+        visible_of_query(params, work, !C::ONE_THREAD_SCHEDULES, || C::BLOCK.rows.query(row, params.group))
+    }
 }
 
-/// As [`visible_of_row`], of a query.
+/// As [`visible_of_row`], of a query; the caller's intervals are looked at by kernels that take any.
 ///
 /// # Safety
 /// As for [`visible_of_row`].
@@ -129,12 +131,13 @@ pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>,
 pub unsafe fn visible_of_query(
     params: &ForwardParams,
     work: &Work<'_>,
+    takes_intervals: bool,
     query: impl FnOnce() -> u32,
 ) -> Visible {
     let last = work.sequence.seqlen_q.get().saturating_sub(1);
     let query = query().min(last);
     let Visible { begin, end } = Band::of(&params.ragged).of_query(query, &work.sequence);
-    if C::ONE_THREAD_SCHEDULES || params.ragged.intervals == 0 {
+    if !takes_intervals || params.ragged.intervals == 0 {
         return Visible { begin, end };
     }
     // SAFETY: the caller's; the query is one of the sequence's.

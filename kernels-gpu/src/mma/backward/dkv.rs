@@ -133,7 +133,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
                 let query = first + threads.0;
                 let index = first_index(forward, work, work.head_q + step.head) + u64::from(query);
                 let at = to_global(self.params.statistics) + index * u64::from(STATISTICS_BYTES);
-                let visible = (query < past).then(|| visible_of_query(forward, work, || query));
+                let visible = (query < past).then(|| visible_of_query(forward, work, true, || query));
                 stage.copy_statistics(threads.0, at, visible);
             }
         }
@@ -221,7 +221,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
                         if query >= work.sequence.seqlen_q.get() || !steps.is_partial(block) {
                             return None;
                         }
-                        let visible = visible_of_query(forward, work, || query);
+                        let visible = visible_of_query(forward, work, true, || query);
                         let is_seen = !is_hidden(key, visible, forward.ragged.sink_tokens);
                         is_seen.then(|| steps.queries(head).rows[i].address(query, 0))
                     },

@@ -74,7 +74,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         let first_row = work.first_row + position.warp_row + position.lane / 4;
         let mut statistics = ByRow {
             of: [0, 1].map(|half| row_statistics::<C>(params, work, first_row + half * 8, position, smem)),
-            visible: [0, 1].map(|half| visible_of_query(forward, work, || first_row + half * 8)),
+            visible: [0, 1].map(|half| visible_of_query(forward, work, true, || first_row + half * 8)),
             sink_tokens: forward.ragged.sink_tokens,
             lane_key: 0,
         };
@@ -114,7 +114,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
                 threads,
                 |step, streamed, row| {
                     let key = blocks.block(step) * C::Streamed::ROWS + streamed;
-                    let visible = visible_of_query(forward, work, || row);
+                    let visible = visible_of_query(forward, work, true, || row);
                     let is_seen =
                         blocks.is_partial(step) & !is_hidden(key, visible, forward.ragged.sink_tokens);
                     is_seen.then(|| keys.rows[0].address(key, 0))
