@@ -188,13 +188,16 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
             recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
             if steps.is_partial(step.block) {
                 hide::<C::Warp>(&mut p, &mut ds, &statistics);
-                tainted |= keep_out(&stage, 2, threads);
+                tainted |= keep_out(&stage, 2, (thread_idx_x_again(), C::THREADS));
             }
             add_product::<C>(&mut d_v, &p, stage.second(), position.lane);
             add_product::<C>(&mut d_k, &ds, stage.first(), position.lane);
             step = steps.after(step);
             done += 1;
         }
+        // Read again, as registers kept across the loop spill.
+        let threads = (thread_idx_x_again(), C::THREADS);
+        let position = Position::new(threads.0, C::WARPS);
         let to = |base, strides, width| Destination {
             rows: key_rows(base, strides, work),
             range: (work.first_row, past),
