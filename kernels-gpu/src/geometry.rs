@@ -11,6 +11,8 @@ const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
 /// Registers that loading Q takes with [`Isa::Wgmma`] beside those it is loaded into: without them, rows whose estimate is their limit
 /// spill.
 const REGISTERS_TO_LOAD_Q_WGMMA: u32 = 8;
+/// Registers that ragged batches take with [`Isa::Wgmma`], where Q stays in registers: what is known of a tile and its rows.
+const REGISTERS_OF_RAGGED_WGMMA: u32 = 24;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 
@@ -73,9 +75,6 @@ pub const fn column_width(row: &Row) -> u32 {
 
 /// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
 pub const fn producer_registers(row: &Row) -> u32 {
-    if matches!(row.schedule, Schedule::Ragged) && consumer_warpgroups(row) < 3 {
-        return 56;
-    }
     match (consumer_warpgroups(row), row.min_ctas) {
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
@@ -128,9 +127,9 @@ pub const fn q_in_registers(row: &Row) -> bool {
     match row.isa {
         Isa::Mma => q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q,
         Isa::Wgmma => {
-            !matches!(row.schedule, Schedule::Ragged)
-                && registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA
-                    <= registers_limit(row)
+            let ragged = if matches!(row.schedule, Schedule::Ragged) { REGISTERS_OF_RAGGED_WGMMA } else { 0 };
+            let needed = registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA;
+            needed + ragged <= registers_limit(row)
         }
     }
 }

@@ -214,18 +214,21 @@ pub struct Bias<E> {
     scale_log2: f32,
     /// 1 / scale.
     factor: f32,
+    /// Elements of a row.
+    keys: u32,
     element: PhantomData<E>,
 }
 
 impl<E: Element> Score for Bias<E> {
-    /// The global address of the row's first element, and keys of the sequence.
-    type Row = (u64, u32);
-    /// The global address of the first key's element, and how far the last key is behind it.
+    /// The global address of the row's first element.
+    type Row = u64;
+    /// The global address of the first key's element, and how far the row's last element is behind it.
     type Keys = (u64, i32);
 
     #[inline(always)]
     fn new(params: &ForwardParams) -> Self {
-        Self { scale_log2: params.scale_log2, factor: params.ragged.score.factor, element: PhantomData }
+        let (keys, factor) = (params.seqlen_k, params.ragged.score.factor);
+        Self { scale_log2: params.scale_log2, factor, keys, element: PhantomData }
     }
 
     #[inline(always)]
@@ -235,22 +238,22 @@ impl<E: Element> Score for Bias<E> {
 
     #[inline(always)]
     fn row(params: &ForwardParams, at: impl FnOnce() -> RowAt) -> Self::Row {
-        let RowAt { batch, head, query, seqlen_k, .. } = at();
+        let RowAt { batch, head, query, .. } = at();
         let score = &params.ragged.score;
         let offset = i64::from(batch) * score.batch_stride
             + i64::from(head) * score.head_stride
             + i64::from(query) * score.row_stride;
-        (to_global(score.address).wrapping_add_signed(offset), seqlen_k)
+        to_global(score.address).wrapping_add_signed(offset)
     }
 
     #[inline(always)]
-    fn keys(self, (row, seqlen_k): Self::Row, first_key: u32) -> Self::Keys {
-        (row + u64::from(first_key) * 2, (seqlen_k - 1).wrapping_sub(first_key) as i32)
+    fn keys(self, row: Self::Row, first_key: u32) -> Self::Keys {
+        (row + u64::from(first_key) * 2, (self.keys - 1).wrapping_sub(first_key) as i32)
     }
 
     #[inline(always)]
     fn score(self, qk: f32, (first, last): Self::Keys, offset: u32) -> f32 {
-        // Past the last key, the last one's, which the mask hides.
+        // Past the row's end, its last element; what is behind the sequence's last key the mask hides.
         let offset = (offset as i32).min(last);
         // SAFETY: an element of the bias.
         let bias = unsafe { ld_global_b16(first.wrapping_add_signed(i64::from(offset) * 2)) };

@@ -94,8 +94,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d64_m16n128_w4s3c1_ragged             => { Bf16,   64,  16, 128, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d96_m16n64_w4s3c2_ragged               => { F16,    96,  16,  64, 4, 3, F32, 2, 16, Ragged };
             fwd_bf16_d96_m16n64_w4s3c2_ragged              => { Bf16,   96,  16,  64, 4, 3, F32, 2, 16, Ragged };
-            fwd_f16_d128_m16n64_w4s2c1_ragged              => { F16,   128,  16,  64, 4, 2, F32, 1, 16, Ragged };
-            fwd_bf16_d128_m16n64_w4s2c1_ragged             => { Bf16,  128,  16,  64, 4, 2, F32, 1, 16, Ragged };
+            fwd_f16_d128_m16n64_w4s3c1_ragged              => { F16, 128,  16,  64, 4, 3, F32, 1, 16, Ragged };
+            fwd_bf16_d128_m16n64_w4s3c1_ragged             => { Bf16, 128,  16,  64, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_f16_d64_m64n64_w4s2c2_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
@@ -183,29 +183,29 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_split       => { Bf16, 128, 128, 128, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_split         => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_split        => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Split };
-            // Rows for ragged batches: 112 keys and not 128 at head_dim 128, and 96 with scores, or registers spill.
-            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged        => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged       => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            // Rows for ragged batches; with a bias fewer keys at head_dim 96 and 128, and none at 256, or registers spill.
+            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged          => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
+            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged         => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged        => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged       => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_f16_d128_m128n112_w12s2c1_ragged       => { F16,   128, 128, 112, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_bf16_d128_m128n112_w12s2c1_ragged      => { Bf16,  128, 128, 112, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged       => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged      => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged        => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap=> { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_softcap=> { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_softcap  => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_softcap => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Softcap };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_softcap=> { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_softcap=> { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_softcap=> { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_softcap=> { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_softcap=> { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_softcap=> { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_softcap=> { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_alibi  => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_alibi => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_alibi    => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_alibi   => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_alibi  => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_alibi => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_alibi  => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Alibi };
-            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_alibi => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_alibi => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_alibi=> { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_alibi  => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_alibi => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_bias   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
@@ -214,12 +214,10 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_bias  => { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_bias   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_bias  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_bias   => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_bias  => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_tree   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_tree  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_f16_d128_m128n96_w12s2c1_ragged_tree   => { F16,   128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_bf16_d128_m128n96_w12s2c1_ragged_tree  => { Bf16,  128, 128,  96, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_tree     => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Tree };
+            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_tree    => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Tree };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_tree  => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_tree => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
         }
     };
 }

@@ -5,7 +5,8 @@ use crate::device::DeviceInfo;
 use crate::device::model::DeviceModel;
 use crate::error::Error;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Isa, Row};
+use kernels_gpu::row::{Isa, Row, Schedule};
+use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -120,9 +121,36 @@ impl Profile {
         (self.device.as_str(), self.sm_count) == (device.name.as_str(), device.sm_count)
     }
 
-    /// What a kernel costs, where it was measured.
+    /// What a kernel costs, where it or a near relative was measured.
     pub fn costs(&self, kernel: &Kernel) -> KernelCosts {
-        self.kernels.get(&Profile::key(&kernel.entry)).copied().unwrap_or_default()
+        match self.kernels.get(&Profile::key(&kernel.entry)) {
+            Some(costs) => *costs,
+            None if kernel.row.schedule == Schedule::Ragged => self.costs_of_ragged(&kernel.row),
+            None => KernelCosts::default(),
+        }
+    }
+
+    /// What a kernel for ragged batches costs, by the kernels of dense ones that take their tiles as it does. Nobody draws ragged problems for
+    /// a profile: these costs say how splits and tiles compare, not what a window or a score adds.
+    fn costs_of_ragged(&self, row: &Row) -> KernelCosts {
+        let whole = if row.isa == Isa::Wgmma { Schedule::Persistent } else { Schedule::Split };
+        let nearest = |schedule| {
+            let distance = |other: &Row| {
+                let sizes = |row: &Row| [row.block_m, row.block_n, row.stages, row.min_ctas].map(f64::from);
+                // A tile's rows tell kernels apart more than anything.
+                let weights = [4.0, 2.0, 1.0, 1.0];
+                let each = sizes(row).into_iter().zip(sizes(other)).zip(weights);
+                each.map(|((a, b), weight)| weight * (a / b).ln().abs()).sum::<f64>()
+            };
+            let measured = VARIANTS.iter().filter_map(|variant| {
+                let Row { isa, head_dim, .. } = variant.row;
+                let alike = (isa, head_dim, variant.row.schedule) == (row.isa, row.head_dim, schedule);
+                let costs = self.kernels.get(&Profile::key(variant.entry)).filter(|_| alike)?;
+                Some((distance(&variant.row), *costs))
+            });
+            measured.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, costs)| costs).unwrap_or_default()
+        };
+        KernelCosts { whole: nearest(whole).whole, split: nearest(Schedule::Split).split }
     }
 }
 

@@ -11,8 +11,6 @@ pub(super) const WARPGROUP: u32 = 128;
 pub(super) const CONSUMERS_BARRIER: u32 = 1;
 /// The first of the named barriers of the ping-pong order, one a consumer.
 pub(super) const FIRST_PING_PONG_BARRIER: u32 = 2;
-/// Warps of the producer's warpgroup that look for NaN and infinities in V.
-pub(super) const SCRUBBERS: u32 = geometry::PRODUCER_WARPS - 1;
 
 /// What a row of the table says, and where its kernel finds the tensor maps.
 pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
@@ -23,6 +21,10 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
     const LAYOUT: Layout = Layout::of(&Self::ROW);
     /// Warpgroups that compute, 64 query rows each.
     const CONSUMERS: u32 = geometry::consumer_warpgroups(&Self::ROW);
+    /// Warps that copy, the first of the producer's warpgroup: one, or in kernels for ragged batches one for Q and K and one for V.
+    const COPIERS: u32 = if Self::RAGGED { 2 } else { 1 };
+    /// Warps of the producer's warpgroup that look for NaN and infinities in V.
+    const SCRUBBERS: u32 = geometry::PRODUCER_WARPS - Self::COPIERS;
     /// Threads of all consumers.
     const CONSUMER_THREADS: u32 = Self::CONSUMERS * WARPGROUP;
     /// How many consumers share query rows, each with every `KEY_GROUPS`-th block of keys.

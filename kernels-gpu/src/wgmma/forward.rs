@@ -1,13 +1,13 @@
 //! The forward kernel on wgmma and bulk copies: one warpgroup copies, the others compute 64 query rows each.
 //!
-//! The producer, one thread or one warp, fills the stages of K and V in shared memory as they come free; barriers count the bytes. A
+//! The producer, one thread or two warps, fills the stages of K and V in shared memory as they come free; barriers count the bytes. A
 //! consumer issues S(j) = Q·K(j)ᵀ and O += P(j+1)·V(j+1) together and takes the softmax of S(j) while the tensor cores work on
 //! the latter and on the other consumers' products: the consumers take turns to issue. Blocks of keys are walked from the last
 //! visible one to the first, as in [`crate::forward`].
 
-use super::config::{SCRUBBERS, WARPGROUP, WgmmaConfig};
+use super::config::{WARPGROUP, WgmmaConfig};
 use super::consumer::consume;
-use super::producer::produce;
+use super::producer::{produce, produce_values};
 use super::ring::TILES_AHEAD;
 use super::scrubber::scrub_tiles;
 use crate::params::{ForwardParams, WgmmaParams};
@@ -64,10 +64,10 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         }
         if thread == 0 {
             C::LAYOUT.q_ring().init(C::LAYOUT.q_buffers(), readers);
-            let scrubbers = if rows_differ::<C>(params) { SCRUBBERS } else { 0 };
-            C::LAYOUT.tile_ring().init(TILES_AHEAD, readers + scrubbers);
+            let scrubbers = if rows_differ::<C>(params) { C::SCRUBBERS } else { 0 };
+            C::LAYOUT.tile_ring().init(TILES_AHEAD, readers + scrubbers + C::COPIERS - 1);
             for buffer in 0..C::LAYOUT.stages() {
-                mbarrier_init(C::LAYOUT.scrubbed(buffer), SCRUBBERS);
+                mbarrier_init(C::LAYOUT.scrubbed(buffer), C::SCRUBBERS);
             }
             C::LAYOUT.k_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows);
             C::LAYOUT.v_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows + scrubbers);
@@ -88,8 +88,10 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
             give_registers::<PRODUCER_REGISTERS>();
             if thread < if C::RAGGED { 32 } else { 1 } {
                 produce::<C>(params);
-            } else if thread >= 32 && rows_differ::<C>(params) {
-                scrub_tiles::<C>(params, thread - 32);
+            } else if C::RAGGED && thread < 64 {
+                produce_values::<C>(params);
+            } else if thread >= C::COPIERS * 32 && rows_differ::<C>(params) {
+                scrub_tiles::<C>(params, thread - C::COPIERS * 32);
             }
         } else {
             take_registers::<CONSUMER_REGISTERS>();

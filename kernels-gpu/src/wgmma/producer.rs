@@ -1,5 +1,5 @@
 //! The producer publishes work tiles and copies what they need: one thread, or in kernels for ragged batches one warp, whose lanes copy
-//! boxes of a block side by side.
+//! boxes of a block side by side, and a second one for V.
 
 use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
@@ -28,10 +28,10 @@ struct Producer<'a> {
 /// The lane; lane 0 does what only one thread may do. 0 where the producer is one thread. Read again at each call, as registers are short.
 #[inline(always)]
 fn lane<C: WgmmaConfig>() -> u32 {
-    if C::RAGGED { thread_idx_x_again() } else { 0 }
+    if C::RAGGED { thread_idx_x_again() % 32 } else { 0 }
 }
 
-impl Producer<'_> {
+impl<'a> Producer<'a> {
     /// Tells the consumers that there are no more tiles.
     ///
     /// # Safety
@@ -65,18 +65,44 @@ impl Producer<'_> {
     unsafe fn tile<C: WgmmaConfig>(&mut self, index: u32, draw: impl Fn() -> u32) -> u32 {
         // SAFETY: the caller's.
         unsafe {
-            let tile = Tile::new::<C>(self.params, index);
+            let mut tile = Tile::new::<C>(self.params, index);
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
             self.publish::<C>(&tile);
+            if C::RAGGED {
+                // Read anew, as registers are short.
+                tile = Tile::read::<C>(self.params, slot);
+            }
             let Tile { work, blocks } = tile;
             if blocks.is_empty() {
                 return draw();
             }
             self.copy_queries::<C>(&work);
-            let mut drawn = 0;
-            let mut block = blocks.end;
-            let mut page = self.page_of::<C>(&work, blocks.block(block - 1));
-            let mut tile = Tile { work, blocks };
+            if C::RAGGED {
+                self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), || 0);
+                // Nothing is kept of it while blocks are copied; the consumers have some of those still to compute.
+                return draw();
+            }
+            self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, true), draw)
+        }
+    }
+
+    /// Copies K of a tile block by block, or V, or both, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`.
+    ///
+    /// # Safety
+    /// As for [`Self::tile`]; the slot stays, and each buffer is filled by nobody else.
+    #[inline(always)]
+    unsafe fn copy_blocks<C: WgmmaConfig>(
+        &mut self,
+        mut tile: Tile<'a>,
+        slot: u32,
+        (k, v): (bool, bool),
+        draw: impl Fn() -> u32,
+    ) -> u32 {
+        let mut drawn = 0;
+        let mut block = tile.blocks.end;
+        // SAFETY: the caller's.
+        unsafe {
+            let mut page = self.page_of::<C>(&tile.work, tile.blocks.block(block - 1));
             while block > tile.blocks.first {
                 if C::RAGGED {
                     // Read anew, as registers are short.
@@ -90,12 +116,20 @@ impl Producer<'_> {
                 // Asked for before the waits, so that it has come when the buffer is free.
                 let ahead = self.page_of::<C>(work, blocks.block(block.saturating_sub(1)));
                 let boxes = self.boxes_of::<C>(work, blocks.block(block), page);
-                self.copy_k::<C>(work, boxes);
-                self.copy_v::<C>(work, boxes);
+                if k {
+                    let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer));
+                    self.copy_keys::<C>(self.kv, to, work, boxes);
+                }
+                if v {
+                    let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
+                    let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer));
+                    self.copy_keys::<C>(ring, to, work, boxes);
+                }
+                self.kv.advance(C::LAYOUT.stages());
                 page = ahead;
             }
-            drawn
         }
+        drawn
     }
 
     /// Tells the other warps of a tile.
@@ -149,30 +183,6 @@ impl Producer<'_> {
             }
         }
         self.q.advance(buffers);
-    }
-
-    /// Copies a block of K.
-    ///
-    /// # Safety
-    /// As for [`Self::tile`].
-    #[inline(always)]
-    unsafe fn copy_k<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes) {
-        let tile = C::LAYOUT.k(self.kv.buffer);
-        // SAFETY: the caller's.
-        unsafe { self.copy_keys::<C>(self.kv, (offset_of!(WgmmaParams, k), tile), work, boxes) }
-    }
-
-    /// Copies a block of V, after K's.
-    ///
-    /// # Safety
-    /// As for [`Self::tile`].
-    #[inline(always)]
-    unsafe fn copy_v<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes) {
-        let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
-        let tile = C::LAYOUT.v(ring.buffer);
-        // SAFETY: the caller's.
-        unsafe { self.copy_keys::<C>(ring, (offset_of!(WgmmaParams, v), tile), work, boxes) }
-        self.kv.advance(C::LAYOUT.stages());
     }
 
     /// Copies a block of keys, or of values, into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the parameter
@@ -274,23 +284,62 @@ pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams) {
     let mut producer = Producer { params, tiles, q, kv };
     // SAFETY: the caller's.
     unsafe {
-        if C::PERSISTENT || C::RAGGED && params.persistent.counter != 0 {
+        if C::RAGGED {
+            // Each CTA has a tile, and draws more of them where the launch gives a counter.
+            let counter = || params.persistent.counter;
+            let draw = || match lane::<C>() {
+                0 if counter() != 0 => atomic_inc(to_global(counter()), params.persistent.tiles - 1),
+                _ => 0,
+            };
+            let mut index = block_idx_x();
+            loop {
+                let drawn = producer.tile::<C>(index, || first_lane(draw()));
+                index = drawn + grid_dim_x();
+                if counter() == 0 || index >= params.persistent.tiles {
+                    break;
+                }
+            }
+        } else if C::PERSISTENT {
             let tiles = params.persistent.tiles;
             let mut index = block_idx_x();
             while index < tiles {
                 // The first tile of each CTA is its own index, so those that are drawn start at the number of CTAs: every CTA draws
                 // once for each tile it works on, which makes as many as there are tiles, and the counter is 0 again. Late in a tile, so
                 // that the longest tile that is left goes to the CTA that is done first.
-                let draw = || match lane::<C>() {
-                    0 => atomic_inc(to_global(params.persistent.counter), tiles - 1),
-                    _ => 0,
-                };
-                let drawn = producer.tile::<C>(index, || if C::RAGGED { first_lane(draw()) } else { draw() });
+                let drawn =
+                    producer.tile::<C>(index, || atomic_inc(to_global(params.persistent.counter), tiles - 1));
                 index = drawn + grid_dim_x();
             }
         } else {
             producer.tile::<C>(block_idx_x(), || 0);
         }
         producer.finish::<C>();
+    }
+}
+
+/// The part of the warp that copies V in a kernel for ragged batches: of all tiles that [`produce`] publishes.
+///
+/// # Safety
+/// As for [`super::forward::forward_wgmma`], by all threads of one warp that has no other part.
+#[inline(always)]
+pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams) {
+    let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
+    let mut producer = Producer { params, tiles, q, kv };
+    loop {
+        // SAFETY: the caller's; the slot is read before it is released.
+        unsafe {
+            let slot = C::LAYOUT.tile_slot(producer.tiles.buffer);
+            producer.tiles.wait_full();
+            let tile = Tile::read::<C>(params, slot);
+            if tile.work.batch == NO_MORE {
+                return;
+            }
+            if !tile.blocks.is_empty() {
+                producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
+            }
+            sync_warp();
+            producer.tiles.release(TILES_AHEAD, lane::<C>());
+        }
+        producer.tiles.advance(TILES_AHEAD);
     }
 }

@@ -1,9 +1,8 @@
 //! The scrubbers: warps that keep what V holds at keys that only some rows see from reaching the others.
 
-use super::config::{SCRUBBERS, WgmmaConfig};
+use super::config::WgmmaConfig;
 use super::ring::TILES_AHEAD;
 use super::work_tile::{NO_MORE, Tile};
-use crate::element::Element;
 use crate::math::scrub;
 use crate::params::ForwardParams;
 use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_arrive_if};
@@ -17,21 +16,21 @@ use crate::tile::swizzle::Swizzle;
 /// # Safety
 /// The tile is written.
 #[inline(always)]
-unsafe fn nonfinite_in_tile<E: Element>(tile: u32, bytes: u32, thread: u32) -> bool {
+unsafe fn nonfinite_in_tile<C: WgmmaConfig>(tile: u32, bytes: u32, thread: u32) -> bool {
     /// Loads that are under way together.
     const TOGETHER: u32 = 4;
-    const STEP: u32 = SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
+    let step = C::SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
     let (mut at, mut seen) = (thread * Swizzle::CHUNK_BYTES, [0; 4]);
     while at < opaque(bytes) {
         let chunks: [[u32; 4]; TOGETHER as usize] = core::array::from_fn(|i| {
-            let at = at + i as u32 * STEP;
+            let at = at + i as u32 * step;
             // SAFETY: a chunk of the tile.
             if at < bytes { unsafe { ld_shared_v4(tile + at) } } else { [0; 4] }
         });
         for chunk in chunks {
-            seen = core::array::from_fn(|i| scrub::take_in::<E>(seen[i], chunk[i]));
+            seen = core::array::from_fn(|i| scrub::take_in::<C::Element>(seen[i], chunk[i]));
         }
-        at += TOGETHER * STEP;
+        at += TOGETHER * step;
     }
     seen.into_iter().any(scrub::was_seen)
 }
@@ -60,12 +59,12 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
                 v.wait_full();
                 if blocks.is_partial(block) {
                     let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.kv_bytes());
-                    let seen = nonfinite_in_tile::<C::Element>(tile, end, thread);
+                    let seen = nonfinite_in_tile::<C>(tile, end, thread);
                     if seen {
                         let mut at = thread * Swizzle::CHUNK_BYTES;
                         while at < opaque(end) {
                             scrub::scrub_chunk::<C::Element>(tile + at);
-                            at += SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
+                            at += C::SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
                         }
                         fence_proxy_async();
                     }
