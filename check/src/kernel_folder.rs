@@ -30,6 +30,7 @@ impl KernelFolder {
             families: Vec::new(),
             kernels: Vec::new(),
             step_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
             score_crate: None,
         };
         Ok(KernelFolder { path: path.to_owned(), manifest })

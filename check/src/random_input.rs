@@ -1,6 +1,7 @@
 //! Reproducible inputs: the same seed gives the same bits on every machine.
 
-use crate::reference::row_start;
+use crate::reference::{gradient_start, row_start};
+use ferroflash::Backward;
 use ferroflash::problem::{Extent, Problem, TensorRole};
 use ferroflash::rounding::narrow;
 use kernels_gpu::row::Dtype;
@@ -39,6 +40,30 @@ impl InputKind {
 pub fn qkv(problem: &Problem, kind: InputKind, seed: u64) -> [Vec<u16>; 3] {
     let mut random = Random::new(seed);
     [TensorRole::Q, TensorRole::K, TensorRole::V].map(|role| tensor(problem, role, kind, &mut random))
+}
+
+/// dO as bits of the problem's dtype in the strides of a backward pass, gaps NaN, and a gradient of LSE. One element of dO is NaN in the
+/// middle row of the first head where Q, K and V have some.
+pub fn d_output(backward: &Backward, kind: InputKind, seed: u64) -> (Vec<u16>, Vec<f32>) {
+    let (problem, mut random) = (backward.problem(), Random::new(seed));
+    let Extent { batch, heads, rows, width } = problem.extent(TensorRole::O);
+    let mut d_o = vec![nan(problem.dtype()); backward.len(TensorRole::O)];
+    for (batch, head, row) in (0..batch)
+        .flat_map(|batch| (0..heads).flat_map(move |head| (0..rows).map(move |row| (batch, head, row))))
+    {
+        let start = gradient_start(backward, TensorRole::O, [batch, head, row].map(|n| n as usize));
+        for (channel, element) in d_o[start..][..width as usize].iter_mut().enumerate() {
+            let value = match kind {
+                InputKind::Constant => 0.25,
+                InputKind::Zero => 0.0,
+                InputKind::Random | InputKind::Outliers | InputKind::NotANumber => random.normal(),
+            };
+            let is_poisoned = kind == InputKind::NotANumber && (head, row, channel) == (0, rows / 2, 2);
+            *element = narrow(problem.dtype(), if is_poisoned { f64::NAN } else { value });
+        }
+    }
+    let d_lse = (0..problem.lse_len()).map(|_| random.normal() as f32).collect();
+    (d_o, d_lse)
 }
 
 /// A length for each sequence, 1 to seqlen_k, every one as likely.

@@ -8,6 +8,7 @@ mod ragged;
 mod row;
 
 pub use append::{AppendInputs, Appended, Expected, appended};
+pub use ragged::backward::{GradientsOf, gradient_start, gradients, plain_gradients};
 pub use ragged::{JudgedRow, Ragged};
 pub use row::{Keys, attention_row};
 

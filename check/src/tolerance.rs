@@ -6,6 +6,8 @@
 //!
 //! LSE stays in float32 from end to end and has a bound of its own, a value a row: see `lse_allowed`.
 
+pub mod backward;
+
 use crate::reference::{Ragged, Reference, keys, row_coordinates, row_start, visible_keys};
 use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
@@ -285,7 +287,7 @@ impl Errors {
 }
 
 /// Half the distance between 1 and the next number.
-fn unit_roundoff(dtype: Dtype) -> f64 {
+pub(crate) fn unit_roundoff(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F16 => f64::exp2(-11.0),
         Dtype::Bf16 => f64::exp2(-8.0),

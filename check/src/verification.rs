@@ -4,6 +4,7 @@
 
 mod agreement;
 mod append;
+mod backward;
 mod grid;
 mod guarded_run;
 mod merge;
@@ -12,6 +13,7 @@ mod ragged;
 
 pub use agreement::Agreement;
 pub use append::AppendCase;
+pub use backward::BackwardCase;
 pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
 pub use merge::{MergeCase, merges};

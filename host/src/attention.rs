@@ -1,5 +1,6 @@
 //! The public call: attention on a device, from host tensors or device pointers.
 
+mod backward;
 mod kept_plans;
 mod operands;
 mod partial;
@@ -226,7 +227,7 @@ impl Attention {
         tensors: &DeviceTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_tensors(plan, tensors)?;
+        check_tensors(plan.problem(), tensors)?;
         // SAFETY: the caller's promise.
         unsafe {
             self.device.check_stream(stream)?;
@@ -255,7 +256,7 @@ impl Attention {
         workspace: &Workspace,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_tensors(plan, tensors)?;
+        check_tensors(plan.problem(), tensors)?;
         // SAFETY: the caller's promise.
         unsafe {
             self.device.check_stream(stream)?;

@@ -61,6 +61,12 @@ pub enum Error {
         /// What excludes what.
         reason: &'static str,
     },
+    /// A problem whose gradients no kernel computes.
+    #[error("no kernel computes its gradients: {reason}")]
+    Backward {
+        /// What of it, and what to do.
+        reason: &'static str,
+    },
     /// The pages of a sequence do not hold its keys.
     #[error("{entries} pages of {page} keys do not hold {seqlen_k} keys")]
     Pages {

@@ -28,6 +28,7 @@
 mod addresses;
 pub mod append;
 pub mod attention;
+pub mod backward;
 #[cfg(feature = "cudarc-0-19")]
 pub mod cudarc;
 pub mod device;
@@ -45,6 +46,7 @@ pub mod workspace;
 
 pub use append::{AppendTensors, KvAppend, NewTokens, Rotary};
 pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
+pub use backward::{Backward, BackwardTensors, GradientInputs, Gradients};
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;
@@ -53,6 +55,7 @@ pub use error::Error;
 pub use kernels_gpu::row::{Dtype, Row, Schedule};
 pub use kernels_gpu::steps::Number;
 pub use merge::{MergeStates, MergeTensors};
+pub use plan::backward::BackwardPlan;
 pub use plan::cascade::{Cascading, PrefixPlan};
 pub use plan::partial::{PartialPlan, PartialStates};
 pub use plan::profile::Profile;
@@ -69,6 +72,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/ragged.md")]
 struct RaggedBatches;
+
+/// The example of docs/training.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/training.md")]
+struct Training;
 
 /// The examples of docs/decoding.md compile.
 #[cfg(doctest)]

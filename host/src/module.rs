@@ -3,11 +3,13 @@
 mod arch;
 mod scores;
 mod store;
+mod table;
 
 use crate::error::Error;
+use kernels_gpu::backward::row::BackwardRow;
+use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
-use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
-use kernels_gpu::{geometry, row::Isa, table::VARIANTS};
+use kernels_gpu::steps::StepRow;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -18,6 +20,7 @@ use arch::Arch;
 pub(crate) use arch::{runs_on, sm_of};
 pub use ferroflash_kernels::ptx::slice_entry;
 use store::{Store, usual_folders};
+pub use table::{backward_kernels_of_table, kernels_of_table};
 
 /// The environment variable that names the folder of compiled kernels.
 pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";
@@ -32,6 +35,7 @@ pub struct Library {
     families: Vec<Family>,
     kernels: Vec<Arc<Kernel>>,
     step_kernels: Vec<Arc<Kernel<StepRow>>>,
+    backward_kernels: Vec<Arc<Kernel<BackwardRow>>>,
     /// PTX files of a folder read so far, by family.
     ptx: Mutex<BTreeMap<String, Arc<str>>>,
     /// Where the kernels of users' scores are.
@@ -138,6 +142,7 @@ impl Library {
             families: manifest.families,
             kernels: manifest.kernels.into_iter().map(Arc::new).collect(),
             step_kernels: manifest.step_kernels.into_iter().map(Arc::new).collect(),
+            backward_kernels: manifest.backward_kernels.into_iter().map(Arc::new).collect(),
             ptx: Mutex::new(BTreeMap::new()),
             scores: Vec::new(),
         })
@@ -171,6 +176,11 @@ impl Library {
     /// The kernels that merge partial results and append to caches.
     pub fn step_kernels(&self) -> &[Arc<Kernel<StepRow>>] {
         &self.step_kernels
+    }
+
+    /// The kernels that compute gradients.
+    pub fn backward_kernels(&self) -> &[Arc<Kernel<BackwardRow>>] {
+        &self.backward_kernels
     }
 
     /// Which code of a kernel a device of compute capability `sm` gets (89 for 8.9): the cubin of the nearest architecture
@@ -277,6 +287,13 @@ fn parse_manifest(text: &str) -> Result<Manifest, String> {
         check_kernel(kernel, expected, &manifest.families)
             .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
     }
+    for kernel in &manifest.backward_kernels {
+        let expected = (kernel.row.threads(), kernel.row.smem_bytes());
+        let checked = kernel.row.check().map_err(|error| error.to_string());
+        checked
+            .and_then(|()| check_kernel(kernel, expected, &manifest.families))
+            .map_err(|reason| format!("kernel {}: {reason}", kernel.entry))?;
+    }
     Ok(manifest)
 }
 
@@ -295,33 +312,6 @@ fn check_kernel<R>(kernel: &Kernel<R>, expected: (u32, u32), families: &[Family]
     Ok(())
 }
 
-/// A kernel that is not compiled: what follows from its row.
-fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
-    Kernel {
-        entry: entry.to_owned(),
-        family: isa.arch().to_owned(),
-        row,
-        threads,
-        smem_bytes,
-        sha256: String::new(),
-        resources: BTreeMap::new(),
-        cubins: BTreeMap::new(),
-    }
-}
-
-/// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.
-pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<StepRow>>>) {
-    let kernels = VARIANTS.iter().map(|variant| {
-        let row = variant.row;
-        let launch = (geometry::threads(&row), geometry::smem_bytes(&row));
-        Arc::new(uncompiled(variant.entry, row, row.isa, launch))
-    });
-    let steps = STEP_VARIANTS.iter().map(|&StepVariant { entry, row }| {
-        Arc::new(uncompiled(entry, row, Isa::Mma, (row.threads(), row.smem_bytes())))
-    });
-    (kernels.collect(), steps.collect())
-}
-
 /// SHA-256 in lower-case hexadecimal, as manifests have it.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
@@ -332,8 +322,10 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::table::uncompiled;
     use super::*;
     use kernels_gpu::row::Row;
+    use kernels_gpu::table::VARIANTS;
 
     /// A library of these rows and the combine kernels, each in its family and none on disk.
     pub(crate) fn library(rows: &[Row]) -> Arc<Library> {
@@ -351,6 +343,7 @@ pub(crate) mod tests {
             families: Vec::new(),
             kernels: kernels.into_iter().map(Arc::new).collect(),
             step_kernels,
+            backward_kernels: Vec::new(),
             ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
             scores: Vec::new(),
         })
@@ -377,6 +370,7 @@ pub(crate) mod tests {
             families: vec![family],
             kernels: vec![Kernel { entry: entry.to_owned(), ..kernel() }],
             step_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
             score_crate: None,
         };
         (folder, manifest)

@@ -1,5 +1,6 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
+pub(crate) mod backward;
 mod candidate;
 pub mod cascade;
 mod choice;
@@ -215,11 +216,7 @@ impl Plan {
         let together =
             options.heads_together.unwrap_or_else(|| order::heads_together(problem, row, device, heads));
         let query_blocks = work::query_blocks(problem, row) as u32;
-        // The first of packed sequences starts where the others do.
-        let strides = |role| match problem.extent(role).batch {
-            1 => Strides { batch: 0, ..problem.byte_strides(role) },
-            _ => problem.byte_strides(role),
-        };
+        let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let params = ForwardParams {
             q_strides: strides(TensorRole::Q),
             k_strides: strides(TensorRole::K),
@@ -248,7 +245,11 @@ impl Plan {
                 split_blocks: splitting.blocks,
                 ..SplitParams::default()
             },
-            ragged: ragged::params(problem, row),
+            ragged: ragged::params(
+                problem,
+                geometry::rows_of_block(row, group),
+                ragged::box_rows(problem, row),
+            ),
             ..ForwardParams::default()
         };
         let mut plan = Plan {
@@ -452,6 +453,11 @@ impl Plan {
 
 fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), Error> {
     if value > limit { Err(Error::TooLarge { what, value: value.to_string(), limit }) } else { Ok(()) }
+}
+
+/// Strides of a tensor: the first of packed sequences starts where the others do.
+fn of_one_batch(problem: &Problem, role: TensorRole, strides: Strides) -> Strides {
+    if problem.extent(role).batch == 1 { Strides { batch: 0, ..strides } } else { strides }
 }
 
 /// The largest divisor of `n` that is at most `most`, or [`HEADS_TOGETHER_MAX`] where that is less and `n` is more.

@@ -3,11 +3,15 @@
 //! Only the kernels themselves (`mma/`, `wgmma/`) see all of it. Leaves take a [`Shape`], a [`WarpTile`], an [`Element`] or a few
 //! numbers, so that other kernels can use them.
 
+#[cfg(not(ferroflash_wgmma))]
+use crate::backward::row::BackwardRow;
 use crate::divisor::Divisor;
 use crate::element::{Element, ScoreAccumulation};
 use crate::geometry::{self, COMBINE_ROW_BYTES};
 use crate::row::{Isa, Row, Schedule};
 use crate::scheduler::QueryBlock;
+#[cfg(not(ferroflash_wgmma))]
+use crate::scheduler::Rows;
 use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::position::Warps;
@@ -56,6 +60,53 @@ pub trait Config {
     const MERGE: MergeBuffer = MergeBuffer::of(&Self::ROW);
     /// How the last CTA of a tile merges its splits.
     const LAST_CTA: LastCta = LastCta::of(&Self::ROW);
+}
+
+/// What a row of the backward pass's table says. `entry.rs` stamps one for each entry.
+#[cfg(not(ferroflash_wgmma))]
+pub trait BackwardConfig {
+    /// The row itself.
+    const ROW: BackwardRow;
+    /// Element type of the tensors.
+    type Element: Element;
+    /// A block of stationary rows in shared memory; gradients go out through it.
+    type Stationary: Shape;
+    /// A block of streamed rows in shared memory.
+    type Streamed: Shape;
+    /// The fragments of a warp: 16 stationary rows.
+    type Warp: WarpTile;
+
+    /// The warps.
+    const WARPS: Warps =
+        Warps { along_rows: Self::ROW.warps, along_keys: 1, rows: 16, keys: Self::Streamed::ROWS };
+    /// Threads of a CTA.
+    const THREADS: u32 = Self::ROW.threads();
+    /// Buffers for streamed blocks.
+    const STAGES: u32 = Self::ROW.stages;
+    /// Bytes of a stage.
+    const STAGE_BYTES: u32 = Self::ROW.stage_bytes();
+    /// Whether stationary rows stay in registers through the main loop.
+    const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
+    /// The blocks of queries of a kernel whose queries are stationary.
+    const BLOCK: QueryBlock = QueryBlock {
+        block_m: Self::Stationary::ROWS,
+        rows: Rows::OfHead,
+        whole_queries: false,
+        ragged: true,
+    };
+}
+
+/// Ties a backward row's types to its numbers: fails the build where they differ.
+#[cfg(not(ferroflash_wgmma))]
+pub const fn check_backward<C: BackwardConfig>() {
+    let row = &C::ROW;
+    assert!(C::Stationary::ROWS == row.stationary_rows() && C::Streamed::ROWS == row.streamed_rows(), "rows");
+    assert!(C::Stationary::WIDTH == row.head_dim && C::Streamed::WIDTH == row.head_dim, "widths");
+    assert!(C::Warp::M == 1, "16 rows a warp");
+    assert!(
+        2 * C::Stationary::BYTES + C::STAGES * C::STAGE_BYTES == row.smem_bytes(),
+        "shared memory is what the host gives"
+    );
 }
 
 /// The buffer in shared memory through which warps along the keys merge.

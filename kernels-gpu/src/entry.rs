@@ -90,6 +90,44 @@ macro_rules! wgmma_entries {
 for_each_wgmma_kernel!(wgmma_entries);
 
 #[cfg(not(ferroflash_wgmma))]
+macro_rules! backward_entries {
+    ($($entry:ident => { $pass:ident, $($columns:tt)* };)*) => { $(
+        /// # Safety
+        /// As for [`crate::mma::backward::dq::dq`].
+        #[kernel]
+        pub unsafe fn $entry(params: crate::backward::params::BackwardParams) {
+            use crate::backward::{row::BackwardRow, table::backward_row_of};
+            use crate::config::BackwardConfig;
+            enum Kernel {}
+            const ROW: BackwardRow = backward_row_of(stringify!($entry));
+            const N: usize = ROW.streamed_rows() as usize / 8;
+            const HEAD_DIM: usize = ROW.head_dim as usize;
+            impl BackwardConfig for Kernel {
+                const ROW: BackwardRow = ROW;
+                type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
+                type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
+                type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
+                type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+            }
+            // SAFETY: the caller's.
+            unsafe { pass!($pass)(&params) }
+        }
+    )* };
+}
+#[cfg(not(ferroflash_wgmma))]
+#[allow(unused_macros, reason = "a file of rows may have none of the backward pass")]
+macro_rules! pass {
+    (Dq) => {
+        crate::mma::backward::dq::dq::<Kernel>
+    };
+    (Dkv) => {
+        crate::mma::backward::dkv::dkv::<Kernel>
+    };
+}
+#[cfg(not(ferroflash_wgmma))]
+for_each_backward_kernel!(backward_entries);
+
+#[cfg(not(ferroflash_wgmma))]
 macro_rules! step_entries {
     ($($entry:ident => { $step:ident, $input:ident, $output:ident };)*) => {
         $(step_entry!($entry: $step, $input, $output);)*

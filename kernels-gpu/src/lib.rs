@@ -13,6 +13,8 @@ extern crate alloc;
 pub mod steps;
 #[macro_use]
 pub mod table;
+#[macro_use]
+pub mod backward;
 
 pub mod divisor;
 pub mod geometry;

@@ -1,5 +1,6 @@
 //! `manifest.json`, written beside the PTX by `cargo xtask build-ptx` and read by the host.
 
+use crate::backward::row::BackwardRow;
 use crate::row::Row;
 use crate::steps::StepRow;
 use alloc::collections::BTreeMap;
@@ -23,6 +24,9 @@ pub struct Manifest {
     pub kernels: Vec<Kernel>,
     /// One record a step kernel.
     pub step_kernels: Vec<Kernel<StepRow>>,
+    /// One record a kernel of the backward pass; none in folders of other rows than the table's, which may have none.
+    #[serde(default)]
+    pub backward_kernels: Vec<Kernel<BackwardRow>>,
     /// The user's crate whose scores the kernels compute, where it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_crate: Option<ScoreCrate>,
@@ -60,7 +64,7 @@ pub struct Family {
     pub sha256: String,
 }
 
-/// One kernel: of the forward table, or of the table of steps.
+/// One kernel: of the forward table, of the table of steps, or of that of the backward pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel<R = Row> {
     /// The entry's name in the PTX.

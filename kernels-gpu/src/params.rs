@@ -291,7 +291,7 @@ impl<const N: usize> Bytes<N> {
         Self { bytes: [0; N], at: 0 }
     }
 
-    fn put(&mut self, field: &[u8]) {
+    pub(crate) fn put(&mut self, field: &[u8]) {
         self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
         self.at += field.len();
     }

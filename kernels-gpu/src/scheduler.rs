@@ -89,14 +89,7 @@ impl<'a> Work<'a> {
         let (batch, block) = if params.ragged.cu_seqlens_q == 0 {
             (batch, block)
         } else {
-            let first_block = |batch: u32| block_rows.quotient(start_of(batch)) + batch;
-            // The last sequence that starts at this block or before.
-            let (mut low, mut past) = (0, params.batch);
-            while past - low > 1 {
-                let middle = low + (past - low) / 2;
-                if first_block(middle) <= block { low = middle } else { past = middle }
-            }
-            (low, block.saturating_sub(first_block(low)))
+            block_of_packed(params.batch, block, |batch| block_rows.quotient(start_of(batch)) + batch)
         };
         Self {
             batch,
@@ -114,6 +107,19 @@ impl<'a> Work<'a> {
         let (splits, block) = params.query_blocks.divide(index);
         params.split.splits.quotient(splits) * params.query_blocks.value + block
     }
+}
+
+/// Which of `sequences` packed ones a block of all of them belongs to, and which of that one's it is; `first_block` gives the number of a
+/// sequence's first block.
+#[inline(always)]
+pub fn block_of_packed(sequences: u32, block: u32, first_block: impl Fn(u32) -> u32) -> (u32, u32) {
+    // The last sequence that starts at this block or before.
+    let (mut low, mut past) = (0, sequences);
+    while past - low > 1 {
+        let middle = low + (past - low) / 2;
+        if first_block(middle) <= block { low = middle } else { past = middle }
+    }
+    (low, block.saturating_sub(first_block(low)))
 }
 
 /// The query block that is the `order`-th of its head to be taken.

@@ -353,7 +353,7 @@ pub const fn row_of(entry: &str) -> Row {
     panic!("not in the table")
 }
 
-const fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) const fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }

@@ -83,6 +83,45 @@ impl Band {
         let end = window_end.min(past_chunk).max(self.prefix.min(seqlen_k));
         Visible { begin: window_begin.max(chunk), end }
     }
+
+    /// The queries that see any of the keys `first..past` of a sequence, or sink tokens among them: from the first of them to the one
+    /// past the last.
+    #[inline(always)]
+    pub fn queries_of(
+        self,
+        (first, past): (u32, u32),
+        sink_tokens: u32,
+        sequence: &Sequence<'_>,
+    ) -> (u32, u32) {
+        let seqlen_q = i64::from(sequence.seqlen_q.get());
+        let (low, high) = (i64::from(first), i64::from(past) - 1);
+        // Of own keys; each query's is as far behind it.
+        let mut least = low - i64::from(self.window_right);
+        let mut most = high + i64::from(self.window_left);
+        if self.chunk != 0 {
+            let start = |key: u32| i64::from(self.chunk_divisor.quotient(key) * self.chunk);
+            least = least.max(start(first));
+            most = most.min(start(past.saturating_sub(1)) + i64::from(self.chunk) - 1);
+        }
+        if first < self.prefix {
+            least = i64::MIN / 2;
+        }
+        if first < sink_tokens {
+            most = i64::MAX / 2;
+        }
+        let behind = i64::from(sequence.seqlen_k) - seqlen_q;
+        let query = |own: i64| (own - behind).max(0).min(seqlen_q) as u32;
+        let (begin, end) = (query(least), query(most + 1));
+        if past > first { (begin, end.max(begin)) } else { (0, 0) }
+    }
+
+    /// Whether each of the queries `queries.0..queries.1` sees each of the keys `keys.0..keys.1`.
+    #[inline(always)]
+    pub fn all_see(self, queries: (u32, u32), keys: (u32, u32), sequence: &Sequence<'_>) -> bool {
+        // Both ends grow with the query.
+        let is_begun = self.of_query(queries.1 - 1, sequence).begin <= keys.0;
+        (self.of_query(queries.0, sequence).end >= keys.1) & is_begun
+    }
 }
 
 impl<'a> MaskParams<'a> {
@@ -307,6 +346,30 @@ mod tests {
                         }
                     }
                     assert!(worked_on.len() as u32 <= k.div_ceil(8), "nothing that nobody sees");
+                }
+                for first in (0..k).step_by(8) {
+                    let past = (first + 8).min(k);
+                    let (begin, end) = band.queries_of((first, past), sinks, &sequence);
+                    let any = |query: &u32| (first..past).any(|key| with_sinks(*query, key));
+                    let what = format!("{left} {right} {chunk} {prefix} q {q} k {k}: keys from {first}");
+                    assert!(begin <= end && end <= q, "{what}");
+                    assert!((0..q).filter(any).all(|query| (begin..end).contains(&query)), "{what}");
+                    // No block of queries more than needed, but where sinks are seen.
+                    let last = (begin..end).rev().find(any);
+                    assert!(
+                        first < sinks || last.map_or(begin, |last| last + 1) == end,
+                        "{what}: {begin}..{end}"
+                    );
+                    for a in (0..q).step_by(16) {
+                        let queries = (a, (a + 16).min(q));
+                        let all =
+                            (queries.0..queries.1).all(|query| (first..past).all(|key| sees(query, key)));
+                        assert_eq!(
+                            band.all_see(queries, (first, past), &sequence),
+                            all,
+                            "{what}, queries from {a}"
+                        );
+                    }
                 }
             }
         }

@@ -44,7 +44,10 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
 pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> KeyBlocks {
     let blocks = if C::RAGGED {
         // SAFETY: the caller's.
-        let interval = |first, past| unsafe { interval_of_rows::<C>(params, work, first, past) };
+        let interval = |first, past| unsafe {
+            // One thread alone cannot look through them, so that kernels with wgmma have none.
+            if C::ONE_THREAD_SCHEDULES { None } else { interval_of_rows(params, work, first, past) }
+        };
         let hides_from = C::Score::hides_from(params, work.sequence.seqlen_k);
         C::BLOCK.ragged_key_blocks(params, work, (C::K::ROWS, hides_from), interval)
     } else {
@@ -53,19 +56,18 @@ pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> 
     if C::SPLIT { blocks.of_split(work.split, params.split.split_blocks) } else { blocks }
 }
 
-/// The least and the greatest begin, and end, of the intervals of the queries `first..past`, where the caller gives intervals. One thread
-/// alone cannot look through them, so that kernels with wgmma have none.
+/// The least and the greatest begin, and end, of the intervals of the queries `first..past`, where the caller gives intervals.
 ///
 /// # Safety
-/// As for [`key_blocks`].
+/// As for [`Sequence::of_ragged`]; all lanes of a warp take part.
 #[inline(always)]
-unsafe fn interval_of_rows<C: Config>(
+pub unsafe fn interval_of_rows(
     params: &ForwardParams,
     work: &Work<'_>,
     first: u32,
     past: u32,
 ) -> Option<[(u32, u32); 2]> {
-    if C::ONE_THREAD_SCHEDULES || params.ragged.intervals == 0 {
+    if params.ragged.intervals == 0 {
         return None;
     }
     let (mut least, mut most) = ([u32::MAX; 2], [0; 2]);
@@ -115,10 +117,27 @@ fn row_of_tensor(params: &ForwardParams, work: &Work<'_>, query: u32) -> u64 {
 /// As for [`Sequence::of_ragged`]; the sequence has queries.
 #[inline(always)]
 pub unsafe fn visible_of_row<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> Visible {
+    // SAFETY: the caller's.
+    unsafe {
+        visible_of_query(params, work, !C::ONE_THREAD_SCHEDULES, || C::BLOCK.rows.query(row, params.group))
+    }
+}
+
+/// As [`visible_of_row`], of a query; the caller's intervals are looked at by kernels that take any.
+///
+/// # Safety
+/// As for [`visible_of_row`].
+#[inline(always)]
+pub unsafe fn visible_of_query(
+    params: &ForwardParams,
+    work: &Work<'_>,
+    takes_intervals: bool,
+    query: impl FnOnce() -> u32,
+) -> Visible {
     let last = work.sequence.seqlen_q.get().saturating_sub(1);
-    let query = C::BLOCK.rows.query(row, params.group).min(last);
+    let query = query().min(last);
     let Visible { begin, end } = Band::of(&params.ragged).of_query(query, &work.sequence);
-    if C::ONE_THREAD_SCHEDULES || params.ragged.intervals == 0 {
+    if !takes_intervals || params.ragged.intervals == 0 {
         return Visible { begin, end };
     }
     // SAFETY: the caller's; the query is one of the sequence's.

@@ -1,6 +1,7 @@
 //! The integration tests, one binary. Tests that need a GPU are reported as ignored, with the reason, where there is none.
 
 mod append;
+mod backward;
 mod bindings;
 mod cascade;
 mod cli_errors;
@@ -55,6 +56,7 @@ fn main() {
         merge::trials(),
         plans::trials(),
         predict::trials(),
+        backward::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

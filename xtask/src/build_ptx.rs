@@ -3,7 +3,7 @@
 use crate::device_compiler::{self, Compiler};
 use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
-use crate::rows::{self, Rows, RowsOptions};
+use crate::rows::{self, BackwardRows, Rows, RowsOptions};
 use crate::score_crate::Scores;
 use crate::{check_ptx, ptxas, workspace};
 use anyhow::{Context, bail};
@@ -51,6 +51,7 @@ impl Options {
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (rows, scores) = (options.rows.chosen()?, options.rows.scores()?);
+    let rows = Tables { rows, backward: options.rows.backward()? };
     let out = options.out();
     let compiler = device_compiler::resolve(options.device_rustc.as_deref())?;
     let Compiler { rustc, version, origin } = &compiler;
@@ -60,7 +61,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for (isa, text) in compile_families(&compiler, options, &rows, scores.as_ref()) {
         let text = text?;
         let file = workspace::shown(&out.join(ptx_file(isa.arch())));
-        eprintln!("{file}: {} kernels, {} KB", family_rows(&rows, isa.arch()).len(), text.len() / 1024);
+        eprintln!("{file}: {} kernels, {} KB", names(&rows, isa.arch()).len(), text.len() / 1024);
         texts.push((isa, text));
     }
     write(&out, &texts, version, &rows, scores.map(|scores| scores.record()))?;
@@ -83,10 +84,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn compile_families(
     compiler: &Compiler,
     options: &Options,
-    rows: &Rows,
+    rows: &Tables,
     scores: Option<&Scores>,
 ) -> Vec<(Isa, anyhow::Result<String>)> {
-    let has_entries = |isa: &Isa| !names(&family_rows(rows, isa.arch()), isa.arch()).is_empty();
+    let has_entries = |isa: &Isa| !names(rows, isa.arch()).is_empty();
     std::thread::scope(|scope| {
         let started: Vec<_> = ISAS
             .into_iter()
@@ -105,7 +106,7 @@ fn compile(
     compiler: &Compiler,
     isa: Isa,
     options: &Options,
-    (rows, scores): (&Rows, Option<&Scores>),
+    (rows, scores): (&Tables, Option<&Scores>),
 ) -> anyhow::Result<String> {
     let arch = match isa {
         Isa::Mma => NvvmArch::Compute80,
@@ -134,7 +135,7 @@ fn compile(
     }
     if !options.rows.is_table() {
         let file = scores.map_or(target_dir.as_path(), |_| &source).join(format!("rows-{}.rs", isa.name()));
-        manifest_file::write_whole(&file, rows::macro_source(rows, scores).as_bytes())?;
+        manifest_file::write_whole(&file, rows::macro_source(&rows.rows, &rows.backward, scores).as_bytes())?;
         builder = builder.cfg("ferroflash_rows").env("FERROFLASH_ROWS_FILE", &file);
     }
     let path = builder.build()?;
@@ -146,21 +147,26 @@ fn write(
     out: &Path,
     texts: &[(Isa, String)],
     version: &str,
-    rows: &Rows,
+    rows: &Tables,
     score_crate: Option<ScoreCrate>,
 ) -> anyhow::Result<()> {
     let (mut families, mut kernels, mut step_kernels) = (Vec::new(), Vec::new(), Vec::new());
+    let mut backward_kernels = Vec::new();
     for (isa, text) in texts {
         let family = isa.arch();
         let bound = bounded(text, family, rows)?;
         let module = Module::parse(&bound).context("the PTX with its launch bounds cannot be read")?;
-        for (entry, row) in family_rows(rows, family) {
+        for (entry, row) in family_rows(&rows.rows, family) {
             let text = module.entry_text(&entry).with_context(|| format!("{entry} is lost"))?;
             kernels.push(manifest_file::kernel(&entry, row, family, &text));
         }
         for StepVariant { entry, row } in family_steps(family) {
             let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
             step_kernels.push(manifest_file::step_kernel(entry, *row, family, &text));
+        }
+        for (entry, row) in rows.backward.iter().filter(|(_, row)| row.isa() == *isa) {
+            let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
+            backward_kernels.push(manifest_file::backward_kernel(entry, *row, family, &text));
         }
         let ptx = ptx_file(family);
         let sha256 = manifest_file::sha256(bound.as_bytes());
@@ -170,9 +176,18 @@ fn write(
     if let Ok(before) = manifest_file::read(out) {
         manifest_file::carry_over(&mut kernels, &before.kernels, out);
         manifest_file::carry_over(&mut step_kernels, &before.step_kernels, out);
+        manifest_file::carry_over(&mut backward_kernels, &before.backward_kernels, out);
     }
     let device_compiler = version.to_owned();
-    let manifest = Manifest { format: FORMAT, device_compiler, families, kernels, step_kernels, score_crate };
+    let manifest = Manifest {
+        format: FORMAT,
+        device_compiler,
+        families,
+        kernels,
+        step_kernels,
+        backward_kernels,
+        score_crate,
+    };
     manifest_file::write(out, &manifest)?;
     for isa in ISAS {
         let file = out.join(ptx_file(isa.arch()));
@@ -185,13 +200,14 @@ fn write(
 }
 
 /// A family's PTX with the launch bounds of its entries, which must be those of its rows.
-fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
+fn bounded(text: &str, family: &str, rows: &Tables) -> anyhow::Result<String> {
     let module = Module::parse(text).with_context(|| format!("rustc's PTX of {family} cannot be read"))?;
     same_names(&module.entry_names(), family, rows)?;
     if family == Isa::Wgmma.arch() {
         calls_nothing(&module)?;
     }
-    let bounds = |entry: &str| match rows.get(entry) {
+    let plain = |threads| Bounds { threads, min_ctas: None, param_align: None };
+    let bounds = |entry: &str| match rows.rows.get(entry) {
         Some(row) => Some(Bounds {
             threads: geometry::threads(row),
             // Even `.minnctapersm 1` makes ptxas choose other registers than none at all; without it, it ignores setmaxnreg.
@@ -200,7 +216,8 @@ fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
             param_align: (row.isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
         }),
         None => {
-            step(entry).map(|step| Bounds { threads: step.row.threads(), min_ctas: None, param_align: None })
+            let backward = rows.backward.get(entry).map(|row| plain(row.threads()));
+            backward.or_else(|| step(entry).map(|step| plain(step.row.threads())))
         }
     };
     Ok(module.with_bounds(bounds)?)
@@ -209,6 +226,14 @@ fn bounded(text: &str, family: &str, rows: &Rows) -> anyhow::Result<String> {
 /// The file of a family's PTX.
 fn ptx_file(family: &str) -> String {
     format!("{family}.ptx")
+}
+
+/// The rows that are compiled.
+pub(crate) struct Tables {
+    /// Of the forward pass.
+    pub(crate) rows: Rows,
+    /// Of the backward pass.
+    pub(crate) backward: BackwardRows,
 }
 
 /// The rows whose kernels a family holds.
@@ -227,13 +252,16 @@ fn step(entry: &str) -> Option<&'static StepVariant> {
 }
 
 /// The names of the entries that a family must have.
-fn names<'a>(rows: &'a Rows, family: &str) -> BTreeSet<&'a str> {
+fn names<'a>(tables: &'a Tables, family: &str) -> BTreeSet<&'a str> {
+    let Tables { rows, backward } = tables;
     let rows = rows.iter().filter(|(_, row)| row.isa.arch() == family).map(|(entry, _)| entry.as_str());
+    let backward = backward.iter().filter(|(_, row)| row.isa().arch() == family);
+    let rows = rows.chain(backward.map(|(entry, _)| entry.as_str()));
     rows.chain(family_steps(family).iter().map(|variant| variant.entry)).collect()
 }
 
 /// Fails where a family's PTX lacks the entry of a row or of a step kernel, or has another.
-pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Rows) -> anyhow::Result<()> {
+pub(crate) fn same_names(entries: &[&str], family: &str, rows: &Tables) -> anyhow::Result<()> {
     let in_ptx: BTreeSet<&str> = entries.iter().copied().collect();
     let in_table = names(rows, family);
     let lacking: Vec<&str> = in_table.difference(&in_ptx).copied().collect();
@@ -272,7 +300,11 @@ mod tests {
     /// A row of the table with wgmma.
     const WGMMA: &str = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent";
 
-    fn fake_ptx(rows: &Rows, isa: Isa) -> (Isa, String) {
+    fn of_table() -> Tables {
+        Tables { rows: rows::of_table(), backward: rows::backward_of_table() }
+    }
+
+    fn fake_ptx(rows: &Tables, isa: Isa) -> (Isa, String) {
         let arch = isa.arch();
         let entries = names(rows, arch).into_iter().map(|entry| {
             format!(".visible .entry {entry}(\n\t.param .align 16 .b8 p[64]\n)\n{{\n\tret;\n}}\n")
@@ -283,7 +315,7 @@ mod tests {
 
     #[test]
     fn entries_and_rows_must_be_the_same() {
-        let rows = rows::of_table();
+        let rows = of_table();
         let names: Vec<&str> = names(&rows, "sm_80").into_iter().collect();
         assert!(same_names(&names, "sm_80", &rows).is_ok());
         let lacking = same_names(&names[1..], "sm_80", &rows).expect_err("one is lacking").to_string();
@@ -301,6 +333,7 @@ mod tests {
     fn a_panic_in_a_kernel_with_wgmma_is_named() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
+        let rows = Tables { rows, backward: BackwardRows::new() };
         let (isa, text) = fake_ptx(&rows, Isa::Wgmma);
         let mma = fake_ptx(&rows, Isa::Mma);
         write(folder.path(), &[mma.clone(), (isa, text.clone())], "rustc", &rows, None)
@@ -317,9 +350,9 @@ mod tests {
     #[test]
     fn every_entry_gets_the_bounds_of_its_row() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = rows::of_table();
+        let rows = of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
-        for (entry, row) in &rows {
+        for (entry, row) in &rows.rows {
             let text =
                 std::fs::read_to_string(folder.path().join(ptx_file(row.isa.arch()))).expect("readable");
             let (threads, min_ctas) = (row.warps * 32, row.min_ctas);
@@ -332,7 +365,14 @@ mod tests {
             assert!(text.contains(&expected), "{entry}");
         }
         let manifest = manifest_file::read(folder.path()).expect("readable");
-        assert_eq!(manifest.kernels.len(), rows.len());
+        assert_eq!(manifest.kernels.len(), rows.rows.len());
+        assert_eq!(manifest.backward_kernels.len(), rows.backward.len());
+        for (entry, row) in &rows.backward {
+            let text = std::fs::read_to_string(folder.path().join("sm_80.ptx")).expect("readable");
+            let expected =
+                format!("{entry}(\n\t.param .align 16 .b8 p[64]\n)\n.maxntid {}, 1, 1\n{{", row.warps * 32);
+            assert!(text.contains(&expected), "{entry}");
+        }
         for family in &manifest.families {
             assert!(manifest_file::read_ptx(folder.path(), family).is_ok());
         }
@@ -345,16 +385,17 @@ mod tests {
     #[test]
     fn a_family_without_rows_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let rows = rows::of_table();
+        let rows = of_table();
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         assert!(folder.path().join("sm_90a.ptx").is_file());
-        let rows = family_rows(&rows, "sm_80");
+        let rows = Tables { rows: family_rows(&rows.rows, "sm_80"), ..rows };
         write(folder.path(), &[fake_ptx(&rows, Isa::Mma)], "rustc", &rows, None).expect("writes");
         assert!(!folder.path().join("sm_90a.ptx").exists());
         let manifest = manifest_file::read(folder.path()).expect("readable");
         assert_eq!(manifest.families.len(), 1);
         // The combine kernels are all that a file of wgmma rows leaves of the family that runs everywhere.
         let rows = Rows::from([(WGMMA.to_owned(), row_of(WGMMA))]);
+        let rows = Tables { rows, backward: BackwardRows::new() };
         assert_eq!(names(&rows, "sm_80").len(), STEP_VARIANTS.len());
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask check-ptx`: the PTX has the table's entries, and each compiles for every architecture without spills, stack
 //! frames, warnings that matter, or more shared memory than its row may use.
 
-use crate::build_ptx::same_names;
+use crate::build_ptx::{Tables, same_names};
 use crate::manifest_file;
 use crate::ptx_text::Module;
 use crate::ptxas::{self, Ptxas};
@@ -45,9 +45,10 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let folder = options.ptx_dir.clone().unwrap_or_else(|| options.rows.default_folder());
     let mut manifest = manifest_file::read(&folder)?;
-    let rows = options.rows.chosen()?;
+    let rows = Tables { rows: options.rows.chosen()?, backward: options.rows.backward()? };
     let texts = check_names(&folder, &manifest, &rows)?;
-    eprintln!("{}: the entries of the {} rows, no more and no less", workspace::shown(&folder), rows.len());
+    let count = rows.rows.len() + rows.backward.len();
+    eprintln!("{}: the entries of the {count} rows, no more and no less", workspace::shown(&folder));
 
     let Some(ptxas) = ptxas::resolve(&options.ptxas)? else {
         let unchecked = "registers, spills, stack frames and warnings";
@@ -88,14 +89,12 @@ fn archs_of(family: &str, named: &[String]) -> Vec<String> {
 }
 
 /// Each family's name and PTX, once entries, the manifest's kernels and the rows are the same.
-fn check_names(
-    folder: &Path,
-    manifest: &Manifest,
-    rows: &rows::Rows,
-) -> anyhow::Result<Vec<(String, String)>> {
+fn check_names(folder: &Path, manifest: &Manifest, rows: &Tables) -> anyhow::Result<Vec<(String, String)>> {
     let kernels: rows::Rows =
         manifest.kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
-    if kernels != *rows {
+    let backward: rows::BackwardRows =
+        manifest.backward_kernels.iter().map(|kernel| (kernel.entry.clone(), kernel.row)).collect();
+    if kernels != rows.rows || backward != rows.backward {
         bail!("the manifest's rows are others: run `cargo xtask build-ptx`");
     }
     let mut texts = Vec::new();
@@ -138,6 +137,7 @@ impl Found {
                 Compilation { folder, family, module: &module, scratch, ptxas, arch, keep_cubins };
             compilation.check(&mut manifest.kernels, self)?;
             compilation.check(&mut manifest.step_kernels, self)?;
+            compilation.check(&mut manifest.backward_kernels, self)?;
             eprintln!("{}", summary(manifest, arch));
         }
         Ok(())
@@ -235,6 +235,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> V
 fn summary(manifest: &Manifest, arch: &str) -> String {
     let forward = manifest.kernels.iter().map(|kernel| &kernel.resources);
     let all = forward.chain(manifest.step_kernels.iter().map(|kernel| &kernel.resources));
+    let all = all.chain(manifest.backward_kernels.iter().map(|kernel| &kernel.resources));
     let registers: Vec<u32> =
         all.filter_map(|resources| resources.get(arch)).map(|found| found.registers).collect();
     match (registers.iter().min(), registers.iter().max()) {

@@ -1,5 +1,6 @@
 //! The PTX folder: `manifest.json` and the files it names, written whole or not at all.
 
+use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
 use kernels_gpu::row::Row;
@@ -35,6 +36,11 @@ pub(crate) fn kernel(entry: &str, row: Row, family: &str, ptx: &str) -> Kernel {
 
 /// The record of a step kernel that no ptxas has seen.
 pub(crate) fn step_kernel(entry: &str, row: StepRow, family: &str, ptx: &str) -> Kernel<StepRow> {
+    record(entry, row, family, ptx, (row.threads(), row.smem_bytes()))
+}
+
+/// The record of a kernel of the backward pass that no ptxas has seen.
+pub(crate) fn backward_kernel(entry: &str, row: BackwardRow, family: &str, ptx: &str) -> Kernel<BackwardRow> {
     record(entry, row, family, ptx, (row.threads(), row.smem_bytes()))
 }
 
@@ -144,6 +150,7 @@ mod tests {
             families: vec![family],
             kernels,
             step_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
             score_crate: None,
         }
     }

@@ -116,6 +116,7 @@ mod tests {
             families: vec![Family { arch: "sm_80".into(), ptx: "sm_80.ptx".into(), sha256 }],
             kernels: vec![kernel],
             step_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
             score_crate: None,
         };
         manifest_file::write(folder.path(), &manifest).expect("written");

@@ -2,6 +2,8 @@
 
 use crate::score_crate::{ScoreCrateError, Scores, no_scores};
 use crate::workspace;
+use kernels_gpu::backward::row::{BackwardRow, BackwardRowError};
+use kernels_gpu::backward::table::{self as backward_table, BACKWARD_VARIANTS};
 use kernels_gpu::geometry::PRODUCER_WARPS;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule, ScoreKind};
 use kernels_gpu::table::{self, VARIANTS};
@@ -19,6 +21,8 @@ pub(crate) enum RowsError {
     Empty(PathBuf),
     #[error("row {number}, {entry}: {reason}")]
     Impossible { number: usize, entry: String, reason: RowError },
+    #[error("row {number}, {entry}: {reason}")]
+    ImpossibleBackward { number: usize, entry: String, reason: BackwardRowError },
     #[error("row {number}, {entry}, stands in the file already")]
     Twice { number: usize, entry: String },
     #[error("row {number}, {entry}, has the score {score}, and {known}")]
@@ -32,10 +36,19 @@ const EXAMPLE: &str = r#"[{"isa":"mma","dtype":"f16","head_dim":64,"block_m":64,
 /// Rows by the name of their entry.
 pub(crate) type Rows = BTreeMap<String, Row>;
 
+/// Rows of the backward pass by the name of their entry.
+pub(crate) type BackwardRows = BTreeMap<String, BackwardRow>;
+
+/// A row of a file: one of the backward pass says which.
+enum FileRow {
+    Backward(BackwardRow),
+    Forward(Row),
+}
+
 /// Which rows to compile or check.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RowsOptions {
-    /// These rows instead of the table: a JSON array of rows as in the manifest
+    /// These rows instead of the table: a JSON array of rows as in the manifest, at least one of them of the forward pass
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
     /// Every row of one tile a CTA that can exist instead of the table
@@ -55,6 +68,15 @@ impl RowsOptions {
             (None, Some(scores)) => Ok(scores.usual_rows().map(|row| (row.entry_name(), row)).collect()),
             (None, None) if self.every_row => Ok(feasible()),
             (None, None) => Ok(of_table()),
+        }
+    }
+
+    /// The chosen rows of the backward pass: the table's, or those of the file.
+    pub(crate) fn backward(&self) -> Result<BackwardRows, RowsError> {
+        match &self.rows {
+            Some(file) => backward_of_file(file),
+            None if self.is_table() => Ok(backward_of_table()),
+            None => Ok(BackwardRows::new()),
         }
     }
 
@@ -83,6 +105,11 @@ impl RowsOptions {
 /// The rows of the table.
 pub(crate) fn of_table() -> Rows {
     VARIANTS.iter().map(|variant| (variant.entry.to_owned(), variant.row)).collect()
+}
+
+/// The rows of the backward pass's table.
+pub(crate) fn backward_of_table() -> BackwardRows {
+    BACKWARD_VARIANTS.iter().map(|variant| (variant.entry.to_owned(), variant.row)).collect()
 }
 
 /// Every row of one tile a CTA that can exist, with no cap on registers. ptxas may still spill for some.
@@ -143,15 +170,9 @@ fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
 /// # Errors
 /// [`RowsError`], for the first row that cannot: with its number, its name and the numbers that forbid it.
 fn of_file(path: &Path, scores: Option<&Scores>) -> Result<Rows, RowsError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|reason| RowsError::Read { path: path.to_owned(), reason })?;
-    let list: Vec<Row> =
-        serde_json::from_str(&text).map_err(|reason| RowsError::Parse { path: path.to_owned(), reason })?;
-    if list.is_empty() {
-        return Err(RowsError::Empty(path.to_owned()));
-    }
     let mut rows = Rows::new();
-    for (index, row) in list.into_iter().enumerate() {
+    for (index, row) in read(path)?.into_iter().enumerate() {
+        let FileRow::Forward(row) = row else { continue };
         let (number, entry) = (index + 1, row.entry_name());
         if let Err(reason) = row.check() {
             return Err(RowsError::Impossible { number, entry, reason });
@@ -168,31 +189,72 @@ fn of_file(path: &Path, scores: Option<&Scores>) -> Result<Rows, RowsError> {
             return Err(RowsError::Twice { number, entry });
         }
     }
+    if rows.is_empty() { Err(RowsError::Empty(path.to_owned())) } else { Ok(rows) }
+}
+
+/// The rows of the backward pass of a file, as [`of_file`].
+fn backward_of_file(path: &Path) -> Result<BackwardRows, RowsError> {
+    let mut rows = BackwardRows::new();
+    for (index, row) in read(path)?.into_iter().enumerate() {
+        let FileRow::Backward(row) = row else { continue };
+        let (number, entry) = (index + 1, row.entry_name());
+        if let Err(reason) = row.check() {
+            return Err(RowsError::ImpossibleBackward { number, entry, reason });
+        }
+        if rows.insert(entry.clone(), row).is_some() {
+            return Err(RowsError::Twice { number, entry });
+        }
+    }
     Ok(rows)
 }
 
-/// Rust source that defines `for_each_forward_kernel!` and `for_each_wgmma_kernel!` with these rows, either of which may have none, and
-/// `for_each_user_score!`.
-pub(crate) fn macro_source(rows: &Rows, scores: Option<&Scores>) -> String {
-    let of = |name: &str, isa: Isa| {
-        let lines: String = rows
-            .iter()
-            .filter(|(_, row)| row.isa == isa)
-            .map(|(entry, row)| format!("            {}\n", table::line(entry, row)))
-            .collect();
+fn read(path: &Path) -> Result<Vec<FileRow>, RowsError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|reason| RowsError::Read { path: path.to_owned(), reason })?;
+    let values: Vec<serde_json::Value> =
+        serde_json::from_str(&text).map_err(|reason| RowsError::Parse { path: path.to_owned(), reason })?;
+    // By hand, as the message of an untagged enum names no field.
+    let row = |value: serde_json::Value| {
+        let is_backward = value.get("pass").is_some();
+        if is_backward {
+            serde_json::from_value(value).map(FileRow::Backward)
+        } else {
+            serde_json::from_value(value).map(FileRow::Forward)
+        }
+    };
+    let rows = values.into_iter().map(row).collect::<Result<_, _>>();
+    rows.map_err(|reason| RowsError::Parse { path: path.to_owned(), reason })
+}
+
+/// Rust source that defines `for_each_forward_kernel!`, `for_each_wgmma_kernel!` and `for_each_backward_kernel!` with these rows, any of
+/// which may have none, and `for_each_user_score!`.
+pub(crate) fn macro_source(rows: &Rows, backward: &BackwardRows, scores: Option<&Scores>) -> String {
+    let forward = |isa: Isa| -> Vec<String> {
+        let rows = rows.iter().filter(|(_, row)| row.isa == isa);
+        rows.map(|(entry, row)| table::line(entry, row)).collect()
+    };
+    let backward: Vec<String> =
+        backward.iter().map(|(entry, row)| backward_table::line(entry, row)).collect();
+    let of = |name: &str, lines: Vec<String>| {
+        let lines: String = lines.iter().map(|line| format!("            {line}\n")).collect();
         format!(
             "/// Calls `$callback!` back with the rows of a file.\n#[macro_export]\n\
              macro_rules! {name} {{\n    ($callback:ident) => {{\n        $callback! {{\n{lines}        }}\n    }};\n}}\n"
         )
     };
     let scores = scores.map_or_else(no_scores, Scores::macro_source);
-    of("for_each_forward_kernel", Isa::Mma) + &of("for_each_wgmma_kernel", Isa::Wgmma) + &scores
+    of("for_each_forward_kernel", forward(Isa::Mma))
+        + &of("for_each_wgmma_kernel", forward(Isa::Wgmma))
+        + &of("for_each_backward_kernel", backward)
+        + &scores
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const BACKWARD: &str =
+        r#"{"pass":"dkv","dtype":"f16","head_dim":64,"block_m":64,"block_n":128,"warps":8,"stages":2}"#;
     const ROW: &str = r#"{"dtype":"bf16","head_dim":128,"block_m":128,"block_n":32,"warps":8,"stages":3,"acc":"f32","min_ctas":1,"warp_rows":16,"schedule":"grid"}"#;
 
     fn from(text: &str) -> Result<Rows, RowsError> {
@@ -202,16 +264,41 @@ mod tests {
         of_file(&path, None)
     }
 
+    fn backward_from(text: &str) -> Result<BackwardRows, RowsError> {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("rows.json");
+        std::fs::write(&path, text).expect("writable");
+        backward_of_file(&path)
+    }
+
+    #[test]
+    fn rows_of_the_backward_pass_stand_beside_the_others() {
+        let both = format!("[{BACKWARD},{ROW}]");
+        assert_eq!(from(&both).expect("possible").len(), 1);
+        let names: Vec<String> = backward_from(&both).expect("possible").into_keys().collect();
+        assert_eq!(names, ["bwd_dkv_f16_d64_m64n128_w8s2"]);
+        let impossible = both.replace("\"warps\":8,\"stages\":2", "\"warps\":4,\"stages\":2");
+        let error = backward_from(&impossible).expect_err("8 warps have 128 keys").to_string();
+        assert!(error.starts_with("row 1, bwd_dkv_f16_d64_m64n128_w4s2: warps must be"), "{error}");
+        assert!(matches!(backward_from(&format!("[{BACKWARD},{BACKWARD}]")), Err(RowsError::Twice { .. })));
+        assert!(matches!(from(&format!("[{BACKWARD}]")), Err(RowsError::Empty(_))));
+    }
+
     #[test]
     fn the_generated_macro_has_the_tables_form() {
         let rows = from(&format!("[{ROW}]")).expect("a possible row");
-        let source = macro_source(&rows, None);
+        let backward = backward_from(&format!("[{ROW},{BACKWARD}]")).expect("a possible row");
+        let source = macro_source(&rows, &backward, None);
+        let line = "bwd_dkv_f16_d64_m64n128_w8s2 => { Dkv, F16, 64, 64, 128, 8, 2 };";
+        assert!(source.contains(line), "{source}");
         assert!(
             source
                 .contains("fwd_bf16_d128_m128n32_w8s3c1 => { Bf16, 128, 128, 32, 8, 3, F32, 1, 16, Grid };"),
             "{source}"
         );
-        for (name, count) in [("for_each_forward_kernel", 1), ("for_each_wgmma_kernel", 0)] {
+        for (name, count) in
+            [("for_each_forward_kernel", 1), ("for_each_wgmma_kernel", 0), ("for_each_backward_kernel", 0)]
+        {
             let text = source.split("macro_rules! ").find(|text| text.starts_with(name)).expect(name);
             assert_eq!(text.matches("fwd_").count(), count, "{text}");
         }
@@ -224,7 +311,7 @@ mod tests {
             .replace("\"block_n\":32,\"warps\":8", "\"block_n\":176,\"warps\":12")
             .replace("\"stages\":3", "\"stages\":2");
         let rows = from(&format!("[{ROW},{wgmma}]")).expect("possible rows");
-        let source = macro_source(&rows, None);
+        let source = macro_source(&rows, &BackwardRows::new(), None);
         let (mma, wgmma) = source.split_once("macro_rules! for_each_wgmma_kernel").expect("two macros");
         assert!(mma.contains("fwd_bf16_d128_m128n32_w8s3c1 =>") && !mma.contains("fwd_wgmma"), "{mma}");
         assert!(wgmma.contains(

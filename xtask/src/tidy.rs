@@ -2,6 +2,7 @@
 
 use crate::{readme, tidy_imports, workspace};
 use anyhow::{Context, bail};
+use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::steps::STEP_VARIANTS;
 use kernels_gpu::table::VARIANTS;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,8 @@ const WITHOUT_CIRCLES: [&str; 1] = ["kernels-gpu/src/"];
 const README_BYTES_MAX: usize = 9 * 1024;
 /// Kernels of the shipped tables at most: users stamp their own through `--rows`.
 const ENTRIES_MAX: usize = 200;
+/// Kernels of the backward pass at most: a list of its own.
+const BACKWARD_ENTRIES_MAX: usize = 40;
 /// The only file of the device crate that may know all of a row.
 const WHOLE_ROW: &str = "kernels-gpu/src/config.rs";
 /// Where these phrases, which point at things instead of naming them, are left out.
@@ -107,6 +110,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let entries = VARIANTS.len() + STEP_VARIANTS.len();
     if entries > ENTRIES_MAX {
         broken.push(format!("kernels-gpu/src/table.rs: {entries} entries, {ENTRIES_MAX} at most"));
+    }
+    let entries = BACKWARD_VARIANTS.len();
+    if entries > BACKWARD_ENTRIES_MAX {
+        let table = "kernels-gpu/src/backward/table.rs";
+        broken.push(format!("{table}: {entries} entries, {BACKWARD_ENTRIES_MAX} at most"));
     }
     for line in &broken {
         eprintln!("{line}");

@@ -98,6 +98,32 @@ impl TensorSets {
         Ok(TensorSets { buffers, steps, lse, lse_step, seqlens_k, operands, sets, inputs })
     }
 
+    /// Fresh memory for a tensor of each set, `elements` elements of 2 bytes each from one set to the next a multiple of 256 bytes, and
+    /// that distance in bytes; with `inputs` it holds the pattern of a dO.
+    pub(super) fn more(
+        &self,
+        device: &Arc<CudaDevice>,
+        elements: usize,
+        inputs: bool,
+    ) -> Result<(Buffer<CudaDevice>, u64), Error> {
+        let step = elements.next_multiple_of(128);
+        let buffer = Buffer::new(device, (step * self.sets) as u64 * 2)?;
+        if inputs {
+            self.inputs.write(TensorRole::O, &buffer, step * self.sets)?;
+        }
+        Ok((buffer, step as u64 * 2))
+    }
+
+    /// The first set's Q, K, V and O.
+    pub(super) fn read_first(&self, problem: &Problem) -> Result<[Vec<u16>; 4], Error> {
+        let read = |role: TensorRole| {
+            let mut elements = vec![0; problem.len(role)];
+            self.buffers[role as usize].read(0, &mut elements).map(|()| elements)
+        };
+        let [q, k, v, o] = TensorRole::ALL;
+        Ok([read(q)?, read(k)?, read(v)?, read(o)?])
+    }
+
     pub(super) fn sets(&self) -> usize {
         self.sets
     }

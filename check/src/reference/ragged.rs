@@ -1,6 +1,8 @@
 //! Attention of ragged batches, row by row, from the definitions: which keys a query sees, what a score is, where a key lies. Slow, and
 //! with nothing in common with the kernels but the problem.
 
+pub(super) mod backward;
+
 use super::{Progress, Reference, row_start};
 use ferroflash::attention::{HostOperand, HostTensors};
 use ferroflash::problem::{

@@ -158,13 +158,13 @@ impl std::fmt::Display for RaggedCase {
 }
 
 /// Queries and keys of each sequence.
-struct Lengths {
-    q: Vec<u32>,
-    k: Vec<u32>,
+pub(super) struct Lengths {
+    pub(super) q: Vec<u32>,
+    pub(super) k: Vec<u32>,
 }
 
 impl Lengths {
-    fn draw(random: &mut Random) -> Lengths {
+    pub(super) fn draw(random: &mut Random) -> Lengths {
         let batch = random.one_of(&[1, 2, 3, 5]);
         let decode = random.below(3) == 0;
         let q_lengths: &[u32] = if decode { &[1, 1, 1, 2, 0] } else { &[0, 1, 5, 17, 63, 64, 65, 100, 140] };
@@ -174,7 +174,7 @@ impl Lengths {
     }
 }
 
-fn draw_problem(
+pub(super) fn draw_problem(
     dtype: Dtype,
     head_dim: u32,
     kind: ScoreKind,

@@ -1,5 +1,6 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
+use crate::bench_backward;
 use crate::bench_devices;
 use crate::bench_report::{self, Measurement, Report};
 use crate::bench_sim::{self, Simulated};
@@ -41,6 +42,9 @@ const EXAMPLES: &str = "Examples:
   # packed prompts of these lengths, and decoding over keys in pages of 16 with learned sinks
   ferroflash bench --shape 4,16,16,9000,9000,128 --mask causal --dtype bf16 --seqlens-q 9000,700,52,3000
   ferroflash bench --shape 8,32,8,1,8192,128 --page 16 --lengths --sinks
+
+  # gradients
+  ferroflash bench --backward --shape 4,16,16,4096,4096,128 --mask both --dtype bf16
 
   # replays one by one, each when Enter is pressed
   ferroflash bench --shape 4,16,16,4096,4096,128 --reps 5 --turns
@@ -129,6 +133,10 @@ pub(crate) struct Args {
     #[arg(long)]
     lse: bool,
 
+    /// The backward pass instead of the forward pass: all of its launches together, counted as 10·B·HQ·SQ·SKV·D
+    #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "RegretArgs", "baseline", "turns", "lse", "l2"])]
+    backward: bool,
+
     /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
     /// a problem is done, write `turn DONE of REPS: PROBLEM` and wait for a line on standard input
     #[arg(long)]
@@ -210,6 +218,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let file = args.json.as_deref().map(|path| OutputFile::create(path, args.force)).transpose()?;
     if args.device == DeviceName::Sim {
         let library = Arc::new(Library::find(args.ptx.as_deref())?);
+        if args.backward {
+            return bench_sim::run_backward(&workloads, args.device_model, library, file);
+        }
         check_names(&args.rows, &library)?;
         let simulated = Simulated {
             rows: &args.rows,
@@ -239,7 +250,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut bench = Bench::open(
         &CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal).with_l2(l2),
     )?;
-    check_names(&args.rows, bench.attention().library())?;
+    if !args.backward {
+        check_names(&args.rows, bench.attention().library())?;
+    }
     if let Some(folder) = &args.baseline {
         bench.open_baseline(folder)?;
         bench.baseline().map_or(Ok(()), |attention| check_names(&args.rows, attention.library()))?;
@@ -252,6 +265,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         warm_up: args.warm_up.map_or(default.warm_up, Duration::from_millis),
         ..default
     };
+    if args.backward {
+        return bench_backward::run(&bench, (&workloads, &args.rows), &options, file);
+    }
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));
 

@@ -11,7 +11,7 @@ use check::workload::Workload;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Attention, DeviceModel, Plan, RowSelection};
+use ferroflash::{Attention, Backward, DeviceModel, GradientInputs, Plan, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::sync::Arc;
@@ -85,6 +85,45 @@ pub(crate) fn run(
     }
     if let Some(mut file) = file {
         let all = json!({ "device": attention.device_name(), "results": results });
+        file.write(format!("{all:#}\n").as_bytes())?;
+        file.commit()?;
+    }
+    Ok(())
+}
+
+/// Runs the backward pass of every problem, whose O and LSE the kernel of the plan computes before, and prints what its kernels execute.
+pub(crate) fn run_backward(
+    workloads: &[Workload],
+    model: &'static DeviceModel,
+    library: Arc<Library>,
+    file: Option<OutputFile>,
+) -> Result<(), Failure> {
+    let device = Arc::new(SimDevice::new(SimOptions::default().with_model(model)));
+    let attention = Attention::new(device.clone(), library)?;
+    let mut results = Vec::new();
+    for workload in workloads {
+        let problem = workload.problem();
+        let refused = |source| Failure::Argument { option: "--backward", source };
+        let backward = Backward::new(problem).map_err(refused)?;
+        let qkv = random_input::qkv(problem, InputKind::Random, 0);
+        let (d_o, _) = random_input::d_output(&backward, InputKind::Random, 1);
+        let tensors = workload.tensors(&qkv);
+        let output = attention.forward_with(attention.plan(problem)?.as_ref(), &tensors, true)?;
+        let lse = output.lse.unwrap_or_default();
+        attention.backward(&backward, &GradientInputs::new(tensors, &output.o, &lse, &d_o))?;
+        let plan = attention.plan_backward(&backward)?;
+        let entries = plan.steps().iter().map(|step| step.kernel().entry.clone());
+        // Launches that succeeded have reports.
+        let reports: Vec<(String, Report)> =
+            entries.filter_map(|entry| Some((entry.clone(), device.report(&entry)?))).collect();
+        output::print("");
+        output::print(&format!("{}, backward", bench_report::title(problem)));
+        table(&reports).iter().for_each(|line| output::print(line));
+        let rows = reports.iter().map(|(entry, report)| json!({ "entry": entry, "counts": counts(report) }));
+        results.push(json!({ "problem": bench_report::title(problem), "rows": rows.collect::<Vec<_>>() }));
+    }
+    if let Some(mut file) = file {
+        let all = json!({ "device": attention.device_name(), "pass": "backward", "results": results });
         file.write(format!("{all:#}\n").as_bytes())?;
         file.commit()?;
     }

@@ -1,6 +1,8 @@
 //! The command `ferroflash`.
 
+mod backward_rows;
 mod bench;
+mod bench_backward;
 mod bench_devices;
 mod bench_report;
 mod bench_sim;
@@ -14,6 +16,7 @@ mod memory;
 mod output;
 mod plan;
 mod plan_args;
+mod plan_backward;
 mod plan_devices;
 mod predict_args;
 mod ragged_args;
@@ -22,6 +25,7 @@ mod run;
 mod shape;
 mod tune;
 mod verify;
+mod verify_backward;
 mod verify_devices;
 mod verify_grid;
 

@@ -6,6 +6,7 @@ use crate::devices_args::DevicesArgs;
 use crate::failure::Failure;
 use crate::output;
 use crate::plan_args::PlanArgs;
+use crate::plan_backward;
 use crate::plan_devices;
 use crate::predict_args::{self, PredictArgs};
 use crate::ragged_args::RaggedArgs;
@@ -45,6 +46,9 @@ const EXAMPLES: &str = "Examples:
   # a prompt of a million tokens over several devices: bytes, memory and times on paper
   ferroflash plan --shape 1,32,8,1048576,1048576,128 --causal --dtype bf16 --device-model h200 --devices 8,16,32,64
 
+  # the backward pass: its launches and its workspace
+  ferroflash plan --shape 4,16,16,4096,4096,128 --causal --backward
+
   # a predicted time, with the error that such predictions have
   ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
 
@@ -68,6 +72,10 @@ pub(crate) struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = DtypeName::F16)]
     dtype: DtypeName,
+
+    /// The backward pass instead of the forward pass
+    #[arg(long, conflicts_with_all = ["rows", "PlanArgs", "PredictArgs", "ctas_per_sm"])]
+    backward: bool,
 
     /// Kernels: best, all, or one by name
     #[arg(long, value_name = "best|all|NAME", default_value = "best")]
@@ -148,6 +156,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.devices.devices.is_empty() {
         let problems = workloads.iter().map(|workload| *workload.problem()).collect::<Vec<_>>();
         return plan_devices::run(&args.devices, &target.planner, &problems, args.json);
+    }
+    if args.backward {
+        return plan_backward::run(&workloads, target.planner.device(), args.ptx.as_deref(), args.json);
     }
     let mut values = Vec::new();
     let mut under_filled = None;

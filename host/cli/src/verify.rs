@@ -9,11 +9,13 @@ use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
 use crate::ragged_args::SequenceArgs;
 use crate::shape;
+use crate::verify_backward::{self, What};
 use crate::verify_devices;
 use crate::verify_grid;
 use check::random_input::{self, InputKind};
 use check::tolerance::Verdict;
 use check::verification::{Agreement, KernelRun, Oracle, RunKernel, first_difference};
+use check::workload::Workload;
 use clap::ValueEnum;
 use ferroflash::tensor_file::Inputs;
 use ferroflash::{Attention, Dtype, Error, PlanOptions, Problem, RowSelection, Sizes};
@@ -38,6 +40,10 @@ const EXAMPLES: &str = "Examples:
   # sequences split among 2, 3 and 8 simulated devices, every method, against the reference and one device
   ferroflash verify --devices 2,3,8 --device sim
 
+  # gradients: of one shape, and of drawn problems for every backward kernel
+  ferroflash verify --backward --shape 2,8,2,199,257,64 --causal --repeats 10
+  ferroflash verify --backward --grid quick
+
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
@@ -61,9 +67,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, conflicts_with_all = ["causal", "mask_name", "scale", "layout", "dtype", "input_kind", "MaskArgs", "SequenceArgs", "devices"])]
     grid: Option<GridName>,
 
+    /// The backward pass: dQ, dK and dV on generated tensors, against float64
+    #[arg(long, conflicts_with_all = ["input", "compare_simulator", "PlanArgs"])]
+    backward: bool,
+
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
     #[arg(long, value_name = "best|all|NAME")]
-    rows: Option<RowSelection>,
+    pub(crate) rows: Option<RowSelection>,
 
     /// Seed of generated tensors
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -141,6 +151,14 @@ impl Judged {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.backward {
+        let given = args.shape.map(|sizes| args.workload(sizes)).transpose()?;
+        let what = match (given, args.grid) {
+            (Some(workload), _) => What::Problem { workload: Box::new(workload), kind: args.kind() },
+            (None, grid) => What::Grid(grid.unwrap_or(GridName::Quick)),
+        };
+        return verify_backward::run(args, what, &args.device.open()?);
+    }
     if let Some(grid) = args.grid {
         let engine = args.device.open()?;
         return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
@@ -164,8 +182,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Tensors and operands.
-    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+    /// The problem of a shape, with its sequences and operands.
+    fn workload(&self, sizes: Sizes) -> Result<Workload, Failure> {
         let layout = self.problem.layout();
         let dtype = self.problem.dtype().unwrap_or(Dtype::F16);
         let problem = Problem::new(sizes, dtype)
@@ -174,14 +192,24 @@ impl Args {
             .with_lengths(self.lengths);
         let problem = self.problem.mask_parts.problem(self.problem.scaled(problem)?)?;
         let workload = self.sequences.workload(problem, layout, self.seed)?;
-        let problem = *workload.problem();
-        memory::check(&problem).map_err(|source| Failure::Argument { option: "--shape", source })?;
-        let kind = match self.input_kind {
+        memory::check(workload.problem())
+            .map_err(|source| Failure::Argument { option: "--shape", source })?;
+        Ok(workload)
+    }
+
+    fn kind(&self) -> InputKind {
+        match self.input_kind {
             KindName::Random => InputKind::Random,
             KindName::Outliers => InputKind::Outliers,
             KindName::Nan => InputKind::NotANumber,
-        };
-        let mut qkv = random_input::qkv(&problem, kind, self.seed);
+        }
+    }
+
+    /// Tensors and operands.
+    fn generate(&self, sizes: Sizes) -> Result<Inputs, Failure> {
+        let workload = self.workload(sizes)?;
+        let problem = *workload.problem();
+        let mut qkv = random_input::qkv(&problem, self.kind(), self.seed);
         workload.poison_unused(&mut qkv);
         let mut inputs = Inputs::new(problem, problem.layout().unwrap_or_default(), qkv);
         inputs.seqlens_k = workload.seqlens_k().map(<[u32]>::to_vec);

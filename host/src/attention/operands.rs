@@ -4,18 +4,16 @@ use super::tensors::{DeviceTensors, HostTensors, check_given};
 use crate::addresses::{aligned, overlap, range};
 use crate::device::{Buffer, Device};
 use crate::error::Error;
-use crate::plan::Plan;
 use crate::problem::{ALIGNMENT_BYTES, KeySequences, Operand, Problem, TensorRole};
 use std::sync::Arc;
 
 /// Refuses addresses that are not aligned, and operands that the problem does not take.
-pub(super) fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
+pub(super) fn check_tensors(problem: &Problem, tensors: &DeviceTensors) -> Result<(), Error> {
     for (tensor, address) in [("Q", tensors.q), ("K", tensors.k), ("V", tensors.v), ("O", tensors.o)] {
         aligned(tensor, address, ALIGNMENT_BYTES)?;
     }
     aligned("LSE", tensors.lse.unwrap_or(0), size_of::<f32>() as u64)?;
     aligned("seqlens_k", tensors.seqlens_k.unwrap_or(0), size_of::<u32>() as u64)?;
-    let problem = plan.problem();
     for operand in Operand::ALL {
         // An address of 0 is none.
         let given = tensors.operands[operand as usize].filter(|&address| address != 0);
@@ -26,7 +24,7 @@ pub(super) fn check_tensors(plan: &Plan, tensors: &DeviceTensors) -> Result<(), 
     if let KeySequences::Paged(_) = problem.keys() {
         check_apart(problem, tensors)?;
     }
-    let reason = match (plan.problem().has_lengths(), tensors.seqlens_k) {
+    let reason = match (problem.has_lengths(), tensors.seqlens_k) {
         (true, None | Some(0)) => "the problem has lengths on the device, and no address of them was given",
         (false, Some(_)) => "lengths were given, and the problem has none: plan Problem::with_lengths",
         _ => return Ok(()),

@@ -27,7 +27,7 @@ impl Attention {
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let plan = plan.plan();
-        check_tensors(plan, tensors)?;
+        check_tensors(plan.problem(), tensors)?;
         for (tensor, address, required) in
             [("the partial O", states.o, ALIGNMENT_BYTES), ("the partial LSE", states.lse, 4)]
         {

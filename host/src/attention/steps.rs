@@ -70,13 +70,13 @@ impl Attention {
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let behind = DeviceTensors { seqlens_k: seqlens_behind, ..*tensors };
-        check_tensors(plan.whole(), &behind)?;
+        check_tensors(plan.whole().problem(), &behind)?;
         let Some(cascade) = plan.cascade() else {
             // SAFETY: the caller's promise.
             return unsafe { self.launch(plan.whole(), tensors, stream) };
         };
         // A launch as a whole checks them itself.
-        check_tensors(plan.whole(), tensors)?;
+        check_tensors(plan.whole().problem(), tensors)?;
         let needed = plan.workspace_bytes();
         // Before the first launch, so that a kernel that does not load leaves nothing half done.
         self.preload_passes(cascade)?;

@@ -3,12 +3,11 @@
 use super::work::gcd;
 use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
-use kernels_gpu::geometry;
 use kernels_gpu::params::{RaggedParams, ScoreParams, TableParams};
 use kernels_gpu::row::Row;
 
-/// A problem's parameters but for addresses.
-pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
+/// A problem's parameters but for addresses, for blocks of so many query rows and boxes of so many keys.
+pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> RaggedParams {
     let Mask { window_left, window_right, chunk, prefix, sink_tokens, tree, .. } = problem.mask();
     let side = |side: Option<u32>| side.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(i32::MAX);
     let [batch_stride, head_stride, row_stride] = problem.score_strides();
@@ -30,13 +29,13 @@ pub(super) fn params(problem: &Problem, row: &Row) -> RaggedParams {
             ..ScoreParams::default()
         },
         page: Divisor::new(page),
-        block_rows: Divisor::new(geometry::rows_of_block(row, problem.group()).max(1)),
+        block_rows: Divisor::new(block_rows.max(1)),
         chunks_v: Divisor::new(problem.head_dim_v() / 4),
         chunk: chunk.unwrap_or(0),
         chunk_divisor: Divisor::new(chunk.unwrap_or(1).min(1 << 31)),
         table_stride,
         pages,
-        box_rows: box_rows(problem, row),
+        box_rows,
         total_k: problem.extent(TensorRole::K).rows,
         window_left: side(window_left),
         window_right: side(window_right),

@@ -95,18 +95,44 @@ pub unsafe fn merge_warps<W: WarpTile>(
 pub unsafe fn store_output<E: Element, S: Shape, W: WarpTile>(
     rows: &QueryRows<'_>,
     softmax: &OnlineSoftmax<W>,
-    mut acc_o: W::O,
+    acc_o: W::O,
     tile: SmemTile<S>,
     position: Position,
+) {
+    let factors = |m| softmax.normalizer(m);
+    let address = |row: u32| {
+        let row = rows.first() + row;
+        (row < rows.past()).then(|| rows.o(row))
+    };
+    // SAFETY: the caller's.
+    unsafe {
+        store_rows::<E, S, W>(acc_o, factors, tile, position, |chunk| is_within(rows, chunk * 8), address)
+    }
+}
+
+/// Writes a warp's rows of an accumulator, times the factors of the lane's rows of each m16 tile and rounded, through its own rows of a
+/// tile in shared memory. `address` gives where a row of the tile goes, if it exists, and `is_within` whether it has a chunk of eight
+/// elements.
+///
+/// # Safety
+/// As for [`store_output`], for the rows that have an address.
+#[inline(always)]
+pub unsafe fn store_rows<E: Element, S: Shape, W: WarpTile>(
+    mut acc: W::O,
+    factors: impl Fn(usize) -> [f32; 2],
+    tile: SmemTile<S>,
+    position: Position,
+    is_within: impl Fn(u32) -> bool,
+    address: impl Fn(u32) -> Option<u64>,
 ) {
     let Position { warp_row, lane, .. } = position;
     let (swizzle, row_bytes, tile) = (S::SWIZZLE, S::ROW_BYTES, tile.start);
     // All lanes have read what the tile held.
     sync_warp();
     for m in 0..W::M {
-        scale_rows(acc_o.row_mut(m), softmax.normalizer(m));
+        scale_rows(acc.row_mut(m), factors(m));
         let lane_offset = swizzle.offset(warp_row + m as u32 * 16 + lane / 4, 0);
-        for (n, o) in acc_o.row(m).iter().enumerate() {
+        for (n, o) in acc.row(m).iter().enumerate() {
             let at = tile + swizzle.advance(lane_offset, n as u32) + lane % 4 * 4;
             // SAFETY: a 4-byte aligned place of this lane. Rows 8 apart swizzle alike.
             unsafe {
@@ -121,13 +147,11 @@ pub unsafe fn store_output<E: Element, S: Shape, W: WarpTile>(
     let rows_a_step = 32 / swizzle.span();
     for step in 0..W::M as u32 * 16 / rows_a_step {
         let row = warp_row + step * rows_a_step + lane_row;
-        let global_row = rows.first() + row;
-        if global_row < rows.past() {
-            let at = rows.o(global_row);
+        if let Some(at) = address(row) {
             for group in 0..row_bytes / (swizzle.span() * Swizzle::CHUNK_BYTES) {
                 let chunk = lane_chunk + group * swizzle.span();
-                if is_within(rows, chunk * 8) {
-                    // SAFETY: a chunk that this warp has written, and its place in a row of O.
+                if is_within(chunk) {
+                    // SAFETY: a chunk that this warp has written, and its place in global memory.
                     unsafe {
                         let value = ld_shared_v4(tile + swizzle.offset(row, chunk));
                         st_global_v4(at + u64::from(chunk * Swizzle::CHUNK_BYTES), value);

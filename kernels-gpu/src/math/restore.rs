@@ -158,7 +158,7 @@ unsafe fn add_element<E: Element>(
 
 /// The sum of `o` and a non-finite `v` times a positive weight.
 #[inline(always)]
-fn add<E: Element>(o: u16, v: u16) -> u16 {
+pub fn add<E: Element>(o: u16, v: u16) -> u16 {
     const MAGNITUDE: u16 = 0x7fff;
     let is_nan = |bits: u16| bits & MAGNITUDE > E::EXPONENT;
     let opposite_infinities = o & MAGNITUDE == E::EXPONENT && o != v;

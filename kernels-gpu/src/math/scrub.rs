@@ -8,6 +8,7 @@
 use crate::element::Element;
 use crate::ptx::math::fma;
 use crate::ptx::memory::{ld_shared_v4, st_shared};
+use crate::ptx::opaque;
 use crate::tile::warp_tile::Tiles;
 
 /// Both halves' exponents.
@@ -58,6 +59,39 @@ pub unsafe fn scrub_chunk<E: Element>(at: u32) {
             // SAFETY: the caller's.
             unsafe { st_shared(at + 4 * i, zeroed::<E>(pair)) }
         }
+    }
+}
+
+/// Whether any of this thread's chunks of a tile of `bytes` bytes holds NaN or infinities. Called by all `threads` threads; `thread` is
+/// this one's index.
+///
+/// # Safety
+/// The tile starts at a multiple of 16, was written before a barrier, and nobody writes it meanwhile.
+#[inline(always)]
+pub unsafe fn in_tile<E: Element>(start: u32, bytes: u32, (thread, threads): (u32, u32)) -> bool {
+    let mut found = false;
+    let mut at = thread * 16;
+    // A loop, not unrolled code: it would fill the registers beside the fragments.
+    while at < opaque(bytes) {
+        // SAFETY: the caller's.
+        let chunk = unsafe { ld_shared_v4(start + at) };
+        found |= chunk.iter().fold(false, |found, &pair| found | in_pair::<E>(pair));
+        at += threads * 16;
+    }
+    found
+}
+
+/// Replaces NaN and infinities by 0 in this thread's chunks of a tile; which they are is as for [`in_tile`].
+///
+/// # Safety
+/// As for [`in_tile`], and no other thread uses the tile between the barriers around this.
+#[inline(always)]
+pub unsafe fn scrub_tile<E: Element>(start: u32, bytes: u32, (thread, threads): (u32, u32)) {
+    let mut at = thread * 16;
+    while at < opaque(bytes) {
+        // SAFETY: the caller's.
+        unsafe { scrub_chunk::<E>(start + at) };
+        at += threads * 16;
     }
 }
 

@@ -112,6 +112,23 @@ impl<S: Shape> TileCopy<S> {
         self.step_back();
     }
 
+    /// As [`Self::copy_bounded`], with zeros for elements past `width`, too; the next tile stays where it is.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`], for the rows below `valid_rows`.
+    #[inline(always)]
+    pub unsafe fn copy_within(&self, tile: SmemTile<S>, valid_rows: u32, width: u32) {
+        let span = S::SWIZZLE.span();
+        let chunk = self.thread % span;
+        self.each_chunk(|row, smem_offset, source| {
+            let group = (smem_offset - self.smem_offset) % S::ROW_BYTES / Swizzle::CHUNK_BYTES;
+            let exists = (row < valid_rows) & ((chunk + group) * 8 < width);
+            let source_bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
+            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            unsafe { cp_async_16_or_zero(tile.start + smem_offset, source, source_bytes) }
+        });
+    }
+
     /// The page of one of the rows that the warp's threads copy of the block of keys from `first_key` on, of which `valid_rows` exist: of a
     /// lane's rows, lane by lane one step each.
     ///

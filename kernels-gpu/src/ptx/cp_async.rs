@@ -29,6 +29,19 @@ pub unsafe fn cp_async_16_or_zero(smem: u32, global: u64, source_bytes: u32) {
     }
 }
 
+/// `cp.async.ca.shared.global`, 8 bytes, of which only `source_bytes` (0 or 8) are read and the rest is filled with zeros.
+///
+/// # Safety
+/// As for [`cp_async_16`], with multiples of 8; with `source_bytes` 0 nothing is read behind `global`.
+#[inline(always)]
+pub unsafe fn cp_async_8_or_zero(smem: u32, global: u64, source_bytes: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("cp.async.ca.shared.global [{s}], [{g}], 8, {n};",
+            s = in(reg32) smem, g = in(reg64) global, n = in(reg32) source_bytes, options(nostack));
+    }
+}
+
 /// `cp.async.commit_group`: closes this thread's group of copies issued since the last one.
 #[inline(always)]
 pub fn cp_async_commit_group() {

@@ -1,0 +1,191 @@
+//! The backward pass on a device, from host tensors or device pointers.
+
+use super::Attention;
+use super::operands::{HostOperands, check_tensors};
+use super::tensors::DeviceTensors;
+use crate::addresses::aligned;
+use crate::backward::{Backward, BackwardTensors, GradientInputs, Gradients, gradient_name};
+use crate::device::{Buffer, Launch, LoadedKernel, StreamHandle};
+use crate::error::Error;
+use crate::plan::backward::BackwardPlan;
+use crate::problem::{ALIGNMENT_BYTES, TensorRole};
+use crate::workspace::Workspace;
+
+impl Attention {
+    /// The plan of a backward pass on this device.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    pub fn plan_backward(&self, backward: &Backward) -> Result<BackwardPlan, Error> {
+        BackwardPlan::new(backward, &self.library, self.device.info())
+    }
+
+    /// Computes gradients from host tensors. Copies to the device and back, and waits; the default stream keeps the workspace.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`], [`Error::OutOfMemory`], [`Error::NoSuchKernel`], those of lengths and operands as
+    /// [`Attention::forward_with`], and what loading and launching report.
+    pub fn backward(&self, backward: &Backward, inputs: &GradientInputs<'_>) -> Result<Gradients, Error> {
+        let plan = self.plan_backward(backward)?;
+        let problem = backward.problem();
+        let GradientInputs { tensors, o, lse, d_o, d_lse } = *inputs;
+        let given = [
+            ("Q", problem.q_len(), tensors.q.len()),
+            ("K", problem.k_len(), tensors.k.len()),
+            ("V", problem.v_len(), tensors.v.len()),
+            ("O", problem.o_len(), o.len()),
+            ("LSE", problem.lse_len(), lse.len()),
+            ("dO", backward.len(TensorRole::O), d_o.len()),
+            ("the gradient of LSE", problem.lse_len(), d_lse.map_or(problem.lse_len(), <[f32]>::len)),
+        ];
+        for (tensor, expected, got) in given {
+            if got != expected {
+                return Err(Error::WrongLength { tensor, expected, got });
+            }
+        }
+        if let Some(seqlens_k) = tensors.seqlens_k {
+            problem.check_lengths(seqlens_k)?;
+        }
+        tensors.check_operands(problem)?;
+        let copied = |elements| Buffer::from_elements(&self.device, elements);
+        let [q, k, v, o, d_o] =
+            [copied(tensors.q)?, copied(tensors.k)?, copied(tensors.v)?, copied(o)?, copied(d_o)?];
+        let lse = Buffer::from_elements(&self.device, lse)?;
+        let d_lse = d_lse.map(|d_lse| Buffer::from_elements(&self.device, d_lse)).transpose()?;
+        let seqlens_k =
+            tensors.seqlens_k.map(|lengths| Buffer::from_elements(&self.device, lengths)).transpose()?;
+        let operands = HostOperands::new(&self.device, &tensors)?;
+        let gradient = |role| {
+            let buffer =
+                Buffer::new(&self.device, backward.len(role) as u64 * u64::from(problem.dtype().bytes()))?;
+            // Gaps, and rows that belong to no sequence.
+            buffer.fill(0)?;
+            Ok::<_, Error>(buffer)
+        };
+        let gradients = [gradient(TensorRole::Q)?, gradient(TensorRole::K)?, gradient(TensorRole::V)?];
+        let forward = DeviceTensors::new(q.address(), k.address(), v.address(), o.address())
+            .with_lse(Some(lse.address()))
+            .with_seqlens_k(seqlens_k.as_ref().map(Buffer::address));
+        let [d_q, d_k, d_v] = &gradients;
+        let at = [d_q.address(), d_k.address(), d_v.address()];
+        let tensors = BackwardTensors::new(operands.at(forward), d_o.address(), at)
+            .with_d_lse(d_lse.as_ref().map(Buffer::address));
+        // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
+        unsafe { self.backward_device(&plan, &tensors, StreamHandle::DEFAULT)? };
+        let read = |buffer: &Buffer<_>, role| {
+            let mut elements = vec![0; backward.len(role)];
+            buffer.read(0, &mut elements).map(|()| elements)
+        };
+        Ok(Gradients {
+            q: read(d_q, TensorRole::Q)?,
+            k: read(d_k, TensorRole::K)?,
+            v: read(d_v, TensorRole::V)?,
+        })
+    }
+
+    /// Starts a backward pass on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
+    /// allocates nothing, but for the first use of its kernels and of the stream's workspace ([`Attention::reserve_backward`] does both
+    /// before). It is two launches, and can be captured into a graph.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::Operand`] where LSE is missing, [`Error::ForeignStream`],
+    /// [`Error::AllocationInCapture`], and what loading and launching report.
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`], for all tensors of [`BackwardTensors`]: dQ, dK and dV overlap nothing.
+    pub unsafe fn backward_device(
+        &self,
+        plan: &BackwardPlan,
+        tensors: &BackwardTensors,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        check_backward(plan, tensors)?;
+        let needed = plan.workspace_bytes();
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            let workspace = self.workspaces.get(&self.device, needed, stream)?;
+            let _enqueue = workspace.enqueue(needed, stream)?;
+            self.enqueue_backward(plan, tensors, workspace.address(), stream)
+        }
+    }
+
+    /// As [`Attention::backward_device`], in the caller's workspace, on its stream.
+    ///
+    /// # Errors
+    /// Those of [`Attention::backward_device`], [`Error::WorkspaceTooSmall`].
+    ///
+    /// # Safety
+    /// As [`Attention::backward_device`]; the workspace is of this device, and lives until the launches end.
+    pub unsafe fn backward_in(
+        &self,
+        plan: &BackwardPlan,
+        tensors: &BackwardTensors,
+        workspace: &Workspace,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        check_backward(plan, tensors)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.device.check_stream(stream)?;
+            let _enqueue = workspace.enqueue(plan.workspace_bytes(), stream)?;
+            self.enqueue_backward(plan, tensors, workspace.address(), stream)
+        }
+    }
+
+    /// Gives a stream the workspace that a backward pass needs and loads its kernels, as [`Attention::reserve`] does for the forward pass.
+    ///
+    /// # Errors
+    /// Those of [`Attention::reserve`].
+    ///
+    /// # Safety
+    /// As [`Attention::forward_device`] says of the stream.
+    pub unsafe fn reserve_backward(&self, plan: &BackwardPlan, stream: StreamHandle) -> Result<(), Error> {
+        self.backward_kernels(plan)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream).map(drop) }
+    }
+
+    fn backward_kernels(&self, plan: &BackwardPlan) -> Result<[LoadedKernel; 2], Error> {
+        let [first, second] = plan.steps();
+        Ok([self.load(first.kernel(), |loaded| loaded.0)?, self.load(second.kernel(), |loaded| loaded.0)?])
+    }
+
+    /// # Safety
+    /// As [`Attention::backward_device`]; the workspace is as large as the plan needs, and no other call's launches come between.
+    unsafe fn enqueue_backward(
+        &self,
+        plan: &BackwardPlan,
+        tensors: &BackwardTensors,
+        workspace: u64,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        // Both before the first launch, so that a kernel that does not load leaves nothing half done.
+        let kernels = self.backward_kernels(plan)?;
+        let params = plan.params(tensors, workspace).to_bytes();
+        for (kernel, step) in kernels.iter().zip(plan.steps()) {
+            let launch = Launch { grid: step.grid(), params: &params, l2_window: None, overlaps: false };
+            // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
+            unsafe { self.device.launch(kernel, &launch, stream)? };
+        }
+        Ok(())
+    }
+}
+
+/// Refuses addresses that are not aligned, and operands that the problem does not take.
+fn check_backward(plan: &BackwardPlan, tensors: &BackwardTensors) -> Result<(), Error> {
+    check_tensors(plan.backward().problem(), &tensors.forward)?;
+    if tensors.forward.lse.unwrap_or(0) == 0 {
+        let reason = "the backward pass reads it: have the forward pass write it";
+        return Err(Error::Operand { operand: "LSE", reason });
+    }
+    let BackwardTensors { d_o, d_q, d_k, d_v, d_lse, .. } = *tensors;
+    let roles = [(TensorRole::O, d_o), (TensorRole::Q, d_q), (TensorRole::K, d_k), (TensorRole::V, d_v)];
+    for (role, address) in roles {
+        if address == 0 {
+            return Err(Error::Operand { operand: gradient_name(role), reason: "its address is null" });
+        }
+        aligned(gradient_name(role), address, ALIGNMENT_BYTES)?;
+    }
+    aligned("the gradient of LSE", d_lse.unwrap_or(0), size_of::<f32>() as u64)
+}

@@ -1,0 +1,230 @@
+//! The backward pass of a problem: gradients of Q, K and V from that of O, validated once.
+
+use crate::attention::{DeviceTensors, HostTensors};
+use crate::error::Error;
+use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequences, Score, TensorRole};
+use kernels_gpu::params::Strides;
+
+/// The widest queries, keys and values whose gradients have kernels.
+pub const HEAD_DIM_MAX: u32 = 128;
+
+/// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
+/// δ = rowsum(dO∘O) − dLSE.
+///
+/// dO lies as O does, and dQ, dK and dV as Q, K and V, each with strides of its own ([`Backward::with_strides`]). A query that sees no key
+/// has gradient 0, and so has a key that no query sees. NaN reaches the gradients of the rows that it concerns and no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backward {
+    problem: Problem,
+    strides: [ElementStrides; 4],
+    lengths: [usize; 4],
+}
+
+impl Backward {
+    /// The gradients of a problem, each in the strides of its tensor, or contiguous in the problem's layout where elements of that tensor
+    /// coincide.
+    ///
+    /// # Errors
+    /// [`Error::Backward`] where no kernel computes them: pages, scores other than the plain one, sinks, trees, widths over
+    /// [`HEAD_DIM_MAX`].
+    pub fn new(problem: &Problem) -> Result<Backward, Error> {
+        let refused = |reason| Err(Error::Backward { reason });
+        if matches!(problem.keys(), KeySequences::Paged(_)) {
+            return refused("K and V lie in pages, which only inference has: give them contiguous or packed");
+        }
+        if problem.score() != Score::Plain {
+            return refused("softcap, ALiBi, bias and users' scores have no backward kernels yet");
+        }
+        if problem.has_sinks() || problem.mask().tree.is_some() {
+            return refused("learned sinks and trees have no backward kernels yet");
+        }
+        if problem.sizes().head_dim.max(problem.head_dim_v()) > HEAD_DIM_MAX {
+            return refused("head_dim is over 128");
+        }
+        let is_packed = problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch;
+        let usual = if is_packed { Layout::Bshd } else { Layout::Bhsd };
+        let mut backward = Backward {
+            problem: *problem,
+            strides: TensorRole::ALL.map(|role| problem.strides(role)),
+            lengths: TensorRole::ALL.map(|role| problem.len(role)),
+        };
+        for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
+            let own = backward.with_strides(role, problem.strides(role));
+            backward = match own {
+                Err(Error::InvalidStride { .. }) => {
+                    let layout = problem.layout().unwrap_or(usual);
+                    backward.with_strides(role, layout.strides(&problem.extent(role)))?
+                }
+                own => own?,
+            };
+        }
+        Ok(backward)
+    }
+
+    /// With the gradient of one tensor strided; that of O is an input, whose elements may coincide.
+    ///
+    /// # Errors
+    /// Those of [`Problem::with_strides`].
+    pub fn with_strides(self, role: TensorRole, strides: ElementStrides) -> Result<Backward, Error> {
+        let extent = self.problem.extent(role);
+        let strides = strides.of(&extent);
+        let length = strides.span(
+            &extent,
+            self.problem.dtype().bytes(),
+            gradient_name(role),
+            role != TensorRole::O,
+        )?;
+        let mut backward = self;
+        (backward.strides[role as usize], backward.lengths[role as usize]) = (strides, length);
+        Ok(backward)
+    }
+
+    /// The problem of the forward pass.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The strides of the gradient of a tensor, in elements.
+    pub fn strides(&self, role: TensorRole) -> ElementStrides {
+        self.strides[role as usize]
+    }
+
+    /// The same in bytes, as the kernels take them.
+    pub(crate) fn byte_strides(&self, role: TensorRole) -> Strides {
+        self.strides(role).bytes(self.problem.dtype().bytes())
+    }
+
+    /// Elements that the buffer of the gradient of a tensor must hold, gaps between strided rows included.
+    pub fn len(&self, role: TensorRole) -> usize {
+        self.lengths[role as usize]
+    }
+}
+
+/// The gradient of a tensor in messages.
+pub const fn gradient_name(role: TensorRole) -> &'static str {
+    match role {
+        TensorRole::Q => "dQ",
+        TensorRole::K => "dK",
+        TensorRole::V => "dV",
+        TensorRole::O => "dO",
+    }
+}
+
+/// What a backward pass is given on the host: what the forward pass had and gave, and the gradients of that, all as bit patterns of the
+/// problem's dtype.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GradientInputs<'a> {
+    /// Q, K, V, lengths and operands of the forward pass.
+    pub tensors: HostTensors<'a>,
+    /// O of the forward pass, in the problem's strides.
+    pub o: &'a [u16],
+    /// LSE of the forward pass, contiguous.
+    pub lse: &'a [f32],
+    /// dO, in the strides of [`Backward`].
+    pub d_o: &'a [u16],
+    /// The gradient of LSE, contiguous, where it is not 0.
+    pub d_lse: Option<&'a [f32]>,
+}
+
+impl<'a> GradientInputs<'a> {
+    /// Without a gradient of LSE.
+    pub fn new(tensors: HostTensors<'a>, o: &'a [u16], lse: &'a [f32], d_o: &'a [u16]) -> GradientInputs<'a> {
+        GradientInputs { tensors, o, lse, d_o, d_lse: None }
+    }
+
+    /// The same with a gradient of LSE.
+    pub fn with_d_lse(self, d_lse: Option<&'a [f32]>) -> GradientInputs<'a> {
+        GradientInputs { d_lse, ..self }
+    }
+}
+
+/// What a backward pass computes, as bit patterns of the problem's dtype in the strides of [`Backward`]; gaps between strided rows are 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gradients {
+    /// dQ.
+    pub q: Vec<u16>,
+    /// dK.
+    pub k: Vec<u16>,
+    /// dV.
+    pub v: Vec<u16>,
+}
+
+impl Gradients {
+    /// Of these gradients.
+    pub fn new(q: Vec<u16>, k: Vec<u16>, v: Vec<u16>) -> Gradients {
+        Gradients { q, k, v }
+    }
+}
+
+/// The tensors of a backward pass on the device, by the address of their first element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackwardTensors {
+    /// What the forward pass had and gave: O and LSE are inputs here, and LSE must be there.
+    pub forward: DeviceTensors,
+    /// dO, 16-byte aligned, [`Backward::len`] elements.
+    pub d_o: u64,
+    /// The gradient of LSE, float32, contiguous as LSE, where there is one.
+    pub d_lse: Option<u64>,
+    /// dQ, 16-byte aligned.
+    pub d_q: u64,
+    /// dK, 16-byte aligned.
+    pub d_k: u64,
+    /// dV, 16-byte aligned.
+    pub d_v: u64,
+}
+
+impl BackwardTensors {
+    /// Of the forward pass's tensors, dO, and where dQ, dK and dV go; without a gradient of LSE.
+    pub const fn new(forward: DeviceTensors, d_o: u64, [d_q, d_k, d_v]: [u64; 3]) -> BackwardTensors {
+        BackwardTensors { forward, d_o, d_lse: None, d_q, d_k, d_v }
+    }
+
+    /// The same with a gradient of LSE at this address.
+    pub const fn with_d_lse(self, d_lse: Option<u64>) -> BackwardTensors {
+        BackwardTensors { d_lse, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Mask, Sizes};
+    use kernels_gpu::row::Dtype;
+
+    const SIZES: Sizes = Sizes { batch: 2, heads_q: 4, heads_kv: 2, seqlen_q: 5, seqlen_k: 9, head_dim: 64 };
+
+    fn problem() -> Problem {
+        Problem::new(SIZES, Dtype::F16).expect("valid")
+    }
+
+    #[test]
+    fn gradients_lie_as_their_tensors_do_unless_elements_coincide() {
+        let bshd = problem().with_layout(Layout::Bshd);
+        let backward = Backward::new(&bshd).expect("valid");
+        for role in TensorRole::ALL {
+            assert_eq!((backward.strides(role), backward.len(role)), (bshd.strides(role), bshd.len(role)));
+        }
+        let repeated = ElementStrides { batch: 0, ..bshd.strides(TensorRole::K) };
+        let expanded = bshd.with_strides(TensorRole::K, repeated).expect("an input");
+        let backward = Backward::new(&expanded).expect("valid");
+        assert_eq!(backward.len(TensorRole::K), 2 * 2 * 9 * 64);
+        let d_o = ElementStrides { batch: 0, head: 0, row: 0, dim: 1 };
+        assert_eq!(backward.with_strides(TensorRole::O, d_o).expect("an input").len(TensorRole::O), 64);
+        let error = backward.with_strides(TensorRole::Q, d_o).expect_err("an output");
+        assert!(matches!(error, Error::InvalidStride { tensor: "dQ", .. }), "{error}");
+    }
+
+    #[test]
+    fn what_has_no_kernels_is_refused_with_its_reason() {
+        let refused = |problem: &Problem| Backward::new(problem).expect_err("refused").to_string();
+        assert!(refused(&problem().with_sinks(true)).contains("sinks"));
+        assert!(refused(&problem().with_score(Score::Softcap(2.0)).expect("valid")).contains("softcap"));
+        let wide = Problem::new(Sizes { head_dim: 136, ..SIZES }, Dtype::F16).expect("valid");
+        assert!(refused(&wide).contains("over 128"));
+        let window = problem().with_mask(Mask::window(Some(3), Some(1)).with_intervals()).expect("valid");
+        assert!(Backward::new(&window).is_ok());
+    }
+}

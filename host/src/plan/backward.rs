@@ -1,0 +1,221 @@
+//! How the gradients of a problem are computed on a device: the two kernels, their grids, their parameters and their workspace.
+
+use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
+use crate::backward::{Backward, BackwardTensors};
+use crate::device::DeviceInfo;
+use crate::error::Error;
+use crate::module::Library;
+use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
+use kernels_gpu::backward::params::BackwardParams;
+use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
+use kernels_gpu::divisor::Divisor;
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::params::{ForwardParams, SplitParams};
+use std::sync::Arc;
+
+/// One launch of a plan.
+#[derive(Clone, Debug)]
+pub struct BackwardStep {
+    kernel: Arc<Kernel<BackwardRow>>,
+    grid: u32,
+}
+
+impl BackwardStep {
+    /// The kernel.
+    pub fn kernel(&self) -> &Kernel<BackwardRow> {
+        &self.kernel
+    }
+
+    /// CTAs.
+    pub fn grid(&self) -> u32 {
+        self.grid
+    }
+}
+
+/// The plan of a backward pass: its launches, in order, on one stream and in one workspace.
+#[derive(Clone, Debug)]
+pub struct BackwardPlan {
+    backward: Backward,
+    steps: [BackwardStep; 2],
+    params: BackwardParams,
+    workspace_bytes: u64,
+}
+
+impl BackwardPlan {
+    /// The plan for a device with the kernels of a library.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
+    pub fn new(backward: &Backward, library: &Library, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
+        let kernels = library.backward_kernels().iter();
+        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
+        BackwardPlan::with(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+    }
+
+    /// The plan for a device with the kernels of the table, compiled or not: for planning alone.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
+        BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
+    }
+
+    /// The plans with every pair of the kernels of a library that are the narrowest for a problem, [`BackwardPlan::new`]'s first.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn all(
+        backward: &Backward,
+        library: &Library,
+        device: &DeviceInfo,
+    ) -> Result<Vec<BackwardPlan>, Error> {
+        let first = BackwardPlan::new(backward, library, device)?;
+        let alike = |step: &BackwardStep| -> Vec<Arc<Kernel<BackwardRow>>> {
+            let of = |row: &BackwardRow| (row.pass, row.dtype, row.head_dim);
+            let runs = |kernel: &&Arc<Kernel<BackwardRow>>| {
+                of(&kernel.row) == of(&step.kernel.row)
+                    && library.source(kernel, device.sm).is_some()
+                    && kernel.smem_bytes <= device.smem_opt_in_bytes
+            };
+            library.backward_kernels().iter().filter(runs).cloned().collect()
+        };
+        let [of_dq, of_dkv] = [alike(&first.steps[0]), alike(&first.steps[1])];
+        let pairs = of_dq.iter().flat_map(|dq| of_dkv.iter().map(move |dkv| (dq, dkv)));
+        pairs.map(|(dq, dkv)| BackwardPlan::of(backward, dq, dkv)).collect()
+    }
+
+    /// The plan with the kernel of each pass that is the narrowest for the problem's dtype and widths; `origin` is where the kernels are
+    /// from.
+    fn with(
+        backward: &Backward,
+        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
+        device: &DeviceInfo,
+        origin: &str,
+    ) -> Result<BackwardPlan, Error> {
+        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
+        let kernel = |pass| narrowest(backward.problem(), pass, &kernels, origin);
+        BackwardPlan::of(backward, kernel(Pass::Dq)?, kernel(Pass::Dkv)?)
+    }
+
+    /// The plan with these two kernels.
+    fn of(
+        backward: &Backward,
+        dq: &Arc<Kernel<BackwardRow>>,
+        dkv: &Arc<Kernel<BackwardRow>>,
+    ) -> Result<BackwardPlan, Error> {
+        let problem = backward.problem();
+        let sizes = problem.sizes();
+        let (queries, keys) = (problem.extent(TensorRole::Q), problem.extent(TensorRole::K));
+        let rows = problem.lse_len() as u64;
+        limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows, GRID_MAX)?;
+        let is_packed = problem.queries() != QuerySequences::Batch;
+        let query_blocks = blocks(queries.rows, dq.row.block_m, is_packed.then_some(sizes.batch));
+        let is_packed = problem.keys() != KeySequences::Batch;
+        let key_blocks = blocks(keys.rows, dkv.row.block_n, is_packed.then_some(sizes.batch));
+        let grid = |batch: u32, heads: u32, blocks: u32| {
+            let ctas = u64::from(batch) * u64::from(heads) * u64::from(blocks);
+            limit("the number of CTAs (batch × heads × blocks)", ctas, GRID_MAX).map(|()| ctas as u32)
+        };
+        let steps = [
+            BackwardStep { grid: grid(queries.batch, sizes.heads_q, query_blocks)?, kernel: dq.clone() },
+            BackwardStep { grid: grid(keys.batch, sizes.heads_kv, key_blocks)?, kernel: dkv.clone() },
+        ];
+        let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
+        let of_gradient = |role| of_one_batch(problem, role, backward.byte_strides(role));
+        let forward = ForwardParams {
+            q_strides: strides(TensorRole::Q),
+            k_strides: strides(TensorRole::K),
+            v_strides: strides(TensorRole::V),
+            o_strides: strides(TensorRole::O),
+            seqlen_q: queries.rows,
+            seqlen_k: sizes.seqlen_k,
+            heads_q: sizes.heads_q,
+            batch: sizes.batch,
+            tile_heads: Divisor::new(sizes.heads_q),
+            group: Divisor::new(problem.group()),
+            query_blocks: Divisor::new(query_blocks),
+            causal: problem.causal().into(),
+            scale_log2: problem.scale_log2(),
+            ragged: ragged::params(problem, dq.row.block_m, 0),
+            ..ForwardParams::default()
+        };
+        let params = BackwardParams {
+            forward,
+            d_o_strides: of_gradient(TensorRole::O),
+            d_q_strides: of_gradient(TensorRole::Q),
+            d_k_strides: of_gradient(TensorRole::K),
+            d_v_strides: of_gradient(TensorRole::V),
+            key_blocks: Divisor::new(key_blocks),
+            heads_kv: Divisor::new(sizes.heads_kv),
+            key_block_rows: Divisor::new(dkv.row.block_n),
+            scale: problem.scale(),
+            ..BackwardParams::default()
+        };
+        let statistics = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
+        let workspace_bytes = COUNTERS_BYTES + statistics;
+        Ok(BackwardPlan { backward: *backward, steps, params, workspace_bytes })
+    }
+
+    /// The gradients.
+    pub fn backward(&self) -> &Backward {
+        &self.backward
+    }
+
+    /// Its launches, in order.
+    pub fn steps(&self) -> &[BackwardStep; 2] {
+        &self.steps
+    }
+
+    /// Bytes of workspace that a launch needs: counters, which it leaves as they are, and 8 bytes a query row.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes
+    }
+
+    /// The parameters of both launches.
+    pub(crate) fn params(&self, at: &BackwardTensors, workspace: u64) -> BackwardParams {
+        let forward = &self.params.forward;
+        let operands = at.forward.operands.map(|address| address.unwrap_or(0));
+        BackwardParams {
+            forward: ForwardParams {
+                q: at.forward.q,
+                k: at.forward.k,
+                v: at.forward.v,
+                o: at.forward.o,
+                lse: at.forward.lse.unwrap_or(0),
+                split: SplitParams { seqlens_k: at.forward.seqlens_k.unwrap_or(0), ..forward.split },
+                ragged: ragged::at(forward.ragged, &operands, at.forward.q),
+                ..*forward
+            },
+            d_o: at.d_o,
+            d_lse: at.d_lse.unwrap_or(0),
+            d_q: at.d_q,
+            d_k: at.d_k,
+            d_v: at.d_v,
+            statistics: workspace + COUNTERS_BYTES,
+            ..self.params
+        }
+    }
+}
+
+/// Blocks of `rows` rows, or of so many packed sequences: each has room for one block more than it needs at most.
+fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
+    sequences.map_or(rows.div_ceil(block), |sequences| rows / block + sequences)
+}
+
+/// The first kernel of a pass that is the narrowest for a problem.
+fn narrowest<'a>(
+    problem: &Problem,
+    pass: Pass,
+    kernels: &'a [Arc<Kernel<BackwardRow>>],
+    origin: &str,
+) -> Result<&'a Arc<Kernel<BackwardRow>>, Error> {
+    let width = problem.sizes().head_dim.max(problem.head_dim_v());
+    let fits = |kernel: &&Arc<Kernel<BackwardRow>>| {
+        kernel.row.pass == pass && kernel.row.dtype == problem.dtype() && kernel.row.head_dim >= width
+    };
+    kernels.iter().filter(fits).min_by_key(|kernel| kernel.row.head_dim).ok_or_else(|| {
+        let wanted = format!("for {} of {} with head_dim {width}", pass.name(), problem.dtype().name());
+        let available = format!("{origin} has {} kernels of the backward pass", kernels.len());
+        Error::NoSuchKernel { wanted, available }
+    })
+}

@@ -1,0 +1,88 @@
+//! The parameter block of the backward pass's kernels, written by the host and read by the device.
+
+use crate::divisor::Divisor;
+use crate::params::{Bytes, ForwardParams, Strides};
+
+/// Parameters of both launches of a backward pass. All pointers are device addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BackwardParams {
+    /// Tensors, lengths and mask as the forward pass had them: Q, K, V, and O and LSE, which are read here. `tile_heads` is the query
+    /// heads, `query_blocks` the blocks of the stationary queries of `dq`, and `ragged.block_rows` their rows.
+    pub forward: ForwardParams,
+    /// dO, as O in strides of its own, 16-byte aligned.
+    pub d_o: u64,
+    /// The gradient of LSE, float32, contiguous as LSE; 0 where there is none.
+    pub d_lse: u64,
+    /// dQ, as Q in strides of its own, 16-byte aligned.
+    pub d_q: u64,
+    /// dK, as K in strides of its own, 16-byte aligned.
+    pub d_k: u64,
+    /// dV, as V in strides of its own, 16-byte aligned.
+    pub d_v: u64,
+    /// L·log2(e) and δ of each query row, pairs of float32, contiguous as LSE: `dq` writes them, `dkv` reads them.
+    pub statistics: u64,
+    /// Strides of dO.
+    pub d_o_strides: Strides,
+    /// Strides of dQ.
+    pub d_q_strides: Strides,
+    /// Strides of dK.
+    pub d_k_strides: Strides,
+    /// Strides of dV.
+    pub d_v_strides: Strides,
+    /// Blocks of the stationary keys of `dkv`: of a head, or of all packed sequences of it.
+    pub key_blocks: Divisor,
+    /// KV heads.
+    pub heads_kv: Divisor,
+    /// Rows of a block of stationary keys.
+    pub key_block_rows: Divisor,
+    /// The softmax scale, which dQ and dK are multiplied with at the end.
+    pub scale: f32,
+}
+
+impl BackwardParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<BackwardParams>()] {
+        let mut bytes = Bytes::new();
+        bytes.put(&self.forward.to_bytes());
+        bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
+        bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
+        bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows]);
+        bytes.u32s([self.scale.to_bits()]);
+        bytes.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn bytes_lie_where_the_fields_do() {
+        let strides = |n| Strides { batch: n, head: n + 1, row: n + 2 };
+        let params = BackwardParams {
+            forward: ForwardParams { q: 1, scale_log2: 2.0, ..ForwardParams::default() },
+            d_lse: 3,
+            statistics: 4,
+            d_o_strides: strides(10),
+            d_v_strides: strides(20),
+            key_blocks: Divisor::new(5),
+            key_block_rows: Divisor::new(7),
+            scale: 0.5,
+            ..BackwardParams::default()
+        };
+        let bytes = params.to_bytes();
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        assert_eq!(u64_at(offset_of!(BackwardParams, forward)), 1);
+        assert_eq!(u32_at(offset_of!(ForwardParams, scale_log2)), 2f32.to_bits());
+        assert_eq!(u64_at(offset_of!(BackwardParams, d_lse)), 3);
+        assert_eq!(u64_at(offset_of!(BackwardParams, statistics)), 4);
+        assert_eq!(u64_at(offset_of!(BackwardParams, d_o_strides)), 10);
+        assert_eq!(u64_at(offset_of!(BackwardParams, d_v_strides) + 16), 22);
+        assert_eq!(u32_at(offset_of!(BackwardParams, key_blocks)), 5);
+        assert_eq!(u32_at(offset_of!(BackwardParams, key_block_rows)), 7);
+        assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
+    }
+}

@@ -1,0 +1,107 @@
+//! What both passes do with a warp's 16 stationary rows: the products of a step, and the way out of its gradients.
+
+use super::stream::Stage;
+use crate::config::BackwardConfig;
+use crate::element::F32Accumulation;
+use crate::keys::KeyRows;
+use crate::math::epilogue::store_rows;
+use crate::mma::gemm::{Queries, p_v, q_kt};
+use crate::shape::Shape;
+use crate::tile::position::Position;
+use crate::tile::smem_tile::{LaneView, SmemTile};
+use crate::tile::warp_tile::WarpTile;
+
+/// S, or dP, of a warp's rows and a streamed block.
+pub type Scores<C> = <<C as BackwardConfig>::Warp as WarpTile>::S<[f32; 4]>;
+/// A gradient of a warp's rows.
+pub type Gradient<C> = <<C as BackwardConfig>::Warp as WarpTile>::O;
+
+/// A warp's stationary rows: of Q and dO, or of K and V.
+pub struct Stationary<C: BackwardConfig> {
+    rows: [Queries<C::Stationary, C::Warp>; 2],
+    position: Position,
+}
+
+impl<C: BackwardConfig> Stationary<C> {
+    /// Those of the two tiles from `start` on in shared memory.
+    ///
+    /// # Safety
+    /// All 32 lanes take part and the tiles have been written. They stay as they are while this is used.
+    #[inline(always)]
+    pub unsafe fn new(start: u32, position: Position) -> Self {
+        let view = LaneView::a_operand(position.warp_row, position.lane);
+        let rows = [start, start + C::Stationary::BYTES].map(|tile| {
+            // SAFETY: the caller's.
+            unsafe { Queries::new(SmemTile::at(tile), view, C::IN_REGISTERS) }
+        });
+        Self { rows, position }
+    }
+
+    /// S and dP: the products with both tiles of a stage.
+    ///
+    /// # Safety
+    /// All 32 lanes take part and the stage has landed.
+    #[inline(always)]
+    pub unsafe fn scores(&self, stage: &Stage<C>) -> (Scores<C>, Scores<C>) {
+        let Position { warp_row, lane, .. } = self.position;
+        let (rows, columns) = (LaneView::a_operand(warp_row, lane), LaneView::b_operand(0, lane));
+        let [first, second] = &self.rows;
+        // SAFETY: the caller's.
+        unsafe {
+            (
+                q_kt::<C::Element, F32Accumulation, _, _, _>(first, rows, stage.first(), columns),
+                q_kt::<C::Element, F32Accumulation, _, _, _>(second, rows, stage.second(), columns),
+            )
+        }
+    }
+}
+
+/// Adds the product of P or dS with a streamed tile to a gradient.
+///
+/// # Safety
+/// All 32 lanes take part and the tile has landed.
+#[inline(always)]
+pub unsafe fn add_product<C: BackwardConfig>(
+    gradient: &mut Gradient<C>,
+    factors: &Scores<C>,
+    tile: SmemTile<C::Streamed>,
+    lane: u32,
+) {
+    // SAFETY: the caller's.
+    unsafe { p_v::<C::Element, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane)) }
+}
+
+/// Where a tile of gradients goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination {
+    /// The rows of its head.
+    pub rows: KeyRows,
+    /// The tile's first row, and the one past the last that is written.
+    pub range: (u32, u32),
+    /// Elements of a row.
+    pub width: u32,
+}
+
+/// Writes a gradient times `factor`, through the warp's own rows of the stationary tile from `tile` on.
+///
+/// # Safety
+/// All 32 lanes take part, nobody else uses the warp's rows of the tile from here on, and the destination is writable.
+#[inline(always)]
+pub unsafe fn store<C: BackwardConfig>(
+    gradient: Gradient<C>,
+    factor: f32,
+    tile: u32,
+    position: Position,
+    to: &Destination,
+) {
+    let address = |row: u32| {
+        let row = to.range.0 + row;
+        (row < to.range.1).then(|| to.rows.address(row, 0))
+    };
+    let tile = SmemTile::<C::Stationary>::at(tile);
+    let is_within = |chunk| chunk * 8 < to.width;
+    // SAFETY: the caller's.
+    unsafe {
+        store_rows::<C::Element, _, C::Warp>(gradient, |_| [factor; 2], tile, position, is_within, address)
+    }
+}

@@ -1,0 +1,88 @@
+//! NaN and infinities of streamed rows that only some stationary rows see: kept from the others, and given to those.
+//!
+//! P and dS are 0 for hidden pairs, but 0 · NaN is NaN. So blocks that are seen only in part are looked through before they are multiplied
+//! along their rows; what is not finite is replaced by 0 there ([`keep_out`]), and at the end given to the rows that see it ([`spread`]).
+
+use super::gradients::Destination;
+use super::stream::Stage;
+use crate::config::BackwardConfig;
+use crate::element::Element;
+use crate::math::restore::add;
+use crate::math::scrub::{in_tile, scrub_tile};
+use crate::ptx::memory::{ld_global_b16, st_global_b16};
+use crate::ptx::warp::sync_threads_or;
+use crate::shape::Shape;
+use cuda_std::thread::sync_threads;
+
+/// Replaces NaN and infinities of the first `tiles` tiles of a stage by 0; whether there were any, for all threads alike.
+///
+/// # Safety
+/// All `threads` threads of the CTA take part, `thread` this one's index, and the stage has landed. All warps have computed S and dP of it.
+#[inline(always)]
+pub unsafe fn keep_out<C: BackwardConfig>(stage: &Stage<C>, tiles: u32, threads: (u32, u32)) -> bool {
+    let bytes = tiles * C::Streamed::BYTES;
+    // SAFETY: the caller's; the barrier lies between all reads of S and dP and the first write, the second one behind the last.
+    unsafe {
+        let found = sync_threads_or(in_tile::<C::Element>(stage.start, bytes, threads));
+        if found {
+            scrub_tile::<C::Element>(stage.start, bytes, threads);
+            sync_threads();
+        }
+        found
+    }
+}
+
+/// What an element that is not finite makes of the sums it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taint {
+    /// NaN, as its factor is: K's in dQ and Q's in dK, whose scores were not finite either.
+    NotANumber,
+    /// Itself, as its factor is positive: dO's in dV.
+    Itself,
+}
+
+/// Gives the elements of streamed rows that are not finite to a tile of gradients, already written, in the rows that see them: for each row
+/// and each of `steps` blocks of `rows` streamed rows, `source(step, streamed row, row)` is the address of a row that it sees, of blocks
+/// that are seen in part.
+///
+/// # Safety
+/// All `threads` threads of the CTA take part, `thread` this one's index, after a barrier behind the stores of the gradients. The
+/// addresses are readable.
+#[inline(always)]
+pub unsafe fn spread<E: Element>(
+    to: &Destination,
+    tile_rows: u32,
+    (steps, rows): (u32, u32),
+    taint: Taint,
+    (thread, threads): (u32, u32),
+    source: impl Fn(u32, u32, u32) -> Option<u64>,
+) {
+    // The compiler does not know that a width is not 0.
+    let width = to.width.max(1);
+    let mut element = thread;
+    while element < tile_rows * width {
+        let (row, column) = (to.range.0 + element / width, element % width);
+        if row < to.range.1 {
+            let mut step = 0;
+            while step < steps {
+                let mut streamed = 0;
+                while streamed < rows {
+                    if let Some(at) = source(step, streamed, row) {
+                        // SAFETY: the caller's; an element of a streamed row, and this thread's of a gradient.
+                        unsafe {
+                            let value = ld_global_b16(at + u64::from(column * 2));
+                            if value & E::EXPONENT == E::EXPONENT {
+                                let value = if taint == Taint::NotANumber { 0x7fff } else { value };
+                                let at = to.rows.address(row, column * 2);
+                                st_global_b16(at, add::<E>(ld_global_b16(at), value));
+                            }
+                        }
+                    }
+                    streamed += 1;
+                }
+                step += 1;
+            }
+        }
+        element += threads;
+    }
+}

@@ -1,0 +1,212 @@
+//! The backward pass on the simulator: gradients of drawn problems against float64, and what holds between calls.
+
+use crate::support;
+use check::random_input::{self, InputKind};
+use check::verification::BackwardCase;
+use check::workload::Workload;
+use ferroflash::rounding::{narrow, widen};
+use ferroflash::{
+    Attention, Backward, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors, Mask, Problem,
+    SimOptions, Sizes,
+};
+use ptx_sim::Schedule;
+
+support::trials!(
+    drawn_passes_are_right,
+    lengths_at_the_edges_of_blocks_are_right,
+    masks_of_every_kind_are_right,
+    rows_that_see_nothing_have_gradients_of_zero,
+    nan_reaches_the_rows_that_see_it_and_no_others,
+    what_the_forward_pass_gives_is_what_the_backward_pass_takes,
+    a_pass_is_the_same_in_every_schedule_and_batch,
+    gradients_scale_with_that_of_the_output,
+    what_cannot_be_is_refused_by_name,
+);
+
+fn simulator(schedule: Schedule) -> Attention {
+    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
+    Attention::simulator(None, options).expect("compiled kernels")
+}
+
+fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
+    Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
+}
+
+#[track_caller]
+fn check(attention: &Attention, case: &BackwardCase) -> Gradients {
+    let gradients = case.run(attention).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let verdict = case.judge(&gradients).expect("whole");
+    assert!(verdict.passed, "{case}: {verdict}");
+    gradients
+}
+
+fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
+    let backward = Backward::new(problem).expect("it has kernels");
+    BackwardCase::new(&backward, Workload::of(problem), (kind, seed), true).expect("a case")
+}
+
+fn drawn_passes_are_right() {
+    let attention = simulator(Schedule::Deterministic);
+    for (dtype, head_dim) in
+        [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|of| [64, 128].map(|dim| (of, dim)))
+    {
+        for seed in 0..10 {
+            check(&attention, &BackwardCase::draw(dtype, head_dim, seed).expect("a problem"));
+        }
+    }
+}
+
+fn lengths_at_the_edges_of_blocks_are_right() {
+    let attention = simulator(Schedule::Deterministic);
+    // Blocks are 128 of stationary and 64 or 32 of streamed rows.
+    let seqlens =
+        [(1, 1), (2, 33), (63, 65), (128, 64), (129, 31), (65, 127), (31, 257), (257, 128), (113, 203)];
+    for (i, seqlens) in seqlens.into_iter().enumerate() {
+        let heads = [(1, 1), (3, 1), (4, 2), (8, 1)][i % 4];
+        let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128, 40, 96][i / 2 % 4]);
+        for causal in [false, true] {
+            let problem = Problem::new(sizes(1, heads, seqlens, head_dim), dtype).expect("valid");
+            let problem = problem.with_causal(causal);
+            check(&attention, &case(&problem, InputKind::Outliers, i as u64));
+        }
+    }
+}
+
+fn masks_of_every_kind_are_right() {
+    let attention = simulator(Schedule::Deterministic);
+    let masks = [
+        Mask::FULL.with_intervals(),
+        Mask::CAUSAL.with_intervals(),
+        Mask::window(Some(70), Some(20)),
+        Mask::window(Some(30), Some(0)).with_sink_tokens(5),
+        Mask::window(None, Some(40)),
+        Mask::window(Some(90), None),
+        Mask::CAUSAL.with_chunk(75),
+        Mask::CAUSAL.with_prefix(150),
+    ];
+    for (i, mask) in masks.into_iter().enumerate() {
+        // Long enough that blocks are hidden, seen in part and seen entirely.
+        let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128][i / 2 % 2]);
+        let problem = Problem::new(sizes(1, (2, 1), (230, 290), head_dim), dtype).expect("valid");
+        check(&attention, &case(&problem.with_mask(mask).expect("valid"), InputKind::Random, 7));
+    }
+}
+
+fn rows_that_see_nothing_have_gradients_of_zero() {
+    let attention = simulator(Schedule::Deterministic);
+    // More queries than keys: the first ones see none. A window that ends before the first key of the last queries' chunk.
+    for mask in [Mask::CAUSAL, Mask::window(Some(5), Some(0)), Mask::CAUSAL.with_chunk(16)] {
+        let problem = Problem::new(sizes(2, (2, 1), (150, 40), 64), Dtype::F16).expect("valid");
+        let problem = problem.with_mask(mask).expect("valid");
+        let gradients = check(&attention, &case(&problem, InputKind::Random, 3));
+        let unseeing = 110 * 64;
+        assert!(gradients.q[..unseeing].iter().all(|&bits| bits & 0x7fff == 0), "{mask}");
+        assert!(gradients.q[unseeing..150 * 64].iter().any(|&bits| bits & 0x7fff != 0), "{mask}");
+    }
+    // Keys behind a sequence's length, where NaN lies.
+    let problem =
+        Problem::new(sizes(3, (2, 2), (20, 300), 64), Dtype::Bf16).expect("valid").with_lengths(true);
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let workload = Workload::with_sequences(&problem, [vec![20; 3], vec![0, 300, 129]], 1);
+    let case = BackwardCase::new(&backward, workload, (InputKind::Random, 1), false).expect("a case");
+    let gradients = check(&attention, &case);
+    assert!(gradients.k[..300 * 64 * 2].iter().all(|&bits| bits & 0x7fff == 0), "a sequence without keys");
+}
+
+fn nan_reaches_the_rows_that_see_it_and_no_others() {
+    let attention = simulator(Schedule::Deterministic);
+    for (dtype, head_dim) in [(Dtype::F16, 64), (Dtype::Bf16, 128)] {
+        for mask in [Mask::CAUSAL, Mask::window(Some(40), Some(3))] {
+            let problem = Problem::new(sizes(1, (4, 2), (140, 150), head_dim), dtype).expect("valid");
+            let problem = problem.with_mask(mask).expect("valid");
+            let gradients = check(&attention, &case(&problem, InputKind::NotANumber, 2));
+            let nans = |of: &[u16]| of.iter().filter(|&&bits| widen(dtype, bits).is_nan()).count();
+            let counts = [&gradients.q, &gradients.k, &gradients.v].map(|of| nans(of));
+            assert!(counts.iter().all(|&count| count > 0), "{mask}: {counts:?}");
+            // Under the causal mask the last query sees every key.
+            let [q, k] = [counts[0] < gradients.q.len(), counts[1] < gradients.k.len()];
+            assert_eq!([q, k], [true, mask.window_left.is_some()], "{mask}: {counts:?}");
+        }
+    }
+}
+
+fn what_the_forward_pass_gives_is_what_the_backward_pass_takes() {
+    let attention = simulator(Schedule::Deterministic);
+    for (mask, head_dim) in [(Mask::CAUSAL, 64), (Mask::window(Some(30), Some(9)), 72)] {
+        let problem = Problem::new(sizes(2, (4, 2), (90, 110), head_dim), Dtype::Bf16).expect("valid");
+        let problem = problem.with_mask(mask).expect("valid");
+        let case = case(&problem, InputKind::Random, 9);
+        let plan = attention.plan(&problem).expect("planned");
+        let output = attention.forward_with(&plan, &case.inputs().tensors, true).expect("computed");
+        let case = case.with_output(output);
+        let gradients = check(&attention, &case);
+        // The form for host tensors computes the same.
+        assert_eq!(attention.backward(&case.backward, &case.inputs()).expect("computed"), gradients);
+    }
+}
+
+fn a_pass_is_the_same_in_every_schedule_and_batch() {
+    let attention = simulator(Schedule::Deterministic);
+    let problem = Problem::new(sizes(3, (4, 2), (70, 150), 64), Dtype::F16).expect("valid").with_causal(true);
+    let whole = case(&problem, InputKind::Random, 4);
+    let gradients = check(&attention, &whole);
+    for seed in [1, 2, 3] {
+        assert_eq!(
+            whole.run(&simulator(Schedule::Seeded(seed))).expect("computed"),
+            gradients,
+            "seed {seed}"
+        );
+    }
+    // The last sequence alone.
+    let alone = Problem::new(sizes(1, (4, 2), (70, 150), 64), Dtype::F16).expect("valid").with_causal(true);
+    let inputs = whole.inputs();
+    let (q, k, queries) = (2 * alone.q_len(), 2 * alone.k_len(), 2 * alone.lse_len());
+    let tensors = HostTensors::new(&inputs.tensors.q[q..], &inputs.tensors.k[k..], &inputs.tensors.v[k..]);
+    let last = GradientInputs::new(tensors, &inputs.o[q..], &inputs.lse[queries..], &inputs.d_o[q..])
+        .with_d_lse(inputs.d_lse.map(|d_lse| &d_lse[queries..]));
+    let backward = Backward::new(&alone).expect("it has kernels");
+    let of_last = attention.backward(&backward, &last).expect("computed");
+    assert_eq!(
+        of_last,
+        Gradients::new(gradients.q[q..].into(), gradients.k[k..].into(), gradients.v[k..].into())
+    );
+}
+
+fn gradients_scale_with_that_of_the_output() {
+    let attention = simulator(Schedule::Deterministic);
+    let problem =
+        Problem::new(sizes(1, (2, 1), (75, 95), 128), Dtype::Bf16).expect("valid").with_causal(true);
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let case =
+        BackwardCase::new(&backward, Workload::of(&problem), (InputKind::Random, 6), false).expect("a case");
+    let inputs = case.inputs();
+    let scaled = |factor: f64| {
+        let of = |&bits: &u16| narrow(Dtype::Bf16, widen(Dtype::Bf16, bits) * factor);
+        let d_o: Vec<u16> = inputs.d_o.iter().map(of).collect();
+        let inputs = GradientInputs::new(inputs.tensors, inputs.o, inputs.lse, &d_o);
+        attention.backward(&backward, &inputs).expect("computed")
+    };
+    let (once, zero) = (scaled(1.0), scaled(0.0));
+    assert!([&zero.q, &zero.k, &zero.v].iter().all(|of| of.iter().all(|&bits| bits & 0x7fff == 0)));
+    // A power of two changes exponents and nothing else.
+    let times = |of: &[u16], factor: f64| -> Vec<f64> {
+        of.iter().map(|&bits| widen(Dtype::Bf16, bits) * factor).collect()
+    };
+    let twice = scaled(4.0);
+    for (once, twice) in [(&once.q, &twice.q), (&once.k, &twice.k), (&once.v, &twice.v)] {
+        assert_eq!(times(once, 4.0), times(twice, 1.0));
+    }
+}
+
+fn what_cannot_be_is_refused_by_name() {
+    let attention = simulator(Schedule::Deterministic);
+    let problem = Problem::new(sizes(1, (1, 1), (3, 4), 64), Dtype::F16).expect("valid");
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let qkv = random_input::qkv(&problem, InputKind::Random, 1);
+    let (o, lse) = (vec![0; problem.o_len()], vec![0.0; problem.lse_len()]);
+    let inputs = GradientInputs::new(HostTensors::from(&qkv), &o, &lse, &o[1..]);
+    let error = attention.backward(&backward, &inputs).expect_err("dO is too short");
+    assert!(matches!(error, Error::WrongLength { tensor: "dO", expected: 192, got: 191 }), "{error}");
+    let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
+    assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));
+}
