@@ -22,6 +22,8 @@ def started(path, kernels):
     found = sorted(pathlib.Path(torch.__file__).parents[1].glob("nvidia/*/lib"))
     folders = [str(path.parent), *map(str, found), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(folders))
+    if kernels:
+        environment["FERROFLASH_PTX"] = str(pathlib.Path(kernels).resolve())
     found = subprocess.run([str(path)], capture_output=True, text=True, timeout=LIMIT_S, env=environment)
     said = " / ".join(line for line in found.stdout.splitlines()[-4:])
     assert found.returncode == 0, f"exit code {found.returncode}: {said} {found.stderr[-400:]}"

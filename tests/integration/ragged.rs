@@ -402,6 +402,17 @@ fn what_is_ragged_is_planned_by_itself() {
     let (isa_of_small, why) = isa(&base.with_pages(small).expect("paged"));
     assert_eq!(isa_of_small, Isa::Mma);
     assert!(why.contains("a page has 4"), "{why}");
+    // A score whose only rows of a width are wgmma's runs in a wider tile where those cannot compute it.
+    let of_96 = problem(Dtype::F16, [4, 8, 2, 300, 300, 96]).with_score(Score::Alibi { per_batch: false });
+    let of_96 = of_96.expect("a score");
+    let planned = |problem: &Problem| {
+        let plan = attention.planner().plan(problem, &PlanOptions::new()).expect("planned");
+        (plan.kernel().row.isa, plan.kernel().row.head_dim)
+    };
+    assert_eq!(planned(&of_96), (Isa::Wgmma, 96));
+    let intervals = of_96.with_mask(Mask::CAUSAL.with_intervals()).expect("a mask");
+    assert_eq!(planned(&intervals), (Isa::Mma, 128));
+    assert_eq!(planned(&of_96.with_pages(small).expect("paged")), (Isa::Mma, 128));
     // A dense problem keeps the kernels that it has.
     let plan = attention.planner().plan(&base, &PlanOptions::new()).expect("planned");
     assert_ne!(plan.schedule(), Schedule::Ragged);

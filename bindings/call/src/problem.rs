@@ -32,7 +32,8 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
     if let Some(scale) = call.scale {
         problem = problem.with_scale(scale)?;
     }
-    if call.softcap > 0.0 {
+    // Below 0, and NaN, is refused.
+    if call.softcap != 0.0 {
         problem = problem.with_score(Score::Softcap(call.softcap))?;
     }
     if let Some(alibi) = call.alibi {

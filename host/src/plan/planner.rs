@@ -14,7 +14,7 @@ use crate::module::{self, Library};
 use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Schedule, ScoreKind};
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, Schedule, ScoreKind};
 use kernels_gpu::steps::StepRow;
 use std::sync::Arc;
 
@@ -245,7 +245,7 @@ impl Planner {
             return None;
         }
         let problem = plan.problem();
-        let kernels = self.group(problem).iter().map(|candidate| &candidate.kernel);
+        let kernels = self.group(problem, options).iter().map(|candidate| &candidate.kernel);
         let with_wgmma: Vec<&Arc<Kernel>> = kernels.filter(|kernel| kernel.row.isa == Isa::Wgmma).collect();
         let allowed = with_wgmma.iter().filter(|kernel| allows(problem, options, &kernel.row));
         let obstacles: Vec<Option<Obstacle>> =
@@ -264,15 +264,19 @@ impl Planner {
         Some(Reason::NotWgmma { because })
     }
 
-    fn group(&self, problem: &Problem) -> &[Candidate] {
+    /// The candidates of the tile's width; of a wider one, where a ragged batch's score has no row of that width that computes the problem.
+    fn group(&self, problem: &Problem, options: &PlanOptions) -> &[Candidate] {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
         let of_dtype = &self.groups[dtype * HEAD_DIMS.len()..][..HEAD_DIMS.len()];
         let kind = problem.score_kind();
+        let is_named = matches!(options.rows, RowSelection::Named(_));
+        let computes =
+            |row: &Row| can_compute(problem, options, row) && obstacle(problem, row, &self.device).is_none();
         let has_rows = |group: &&Vec<Candidate>| {
             let mut rows = group.iter().map(|candidate| &candidate.kernel.row);
-            rows.any(|row| row.score == kind && holds(problem, row))
+            rows.any(|row| row.score == kind && holds(problem, row) && (is_named || computes(row)))
         };
         of_dtype[head_dim..].iter().find(has_rows).unwrap_or(&of_dtype[head_dim])
     }
@@ -283,7 +287,7 @@ impl Planner {
     }
 
     fn selected(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<&Candidate>, Error> {
-        let candidates = self.group(problem).iter();
+        let candidates = self.group(problem, options).iter();
         let allowed = candidates.filter(|candidate| allows(problem, options, &candidate.kernel.row));
         let has_obstacle =
             |candidate: &&Candidate| obstacle(problem, &candidate.kernel.row, &self.device).is_some();
@@ -321,7 +325,7 @@ impl Planner {
             let row = &candidate.kernel.row;
             row.acc == Accumulation::F32 && allows(problem, options, row)
         };
-        let candidates = self.group(problem).iter().filter(fits);
+        let candidates = self.group(problem, options).iter().filter(fits);
         let choosing = self.choosing(problem, options);
         let choice = match &options.rows {
             RowSelection::Named(_) => {
