@@ -67,8 +67,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             Trial::ignorable_test(name, move || strided_tensors_are_right(on, variant))
         })
     });
-    let persistent = VARIANTS.iter().filter(|variant| variant.row.schedule == Schedule::Persistent);
-    let many_tiles = persistent.map(|variant| {
+    let draws_tiles = |variant: &&Variant| match variant.row.schedule {
+        Schedule::Persistent => true,
+        Schedule::Ragged => variant.row.isa == Isa::Wgmma && variant.row.score.is_plain(),
+        Schedule::Grid | Schedule::Split => false,
+    };
+    let many_tiles = VARIANTS.iter().filter(draws_tiles).map(|variant| {
         Trial::test(format!("simulator::tiles_in_a_row::{}", variant.entry), || {
             tiles_that_follow_each_other_are_right(variant)
         })
@@ -90,9 +94,11 @@ fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Faile
         {
             let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
             let attention = Attention::simulator(None, options).map_err(|error| error.to_string())?;
-            let options = PlanOptions::from(RowSelection::Named(variant.entry.to_owned()));
+            let rows = RowSelection::Named(variant.entry.to_owned());
+            let splits = if variant.row.schedule.splits() { Splits::Count(1) } else { Splits::Auto };
+            let options = PlanOptions { rows, splits, ..PlanOptions::new() };
             let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
-            if plan.tiles() < 2 * plan.grid() {
+            if !plan.draws_tiles() || plan.tiles() < 2 * plan.grid() {
                 return Err(format!("{} tiles for {} CTAs", plan.tiles(), plan.grid()).into());
             }
             let output = attention.forward_with(&plan, &HostTensors::from(&qkv), true);
