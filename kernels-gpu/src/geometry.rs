@@ -8,11 +8,11 @@ const REGISTERS_PER_SM: u32 = 65536;
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// The same with [`Isa::Wgmma`], where operands and addresses are descriptors.
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
+/// Registers that ragged batches take with [`Isa::Wgmma`], where Q stays in registers: what is known of a tile and its rows.
+const REGISTERS_OF_RAGGED_WGMMA: u32 = 24;
 /// Registers that loading Q takes with [`Isa::Wgmma`] beside those it is loaded into: without them, rows whose estimate is their limit
 /// spill.
 const REGISTERS_TO_LOAD_Q_WGMMA: u32 = 8;
-/// Registers that ragged batches take with [`Isa::Wgmma`], where Q stays in registers: what is known of a tile and its rows.
-const REGISTERS_OF_RAGGED_WGMMA: u32 = 24;
 /// Registers of fragments up to which Q stays in registers for the whole main loop.
 const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 

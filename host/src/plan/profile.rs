@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Profiles that come with the library, as `ferroflash tune` wrote them.
-const EMBEDDED: &[&str] = &[include_str!("../../profiles/h200.json")];
+const EMBEDDED: &[&str] =
+    &[include_str!("../../profiles/h200.json"), include_str!("../../profiles/h100.json")];
 /// The variable that names a profile's file.
 const VARIABLE: &str = "FERROFLASH_PROFILE";
 
@@ -72,10 +73,14 @@ impl Profile {
         }
     }
 
-    /// The profile for a device that comes with the library.
+    /// The profile for a device that comes with the library: of a device of its model, which drivers name in several ways.
     pub fn embedded(device: &DeviceInfo) -> Option<Profile> {
-        let profiles = EMBEDDED.iter().filter_map(|text| serde_json::from_str::<Profile>(text).ok());
-        profiles.into_iter().find(|profile| profile.is_for(device))
+        let mut profiles = EMBEDDED.iter().filter_map(|text| serde_json::from_str::<Profile>(text).ok());
+        profiles.find(|profile| {
+            let model =
+                DeviceModel::of_device(&profile.device).filter(|_| profile.sm_count == device.sm_count);
+            profile.is_for(device) || model.is_some() && model == DeviceModel::of_device(&device.name)
+        })
     }
 
     /// Where the user's own profile for a device lies, if a home is known: `ferroflash/NAME.json` in `XDG_CONFIG_HOME` or `~/.config`.
