@@ -63,7 +63,7 @@ pub struct ForwardParams {
     pub causal: u32,
     /// Softmax scale times log2(e), so that the kernel can use exp2. Positive and finite.
     pub scale_log2: f32,
-    /// What only `Schedule::Persistent` reads.
+    /// What `Schedule::Persistent` reads, and `Schedule::Ragged` with wgmma.
     pub persistent: PersistentParams,
     /// What `Schedule::Split` and `Schedule::Ragged` read.
     pub split: SplitParams,
@@ -71,7 +71,7 @@ pub struct ForwardParams {
     pub ragged: RaggedParams,
 }
 
-/// What the CTAs of `Schedule::Persistent` share.
+/// What CTAs that draw their tiles share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PersistentParams {
