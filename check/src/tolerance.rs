@@ -1,6 +1,7 @@
 //! What counts as correct: errors against the float64 reference, beside those of a plain implementation.
 //!
-//! O passes if its largest error is at most twice that of [`plain`] attention in the same dtype on the same input.
+//! O passes if its largest error is at most twice that of [`plain`] attention in the same dtype on the same input, of the
+//! worst of its [`Plain`]s: where few scores decide, the errors of one alone can cancel by luck.
 //! Small outputs can be lucky: with few elements the plain error may be near zero by chance. So one unit in the last
 //! place of the largest output is always allowed, twice what rounding O to the dtype costs a perfect kernel.
 //!
@@ -113,21 +114,25 @@ impl Tolerance {
         reference: &Reference,
         accumulation: Accumulation,
     ) -> Tolerance {
-        let plain = plain(problem, tensors, accumulation);
+        let all = Plain::all(problem.sizes().head_dim as usize, accumulation);
+        let plain: Vec<_> = all.into_iter().map(|how| plain(problem, tensors, accumulation, how)).collect();
         let lse_allowed = lse_allowed(problem, tensors, &reference.lse, accumulation);
         Tolerance::of_plain(problem, &plain, reference, lse_allowed)
     }
 
-    /// The bounds from what a plain implementation makes of it, and those of each LSE.
+    /// The bounds from what each plain implementation makes of it, and those of each LSE.
     pub fn of_plain(
         problem: &Problem,
-        plain: &[f32],
+        plain: &[Vec<f32>],
         reference: &Reference,
         lse_allowed: Vec<f64>,
     ) -> Tolerance {
         let dtype = problem.dtype();
-        let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
-        let plain_error = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
+        let error_of = |plain: &Vec<f32>| {
+            let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
+            Errors::of(pairs, |expected| round(dtype, expected)).max_error
+        };
+        let plain_error = plain.iter().map(error_of).fold(0.0, f64::max);
         let largest = reference.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
         let floor = 2.0 * unit_roundoff(dtype) * largest.max(smallest_normal(dtype));
         Tolerance { plain_error, allowed: f64::max(2.0 * plain_error, floor), lse_allowed }
@@ -359,16 +364,62 @@ fn lse_allowed(
     lse.iter().enumerate().map(of_row).collect()
 }
 
+/// Where [`plain`] rounds, and in which order it sums. What is plain is all of these: their roundings have little in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// Whether it rounds whatever an operation gives, the scaled S too and P behind the division by row_sum; else what kernels must
+    /// round: S as it accumulates, and P before the division, which O gets.
+    rounds_each: bool,
+    /// Which 16 channels come first, counted in sixteens, and whether the others follow from there backwards.
+    first: usize,
+    is_backward: bool,
+}
+
+/// Places in which sums of float16 begin, at most.
+const STARTS: usize = 4;
+
+impl Plain {
+    /// Those that bounds for an accumulation are made of. Sums in float32 are the same to the dtype's rounding in any order.
+    pub fn all(head_dim: usize, accumulation: Accumulation) -> Vec<Plain> {
+        let steps = head_dim.div_ceil(MMA_DEPTH);
+        let starts = if accumulation == Accumulation::F16 { steps.min(STARTS) } else { 1 };
+        let fused = |start| Plain { rounds_each: false, first: start * steps / starts, is_backward: false };
+        let mut all = vec![Plain { rounds_each: true, ..fused(0) }];
+        for start in 0..starts {
+            all.push(fused(start));
+            if accumulation == Accumulation::F16 {
+                all.push(Plain { is_backward: true, ..fused(start) });
+            }
+        }
+        all
+    }
+
+    /// Whether the scaled S is rounded, and what P and O are divided by.
+    pub(crate) fn parts(self, row_sum: f32) -> (bool, [f32; 2]) {
+        (self.rounds_each, if self.rounds_each { [row_sum, 1.0] } else { [1.0, row_sum] })
+    }
+
+    fn steps(self, count: usize) -> impl Iterator<Item = usize> {
+        let step = if self.is_backward { count - 1 } else { 1 };
+        (0..count).map(move |at| (self.first + at * step) % count)
+    }
+}
+
 /// Attention as a chain of same-dtype operations computes it: what the kernels' errors are measured against.
 ///
-/// S accumulates in float32 (or in float16, rounded after every 16 products) and is scaled, then rounded to the
-/// dtype; softmax is float32; P is rounded to the dtype; P·V accumulates in float32; O is rounded to the dtype.
+/// S accumulates in float32 (or in float16, rounded after every 16 products) and is scaled; softmax is float32; P is rounded
+/// to the dtype; P·V accumulates in float32; O is rounded to the dtype.
 ///
 /// # Panics
 /// If a slice is shorter than the problem needs.
-pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumulation) -> Vec<f32> {
+pub fn plain(
+    problem: &Problem,
+    tensors: &HostTensors<'_>,
+    accumulation: Accumulation,
+    how: Plain,
+) -> Vec<f32> {
     if problem.is_ragged() {
-        return Ragged::new(problem, tensors).plain();
+        return Ragged::new(problem, tensors).plain(how);
     }
     let HostTensors { q, k, v, seqlens_k, .. } = *tensors;
     let sizes = problem.sizes();
@@ -386,7 +437,7 @@ pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumul
             let seqlen_k = keys(problem, seqlens_k, batch);
             let k = load(k, TensorRole::K, head_kv, seqlen_k);
             let v = load(v, TensorRole::V, head_kv, seqlen_k);
-            plain_head(problem, &q, &k, &v, accumulation)
+            plain_head(problem, [&q, &k, &v], accumulation, how)
         })
         .collect();
     let mut o = vec![0.0; problem.o_len()];
@@ -397,7 +448,7 @@ pub fn plain(problem: &Problem, tensors: &HostTensors<'_>, accumulation: Accumul
 }
 
 /// One head, all of whose tensors are contiguous.
-fn plain_head(problem: &Problem, q: &[f32], k: &[f32], v: &[f32], accumulation: Accumulation) -> Vec<f32> {
+fn plain_head(problem: &Problem, [q, k, v]: [&[f32]; 3], accumulation: Accumulation, how: Plain) -> Vec<f32> {
     let dtype = problem.dtype();
     let head_dim = problem.sizes().head_dim as usize;
     let seqlen_k = k.len() / head_dim;
@@ -411,20 +462,27 @@ fn plain_head(problem: &Problem, q: &[f32], k: &[f32], v: &[f32], accumulation: 
     o.par_chunks_mut(head_dim).zip(q.par_chunks(head_dim)).enumerate().for_each(|(row, (o, q))| {
         let visible = visible_keys(problem, seqlen_k, row);
         let mut s = vec![0.0; visible];
-        for (step, k_rows) in k_transposed.chunks((MMA_DEPTH * seqlen_k).max(1)).enumerate() {
-            for (d, k_row) in k_rows.chunks_exact(seqlen_k).enumerate() {
-                add_scaled(&mut s, q[step * MMA_DEPTH + d], &k_row[..visible]);
+        for step in how.steps(head_dim.div_ceil(MMA_DEPTH)) {
+            for d in step * MMA_DEPTH..head_dim.min((step + 1) * MMA_DEPTH) {
+                add_scaled(&mut s, q[d], &k_transposed[d * seqlen_k..][..visible]);
             }
             if accumulation == Accumulation::F16 {
                 round_slice(Dtype::F16, &mut s);
             }
         }
         s.iter_mut().for_each(|s| *s *= problem.scale());
-        round_slice(dtype, &mut s);
-        softmax(&mut s);
+        if how.rounds_each {
+            round_slice(dtype, &mut s);
+        }
+        let row_sum = exponentials(&mut s);
+        let (_, [of_p, of_o]) = how.parts(row_sum);
+        s.iter_mut().for_each(|p| *p /= of_p);
         round_slice(dtype, &mut s);
         for (&p, v_row) in s.iter().zip(v.chunks_exact(head_dim)) {
             add_scaled(o, p, v_row);
+        }
+        if visible > 0 {
+            o.iter_mut().for_each(|o| *o /= of_o);
         }
         round_slice(dtype, o);
     });
@@ -437,16 +495,11 @@ fn add_scaled(sum: &mut [f32], factor: f32, values: &[f32]) {
     }
 }
 
-fn softmax(s: &mut [f32]) {
+/// Turns scores into exp(score − the largest), and gives their sum.
+fn exponentials(s: &mut [f32]) -> f32 {
     let row_max = s.iter().fold(f32::NEG_INFINITY, |max, &s| max.max(s));
-    let mut row_sum = 0.0;
-    for s in s.iter_mut() {
-        *s = (*s - row_max).exp();
-        row_sum += *s;
-    }
-    for p in s.iter_mut() {
-        *p /= row_sum;
-    }
+    s.iter_mut().for_each(|s| *s = (*s - row_max).exp());
+    s.iter().sum()
 }
 
 fn widen_slice(dtype: Dtype, bits: &[u16]) -> Vec<f32> {
