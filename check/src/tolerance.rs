@@ -18,6 +18,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kernels_gpu::row::{Accumulation, Dtype};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 
 /// Products summed by one mma before the accumulator is rounded.
 const MMA_DEPTH: usize = 16;
@@ -188,7 +189,7 @@ impl Tolerance {
     /// The query rows, by their index in the order of LSE, in which O, and those in which the LSE, is further from right than is
     /// allowed: what shows where a kernel is wrong.
     pub fn wrong_rows(&self, problem: &Problem, reference: &Reference, output: &Output) -> [Vec<usize>; 2] {
-        let (dtype, head_dim) = (problem.dtype(), problem.sizes().head_dim as usize);
+        let (dtype, head_dim) = (problem.dtype(), problem.head_dim_v() as usize);
         let is_off = |out: f64, expected: f64, held: f64, allowed: f64| {
             if out.is_finite() && held.is_finite() {
                 (out - expected).abs() > allowed
@@ -370,9 +371,9 @@ pub struct Plain {
     /// Whether it rounds whatever an operation gives, the scaled S too and P behind the division by row_sum; else what kernels must
     /// round: S as it accumulates, and P before the division, which O gets.
     rounds_each: bool,
-    /// Which 16 channels come first, counted in sixteens, and whether the others follow from there backwards.
+    /// Which 16 channels come first, counted in sixteens, and how far behind each the next ones are, from the end to the beginning.
     first: usize,
-    is_backward: bool,
+    stride: usize,
 }
 
 /// Places in which sums of float16 begin, at most.
@@ -381,14 +382,18 @@ const STARTS: usize = 4;
 impl Plain {
     /// Those that bounds for an accumulation are made of. Sums in float32 are the same to the dtype's rounding in any order.
     pub fn all(head_dim: usize, accumulation: Accumulation) -> Vec<Plain> {
-        let steps = head_dim.div_ceil(MMA_DEPTH);
-        let starts = if accumulation == Accumulation::F16 { steps.min(STARTS) } else { 1 };
-        let fused = |start| Plain { rounds_each: false, first: start * steps / starts, is_backward: false };
-        let mut all = vec![Plain { rounds_each: true, ..fused(0) }];
-        for start in 0..starts {
-            all.push(fused(start));
-            if accumulation == Accumulation::F16 {
-                all.push(Plain { is_backward: true, ..fused(start) });
+        let fused = |first, stride| Plain { rounds_each: false, first, stride };
+        let mut all = vec![Plain { rounds_each: true, ..fused(0, 1) }, fused(0, 1)];
+        if accumulation == Accumulation::F16 {
+            let steps = head_dim.div_ceil(MMA_DEPTH);
+            let starts = steps.min(STARTS);
+            // Forwards, backwards, and two ways between, where these reach every sixteen.
+            for stride in [1, steps - 1, 3, steps.saturating_sub(3)] {
+                let reaches_all = |way: &Plain| way.steps(steps).collect::<BTreeSet<_>>().len() == steps;
+                let first = |start: usize| if stride == 1 { start } else { steps - 1 - start };
+                let ways = (0..starts).map(|start| fused(first(start * steps / starts), stride));
+                let others: Vec<Plain> = ways.filter(|way| reaches_all(way) && !all.contains(way)).collect();
+                all.extend(others);
             }
         }
         all
@@ -400,8 +405,7 @@ impl Plain {
     }
 
     fn steps(self, count: usize) -> impl Iterator<Item = usize> {
-        let step = if self.is_backward { count - 1 } else { 1 };
-        (0..count).map(move |at| (self.first + at * step) % count)
+        (0..count).map(move |at| (self.first + at * self.stride) % count)
     }
 }
 

@@ -11,7 +11,7 @@ pub use question::Question;
 use crate::inputs::{Inputs, Kind, RealTensors};
 use crate::subject::Subject;
 use check::reference::{row_coordinates, row_start};
-use check::verification::{Oracle, same_bits};
+use check::verification::{Oracle, RaggedCase, same_bits};
 use diagnosis::{Named, diagnose};
 use ferroflash::attention::Output;
 use ferroflash::module::sha256_hex;
@@ -161,6 +161,20 @@ pub fn judge(
     }
     let Named { fault, how, .. } = diagnose(oracle, accumulation, output);
     Ok(Err(Refusal { fault, evidence: format!("{how}; {verdict}") }))
+}
+
+/// The fault of a wrong output for a ragged batch.
+///
+/// # Errors
+/// [`Error::WrongLength`].
+pub fn judge_ragged(case: &RaggedCase, output: &Output) -> Result<Result<(), Refusal>, Error> {
+    let verdict = case.judge(output)?;
+    if verdict.passed {
+        return Ok(Ok(()));
+    }
+    let [o, lse] = case.wrong_rows(output);
+    let fault = diagnosis::of_ragged(&case.problem, output, [&o, &lse]);
+    Ok(Err(Refusal { fault, evidence: format!("{case}: {}: {verdict}", fault.meaning()) }))
 }
 
 /// The usual inputs on both sets and odd ones on the first, then what else is asked for: this is what tells stale outputs.

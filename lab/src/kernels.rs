@@ -8,7 +8,7 @@ pub use times::{Times, open_bench, time, time_briefly, time_fresh};
 
 use crate::config::{self, DeviceKind};
 use crate::error::{Error, Result};
-use crate::exam::{Fault, Question, Refusal};
+use crate::exam::{self, Fault, Question, Refusal};
 use crate::inputs::Inputs;
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
@@ -241,10 +241,16 @@ pub fn examine_ragged(
         return Ok(Ok(()));
     }
     let attention = open(library, kernel, machine, false)?;
-    for number in 0..RAGGED {
+    // Some of what is drawn is for other tiles.
+    let mut asked = 0;
+    for number in 0..8 * RAGGED {
         let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
         if !case.fits(row) {
             continue;
+        }
+        asked += 1;
+        if asked > RAGGED {
+            break;
         }
         let run =
             KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
@@ -259,9 +265,8 @@ pub fn examine_ragged(
                 None => return Err(error.into()),
             },
         };
-        let verdict = case.judge(&output)?;
-        if !verdict.passed {
-            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
+        if let Err(Refusal { fault, evidence }) = exam::judge_ragged(&case, &output)? {
+            return Ok(Err(refused(fault, evidence)));
         }
         if !same_bits(&output, &attention.run(&run)?) {
             return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));

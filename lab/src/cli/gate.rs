@@ -101,7 +101,7 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
         return Err(Error::NoBaseline { reason });
     }
     let patch = match &args.patch {
-        Some(patch) => Some(std::fs::read_to_string(patch).map_err(|source| Error::io(patch, source))?),
+        Some(patch) => Some(crate::whole_file::read(patch).map_err(|source| Error::io(patch, source))?),
         None => None,
     };
     let mut screen = Screen::new(standings.len() as u64);
