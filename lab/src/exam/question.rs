@@ -330,8 +330,10 @@ mod tests {
                 for question in &questions {
                     let problem = question.problem().expect("a problem");
                     let kind = question.kinds.first().copied().unwrap_or(Kind::Random);
-                    let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
-                    assert_eq!(inputs.qkv[0].len(), problem.q_len());
+                    if seed == 0 {
+                        let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
+                        assert_eq!(inputs.qkv[0].len(), problem.q_len());
+                    }
                     assert!(question.spec.fits(&row) && question.spec.flops() < 2e9, "{question}");
                 }
                 let of = |question: &Question| question.spec.shape.0;
