@@ -104,6 +104,10 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
         Some(patch) => Some(crate::whole_file::read(patch).map_err(|source| Error::io(patch, source))?),
         None => None,
     };
+    // What is counted is what the places are of, whatever lab.toml counts.
+    let problems = &mut lab.context.config.problems;
+    problems.sim_shapes = standings.iter().filter_map(|standing| standing.place.shape.parse().ok()).collect();
+    problems.masks = standings.iter().map(|standing| standing.place.mask).collect();
     let mut screen = Screen::new(standings.len() as u64);
     let mut gated: Vec<Gated> = Vec::new();
     if let Some(reason) = missed_cheats(&mut screen)? {
@@ -202,7 +206,7 @@ fn by_counters(
         return Ok((Verdict::Wrong, now.verdict()));
     }
     let Some(counted) = counters_of(&now, standing) else {
-        return Ok((Verdict::Inconclusive, "lab.toml has not this place's shape".to_owned()));
+        return Ok((Verdict::Inconclusive, "this place's problem was not counted".to_owned()));
     };
     // The control: the same kernel compiled and counted again. A patch would take another worktree, and proves no more.
     let control = match candidate.patch {
