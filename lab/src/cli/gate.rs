@@ -104,10 +104,13 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
         Some(patch) => Some(crate::whole_file::read(patch).map_err(|source| Error::io(patch, source))?),
         None => None,
     };
-    // What is counted is what the places are of, whatever lab.toml counts.
-    let problems = &mut lab.context.config.problems;
-    problems.sim_shapes = standings.iter().filter_map(|standing| standing.place.shape.parse().ok()).collect();
-    problems.masks = standings.iter().map(|standing| standing.place.mask).collect();
+    if lab.context.machine.simulated {
+        // What is counted is what the places are of, whatever lab.toml counts.
+        let problems = &mut lab.context.config.problems;
+        let shapes = standings.iter().filter_map(|standing| standing.place.shape.parse().ok());
+        problems.sim_shapes = shapes.collect();
+        problems.masks = standings.iter().map(|standing| standing.place.mask).collect();
+    }
     let mut screen = Screen::new(standings.len() as u64);
     let mut gated: Vec<Gated> = Vec::new();
     if let Some(reason) = missed_cheats(&mut screen)? {
