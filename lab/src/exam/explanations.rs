@@ -11,7 +11,7 @@ use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
 
 /// Wrong rows that are looked at: the worst, and as many from all over.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 /// Share of the squared error that a mistake must leave unexplained at most.
 const UNEXPLAINED: f64 = 0.15;
 /// Every how many-th key a kernel may see or leave out.
@@ -42,13 +42,13 @@ pub(super) struct Suspect<'a> {
 }
 
 /// One wrong row with the keys that it could see.
-struct WrongRow {
+pub(super) struct WrongRow {
     at: [usize; 3],
-    visible: usize,
+    pub(super) visible: usize,
     /// exp(score − the largest), of all keys of the sequence.
     p: Vec<f64>,
     /// Scores without the scale.
-    scores: Vec<f64>,
+    pub(super) scores: Vec<f64>,
     o: Vec<f64>,
     expected: Vec<f64>,
 }
@@ -227,15 +227,21 @@ impl<'a> Suspect<'a> {
     /// Keys behind the last that a row sees.
     fn hidden(&self) -> (f64, Explained) {
         let (squares, _) = self.each(|row| {
-            let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
-            for (key, &p) in row.p.iter().enumerate() {
-                self.add(row.at, p, key, &mut sum);
-                added += p;
-                if key >= row.visible {
-                    best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+            let over = |weight: &dyn Fn(f64) -> f64| {
+                let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
+                for (key, p) in row.p.iter().map(|&p| weight(p)).enumerate() {
+                    self.add(row.at, p, key, &mut sum);
+                    added += p;
+                    if key >= row.visible {
+                        best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+                    }
                 }
-            }
-            best
+                best
+            };
+            let best = over(&|p| p);
+            // Where all scores of a row are as low as can be, each key counts the same.
+            let flat = if row.visible == 0 { over(&|_| 1.0) } else { Fit::NONE };
+            best.or(flat.squares, flat.number)
         });
         (squares, Explained::new(Fault::WrongMask, String::new()))
     }
@@ -406,7 +412,7 @@ impl<'a> Suspect<'a> {
 }
 
 impl WrongRow {
-    fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
+    pub(super) fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
         let Oracle { problem, qkv, seqlens_k, reference, .. } = oracle;
         let at = row_coordinates(problem, row);
         let head_dim = problem.sizes().head_dim as usize;
@@ -435,23 +441,6 @@ impl WrongRow {
     }
 }
 
-/// The factor on the scale that explains wrong LSEs beside an O that is right, where one does.
-pub(super) fn scale_of_lse(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> Option<f64> {
-    let rows: Vec<(WrongRow, f64)> = (0..ROWS)
-        .map(|part| wrong[part * (wrong.len() - 1) / (ROWS - 1)])
-        .map(|row| (WrongRow::new(oracle, row, &|_| 0.0), f64::from(lse[row])))
-        .collect();
-    let scale = f64::from(oracle.problem.scale());
-    let of = |row: &WrongRow, factor: f64| {
-        let scores = row.scores[..row.visible].iter().map(|score| score * scale * factor);
-        let largest = scores.clone().fold(f64::NEG_INFINITY, f64::max);
-        largest + scores.map(|score| (score - largest).exp()).sum::<f64>().ln()
-    };
-    let squares = |log: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
-    let (log, left) = least(&squares, -0.7, 0.7);
-    (left < 0.01 * squares(0.0)).then(|| log.exp())
-}
-
 fn squares(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
 }
@@ -471,7 +460,7 @@ fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
 }
 
 /// Where a function of one number is least: a coarse look, then golden section.
-fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
+pub(super) fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
     const STEPS: usize = 70;
     let step = (to - from) / STEPS as f64;
     let looked = (0..=STEPS).map(|at| from + step * at as f64).map(|x| (x, of(x)));
