@@ -36,7 +36,7 @@ fn perform(job: &Job) -> Result<Report> {
             let exam = Exam { seed, real: real.as_ref(), accumulation, error_share, oracles: None };
             let found = exam.run(&mut subject, questions)?;
             let ragged = match found {
-                Ok(_) => kernels::examine_ragged(&library, &kernel, &job.machine, job.seed)?,
+                Ok(_) => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
                 Err(_) => Ok(()),
             };
             Ok(found
