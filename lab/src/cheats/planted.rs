@@ -265,7 +265,7 @@ pub const PLANTED: [Planted; 93] = [
     planted(When::Always, Wrong::Fp8P, Fault::Imprecise),
     planted(When::Always, Wrong::Keys(Keys::LargeP(9)), Fault::SmallP),
     planted(When::Always, Wrong::Acc16, Fault::Imprecise),
-    planted(When::Always, Wrong::RowSum16, Fault::WrongFactor),
+    planted(When::Always, Wrong::RowSum16, Fault::WrongLse),
     planted(When::Always, Wrong::StaleO, Fault::WrongNumbers),
     planted(When::Always, Wrong::StaleSum, Fault::WrongFactor),
     planted(When::EvenLaunches, Wrong::Constant(0.0), Fault::State),

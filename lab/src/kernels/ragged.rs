@@ -6,11 +6,13 @@ use check::verification::{KernelRun, RaggedCase, RunKernel, ragged_fits, same_bi
 use ferroflash::Problem;
 use ferroflash::problem::{KeySequences, Mask};
 use kernels_gpu::manifest::Kernel;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Batches that are asked about at least.
 const LEAST: usize = 8;
+/// How often each of their traits is asked about at least: one may not show, where sequences are short.
+const TIMES: u32 = 2;
 /// Batches that are drawn, most of which nobody asks about.
 const DRAWN: u64 = 600;
 
@@ -27,17 +29,18 @@ pub fn examine_ragged(
     if row.schedule != kernels_gpu::row::Schedule::Ragged {
         return Ok(Ok(()));
     }
-    let (mut asked, mut seen) = (0, BTreeSet::new());
+    let (mut asked, mut seen) = (0, BTreeMap::<String, u32>::new());
     for number in 0..DRAWN {
         let seed = seed.wrapping_add(number);
         let problem = RaggedCase::sketch(row.dtype, row.head_dim, row.score, seed)?;
         // Some of what is drawn is for other tiles.
-        let new: BTreeSet<String> = traits(&problem).into_iter().filter(|one| !seen.contains(one)).collect();
-        if !ragged_fits(&problem, row) || (asked >= LEAST && new.is_empty()) {
+        let has = traits(&problem);
+        let is_new = has.iter().any(|one| seen.get(one).is_none_or(|times| *times < TIMES));
+        if !ragged_fits(&problem, row) || (asked >= LEAST && !is_new) {
             continue;
         }
         asked += 1;
-        seen.extend(new);
+        has.into_iter().for_each(|one| *seen.entry(one).or_default() += 1);
         let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed)?;
         let run =
             KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
@@ -62,23 +65,27 @@ pub fn examine_ragged(
     Ok(Ok(()))
 }
 
-/// What a batch has, a name each.
+/// What a batch has that changes something, a name each.
 fn traits(problem: &Problem) -> BTreeSet<String> {
     let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, tree, .. } = problem.mask();
     let sizes = problem.sizes();
+    let (most, is_one) = (sizes.seqlen_k, sizes.seqlen_q == 1);
     let keys = match problem.keys() {
         KeySequences::Batch => "keys of a batch".to_owned(),
         KeySequences::Packed { .. } => "packed keys".to_owned(),
         KeySequences::Paged(pages) => format!("{:?}", pages.table).chars().take(3).collect(),
     };
     let has = [
-        (window_left.is_some(), "left window"),
-        (window_right == Some(0), "causal"),
-        (window_right.is_some_and(|keys| keys > 0), "right window"),
+        (window_left.is_some_and(|keys| keys + 1 < most), "left window"),
+        (window_right == Some(0) && !is_one, "causal"),
+        (
+            window_right.is_some_and(|keys| (1..sizes.seqlen_q.saturating_sub(1)).contains(&keys)),
+            "right window",
+        ),
         (window_right.is_none(), "no window to the right"),
-        (chunk.is_some(), "chunks"),
-        (prefix > 0, "prefix"),
-        (sink_tokens > 0, "sink tokens"),
+        (chunk.is_some_and(|keys| keys < most), "chunks"),
+        (prefix > 0 && prefix < most && sizes.seqlen_q > 16, "prefix"),
+        (sink_tokens > 0 && window_left.is_some_and(|keys| keys + sink_tokens < most), "sink tokens"),
         (intervals, "intervals"),
         (tree.is_some(), "tree"),
         (problem.has_sinks(), "sinks"),
