@@ -237,7 +237,8 @@ mod tests {
     use rayon::prelude::*;
 
     fn every_planted_cheat_is_refused_by_its_name(seed: u64) {
-        let missed = control(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1).expect("the stand-in does not fail");
+        let missed =
+            control(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1).expect("the stand-in does not fail");
         assert!(missed.is_empty(), "{} are missed:\n{}", missed.len(), missed.join("\n"));
     }
 
