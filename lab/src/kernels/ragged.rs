@@ -112,7 +112,10 @@ mod tests {
     use kernels_gpu::row::{Schedule, ScoreKind};
 
     /// Computes another problem than it is asked, in float64.
-    struct Mistaken(fn(Problem) -> Problem);
+    struct Mistaken(Mistake);
+
+    /// What it computes instead.
+    type Mistake = fn(Problem) -> Problem;
 
     impl RunKernel for Mistaken {
         fn run(&self, run: &KernelRun<'_>) -> std::result::Result<Output, ferroflash::Error> {
@@ -130,7 +133,7 @@ mod tests {
     }
 
     /// The name that a mistake is refused by, where it is.
-    fn found(score: ScoreKind, mistake: fn(Problem) -> Problem, seed: u64) -> Option<Fault> {
+    fn found(score: ScoreKind, mistake: Mistake, seed: u64) -> Option<Fault> {
         let (kernels, _) = kernels_of_table();
         let is_it =
             |kernel: &&Arc<Kernel>| kernel.row.schedule == Schedule::Ragged && kernel.row.score == score;
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_any_mask_operand_or_score_is_found_under_every_seed() {
-        let mistakes: [(&str, ScoreKind, fn(Problem) -> Problem); 16] = [
+        let mistakes: [(&str, ScoreKind, Mistake); 16] = [
             ("one key more to the left", ScoreKind::Plain, |problem| {
                 masked(problem, |mask| mask.window_left = mask.window_left.map(|keys| keys + 1))
             }),
