@@ -1,6 +1,6 @@
 //! What follows from a row by arithmetic: threads, warps' shares, grid, shared memory, registers, FLOPs.
 
-use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule};
+use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule, ScoreKind};
 
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
@@ -76,6 +76,8 @@ pub const fn column_width(row: &Row) -> u32 {
 /// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
 pub const fn producer_registers(row: &Row) -> u32 {
     match (consumer_warpgroups(row), row.min_ctas) {
+        // A warp that writes tiles without keys, too.
+        (2, 1) if matches!(row.schedule, Schedule::Ragged) => 56,
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
         _ => 32,
@@ -195,10 +197,13 @@ pub const fn merge_bytes(row: &Row) -> u32 {
 /// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
     let q = tile_bytes(row, row.block_m);
-    match (row.isa, row.schedule) {
-        (Isa::Wgmma, Schedule::Persistent) if 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES => 2,
-        _ => 1,
-    }
+    let has_several_tiles = match (row.isa, row.schedule, row.score) {
+        // Addresses of the bias of two tiles at a time spill.
+        (Isa::Wgmma, Schedule::Ragged, ScoreKind::Bias) => false,
+        (Isa::Wgmma, Schedule::Persistent | Schedule::Ragged, _) => true,
+        _ => false,
+    };
+    if has_several_tiles && 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES { 2 } else { 1 }
 }
 
 /// Bytes of all stages of K and V.
