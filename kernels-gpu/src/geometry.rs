@@ -76,8 +76,6 @@ pub const fn column_width(row: &Row) -> u32 {
 /// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
 pub const fn producer_registers(row: &Row) -> u32 {
     match (consumer_warpgroups(row), row.min_ctas) {
-        // A warp that writes tiles without keys, too.
-        (2, 1) if matches!(row.schedule, Schedule::Ragged) => 56,
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
         _ => 32,

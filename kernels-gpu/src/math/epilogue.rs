@@ -277,44 +277,6 @@ pub unsafe fn store_partial<W: WarpTile>(
     }
 }
 
-/// Writes the rows of a tile that sees no keys: O is 0, and LSE −∞ or the score of the row's sink.
-///
-/// # Safety
-/// All 32 lanes of one warp take part, and nobody else writes the tile's rows; O and LSE, or those of the split where `is_partial`, are
-/// writable.
-#[inline(always)]
-pub unsafe fn store_unseen(rows: &QueryRows<'_>, is_partial: bool, element_bytes: u32, lane: u32) {
-    // One after the other, as registers are short.
-    let mut row = rows.first() + lane;
-    while row < rows.past() {
-        // SAFETY: an element of LSE, or of the split's.
-        unsafe {
-            if is_partial {
-                st_global_f32(rows.partial_lse(rows.partial_index(row)), f32::NEG_INFINITY);
-            } else if rows.wants_lse() {
-                let lse = rows.sink(row).unwrap_or(f32::NEG_INFINITY);
-                st_global_f32(rows.lse(rows.index(row)), lse);
-            }
-        }
-        row += 32;
-    }
-    let width = rows.width(u32::MAX);
-    let bytes = width * if is_partial { 4 } else { element_bytes };
-    let mut row = rows.first();
-    while row < rows.past() {
-        let o_row =
-            if is_partial { rows.partial_o(rows.partial_index(row), width) } else { rows.o(row) };
-        // A row has at most 256 elements of 4 bytes, which are multiples of 16 bytes.
-        for at in [0, 1].map(|half| (lane + half * 32) * Swizzle::CHUNK_BYTES) {
-            if at < bytes {
-                // SAFETY: a chunk of the row.
-                unsafe { st_global_v4(o_row + u64::from(at), [0; 4]) }
-            }
-        }
-        row += 1;
-    }
-}
-
 /// Writes a warp's rows of LSE, if it is wanted.
 ///
 /// # Safety

@@ -314,7 +314,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The next tile that sees any keys, if there is one. Those that see none are written on the way, or in ragged batches by the producer.
+    /// The next tile that sees any keys, if there is one. Those that see none are written on the way; in ragged batches there are none.
     ///
     /// # Safety
     /// All threads of the warpgroup take part.

@@ -5,17 +5,14 @@ use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::PageTable;
-use crate::math::epilogue::store_unseen;
 use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
 use crate::ptx::mbarrier::{mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{atomic_inc, st_shared, st_shared_v4, to_global};
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::{opaque, thread_idx_x_again};
-use crate::queries::QueryRows;
 use crate::scheduler::{Rows, Work};
 use crate::shape::Shape;
-use crate::work::is_partial;
 use core::mem::offset_of;
 use cuda_std::thread::{block_idx_x, grid_dim_x};
 
@@ -69,24 +66,23 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             let mut tile = Tile::new::<C>(self.params, index);
+            if C::RAGGED && tile.blocks.is_empty() {
+                if C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
+                    // Nobody hears of a tile without rows.
+                    return draw();
+                }
+                // A way of the consumers through a tile without products would serialise those of all others (C7520 of ptxas). So they
+                // multiply a block of which the mask hides all.
+                tile.blocks.end = tile.blocks.first + 1;
+            }
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
-            self.write::<C>(&tile);
+            self.publish::<C>(&tile);
             if C::RAGGED {
                 // Read anew, as registers are short.
                 tile = Tile::read::<C>(self.params, slot);
-                if tile.blocks.is_empty() {
-                    // Nobody else hears of it: a path of the consumers on which a tile has no products serialises all of them.
-                    let queries = QueryRows::new(self.params, &tile.work, C::BLOCK);
-                    let element_bytes = C::Q::ROW_BYTES / C::Q::WIDTH;
-                    store_unseen(&queries, is_partial::<C>(self.params), element_bytes, lane::<C>());
-                    // All have read the slot, and written their rows, before lane 0 writes it again or says that there are no more tiles.
-                    sync_warp();
-                    return draw();
-                }
             }
-            self.publish::<C>();
             let Tile { work, blocks } = tile;
-            if blocks.is_empty() {
+            if !C::RAGGED && blocks.is_empty() {
                 // The consumers write it.
                 return draw();
             }
@@ -146,34 +142,25 @@ impl<'a> Producer<'a> {
         drawn
     }
 
-    /// Writes a tile into the next slot.
+    /// Tells the other warps of a tile.
     ///
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn write<C: WgmmaConfig>(&self, tile: &Tile<'_>) {
+    unsafe fn publish<C: WgmmaConfig>(&mut self, tile: &Tile<'_>) {
         // SAFETY: the slot is free when it is written.
         unsafe {
             if lane::<C>() == 0 {
                 self.tiles.wait_empty(TILES_AHEAD);
                 tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
                 st_shared(C::LAYOUT.found(self.tiles.buffer), 0);
+                mbarrier_arrive_if(self.tiles.full(), true);
             }
             if C::RAGGED {
                 // Other lanes read the slot.
                 sync_warp();
             }
         }
-    }
-
-    /// Tells the other warps of the tile that has been written.
-    ///
-    /// # Safety
-    /// As for [`Self::tile`].
-    #[inline(always)]
-    unsafe fn publish<C: WgmmaConfig>(&mut self) {
-        // SAFETY: the caller's.
-        unsafe { mbarrier_arrive_if(self.tiles.full(), lane::<C>() == 0) }
         self.tiles.advance(TILES_AHEAD);
     }
 
@@ -357,9 +344,7 @@ pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams) {
             if tile.work.batch == NO_MORE {
                 return;
             }
-            if !tile.blocks.is_empty() {
-                producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
-            }
+            producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
             sync_warp();
             producer.tiles.release(TILES_AHEAD, lane::<C>());
         }
