@@ -127,7 +127,7 @@ impl Consumer<'_> {
             let first_key = blocks.block(k_loop.block) * C::K::ROWS;
             let first_row = work.first_row + warp_row + lane / 4;
             let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
-            limits.apply(Some(&begins), s, first_key, lane);
+            limits.apply_by_bits(&begins, s, first_key, lane);
             if C::Score::HIDES {
                 let rows = score_rows::<C>(self.params, &work, first_row);
                 hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);

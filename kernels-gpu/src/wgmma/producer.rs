@@ -88,9 +88,7 @@ impl<'a> Producer<'a> {
             }
             self.copy_queries::<C>(&work);
             if C::RAGGED {
-                self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), || 0);
-                // Nothing is kept of it while blocks are copied; the consumers have some of those still to compute.
-                return draw();
+                return self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), draw);
             }
             self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, true), draw)
         }
