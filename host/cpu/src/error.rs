@@ -34,6 +34,15 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// Elements of a type that only attention itself takes.
+    #[error("float64 is not supported here: attention and its gradients alone take it")]
+    Double,
+    /// What has no gradient.
+    #[error("{what} have no gradients")]
+    NoGradient {
+        /// What it is.
+        what: &'static str,
+    },
     /// A number of elements that cannot be rotated.
     #[error("rotary_dim {dim} cannot be rotated: multiples of 16 up to head_dim {head_dim} can")]
     Rotary {

@@ -39,6 +39,7 @@ impl Elements {
             Dtype::F16 => f16::from_f32(value).to_bits(),
             Dtype::Bf16 => bf16::from_f32(value).to_bits(),
             Dtype::F32 => return self.bytes[index] = value.to_bits(),
+            Dtype::F64 => unreachable!("see gradients.rs"),
         };
         let shift = index % 2 * 16;
         self.bytes[index / 2] = self.bytes[index / 2] & !(0xffff << shift) | u32::from(half) << shift;
@@ -51,7 +52,7 @@ impl Elements {
         match self.dtype {
             Dtype::F16 => f16::from_bits(half).to_f64(),
             Dtype::Bf16 => bf16::from_bits(half).to_f64(),
-            Dtype::F32 => f32::from_bits(self.bytes[index]).into(),
+            Dtype::F32 | Dtype::F64 => f32::from_bits(self.bytes[index]).into(),
         }
     }
 
@@ -181,7 +182,7 @@ impl Case {
                     let step = match self.call.dtype {
                         Dtype::F16 => 2e-3,
                         Dtype::Bf16 => 1.6e-2,
-                        Dtype::F32 => 2e-5,
+                        Dtype::F32 | Dtype::F64 => 2e-5,
                     };
                     for (d, &o) in o.iter().enumerate() {
                         let got = self.o.get(at + d as i64);
@@ -228,7 +229,7 @@ impl Case {
         for j in (0..keys).filter(|&j| sees(j)) {
             let at = kv_at(j);
             let dot: f64 = (0..dim as i64).map(|d| self.q.get(q_at + d) * self.k.get(at + d)).sum();
-            let mut score = dot * f64::from(call.scale());
+            let mut score = dot * call.scale();
             if call.softcap > 0.0 {
                 score = f64::from(call.softcap) * (score / f64::from(call.softcap)).tanh();
             }
