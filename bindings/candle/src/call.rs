@@ -104,7 +104,7 @@ impl<'a> Attention<'a> {
                 k: k.tensor(),
                 v: v.tensor(),
                 lse: Some(lse),
-                scale: Some(self.scale),
+                scale: Some(self.scale.into()),
                 window_left: self.window.0,
                 window_right: self.window.1,
                 softcap: self.softcap,

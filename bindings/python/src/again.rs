@@ -15,8 +15,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 const CALLS_MAX: usize = 4096;
 /// The tensors of a call, in the order of [`set_addresses`].
 const TENSORS: usize = 13;
-/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree.
-type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64);
+/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, and whether
+/// gradients will be asked for.
+type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool);
 
 /// The calls that were made on tensors of one type.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -119,12 +120,23 @@ impl Calls {
                 described.stream = self.exchange.stream(tensors.py(), &found)?;
             }
         }
-        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree) = options;
+        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients) = options;
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
         let (left, right) = (left.unwrap_or(-1), right.unwrap_or(-1));
         let softcap = softcap.to_bits() as i64;
-        let numbers =
-            [given, scale, i64::from(causal), left, right, softcap, longest_q, longest_k, chunk, tree];
+        let numbers = [
+            given,
+            scale,
+            i64::from(causal),
+            left,
+            right,
+            softcap,
+            longest_q,
+            longest_k,
+            chunk,
+            tree,
+            i64::from(gradients),
+        ];
         fits &= numbers.into_iter().all(|number| described.key.push(number));
         Ok(fits.then_some(described))
     }

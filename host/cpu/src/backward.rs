@@ -49,10 +49,7 @@ impl Backward {
         if let Some((tensor, _)) = addresses.into_iter().find(|(_, address)| *address == 0) {
             return Err(Error::Null { tensor });
         }
-        if self.call.pages.is_some() || self.call.lengths.entry_k.is_some() {
-            return Err(Error::NoGradient { what: "K and V in pages or in entries of a cache" });
-        }
-        Ok(())
+        self.call.check_gradients()
     }
 
     /// Computes the gradients, on all processors. Every address is one of host memory.

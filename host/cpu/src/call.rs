@@ -256,6 +256,17 @@ impl Call {
         Ok(())
     }
 
+    /// Refuses what has no gradients.
+    ///
+    /// # Errors
+    /// [`Error::NoGradient`].
+    pub fn check_gradients(&self) -> Result<(), Error> {
+        if self.pages.is_some() || self.lengths.entry_k.is_some() {
+            return Err(Error::NoGradient { what: "K and V in pages or in entries of a cache" });
+        }
+        Ok(())
+    }
+
     /// Computes the call, on all processors. Every address is one of host memory.
     ///
     /// # Errors

@@ -304,6 +304,11 @@ fn a_nan_reaches_the_gradients_that_it_concerns_and_no_other() {
     case.gradients[0][8] = f64::NAN;
     assert_eq!(rows_with_nan(&case), [vec![1], vec![0, 1], vec![0, 1]]);
     assert_eq!(rows_with_nan(&small()), [const { vec![] }; 3]);
+    // The first query's only score is −∞: it has no probabilities, and no gradient.
+    let mut case = small();
+    case.inputs[0][..8].fill(1.0);
+    case.inputs[1][..8].fill(f64::NEG_INFINITY);
+    assert_eq!(case.backward(Dtype::F64)[0][..8], [0.0; 8]);
 }
 
 #[test]

@@ -22,14 +22,25 @@ def forget():
 
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
-    if _calls is None or torch.compiler.is_compiling() or not _is_plain(call):
+    if _calls is None or is_watched(call.q) or not _is_plain(call):
         return None
     q, lse = call.q, None
-    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    o = q.new_empty((*q.shape[:-1], call.v.shape[-1]))
     if call.lse:
         batch, seqlen, heads, _ = q.shape
-        lse = q.new_empty((batch, heads, seqlen), dtype=torch.float32)
+        lse = q.new_empty((batch, heads, seqlen), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     return (o, lse) if _calls.start(_tensors(call, o, lse), _options(call)) else None
+
+
+def is_watched(tensor):
+    """Whether a call must be an operator to be seen: by a trace, a transform, a mode, or a tensor of another class."""
+    return (
+        type(tensor) is not torch.Tensor
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def keep(device, args, call, o, lse):
@@ -63,7 +74,7 @@ def _tensors(call, o, lse):
 def _options(call):
     left, right = call.window
     longest_q, longest_k = call.longest
-    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys
+    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys, call.gradients
 
 
 _calls = _opened()

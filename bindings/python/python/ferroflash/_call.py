@@ -9,6 +9,8 @@ class Call:
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
     cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
     longest, chunk, tree_keys = (0, 0), 0, 0
+    # Whether its gradients will be asked for.
+    gradients = False
 
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
         self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
@@ -18,7 +20,7 @@ class Call:
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -33,6 +35,7 @@ def numbers(framework, call):
     args = Args()
     args.dtype, args.scale, args.softcap = dtype, call.scale, call.softcap
     args.sizes = batch, heads_q, _, seqlen_q, _, _ = _sizes(call, shape, k[1], v[1])
+    args.head_dim_v = v[1][-1]
     args.q, args.k, args.v = _strided(q), _strided(k), _strided(v)
     args.window = _window(call)
     args.lse, args.longest = None, call.longest
@@ -60,31 +63,57 @@ def numbers(framework, call):
         pages = call.block_table.shape[-1]
         args.pages = given("block_table", (batch, pages)), pages, k[1][1], k[1][0]
     lse_shape = (batch, heads_q, seqlen_q) if call.cu_seqlens_q is None else (heads_q, seqlen_q)
-    return args, place, shape, lse_shape
+    return args, place, (*shape[:-1], args.head_dim_v), lse_shape
 
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
     given = call.q, call.k, call.v
-    if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
-        call.intervals, call.first_k = _behind(framework, call), None
+    with_intervals(framework, call)
     args, place, o_shape, lse_shape = numbers(framework, call)
-    if 0 in o_shape:
-        return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
+    if 0 in o_shape or 0 in call.k.shape:
+        return _without_keys(framework, call, o_shape, lse_shape)
     # Nobody writes rows that belong to no sequence: O has anything there, as flash-attn's has, and LSE −∞.
     ragged = call.cu_seqlens_q is not None
     o = framework.empty(call.q, o_shape)
     lse = None
     if call.lse:
         minus_infinity = float("-inf")
-        lse = framework.full(call.q, lse_shape, minus_infinity, "float32") if ragged else framework.empty(call.q, lse_shape, "float32")
+        sums = lse_dtype(args.dtype)
+        lse = framework.full(call.q, lse_shape, minus_infinity, sums) if ragged else framework.empty(call.q, lse_shape, sums)
         args.lse = framework.describe(lse)[0]
     args.o = _strided(framework.describe(o))
-    device = _devices.run(framework, place, args)
+    device = _devices.run(framework, place, "forward", args)
     # Not of copies, which the next call would need as well.
     if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
         _again.keep(device, args, call, o, lse)
     return o, lse
+
+
+def lse_dtype(dtype):
+    """The type of LSE: float32, or float64 of such tensors."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def filled(framework, like, shape, value):
+    """A tensor of the type of another, filled with a value."""
+    return framework.full(like, shape, value, framework.describe(like)[3])
+
+
+def _without_keys(framework, call, o_shape, lse_shape):
+    """O and LSE of queries that see nothing, or of none."""
+    lse = None
+    if call.lse:
+        lse = framework.full(call.q, lse_shape, float("-inf"), lse_dtype(framework.describe(call.q)[3]))
+        if call.sinks is not None:
+            lse[...] = call.sinks[:, None]
+    return filled(framework, call.q, o_shape, 0), lse
+
+
+def with_intervals(framework, call):
+    """First keys as intervals, where the device does not take them."""
+    if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
+        call.intervals, call.first_k = _behind(framework, call), None
 
 
 def _behind(framework, call):
@@ -112,8 +141,8 @@ def _sizes(call, q, k, v):
         if len(shape) != rank:
             names = "[rows, heads, head_dim]" if rank == 3 else "[batch, seqlen, heads, head_dim]"
             raise ValueError(f"{name} has shape {shape}, must have {rank} dimensions {names}")
-    if v != k:
-        raise ValueError(f"v has shape {v}, k {k}: they must be the same")
+    if v[:-1] != k[:-1]:
+        raise ValueError(f"v has shape {v}, k {k}: they must be the same but for head_dim")
     heads_q, head_dim = q[-2:]
     heads_kv, head_dim_k = k[-2:]
     if head_dim_k != head_dim:

@@ -57,10 +57,19 @@ class Torch:
             raise errors[0]
         return found[0]
 
-    def check_gradients(self, tensors):
-        if self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]:
+    def aligned(self, tensor):
+        """As the backward pass reads it: contiguous, from a multiple of 16 bytes on."""
+        tensor = tensor.contiguous()
+        return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+    def wants_gradients(self, tensors):
+        return self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]
+
+    def check_gradients(self, tensors, what):
+        """Refuses tensors that require gradients, of something that has none."""
+        if self.wants_gradients(tensors):
             raise NotImplementedError(
-                "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
+                f"requires_grad is not supported: {what} no gradient; call it under torch.no_grad(), or detach the tensors"
             )
 
     def is_traced(self, tensor):
@@ -121,7 +130,7 @@ class NumPy:
     def stream(self, place):
         return 0
 
-    def check_gradients(self, arrays):
+    def check_gradients(self, arrays, what):
         pass
 
     def is_traced(self, array):

@@ -174,7 +174,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     _refuse(out=out)
     framework, into = framework_of(out_partial)
     out_partial, lse_partial = into(out_partial), into(lse_partial)
-    framework.check_gradients((out_partial, lse_partial))
+    framework.check_gradients((out_partial, lse_partial), "flash_attn_combine has")
     lse = framework.math().swapaxes(lse_partial, -1, -2)
     dtype = None if out_dtype is None else str(out_dtype).removeprefix("torch.")
     o, merged = _merge.compute(framework, list(zip(out_partial, lse)), dtype)

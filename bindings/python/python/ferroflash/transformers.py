@@ -53,7 +53,7 @@ def attention_forward(
         "causal": causal,
         "window_size": window,
         "softcap": softcap or 0.0,
-        "sinks": None if s_aux is None else s_aux.detach().float().contiguous(),
+        "sinks": None if s_aux is None else s_aux.float().contiguous(),
     }
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
