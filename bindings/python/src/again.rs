@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The most calls kept; with one more, all are let go.
 const CALLS_MAX: usize = 4096;
 /// The tensors of a call, in the order of [`set_addresses`].
-const TENSORS: usize = 13;
+const TENSORS: usize = 14;
 /// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, and whether
 /// gradients will be asked for.
 type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool);
@@ -143,9 +143,9 @@ impl Calls {
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, o, lse, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-/// used_k, entry_k, block_table, tree.
+/// used_k, entry_k, block_table, tree, intervals.
 fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
-    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree] =
+    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree, intervals] =
         *addresses;
     (call.q.address, call.k.address, call.v.address, call.o.address) = (q, k, v, o);
     let optional = [
@@ -155,6 +155,7 @@ fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
         (&mut call.lengths.cumulative_k, cumulative_k),
         (&mut call.lengths.used_k, used_k),
         (&mut call.lengths.entry_k, entry_k),
+        (&mut call.intervals, intervals),
     ];
     for (place, address) in optional {
         *place = place.map(|_| address);

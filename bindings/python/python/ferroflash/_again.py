@@ -54,7 +54,7 @@ def _is_plain(call):
     q, k, v = call.q, call.k, call.v
     if not type(q) is type(k) is type(v) is torch.Tensor:
         return False
-    if call.first_k is not None or call.intervals is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
+    if call.first_k is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
         return False
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or call.sinks is not None or call.alibi_slopes is not None
@@ -67,7 +67,7 @@ def _tensors(call, o, lse):
     """In the order of `again.rs`."""
     return (
         call.q, call.k, call.v, o, lse, call.alibi_slopes, call.sinks,
-        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree,
+        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree, call.intervals,
     )
 
 

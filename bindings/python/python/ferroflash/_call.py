@@ -199,15 +199,13 @@ def packed(framework, call, mask):
     """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
     if mask is None:
         return
-    np, (_, shape, _, dtype, _) = framework.math(), framework.describe(mask)
+    _, shape, _, dtype, _ = framework.describe(mask)
     rows = tuple(call.q.shape[:-2])
     if dtype != "bool" or shape[:-1] != rows or shape[-1] == 0:
         raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
     call.tree_keys = shape[-1]
     words = -(-shape[-1] // 32)
-    bits = framework.full(mask, (*rows, 32 * words), 0, "int64")
+    bits = framework.full(mask, (*rows, 32 * words), 0, "uint8")
     bits[..., : shape[-1]] = mask
-    bits = bits.reshape((*rows, words, 32)) << framework.arange(mask, 32)
-    # The last bit is the sign's.
-    total = bits.sum(-1)
-    call.tree = framework.cast(np.where(total >= 2**31, total - 2**32, total), "int32")
+    octets = bits.reshape((*rows, 4 * words, 8)) << framework.cast(framework.arange(mask, 8), "uint8")
+    call.tree = framework.contiguous(framework.octets(octets)).view(framework.dtype("int32"))

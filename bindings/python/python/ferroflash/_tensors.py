@@ -34,6 +34,13 @@ class Torch:
     def arange(self, like, count):
         return self.torch.arange(count, device=like.device)
 
+    def octets(self, bits):
+        """The sums of the last dimension, as bytes."""
+        return bits.sum(-1, dtype=self.torch.uint8)
+
+    def dtype(self, name):
+        return getattr(self.torch, name)
+
     def stream(self, place):
         return 0 if place == "cpu" else self.torch._C._cuda_getCurrentRawStream(place[1])
 
@@ -126,6 +133,12 @@ class NumPy:
 
     def arange(self, like, count):
         return self.numpy.arange(count)
+
+    def octets(self, bits):
+        return bits.sum(-1, dtype="uint8")
+
+    def dtype(self, name):
+        return name
 
     def stream(self, place):
         return 0

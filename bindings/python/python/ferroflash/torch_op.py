@@ -12,7 +12,7 @@ except ImportError:
 # What both passes are given: tensors, then numbers.
 _TENSORS = (
     "Tensor q, Tensor k, Tensor v, {} Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,"
-    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? tree"
+    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree"
 )
 _NUMBERS = (
     "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap"
@@ -60,6 +60,7 @@ def call(framework, call):
         call.first_k,
         call.entry_k,
         call.block_table,
+        call.intervals,
         call.tree,
         call.scale,
         call.causal,
@@ -90,12 +91,12 @@ def _defined():
 
 
 def _call(*arguments):
-    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, tree, scale, *rest = arguments
+    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, intervals, tree, scale, *rest = arguments
     causal, left, right, *longest, chunk, tree_keys, softcap, lse, gradients = rest
     call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse or gradients)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
     call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
-    call.tree, call.tree_keys, call.chunk, call.gradients = tree, tree_keys, chunk, gradients
+    call.intervals, call.tree, call.tree_keys, call.chunk, call.gradients = intervals, tree, tree_keys, chunk, gradients
     return call
 
 
@@ -125,8 +126,8 @@ def _fake(*arguments):
 
 def _keep(ctx, inputs, output):
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:12])
-    ctx.numbers = inputs[12:-2]
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:13])
+    ctx.numbers = inputs[13:-2]
 
 
 def _gradient(ctx, d_o, d_lse):
@@ -135,7 +136,7 @@ def _gradient(ctx, d_o, d_lse):
         d_o = torch.zeros_like(o)
     of_sinks = ctx.needs_input_grad[4]
     d_q, d_k, d_v, d_sinks = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks)
-    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 18
+    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 19
 
 
 def _backward(d_o, d_lse, q, k, v, o, lse, *arguments):
