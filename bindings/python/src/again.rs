@@ -115,6 +115,8 @@ impl Calls {
                 return Ok(None);
             };
             *address = found.address();
+            // Of memory that was freed; the general path says so.
+            fits &= *address != 0;
             fits &= found.write_kind(&mut described.key);
             if index == 0 {
                 described.stream = self.exchange.stream(tensors.py(), &found)?;

@@ -37,7 +37,7 @@ struct Args {
     lse: Option<u64>,
     scale: Option<f64>,
     window: (Option<usize>, Option<usize>),
-    softcap: f32,
+    softcap: f64,
     alibi: Option<(u64, i64)>,
     sinks: Option<u64>,
     intervals: Option<u64>,
@@ -54,6 +54,12 @@ impl Args {
         let (batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim) = self.sizes;
         let (longest_q, longest_k) = self.longest;
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+        let softcap = self.softcap as f32;
+        if softcap == 0.0 && self.softcap != 0.0 {
+            let message =
+                format!("softcap {:?} cannot be used: in float32 it is 0, which is none", self.softcap);
+            return Err(PyValueError::new_err(message));
+        }
         Ok(Call {
             dtype,
             sizes,
@@ -66,7 +72,7 @@ impl Args {
             scale: self.scale,
             window_left: self.window.0,
             window_right: self.window.1,
-            softcap: self.softcap,
+            softcap,
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             sinks: self.sinks,
             intervals: self.intervals,

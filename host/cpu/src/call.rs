@@ -240,20 +240,43 @@ impl Call {
             return Err(Error::HeadsNotDivisible { heads_q, heads_kv });
         }
         let number = |what, value, allowed| Err(Error::Number { what, value, allowed });
-        if !(self.scale() > 0.0 && self.scale().is_finite()) {
-            return number("scale", self.scale() as f32, "positive and finite");
+        // It multiplies sums of this type.
+        let scale = match self.dtype.of_sums() {
+            Dtype::F64 => self.scale(),
+            _ => f64::from(self.scale() as f32),
+        };
+        if !(scale > 0.0 && scale.is_finite()) {
+            return number("scale", self.scale(), "positive and finite in the type of LSE");
         }
         if !(self.softcap >= 0.0 && self.softcap.is_finite()) {
-            return number("softcap", self.softcap, "0 or positive, and finite");
+            return number("softcap", self.softcap.into(), "0 or positive, and finite");
         }
-        for (tensor, address) in
-            [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)]
-        {
-            if address == 0 {
-                return Err(Error::Null { tensor });
-            }
+        let addresses =
+            [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)];
+        let mut addresses = addresses.into_iter().chain(self.optional_addresses());
+        match addresses.find(|(_, address)| *address == 0) {
+            Some((tensor, _)) => Err(Error::Null { tensor }),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What is given beside Q, K, V and O, by its name and address.
+    fn optional_addresses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let lengths = &self.lengths;
+        let given = [
+            ("LSE", self.lse),
+            ("the slopes", self.alibi.map(|alibi| alibi.slopes)),
+            ("the sinks", self.sinks),
+            ("the intervals", self.intervals),
+            ("the tree's bits", self.tree.map(|tree| tree.bits)),
+            ("the block table", self.pages.map(|pages| pages.table)),
+            ("the ends of queries", lengths.cumulative_q),
+            ("the ends of keys", lengths.cumulative_k),
+            ("the lengths of keys", lengths.used_k),
+            ("the first keys", lengths.first_k),
+            ("the entries of sequences", lengths.entry_k),
+        ];
+        given.into_iter().filter_map(|(name, address)| Some((name, address?)))
     }
 
     /// Refuses what has no gradients.

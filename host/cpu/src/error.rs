@@ -19,12 +19,12 @@ pub enum Error {
         heads_kv: usize,
     },
     /// A number cannot be used.
-    #[error("{what} {value} cannot be used: it must be {allowed}")]
+    #[error("{what} {value:?} cannot be used: it must be {allowed}")]
     Number {
         /// What it is.
         what: &'static str,
         /// Its value.
-        value: f32,
+        value: f64,
         /// What it must be.
         allowed: &'static str,
     },

@@ -22,9 +22,11 @@ def forget():
 
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
-    if _calls is None or is_watched(call.q) or not _is_plain(call):
+    if _calls is None or is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes) or not _is_plain(call):
         return None
     q, lse = call.q, None
+    if not call.v.shape:
+        return None
     o = q.new_empty((*q.shape[:-1], call.v.shape[-1]))
     if call.lse:
         batch, seqlen, heads, _ = q.shape
@@ -32,14 +34,17 @@ def started(call):
     return (o, lse) if _calls.start(_tensors(call, o, lse), _options(call)) else None
 
 
-def is_watched(tensor):
-    """Whether a call must be an operator to be seen: by a trace, a transform, a mode, or a tensor of another class."""
+def is_watched(tensor, *others):
+    """Whether a call must be an operator to be seen: by a trace, a transform, a mode, a tensor of another class, or one of `others` too that
+    is negated when it is read."""
     return (
         type(tensor) is not torch.Tensor
         or torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
+        or tensor.is_neg()
+        or any(isinstance(other, torch.Tensor) and other.is_neg() for other in others)
     )
 
 

@@ -13,8 +13,32 @@ class Call:
     gradients = False
 
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
+        if causal is not False and causal is not True:
+            causal = flag("causal", causal)
         self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
         self.softcap, self.alibi_slopes, self.sinks, self.lse = softcap, alibi_slopes, sinks, lse
+
+
+def flag(name, value):
+    """A bool of what a caller gave for one: of a word that is not empty it would be true, "False" included."""
+    if value is None or isinstance(value, (bool, int)) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"{name} is {value!r}, must be True or False")
+
+
+# The dimensions of tensors whose shapes other checks begin with.
+_DIMENSIONS = dict(sinks=1, cu_seqlens_q=1, cu_seqlens_k=1, cu_seqlens_new=1, used_k=1, first_k=1, entry_k=1, rotary_seqlens=1, block_table=2)
+
+
+def check_tensors(framework, call, names):
+    """Refuses what is no tensor of the framework, by its name, and dimensions that the checks of shapes take for granted."""
+    for name in names:
+        tensor, dimensions = getattr(call, name), _DIMENSIONS.get(name)
+        if tensor is None and name not in ("q", "k", "v"):
+            continue
+        framework.check_tensor(name, tensor)
+        if dimensions is not None and tensor.ndim != dimensions:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, must have {dimensions} dimension{'s' * (dimensions > 1)}")
 
 
 class Args:
@@ -71,8 +95,8 @@ def compute(framework, call):
     given = call.q, call.k, call.v
     with_intervals(framework, call)
     args, place, o_shape, lse_shape = numbers(framework, call)
-    if 0 in o_shape or 0 in call.k.shape:
-        return _without_keys(framework, call, o_shape, lse_shape)
+    if is_empty(args, o_shape, call):
+        return _without_keys(framework, call, o_shape, lse_shape, args.sizes[0])
     # Nobody writes rows that belong to no sequence: O has anything there, as flash-attn's has, and LSE −∞.
     ragged = call.cu_seqlens_q is not None
     o = framework.empty(call.q, o_shape)
@@ -90,6 +114,11 @@ def compute(framework, call):
     return o, lse
 
 
+def is_empty(args, o_shape, call):
+    """Whether there is no query, no key, or no sequence that any belongs to."""
+    return 0 in o_shape or 0 in call.k.shape or args.sizes[0] == 0
+
+
 def lse_dtype(dtype):
     """The type of LSE: float32, or float64 of such tensors."""
     return "float64" if dtype == "float64" else "float32"
@@ -100,12 +129,12 @@ def filled(framework, like, shape, value):
     return framework.full(like, shape, value, framework.describe(like)[3])
 
 
-def _without_keys(framework, call, o_shape, lse_shape):
-    """O and LSE of queries that see nothing, or of none."""
+def _without_keys(framework, call, o_shape, lse_shape, batch):
+    """O and LSE of queries that see nothing, of none, or of rows that belong to none of no sequences."""
     lse = None
     if call.lse:
         lse = framework.full(call.q, lse_shape, float("-inf"), lse_dtype(framework.describe(call.q)[3]))
-        if call.sinks is not None:
+        if call.sinks is not None and batch > 0:
             lse[...] = call.sinks[:, None]
     return filled(framework, call.q, o_shape, 0), lse
 
@@ -185,7 +214,7 @@ def _plain(framework, tensor, name, shape, dtype, place):
         raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
-        if size > 1 and stride != expected:
+        if size > 1 and stride != expected and 0 not in shape:
             raise ValueError(f"{name} is not contiguous: strides {strides}")
         expected *= size
     return address

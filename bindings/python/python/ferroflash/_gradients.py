@@ -1,7 +1,7 @@
 """Gradients of a call: dQ, dK, dV and the sinks', by the device that computed it."""
 
 from . import _devices
-from ._call import _strided, filled, numbers, with_intervals
+from ._call import _strided, filled, is_empty, numbers, with_intervals
 
 
 class Args:
@@ -14,7 +14,7 @@ def check(framework, call):
     """Refuses a call whose gradients its device does not compute."""
     with_intervals(framework, call)
     args, place, o_shape, _ = numbers(framework, call)
-    if 0 not in o_shape and 0 not in call.k.shape:
+    if not is_empty(args, o_shape, call):
         args.o = _strided(framework.describe(call.q))
         _devices.device_at(place).check_gradients(args)
 
@@ -25,11 +25,11 @@ def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
     forward, place, o_shape, _ = numbers(framework, call)
     # What belongs to no sequence is not written.
     made = framework.empty if call.cu_seqlens_q is None and call.cu_seqlens_k is None and call.used_k is None else _zeros(framework)
-    if 0 in o_shape or 0 in call.k.shape:
+    if is_empty(forward, o_shape, call):
         made = _zeros(framework)
     d_q, d_k, d_v = (made(tensor, tuple(tensor.shape)) for tensor in (call.q, call.k, call.v))
     d_sinks = framework.full(call.sinks, tuple(call.sinks.shape), 0.0, "float32") if of_sinks else None
-    if 0 in o_shape:
+    if 0 in o_shape or forward.sizes[0] == 0:
         return d_q, d_k, d_v, d_sinks
     if 0 in call.k.shape:
         return d_q, d_k, d_v, d_lse.sum((0, 2) if d_lse.ndim == 3 else 1) if of_sinks and d_lse is not None else d_sinks

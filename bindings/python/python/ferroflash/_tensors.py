@@ -11,12 +11,22 @@ class Torch:
     def __init__(self, torch):
         self.torch = torch
 
-    def describe(self, tensor):
+    def check_tensor(self, name, tensor):
         if not isinstance(tensor, self.torch.Tensor):
-            raise TypeError(f"{type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
-        device = tensor.device
+            raise TypeError(f"{name} is {type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
+
+    def describe(self, tensor):
+        self.check_tensor("a tensor", tensor)
+        if tensor.is_nested or tensor.layout != self.torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)[6:]
+            raise TypeError(f"a {kind} tensor is not supported: give one that lies in memory by strides, as its to_dense() or values()")
+        if tensor.is_neg():
+            raise ValueError("a tensor that is negated when it is read is not supported here: give its resolve_neg()")
+        device, address = tensor.device, tensor.data_ptr()
         place = "cpu" if device.type == "cpu" else (device.type, device.index)
-        return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
+        if address == 0 and tensor.numel() and device.type != "meta":
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+        return address, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
 
     def empty(self, like, shape, dtype=None):
         dtype = like.dtype if dtype is None else getattr(self.torch, dtype)
@@ -112,7 +122,12 @@ class NumPy:
     def __init__(self, numpy):
         self.numpy = numpy
 
+    def check_tensor(self, name, array):
+        if not isinstance(array, self.numpy.ndarray):
+            raise TypeError(f"{name} is {type(array).__name__} beside NumPy's arrays: give all tensors of one framework")
+
     def describe(self, array):
+        self.check_tensor("a tensor", array)
         size = array.dtype.itemsize
         if any(stride % size for stride in array.strides):
             raise ValueError(f"strides {array.strides} are not multiples of the element's {size} bytes")

@@ -1,10 +1,12 @@
 """flash-attn's functions, with its names, arguments and defaults."""
 
+from operator import index
+
 from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, compute, numbers, packed
+from ._call import Call, check_tensors, compute, flag, numbers, packed
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -79,7 +81,7 @@ def flash_attn_varlen_func(
     _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
-    call.longest = int(max_seqlen_q), int(max_seqlen_k)
+    call.longest = index(max_seqlen_q), index(max_seqlen_k)
     if block_table is not None:
         call.cu_seqlens_k, call.used_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
     return _returned(*_computed(call, tree_mask), return_attn_probs)
@@ -120,7 +122,7 @@ def flash_attn_with_kvcache(
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
-    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
+    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=flag("rotary_interleaved", rotary_interleaved))
     o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o
 
@@ -128,8 +130,11 @@ def flash_attn_with_kvcache(
 def _with_new(call, k, v, new, tree_mask=None):
     """O and LSE over a cache once new keys and values are in it; `new` says how they are rotated and where they start."""
     framework, into = framework_of(call.q)
-    framework.check_gradients((call.q, call.k, call.v, k, v, new.get("rotary_cos"), call.sinks), "flash_attn_with_kvcache has")
+    rotary = new.get("rotary_cos"), new.get("rotary_sin")
+    framework.check_gradients((call.q, call.k, call.v, k, v, *rotary, call.sinks), "flash_attn_with_kvcache has")
     if isinstance(call.used_k, int):
+        if not 0 <= call.used_k < 2**31:
+            raise ValueError(f"cache_seqlens is {call.used_k}, must be 0 to {2**31 - 1}")
         batch = call.q.shape[0] if call.cu_seqlens_q is None else call.cu_seqlens_q.shape[0] - 1
         call.used_k = framework.full(into(call.q), (batch,), call.used_k, "int32")
     if (k is None) != (v is None):
@@ -147,6 +152,7 @@ def _with_new(call, k, v, new, tree_mask=None):
     for name in APPENDED:
         if getattr(append, name) is not None:
             setattr(append, name, into(getattr(append, name)))
+    check_tensors(framework, append, APPENDED)
     call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
     return _computed(call, tree_mask)
 
@@ -230,6 +236,7 @@ def flash_attn_varlen_kvpacked_func(
 
 def _parts(packed, count):
     """Q, K and V, or K and V, which are one tensor."""
+    framework_of(packed)
     if len(packed.shape) < 4 or packed.shape[-3] != count:
         names = "qkv" if count == 3 else "kv"
         raise ValueError(f"{names} has shape {tuple(packed.shape)}, must be [..., {count}, heads, head_dim]")
@@ -265,10 +272,12 @@ def _computed(call, tree_mask=None):
         return found
     framework, into = framework_of(call.q)
     if type(framework) is Torch:
+        check_tensors(framework, call, TENSORS)
         return torch_op.call(framework, call)
     for name in TENSORS:
         if getattr(call, name) is not None:
             setattr(call, name, into(getattr(call, name)))
+    check_tensors(framework, call, TENSORS)
     o, lse = compute(framework, call)
     return framework.result(o), None if lse is None else framework.result(lse)
 

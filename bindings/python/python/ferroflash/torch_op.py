@@ -31,7 +31,7 @@ _SCHEMAS = {
 
 def append(call):
     """Q as it is rotated and the lengths after, through the operator where PyTorch watches, and directly otherwise."""
-    if not _again.is_watched(call.q):
+    if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
         return _cache.compute(Torch(torch), call)
     rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
     return call.q if call.rotary_cos is None else rotated, lengths
@@ -45,7 +45,7 @@ def call(framework, call):
         call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
     framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
     gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks))
-    if not gradients and not _again.is_watched(call.q):
+    if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes):
         return compute(framework, call)
     left, right = (-1 if keys is None else keys for keys in call.window)
     o, lse = _operator("forward")(
