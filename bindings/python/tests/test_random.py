@@ -159,3 +159,55 @@ def cached(draw, where):
 def test_random_calls_are_softmax(function):
     for seed in range(COUNT):
         function(Draw(seed), f"seed {seed}")
+
+
+def differentiable(draw, q, k, v):
+    """O and LSE of one sequence by PyTorch's operators."""
+    scale = 1 / math.sqrt(draw.width) if draw.scale is None else draw.scale
+    k, v = (x.repeat_interleave(draw.heads // draw.heads_kv, 1) for x in (k, v))
+    scores = scale * torch.einsum("ihd,jhd->hij", q, k)
+    scores = draw.softcap * torch.tanh(scores / draw.softcap) if draw.softcap else scores
+    distance = torch.arange(len(k))[None] - (torch.arange(len(q))[:, None] + len(k) - len(q))
+    left, right = (-1 if keys is None else keys for keys in draw.window)
+    right = 0 if draw.causal else right
+    hidden = (left >= 0) & (distance < -left) | (right >= 0) & (distance > right)
+    scores = scores.masked_fill(hidden, -math.inf)
+    if draw.sinks is not None:
+        scores = torch.cat([scores, draw.sinks.to(scores.dtype)[:, None, None].expand(-1, len(q), 1)], 2)
+    seen = (scores > -math.inf).any(2)
+    # A row that sees nothing has no gradient, and no NaN.
+    weights = scores.where(seen[..., None], 0.0).softmax(2).where(seen[..., None], 0.0)
+    lse = scores.where(seen[..., None], 0.0).logsumexp(2).where(seen, 0.0)
+    return torch.einsum("hij,jhd->ihd", weights[..., : len(k)], v), lse
+
+
+def test_random_gradients_are_those_of_pytorchs_operators():
+    for seed in range(COUNT // 4):
+        draw = Draw(seed)
+        draw.framework, draw.dtype, draw.slopes = "torch", "float64", None
+        draw.queries, draw.keys = max(1, draw.queries), max(1, draw.keys)
+        lengths = [[draw.choice([0, 1, draw.queries]) for _ in range(draw.batch)], [draw.choice([0, 1, draw.keys]) for _ in range(draw.batch)]]
+        ends = [torch.tensor(np.cumsum([0, *each]), dtype=torch.int32) for each in lengths]
+        widths = (0, draw.heads, draw.width), (1, draw.heads_kv, draw.width), (1, draw.heads_kv, draw.width_v)
+        leaves = [draw.tensor(int(ends[of][-1]) + 2, heads, width).requires_grad_() for of, heads, width in widths]
+        if draw.sinks is not None:
+            draw.sinks = torch.as_tensor(draw.sinks).requires_grad_()
+            leaves.append(draw.sinks)
+        q, k, v, *_ = leaves
+        o, lse, _ = ferroflash.flash_attn_varlen_func(
+            q, k, v, *ends, *map(max, lengths), return_attn_probs=True, **draw.options(softcap=float(np.float32(draw.softcap)))
+        )
+        of_o, of_lse = torch.randn_like(o), torch.randn_like(lse)
+        found, expected = torch.zeros(()), torch.zeros(())
+        for b in range(draw.batch):
+            rows, keys = (slice(*end[b : b + 2].tolist()) for end in ends)
+            plain_o, plain_lse = differentiable(draw, q[rows], k[keys], v[keys])
+            sees = lse[:, rows] > -math.inf
+            found = found + (o[rows] * of_o[rows]).sum() + (lse[:, rows].where(sees, 0.0) * of_lse[:, rows]).sum()
+            expected = expected + (plain_o * of_o[rows]).sum() + (plain_lse * of_lse[:, rows]).sum()
+        theirs = torch.autograd.grad(expected, leaves, allow_unused=True, materialize_grads=True)
+        ours = torch.autograd.grad(found, leaves, allow_unused=True, materialize_grads=True)
+        for x, y in zip(ours, theirs):
+            # The sinks and their gradient are float32.
+            tolerance = 1e-9 if x.dtype == torch.float64 else 1e-5
+            torch.testing.assert_close(x, y, atol=tolerance * (1 + y.abs().amax().item() if y.numel() else 1), rtol=0, msg=lambda text: f"seed {seed}: {text}")
