@@ -289,7 +289,15 @@ fn what_points_outside_is_refused_before_anything_is_written() {
     assert!(refused(&|call| call.sizes.seqlen_k = 0).contains("seqlen_k is 0"));
     assert!(refused(&|call| call.scale = Some(-1.0)).contains("scale -1"));
     assert!(refused(&|call| call.softcap = f32::NAN).contains("softcap"));
+    // float32 has neither.
+    assert!(refused(&|call| call.scale = Some(1e300)).contains("scale 1e300"));
+    assert!(refused(&|call| call.scale = Some(1e-300)).contains("scale 1e-300"));
     assert_eq!(refused(&|call| call.v.address = 0), Error::Null { tensor: "V" }.to_string());
+    assert_eq!(refused(&|call| call.sinks = Some(0)), Error::Null { tensor: "the sinks" }.to_string());
+    assert!(
+        refused(&|call| call.alibi = Some(Alibi { slopes: 0, stride: 0 })).contains("the slopes is null")
+    );
+    assert!(refused(&|call| call.lengths.used_k = Some(0)).contains("the lengths of keys is null"));
     assert_eq!(o.bytes, before);
 }
 
