@@ -38,7 +38,9 @@ CONFIGS = {
     "qwen2": lambda: transformers.Qwen2Config(**sizes(head_dim=...), use_sliding_window=True, sliding_window=6, max_window_layers=1),
     "qwen3": lambda: transformers.Qwen3Config(**SIZES),
     "phi3": lambda: transformers.Phi3Config(**sizes(head_dim=...), sliding_window=6),
-    "gemma3": lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=6, layer_types=EXPERTS["layer_types"]),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES, sliding_window=6, layer_types=EXPERTS["layer_types"], tie_word_embeddings=False
+    ),
     # Values of another width than keys.
     "deepseek_v3": lambda: transformers.DeepseekV3Config(**sizes(head_dim=..., num_key_value_heads=4), first_k_dense_replace=1, **LATENT, **ROUTED),
     # Chunks, and positions of no rotation.
