@@ -57,12 +57,7 @@ impl Attention {
         Attention { longest, ..self }
     }
 
-    pub(crate) fn ragged(
-        self,
-        seqlens_q: &Tensor,
-        seqlens_k: &Tensor,
-        longest: (usize, usize),
-    ) -> Attention {
+    pub(crate) fn ragged(self, seqlens_q: &Tensor, seqlens_k: &Tensor, longest: (usize, usize)) -> Attention {
         Attention { seqlens_q: Some(seqlens_q.clone()), seqlens_k: Some(seqlens_k.clone()), longest, ..self }
     }
 
@@ -97,7 +92,11 @@ impl Attention {
             let (attention, kept) = (self.clone(), Arc::clone(&kept));
             Some(Box::new(move |gradient| {
                 let Some([o, lse]) = kept.get() else { bail!("O and LSE were not kept") };
-                attention.gradients(o, lse, if of_lse { [None, Some(gradient)] } else { [Some(gradient), None] })
+                attention.gradients(
+                    o,
+                    lse,
+                    if of_lse { [None, Some(gradient)] } else { [Some(gradient), None] },
+                )
             }))
         };
         let o = computed("flash_attn", from, (o, self.q.dims()), gradients(false))?;
@@ -115,12 +114,14 @@ impl Attention {
         let d_o = given[0].map_or_else(|| o.zeros_like(), Tensor::contiguous)?;
         let d_lse = given[1].map(Tensor::contiguous).transpose()?;
         let storages = self.computed(|call| {
-            let (held_o, held_d_o) = (Held::rows(o, "O", &self.q)?, Held::rows(&d_o, "the gradient of O", &self.q)?);
+            let (held_o, held_d_o) =
+                (Held::rows(o, "O", &self.q)?, Held::rows(&d_o, "the gradient of O", &self.q)?);
             let sums = |tensor, name| Held::plain(tensor, name, &[DType::F32], lse.dims(), &self.q);
             let held_lse = sums(lse, "LSE")?;
             let held_d_lse = d_lse.as_ref().map(|tensor| sums(tensor, "the gradient of LSE")).transpose()?;
             let made = [&self.q, &self.k, &self.v];
-            let made = made.map(|tensor| Output { dtype: tensor.dtype(), shape: tensor.dims(), rest: Rest::Zero });
+            let made =
+                made.map(|tensor| Output { dtype: tensor.dtype(), shape: tensor.dims(), rest: Rest::Zero });
             outputs(self.q.device(), made, |[d_q, d_k, d_v]| {
                 let at = |address, tensor: &Tensor| placed(address, &Layout::contiguous(tensor.shape()));
                 let backward = Backward {
@@ -134,7 +135,8 @@ impl Attention {
                 };
                 let stream = stream(self.q.device());
                 // SAFETY: as in `forward`.
-                unsafe { engine(self.q.device())?.backward(&backward, stream) }.map_err(candle_core::Error::wrap)
+                unsafe { engine(self.q.device())?.backward(&backward, stream) }
+                    .map_err(candle_core::Error::wrap)
             })
         })?;
         let [d_q, d_k, d_v] = storages;
@@ -225,7 +227,12 @@ impl Attention {
             None => self.k.dims4()?,
         };
         if self.k.shape() != self.v.shape() || head_dim_k != head_dim {
-            bail!("Q {:?}, K {:?} and V {:?} are not of one problem", self.q.shape(), self.k.shape(), self.v.shape());
+            bail!(
+                "Q {:?}, K {:?} and V {:?} are not of one problem",
+                self.q.shape(),
+                self.k.shape(),
+                self.v.shape()
+            );
         }
         let seqlen_k = match &self.block_table {
             Some(table) => table.dims2()?.1 * rows_k,

@@ -30,7 +30,9 @@ pub(crate) fn computed(
 impl Computed {
     fn taken(&self) -> Result<Storage> {
         let mut storage = self.storage.lock().unwrap_or_else(PoisonError::into_inner);
-        storage.take().ok_or_else(|| Error::msg(format!("{} was computed once, and is asked for twice", self.name)))
+        storage
+            .take()
+            .ok_or_else(|| Error::msg(format!("{} was computed once, and is asked for twice", self.name)))
     }
 
     fn elsewhere(&self) -> Error {

@@ -9,7 +9,11 @@ use ferroflash_candle::*;
 /// Variables of Q, K and V.
 fn variables(shapes: [&[usize]; 3], dtype: DType) -> Result<[Var; 3]> {
     let [q, k, v] = shapes;
-    Ok([Var::from_tensor(&tensor(1, q, dtype))?, Var::from_tensor(&tensor(2, k, dtype))?, Var::from_tensor(&tensor(3, v, dtype))?])
+    Ok([
+        Var::from_tensor(&tensor(1, q, dtype))?,
+        Var::from_tensor(&tensor(2, k, dtype))?,
+        Var::from_tensor(&tensor(3, v, dtype))?,
+    ])
 }
 
 /// A sum whose gradient differs from element to element.
@@ -40,7 +44,8 @@ fn gradients_of_o_and_lse_are_those_of_plain_attention() -> Result<()> {
         let cases: [(Option<usize>, Option<usize>); 3] = [(None, None), (None, Some(0)), (Some(2), Some(1))];
         for (left, right) in cases {
             let sees = |own: i64, j: i64| {
-                left.is_none_or(|left| own - left as i64 <= j) && right.is_none_or(|right| j <= own + right as i64)
+                left.is_none_or(|left| own - left as i64 <= j)
+                    && right.is_none_or(|right| j <= own + right as i64)
             };
             let (mut plain_o, mut plain_lse) = (Vec::new(), Vec::new());
             for b in 0..2 {
@@ -85,7 +90,8 @@ fn softcaps_and_slopes_are_in_the_gradients() -> Result<()> {
     let o = flash_attn_alibi_windowed_softcap(q, k, v, Some(&slopes), 0.8, None, Some(0), 1.5)?;
     // Differences along Q of one element each, of the sum that the gradient is of.
     let of = |q: &Tensor| -> Result<f32> {
-        loss(&flash_attn_alibi_windowed_softcap(q, k, v, Some(&slopes), 0.8, None, Some(0), 1.5)?, 7)?.to_scalar()
+        loss(&flash_attn_alibi_windowed_softcap(q, k, v, Some(&slopes), 0.8, None, Some(0), 1.5)?, 7)?
+            .to_scalar()
     };
     let gradient = loss(&o, 7)?.backward()?.get(q).expect("a gradient").flatten_all()?.to_vec1::<f32>()?;
     for at in [0, 37, 90, 159] {

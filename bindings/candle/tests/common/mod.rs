@@ -11,17 +11,29 @@ pub fn tensor(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         })
         .collect();
-    Tensor::from_vec(numbers, shape, &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype)).expect("a tensor")
+    Tensor::from_vec(numbers, shape, &Device::Cpu)
+        .and_then(|tensor| tensor.to_dtype(dtype))
+        .expect("a tensor")
 }
 
 /// O and LSE of one sequence `[seqlen, heads, head_dim]`, whose queries see the keys that `sees` says.
-pub fn expected(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, sees: impl Fn(i64, i64) -> bool) -> Result<(Tensor, Tensor)> {
+pub fn expected(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    scale: f64,
+    sees: impl Fn(i64, i64) -> bool,
+) -> Result<(Tensor, Tensor)> {
     let float = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous();
     let (q, k, v) = (float(q)?, float(k)?, float(v)?);
     let group = q.dim(0)? / k.dim(0)?;
     let repeated = |tensor: &Tensor| {
         let (heads, keys, dim) = tensor.dims3()?;
-        tensor.unsqueeze(1)?.expand((heads, group, keys, dim))?.reshape((heads * group, keys, dim))?.contiguous()
+        tensor
+            .unsqueeze(1)?
+            .expand((heads, group, keys, dim))?
+            .reshape((heads * group, keys, dim))?
+            .contiguous()
     };
     let (k, v) = (repeated(&k)?, repeated(&v)?);
     let (queries, keys) = (q.dim(1)? as i64, k.dim(1)? as i64);
@@ -40,7 +52,8 @@ pub fn expected(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, sees: impl Fn(i6
 /// Two tensors are equal to a tolerance.
 pub fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) -> Result<()> {
     assert_eq!(found.dims(), expected.dims());
-    let difference = (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+    let difference =
+        (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
     assert!(difference <= tolerance, "{difference}");
     Ok(())
 }
