@@ -1,0 +1,121 @@
+//! Which kernel of the backward pass computes a gradient of a problem on a device.
+
+use super::backward::blocks;
+use super::candidate::resident_ctas_of;
+use crate::backward::Backward;
+use crate::device::{DeviceInfo, TensorBox};
+use crate::error::Error;
+use crate::problem::{KeySequences, QuerySequences, TensorRole};
+use kernels_gpu::backward::row::{BackwardRow, Pass};
+use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Isa;
+use std::sync::Arc;
+
+/// Warps on an SM from which more of them hide no more of a kernel's latencies: an estimate.
+const WARPS_ENOUGH: u32 = 8;
+
+/// The kernels of a pass that compute a problem, the one that is taken first, and why others of the narrowest width do not.
+pub(super) struct Choice {
+    pub(super) kernels: Vec<Arc<Kernel<BackwardRow>>>,
+    pub(super) obstacle: Option<Error>,
+}
+
+/// Chooses among the kernels that a device runs. Those with wgmma are taken wherever bulk copies take the tensors. Among the others it is
+/// the least of an estimate: the rows that an SM works on one after the other.
+///
+/// # Errors
+/// [`Error::NoSuchKernel`]; `origin` is where the kernels are from.
+pub(super) fn choose(
+    backward: &Backward,
+    pass: Pass,
+    kernels: &[Arc<Kernel<BackwardRow>>],
+    device: &DeviceInfo,
+    origin: &str,
+) -> Result<Choice, Error> {
+    let problem = backward.problem();
+    let width = problem.sizes().head_dim.max(problem.head_dim_v());
+    let fits = |kernel: &&Arc<Kernel<BackwardRow>>| {
+        let row = &kernel.row;
+        row.pass == pass && row.dtype == problem.dtype() && row.head_dim >= width
+    };
+    let (mut able, mut obstacle) = (Vec::new(), None);
+    for kernel in kernels.iter().filter(fits) {
+        match boxes(backward, &kernel.row, device) {
+            Ok(_) => able.push(kernel.clone()),
+            Err(error) => obstacle = Some(error),
+        }
+    }
+    let Some(narrowest) = able.iter().map(|kernel| kernel.row.head_dim).min() else {
+        let wanted = format!("for {} of {} with head_dim {width}", pass.name(), problem.dtype().name());
+        let available = format!("{origin} has {} kernels of the backward pass", kernels.len());
+        return Err(Error::NoSuchKernel { wanted, available });
+    };
+    able.retain(|kernel| kernel.row.head_dim == narrowest);
+    // Stable: of equals, the first of the table.
+    able.sort_by_key(|kernel| (kernel.row.isa == Isa::Mma, rows_one_after_another(backward, kernel, device)));
+    Ok(Choice { kernels: able, obstacle })
+}
+
+/// What a kernel's grid takes, estimated as rows that each SM works on one after the other: the rows of all CTAs that it holds at a time,
+/// in as many waves as there are, more where those CTAs have fewer warps than hide latencies.
+fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, device: &DeviceInfo) -> u64 {
+    let row = &kernel.row;
+    let resident = resident_ctas_of(kernel, device, || row.registers_at_start()).max(1);
+    let ctas = u64::from(ctas(backward, row).unwrap_or(u32::MAX));
+    let waves = ctas.div_ceil(u64::from(device.sm_count.max(1)) * u64::from(resident));
+    let warps = (resident * row.computing_warps()).clamp(1, WARPS_ENOUGH);
+    let rows = u64::from(resident * row.stationary_rows());
+    waves * rows * u64::from(WARPS_ENOUGH) / u64::from(warps)
+}
+
+/// CTAs of a row's kernel: a block of stationary rows of each head.
+pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
+    let problem = backward.problem();
+    let (role, packed) = match row.pass {
+        Pass::Dq => (TensorRole::Q, problem.queries() != QuerySequences::Batch),
+        Pass::Dkv => (TensorRole::K, problem.keys() != KeySequences::Batch),
+    };
+    let extent = problem.extent(role);
+    let blocks = blocks(extent.rows, row.stationary_rows(), packed.then_some(problem.sizes().batch));
+    extent.batch.checked_mul(extent.heads)?.checked_mul(blocks)
+}
+
+/// What bulk copies are told of Q, dO, K and V without their addresses: a box is the rows of a block. None for a row without wgmma.
+///
+/// # Errors
+/// [`Error::NoTensorMap`], [`Error::NoTensorMaps`].
+pub(super) fn boxes(
+    backward: &Backward,
+    row: &BackwardRow,
+    device: &DeviceInfo,
+) -> Result<Option<[TensorBox; 4]>, Error> {
+    if row.isa == Isa::Mma {
+        return Ok(None);
+    }
+    if !device.has_tensor_maps {
+        return Err(Error::NoTensorMaps { name: device.name.clone() });
+    }
+    let problem = backward.problem();
+    let (dtype, width) = (problem.dtype(), row.column_width());
+    let of = |name, role: TensorRole, strides: kernels_gpu::params::Strides, block| {
+        let extent = problem.extent(role);
+        TensorBox::new(
+            name,
+            dtype,
+            [
+                ("head_dim", extent.width.into(), dtype.bytes().into()),
+                ("rows", extent.rows.into(), strides.row),
+                ("heads", extent.heads.into(), strides.head),
+                ("batch", extent.batch.into(), strides.batch),
+            ],
+            [width, block, 1, 1],
+        )
+    };
+    let [q, k, v, o] = TensorRole::ALL;
+    Ok(Some([
+        of("Q", q, problem.byte_strides(q), row.block_m)?,
+        of("dO", o, backward.byte_strides(o), row.block_m)?,
+        of("K", k, problem.byte_strides(k), row.block_n)?,
+        of("V", v, problem.byte_strides(v), row.block_n)?,
+    ]))
+}
