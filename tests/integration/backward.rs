@@ -6,7 +6,7 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors, Mask, Problem,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors, Mask, Problem,
     SimOptions, Sizes,
 };
 use ptx_sim::Schedule;
@@ -32,12 +32,22 @@ fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> S
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
 }
 
+/// The gradients by the kernels that the plan takes; those of every other kernel that computes them are judged, too.
 #[track_caller]
 fn check(attention: &Attention, case: &BackwardCase) -> Gradients {
-    let gradients = case.run(attention).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let verdict = case.judge(&gradients).expect("whole");
-    assert!(verdict.passed, "{case}: {verdict}");
-    gradients
+    let (library, info) = (attention.library(), attention.device().info());
+    let plans = BackwardPlan::covering(&case.backward, library, info).expect("planned");
+    let mut gradients = plans.iter().map(|plan| {
+        let kernels = plan.steps().each_ref().map(|step| step.kernel().entry.as_str());
+        let gradients =
+            case.run_plan(attention, plan).unwrap_or_else(|error| panic!("{case}, {kernels:?}: {error}"));
+        let verdict = case.judge(&gradients).expect("whole");
+        assert!(verdict.passed, "{case}, {kernels:?}: {verdict}");
+        gradients
+    });
+    let of_best = gradients.next().expect("a plan");
+    gradients.for_each(drop);
+    of_best
 }
 
 fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {

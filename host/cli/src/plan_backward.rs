@@ -32,8 +32,10 @@ pub(crate) fn run(
         };
         let flops = 2.5 * workload.flops();
         if as_json {
-            let steps =
-                plan.steps().iter().map(|step| json!({ "kernel": step.kernel().entry, "grid": step.grid() }));
+            let steps = plan.steps().iter().map(|step| {
+                let not_wgmma = step.obstacle().map(ToString::to_string);
+                json!({ "kernel": step.kernel().entry, "grid": step.grid(), "not_wgmma": not_wgmma })
+            });
             values.push(json!({
                 "problem": title(workload.problem()),
                 "device": device.name,
@@ -60,6 +62,9 @@ pub(crate) fn run(
                 kernel.threads,
                 kernel.smem_bytes
             ));
+            if let Some(obstacle) = step.obstacle() {
+                output::print(&format!("  {:<11} not wgmma: {obstacle}", ""));
+            }
         }
         output::print(&format!("  workspace   {} bytes", plan.workspace_bytes()));
         output::print(&format!("  work        {:.3} GFLOP, five products", flops * 1e-9));

@@ -13,6 +13,7 @@ use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
 use kernels_gpu::row::Isa;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One launch of a plan.
@@ -83,7 +84,8 @@ impl BackwardPlan {
         BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
     }
 
-    /// The plans with every pair of the kernels of a library that are the narrowest for a problem, [`BackwardPlan::new`]'s first.
+    /// The plans with every pair of the kernels of a library that are the narrowest of their family for a problem,
+    /// [`BackwardPlan::new`]'s first.
     ///
     /// # Errors
     /// Those of [`BackwardPlan::new`].
@@ -98,6 +100,30 @@ impl BackwardPlan {
         let [dq, dkv] = BackwardPlan::choices(backward, runs, device, &origin)?;
         let pairs = dq.kernels.iter().flat_map(|of_dq| dkv.kernels.iter().map(move |of_dkv| [of_dq, of_dkv]));
         pairs.map(|pair| BackwardPlan::of(backward, pair, device)).collect()
+    }
+
+    /// As few plans as together have every kernel that [`BackwardPlan::all`] has, [`BackwardPlan::new`]'s first: to verify each kernel.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn covering(
+        backward: &Backward,
+        library: &Library,
+        device: &DeviceInfo,
+    ) -> Result<Vec<BackwardPlan>, Error> {
+        let (mut chosen, mut covered) = (Vec::new(), BTreeSet::new());
+        let all = BackwardPlan::all(backward, library, device)?;
+        // First the pairs of which both kernels are new, then what is left of the longer list.
+        for enough in [2, 1] {
+            for plan in &all {
+                let entries = plan.steps.each_ref().map(|step| step.kernel.entry.clone());
+                if entries.iter().filter(|entry| !covered.contains(*entry)).count() >= enough {
+                    covered.extend(entries);
+                    chosen.push(plan.clone());
+                }
+            }
+        }
+        Ok(chosen)
     }
 
     /// The plan with the kernel of each pass that is taken; `origin` is where the kernels are from.

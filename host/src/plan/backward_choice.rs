@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// Warps on an SM from which more of them hide no more of a kernel's latencies: an estimate.
 const WARPS_ENOUGH: u32 = 8;
 
-/// The kernels of a pass that compute a problem, the one that is taken first, and why others of the narrowest width do not.
+/// The kernels of a pass that compute a problem, of each family those of the narrowest width, the one that is taken first; and why others do
+/// not.
 pub(super) struct Choice {
     pub(super) kernels: Vec<Arc<Kernel<BackwardRow>>>,
     pub(super) obstacle: Option<Error>,
@@ -45,12 +46,15 @@ pub(super) fn choose(
             Err(error) => obstacle = Some(error),
         }
     }
-    let Some(narrowest) = able.iter().map(|kernel| kernel.row.head_dim).min() else {
+    if able.is_empty() {
         let wanted = format!("for {} of {} with head_dim {width}", pass.name(), problem.dtype().name());
         let available = format!("{origin} has {} kernels of the backward pass", kernels.len());
         return Err(Error::NoSuchKernel { wanted, available });
-    };
-    able.retain(|kernel| kernel.row.head_dim == narrowest);
+    }
+    let of_family = |isa| able.iter().filter(move |kernel| kernel.row.isa == isa);
+    let narrowest = |isa| of_family(isa).map(|kernel| kernel.row.head_dim).min();
+    let widths = [Isa::Mma, Isa::Wgmma].map(|isa| (isa, narrowest(isa)));
+    able.retain(|kernel| widths.contains(&(kernel.row.isa, Some(kernel.row.head_dim))));
     // Stable: of equals, the first of the table.
     able.sort_by_key(|kernel| (kernel.row.isa == Isa::Mma, rows_one_after_another(backward, kernel, device)));
     Ok(Choice { kernels: able, obstacle })
