@@ -6,8 +6,8 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors, Mask, Problem,
-    SimOptions, Sizes,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, ElementStrides, Error, GradientInputs, Gradients,
+    HostTensors, Mask, Problem, SimOptions, Sizes, TensorRole,
 };
 use ptx_sim::Schedule;
 
@@ -21,6 +21,7 @@ support::trials!(
     a_pass_is_the_same_in_every_schedule_and_batch,
     gradients_scale_with_that_of_the_output,
     what_cannot_be_is_refused_by_name,
+    a_plan_takes_the_kernels_of_its_device_and_grid,
 );
 
 fn simulator(schedule: Schedule) -> Attention {
@@ -219,4 +220,35 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(matches!(error, Error::WrongLength { tensor: "dO", expected: 192, got: 191 }), "{error}");
     let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
     assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));
+}
+
+fn a_plan_takes_the_kernels_of_its_device_and_grid() {
+    let of = |model: &DeviceModel, sizes: Sizes| {
+        let backward = Backward::new(&Problem::new(sizes, Dtype::Bf16).expect("valid")).expect("kernels");
+        let plan = BackwardPlan::of_table(&backward, &model.info()).expect("planned");
+        plan.steps().each_ref().map(|step| step.kernel().entry.clone())
+    };
+    let (a100, l4) = (DeviceModel::find("a100").expect("known"), DeviceModel::L4);
+    for head_dim in [40, 64, 72, 96, 104, 128] {
+        let large = sizes(4, (16, 16), (4096, 4096), head_dim);
+        let small = sizes(1, (4, 4), (200, 200), head_dim);
+        for entry in [of(DeviceModel::H200, large), of(DeviceModel::H200, small)].as_flattened() {
+            assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
+        }
+        for model in [a100, l4] {
+            assert!(of(model, large).iter().all(|entry| entry.contains("_w8")), "{:?}", of(model, large));
+            // Not one CTA an SM: blocks of 64 rows are on twice as many.
+            assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
+        }
+    }
+    // Heads of dO that are all the same have no tensor map: the plan says so, and takes kernels that need none.
+    let problem = Problem::new(sizes(1, (4, 4), (200, 200), 64), Dtype::F16).expect("valid");
+    let same = ElementStrides { batch: 0, head: 0, row: 64, dim: 1 };
+    let backward = Backward::new(&problem).expect("kernels").with_strides(TensorRole::O, same);
+    let plan =
+        BackwardPlan::of_table(&backward.expect("an input"), &DeviceModel::H200.info()).expect("planned");
+    for step in plan.steps() {
+        assert!(!step.kernel().entry.contains("wgmma"), "{}", step.kernel().entry);
+        assert!(matches!(step.obstacle(), Some(Error::NoTensorMap { .. })), "{:?}", step.obstacle());
+    }
 }

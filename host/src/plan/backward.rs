@@ -5,7 +5,7 @@ use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged
 use crate::backward::{Backward, BackwardTensors};
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
-use crate::module::Library;
+use crate::module::{self, Library};
 use crate::problem::{KeySequences, QuerySequences, TensorRole};
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
@@ -81,7 +81,9 @@ impl BackwardPlan {
     /// # Errors
     /// Those of [`BackwardPlan::new`].
     pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
+        let mut kernels = module::backward_kernels_of_table();
+        kernels.retain(|kernel| module::runs_on(&kernel.family, device.sm));
+        BackwardPlan::with(backward, kernels, device, "the table")
     }
 
     /// The plans with every pair of the kernels of a library that are the narrowest of their family for a problem,

@@ -11,8 +11,8 @@ use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Isa;
 use std::sync::Arc;
 
-/// Warps on an SM from which more of them hide no more of a kernel's latencies: an estimate.
-const WARPS_ENOUGH: u32 = 8;
+/// Warps on an SM that hide a kernel's latencies, so that fewer take as long: an estimate, not measured.
+const WARPS_ENOUGH: u64 = 6;
 
 /// The kernels of a pass that compute a problem, of each family those of the narrowest width, the one that is taken first; and why others do
 /// not.
@@ -21,8 +21,8 @@ pub(super) struct Choice {
     pub(super) obstacle: Option<Error>,
 }
 
-/// Chooses among the kernels that a device runs. Those with wgmma are taken wherever bulk copies take the tensors. Among the others it is
-/// the least of an estimate: the rows that an SM works on one after the other.
+/// Chooses among the kernels that a device runs. Those with wgmma are taken wherever bulk copies take the tensors, and among the kernels of
+/// a family the one with the least of an estimate: the rows that an SM works on one after the other. Neither rule has been measured.
 ///
 /// # Errors
 /// [`Error::NoSuchKernel`]; `origin` is where the kernels are from.
@@ -60,16 +60,17 @@ pub(super) fn choose(
     Ok(Choice { kernels: able, obstacle })
 }
 
-/// What a kernel's grid takes, estimated as rows that each SM works on one after the other: the rows of all CTAs that it holds at a time,
-/// in as many waves as there are, more where those CTAs have fewer warps than hide latencies.
+/// What a kernel's grid takes, estimated as rows that the busiest SM works on one after the other, each warp 16 at a time: the CTAs of a
+/// round are all that an SM holds, and a round of few warps takes as long as one of [`WARPS_ENOUGH`]. A CTA's warps share the copies of each
+/// block, which are reckoned as the work of one warp more.
 fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, device: &DeviceInfo) -> u64 {
     let row = &kernel.row;
-    let resident = resident_ctas_of(kernel, device, || row.registers_at_start()).max(1);
+    let resident = u64::from(resident_ctas_of(kernel, device, || row.registers_at_start()).max(1));
     let ctas = u64::from(ctas(backward, row).unwrap_or(u32::MAX));
-    let waves = ctas.div_ceil(u64::from(device.sm_count.max(1)) * u64::from(resident));
-    let warps = (resident * row.computing_warps()).clamp(1, WARPS_ENOUGH);
-    let rows = u64::from(resident * row.stationary_rows());
-    waves * rows * u64::from(WARPS_ENOUGH) / u64::from(warps)
+    let of_sm = ctas.div_ceil(u64::from(device.sm_count.max(1)));
+    let warps = u64::from(row.computing_warps());
+    let round = |ctas: u64| if ctas == 0 { 0 } else { (ctas * warps).max(WARPS_ENOUGH) };
+    (of_sm / resident * round(resident) + round(of_sm % resident)) * 16 * (warps + 1) / warps
 }
 
 /// CTAs of a row's kernel: a block of stationary rows of each head.
