@@ -71,9 +71,7 @@ impl BackwardPlan {
     /// # Errors
     /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
     pub fn new(backward: &Backward, library: &Library, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        let kernels = library.backward_kernels().iter();
-        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
-        BackwardPlan::with(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+        Pairs::of_library(backward, library, device)?.plan([0, 0])
     }
 
     /// The plan for a device with the kernels of the table, compiled or not: for planning alone.
@@ -81,9 +79,7 @@ impl BackwardPlan {
     /// # Errors
     /// Those of [`BackwardPlan::new`].
     pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        let mut kernels = module::backward_kernels_of_table();
-        kernels.retain(|kernel| module::runs_on(&kernel.family, device.sm));
-        BackwardPlan::with(backward, kernels, device, "the table")
+        Pairs::of_table(backward, device)?.plan([0, 0])
     }
 
     /// The plans with every pair of the kernels of a library that are the narrowest of their family for a problem,
@@ -96,12 +92,15 @@ impl BackwardPlan {
         library: &Library,
         device: &DeviceInfo,
     ) -> Result<Vec<BackwardPlan>, Error> {
-        let kernels = library.backward_kernels().iter();
-        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some()).cloned().collect();
-        let origin = library.folder().display().to_string();
-        let [dq, dkv] = BackwardPlan::choices(backward, runs, device, &origin)?;
-        let pairs = dq.kernels.iter().flat_map(|of_dq| dkv.kernels.iter().map(move |of_dkv| [of_dq, of_dkv]));
-        pairs.map(|pair| BackwardPlan::of(backward, pair, device)).collect()
+        Pairs::of_library(backward, library, device)?.plans()
+    }
+
+    /// As [`BackwardPlan::all`], with the kernels of the table, compiled or not: for planning alone.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn all_of_table(backward: &Backward, device: &DeviceInfo) -> Result<Vec<BackwardPlan>, Error> {
+        Pairs::of_table(backward, device)?.plans()
     }
 
     /// As few plans as together have every kernel that [`BackwardPlan::all`] has, [`BackwardPlan::new`]'s first: to verify each kernel.
@@ -126,36 +125,6 @@ impl BackwardPlan {
             }
         }
         Ok(chosen)
-    }
-
-    /// The plan with the kernel of each pass that is taken; `origin` is where the kernels are from.
-    fn with(
-        backward: &Backward,
-        kernels: Vec<Arc<Kernel<BackwardRow>>>,
-        device: &DeviceInfo,
-        origin: &str,
-    ) -> Result<BackwardPlan, Error> {
-        let choices = BackwardPlan::choices(backward, kernels, device, origin)?;
-        let [dq, dkv] = choices.each_ref().map(|choice| &choice.kernels[0]);
-        let mut plan = BackwardPlan::of(backward, [dq, dkv], device)?;
-        for (step, choice) in plan.steps.iter_mut().zip(choices) {
-            if step.kernel.row.isa == Isa::Mma {
-                step.obstacle = choice.obstacle.map(Arc::new);
-            }
-        }
-        Ok(plan)
-    }
-
-    /// What comes into question for each pass.
-    fn choices(
-        backward: &Backward,
-        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
-        device: &DeviceInfo,
-        origin: &str,
-    ) -> Result<[Choice; 2], Error> {
-        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
-        let of = |pass| choose(backward, pass, &kernels, device, origin);
-        Ok([of(Pass::Dq)?, of(Pass::Dkv)?])
     }
 
     /// The plan with these two kernels.
@@ -254,6 +223,61 @@ impl BackwardPlan {
             statistics: workspace + COUNTERS_BYTES,
             ..self.params
         }
+    }
+}
+
+/// The kernels of each pass that compute a problem on a device.
+struct Pairs<'a> {
+    backward: &'a Backward,
+    device: &'a DeviceInfo,
+    choices: [Choice; 2],
+}
+
+impl<'a> Pairs<'a> {
+    fn of_library(
+        backward: &'a Backward,
+        library: &Library,
+        device: &'a DeviceInfo,
+    ) -> Result<Pairs<'a>, Error> {
+        let kernels = library.backward_kernels().iter();
+        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
+        Pairs::new(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+    }
+
+    fn of_table(backward: &'a Backward, device: &'a DeviceInfo) -> Result<Pairs<'a>, Error> {
+        let mut kernels = module::backward_kernels_of_table();
+        kernels.retain(|kernel| module::runs_on(&kernel.family, device.sm));
+        Pairs::new(backward, kernels, device, "the table")
+    }
+
+    /// `origin` is where the kernels are from.
+    fn new(
+        backward: &'a Backward,
+        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
+        device: &'a DeviceInfo,
+        origin: &str,
+    ) -> Result<Pairs<'a>, Error> {
+        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
+        let of = |pass| choose(backward, pass, &kernels, device, origin);
+        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?] })
+    }
+
+    /// The plan with one kernel of each pass; those at 0 are taken.
+    fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
+        let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
+        let mut plan = BackwardPlan::of(self.backward, [dq, dkv], self.device)?;
+        for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
+            if step.kernel.row.isa == Isa::Mma {
+                step.obstacle.clone_from(&choice.obstacle);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The plans with every pair, the one that is taken first.
+    fn plans(&self) -> Result<Vec<BackwardPlan>, Error> {
+        let [dq, dkv] = self.choices.each_ref().map(|choice| choice.kernels.len());
+        (0..dq * dkv).map(|index| self.plan([index / dkv, index % dkv])).collect()
     }
 }
 

@@ -18,7 +18,7 @@ const WARPS_ENOUGH: u64 = 6;
 /// not.
 pub(super) struct Choice {
     pub(super) kernels: Vec<Arc<Kernel<BackwardRow>>>,
-    pub(super) obstacle: Option<Error>,
+    pub(super) obstacle: Option<Arc<Error>>,
 }
 
 /// Chooses among the kernels that a device runs. Those with wgmma are taken wherever bulk copies take the tensors, and among the kernels of
@@ -43,7 +43,7 @@ pub(super) fn choose(
     for kernel in kernels.iter().filter(fits) {
         match boxes(backward, &kernel.row, device) {
             Ok(_) => able.push(kernel.clone()),
-            Err(error) => obstacle = Some(error),
+            Err(error) => obstacle = Some(Arc::new(error)),
         }
     }
     if able.is_empty() {
