@@ -9,6 +9,7 @@ use crate::problem::{KeySequences, QuerySequences, TensorRole};
 use kernels_gpu::backward::row::{BackwardRow, Pass};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::Isa;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Warps on an SM that hide a kernel's latencies, so that fewer take as long: an estimate, not measured.
@@ -55,8 +56,11 @@ pub(super) fn choose(
     let narrowest = |isa| of_family(isa).map(|kernel| kernel.row.head_dim).min();
     let widths = [Isa::Mma, Isa::Wgmma].map(|isa| (isa, narrowest(isa)));
     able.retain(|kernel| widths.contains(&(kernel.row.isa, Some(kernel.row.head_dim))));
-    // Stable: of equals, the first of the table.
-    able.sort_by_key(|kernel| (kernel.row.isa == Isa::Mma, rows_one_after_another(backward, kernel, device)));
+    able.sort_by_key(|kernel| {
+        let rows = rows_one_after_another(backward, kernel, device);
+        // Of equals, the one with the longer steps: it reads less of shared memory a product.
+        (kernel.row.isa == Isa::Mma, rows, Reverse(kernel.row.streamed_rows()))
+    });
     Ok(Choice { kernels: able, obstacle })
 }
 
