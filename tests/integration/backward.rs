@@ -6,10 +6,12 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, ElementStrides, Error, GradientInputs, Gradients,
-    HostTensors, Mask, Problem, SimOptions, Sizes, TensorRole,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors,
+    Mask, Problem, SimOptions, Sizes,
 };
+use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use ptx_sim::Schedule;
+use std::collections::BTreeSet;
 
 support::trials!(
     drawn_passes_are_right,
@@ -241,14 +243,23 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
             assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
         }
     }
-    // Heads of dO that are all the same have no tensor map: the plan says so, and takes kernels that need none.
+    // Where the driver encodes no tensor maps the plan says so, and takes kernels that need none.
     let problem = Problem::new(sizes(1, (4, 4), (200, 200), 64), Dtype::F16).expect("valid");
-    let same = ElementStrides { batch: 0, head: 0, row: 64, dim: 1 };
-    let backward = Backward::new(&problem).expect("kernels").with_strides(TensorRole::O, same);
-    let plan =
-        BackwardPlan::of_table(&backward.expect("an input"), &DeviceModel::H200.info()).expect("planned");
-    for step in plan.steps() {
+    let backward = Backward::new(&problem).expect("kernels");
+    let mut old = DeviceModel::H200.info();
+    old.has_tensor_maps = false;
+    for step in BackwardPlan::of_table(&backward, &old).expect("planned").steps() {
         assert!(!step.kernel().entry.contains("wgmma"), "{}", step.kernel().entry);
-        assert!(matches!(step.obstacle(), Some(Error::NoTensorMap { .. })), "{:?}", step.obstacle());
+        assert!(matches!(step.obstacle(), Some(Error::NoTensorMaps { .. })), "{:?}", step.obstacle());
     }
+    // Every kernel of the table is among those that are verified, the ones that are taken first.
+    let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+    let names = |plan: &BackwardPlan| plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+    let entries: BTreeSet<String> = plans.iter().flat_map(names).collect();
+    let of_width = BACKWARD_VARIANTS.iter().filter(|variant| variant.entry.contains("_f16_d64_"));
+    assert_eq!(entries.len(), of_width.count(), "{entries:?}");
+    assert_eq!(
+        names(&plans[0]),
+        of(DeviceModel::H200, sizes(1, (4, 4), (200, 200), 64)).map(|name| name.replace("bf16", "f16"))
+    );
 }
