@@ -85,6 +85,10 @@ pub trait BackwardConfig {
     const STAGES: u32 = Self::ROW.stages;
     /// Bytes of a stage.
     const STAGE_BYTES: u32 = Self::ROW.stage_bytes();
+    /// With wgmma, bytes of all tiles, which come first in shared memory.
+    const TILES_BYTES: u32 = Self::ROW.tiles_bytes();
+    /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers.
+    const NOTES_BYTES: u32 = Self::ROW.notes_bytes();
     /// Whether rows past a sequence's last one are zeros in shared memory. Bulk copies bring what follows in the tensor.
     const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma);
     /// Whether stationary rows stay in registers through the main loop.

@@ -21,7 +21,7 @@ pub(super) fn streamed<C: WgmmaBackwardConfig>(stage: u32, which: u32) -> u32 {
 /// What is noted of a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.
 #[inline(always)]
 pub(super) fn note<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
-    dynamic_smem() + C::ROW.tiles_bytes() + stage * NOTE_BYTES
+    dynamic_smem() + C::TILES_BYTES + stage * NOTE_BYTES
 }
 
 /// With `dq`, the limits of the stationary queries. With `dkv`, where the statistics of the first stage's queries start.
@@ -45,7 +45,7 @@ pub(super) fn limits<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
 /// The barrier of the stationary tiles.
 #[inline(always)]
 pub(super) fn stationary_barrier<C: WgmmaBackwardConfig>() -> u32 {
-    dynamic_smem() + C::ROW.tiles_bytes() + C::ROW.notes_bytes()
+    dynamic_smem() + C::TILES_BYTES + C::NOTES_BYTES
 }
 
 /// The stages, before the first.
