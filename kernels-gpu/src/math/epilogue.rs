@@ -191,9 +191,8 @@ pub unsafe fn store_output_from_registers<E: Element, W: WarpTile>(
 }
 
 /// Writes a warp's 16 rows of an accumulator, times the factors of the lane's two rows and rounded: the four lanes of a row exchange what
-/// they hold of four neighbouring n8 tiles, until each has the 128 bits of one. `address` says whether the lane's row of each half exists and where
-/// it goes, and
-/// `is_within` whether it has an element.
+/// they hold of four neighbouring n8 tiles, until each has the 128 bits of one. `address` says whether the lane's row of each half exists
+/// and where it goes, and `is_within` whether it has an element.
 ///
 /// # Safety
 /// All 32 lanes take part. The rows that exist are writable.
