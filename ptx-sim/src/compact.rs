@@ -148,11 +148,15 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                 self.result(Bank::Word, &mut slots[0]);
             }
             Op::Carry(carry) => {
+                // One that is read and written is named once by what it was before, as its number may change.
+                let mut read = carry.flag;
                 if carry.carry_in {
-                    self.pred(&mut carry.flag);
+                    self.pred(&mut read);
                 }
                 if carry.carry_out {
                     self.result(Bank::Pred, &mut carry.flag);
+                } else {
+                    carry.flag = read;
                 }
                 carry.regs[1..].iter_mut().for_each(|r| self.reg(r));
                 self.written(&mut carry.regs[0]);

@@ -191,14 +191,14 @@ impl Warp {
             let Some(source) = cta.shared.offset(lane, from.wrapping_add(at), 16)? else { continue };
             let who = self.proxy_who(lane, agent, time, cta);
             let own = cta.rank;
-            cta.note_read(own, source, 16, &who, (self.index, self.at))?;
+            cta.note_read(own, source, 16, &who, (self.index, self.place()))?;
             let words = cta.shared.load(source, 16);
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
             target.shared.note_bulk_write(to, 16, &who)?;
             landing.push((to, words));
         }
-        let issued = Issued { time, warp: self.index, at: self.at };
+        let issued = Issued { time, warp: self.index, at: self.place() };
         let load = BulkLoad {
             chunks: landing,
             bytes: bytes.into(),
@@ -261,7 +261,7 @@ impl Warp {
         let state = target.mbarrier(offset, lane, mbarrier)?;
         let (agent, time, fenced) = (state.agent, state.time + 1, state.fenced);
         if !remote {
-            state.unwaited = Some(Issued { time, warp: self.index, at: self.at });
+            state.unwaited = Some(Issued { time, warp: self.index, at: self.place() });
         }
         if !fenced && checked {
             let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
@@ -349,13 +349,13 @@ impl Warp {
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, chunk.shared, 16)? else { continue };
             let noted = target.shared.note_bulk_write(to, 16, &who);
-            cta.tolerate(noted, (self.index, self.at))?;
+            cta.tolerate(noted, (self.index, self.place()))?;
             landing.push((to, words));
         }
         let bytes = 16 * chunks.len() as u64;
         cta.counters.bulk_copies += 1;
         cta.counters.bulk_load_bytes += bytes;
-        let issued = Issued { time, warp: self.index, at: self.at };
+        let issued = Issued { time, warp: self.index, at: self.place() };
         let mbarrier = (offset, mbarrier);
         let load = BulkLoad { chunks: landing, bytes, mbarrier, lane, issued, lands: self.lands(bytes, cta) };
         cta.at_rank(rank).loads.push(load);
@@ -385,7 +385,7 @@ impl Warp {
             let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
             let who = self.proxy_who(lane, agent, group, cta);
             let rank = cta.rank;
-            cta.note_read(rank, from, 16, &who, (self.index, self.at))?;
+            cta.note_read(rank, from, 16, &who, (self.index, self.place()))?;
             let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
             let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
             if let Some((reduces, ty)) = op.reduces {

@@ -242,7 +242,7 @@ impl Warp {
             return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()));
         }
         let mbarrier = cta.mbarrier(offset, lane, address)?;
-        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.at });
+        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.place() });
         cta.transact(offset, bytes.into(), lane, address)
     }
 

@@ -191,9 +191,10 @@ fn add_with_carry(carry: &Carry, regs: &mut Regs, lane: usize) {
         let sum = u128::from(a) + u128::from(b) + flag;
         (sum % limit, sum >= limit)
     } else {
-        // The carry flag of a subtraction is the borrow.
-        let take = u128::from(b) + flag;
-        ((u128::from(a) + 2 * limit - take) % limit, u128::from(a) < take)
+        // A subtraction adds the complement, so its flag is set where nothing is borrowed. Between sub.cc and subc that is the
+        // manual's borrow; nvcc's division of 128 bits adds the flag of a subtraction, and is right with this alone.
+        let take = u128::from(b) + if carry.carry_in { 1 - flag } else { 0 };
+        ((u128::from(a) + 2 * limit - take) % limit, u128::from(a) >= take)
     };
     regs.set_bits(carry.regs[0].bank, carry.regs[0].slot, lane, value as u64);
     if carry.carry_out {
