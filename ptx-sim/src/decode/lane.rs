@@ -373,7 +373,7 @@ fn bool_op(name: &str) -> BoolOp {
 }
 
 /// The comparison of that name; the unsigned ones of integers are the plain ones of unsigned types.
-fn comparison(name: &str, ty: Scalar) -> Cmp {
+pub(super) fn comparison(name: &str, ty: Scalar) -> Cmp {
     match name {
         "eq" => Cmp::Eq,
         "ne" => Cmp::Ne,

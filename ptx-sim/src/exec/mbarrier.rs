@@ -176,7 +176,8 @@ impl Warp {
                 }
                 MbarrierAction::Arrive { count, bytes, state, drops, keeps_open, releases } => {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
-                    let phase = cta.at_rank(rank).mbarrier(offset, lane, address)?.phase;
+                    let before = cta.at_rank(rank).mbarrier(offset, lane, address)?;
+                    let before = u64::from(before.pending) << 32 | u64::from(before.phase);
                     if let Some(bytes) = bytes {
                         self.expect(offset, bytes, (lane, address), cta.at_rank(rank))?;
                     }
@@ -197,7 +198,7 @@ impl Warp {
                     }
                     cta.at_rank(rank).arrive_at((offset, lane, address), count, site, &clock)?;
                     if let Some(reg) = state {
-                        self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
+                        self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, before);
                     }
                 }
                 MbarrierAction::ExpectTx(bytes) => {
@@ -328,7 +329,8 @@ impl Warp {
                     other => return Err(Fault::at(FindingKind::BadOperand, lane, other.into())),
                 },
                 PhaseOperand::State(slot) => {
-                    let state = regs.double[slot as usize][lane];
+                    // Above the phase stands what it lacked.
+                    let state = regs.double[slot as usize][lane] & u64::from(u32::MAX);
                     if state != u64::from(current) && state.checked_add(1) != Some(current.into()) {
                         let detail = "the state is of neither the current phase nor the one before it";
                         return Err(misuse(lane, address, detail));
