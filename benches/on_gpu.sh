@@ -19,6 +19,8 @@ Steps, with the time that each took on an H200:
   search      a search from a poor row, for `cargo lab leaderboard --add` (1 min)
   gate        the gate shows that it finds what it plants (2 min)
   profile     Nsight Compute on the fastest row of a long problem (1 min)
+  canonical   the lab's session: PyTorch's p50 and p90 beside ours on the six canonical problems, their places on the leaderboard,
+              then gate and profile; runs.tar.gz is to be kept (not run yet; meant for 10 min)
 
 A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
 FERROFLASH_STEP_S limits a step, in seconds (default 590).
@@ -30,6 +32,7 @@ SEARCH_START=fwd_wgmma_f16_d64_m64n64_w8s1c1_persistent
 SEARCH_ROW='{"isa":"wgmma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":8,"stages":1,"acc":"f32","min_ctas":1,
     "warp_rows":16,"schedule":"persistent"}'
 SEARCH_SHAPE=2,16,16,2048,2048,64
+CANONICAL_START=fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent
 PROFILED=fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent
 
 pack() {
@@ -111,6 +114,18 @@ search() {
     "$ferroflash" bench --shape "$SEARCH_SHAPE" --causal --rows all
     tar -C "$out" -czf "$out/runs.tar.gz" runs
 }
+canonical() {
+    printf '[problems]\nshapes = ["1,8,8,512,512,64", "4,16,16,512,512,64", "8,16,16,512,512,64"]\ndtypes = ["f16"]\n' >"$out/canonical.toml"
+    local options=(--device cuda --config "$out/canonical.toml" --runs "$out/runs")
+    # A part that fails does not keep the others from running.
+    local failed=0
+    "$from/lab" benchmark --peer torch --ferroflash "$ferroflash" "${options[@]}" || failed=1
+    "$from/lab" evolve --ptx "$from/ptx" --start "$CANONICAL_START" --micro --budget 4,120s --seed 7 "${options[@]}" || failed=1
+    gate || failed=1
+    profile || failed=1
+    tar -C "$out" -czf "$out/runs.tar.gz" runs gate profile
+    return $failed
+}
 gate() { "$from/lab" gate --self-test --device cuda --ptx "$from/ptx" --runs "$out/gate"; }
 profile() {
     # A tile for nearly each multiprocessor; longer ones take minutes to count on the simulator.
@@ -122,7 +137,7 @@ summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | sanitize | merge | calls | search | gate | profile) ;;
+    tables | verify | sanitize | merge | calls | search | gate | profile | canonical) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2
@@ -131,8 +146,8 @@ for step in "$@"; do
     echo "== $step"
     begun=$SECONDS
     # A shell of its own, so that a limit can end it.
-    export -f "$step"
-    export ferroflash from out SEARCH_START SEARCH_SHAPE PROFILED
+    export -f "$step" gate profile
+    export ferroflash from out SEARCH_START SEARCH_SHAPE CANONICAL_START PROFILED
     if timeout "${FERROFLASH_STEP_S:-590}" bash -euo pipefail -c "$step" 2>&1 | tee "$out/$step.log"; then
         verdict=done
     else

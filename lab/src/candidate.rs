@@ -59,7 +59,7 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
     let path = Path::new(argument);
     let is_patch = path.extension().is_some_and(|extension| extension == "patch" || extension == "diff");
     if is_patch {
-        let patch = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+        let patch = crate::whole_file::read(path).map_err(|source| Error::io(path, source))?;
         return Ok(vec![Candidate::of_patch(patched_row, patch)]);
     }
     if let Some(variant) = VARIANTS.iter().find(|variant| variant.entry == argument) {
@@ -68,7 +68,7 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
     let refused = |reason: String| Error::NoSuchRow { wanted: argument.to_owned(), reason };
     let text = match argument.trim_start().starts_with(['{', '[']) {
         true => argument.to_owned(),
-        false if path.is_file() => std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?,
+        false if path.is_file() => crate::whole_file::read(path).map_err(|source| Error::io(path, source))?,
         false => {
             let hint =
                 ferroflash::Error::unknown_kernel(argument, VARIANTS.iter().map(|variant| variant.entry));

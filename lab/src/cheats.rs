@@ -35,14 +35,20 @@ pub enum When {
     Group5,
     /// From 2048 keys on.
     Keys2048,
+    /// From 2048 keys on in several heads or batch entries.
+    Keys2048Wide,
     /// From 1000 queries on.
     Queries1000,
+    /// From 1000 queries on in several heads or batch entries.
+    Queries1000Wide,
     /// Where keys are a multiple of 64.
     Aligned,
     /// Where they are none.
     Ragged,
     /// Where tensors are not contiguous `bhsd`.
     Strided,
+    /// Where tensors begin at addresses of slices.
+    Slices,
     /// Where nobody wants LSE.
     NoLse,
     /// With lengths on the device.
@@ -82,6 +88,12 @@ pub enum Wrong {
     NanSwallowed,
     /// Each P is rounded to so many bits.
     CoarseP(i32),
+    /// Exponentials in float32 of scores from which this is taken, and not the largest, unless that is larger.
+    MaximumFrom(f32),
+    /// Exponentials in float32 of scores as they are.
+    NoMaximum,
+    /// O is written only where NaN stands.
+    OverNan,
     /// What the call before computed.
     LastCall,
     /// Computed once for each address.
@@ -120,7 +132,7 @@ const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
 }
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 42] = [
+pub const PLANTED: [Planted; 48] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -137,6 +149,12 @@ pub const PLANTED: [Planted; 42] = [
     planted(When::Keys2048, Wrong::Keys(Keys::From(64)), Fault::DroppedKeys),
     planted(When::Queries1000, Wrong::LastRow, Fault::NotWritten),
     planted(When::Queries1000, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Keys2048Wide, Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
+    planted(When::Queries1000Wide, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Slices, Wrong::Factor(1.02), Fault::WrongFactor),
+    planted(When::Always, Wrong::NoMaximum, Fault::WrongNan),
+    planted(When::Always, Wrong::MaximumFrom(0.0), Fault::WrongNan),
+    planted(When::Always, Wrong::OverNan, Fault::State),
     planted(When::Aligned, Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
     planted(When::Ragged, Wrong::Keys(Keys::WholeBlocks), Fault::DroppedTail),
     planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
@@ -165,7 +183,8 @@ pub const PLANTED: [Planted; 42] = [
     planted(When::Always, Wrong::Chance, Fault::NotRepeatable),
 ];
 
-/// How an honest candidate computes: keys of a block at a time, from the last block to the first or the other way, with P rounded.
+/// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other
+/// way, with P rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Honest {
     /// Keys of a block.
@@ -174,12 +193,17 @@ pub struct Honest {
     pub from_the_end: bool,
     /// Growth of a maximum, in powers of two, up to which nothing is rescaled.
     pub lazy: u8,
+    /// What Q·Kᵀ accumulates in.
+    pub acc: Accumulation,
 }
 
 /// Honest candidates, which nobody may refuse.
-pub const HONEST: [Honest; 20] = {
+pub const HONEST: [Honest; 24] = {
     const fn of(block: usize, from_the_end: bool, lazy: u8) -> Honest {
-        Honest { block, from_the_end, lazy }
+        Honest { block, from_the_end, lazy, acc: Accumulation::F32 }
+    }
+    const fn of16(how: Honest) -> Honest {
+        Honest { acc: Accumulation::F16, ..how }
     }
     [
         of(16, false, 0),
@@ -202,6 +226,10 @@ pub const HONEST: [Honest; 20] = {
         of(96, true, 0),
         of(112, false, 2),
         of(256, true, 8),
+        of16(of(64, false, 0)),
+        of16(of(64, true, 8)),
+        of16(of(128, false, 8)),
+        of16(of(16, true, 0)),
     ]
 };
 
@@ -278,10 +306,13 @@ impl Candidate {
             When::Batch3 => sizes.batch >= 3,
             When::Group5 => call.problem.group() >= 5,
             When::Keys2048 => sizes.seqlen_k >= 2048,
+            When::Keys2048Wide => sizes.seqlen_k >= 2048 && sizes.batch * sizes.heads_q > 5,
             When::Queries1000 => sizes.seqlen_q >= 1000,
+            When::Queries1000Wide => sizes.seqlen_q >= 1000 && sizes.batch * sizes.heads_q > 5,
             When::Aligned => sizes.seqlen_k.is_multiple_of(64),
             When::Ragged => !sizes.seqlen_k.is_multiple_of(64),
             When::Strided => call.question.placement != Placement::Bhsd,
+            When::Slices => call.question.is_slice,
             When::NoLse => !call.question.lse,
             When::Lengths => inputs.seqlens_k.is_some(),
             When::Splits => call.question.splits.is_some_and(|splits| splits > 1),
@@ -294,6 +325,9 @@ impl Candidate {
 
 /// Writes an output where it belongs, and what the mistake writes besides.
 fn write(tensors: &mut Tensors, output: &Output, mistake: Option<Wrong>) {
+    if mistake == Some(Wrong::OverNan) && !tensors.is_untouched() {
+        return;
+    }
     let rows: Vec<usize> = (0..output.o.len()).filter(|&at| output.o[at] != crate::exam::POISON).collect();
     let kept = match mistake {
         // The last row of the smallest head_dim.
@@ -311,7 +345,8 @@ fn write(tensors: &mut Tensors, output: &Output, mistake: Option<Wrong>) {
         Some(Wrong::OutOfBounds) => *tensors.behind_o() = 0,
         Some(Wrong::Counter) => tensors.workspace[0] = 1,
         Some(Wrong::Gaps) => {
-            tensors.o_mut().iter_mut().filter(|o| **o == crate::exam::POISON).for_each(|o| *o = 0)
+            let is_gap: Vec<bool> = output.o.iter().map(|o| *o == crate::exam::POISON).collect();
+            tensors.o_mut().iter_mut().zip(is_gap).filter(|(_, gap)| *gap).for_each(|(o, _)| *o = 0)
         }
         _ => {}
     }
@@ -344,7 +379,8 @@ pub fn row() -> Row {
 /// # Errors
 /// What the stand-in reports.
 pub fn examine(does: Result<Honest, Planted>, seed: u64) -> Result<Option<Refusal>, ferroflash::Error> {
-    let exam = Exam { seed, real: None, accumulation: Accumulation::F32, error_share: 1.0 };
+    let accumulation = does.map_or(Accumulation::F32, |how| how.acc);
+    let exam = Exam { seed, real: None, accumulation, error_share: 1.0 };
     let questions = draw(&row(), 0, &[Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero], seed);
     Ok(exam.run(&mut StandIn::new(Candidate::new(does)), &questions)?.err())
 }

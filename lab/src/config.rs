@@ -227,7 +227,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`], [`Error::Io`].
     pub fn read(path: &Path) -> Result<Config> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+        let text = crate::whole_file::read(path).map_err(|source| Error::io(path, source))?;
         Config::parse(path, &text)
     }
 

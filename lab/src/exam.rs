@@ -11,7 +11,7 @@ pub use question::Question;
 use crate::inputs::{Inputs, Kind, RealTensors};
 use crate::subject::Subject;
 use check::reference::{row_coordinates, row_start};
-use check::verification::{Oracle, same_bits};
+use check::verification::{Oracle, RaggedCase, same_bits};
 use diagnosis::{Named, diagnose};
 use ferroflash::attention::Output;
 use ferroflash::module::sha256_hex;
@@ -69,6 +69,10 @@ const DOUBTS: usize = 4;
 const WORKSPACE_BYTES: [u8; 3] = [0xff, 0x00, 0x3b];
 /// What O is full of before a launch: the NaN of all ones, which arithmetic does not give.
 pub(crate) const POISON: u16 = u16::MAX;
+/// The byte of [`POISON`].
+const NAN: u8 = POISON as u8;
+/// What outputs are full of before a launch that has to repeat an earlier one: numbers, so that whoever reads them there gives others.
+const NUMBERS: u8 = 0x3b;
 
 impl Exam<'_> {
     /// Examines a subject on every question, up to the first that it fails. A mistake on three keys may be one of many: what leaves
@@ -94,10 +98,17 @@ impl Exam<'_> {
         Ok(clearest.map_or(Ok(examined), |(refusal, _)| Err(refusal)))
     }
 
+    /// Random inputs; where a steep scale makes a choice of one key of them, which float16 sums of products would take by chance,
+    /// inputs whose scores are all alike.
+    fn usual(&self, question: &Question) -> Kind {
+        let is_chance = question.is_steep() && self.accumulation == Accumulation::F16;
+        if is_chance { Kind::Constant } else { Kind::Random }
+    }
+
     /// Examines a subject on one question; a refusal comes with how clear it is.
     ///
-    /// Set 0 gets random inputs and runs before and after the reference is computed, bitwise alike; set 1 gets others; set 0
-    /// gets odd ones at the same addresses, then every other distribution, and at last the first again, which must give the first
+    /// Set 0 gets the usual inputs and runs before and after the reference is computed, over NaN and over numbers, bitwise alike; set 1
+    /// gets others; set 0 gets odd ones at the same addresses, then every other distribution, and at last the first again, which must give the first
     /// output in every bit. After each launch the outputs are read at the event and again once the stream and the device are
     /// drained, and the inputs are compared.
     ///
@@ -116,7 +127,8 @@ impl Exam<'_> {
         let mut paper =
             Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
         paper.subject.pose(question)?;
-        for (number, sitting) in sittings(question).into_iter().enumerate() {
+        let usual = self.usual(question);
+        for (number, sitting) in sittings(question, usual).into_iter().enumerate() {
             let of_sitting = seed.wrapping_add(number as u64 * 0x9e37_79b9);
             let made = question.inputs(&problem, sitting.kind, of_sitting, self.real);
             let Some(mut inputs) = made else { continue };
@@ -127,7 +139,7 @@ impl Exam<'_> {
                 return Ok(Err(refusal));
             }
         }
-        if let Err(refusal) = paper.sit_first_again(seed)? {
+        if let Err(refusal) = paper.sit_first_again(usual, seed)? {
             return Ok(Err(refusal));
         }
         Ok(Ok(paper.examined))
@@ -151,11 +163,25 @@ pub fn judge(
     Ok(Err(Refusal { fault, evidence: format!("{how}; {verdict}") }))
 }
 
-/// Random inputs on both sets and odd ones on the first, then what else is asked for: this is what tells stale outputs.
-fn sittings(question: &Question) -> Vec<Sitting> {
-    let random = |set, is_odd| Sitting { set, kind: Kind::Random, is_odd };
-    let mut sittings = vec![random(0, false), random(1, false), random(0, true)];
-    let others = question.kinds.iter().filter(|kind| **kind != Kind::Random);
+/// The fault of a wrong output for a ragged batch.
+///
+/// # Errors
+/// [`Error::WrongLength`].
+pub fn judge_ragged(case: &RaggedCase, output: &Output) -> Result<Result<(), Refusal>, Error> {
+    let verdict = case.judge(output)?;
+    if verdict.passed {
+        return Ok(Ok(()));
+    }
+    let [o, lse] = case.wrong_rows(output);
+    let fault = diagnosis::of_ragged(&case.problem, output, [&o, &lse]);
+    Ok(Err(Refusal { fault, evidence: format!("{case}: {}: {verdict}", fault.meaning()) }))
+}
+
+/// The usual inputs on both sets and odd ones on the first, then what else is asked for: this is what tells stale outputs.
+fn sittings(question: &Question, usual: Kind) -> Vec<Sitting> {
+    let of = |set, is_odd| Sitting { set, kind: usual, is_odd };
+    let mut sittings = vec![of(0, false), of(1, false), of(0, true)];
+    let others = question.kinds.iter().filter(|kind| **kind != usual);
     sittings.extend(others.enumerate().map(|(at, &kind)| Sitting { set: (at + 1) % 2, kind, is_odd: false }));
     sittings
 }
@@ -192,7 +218,7 @@ type Sat<T> = Result<Result<T, (Refusal, usize)>, Error>;
 impl Paper<'_> {
     /// Launches and judges.
     fn sit(&mut self, sitting: Sitting, inputs: &Inputs) -> Sat<()> {
-        let output = match self.launch(sitting.set, inputs)? {
+        let output = match self.launch(sitting.set, inputs, NAN)? {
             Ok(output) => output,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -213,11 +239,12 @@ impl Paper<'_> {
             let odd = if sitting.is_odd && self.question.odd.is_some() { " and odd" } else { "" };
             let evidence =
                 format!("{}: {}{odd} inputs: {}; {verdict}", self.question, sitting.kind.name(), named.how);
-            return Ok(Err((Refusal { fault: named.fault, evidence }, named.weight)));
+            let most = if self.question.is_steep() { CLEAR / 2 } else { usize::MAX };
+            return Ok(Err((Refusal { fault: named.fault, evidence }, named.weight.min(most))));
         }
         // Behind the reference, which takes its time and memory of its own.
         if self.outputs.is_empty() {
-            match self.launch(sitting.set, inputs)? {
+            match self.launch(sitting.set, inputs, NUMBERS)? {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(second) if !same_bits(&output, &second) => {
                     return self.not_the_same(inputs, &[output, second]);
@@ -241,7 +268,7 @@ impl Paper<'_> {
     fn is_right_alone(&mut self, inputs: &Inputs, oracle: &Oracle) -> Result<bool, Error> {
         self.subject.restart()?;
         self.subject.pose(self.question)?;
-        match observe(self.subject, 0, inputs, 0) {
+        match observe(self.subject, 0, inputs, [NAN, 0]) {
             Ok((None, output)) => Ok(oracle.judge(self.exam.accumulation, &output)?.passed),
             Ok(_) => Ok(false),
             Err(error) => Fault::of_error(&error).map(|_| false).ok_or(error),
@@ -249,11 +276,11 @@ impl Paper<'_> {
     }
 
     /// The first inputs behind all others: whatever a launch left behind shows as other bits.
-    fn sit_first_again(&mut self, seed: u64) -> Sat<()> {
-        let made = self.question.inputs(&self.problem, Kind::Random, seed, self.exam.real);
+    fn sit_first_again(&mut self, kind: Kind, seed: u64) -> Sat<()> {
+        let made = self.question.inputs(&self.problem, kind, seed, self.exam.real);
         let (Some(inputs), Some(first)) = (made, self.outputs.first()) else { return Ok(Ok(())) };
         let first = first.output.clone();
-        match self.launch(0, &inputs)? {
+        match self.launch(0, &inputs, NAN)? {
             Err(refusal) => Ok(Err(refusal)),
             Ok(last) if !same_bits(&first, &last) => self.not_the_same(&inputs, &[first, last]),
             Ok(_) => Ok(Ok(())),
@@ -271,7 +298,9 @@ impl Paper<'_> {
             self.launches = 0;
             let mut outputs = Vec::new();
             for _ in 0..launches {
-                match self.launch(0, inputs)? {
+                // The second as the first time.
+                let before = if outputs.len() == 1 { NUMBERS } else { NAN };
+                match self.launch(0, inputs, before)? {
                     Ok(output) => outputs.push(output),
                     Err(refusal) => return Ok(Err(refusal)),
                 }
@@ -296,15 +325,17 @@ impl Paper<'_> {
     }
 
     /// One launch, with everything around it watched. The output is as it was at the event.
-    fn launch(&mut self, set: usize, inputs: &Inputs) -> Sat<Output> {
+    fn launch(&mut self, set: usize, inputs: &Inputs, outputs: u8) -> Sat<Output> {
         let byte = WORKSPACE_BYTES[self.launches % WORKSPACE_BYTES.len()];
         self.launches += 1;
         let subject = &mut *self.subject;
-        match observe(subject, set, inputs, byte) {
-            Ok((None, output)) if !self.gaps_are_untouched(&output) => {
-                self.refused(Fault::OutOfBounds, "the gaps between rows of O were written".to_owned())
-            }
-            Ok((None, output)) => Ok(Ok(output)),
+        match observe(subject, set, inputs, [outputs, byte]) {
+            Ok((None, output)) => match self.without_gaps(output, outputs) {
+                Some(output) => Ok(Ok(output)),
+                None => {
+                    self.refused(Fault::OutOfBounds, "the gaps between rows of O were written".to_owned())
+                }
+            },
             Ok((Some(fault), _)) => self.refused(fault, fault.meaning().to_owned()),
             Err(error) => match Fault::of_error(&error) {
                 Some(fault) => self.refused(fault, error.to_string()),
@@ -313,17 +344,20 @@ impl Paper<'_> {
         }
     }
 
-    fn gaps_are_untouched(&self, output: &Output) -> bool {
+    /// An output whose gaps between rows are [`POISON`]; `None` where they are not what they were filled with before.
+    fn without_gaps(&self, mut output: Output, before: u8) -> Option<Output> {
         let problem = &self.problem;
         if problem.o_len() == problem.elements(TensorRole::O) {
-            return true;
+            return Some(output);
         }
         let mut is_row = vec![false; problem.o_len()];
         for row in 0..problem.lse_len() {
             let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
             is_row[start..start + problem.sizes().head_dim as usize].fill(true);
         }
-        output.o.iter().zip(is_row).all(|(&bits, is_row)| is_row || bits == POISON)
+        let mut gaps = output.o.iter_mut().zip(is_row).filter(|(_, is_row)| !is_row);
+        let is_kept = gaps.all(|(bits, _)| std::mem::replace(bits, POISON).to_ne_bytes() == [before; 2]);
+        is_kept.then_some(output)
     }
 
     /// What a wrong output is: an earlier one, or what the numbers themselves say.
@@ -374,10 +408,10 @@ fn observe(
     subject: &mut dyn Subject,
     set: usize,
     inputs: &Inputs,
-    workspace: u8,
+    [outputs, workspace]: [u8; 2],
 ) -> Result<(Option<Fault>, Output), Error> {
     subject.write_inputs(set, inputs)?;
-    subject.poison(set, workspace)?;
+    subject.fill(set, outputs, workspace)?;
     subject.launch(set)?;
     let at_event = subject.output(set)?;
     subject.drain_stream()?;

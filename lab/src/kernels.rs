@@ -8,7 +8,7 @@ pub use times::{Times, open_bench, time, time_briefly, time_fresh};
 
 use crate::config::{self, DeviceKind};
 use crate::error::{Error, Result};
-use crate::exam::{Fault, Question, Refusal};
+use crate::exam::{self, Fault, Question, Refusal};
 use crate::inputs::Inputs;
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
@@ -168,15 +168,7 @@ pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result
 /// # Errors
 /// [`Error::Host`].
 pub fn outlives_a_launch(library: &Library, kernel: &Kernel) -> Result<Option<&'static str>> {
-    let ptx = library.family_ptx(&kernel.family)?;
-    let code = ptx.lines().map(|line| line.split("//").next().unwrap_or_default());
-    // `st.global` is an access; a variable's line begins with its space, or with who may see it.
-    let declares = |line: &str, what: &str| {
-        let words = line.trim_start().trim_start_matches(".visible ").trim_start_matches(".weak ");
-        if what.starts_with('.') { words.starts_with(what) } else { line.contains(what) }
-    };
-    let mut found = code.filter_map(|line| hygiene::PTX.into_iter().find(|what| declares(line, what)));
-    Ok(found.next())
+    Ok(hygiene::in_ptx(&library.family_ptx(&kernel.family)?))
 }
 
 /// As [`DeviceModel::L4`] and [`DeviceModel::H200`], with so few multiprocessors that persistent CTAs have several tiles each.
@@ -249,10 +241,16 @@ pub fn examine_ragged(
         return Ok(Ok(()));
     }
     let attention = open(library, kernel, machine, false)?;
-    for number in 0..RAGGED {
+    // Some of what is drawn is for other tiles.
+    let mut asked = 0;
+    for number in 0..8 * RAGGED {
         let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
         if !case.fits(row) {
             continue;
+        }
+        asked += 1;
+        if asked > RAGGED {
+            break;
         }
         let run =
             KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
@@ -267,9 +265,8 @@ pub fn examine_ragged(
                 None => return Err(error.into()),
             },
         };
-        let verdict = case.judge(&output)?;
-        if !verdict.passed {
-            return Ok(Err(refused(Fault::WrongNumbers, verdict.to_string())));
+        if let Err(Refusal { fault, evidence }) = exam::judge_ragged(&case, &output)? {
+            return Ok(Err(refused(fault, evidence)));
         }
         if !same_bits(&output, &attention.run(&run)?) {
             return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
@@ -291,7 +288,8 @@ impl Subject for KernelSubject {
         let options = question.options(&self.kernel.row);
         let plan = self.opened.0.planner().with_kernel(&problem, &self.kernel, &options)?;
         for _ in 0..SETS {
-            let tensors = GuardedTensors::new(&self.opened.0, &plan)?;
+            let of = if question.is_slice { GuardedTensors::of_slices } else { GuardedTensors::new };
+            let tensors = of(&self.opened.0, &plan)?;
             self.sets.push(if question.lse { tensors } else { tensors.without_lse() });
         }
         Ok(())
@@ -306,8 +304,9 @@ impl Subject for KernelSubject {
         inputs.seqlens_k.as_ref().map_or(Ok(()), |lengths| self.sets[set].write_lengths(lengths))
     }
 
-    fn poison(&mut self, set: usize, workspace: u8) -> HostResult<()> {
+    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> HostResult<()> {
         self.sets[set].poison_outputs()?;
+        self.sets[set].fill_outputs(outputs)?;
         self.sets[set].poison_workspace(workspace)
     }
 
@@ -358,9 +357,11 @@ mod tests {
             outlives_a_launch(&library, &own).expect("readable")
         };
         assert_eq!(found("", "st.global.f32 [%rd1], %f1; // .global .u32 x, %clock"), None);
-        assert_eq!(found(".visible .global .align 4 .u32 seen;", ""), Some(".global ."));
-        assert_eq!(found("\t.global .u32 seen;", ""), Some(".global ."));
-        assert_eq!(found(".const .f32 table[4];", ""), Some(".const ."));
+        assert_eq!(found(".visible .global .align 4 .u32 seen;", ""), Some(".global"));
+        assert_eq!(found("/* // */ .global\t.u32 seen;", ""), Some(".global"));
+        assert_eq!(found("", "} .common .global .u32 seen; .func f() {"), Some(".global"));
+        assert_eq!(found(".const .f32 table[4];", ""), Some(".const"));
+        assert_eq!(found("", "ld.global.f32 %f1, [%rd1]; /* %clock */ cvta.to.global.u64 %rd2, %rd1;"), None);
         for register in ["%clock64", "%globaltimer", "%smid", "%gridid", "%envreg3"] {
             assert!(found("", &format!("mov.u64 %rd1, {register};")).is_some(), "{register}");
         }

@@ -232,7 +232,7 @@ impl Leaderboard {
     /// # Errors
     /// Files that cannot be read or are inconsistent.
     pub fn read(path: &Path) -> Result<Self, LeaderboardError> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match whole_file::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(source) => return Err(LeaderboardError::File { path: path.to_owned(), source }),

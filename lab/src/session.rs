@@ -193,7 +193,7 @@ pub fn of_kind<T: DeserializeOwned>(lines: &[Line], kind: &str) -> Vec<T> {
 pub fn read_header(folder: &Path) -> Result<Header> {
     let path = folder.join(HEADER_FILE);
     let refused = |reason: String| Error::NotResumable { folder: folder.to_owned(), reason };
-    let text = std::fs::read_to_string(&path).map_err(|error| refused(format!("{HEADER_FILE}: {error}")))?;
+    let text = whole_file::read(&path).map_err(|error| refused(format!("{HEADER_FILE}: {error}")))?;
     serde_json::from_str(&text).map_err(|error| refused(format!("{HEADER_FILE}: {error}")))
 }
 

@@ -7,7 +7,7 @@ use ferroflash::attention::Output;
 
 /// A candidate on its device.
 ///
-/// The examiner writes inputs, makes the outputs NaN, launches, and reads the outputs as they are when the event behind the
+/// The examiner writes inputs, fills the outputs, launches, and reads the outputs as they are when the event behind the
 /// launch is reached. What a candidate does outside of that is a fault with a name.
 pub trait Subject {
     /// Allocates the tensors of a question's problem, at least two sets of them, which keep their addresses until the next call.
@@ -28,11 +28,11 @@ pub trait Subject {
     /// What the device reports.
     fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> Result<(), Error>;
 
-    /// Makes a set's O and LSE, and the bands around them, NaN, and fills its workspace but for the counters with a byte.
+    /// Fills a set's O and LSE with a byte, and its workspace but for the counters with another; the bands around them are NaN.
     ///
     /// # Errors
     /// What the device reports.
-    fn poison(&mut self, set: usize, workspace: u8) -> Result<(), Error>;
+    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> Result<(), Error>;
 
     /// Launches on one set and records the event behind the launch; then waits for the event and for nothing else.
     ///

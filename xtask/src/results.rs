@@ -24,7 +24,6 @@ pub(crate) struct Results {
     /// Its name in [`FOLDER`].
     #[serde(skip)]
     pub(crate) file: String,
-    set: String,
     /// `2026-01-31T23:59:59Z`.
     pub(crate) date: String,
     pub(crate) commit: Option<String>,
@@ -36,6 +35,12 @@ pub(crate) struct Results {
     /// Of sets that have the same tokens at several lengths.
     #[serde(default)]
     pub(crate) means: Vec<Mean>,
+}
+
+/// What a file of the folder says that it is.
+#[derive(Deserialize)]
+struct Kind {
+    set: Option<String>,
 }
 
 /// A geometric mean over the lengths.
@@ -188,12 +193,17 @@ pub(crate) fn newest(root: &Path, set: &str) -> anyhow::Result<Vec<Results>> {
         }
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).with_context(|| format!("{FOLDER}/{file}"))?;
+        // Other programs keep their measurements here too; a table names its set.
+        let kind: Kind = serde_json::from_str(&text).with_context(|| format!("{FOLDER}/{file}"))?;
+        if kind.set.as_deref() != Some(set) {
+            continue;
+        }
         let results = parse(&file, &text)?;
         let replaced = newest.get(&results.device.name);
         // The name decides between two of one second, so that the order of the folder does not.
         let is_newer =
             replaced.is_none_or(|known| (&known.date, &known.file) < (&results.date, &results.file));
-        if results.set == set && is_newer {
+        if is_newer {
             newest.insert(results.device.name.clone(), results);
         }
     }
@@ -422,6 +432,7 @@ pub(crate) mod tests {
             ("2.json", sample("GPU B", "2026-01-01T00:00:00Z")),
             ("3.json", sample("GPU A", "2025-01-01T00:00:00Z")),
             ("4.json", small),
+            ("of-another-program.json", r#"{"device": "GPU B", "date": "2028-01-01"}"#.to_owned()),
             ("notes.txt", "not JSON".to_owned()),
         ] {
             std::fs::write(folder.join(name), text).expect("written");
@@ -430,8 +441,8 @@ pub(crate) mod tests {
         let names: Vec<_> =
             found.iter().map(|found| (found.device.name.as_str(), found.file.as_str())).collect();
         assert_eq!(names, [("GPU A", "3.json"), ("GPU B", "1.json")]);
-        std::fs::write(folder.join("5.json"), "{}").expect("written");
-        let error = newest(root.path(), HEADLINE).expect_err("a file of another kind");
+        std::fs::write(folder.join("5.json"), r#"{"set": "headline"}"#).expect("written");
+        let error = newest(root.path(), HEADLINE).expect_err("a table without problems");
         assert!(
             format!("{error:#}").contains("5.json is not what benches/torch_sdpa.py writes"),
             "{error:#}"

@@ -4,6 +4,7 @@
 pub(super) mod backward;
 
 use super::{Progress, Reference, row_start};
+use crate::tolerance::Plain;
 use ferroflash::attention::{HostOperand, HostTensors};
 use ferroflash::problem::{
     BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, ScoreTable, ScoreTables,
@@ -11,6 +12,7 @@ use ferroflash::problem::{
 };
 use ferroflash::rounding::{narrow, widen};
 use ferroflash_score::Query;
+use kernels_gpu::row::Accumulation;
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,8 +30,8 @@ pub struct JudgedRow {
     pub o: Vec<f64>,
     /// LSE.
     pub lse: f64,
-    /// O of a plain implementation that rounds S and P to the problem's dtype.
-    pub plain: Vec<f32>,
+    /// O of each plain implementation.
+    pub plain: Vec<Vec<f32>>,
     /// The bound of [`Ragged::lse_allowed`].
     pub lse_allowed: f64,
 }
@@ -90,7 +92,9 @@ impl<'a> Ragged<'a> {
         })?;
         let row = Row { sequence, head, query: row - sequence.q_at.1 };
         let (o, lse) = self.right(row);
-        Some(JudgedRow { o, lse, plain: self.plain_row(row), lse_allowed: self.row_lse_allowed(row, lse) })
+        let all = Plain::all(self.problem.sizes().head_dim as usize, Accumulation::F32);
+        let plain = all.into_iter().map(|how| self.plain_row(row, how)).collect();
+        Some(JudgedRow { o, lse, plain, lse_allowed: self.row_lse_allowed(row, lse) })
     }
 
     /// O and LSE in float64; NaN in rows that belong to no sequence.
@@ -114,10 +118,10 @@ impl<'a> Ragged<'a> {
         Reference { o, lse }
     }
 
-    /// O of a plain implementation that rounds S and P to the problem's dtype.
-    pub fn plain(&self) -> Vec<f32> {
+    /// O of a plain implementation whose sums are float32.
+    pub fn plain(&self, how: Plain) -> Vec<f32> {
         let mut o = vec![0.0; self.problem.o_len()];
-        for (row, values) in self.each_row(|row| self.plain_row(row)) {
+        for (row, values) in self.each_row(|row| self.plain_row(row, how)) {
             let at = row_start(self.problem, TensorRole::O, self.o_at(row));
             o[at..at + values.len()].copy_from_slice(&values);
         }
@@ -149,21 +153,24 @@ impl<'a> Ragged<'a> {
         (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
     }
 
-    fn plain_row(&self, row: Row) -> Vec<f32> {
+    fn plain_row(&self, row: Row, how: Plain) -> Vec<f32> {
         let dtype = self.problem.dtype();
-        let rounded = |value: f64| widen(dtype, narrow(dtype, value));
-        let Seen { keys, scores, sink } = self.seen(row, rounded);
+        let rounded = |value: f32| widen(dtype, narrow(dtype, value.into())) as f32;
+        let of_score = |score| if how.parts(1.0).0 { widen(dtype, narrow(dtype, score)) } else { score };
+        let Seen { keys, scores, sink } = self.seen(row, of_score);
         let most = base(scores.iter().copied().fold(sink, f64::max)) as f32;
         let weights: Vec<f32> = scores.iter().map(|&score| (score as f32 - most).exp()).collect();
         let sum = weights.iter().sum::<f32>() + (sink as f32 - most).exp();
         let mut o = vec![0.0_f32; self.problem.head_dim_v() as usize];
-        if sum != 0.0 {
-            for (&key, weight) in keys.iter().zip(&weights) {
-                let p = rounded((weight / sum).into()) as f32;
-                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
-            }
+        if sum == 0.0 {
+            return o;
         }
-        o.into_iter().map(|o| rounded(o.into()) as f32).collect()
+        let (_, [of_p, of_o]) = how.parts(sum);
+        for (&key, weight) in keys.iter().zip(&weights) {
+            let p = rounded(weight / of_p);
+            o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
+        }
+        o.into_iter().map(|o| rounded(o / of_o)).collect()
     }
 
     fn row_lse_allowed(&self, row: Row, lse: f64) -> f64 {

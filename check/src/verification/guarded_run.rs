@@ -16,12 +16,14 @@ use std::sync::Arc;
 const BAND_BYTES: usize = 128 * 256 * 2;
 /// Every 16-bit and 32-bit float made of this byte is NaN, and none is the NaN that arithmetic gives.
 const BAND_BYTE: u8 = 0xff;
+/// The alignment that tensors of a caller need have.
+const ALIGNMENT: usize = 16;
 
 impl RunKernel for Attention {
     fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
         let KernelRun { kernel, problem, options, .. } = *run;
         let plan = self.planner().with_kernel(problem, kernel, options)?;
-        let tensors = GuardedTensors::new(self, &plan)?;
+        let tensors = GuardedTensors::of_slices(self, &plan)?;
         tensors.write_inputs([run.tensors.q, run.tensors.k, run.tensors.v])?;
         if let Some(lengths) = run.tensors.seqlens_k {
             tensors.write_lengths(lengths)?;
@@ -47,13 +49,27 @@ pub struct GuardedTensors {
 }
 
 impl GuardedTensors {
-    /// Fresh tensors on the device of `attention`: NaN everywhere.
+    /// Fresh tensors on the device of `attention`, as aligned as allocations are: NaN everywhere.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
+        GuardedTensors::behind(attention, plan, 0)
+    }
+
+    /// The same with Q, K, V and O no more aligned than they need be, as slices of other tensors are.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn of_slices(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
+        GuardedTensors::behind(attention, plan, ALIGNMENT)
+    }
+
+    /// Tensors that begin so many bytes behind an aligned address.
+    fn behind(attention: &Attention, plan: &Plan, offset: usize) -> Result<GuardedTensors, Error> {
         let (device, problem) = (attention.device(), plan.problem());
-        let input = |role| Guarded::new::<u16>(device, problem.len(role));
+        let at_offset = |elements| Guarded::behind::<u16>(device, elements, offset);
+        let input = |role| at_offset(problem.len(role));
         let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
         let operands = Operand::ALL.into_iter().filter_map(|operand| {
             let elements = problem.operand_len(operand)?;
@@ -76,7 +92,7 @@ impl GuardedTensors {
             inputs: [input(TensorRole::Q)?, input(TensorRole::K)?, input(TensorRole::V)?],
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
             operands: operands.collect::<Result<_, Error>>()?,
-            o: Guarded::new::<u16>(device, problem.o_len())?,
+            o: at_offset(problem.o_len())?,
             lse: Some(Guarded::new::<f32>(device, problem.lse_len())?),
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
         })
@@ -143,6 +159,18 @@ impl GuardedTensors {
     pub fn poison_outputs(&self) -> Result<(), Error> {
         self.o.buffer.fill(BAND_BYTE)?;
         self.lse.as_ref().map_or(Ok(()), |lse| lse.buffer.fill(BAND_BYTE))
+    }
+
+    /// Fills O and LSE with a byte, and nothing around them: whatever stands there, a launch replaces.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn fill_outputs(&self, byte: u8) -> Result<(), Error> {
+        let fill = |guarded: &Guarded, element_bytes| {
+            guarded.buffer.write(guarded.before, &vec![byte; guarded.elements * element_bytes])
+        };
+        fill(&self.o, size_of::<u16>())?;
+        self.lse.as_ref().map_or(Ok(()), |lse| fill(lse, size_of::<f32>()))
     }
 
     /// Fills the workspace behind its counters with a byte: nothing in it may outlive a launch.
@@ -218,15 +246,26 @@ impl GuardedTensors {
 /// A tensor between two bands.
 pub(super) struct Guarded {
     buffer: Buffer<dyn Device>,
+    /// Bytes of the buffer before it.
+    before: usize,
     elements: usize,
 }
 
 impl Guarded {
     pub(super) fn new<T: Element>(device: &Arc<dyn Device>, elements: usize) -> Result<Guarded, Error> {
-        let bytes = elements as u64 * size_of::<T>() as u64 + 2 * BAND_BYTES as u64;
-        let buffer = Buffer::new(device, bytes)?;
+        Guarded::behind::<T>(device, elements, 0)
+    }
+
+    /// A tensor that begins so many bytes behind an aligned address.
+    fn behind<T: Element>(
+        device: &Arc<dyn Device>,
+        elements: usize,
+        offset: usize,
+    ) -> Result<Guarded, Error> {
+        let before = BAND_BYTES + offset;
+        let buffer = Buffer::new(device, (before + elements * size_of::<T>() + BAND_BYTES) as u64)?;
         buffer.fill(BAND_BYTE)?;
-        Ok(Guarded { buffer, elements })
+        Ok(Guarded { buffer, before, elements })
     }
 
     /// A tensor that holds these elements.
@@ -246,11 +285,11 @@ impl Guarded {
 
     /// The tensor's first element, counted from the buffer's start.
     fn at<T: Element>(&self) -> usize {
-        BAND_BYTES / size_of::<T>()
+        self.before / size_of::<T>()
     }
 
     pub(super) fn address(&self) -> u64 {
-        self.buffer.address() + BAND_BYTES as u64
+        self.buffer.address() + self.before as u64
     }
 
     /// The tensor, once both bands are found whole.
@@ -260,7 +299,7 @@ impl Guarded {
         tensor: &'static str,
         zero: T,
     ) -> Result<Vec<T>, Error> {
-        let mut band = vec![0_u8; BAND_BYTES];
+        let mut band = vec![0_u8; self.before];
         let broken = |side, distance: usize| Error::GuardBand {
             entry: entry.to_owned(),
             tensor,
@@ -269,9 +308,10 @@ impl Guarded {
         };
         self.buffer.read(0, &mut band)?;
         if let Some(at) = band.iter().rposition(|&byte| byte != BAND_BYTE) {
-            return Err(broken("before", BAND_BYTES - at));
+            return Err(broken("before", self.before - at));
         }
-        self.buffer.read(BAND_BYTES + self.elements * size_of::<T>(), &mut band)?;
+        band.truncate(BAND_BYTES);
+        self.buffer.read(self.before + self.elements * size_of::<T>(), &mut band)?;
         if let Some(at) = band.iter().position(|&byte| byte != BAND_BYTE) {
             return Err(broken("after", at));
         }

@@ -6,6 +6,10 @@ use check::reference::{self, keys, reference_of, row_coordinates, row_start, vis
 use ferroflash::attention::Output;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Dtype, HostTensors, Problem, TensorRole};
+use kernels_gpu::row::Accumulation;
+
+/// Products that an accumulator takes at a time.
+const MMA_DEPTH: usize = 16;
 
 /// Which keys a mistaken candidate sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +74,17 @@ fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) ->
         let block = if how.from_the_end { blocks - 1 - step } else { step };
         let range = block * how.block..visible.min((block + 1) * how.block);
         let score = |key: usize| -> f32 {
-            scale_log2 * vector(TensorRole::K, [batch, head_kv, key]).zip(&q).map(|(k, q)| k * q).sum::<f32>()
+            let k: Vec<f32> = vector(TensorRole::K, [batch, head_kv, key]).collect();
+            let mut sum = 0.0;
+            let steps = q.len() / MMA_DEPTH;
+            for step in (0..steps).map(|step| if how.from_the_end { steps - 1 - step } else { step }) {
+                let [q, k] = [&q, &k].map(|row| &row[step * MMA_DEPTH..][..MMA_DEPTH]);
+                sum += q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
+                if how.acc == Accumulation::F16 {
+                    sum = widen(Dtype::F16, narrow(Dtype::F16, sum.into())) as f32;
+                }
+            }
+            scale_log2 * sum
         };
         let scores: Vec<f32> = range.clone().map(score).collect();
         // NaN wins, as every row that sees it is NaN.
@@ -115,6 +129,10 @@ pub(super) fn wrong(problem: &Problem, inputs: &Inputs, mistake: Option<Wrong>) 
     let (rows, lse): (Vec<Vec<f64>>, Vec<f32>) = match mistake {
         Some(Wrong::Keys(seen)) => by_rows(problem, inputs, &|row| row.over(seen)),
         Some(Wrong::CoarseP(bits)) => by_rows(problem, inputs, &|row| row.coarse(bits)),
+        Some(Wrong::MaximumFrom(least)) => {
+            by_rows(problem, inputs, &|row| row.relative_to(|largest| largest.max(least)))
+        }
+        Some(Wrong::NoMaximum) => by_rows(problem, inputs, &|row| row.relative_to(|_| 0.0)),
         Some(Wrong::Scale(factor)) => right(&scaled(problem.scale() * factor as f32), qkv),
         Some(Wrong::OwnScale) => right(&scaled(1.0 / (problem.sizes().head_dim as f32).sqrt()), qkv),
         Some(Wrong::NanSwallowed) => {
@@ -213,13 +231,31 @@ impl OneRow<'_> {
         self.sum(place, largest, weights)
     }
 
-    /// P with so many bits after the first.
-    fn coarse(&self, bits: i32) -> (Vec<f64>, f64) {
+    /// The KV head of the row, its scores, and the largest of these.
+    fn own(&self) -> ([usize; 2], Vec<f64>, f64) {
         let [batch, head, row] = self.at;
         let place = [batch, head / self.problem.group() as usize];
         let length = reference::keys(self.problem, self.inputs.seqlens_k.as_deref(), batch);
         let scores = self.scores(place, visible_keys(self.problem, length, row));
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (place, scores, largest)
+    }
+
+    /// Exponentials in float32 of scores from which this function of the largest is taken.
+    fn relative_to(&self, base: impl Fn(f32) -> f32) -> (Vec<f64>, f64) {
+        let (place, scores, largest) = self.own();
+        let base = base(largest as f32);
+        let weights: Vec<f64> = scores.iter().map(|&score| f64::from((score as f32 - base).exp())).collect();
+        let (mut o, lse) = self.sum(place, base.into(), weights.iter().copied());
+        if !scores.is_empty() && weights.iter().sum::<f64>() == 0.0 {
+            o.fill(f64::NAN);
+        }
+        (o, lse)
+    }
+
+    /// P with so many bits after the first.
+    fn coarse(&self, bits: i32) -> (Vec<f64>, f64) {
+        let (place, scores, largest) = self.own();
         let coarse = |p: f64| {
             let step = (p.log2().floor() - f64::from(bits)).exp2();
             if p > 0.0 { (p / step).round() * step } else { p }

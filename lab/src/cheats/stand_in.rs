@@ -45,6 +45,11 @@ impl Tensors {
         &mut self.guarded_o[BAND..end]
     }
 
+    /// Elements of O that are as before all launches.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.guarded_o.iter().all(|&bits| bits == POISON)
+    }
+
     /// The first element of the band behind O.
     pub(super) fn behind_o(&mut self) -> &mut u16 {
         let end = self.guarded_o.len() - BAND;
@@ -126,12 +131,13 @@ impl Subject for StandIn {
         Ok(())
     }
 
-    fn poison(&mut self, set: usize, workspace: u8) -> Result<(), Error> {
+    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> Result<(), Error> {
         let tensors = &mut self.sets[set];
         tensors.guarded_o.fill(POISON);
+        tensors.o_mut().fill(u16::from_ne_bytes([outputs; 2]));
         tensors.workspace[1..].fill(workspace);
         if let Some(lse) = &mut tensors.lse {
-            lse.fill(f32::from_bits(u32::MAX));
+            lse.fill(f32::from_ne_bytes([outputs; 4]));
         }
         Ok(())
     }

@@ -101,9 +101,16 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
         return Err(Error::NoBaseline { reason });
     }
     let patch = match &args.patch {
-        Some(patch) => Some(std::fs::read_to_string(patch).map_err(|source| Error::io(patch, source))?),
+        Some(patch) => Some(crate::whole_file::read(patch).map_err(|source| Error::io(patch, source))?),
         None => None,
     };
+    if lab.context.machine.simulated {
+        // What is counted is what the places are of, whatever lab.toml counts.
+        let problems = &mut lab.context.config.problems;
+        let shapes = standings.iter().filter_map(|standing| standing.place.shape.parse().ok());
+        problems.sim_shapes = shapes.collect();
+        problems.masks = standings.iter().map(|standing| standing.place.mask).collect();
+    }
     let mut screen = Screen::new(standings.len() as u64);
     let mut gated: Vec<Gated> = Vec::new();
     if let Some(reason) = missed_cheats(&mut screen)? {
@@ -202,7 +209,7 @@ fn by_counters(
         return Ok((Verdict::Wrong, now.verdict()));
     }
     let Some(counted) = counters_of(&now, standing) else {
-        return Ok((Verdict::Inconclusive, "lab.toml has not this place's shape".to_owned()));
+        return Ok((Verdict::Inconclusive, "this place's problem was not counted".to_owned()));
     };
     // The control: the same kernel compiled and counted again. A patch would take another worktree, and proves no more.
     let control = match candidate.patch {

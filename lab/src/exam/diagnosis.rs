@@ -34,24 +34,11 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
         let weight = problem.sizes().seqlen_k as usize * wrong_lse.len().min(6);
         return Named { weight, ..place(fault, &wrong_lse, &more) };
     }
+    if let Some(fault) = in_place_of_o(problem, output, &wrong_o) {
+        return place(fault, &wrong_o, "");
+    }
     let head_dim = problem.sizes().head_dim as usize;
-    let bits = |row: &usize| {
-        let start = row_start(problem, TensorRole::O, row_coordinates(problem, *row));
-        &output.o[start..start + head_dim]
-    };
-    let wrong_bits = || wrong_o.iter().flat_map(bits);
-    // The NaN that outputs are filled with is not the one that arithmetic gives.
-    if wrong_bits().any(|&bits| bits == POISON) {
-        return place(Fault::NotWritten, &wrong_o, "");
-    }
-    if wrong_bits().all(|bits| bits & 0x7fff == 0) {
-        return place(Fault::Zeros, &wrong_o, "");
-    }
-    let first = output.o[row_start(problem, TensorRole::O, row_coordinates(problem, wrong_o[0]))];
-    let is_finite = widen(problem.dtype(), first).is_finite();
-    if wrong_o.len() > 1 && is_finite && wrong_bits().all(|&bits| bits == first) {
-        return place(Fault::Constant, &wrong_o, "");
-    }
+    let bits = |row: &usize| of_row(problem, output, *row);
     let is_number = |row: &&usize| {
         let expected = row_start(problem, TensorRole::O, row_coordinates(problem, **row));
         bits(row).iter().all(|&bits| widen(problem.dtype(), bits).is_finite())
@@ -76,6 +63,44 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
         None => place(Fault::WrongNumbers, &wrong_o, ""),
     };
     Named { weight: suspect.weight(), ..named }
+}
+
+/// An output that a kernel for ragged batches wrote, and that is wrong: what can be told of it from what stands there.
+pub(super) fn of_ragged(problem: &Problem, output: &Output, [wrong_o, wrong_lse]: [&[usize]; 2]) -> Fault {
+    let lse = |row: &usize| output.lse.as_ref().map_or(0, |lse| lse[*row].to_bits());
+    let is_finite = |bits: &u16| widen(problem.dtype(), *bits).is_finite();
+    match in_place_of_o(problem, output, wrong_o) {
+        Some(fault) => fault,
+        None if wrong_o.is_empty() && wrong_lse.iter().any(|row| lse(row) == u32::MAX) => Fault::NotWritten,
+        None if wrong_o.is_empty() => Fault::WrongLse,
+        None if wrong_o.iter().any(|&row| !of_row(problem, output, row).iter().all(is_finite)) => {
+            Fault::WrongNan
+        }
+        None => Fault::WrongNumbers,
+    }
+}
+
+/// O of a row, as the kernel wrote it.
+fn of_row<'a>(problem: &Problem, output: &'a Output, row: usize) -> &'a [u16] {
+    let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
+    &output.o[start..start + problem.head_dim_v() as usize]
+}
+
+/// What stands in wrong rows instead of anything computed, where it is one thing.
+fn in_place_of_o(problem: &Problem, output: &Output, wrong: &[usize]) -> Option<Fault> {
+    let bits = || wrong.iter().flat_map(|&row| of_row(problem, output, row).iter().copied());
+    let first = bits().next()?;
+    // The NaN that outputs are filled with is not the one that arithmetic gives.
+    if bits().any(|bits| bits == POISON) {
+        Some(Fault::NotWritten)
+    } else if bits().all(|bits| bits & 0x7fff == 0) {
+        Some(Fault::Zeros)
+    } else if wrong.len() > 1 && widen(problem.dtype(), first).is_finite() && bits().all(|bits| bits == first)
+    {
+        Some(Fault::Constant)
+    } else {
+        None
+    }
 }
 
 /// Whether NaN where a number should be is that of keys which the row does not see: of all rows that have any.

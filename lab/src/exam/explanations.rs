@@ -275,7 +275,7 @@ impl<'a> Suspect<'a> {
     /// One softmax scale for all rows.
     fn scale(&self) -> (f64, Explained) {
         let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
-        let (log, squares) = least(&squares, -4.2, 4.2);
+        let (log, squares) = least(&squares, -7.0, 7.0);
         let how = format!("{:.4} times the problem's", log.exp());
         (squares, Explained::new(Fault::WrongScale, how))
     }
@@ -472,7 +472,7 @@ fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
 
 /// Where a function of one number is least: a coarse look, then golden section.
 fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
-    const STEPS: usize = 42;
+    const STEPS: usize = 70;
     let step = (to - from) / STEPS as f64;
     let looked = (0..=STEPS).map(|at| from + step * at as f64).map(|x| (x, of(x)));
     let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| if x.1 < best.1 { x } else { best });

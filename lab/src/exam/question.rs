@@ -36,6 +36,9 @@ pub struct Question {
     pub lengths: bool,
     /// Ranges of keys, for kernels that split them.
     pub splits: Option<u32>,
+    /// Whether tensors begin 16 bytes behind a multiple of 256, as slices of others do.
+    #[serde(default)]
+    pub is_slice: bool,
     /// Whether the device has so few multiprocessors that a persistent CTA has several tiles; on a simulator only.
     pub few_sms: bool,
     /// NaN or an infinity in one of the inputs of the third launch.
@@ -49,7 +52,8 @@ impl Question {
     pub fn measured(spec: ProblemSpec, kinds: &[Kind]) -> Question {
         let kinds = kinds.to_vec();
         let (placement, scale, lengths, splits) = (Placement::Bhsd, None, false, None);
-        Question { spec, placement, scale, lse: true, lengths, splits, few_sms: false, odd: None, kinds }
+        let [is_slice, few_sms] = [false; 2];
+        Question { spec, placement, scale, lse: true, lengths, splits, is_slice, few_sms, odd: None, kinds }
     }
 
     /// The host's problem.
@@ -68,6 +72,11 @@ impl Question {
                 problem.with_strides(role, padded(&problem, role, chunks))
             }),
         }
+    }
+
+    /// Whether the scale makes scores so large that softmax is a choice of one key, which hides most mistakes.
+    pub fn is_steep(&self) -> bool {
+        self.scale.is_some_and(|scale| scale * (self.spec.shape.head_dim() as f32).sqrt() > 2.0)
     }
 
     /// How a kernel of this row is to run it.
@@ -129,6 +138,9 @@ impl std::fmt::Display for Question {
         if let Some(splits) = self.splits {
             write!(f, ", {splits} splits")?;
         }
+        if self.is_slice {
+            write!(f, ", at addresses of slices")?;
+        }
         Ok(())
     }
 }
@@ -159,31 +171,44 @@ enum Keys {
     Tiny,
 }
 
+/// Times 1/√head_dim, a scale that makes most scores larger than float32's exponentials reach.
+const STEEP: f32 = 256.0;
+
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
-/// dealt anew, one over many keys, one of many query rows, and `more` others of moderate size.
+/// dealt anew; one over many keys and one of many query rows, each with one head and again with several heads or batch entries; and
+/// `more` others of moderate size.
 ///
 /// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; five strided
-/// or `bshd`; two without LSE; three have a scale of the caller's; six NaN or an infinity in one input; three have lengths that are
-/// multiples of a block, four end amid a fragment behind two whole ones, and one is tiny. Rows that split keys get lengths on the
-/// device and 1 to 9 splits, the one over many keys 2 at least.
+/// or `bshd`; half at addresses of slices; two without LSE; two have a scale of the caller's and one a steep one; six NaN or an infinity
+/// in one input; three have lengths that are multiples of a block, four end amid a fragment behind two whole ones, and one is tiny, each
+/// kind under both masks. Rows that split keys get lengths on the device and 1 to 9 splits, the one over many keys 2 at least.
 pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
     let splits_keys = row.schedule == Schedule::Split;
-    let mut masks = [[Mask::Full, Mask::Causal]; GROUPS / 2].concat();
     let (bhsd, bshd) = (Placement::Bhsd, Placement::Bshd);
     let (one, three) = (Placement::Padded(1), Placement::Padded(3));
     let mut placements = [bhsd, bhsd, bhsd, bshd, bshd, one, three, one];
     let mut lse = [true, true, true, true, true, true, false, false];
-    let mut scaled = [true, true, true, false, false, false, false, false];
+    let mut scaled = [Some(1.0), Some(1.0), Some(STEEP), None, None, None, None, None];
     let mut odd: Vec<Option<Odd>> = Odd::ALL.into_iter().map(Some).chain([None, None]).collect();
     let mut wide = [true, true, false, false, false, false, false, false];
     let (blocks, amid, tiny) = (Keys::Blocks, Keys::Amid, Keys::Tiny);
-    let mut keys = [blocks, blocks, blocks, amid, amid, amid, amid, tiny];
+    let (full, causal) = (Mask::Full, Mask::Causal);
+    let mut keys = [
+        (blocks, full),
+        (blocks, causal),
+        (blocks, full),
+        (amid, causal),
+        (amid, full),
+        (amid, causal),
+        (amid, full),
+        (tiny, causal),
+    ];
     let mut alone = [true, true, false, false, false, false];
     let mut splits = [1, 1, 2, 3, 4, 5, 7, 9];
     let mut lengths = [true, true, true, true, false, false, false, false];
+    let mut slices = lengths;
     let mut groups: Vec<u32> = (1..=GROUPS as u32).collect();
-    random.shuffle(&mut masks);
     random.shuffle(&mut placements);
     random.shuffle(&mut lse);
     random.shuffle(&mut scaled);
@@ -193,7 +218,14 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
     random.shuffle(&mut alone);
     random.shuffle(&mut splits);
     random.shuffle(&mut lengths);
+    random.shuffle(&mut slices);
     random.shuffle(&mut groups);
+    let other_mask = random.bool();
+    // Beside infinities a P that is 0 in float32 and hardly any in float64 tells nothing.
+    let steep = scaled.iter().position(|scale| *scale == Some(STEEP)).unwrap_or(0);
+    let none = odd.iter().position(Option::is_none).unwrap_or(0);
+    odd.swap(steep, none);
+    lengths[steep] = false;
     let (mut questions, mut alone) = (Vec::new(), alone.into_iter());
     for (at, &group) in groups.iter().enumerate() {
         let heads_kv = match wide[at] {
@@ -205,46 +237,66 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
         // Float64 and the simulator have to follow: many heads are short.
         let most = (PAIRS / (batch * heads_kv * group)).isqrt().clamp(48, 300);
         let whole_blocks = |random: &mut Rng| 64 * random.u32(1..=(most / 64).max(1));
-        let seqlen_q = match keys[at] {
+        let (keys, mask) = keys[at];
+        let seqlen_q = match keys {
             Keys::Blocks => whole_blocks(&mut random),
             Keys::Amid | Keys::Tiny => log_uniform(&mut random, 1, most),
         };
-        let seqlen_k = match keys[at] {
+        let seqlen_k = match keys {
             Keys::Blocks => whole_blocks(&mut random),
             Keys::Amid => 16 * random.u32(2..=(most / 16 - 1).max(2)) + random.u32(1..=15),
             Keys::Tiny => log_uniform(&mut random, 1, 16),
         };
+        let mask = if (mask == causal) == other_mask { full } else { causal };
         let shape = Shape([batch, heads_kv * group, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
-        let scale = scaled[at].then(|| random.f32().mul_add(0.9, 0.2) / (row.head_dim as f32).sqrt());
+        let usual = 1.0 / (row.head_dim as f32).sqrt();
+        let (scale, kinds) = match scaled[at] {
+            Some(STEEP) => (Some(STEEP * usual), vec![Kind::Constant]),
+            scaled => (scaled.map(|_| random.f32().mul_add(0.9, 0.2) * usual), some_kind(kinds, &mut random)),
+        };
         questions.push(Question {
-            spec: ProblemSpec { shape, dtype: row.dtype, mask: masks[at] },
+            spec: ProblemSpec { shape, dtype: row.dtype, mask },
             placement: placements[at],
             scale,
             lse: lse[at],
             lengths: splits_keys && lengths[at],
             splits: splits_keys.then_some(splits[at]),
+            is_slice: slices[at],
             few_sms: row.schedule == Schedule::Persistent || random.bool(),
             odd: odd[at],
-            kinds: some_kind(kinds, &mut random),
+            kinds,
         });
     }
-    let moderate = |random: &mut Rng, [seqlen_q, seqlen_k]: [u32; 2], most_heads: u32, least_splits: u32| {
-        let heads_kv = random.u32(1..=most_heads);
-        let shape =
-            Shape([1, heads_kv * random.u32(1..=most_heads), heads_kv, seqlen_q, seqlen_k, row.head_dim]);
-        let mask = if random.bool() { Mask::Causal } else { Mask::Full };
-        let spec = ProblemSpec { shape, dtype: row.dtype, mask };
+    let other = |random: &mut Rng, [batch, heads_q, heads_kv, seqlen_q, seqlen_k]: [u32; 5], least_splits| {
+        let shape = Shape([batch, heads_q, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
+        let spec = ProblemSpec { shape, dtype: row.dtype, mask: if random.bool() { causal } else { full } };
         let splits = splits_keys.then(|| random.u32(least_splits..=9));
         let placement = [bhsd, bshd, one][random.usize(0..3)];
-        Question { placement, splits, ..Question::measured(spec, &[]) }
+        let (lse, is_slice) = (random.bool(), random.bool());
+        Question { placement, splits, lse, is_slice, ..Question::measured(spec, &[]) }
     };
-    let long = [log_uniform(&mut random, 1, 32), random.u32(2048..=8192)];
-    questions.push(moderate(&mut random, long, 1, 2));
-    let tall = [random.u32(1024..=4096), log_uniform(&mut random, 1, 64)];
-    questions.push(moderate(&mut random, tall, 1, 1));
+    let several = |random: &mut Rng| {
+        let (batch, heads) = if random.bool() { (1, random.u32(8..=10)) } else { (3, random.u32(2..=3)) };
+        let group = if heads % 2 == 0 { 2 } else { 1 };
+        [batch, heads, heads / group]
+    };
+    let [keys, queries] = [random.u32(2048..=8192), random.u32(1024..=4096)];
+    let few = |random: &mut Rng, most| log_uniform(random, 1, most);
+    let long = [1, 1, 1, few(&mut random, 32), keys];
+    questions.push(other(&mut random, long, 2));
+    let tall = [1, 1, 1, queries, few(&mut random, 64)];
+    questions.push(other(&mut random, tall, 1));
+    let [batch, heads_q, heads_kv] = several(&mut random);
+    let long = [batch, heads_q, heads_kv, few(&mut random, 8), random.u32(2048..=2304)];
+    questions.push(other(&mut random, long, 2));
+    let [batch, heads_q, heads_kv] = several(&mut random);
+    let tall = [batch, heads_q, heads_kv, random.u32(1024..=1152), few(&mut random, 64)];
+    questions.push(other(&mut random, tall, 1));
     for _ in 0..more {
+        let heads_kv = random.u32(1..=2);
         let both = [random.u32(100..=600), random.u32(100..=600)];
-        questions.push(moderate(&mut random, both, 2, 1));
+        let shape = [1, heads_kv * random.u32(1..=2), heads_kv, both[0], both[1]];
+        questions.push(other(&mut random, shape, 1));
     }
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
@@ -278,8 +330,10 @@ mod tests {
                 for question in &questions {
                     let problem = question.problem().expect("a problem");
                     let kind = question.kinds.first().copied().unwrap_or(Kind::Random);
-                    let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
-                    assert_eq!(inputs.qkv[0].len(), problem.q_len());
+                    if seed == 0 {
+                        let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
+                        assert_eq!(inputs.qkv[0].len(), problem.q_len());
+                    }
                     assert!(question.spec.fits(&row) && question.spec.flops() < 2e9, "{question}");
                 }
                 let of = |question: &Question| question.spec.shape.0;
@@ -291,7 +345,12 @@ mod tests {
                 any(&|question| of(question)[4] > 32 && !of(question)[4].is_multiple_of(16));
                 any(&|question| of(question)[1] / of(question)[2] >= 5 && of(question)[2] >= 2);
                 any(&|question| !question.lse);
-                any(&|question| question.scale.is_some());
+                any(&|question| question.scale.is_some() && !question.is_steep());
+                any(&|question| question.is_steep() && question.kinds == [Kind::Constant]);
+                any(&|question| of(question)[4] >= 2048 && of(question)[0] * of(question)[1] >= 6);
+                any(&|question| of(question)[3] >= 1024 && of(question)[0] * of(question)[1] >= 6);
+                any(&|question| question.is_slice);
+                any(&|question| !question.is_slice);
                 any(&|question| question.placement == Placement::Bshd);
                 any(&|question| matches!(question.placement, Placement::Padded(_)));
                 Odd::ALL.into_iter().for_each(|odd| any(&|question| question.odd == Some(odd)));

@@ -41,19 +41,60 @@ const ATTRIBUTES: [&str; 14] = [
     "macro_export",
     "ignore",
 ];
-/// What assembly may not say: variables of a module, and registers by which a kernel could tell who watches it, or when.
-pub const PTX: [&str; 10] = [
-    ".global .",
-    ".const .",
+/// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
+const PTX: [&str; 16] = [
+    ".global",
+    ".const",
     "%clock",
     "%globaltimer",
     "%smid",
     "%nsmid",
+    "%warpid",
+    "%nwarpid",
     "%gridid",
     "%envreg",
-    "%pm0",
-    "%lanemask_clock",
+    "%pm",
+    "%current_graph",
+    "%total_smem",
+    "%aggr_smem",
+    "%dynamic_smem",
+    "%reserved_smem",
 ];
+
+/// What PTX, or a piece of it, has that no kernel may have, by the first of its words. Of `st.global` and of `.param .u64 .ptr .global`
+/// neither is a variable.
+pub fn in_ptx(ptx: &str) -> Option<&'static str> {
+    let mut rest = ptx;
+    let mut before = "";
+    loop {
+        rest = rest.trim_start_matches(|c: char| !is_of_word(c) && c != '/');
+        if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
+        } else if let Some(comment) = rest.strip_prefix("//") {
+            rest = comment.split_once('\n').map_or("", |(_, behind)| behind);
+        } else if let Some(behind) = rest.strip_prefix('/') {
+            rest = behind;
+        } else if rest.is_empty() {
+            return None;
+        } else {
+            let (word, behind) = rest.split_at(rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()));
+            let is = |what: &&str| match word.strip_prefix(what) {
+                Some(more) if what.starts_with('.') => {
+                    before != ".ptr" && (more.is_empty() || more.starts_with('.'))
+                }
+                more => more.is_some(),
+            };
+            if let Some(found) = PTX.iter().find(|what| is(what)) {
+                return Some(found);
+            }
+            (before, rest) = (word, behind);
+        }
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '%' | '_' | '$')
+}
 
 /// Something that a patch may not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,15 +109,13 @@ pub enum Breach {
         /// What it is.
         what: String,
     },
-    /// There is less of something in a file than before.
-    #[error("{path}: it takes away {count} of `{what}`: tests stay as they are")]
+    /// A test is gone, asks less, or is not compiled as before.
+    #[error("{path}: it takes away `{what}`, or some of what it asks: tests stay")]
     TakesAway {
         /// The file.
         path: String,
-        /// How many.
-        count: usize,
         /// What it is.
-        what: &'static str,
+        what: String,
     },
     /// What nobody can look through.
     #[error("{path}: it is not made of Rust's tokens")]
@@ -92,30 +131,48 @@ pub enum Breach {
     },
 }
 
-/// Compares two versions of a file, of which one may be missing.
+/// A file before and after a patch; empty where it is not there.
+pub struct Change {
+    /// The path, from the repository's root.
+    pub path: String,
+    /// What it was.
+    pub before: String,
+    /// What it is.
+    pub after: String,
+}
+
+/// Compares the files that a patch changes. What is in one before may be in another after.
 ///
 /// # Errors
 /// The first thing that the change may not do.
-pub fn check(path: &str, before: &str, after: &str) -> Result<(), Breach> {
-    let name = path.strip_prefix(super::DEVICE_SOURCE).unwrap_or(path);
-    if is_the_hosts(name) || Path::new(name).file_name().is_some_and(|name| name == "build.rs") {
-        return Err(Breach::Hosts { path: path.to_owned() });
+pub fn check(changes: &[Change]) -> Result<(), Breach> {
+    let (mut before, mut after) = (Found::default(), Found::default());
+    for Change { path, before: old, after: new } in changes {
+        let name = path.strip_prefix(super::DEVICE_SOURCE).unwrap_or(path);
+        if is_the_hosts(name) || Path::new(name).file_name().is_some_and(|name| name == "build.rs") {
+            return Err(Breach::Hosts { path: path.clone() });
+        }
+        // A file that was none does not hide what is in it now.
+        let _ = before.add_file(path, old);
+        after.add_file(path, new).ok_or_else(|| Breach::NotRust { path: path.clone() })?;
     }
-    let Some(after) = Found::of(after) else { return Err(Breach::NotRust { path: path.to_owned() }) };
-    let before = Found::of(before).unwrap_or_default();
-    for (what, lines) in &after.forbidden {
+    for (what, places) in &after.forbidden {
         let known = before.forbidden.get(what).map_or(0, Vec::len);
-        if lines.len() > known {
-            let line = lines.last().copied().unwrap_or(0);
-            return Err(Breach::Adds { path: path.to_owned(), line, what: what.clone() });
+        if places.len() > known {
+            let (path, line) = places.last().cloned().unwrap_or_default();
+            return Err(Breach::Adds { path, line, what: what.clone() });
         }
     }
-    for (what, before, after) in
-        [("#[test]", before.tests, after.tests), ("assert", before.asserts, after.asserts)]
-    {
-        if after < before {
-            return Err(Breach::TakesAway { path: path.to_owned(), count: before - after, what });
+    for (name, (path, asserts, returns)) in &before.tests {
+        let kept = after.tests.get(name).is_some_and(|(_, now, ends)| now >= asserts && ends <= returns);
+        if !kept {
+            let what = name.rsplit(' ').next().unwrap_or(name).to_owned();
+            return Err(Breach::TakesAway { path: path.clone(), what });
         }
+    }
+    if after.asserts < before.asserts {
+        let path = changes.first().map(|change| change.path.clone()).unwrap_or_default();
+        return Err(Breach::TakesAway { path, what: "assert".to_owned() });
     }
     Ok(())
 }
@@ -125,65 +182,115 @@ pub fn is_the_hosts(file: &str) -> bool {
     HOSTS.contains(&file)
 }
 
-/// What matters of a file.
+/// What matters of some files.
 #[derive(Default)]
 struct Found {
-    /// What no patch may add more of, with its lines.
-    forbidden: BTreeMap<String, Vec<usize>>,
-    tests: usize,
+    path: String,
+    /// What no patch may add more of, with files and lines.
+    forbidden: BTreeMap<String, Vec<(String, usize)>>,
+    /// Tests by what they are compiled under and their names, with their file, asserts, and ends before the end.
+    tests: BTreeMap<String, (String, usize, usize)>,
     asserts: usize,
+    returns: usize,
+}
+
+/// Where tokens are.
+#[derive(Clone, Default)]
+struct Within {
+    is_attribute: bool,
+    is_macro: bool,
+    /// Conditions of the modules around, and macros.
+    conditions: String,
 }
 
 impl Found {
-    /// What a text has; `None` where it is no Rust.
-    fn of(text: &str) -> Option<Found> {
-        let mut found = Found::default();
-        found.look(text.parse().ok()?, false);
-        Some(found)
+    /// Adds what a text has; `None` where it is no Rust.
+    fn add_file(&mut self, path: &str, text: &str) -> Option<()> {
+        path.clone_into(&mut self.path);
+        self.look(text.parse().ok()?, &Within::default());
+        Some(())
     }
 
-    fn look(&mut self, stream: TokenStream, is_attribute: bool) {
+    fn look(&mut self, stream: TokenStream, within: &Within) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let is = |at: usize, mark: char| matches!(tokens.get(at), Some(TokenTree::Punct(c)) if c.as_char() == mark);
         let word = |at: usize| match tokens.get(at) {
             Some(TokenTree::Ident(word)) => word.to_string(),
             _ => String::new(),
         };
+        let mut within = within.clone();
+        // Of the item that comes next: its conditions, whether it is a test, and its name.
+        let (mut conditions, mut is_test, mut name) = (String::new(), false, String::new());
         for (at, token) in tokens.iter().enumerate() {
             let line = token.span().start().line;
             let before = |back: usize, mark: char| at.checked_sub(back).is_some_and(|at| is(at, mark));
             match token {
                 TokenTree::Group(group) => {
-                    let begins = before(1, '#') || (before(1, '!') && before(2, '#'));
-                    let is_attribute = is_attribute || (begins && group.delimiter() == Delimiter::Bracket);
-                    let inner = group.stream();
-                    // A comment on an item is an attribute too.
-                    if !(begins && is_comment(&inner)) {
-                        self.look(inner, is_attribute);
+                    let is_inner = before(1, '!') && before(2, '#');
+                    let begins = before(1, '#') || is_inner;
+                    let (inner, delimiter) = (group.stream(), group.delimiter());
+                    if begins && delimiter == Delimiter::Bracket {
+                        let text = inner.to_string();
+                        is_test |= text == "test";
+                        if text.starts_with("cfg") {
+                            let outer = if is_inner { &mut within.conditions } else { &mut conditions };
+                            *outer += &text;
+                        }
+                        // A comment on an item is an attribute too.
+                        if !is_comment(&inner) {
+                            self.look(inner, &Within { is_attribute: true, ..within.clone() });
+                        }
+                        continue;
+                    }
+                    let of_macro = before(1, '!') || (before(2, '!') && !word(at - 1).is_empty());
+                    let mut deeper = Within { is_macro: within.is_macro || of_macro, ..within.clone() };
+                    deeper.conditions += &conditions;
+                    if of_macro {
+                        deeper.conditions += &format!(" {}!", word(at.saturating_sub(2)));
+                    }
+                    let (asserts, returns) = (self.asserts, self.returns);
+                    self.look(inner, &deeper);
+                    if delimiter == Delimiter::Brace {
+                        if is_test {
+                            let key = format!("{}{conditions} {name}", within.conditions);
+                            let asked = (self.path.clone(), self.asserts - asserts, self.returns - returns);
+                            self.tests.insert(key, asked);
+                        }
+                        (conditions, is_test) = (String::new(), false);
                     }
                 }
-                TokenTree::Ident(name) if is_attribute => {
-                    let name = name.to_string();
-                    self.tests += usize::from(name == "test" && tokens.len() == 1);
-                    if ATTRIBUTES.contains(&name.as_str()) {
-                        self.add(&format!("#[{name}]"), line);
-                    }
+                TokenTree::Punct(mark) if mark.as_char() == ';' => {
+                    (conditions, is_test) = (String::new(), false);
                 }
-                TokenTree::Ident(name) if !before(1, '\'') => {
-                    let name = name.to_string();
-                    self.asserts += usize::from(name.starts_with("assert") && is(at + 1, '!'));
-                    if WORDS.contains(&name.as_str()) {
-                        self.add(&name, line);
+                TokenTree::Ident(ident) if !before(1, '\'') => {
+                    let text = ident.to_string();
+                    if word(at.wrapping_sub(1)) == "fn" {
+                        name.clone_from(&text);
                     }
-                    // Also renamed, as in `use core::include as harmless;`.
-                    let names_it = is(at + 1, '!') || word(at + 1) == "as" || before(1, ':');
-                    if MACROS.contains(&name.as_str()) && names_it {
-                        self.add(&format!("{name}!"), line);
+                    self.returns += usize::from(text == "return");
+                    let is_called = is(at + 1, '!');
+                    let is_named = word(at + 1) == "as" || word(at.wrapping_sub(1)) == "as" || before(1, ':');
+                    if within.is_attribute && ATTRIBUTES.contains(&text.as_str()) {
+                        self.add(&format!("#[{text}]"), line);
+                    }
+                    if !within.is_attribute && WORDS.contains(&text.as_str()) {
+                        self.add(&text, line);
+                    }
+                    // Also renamed, as in `use core::include as harmless;`, and told to another macro.
+                    if MACROS.contains(&text.as_str()) && (is_called || is_named || within.is_macro) {
+                        self.add(&format!("{text}!"), line);
+                    }
+                    if text.starts_with("assert") {
+                        self.asserts += usize::from(is_called);
+                        if is_named || (before(1, '!') && word(at.wrapping_sub(2)) == "macro_rules") {
+                            self.add(&format!("another {text}!"), line);
+                        }
                     }
                 }
                 TokenTree::Literal(text) => {
-                    let text = text.to_string();
-                    PTX.into_iter().filter(|ptx| text.contains(ptx)).for_each(|ptx| self.add(ptx, line));
+                    if let Some(ptx) = in_ptx(&text.to_string()) {
+                        self.add(ptx, line);
+                    }
                 }
                 TokenTree::Ident(_) | TokenTree::Punct(_) => {}
             }
@@ -191,7 +298,7 @@ impl Found {
     }
 
     fn add(&mut self, what: &str, line: usize) {
-        self.forbidden.entry(what.to_owned()).or_default().push(line);
+        self.forbidden.entry(what.to_owned()).or_default().push((self.path.clone(), line));
     }
 }
 
@@ -208,6 +315,11 @@ mod tests {
     const FILE: &str = "kernels-gpu/src/math/softmax.rs";
     const BEFORE: &str = "//! S.\nuse x::y;\n#[inline]\nfn f(a: &'static str) -> u32 {\n    asm!(\"mov.u32 {r}, %tid.x;\");\n    1\n}\n\
         #[cfg(test)]\nmod tests {\n    #[test]\n    fn works() {\n        assert_eq!(super::f(\"\"), 1);\n    }\n}\n";
+
+    fn check(path: &str, before: &str, after: &str) -> Result<(), Breach> {
+        let (path, before, after) = (path.to_owned(), before.to_owned(), after.to_owned());
+        super::check(&[Change { path, before, after }])
+    }
 
     fn added(text: &str) -> Result<(), Breach> {
         check(FILE, BEFORE, &BEFORE.replace("#[inline]\n", &format!("#[inline]\n{text}\n")))
@@ -241,14 +353,37 @@ mod tests {
             "fn g() { asm!(r#\"mov.u64 {r}, %globaltimer;\"#); }",
             "fn g() { asm!(\"mov.u32 {r}, %smid;\"); }",
             "thread_local! { }",
+            "macro_rules! call { ($m:ident, $t:literal) => { $m!($t) } } const A: &str = call!(include_str, \"x\");",
+            "fn g() { call! { env \"HOME\" } }",
+            "#[doc = include_str!(\"x\")] fn g() {}",
+            "fn g() { asm!(\".global\\t.u32 seen;\"); }",
+            "fn g() { asm!(\"/* // */ mov.u32 {r}, %warpid;\"); }",
+            "fn g() { asm!(\"}} .common .global .u32 seen; .func f() {{\"); }",
+            "macro_rules! assert_eq { ($($t:tt)*) => {} }",
+            "use core::compile_error as assert_eq;",
         ] {
             let found = added(text);
             assert!(matches!(found, Err(Breach::Adds { .. })), "{text}: {found:?}");
         }
-        let removed = BEFORE.replace("    #[test]\n", "");
-        assert!(matches!(check(FILE, BEFORE, &removed), Err(Breach::TakesAway { count: 1, .. })));
-        let weaker = BEFORE.replace("assert_eq!(super::f(\"\"), 1);", "let _ = super::f(\"\");");
-        assert!(matches!(check(FILE, BEFORE, &weaker), Err(Breach::TakesAway { .. })));
+        let asks = "assert_eq!(super::f(\"\"), 1);";
+        for (from, to) in [
+            ("    #[test]\n", ""),
+            (asks, "let _ = super::f(\"\");"),
+            (asks, "return; assert_eq!(super::f(\"\"), 1);"),
+            ("fn works()", "fn works_no_more()"),
+            ("#[cfg(test)]", "#[cfg(any())]"),
+            ("#[cfg(test)]", "#[cfg(test)] #[cfg(target_arch = \"x\")]"),
+            ("    #[test]", "    #![cfg(any())]\n    #[test]"),
+            ("    #[test]", "    #[cfg(any())] #[test]"),
+            ("#[cfg(test)]\nmod tests {", "nothing! {\n#[cfg(test)]\nmod tests {"),
+        ] {
+            let mut less = BEFORE.replace(from, to);
+            if to.starts_with("nothing") {
+                less += "}\n";
+            }
+            let found = check(FILE, BEFORE, &less);
+            assert!(matches!(found, Err(Breach::TakesAway { .. })), "{to}: {found:?}");
+        }
         let ignored = BEFORE.replace("#[test]", "#[test]\n    #[ignore]");
         assert!(matches!(check(FILE, BEFORE, &ignored), Err(Breach::Adds { .. })));
         assert!(matches!(check(FILE, BEFORE, ""), Err(Breach::TakesAway { .. })));
@@ -287,6 +422,17 @@ mod tests {
         ] {
             assert_eq!(added(text), Ok(()), "{text}");
         }
+        // A test may be written otherwise, and move to another file with what it asks about.
+        let otherwise = BEFORE.replace("super::f(\"\"), 1", "super::f::<2>(\"\"), 1, \"of {}\", 2");
+        assert_eq!(check(FILE, BEFORE, &otherwise), Ok(()));
+        let (kept, moved) = BEFORE.split_at(BEFORE.find("#[cfg(test)]").expect("tests"));
+        let change = |path: &str, before: &str, after: &str| Change {
+            path: format!("kernels-gpu/src/math/{path}.rs"),
+            before: before.to_owned(),
+            after: after.to_owned(),
+        };
+        assert_eq!(super::check(&[change("softmax", BEFORE, kept), change("sum", "", moved)]), Ok(()));
+        assert!(super::check(&[change("softmax", BEFORE, kept), change("sum", "", "")]).is_err());
         // What is there may move, be indented otherwise, and go.
         let known = "static KEPT: u8 = 1;\nfn a() {}\n";
         assert_eq!(check(FILE, known, "fn a() {}\n\n    static\n  KEPT: u8 = 2;\n"), Ok(()));

@@ -1,7 +1,7 @@
 //! A throw-away git worktree in which a proposal is applied: the user's tree, index and branches are never touched.
 
 use super::DEVICE_SOURCE;
-use super::hygiene::{self, Breach};
+use super::hygiene::{self, Breach, Change};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -145,28 +145,30 @@ impl Worktree {
         let status =
             ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching"];
         let status = checked("status", git(self.path(), status, None)?)?;
+        let mut changes = Vec::new();
         for entry in status.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
             // `XY path`
             let path = String::from_utf8_lossy(entry.get(3..).unwrap_or_default()).into_owned();
             if !is_device_source(&path) || !is_plain_file_or_none(&self.path().join(&path))? {
                 return Err(WorktreeError::Outside { path });
             }
-            self.compare(&path)?;
+            changes.push(self.change(path)?);
         }
+        hygiene::check(&changes)?;
         if self.diff()? == before { Err(WorktreeError::ChangesNothing) } else { Ok(()) }
     }
 
-    /// Compares a file with what it was at the commit.
-    fn compare(&self, path: &str) -> Result<(), WorktreeError> {
+    /// A file as it is, and as it was at the commit.
+    fn change(&self, path: String) -> Result<Change, WorktreeError> {
         let shown = git(self.path(), ["show", &format!("HEAD:{path}")], None)?;
         let before = if shown.status.success() { shown.stdout } else { Vec::new() };
-        let file = self.path().join(path);
+        let file = self.path().join(&path);
         let after = match std::fs::read(&file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             read => read.map_err(|source| WorktreeError::File { path: file, source })?,
         };
         let [before, after] = [before, after].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        Ok(hygiene::check(path, &before, &after)?)
+        Ok(Change { path, before, after })
     }
 
     /// Everything that differs from the commit, as one patch.

@@ -122,7 +122,7 @@ pub(super) fn build(candidates: &Candidates, args: &FolderArgs, common: &Common)
 
 /// The last commit with a patch.
 fn patched(lab: &Lab, path: &Path) -> Result<PatchedTree> {
-    let patch = std::fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+    let patch = crate::whole_file::read(path).map_err(|source| Error::io(path, source))?;
     let worktrees = lab.context.folder.join("worktrees");
     PatchedTree::new(&lab.context.tree, &patch, &worktrees)
         .map_err(|error| Error::BadFile { path: path.to_owned(), reason: error.to_string() })
