@@ -258,11 +258,9 @@ impl Warp {
         let who = self.who(lane, None, cta);
         let checked = cta.launch.config.checks.async_copies;
         let remote = rank != cta.rank;
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, mbarrier, 8)? else { return Ok(None) };
+        cta.check_mbarrier(rank, offset, self.cluster_arrived[lane].is_some(), &who)?;
         let target = cta.at_rank(rank);
-        let Some(offset) = target.shared.offset(lane, mbarrier, 8)? else { return Ok(None) };
-        if target.mbarriers.contains_key(&offset) {
-            target.shared.check_mbarrier(offset, &who)?;
-        }
         let state = target.mbarrier(offset, lane, mbarrier)?;
         let (agent, time, fenced) = (state.agent, state.time + 1, state.fenced);
         if !remote {
