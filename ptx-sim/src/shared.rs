@@ -147,7 +147,9 @@ impl Shared {
             }
             if checks.async_copies {
                 match check_proxy(range.start, cell, who) {
-                    Err(fault) if fault.severity == Severity::Warning => warning = warning.take().or(Some(fault)),
+                    Err(fault) if fault.severity == Severity::Warning => {
+                        warning = warning.take().or(Some(fault))
+                    }
                     outcome => outcome?,
                 }
             }
@@ -318,7 +320,11 @@ fn check_proxy(offset: u64, cell: &Cell, who: &Who<'_>) -> Outcome {
     let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, offset + SHARED_BASE);
     fault.other = Some(other(write, true));
     let by_wgmma = who.agent == Agent::MAX;
-    Err(if by_wgmma && cell.pending_line == write.line { fault.warning("the ISA asks for fence.proxy.async after cp.async too") } else { fault })
+    Err(if by_wgmma && cell.pending_line == write.line {
+        fault.warning("the ISA asks for fence.proxy.async after cp.async too")
+    } else {
+        fault
+    })
 }
 
 fn pending(offset: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
