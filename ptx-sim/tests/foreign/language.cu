@@ -1,5 +1,5 @@
 // Like sync.cu: virtual and indirect calls, every kind of memory, mathematical functions, packed and narrow types, video instructions.
-// nvcc -ptx -arch=sm_90 -O3 -lineinfo -std=c++17 --extended-lambda language.cu
+// Lines of right kernels are left out of the PTX. nvcc -ptx -arch=sm_90 -O3 -lineinfo -std=c++17 --extended-lambda language.cu
 #include <cuda_fp8.h>
 #include <cuda_fp6.h>
 #include <cuda_fp4.h>

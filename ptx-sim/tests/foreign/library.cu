@@ -1,5 +1,5 @@
 // Like sync.cu: CUB's blocks and warps, cooperative groups, libcu++'s pipelines, barriers and semaphores, queues, persistent kernels.
-// nvcc -ptx -arch=sm_90 -O3 -lineinfo -std=c++17 --extended-lambda library.cu
+// Lines of right kernels are left out of the PTX. nvcc -ptx -arch=sm_90 -O3 -lineinfo -std=c++17 --extended-lambda library.cu
 #include <cub/cub.cuh>
 #include <cub/block/block_shuffle.cuh>
 #include <cuda/barrier>
