@@ -86,7 +86,7 @@ class Pair(Turns):
 
 
 def peers(torch, problem, found):
-    """Graphs of the backward pass of PyTorch's back ends; those that have none are noted."""
+    """Graphs of the backward pass of PyTorch's back ends, and the tensors that they read; back ends that have none are noted."""
     batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = problem.shape
     dtype = getattr(torch, DTYPES[problem.dtype])
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ def peers(torch, problem, found):
     leaves = [x.requires_grad_() for x in (tensor(heads_q, seqlen_q), tensor(heads_kv, seqlen_k), tensor(heads_kv, seqlen_k))]
     d_o = tensor(heads_q, seqlen_q)
     options = {"is_causal": problem.causal, "enable_gqa": heads_q != heads_kv}
-    candidates = []
+    candidates, kept = [], [leaves, d_o]
     for name in BACK_ENDS:
         try:
             # Gradients are captured on the stream on which the forward pass ran.
@@ -108,15 +108,17 @@ def peers(torch, problem, found):
                 torch.autograd.grad(o, leaves, d_o, retain_graph=True)
 
             candidates.append((name,) + captured(torch, backward, stream))
+            kept.append(o)
         except Exception as error:  # PyTorch raises many kinds where a back end lacks something.
             found[name] = str(error).strip().splitlines()[0]
-    return candidates
+    return candidates, kept
 
 
 def measured(args, torch, problem, pairs):
     """Times, or what is wrong, by candidate."""
     found = {}
-    candidates = peers(torch, problem, found)
+    # A graph does not keep alive what it reads.
+    candidates, _kept = peers(torch, problem, found)
     running = [Pair(args, problem, pair) for pair in pairs]
 
     def turn():
