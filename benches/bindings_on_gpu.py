@@ -22,7 +22,7 @@ EPILOG = """examples:
   # all checks on GPU 0, device times against the command's, and the prebuilt examples of other languages
   PYTHONPATH=site python3 benches/bindings_on_gpu.py --ferroflash ./ferroflash --programs ./programs --json out.json
   # the checks of values on the CPU, which tests this script where there is no GPU
-  PYTHONPATH=site python3 benches/bindings_on_gpu.py --device cpu --only values,models
+  PYTHONPATH=site python3 benches/bindings_on_gpu.py --device cpu --only values,gradients,models
 
 exit code: 0 when every check passed, 1 when one failed or a figure missed its bar, 2 for misuse."""
 
@@ -61,11 +61,12 @@ def main():
     parser.add_argument("--ferroflash", metavar="FILE", help="the command, whose device times are compared")
     parser.add_argument("--ptx", metavar="FOLDER", help="compiled kernels for the command and the programs, where none are inside these")
     parser.add_argument("--programs", metavar="FOLDER", help="prebuilt programs of other languages, each run without arguments")
-    parser.add_argument("--only", metavar="GROUPS", help="some of: values, models, times, process, programs")
+    parser.add_argument("--only", metavar="GROUPS", help="some of: values, gradients, models, times, process, programs")
     parser.add_argument("--calls", type=int, default=100_000, help="calls of the test for leaks [100000]")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
 
+    import bindings_gradients
     import bindings_models
     import bindings_process
     import bindings_programs
@@ -73,7 +74,7 @@ def main():
     import bindings_values
 
     groups = {
-        "values": bindings_values, "times": bindings_times, "process": bindings_process,
+        "values": bindings_values, "gradients": bindings_gradients, "times": bindings_times, "process": bindings_process,
         "models": bindings_models, "programs": bindings_programs,
     }
     names = args.only.split(",") if args.only else list(groups)

@@ -135,11 +135,11 @@ class Process:
         q, k, v = self.tensors()
         fine = flash_attn_func(q, k, v)
         int32 = lambda *numbers: torch.tensor(numbers, dtype=torch.int32, device=q.device)  # noqa: E731
-        refused, wants_gradients = (ValueError, NotImplementedError, TypeError), q.clone().requires_grad_()
+        refused, wants_gradients = (ValueError, NotImplementedError, TypeError), torch.zeros(4, device=q.device, requires_grad=True)
         cases = {
             "k is float16": lambda: flash_attn_func(q, k.half(), v),
-            "float64": lambda: flash_attn_func(q.double(), k.double(), v.double()),
-            "requires_grad": lambda: flash_attn_func(wants_gradients, k, v),
+            "int16": lambda: flash_attn_func(q.short(), k.short(), v.short()),
+            "alibi_slopes have no gradient": lambda: flash_attn_func(q, k, v, alibi_slopes=wants_gradients),
             "q has shape": lambda: flash_attn_func(q[0], k, v),
             "k has head_dim 32": lambda: flash_attn_func(q, k[..., :32].contiguous(), v[..., :32].contiguous()),
             "q has 3 heads, k 4": lambda: flash_attn_func(q[:, :, :3].contiguous(), k, v),

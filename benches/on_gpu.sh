@@ -13,6 +13,8 @@ Measures everything that the project says of a GPU.
 Steps, with the time that each took on an H200:
   tables      Ferroflash and PyTorch in turns: headline.json and lengths.json, for benches/results (5 min)
   verify      every kernel on the odd grid, 250 runs bit by bit (5 min)
+  backward    every kernel of the backward pass on drawn problems, then on odd lengths and by turns with PyTorch's flash and cuDNN, table
+              last: backward.json (not run yet; meant for 8 min)
   sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
   merge       splits merged in the same launch and in another, in turns (20 s)
   calls       device time of the standard problems, and the host's time for a call (1 min)
@@ -83,6 +85,10 @@ tables() {
     python3 benches/torch_sdpa.py --ferroflash "$ferroflash" --ptx "$from/ptx" --set lengths --rounds 2 --out "$out/lengths.json"
 }
 verify() { "$ferroflash" verify --grid odd --rows all --repeats 250 --device cuda; }
+backward() {
+    timeout 150 "$ferroflash" verify --backward --grid quick --repeats 20 --device cuda
+    timeout 420 python3 benches/torch_backward.py --ferroflash "$ferroflash" --ptx "$from/ptx" --out "$out/backward.json"
+}
 sanitize() {
     compute-sanitizer --tool memcheck --error-exitcode 1 "$ferroflash" verify --grid quick --rows all --device cuda
     # Programs that are right, with the means by which these kernels synchronise: what the tool makes of them.
@@ -137,7 +143,7 @@ summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | sanitize | merge | calls | search | gate | profile | canonical) ;;
+    tables | verify | backward | sanitize | merge | calls | search | gate | profile | canonical) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2

@@ -127,9 +127,9 @@ def default_back_end(torch, q, k, v, options):
         return None
 
 
-def captured(torch, attention):
-    """A graph of as many calls as fill a replay, and their number."""
-    side = torch.cuda.Stream()
+def captured(torch, attention, stream=None):
+    """A graph of as many calls as fill a replay, and their number; captured on a stream where it has to be a certain one."""
+    side = stream or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -139,7 +139,7 @@ def captured(torch, attention):
 
     def graph_of(launches):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             for _ in range(launches):
                 attention()
         return graph

@@ -29,21 +29,21 @@ def bench_command(args, problems, report):
     return command + ["--shape"] + [",".join(map(str, problem.shape)) for problem in problems]
 
 
-class Ferroflash:
-    """`ferroflash bench --turns` of some problems, all of one dtype and mask. It replays when it is told to.
+class Turns:
+    """A `ferroflash bench --turns`, which replays when it is told to.
 
     It says before each replay, and when a problem is done, `turn DONE of REPS: PROBLEM`, and goes on at a line. A problem that it cannot
-    measure has no turns: the next line is of another. Whatever becomes of it, PyTorch is timed."""
+    measure has no turns: the next line is of another."""
 
-    def __init__(self, args, problems):
+    def __init__(self, command):
+        """`command` is the call for the report's path."""
         self.folder = tempfile.TemporaryDirectory()
         self.report = pathlib.Path(self.folder.name, "bench.json")
         self.errors = open(pathlib.Path(self.folder.name, "errors"), "w+", encoding="utf-8")
         self.at, self.process, self.said = None, None, None
         try:
             self.process = subprocess.Popen(
-                bench_command(args, problems, self.report), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                text=True, encoding="utf-8",
+                command(self.report), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, encoding="utf-8",
             )  # fmt: skip
         except OSError as error:
             self.said = str(error)
@@ -83,8 +83,8 @@ class Ferroflash:
         while self.at and self.at[2] == problem.title():
             self.go_on()
 
-    def close(self, problems, collected):
-        """Waits for the end; adds one round to each problem. Returns what the report says of the device."""
+    def finish(self):
+        """Waits for the end. Returns the report, or nothing; `said` is then why."""
         if self.process:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -99,6 +99,18 @@ class Ferroflash:
         text = self.report.read_text() if self.report.exists() else None
         self.errors.close()
         self.folder.cleanup()
+        return text
+
+
+class Ferroflash(Turns):
+    """The forward pass of some problems, all of one dtype and mask. Whatever becomes of it, PyTorch is timed."""
+
+    def __init__(self, args, problems):
+        super().__init__(lambda report: bench_command(args, problems, report))
+
+    def close(self, problems, collected):
+        """Waits for the end; adds one round to each problem. Returns what the report says of the device."""
+        text = self.finish()
         if not text:
             for problem in problems:
                 collected[problem].errors[OURS] = (self.said.splitlines() or ["no report"])[-1]

@@ -9,6 +9,7 @@ import tempfile
 import types
 import unittest
 
+import torch_backward
 import torch_sdpa as sdpa
 import torch_sdpa_ferroflash as ours
 import torch_sdpa_problems as sets
@@ -296,7 +297,7 @@ class Torch(types.SimpleNamespace):
         self.cuda = types.SimpleNamespace(
             Stream=lambda: stream, current_stream=lambda: stream, stream=lambda s: context(lambda: None, lambda: None),
             Event=lambda enable_timing: Event(self), CUDAGraph=lambda: Graph(self), empty_cache=lambda: None,
-            graph=lambda graph: context(lambda: setattr(self, "graph", graph), lambda: setattr(self, "graph", None)),
+            graph=lambda graph, stream: context(lambda: setattr(self, "graph", graph), lambda: setattr(self, "graph", None)),
             synchronize=lambda: None, get_device_name=lambda: "Some GPU",
         )  # fmt: skip
 
@@ -314,6 +315,22 @@ class Torch(types.SimpleNamespace):
         in_round = self.copies[kind] % (sdpa.COPY_REPS * (1 + sdpa.COPIES_TIMED))
         self.copies[kind] += 1
         self.clock_ms += self.copy_ms[kind] * (2 if in_round < 10 else 1)
+
+
+class Backward(unittest.TestCase):
+    def test_few_pairs_cover_every_kernel_the_plans_own_first(self):
+        pairs = [(dq, dkv) for dq in ("a", "b") for dkv in ("x", "y", "z")]
+        self.assertEqual(torch_backward.covering(pairs), [("a", "x"), ("b", "y"), ("a", "z")])
+
+    def test_the_table_compares_with_the_fastest_back_end_and_says_what_was_not_timed(self):
+        problem = sets.Problem(SHAPE, "bf16", True)
+        found = {"a + x": (50.0, 49.0, 52.0), "flash": (100.0, 99.0, 101.0), "cudnn": (75.0, 74.0, 76.0), "b + y": "wrong gradients"}
+        lines = torch_backward.table([(problem, found)]).splitlines()
+        self.assertEqual([line.split()[0] for line in lines[1:]], ["a", "cudnn", "flash", "b"])
+        self.assertIn(" 1.50 x", lines[1])
+        # Half of 10 * 8 * 512 * 512 * 64, and the diagonal.
+        self.assertIn(" %d TFLOP/s" % round(2.5 * 4 * 8 * 64 * (512 * 513 / 2) / 50e6), lines[1])
+        self.assertIn("wrong gradients", lines[4])
 
 
 class Rounds(unittest.TestCase):

@@ -1,6 +1,7 @@
 //! How one problem is computed on a device: the kernel, its grid, its parameters, and what it keeps in a workspace.
 
 pub(crate) mod backward;
+mod backward_choice;
 mod candidate;
 pub mod cascade;
 mod choice;

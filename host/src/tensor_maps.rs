@@ -16,16 +16,20 @@ pub(crate) struct TensorMaps {
 }
 
 impl TensorMaps {
-    /// The maps of three tensors.
+    /// The maps of some tensors.
     ///
     /// # Errors
     /// Those of [`Device::tensor_map`].
-    pub(crate) fn get(&self, device: &dyn Device, tensors: &[TensorBox; 3]) -> Result<[TensorMap; 3], Error> {
+    pub(crate) fn get<const N: usize>(
+        &self,
+        device: &dyn Device,
+        tensors: &[TensorBox; N],
+    ) -> Result<[TensorMap; N], Error> {
         // A thread that panicked while holding the lock left a complete map.
         let known = self.by_tensor.read().unwrap_or_else(PoisonError::into_inner);
         let kept = tensors.each_ref().map(|tensor| known.get(tensor).copied());
         drop(known);
-        let mut maps = [TensorMap::default(); 3];
+        let mut maps = [TensorMap::default(); N];
         for ((map, kept), tensor) in maps.iter_mut().zip(kept).zip(tensors) {
             *map = match kept {
                 Some(kept) => kept,

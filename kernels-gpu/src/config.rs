@@ -3,15 +3,12 @@
 //! Only the kernels themselves (`mma/`, `wgmma/`) see all of it. Leaves take a [`Shape`], a [`WarpTile`], an [`Element`] or a few
 //! numbers, so that other kernels can use them.
 
-#[cfg(not(ferroflash_wgmma))]
 use crate::backward::row::BackwardRow;
 use crate::divisor::Divisor;
 use crate::element::{Element, ScoreAccumulation};
 use crate::geometry::{self, COMBINE_ROW_BYTES};
 use crate::row::{Isa, Row, Schedule};
-use crate::scheduler::QueryBlock;
-#[cfg(not(ferroflash_wgmma))]
-use crate::scheduler::Rows;
+use crate::scheduler::{QueryBlock, Rows};
 use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::position::Warps;
@@ -63,7 +60,6 @@ pub trait Config {
 }
 
 /// What a row of the backward pass's table says. `entry.rs` stamps one for each entry.
-#[cfg(not(ferroflash_wgmma))]
 pub trait BackwardConfig {
     /// The row itself.
     const ROW: BackwardRow;
@@ -76,15 +72,25 @@ pub trait BackwardConfig {
     /// The fragments of a warp: 16 stationary rows.
     type Warp: WarpTile;
 
-    /// The warps.
-    const WARPS: Warps =
-        Warps { along_rows: Self::ROW.warps, along_keys: 1, rows: 16, keys: Self::Streamed::ROWS };
+    /// The warps that compute.
+    const WARPS: Warps = Warps {
+        along_rows: Self::ROW.computing_warps(),
+        along_keys: 1,
+        rows: 16,
+        keys: Self::Streamed::ROWS,
+    };
     /// Threads of a CTA.
     const THREADS: u32 = Self::ROW.threads();
     /// Buffers for streamed blocks.
     const STAGES: u32 = Self::ROW.stages;
     /// Bytes of a stage.
     const STAGE_BYTES: u32 = Self::ROW.stage_bytes();
+    /// With wgmma, bytes of all tiles, which come first in shared memory.
+    const TILES_BYTES: u32 = Self::ROW.tiles_bytes();
+    /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers.
+    const NOTES_BYTES: u32 = Self::ROW.notes_bytes();
+    /// Whether rows past a sequence's last one are zeros in shared memory. Bulk copies bring what follows in the tensor.
+    const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma);
     /// Whether stationary rows stay in registers through the main loop.
     const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.
@@ -97,16 +103,24 @@ pub trait BackwardConfig {
 }
 
 /// Ties a backward row's types to its numbers: fails the build where they differ.
-#[cfg(not(ferroflash_wgmma))]
 pub const fn check_backward<C: BackwardConfig>() {
     let row = &C::ROW;
     assert!(C::Stationary::ROWS == row.stationary_rows() && C::Streamed::ROWS == row.streamed_rows(), "rows");
     assert!(C::Stationary::WIDTH == row.head_dim && C::Streamed::WIDTH == row.head_dim, "widths");
     assert!(C::Warp::M == 1, "16 rows a warp");
-    assert!(
-        2 * C::Stationary::BYTES + C::STAGES * C::STAGE_BYTES == row.smem_bytes(),
-        "shared memory is what the host gives"
-    );
+    let tiles = 2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES);
+    match row.isa {
+        Isa::Mma => assert!(
+            2 * C::Stationary::BYTES + C::STAGES * C::STAGE_BYTES == row.smem_bytes(),
+            "shared memory is what the host gives"
+        ),
+        Isa::Wgmma => assert!(
+            tiles == row.tiles_bytes()
+                && tiles.is_multiple_of(1024)
+                && C::Streamed::BYTES.is_multiple_of(1024),
+            "tiles start at the swizzle's pattern"
+        ),
+    }
 }
 
 /// The buffer in shared memory through which warps along the keys merge.

@@ -60,6 +60,13 @@ pub trait Element: Copy {
     #[cfg(ferroflash_wgmma)]
     unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
 
+    /// D = A·Bᵀ of a warpgroup, m64nNk16, A and B from shared memory, in registers that hold nothing before.
+    ///
+    /// # Safety
+    /// As for [`wgmma::wgmma_f16`].
+    #[cfg(ferroflash_wgmma)]
+    unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N>;
+
     /// D = A·B or, with `TRANSPOSED`, A·Bᵀ of a warpgroup, m64nNk16, A from registers; added to D with `ACCUMULATE`.
     ///
     /// # Safety
@@ -109,6 +116,13 @@ impl Element for F16 {
 
     #[cfg(ferroflash_wgmma)]
     #[inline(always)]
+    unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_f16_new::<N>(a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
     unsafe fn wgmma_from_registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
         d: &mut Accumulator<N>,
         a: [u32; 4],
@@ -152,6 +166,13 @@ impl Element for Bf16 {
     unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
         // SAFETY: the caller's.
         unsafe { wgmma::wgmma_bf16::<ACCUMULATE, N>(d, a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_bf16_new::<N>(a, b) }
     }
 
     #[cfg(ferroflash_wgmma)]

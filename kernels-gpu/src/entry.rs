@@ -1,6 +1,12 @@
 //! The entry points: one for each row of the tables. A row's columns become types and constants here, by its name alone.
 
-use crate::config::Config;
+#![cfg_attr(
+    ferroflash_rows,
+    allow(unused_imports, unused_macros, reason = "a file of rows may have none of a pass")
+)]
+
+use crate::backward::{row::BackwardRow, table::backward_row_of};
+use crate::config::{BackwardConfig, Config};
 use crate::element::{AccumulationOf, ElementOf, TypeOf};
 use crate::geometry::{m_tiles, n_tiles};
 use crate::row::Row;
@@ -14,6 +20,7 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
+    backward::params::BackwardParams,
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
@@ -22,10 +29,11 @@ use crate::{
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
+    backward::params::WgmmaBackwardParams,
     geometry::{consumer_registers, producer_registers},
     params::WgmmaParams,
     ptx::bulk::parameter_address,
-    wgmma::{config::WgmmaConfig, forward::forward_wgmma},
+    wgmma::{backward::config::WgmmaBackwardConfig, config::WgmmaConfig, forward::forward_wgmma},
 };
 
 /// The type `Kernel` of an entry, in the entry's own scope.
@@ -89,33 +97,37 @@ macro_rules! wgmma_entries {
 #[cfg(ferroflash_wgmma)]
 for_each_wgmma_kernel!(wgmma_entries);
 
+/// The type `Kernel` of an entry of the backward pass, in the entry's own scope.
+macro_rules! backward_config {
+    ($entry:ident) => {
+        enum Kernel {}
+        const ROW: BackwardRow = backward_row_of(stringify!($entry));
+        const N: usize = ROW.streamed_rows() as usize / 8;
+        const HEAD_DIM: usize = ROW.head_dim as usize;
+        impl BackwardConfig for Kernel {
+            const ROW: BackwardRow = ROW;
+            type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
+            type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
+            type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
+            type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+        }
+    };
+}
+
 #[cfg(not(ferroflash_wgmma))]
 macro_rules! backward_entries {
     ($($entry:ident => { $pass:ident, $($columns:tt)* };)*) => { $(
         /// # Safety
         /// As for [`crate::mma::backward::dq::dq`].
         #[kernel]
-        pub unsafe fn $entry(params: crate::backward::params::BackwardParams) {
-            use crate::backward::{row::BackwardRow, table::backward_row_of};
-            use crate::config::BackwardConfig;
-            enum Kernel {}
-            const ROW: BackwardRow = backward_row_of(stringify!($entry));
-            const N: usize = ROW.streamed_rows() as usize / 8;
-            const HEAD_DIM: usize = ROW.head_dim as usize;
-            impl BackwardConfig for Kernel {
-                const ROW: BackwardRow = ROW;
-                type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
-                type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
-                type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
-                type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
-            }
+        pub unsafe fn $entry(params: BackwardParams) {
+            backward_config!($entry);
             // SAFETY: the caller's.
             unsafe { pass!($pass)(&params) }
         }
     )* };
 }
 #[cfg(not(ferroflash_wgmma))]
-#[allow(unused_macros, reason = "a file of rows may have none of the backward pass")]
 macro_rules! pass {
     (Dq) => {
         crate::mma::backward::dq::dq::<Kernel>
@@ -126,6 +138,37 @@ macro_rules! pass {
 }
 #[cfg(not(ferroflash_wgmma))]
 for_each_backward_kernel!(backward_entries);
+
+#[cfg(ferroflash_wgmma)]
+macro_rules! wgmma_backward_entries {
+    ($($entry:ident => { $pass:ident, $($columns:tt)* };)*) => { $(
+        /// # Safety
+        /// As for [`crate::wgmma::backward::dq::dq`].
+        #[kernel]
+        pub unsafe fn $entry(params: WgmmaBackwardParams) {
+            backward_config!($entry);
+            impl WgmmaBackwardConfig for Kernel {
+                #[inline(always)]
+                fn parameter_address() -> u64 {
+                    parameter_address!($entry)
+                }
+            }
+            // SAFETY: the caller's.
+            unsafe { wgmma_pass!($pass)(&params.backward) }
+        }
+    )* };
+}
+#[cfg(ferroflash_wgmma)]
+macro_rules! wgmma_pass {
+    (Dq) => {
+        crate::wgmma::backward::dq::dq::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    };
+    (Dkv) => {
+        crate::wgmma::backward::dkv::dkv::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    };
+}
+#[cfg(ferroflash_wgmma)]
+for_each_wgmma_backward_kernel!(wgmma_backward_entries);
 
 #[cfg(not(ferroflash_wgmma))]
 macro_rules! step_entries {

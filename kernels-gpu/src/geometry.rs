@@ -1,6 +1,6 @@
 //! What follows from a row by arithmetic: threads, warps' shares, grid, shared memory, registers, FLOPs.
 
-use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule};
+use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule, ScoreKind};
 
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
@@ -8,8 +8,9 @@ const REGISTERS_PER_SM: u32 = 65536;
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// The same with [`Isa::Wgmma`], where operands and addresses are descriptors.
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
-/// Registers that ragged batches take with [`Isa::Wgmma`], where Q stays in registers: what is known of a tile and its rows.
-const REGISTERS_OF_RAGGED_WGMMA: u32 = 24;
+/// Registers that the scores of ragged batches take beside the fragments with [`Isa::Wgmma`]: their rows have run-time masks, and numbers of
+/// their own a row.
+const REGISTERS_OF_SCORES_WGMMA: u32 = 24;
 /// Registers that loading Q takes with [`Isa::Wgmma`] beside those it is loaded into: without them, rows whose estimate is their limit
 /// spill.
 const REGISTERS_TO_LOAD_Q_WGMMA: u32 = 8;
@@ -78,6 +79,7 @@ pub const fn producer_registers(row: &Row) -> u32 {
     match (consumer_warpgroups(row), row.min_ctas) {
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
+        (3, _) if matches!(row.schedule, Schedule::Ragged) => 40,
         _ => 32,
     }
 }
@@ -127,9 +129,9 @@ pub const fn q_in_registers(row: &Row) -> bool {
     match row.isa {
         Isa::Mma => q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q,
         Isa::Wgmma => {
-            let ragged = if matches!(row.schedule, Schedule::Ragged) { REGISTERS_OF_RAGGED_WGMMA } else { 0 };
+            let score = if matches!(row.score, ScoreKind::Plain) { 0 } else { REGISTERS_OF_SCORES_WGMMA };
             let needed = registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA;
-            needed + ragged <= registers_limit(row)
+            needed + score <= registers_limit(row)
         }
     }
 }
@@ -195,10 +197,13 @@ pub const fn merge_bytes(row: &Row) -> u32 {
 /// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
     let q = tile_bytes(row, row.block_m);
-    match (row.isa, row.schedule) {
-        (Isa::Wgmma, Schedule::Persistent) if 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES => 2,
-        _ => 1,
-    }
+    let has_several_tiles = match (row.isa, row.schedule, row.score) {
+        // Addresses of the bias of two tiles at a time spill.
+        (Isa::Wgmma, Schedule::Ragged, ScoreKind::Bias) => false,
+        (Isa::Wgmma, Schedule::Persistent | Schedule::Ragged, _) => true,
+        _ => false,
+    };
+    if has_several_tiles && 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES { 2 } else { 1 }
 }
 
 /// Bytes of all stages of K and V.

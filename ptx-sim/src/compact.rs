@@ -115,6 +115,11 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
         self.result(result.bank, &mut slots[0]);
     }
 
+    fn three_words(&mut self, slots: &mut Slots) {
+        slots[1..4].iter_mut().for_each(|s| self.word(s));
+        self.result(Bank::Word, &mut slots[0]);
+    }
+
     fn op(&mut self, op: &mut Op) {
         match op {
             Op::Int(op, s) => self.lane(s, op.shapes()),
@@ -143,16 +148,19 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                 self.reg(&mut cvt.operand);
                 self.written(&mut cvt.result);
             }
-            Op::CvtPack { slots, .. } => {
-                slots[1..4].iter_mut().for_each(|s| self.word(s));
-                self.result(Bank::Word, &mut slots[0]);
-            }
+            Op::CvtPack { slots, .. } => self.three_words(slots),
+            Op::Video(video) => self.three_words(&mut video.slots),
+            Op::VideoMad(mad) => self.three_words(&mut mad.slots),
             Op::Carry(carry) => {
+                // One that is read and written is named once by what it was before, as its number may change.
+                let mut read = carry.flag;
                 if carry.carry_in {
-                    self.pred(&mut carry.flag);
+                    self.pred(&mut read);
                 }
                 if carry.carry_out {
                     self.result(Bank::Pred, &mut carry.flag);
+                } else {
+                    carry.flag = read;
                 }
                 carry.regs[1..].iter_mut().for_each(|r| self.reg(r));
                 self.written(&mut carry.regs[0]);

@@ -299,11 +299,11 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// Where the user wrote what is executed: of the calls that lead to it, the innermost in the file of the outermost.
-    pub(crate) fn own_source(&self, calls: &[(usize, Pc)]) -> Option<SourceLine> {
-        let places: Vec<SourceLine> = calls.iter().filter_map(|at| self.source(*at)).collect();
-        let own = places.last()?.file.clone();
-        places.into_iter().find(|place| place.file == own)
+    /// Whether a function stands in another file than the entry, or in none, as those of libraries do.
+    pub(crate) fn is_foreign(&self, program: usize) -> bool {
+        let file = |index: usize| self.program(index).locations.first().map(|l| l.1);
+        let own = file(self.entry_program);
+        own.is_some() && file(program) != own
     }
 
     /// The source line of what stands at a line of the PTX.

@@ -92,6 +92,7 @@ mod sync;
 mod table;
 mod tensor_map;
 mod time;
+mod video;
 mod window;
 
 pub use blocked::{ArrivalSite, Blocked, BlockedOn};

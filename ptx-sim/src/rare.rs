@@ -1,6 +1,6 @@
 //! Arithmetic of the rows in `table/rare.rs`.
 
-use crate::float::{self, Round};
+use crate::float::{self, Format, Round};
 
 /// `bmsk`: ones from bit `from` on, `count` of them.
 pub(crate) fn mask(from: u32, count: u32, clamps: bool) -> u32 {
@@ -153,84 +153,22 @@ pub(crate) fn f32_pair(op: Pair, operands: [u64; 3], mode: Round, flushes: bool)
     one(0) | one(32)
 }
 
-/// A video instruction on the parts of words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Video {
-    Add,
-    Sub,
-    Avrg,
-    Absdiff,
-    Min,
-    Max,
+/// To f16 or bf16, infinities and what would become one to the largest finite number of their sign.
+pub(crate) fn finite(a: f32, format: Format, mode: Round) -> u16 {
+    let bits = format.bits_of(a.into(), mode) as u16;
+    let infinity = format.bits_of(f64::INFINITY, mode) as u16;
+    if bits & 0x7fff == infinity { bits - 1 } else { bits }
 }
 
-fn part(word: u32, lanes: u32, at: u32, signed: bool) -> i32 {
-    if lanes == 2 { half(word, at, signed) } else { byte(word, at, signed) }
+/// `a` in the high half, `b` in the low half.
+pub(crate) fn finite_pair(a: f32, b: f32, format: Format, mode: Round) -> u32 {
+    u32::from(finite(a, format, mode)) << 16 | u32::from(finite(b, format, mode))
 }
 
-/// `vadd2`, `vabsdiff4` and the like, with the default selection of parts; `c` is what is left of a masked result, or the
-/// sum to which all parts are added.
-pub(crate) fn video(
-    op: Video,
-    lanes: u32,
-    result_signed: bool,
-    signed: bool,
-    saturates: bool,
-    accumulates: bool,
-    [a, b, c]: [u32; 3],
-) -> u32 {
-    let bits = 32 / lanes;
-    let (least, most) =
-        if result_signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
-    let one = |at: u32| {
-        let (x, y) = (part(a, lanes, at, signed), part(b, lanes, at, signed));
-        let value = match op {
-            Video::Add => x + y,
-            Video::Sub => x - y,
-            // Rounded away from zero.
-            Video::Avrg => (x + y + i32::from(x + y >= 0)) >> 1,
-            Video::Absdiff => (x - y).abs(),
-            Video::Min => x.min(y),
-            Video::Max => x.max(y),
-        };
-        if saturates { value.clamp(least, most) } else { value }
-    };
-    if accumulates {
-        return (0..lanes).fold(c, |sum, at| sum.wrapping_add(one(at) as u32));
-    }
-    let mask = if bits == 16 { 0xffff } else { 0xff };
-    (0..lanes).fold(0, |word, at| word | (one(at) as u32 & mask) << (bits * at))
-}
-
-/// `vset2` and `vset4`.
-pub(crate) fn video_set(
-    lanes: u32,
-    signed: bool,
-    accumulates: bool,
-    [a, b, c]: [u32; 3],
-    holds: impl Fn(i32, i32) -> bool,
-) -> u32 {
-    let one = |at: u32| u32::from(holds(part(a, lanes, at, signed), part(b, lanes, at, signed)));
-    if accumulates {
-        return (0..lanes).fold(c, |sum, at| sum.wrapping_add(one(at)));
-    }
-    (0..lanes).fold(0, |word, at| word | one(at) << (32 / lanes * at))
-}
-
-/// To f16, infinities and what would become one to the largest finite number of their sign.
-pub(crate) fn f16_finite(a: f32) -> u16 {
-    match crate::float::f32_to_f16(a) {
-        bits if bits & 0x7fff == 0x7c00 => bits - 1,
-        bits => bits,
-    }
-}
-
-/// The same to bf16.
-pub(crate) fn bf16_finite(a: f32) -> u16 {
-    match crate::float::f32_to_bf16(a) {
-        bits if bits & 0x7fff == 0x7f80 => bits - 1,
-        bits => bits,
-    }
+/// What `pick` chooses of two f16 magnitudes, subnormals flushed, with the exclusive or of their signs.
+pub(crate) fn xor_flushed(a: f64, b: f64, pick: impl Fn(f64, f64) -> f64) -> f64 {
+    let (a, b) = (flush(a), flush(b));
+    pick(a.abs(), b.abs()).copysign(xor_sign64(a, b))
 }
 
 #[cfg(test)]
@@ -253,14 +191,6 @@ mod tests {
     fn products_of_parts() {
         assert_eq!(dot4(0xff, 0xff, 0, false, true), (-255i32) as u32);
         assert_eq!(dot2(0x0002_ffff, 0x0403_0201, 10, 2, true, false), (10i32 - 3 + 8) as u32);
-    }
-
-    #[test]
-    fn video_parts() {
-        let sum = |acc| video(Video::Absdiff, 4, false, false, false, acc, [0x0102_0304, 0x0403_0201, 100]);
-        assert_eq!((sum(false), sum(true)), (0x0301_0103, 108));
-        assert_eq!(video(Video::Add, 4, true, true, true, false, [0x7f, 1, 0]), 0x7f);
-        assert_eq!(video_set(2, true, false, [0xffff_0001, 0x0000_0000, 0], |x, y| x < y), 0x1_0000);
     }
 
     #[test]

@@ -261,6 +261,8 @@ pub(crate) fn class_of(op: &Op) -> InstructionClass {
         | Op::Unpack(_)
         | Op::Timer(..)
         | Op::Rare(..)
+        | Op::Video(_)
+        | Op::VideoMad(_)
         | Op::MapRank { .. }
         | Op::RankOf { .. }
         | Op::Set(_)

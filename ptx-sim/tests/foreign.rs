@@ -3,7 +3,7 @@
 //! `clang++ -x cuda --cuda-device-only --cuda-gpu-arch=sm_80 --cuda-feature=+ptx80 -nocudainc -nocudalib -fms-extensions
 //! -std=c++17 -O3 -Iclang -S kernels.cu -o clang/kernels.ptx`.
 
-use ptx_sim::{LaunchConfig, Memory, Module, Report, launch};
+use ptx_sim::{FindingKind, LaunchConfig, Memory, Module, Report, launch};
 
 /// A module's text, memory and parameters of one launch.
 struct Run {
@@ -304,5 +304,38 @@ fn fused_attention_by_triton() {
                 "row {row} column {d}: {value} instead of {want}"
             );
         }
+    }
+}
+
+/// Triton 3.6 made `foreign/product_triton.ptx` of `foreign/product_triton.py` for sm_90: `wgmma` reads what `cp.async` has
+/// brought without `fence.proxy.async` between. The ISA asks for one, CUTLASS leaves it out as well: a warning, not an error.
+#[test]
+fn a_product_by_triton_is_right_and_its_missing_fence_a_warning() {
+    let (rows, columns, depth) = (70, 64, 96);
+    // Small whole numbers are exact in tf32.
+    let numbers =
+        |count: usize, by: usize| (0..count).map(|i| (i * by % 13) as f32 - 6.0).collect::<Vec<_>>();
+    let (a, b) = (numbers(rows * depth, 7), numbers(depth * columns, 5));
+    let bytes = |list: &[f32]| list.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let mut run = Run::new(include_str!("foreign/product_triton.ptx"));
+    run.buffer(&bytes(&a));
+    run.buffer(&bytes(&b));
+    let c = run.output(4 * rows * columns);
+    [rows, columns, depth].into_iter().for_each(|n| run.int(n as i32));
+    run.align(8);
+    run.params.extend([0; 16]);
+    let config = LaunchConfig {
+        dynamic_smem_bytes: 24576,
+        limits: run.module.limits(),
+        ..LaunchConfig::new([2, 2, 1], [128, 1, 1])
+    };
+    let report = launch(&run.module, "product", &run.params, &mut run.memory, &config).unwrap();
+    assert!(!report.warnings.is_empty());
+    assert!(report.warnings.iter().all(|w| w.kind == FindingKind::ProxyFence), "{}", report.warnings[0]);
+    let got = run.read(c, rows * columns, f32::from_le_bytes);
+    for (at, value) in got.iter().enumerate() {
+        let (row, column) = (at / columns, at % columns);
+        let want: f32 = (0..depth).map(|k| a[row * depth + k] * b[k * columns + column]).sum();
+        assert_eq!(*value, want, "row {row} column {column}");
     }
 }

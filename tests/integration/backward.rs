@@ -6,10 +6,12 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors, Mask, Problem,
-    SimOptions, Sizes,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors,
+    Mask, Problem, SimOptions, Sizes,
 };
+use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use ptx_sim::Schedule;
+use std::collections::BTreeSet;
 
 support::trials!(
     drawn_passes_are_right,
@@ -21,6 +23,7 @@ support::trials!(
     a_pass_is_the_same_in_every_schedule_and_batch,
     gradients_scale_with_that_of_the_output,
     what_cannot_be_is_refused_by_name,
+    a_plan_takes_the_kernels_of_its_device_and_grid,
 );
 
 fn simulator(schedule: Schedule) -> Attention {
@@ -32,12 +35,22 @@ fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> S
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
 }
 
+/// The gradients by the kernels that the plan takes; those of every other kernel that computes them are judged, too.
 #[track_caller]
 fn check(attention: &Attention, case: &BackwardCase) -> Gradients {
-    let gradients = case.run(attention).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let verdict = case.judge(&gradients).expect("whole");
-    assert!(verdict.passed, "{case}: {verdict}");
-    gradients
+    let (library, info) = (attention.library(), attention.device().info());
+    let plans = BackwardPlan::covering(&case.backward, library, info).expect("planned");
+    let mut gradients = plans.iter().map(|plan| {
+        let kernels = plan.steps().each_ref().map(|step| step.kernel().entry.as_str());
+        let gradients =
+            case.run_plan(attention, plan).unwrap_or_else(|error| panic!("{case}, {kernels:?}: {error}"));
+        let verdict = case.judge(&gradients).expect("whole");
+        assert!(verdict.passed, "{case}, {kernels:?}: {verdict}");
+        gradients
+    });
+    let of_best = gradients.next().expect("a plan");
+    gradients.for_each(drop);
+    of_best
 }
 
 fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
@@ -209,4 +222,44 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(matches!(error, Error::WrongLength { tensor: "dO", expected: 192, got: 191 }), "{error}");
     let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
     assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));
+}
+
+fn a_plan_takes_the_kernels_of_its_device_and_grid() {
+    let of = |model: &DeviceModel, sizes: Sizes| {
+        let backward = Backward::new(&Problem::new(sizes, Dtype::Bf16).expect("valid")).expect("kernels");
+        let plan = BackwardPlan::of_table(&backward, &model.info()).expect("planned");
+        plan.steps().each_ref().map(|step| step.kernel().entry.clone())
+    };
+    let (a100, l4) = (DeviceModel::find("a100").expect("known"), DeviceModel::L4);
+    for head_dim in [40, 64, 72, 96, 104, 128] {
+        let large = sizes(4, (16, 16), (4096, 4096), head_dim);
+        let small = sizes(1, (4, 4), (200, 200), head_dim);
+        for entry in [of(DeviceModel::H200, large), of(DeviceModel::H200, small)].as_flattened() {
+            assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
+        }
+        for model in [a100, l4] {
+            assert!(of(model, large).iter().all(|entry| entry.contains("_w8")), "{:?}", of(model, large));
+            // Not one CTA an SM: blocks of 64 rows are on twice as many.
+            assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
+        }
+    }
+    // Where the driver encodes no tensor maps the plan says so, and takes kernels that need none.
+    let problem = Problem::new(sizes(1, (4, 4), (200, 200), 64), Dtype::F16).expect("valid");
+    let backward = Backward::new(&problem).expect("kernels");
+    let mut old = DeviceModel::H200.info();
+    old.has_tensor_maps = false;
+    for step in BackwardPlan::of_table(&backward, &old).expect("planned").steps() {
+        assert!(!step.kernel().entry.contains("wgmma"), "{}", step.kernel().entry);
+        assert!(matches!(step.obstacle(), Some(Error::NoTensorMaps { .. })), "{:?}", step.obstacle());
+    }
+    // Every kernel of the table is among those that are verified, the ones that are taken first.
+    let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+    let names = |plan: &BackwardPlan| plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+    let entries: BTreeSet<String> = plans.iter().flat_map(names).collect();
+    let of_width = BACKWARD_VARIANTS.iter().filter(|variant| variant.entry.contains("_f16_d64_"));
+    assert_eq!(entries.len(), of_width.count(), "{entries:?}");
+    assert_eq!(
+        names(&plans[0]),
+        of(DeviceModel::H200, sizes(1, (4, 4), (200, 200), 64)).map(|name| name.replace("bf16", "f16"))
+    );
 }

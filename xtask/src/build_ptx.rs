@@ -164,7 +164,7 @@ fn write(
             let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
             step_kernels.push(manifest_file::step_kernel(entry, *row, family, &text));
         }
-        for (entry, row) in rows.backward.iter().filter(|(_, row)| row.isa() == *isa) {
+        for (entry, row) in rows.backward.iter().filter(|(_, row)| row.isa == *isa) {
             let text = module.entry_text(entry).with_context(|| format!("{entry} is lost"))?;
             backward_kernels.push(manifest_file::backward_kernel(entry, *row, family, &text));
         }
@@ -206,19 +206,19 @@ fn bounded(text: &str, family: &str, rows: &Tables) -> anyhow::Result<String> {
     if family == Isa::Wgmma.arch() {
         calls_nothing(&module)?;
     }
-    let plain = |threads| Bounds { threads, min_ctas: None, param_align: None };
-    let bounds = |entry: &str| match rows.rows.get(entry) {
-        Some(row) => Some(Bounds {
-            threads: geometry::threads(row),
-            // Even `.minnctapersm 1` makes ptxas choose other registers than none at all; without it, it ignores setmaxnreg.
-            min_ctas: (row.min_ctas > 1 || row.isa == Isa::Wgmma).then_some(row.min_ctas),
-            // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
-            param_align: (row.isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
-        }),
-        None => {
-            let backward = rows.backward.get(entry).map(|row| plain(row.threads()));
-            backward.or_else(|| step(entry).map(|step| plain(step.row.threads())))
-        }
+    let of_row = |isa: Isa, threads: u32, min_ctas: u32| Bounds {
+        threads,
+        // Even `.minnctapersm 1` makes ptxas choose other registers than none at all; without it, it ignores setmaxnreg.
+        min_ctas: (min_ctas > 1 || isa == Isa::Wgmma).then_some(min_ctas),
+        // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
+        param_align: (isa == Isa::Wgmma).then_some(WgmmaParams::ALIGN),
+    };
+    let bounds = |entry: &str| {
+        let forward = rows.rows.get(entry);
+        let forward = forward.map(|row| of_row(row.isa, geometry::threads(row), row.min_ctas));
+        let backward = || rows.backward.get(entry).map(|row| of_row(row.isa, row.threads(), 1));
+        let step = || step(entry).map(|step| of_row(Isa::Mma, step.row.threads(), 1));
+        forward.or_else(backward).or_else(step)
     };
     Ok(module.with_bounds(bounds)?)
 }
@@ -255,7 +255,7 @@ fn step(entry: &str) -> Option<&'static StepVariant> {
 fn names<'a>(tables: &'a Tables, family: &str) -> BTreeSet<&'a str> {
     let Tables { rows, backward } = tables;
     let rows = rows.iter().filter(|(_, row)| row.isa.arch() == family).map(|(entry, _)| entry.as_str());
-    let backward = backward.iter().filter(|(_, row)| row.isa().arch() == family);
+    let backward = backward.iter().filter(|(_, row)| row.isa.arch() == family);
     let rows = rows.chain(backward.map(|(entry, _)| entry.as_str()));
     rows.chain(family_steps(family).iter().map(|variant| variant.entry)).collect()
 }

@@ -226,15 +226,17 @@ fn read(path: &Path) -> Result<Vec<FileRow>, RowsError> {
     rows.map_err(|reason| RowsError::Parse { path: path.to_owned(), reason })
 }
 
-/// Rust source that defines `for_each_forward_kernel!`, `for_each_wgmma_kernel!` and `for_each_backward_kernel!` with these rows, any of
-/// which may have none, and `for_each_user_score!`.
+/// Rust source that defines `for_each_forward_kernel!`, `for_each_wgmma_kernel!`, `for_each_backward_kernel!` and
+/// `for_each_wgmma_backward_kernel!` with these rows, any of which may have none, and `for_each_user_score!`.
 pub(crate) fn macro_source(rows: &Rows, backward: &BackwardRows, scores: Option<&Scores>) -> String {
     let forward = |isa: Isa| -> Vec<String> {
         let rows = rows.iter().filter(|(_, row)| row.isa == isa);
         rows.map(|(entry, row)| table::line(entry, row)).collect()
     };
-    let backward: Vec<String> =
-        backward.iter().map(|(entry, row)| backward_table::line(entry, row)).collect();
+    let backward = |isa: Isa| -> Vec<String> {
+        let rows = backward.iter().filter(|(_, row)| row.isa == isa);
+        rows.map(|(entry, row)| backward_table::line(entry, row)).collect()
+    };
     let of = |name: &str, lines: Vec<String>| {
         let lines: String = lines.iter().map(|line| format!("            {line}\n")).collect();
         format!(
@@ -245,7 +247,8 @@ pub(crate) fn macro_source(rows: &Rows, backward: &BackwardRows, scores: Option<
     let scores = scores.map_or_else(no_scores, Scores::macro_source);
     of("for_each_forward_kernel", forward(Isa::Mma))
         + &of("for_each_wgmma_kernel", forward(Isa::Wgmma))
-        + &of("for_each_backward_kernel", backward)
+        + &of("for_each_backward_kernel", backward(Isa::Mma))
+        + &of("for_each_wgmma_backward_kernel", backward(Isa::Wgmma))
         + &scores
 }
 

@@ -112,7 +112,7 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
         v: tensor(&args.v, args.layout, (args.heads_kv, rows_k, args.head_dim)),
         o: tensor(&args.o, args.layout, (args.heads_q, args.seqlen_q, args.head_dim)),
         lse: given(args.lse),
-        scale: (args.scale != 0.0).then_some(args.scale),
+        scale: (args.scale != 0.0).then_some(args.scale.into()),
         window_left,
         window_right,
         softcap: args.softcap,

@@ -22,7 +22,7 @@ pub(crate) fn kv_append(append: &Append, device: &'static str) -> Result<KvAppen
     let dtype = match append.dtype {
         ferroflash_cpu::Dtype::F16 => Dtype::F16,
         ferroflash_cpu::Dtype::Bf16 => Dtype::Bf16,
-        ferroflash_cpu::Dtype::F32 => {
+        ferroflash_cpu::Dtype::F32 | ferroflash_cpu::Dtype::F64 => {
             let (what, advice) = ("float32", ": convert to float16 or bfloat16");
             return Err(Error::Unsupported { what, device, advice });
         }
@@ -113,7 +113,7 @@ pub(crate) unsafe fn simulate(
     append: &Append,
     device: &'static str,
 ) -> Result<(), Error> {
-    use crate::engine::write_rows;
+    use crate::simulate::write_rows;
     use ferroflash::StreamHandle;
     use ferroflash::device::Buffer;
     let call = kv_append(append, device)?;

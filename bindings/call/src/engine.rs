@@ -1,11 +1,14 @@
 //! A device that was opened, and calls on it.
 
 use crate::append::{append_tensors, kv_append};
+use crate::backward::{backward_tensors, gradients, gradients_of};
 use crate::error::Error;
 use crate::merge::merge_states;
 use crate::problem::{device_tensors, problem};
+#[cfg(feature = "sim")]
+use crate::simulate;
 use ferroflash::{Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace};
-use ferroflash_cpu::{Append, Call, Merge};
+use ferroflash_cpu::{Append, Backward, Call, Merge};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -95,7 +98,7 @@ impl Engine {
             Engine::Cuda(gpu) => unsafe { gpu.forward(call, stream) },
             #[cfg(feature = "sim")]
             // SAFETY: the caller's promise.
-            Engine::Simulator(attention) => unsafe { simulate(attention, call, self.name()) },
+            Engine::Simulator(attention) => unsafe { simulate::forward(attention, call, self.name()) },
         }
     }
 
@@ -184,6 +187,59 @@ impl Engine {
                 // SAFETY: the caller's promise.
                 unsafe { crate::merge::simulate(attention, &states, &tensors) }
             }
+        }
+    }
+
+    /// Refuses a call whose gradients this device does not compute, before anything is computed.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn check_gradients(&self, call: &Call) -> Result<(), Error> {
+        match self {
+            Engine::Cpu => call.check_gradients().map_err(Error::from),
+            Engine::Cuda(gpu) => {
+                gpu.attention.plan_backward(&gradients_of(call, self.name())?).map(drop).map_err(Error::from)
+            }
+            #[cfg(feature = "sim")]
+            Engine::Simulator(attention) => {
+                attention.plan_backward(&gradients_of(call, self.name())?).map(drop).map_err(Error::from)
+            }
+        }
+    }
+
+    /// Computes the gradients of a call from its O and LSE. On a GPU it is enqueued on the raw stream and not waited for, in the workspace
+    /// that was given for the stream, as [`Engine::forward`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Safety
+    /// As [`Engine::forward`], for all tensors of [`Backward`]; the gradients overlap nothing.
+    pub unsafe fn backward(&self, backward: &Backward, stream: u64) -> Result<(), Error> {
+        match self {
+            // SAFETY: the caller's promise.
+            Engine::Cpu => unsafe { backward.run().map_err(Error::from) },
+            // SAFETY: the caller's promise.
+            Engine::Cuda(gpu) => unsafe { gpu.backward(backward, stream) },
+            #[cfg(feature = "sim")]
+            // SAFETY: the caller's promise.
+            Engine::Simulator(attention) => unsafe { simulate::backward(attention, backward, self.name()) },
+        }
+    }
+
+    /// As [`Engine::missing_workspace`], of gradients; their kernels are loaded by the first call.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn missing_backward_workspace(&self, backward: &Backward, stream: u64) -> Result<u64, Error> {
+        match self {
+            Engine::Cuda(gpu) => {
+                gpu.check_process()?;
+                let plan = gpu.attention.plan_backward(&gradients(backward, self.name())?)?;
+                let needed = plan.workspace_bytes();
+                Ok(if gpu.workspaces.get(stream, needed).is_some() { 0 } else { needed })
+            }
+            _ => Ok(0),
         }
     }
 
@@ -306,6 +362,21 @@ impl Gpu {
         Ok(())
     }
 
+    unsafe fn backward(&self, backward: &Backward, stream: u64) -> Result<(), Error> {
+        self.check_process()?;
+        backward.check()?;
+        let plan = self.attention.plan_backward(&gradients(backward, "a GPU")?)?;
+        let (tensors, handle) = (backward_tensors(backward), handle(stream));
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.workspaces.get(stream, 0) {
+                Some(workspace) => self.attention.backward_in(&plan, &tensors, &workspace, handle)?,
+                None => self.attention.backward_device(&plan, &tensors, handle)?,
+            }
+        }
+        Ok(())
+    }
+
     fn missing_workspace(&self, call: &Call, stream: u64) -> Result<u64, Error> {
         self.check_process()?;
         let plan = self.attention.plan(&problem(call, "a GPU")?)?;
@@ -351,74 +422,4 @@ fn explain(planner: &Planner, call: &Call, device: &'static str) -> Result<Strin
     );
     reasons.iter().for_each(|reason| text += &format!("{reason}\n"));
     Ok(text)
-}
-
-/// # Safety
-/// As [`Engine::forward`], with host memory.
-#[cfg(feature = "sim")]
-unsafe fn simulate(attention: &Attention, call: &Call, device: &'static str) -> Result<(), Error> {
-    use crate::problem::operands;
-    use ferroflash::attention::HostOperand;
-    use ferroflash::problem::Operand;
-    use ferroflash::{HostTensors, TensorRole};
-    call.check()?;
-    let problem = problem(call, device)?;
-    // SAFETY: the caller's promise: each tensor is as long as the problem says.
-    unsafe {
-        let slice = |role: TensorRole, address: u64| {
-            std::slice::from_raw_parts(address as *const u16, problem.len(role))
-        };
-        let (q, k, v) = (
-            slice(TensorRole::Q, call.q.address),
-            slice(TensorRole::K, call.k.address),
-            slice(TensorRole::V, call.v.address),
-        );
-        let batch = call.sizes.batch;
-        let lengths = call.lengths.used_k.map(|used| std::slice::from_raw_parts(used as *const u32, batch));
-        let mut tensors = HostTensors::new(q, k, v).with_seqlens_k(lengths);
-        for (operand, address) in operands(call) {
-            let length = problem.operand_len(operand).unwrap_or(0);
-            let values = match operand {
-                Operand::Sinks | Operand::Slopes => {
-                    HostOperand::F32(std::slice::from_raw_parts(address as *const f32, length))
-                }
-                Operand::BlockTable => {
-                    HostOperand::I32(std::slice::from_raw_parts(address as *const i32, length))
-                }
-                _ => HostOperand::U32(std::slice::from_raw_parts(address as *const u32, length)),
-            };
-            tensors = tensors.with_operand(operand, values);
-        }
-        let plan = attention.plan(&problem)?;
-        let output = attention.forward_with(&plan, &tensors, call.lse.is_some())?;
-        let o = (problem.extent(TensorRole::O), problem.strides(TensorRole::O));
-        write_rows(o, call.o.address, &output.o);
-        if let (Some(address), Some(lse)) = (call.lse, &output.lse) {
-            std::slice::from_raw_parts_mut(address as *mut f32, lse.len()).copy_from_slice(lse);
-        }
-    }
-    Ok(())
-}
-
-/// Copies the rows of a tensor and leaves what lies between them as it is.
-///
-/// # Safety
-/// The tensor lies from `address` on, with these dimensions and strides.
-#[cfg(feature = "sim")]
-pub(crate) unsafe fn write_rows(
-    (extent, strides): (ferroflash::problem::Extent, ferroflash::ElementStrides),
-    address: u64,
-    elements: &[u16],
-) {
-    let width = extent.width as usize;
-    for batch in 0..i64::from(extent.batch) {
-        for head in 0..i64::from(extent.heads) {
-            for row in 0..i64::from(extent.rows) {
-                let start = (batch * strides.batch + head * strides.head + row * strides.row) as usize;
-                // SAFETY: the caller's promise.
-                let to = unsafe { std::slice::from_raw_parts_mut((address as *mut u16).add(start), width) };
-                to.copy_from_slice(&elements[start..start + width]);
-            }
-        }
-    }
 }

@@ -62,11 +62,15 @@ impl Error {
     pub fn code(&self) -> Code {
         use ferroflash::Error as Library;
         match self {
-            Error::Unsupported { .. } => Code::Unsupported,
+            Error::Unsupported { .. } | Error::Call(ferroflash_cpu::Error::NoGradient { .. }) => {
+                Code::Unsupported
+            }
             Error::Call(_) | Error::TooLarge { .. } | Error::NoWorkspace => Code::Invalid,
             Error::Forked { .. } => Code::Failed,
             Error::Library(error) => match error {
-                Library::UnsupportedHeadDim { .. } | Library::NoSuchKernel { .. } => Code::Unsupported,
+                Library::UnsupportedHeadDim { .. }
+                | Library::NoSuchKernel { .. }
+                | Library::Backward { .. } => Code::Unsupported,
                 Library::NoDriver { .. }
                 | Library::UnsupportedDevice { .. }
                 | Library::DriverTooOld { .. }

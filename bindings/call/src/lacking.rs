@@ -19,6 +19,11 @@ const LACKING: &[Lacking] = &[
         is_asked: |call| call.dtype == Dtype::F32,
     },
     Lacking {
+        what: "float64",
+        advice: ": convert to float16 or bfloat16",
+        is_asked: |call| call.dtype == Dtype::F64,
+    },
+    Lacking {
         what: "alibi_slopes with softcap",
         advice: ": give one of them",
         is_asked: |call| call.alibi.is_some() && call.softcap > 0.0,

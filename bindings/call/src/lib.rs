@@ -4,12 +4,17 @@
 //! kernels do not yet is refused by name, by the one table of [`lacking`].
 
 mod append;
+mod backward;
 mod engine;
 pub mod error;
 pub mod lacking;
 mod merge;
 mod problem;
+#[cfg(feature = "sim")]
+mod simulate;
 
 pub use engine::{Engine, Kept, Workspaces, explain_model};
 pub use error::Error;
-pub use ferroflash_cpu::{Alibi, Append, Call, Dtype, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree};
+pub use ferroflash_cpu::{
+    Alibi, Append, Backward, Call, Dtype, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree,
+};

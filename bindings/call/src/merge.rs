@@ -19,7 +19,8 @@ pub(crate) fn merge_states(merge: &Merge) -> Result<(MergeStates, MergeTensors),
     let number = |dtype: Dtype| match dtype {
         Dtype::F16 => Number::F16,
         Dtype::Bf16 => Number::Bf16,
-        Dtype::F32 => Number::F32,
+        // `check` refuses float64.
+        Dtype::F32 | Dtype::F64 => Number::F32,
     };
     let extent = Extent {
         batch: size("batch", merge.batch)?,

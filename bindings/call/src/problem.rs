@@ -29,8 +29,11 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
         .with_mask(mask(call)?)?
         .with_sinks(call.sinks.is_some())
         .with_lengths(call.lengths.used_k.is_some());
+    if call.head_dim_v != call.sizes.head_dim {
+        problem = problem.with_head_dim_v(size("head_dim of V", call.head_dim_v)?)?;
+    }
     if let Some(scale) = call.scale {
-        problem = problem.with_scale(scale)?;
+        problem = problem.with_scale(scale as f32)?;
     }
     // Below 0, and NaN, is refused.
     if call.softcap != 0.0 {

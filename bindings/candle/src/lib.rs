@@ -3,8 +3,12 @@
 //! Q, K and V are `[batch, seqlen, heads, head_dim]`, or with sequences behind one another `[rows, heads, head_dim]` and u32 starts of
 //! `batch + 1` entries. The last query sees the last key. Outputs are fresh and contiguous. `*_with_lse` return the log-sum-exp of each row
 //! too, float32 `[batch, heads, seqlen]` or `[heads, rows]`.
+//!
+//! `Tensor::backward` reaches Q, K and V through O and LSE. What has no gradient on the device (candle's or Ferroflash's, by name) fails
+//! there, not before: candle does not say which tensors nobody will ask for gradients of.
 
 mod call;
+mod gradient;
 mod merge;
 mod storage;
 
@@ -100,8 +104,17 @@ pub fn flash_attn_varlen(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let (o, _) =
-        flash_attn_varlen_with_lse(q, k, v, seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal)?;
+    let (o, _) = flash_attn_varlen_with_lse(
+        q,
+        k,
+        v,
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        causal,
+    )?;
     Ok(o)
 }
 

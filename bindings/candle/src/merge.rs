@@ -1,6 +1,7 @@
 //! Two states of candle's tensors as the bindings' merge.
 
-use crate::storage::{Held, engine, outputs, stream};
+use crate::gradient::computed;
+use crate::storage::{Held, Output, Rest, engine, outputs, stream};
 use candle_core::{DType, Result, Tensor, bail};
 use ferroflash_call::{Dtype, Merge};
 
@@ -20,7 +21,11 @@ pub(crate) fn merge_states([a, b]: [&Tensor; 2], lse: [&Tensor; 2]) -> Result<(T
     let lse_shape = [batch, heads, rows];
     let held = |tensor, name| Held::plain(tensor, name, &[DType::F32], &lse_shape, &a);
     let (lse_a, lse_b) = (held(lse[0], "LSE of a")?, held(lse[1], "LSE of b")?);
-    outputs(&a, &lse_shape, |o, merged| {
+    let merged = [
+        Output { dtype: a.dtype(), shape: a.dims(), rest: Rest::Any },
+        Output { dtype: DType::F32, shape: &lse_shape, rest: Rest::AnyLse },
+    ];
+    let [o, merged] = outputs(a.device(), merged, |[o, merged]| {
         let mut out = held_a.tensor();
         out.address = o;
         let merge = Merge {
@@ -41,5 +46,8 @@ pub(crate) fn merge_states([a, b]: [&Tensor; 2], lse: [&Tensor; 2]) -> Result<(T
         let stream = stream(a.device());
         // SAFETY: the tensors' storages are held and as long as their layouts say; the outputs are fresh.
         unsafe { engine(a.device())?.merge(&merge, stream) }.map_err(candle_core::Error::wrap)
-    })
+    })?;
+    drop((held_a, held_b, lse_a, lse_b));
+    let of = |storage, shape| computed("merge_states", [&a, &b, lse[0]], (storage, shape), None);
+    Ok((of(o, a.dims())?, of(merged, &lse_shape)?))
 }

@@ -61,15 +61,20 @@ impl<'a> Held<'a> {
         Ok(Held { address, layout, _storage: storage })
     }
 
-    /// Its strides as the call has them.
+    /// Its address and strides as the call has them.
     pub(crate) fn tensor(&self) -> ferroflash_call::Tensor {
-        let stride = |index: usize| self.layout.stride()[index] as i64;
-        let strides = match self.layout.stride().len() {
-            3 => [0, stride(1), stride(0)],
-            _ => [stride(0), stride(2), stride(1)],
-        };
-        ferroflash_call::Tensor { address: self.address, strides }
+        placed(self.address, self.layout)
     }
+}
+
+/// A tensor of three or four dimensions at an address, as the call has it.
+pub(crate) fn placed(address: u64, layout: &Layout) -> ferroflash_call::Tensor {
+    let stride = |index: usize| layout.stride()[index] as i64;
+    let strides = match layout.stride().len() {
+        3 => [0, stride(1), stride(0)],
+        _ => [stride(0), stride(2), stride(1)],
+    };
+    ferroflash_call::Tensor { address, strides }
 }
 
 fn cpu_address(storage: &CpuStorage) -> Result<u64> {
@@ -83,33 +88,68 @@ fn cpu_address(storage: &CpuStorage) -> Result<u64> {
     })
 }
 
-/// Fresh O as Q and LSE of a shape, filled by `compute`, which gets their addresses.
-pub(crate) fn outputs(
-    q: &Tensor,
-    lse_shape: &[usize],
-    compute: impl FnOnce(u64, u64) -> Result<()>,
-) -> Result<(Tensor, Tensor)> {
-    let (o_len, lse_len) = (q.elem_count(), lse_shape.iter().product::<usize>());
-    let tensor = |storage, shape: &[usize]| Tensor::from_storage(storage, shape, BackpropOp::none(), false);
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(device) = q.device() {
-        let (o, lse) = cuda::outputs(device, q.dtype(), (o_len, lse_len), compute)?;
-        return Ok((tensor(Storage::Cuda(o), q.dims()), tensor(Storage::Cuda(lse), lse_shape)));
+/// A tensor to be computed.
+pub(crate) struct Output<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) shape: &'a [usize],
+    pub(crate) rest: Rest,
+}
+
+/// What elements hold that no sequence's rows are.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Rest {
+    Zero,
+    /// Zero on the CPU, anything on a GPU.
+    Any,
+    /// −∞ on the CPU, anything on a GPU.
+    AnyLse,
+}
+
+/// Contiguous storages, filled by `compute`, which gets their addresses.
+pub(crate) fn outputs<const N: usize>(
+    device: &Device,
+    outputs: [Output<'_>; N],
+    compute: impl FnOnce([u64; N]) -> Result<()>,
+) -> Result<[Storage; N]> {
+    let (mut addresses, mut storages) = ([0; N], Vec::with_capacity(N));
+    for (address, output) in addresses.iter_mut().zip(&outputs) {
+        let (storage, at) = output.made(device)?;
+        *address = at;
+        storages.push(storage);
     }
-    let mut o = match q.dtype() {
-        DType::F16 => CpuStorage::F16(vec![f16::ZERO; o_len]),
-        DType::BF16 => CpuStorage::BF16(vec![bf16::ZERO; o_len]),
-        _ => CpuStorage::F32(vec![0.0; o_len]),
-    };
-    let mut lse = vec![f32::NEG_INFINITY; lse_len];
-    let address = match &mut o {
-        CpuStorage::F16(values) => values.as_mut_ptr() as u64,
-        CpuStorage::BF16(values) => values.as_mut_ptr() as u64,
-        CpuStorage::F32(values) => values.as_mut_ptr() as u64,
-        _ => bail!("tensors of this type are not supported"),
-    };
-    compute(address, lse.as_mut_ptr() as u64)?;
-    Ok((tensor(Storage::Cpu(o), q.dims()), tensor(Storage::Cpu(CpuStorage::F32(lse)), lse_shape)))
+    compute(addresses)?;
+    storages.try_into().map_err(|_| candle_core::Error::msg("outputs were lost"))
+}
+
+impl Output<'_> {
+    fn made(&self, device: &Device) -> Result<(Storage, u64)> {
+        let elements = self.shape.iter().product();
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(device) = device {
+            let (storage, address) = cuda::fresh(device, self.dtype, elements, self.rest == Rest::Zero)?;
+            return Ok((Storage::Cuda(storage), address));
+        }
+        let _ = device;
+        let fill = if self.rest == Rest::AnyLse { f32::NEG_INFINITY } else { 0.0 };
+        let (storage, address) = match self.dtype {
+            DType::F16 => filled(f16::from_f32(fill), elements, CpuStorage::F16),
+            DType::BF16 => filled(bf16::from_f32(fill), elements, CpuStorage::BF16),
+            DType::F32 => filled(fill, elements, CpuStorage::F32),
+            other => bail!("tensors of type {other:?} are not supported"),
+        };
+        Ok((Storage::Cpu(storage), address))
+    }
+}
+
+fn filled<T: Clone>(value: T, elements: usize, storage: impl Fn(Vec<T>) -> CpuStorage) -> (CpuStorage, u64) {
+    let mut values = vec![value; elements];
+    let address = values.as_mut_ptr() as u64;
+    (storage(values), address)
+}
+
+/// A tensor of a storage, without a history.
+pub(crate) fn plain(storage: Storage, shape: &[usize]) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 /// What computes tensors of a device.

@@ -1,49 +1,10 @@
 //! The functions on candle's CPU device, against softmax by candle's own operators.
 
-use candle_core::{DType, Device, Result, Tensor, D};
+mod common;
+
+use candle_core::{DType, Device, Result, Tensor};
+use common::{assert_close, expected, tensor};
 use ferroflash_candle::*;
-
-/// `[batch, seqlen, heads, head_dim]` of numbers that repeat.
-fn tensor(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
-    let mut state = seed;
-    let numbers: Vec<f32> = (0..shape.iter().product::<usize>())
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect();
-    Tensor::from_vec(numbers, shape, &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype)).expect("a tensor")
-}
-
-/// O and LSE of one sequence `[seqlen, heads, head_dim]`, whose queries see the keys that `sees` says.
-fn expected(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, sees: impl Fn(i64, i64) -> bool) -> Result<(Tensor, Tensor)> {
-    let float = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous();
-    let (q, k, v) = (float(q)?, float(k)?, float(v)?);
-    let group = q.dim(0)? / k.dim(0)?;
-    let repeated = |tensor: &Tensor| {
-        let (heads, keys, dim) = tensor.dims3()?;
-        tensor.unsqueeze(1)?.expand((heads, group, keys, dim))?.reshape((heads * group, keys, dim))?.contiguous()
-    };
-    let (k, v) = (repeated(&k)?, repeated(&v)?);
-    let (queries, keys) = (q.dim(1)? as i64, k.dim(1)? as i64);
-    let mask: Vec<f32> = (0..queries)
-        .flat_map(|i| (0..keys).map(move |j| (i + keys - queries, j)))
-        .map(|(own, j)| if sees(own, j) { 0.0 } else { f32::NEG_INFINITY })
-        .collect();
-    let mask = Tensor::from_vec(mask, (queries as usize, keys as usize), &Device::Cpu)?;
-    let scores = (q.matmul(&k.t()?)? * scale)?.broadcast_add(&mask)?;
-    let exponentials = scores.exp()?;
-    let sum = exponentials.sum_keepdim(D::Minus1)?;
-    let o = exponentials.broadcast_div(&sum)?.matmul(&v)?.transpose(0, 1)?;
-    Ok((o, sum.squeeze(D::Minus1)?.log()?))
-}
-
-fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f32) -> Result<()> {
-    assert_eq!(found.dims(), expected.dims());
-    let difference = (found.to_dtype(DType::F32)? - expected)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-    assert!(difference <= tolerance, "{difference}");
-    Ok(())
-}
 
 #[test]
 fn dense_calls_are_softmax() -> Result<()> {
@@ -77,13 +38,28 @@ fn ragged_and_paged_calls_are_dense_calls_of_each_sequence() -> Result<()> {
     // Sequence 0 has 4 keys in pages 2 and 0, sequence 1 has 6 in pages 3 and 1.
     let table = Tensor::new(&[[2u32, 0], [3, 1]], &Device::Cpu)?;
     let gather = |pages: &Tensor| {
-        let rows = |a: usize, b: usize, count: usize| Tensor::cat(&[pages.get(a)?, pages.get(b)?], 0)?.narrow(0, 0, count);
+        let rows = |a: usize, b: usize, count: usize| {
+            Tensor::cat(&[pages.get(a)?, pages.get(b)?], 0)?.narrow(0, 0, count)
+        };
         Tensor::cat(&[rows(2, 0, 4)?, rows(3, 1, 6)?], 0)
     };
     let (k, v) = (gather(&pages_k)?, gather(&pages_v)?);
     let (ragged, lse) = flash_attn_varlen_with_lse(&q, &k, &v, &ends_q, &ends_k, 5, 6, 0.2, true)?;
     let paged = flash_attn_varlen_paged_windowed(
-        &q, &pages_k, &pages_v, &ends_q, &ends_k, &table, None, 5, 6, 0.2, None, Some(0), 3, None,
+        &q,
+        &pages_k,
+        &pages_v,
+        &ends_q,
+        &ends_k,
+        &table,
+        None,
+        5,
+        6,
+        0.2,
+        None,
+        Some(0),
+        3,
+        None,
     )?;
     for ((start_q, count_q), (start_k, count_k)) in [((0, 2), (0, 4)), ((2, 5), (4, 6))] {
         let (k, v) = (k.narrow(0, start_k, count_k)?, v.narrow(0, start_k, count_k)?);
@@ -120,7 +96,9 @@ fn views_are_taken_where_they_lie() -> Result<()> {
 #[test]
 fn what_is_wrong_is_said() -> Result<()> {
     let q = tensor(1, &[1, 5, 2, 16], DType::F32);
-    let refused = |q: &Tensor, k: &Tensor, v: &Tensor| flash_attn(q, k, v, 1.0, false).expect_err("refused").to_string();
+    let refused = |q: &Tensor, k: &Tensor, v: &Tensor| {
+        flash_attn(q, k, v, 1.0, false).expect_err("refused").to_string()
+    };
     assert!(refused(&q, &q, &tensor(1, &[1, 4, 2, 16], DType::F32)).contains("not of one problem"));
     assert!(refused(&q, &q.to_dtype(DType::F16)?, &q).contains("K is F16, Q F32"));
     let double = q.to_dtype(DType::F64)?;
@@ -137,7 +115,9 @@ fn two_sets_of_keys_merge() -> Result<()> {
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 2e-3)] {
         let q = tensor(1, &[2, 3, 4, 16], dtype);
         let (k, v) = (tensor(2, &[2, 9, 2, 16], dtype), tensor(3, &[2, 9, 2, 16], dtype));
-        let of = |from, count| flash_attn_with_lse(&q, &k.narrow(1, from, count)?, &v.narrow(1, from, count)?, 0.5, false);
+        let of = |from, count| {
+            flash_attn_with_lse(&q, &k.narrow(1, from, count)?, &v.narrow(1, from, count)?, 0.5, false)
+        };
         let ((o_a, lse_a), (o_b, lse_b), (whole, whole_lse)) = (of(0, 5)?, of(5, 4)?, of(0, 9)?);
         let (o, lse) = merge_states(&o_a, &lse_a, &o_b, &lse_b)?;
         assert_close(&o, &whole.to_dtype(DType::F32)?, tolerance)?;

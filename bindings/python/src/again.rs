@@ -14,9 +14,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The most calls kept; with one more, all are let go.
 const CALLS_MAX: usize = 4096;
 /// The tensors of a call, in the order of [`set_addresses`].
-const TENSORS: usize = 13;
-/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree.
-type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64);
+const TENSORS: usize = 14;
+/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, and whether
+/// gradients will be asked for.
+type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool);
 
 /// The calls that were made on tensors of one type.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -114,26 +115,39 @@ impl Calls {
                 return Ok(None);
             };
             *address = found.address();
+            // Of memory that was freed; the general path says so.
+            fits &= *address != 0;
             fits &= found.write_kind(&mut described.key);
             if index == 0 {
                 described.stream = self.exchange.stream(tensors.py(), &found)?;
             }
         }
-        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree) = options;
+        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients) = options;
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
         let (left, right) = (left.unwrap_or(-1), right.unwrap_or(-1));
         let softcap = softcap.to_bits() as i64;
-        let numbers =
-            [given, scale, i64::from(causal), left, right, softcap, longest_q, longest_k, chunk, tree];
+        let numbers = [
+            given,
+            scale,
+            i64::from(causal),
+            left,
+            right,
+            softcap,
+            longest_q,
+            longest_k,
+            chunk,
+            tree,
+            i64::from(gradients),
+        ];
         fits &= numbers.into_iter().all(|number| described.key.push(number));
         Ok(fits.then_some(described))
     }
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, o, lse, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-/// used_k, entry_k, block_table, tree.
+/// used_k, entry_k, block_table, tree, intervals.
 fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
-    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree] =
+    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree, intervals] =
         *addresses;
     (call.q.address, call.k.address, call.v.address, call.o.address) = (q, k, v, o);
     let optional = [
@@ -143,6 +157,7 @@ fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
         (&mut call.lengths.cumulative_k, cumulative_k),
         (&mut call.lengths.used_k, used_k),
         (&mut call.lengths.entry_k, entry_k),
+        (&mut call.intervals, intervals),
     ];
     for (place, address) in optional {
         *place = place.map(|_| address);

@@ -9,7 +9,8 @@ mod simulator;
 use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree, lacking,
+    Alibi, Append, Backward, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree,
+    lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -28,14 +29,15 @@ type RotaryArgs = (u64, u64, usize, usize, bool, bool, Option<u64>);
 struct Args {
     dtype: String,
     sizes: (usize, usize, usize, usize, usize, usize),
+    head_dim_v: usize,
     q: TensorArgs,
     k: TensorArgs,
     v: TensorArgs,
     o: TensorArgs,
     lse: Option<u64>,
-    scale: Option<f32>,
+    scale: Option<f64>,
     window: (Option<usize>, Option<usize>),
-    softcap: f32,
+    softcap: f64,
     alibi: Option<(u64, i64)>,
     sinks: Option<u64>,
     intervals: Option<u64>,
@@ -52,9 +54,16 @@ impl Args {
         let (batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim) = self.sizes;
         let (longest_q, longest_k) = self.longest;
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+        let softcap = self.softcap as f32;
+        if softcap == 0.0 && self.softcap != 0.0 {
+            let message =
+                format!("softcap {:?} cannot be used: in float32 it is 0, which is none", self.softcap);
+            return Err(PyValueError::new_err(message));
+        }
         Ok(Call {
             dtype,
             sizes,
+            head_dim_v: self.head_dim_v,
             q: tensor(self.q),
             k: tensor(self.k),
             v: tensor(self.v),
@@ -63,7 +72,7 @@ impl Args {
             scale: self.scale,
             window_left: self.window.0,
             window_right: self.window.1,
-            softcap: self.softcap,
+            softcap,
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             sinks: self.sinks,
             intervals: self.intervals,
@@ -92,10 +101,39 @@ fn dtype(name: &str) -> PyResult<Dtype> {
         "float16" => Ok(Dtype::F16),
         "bfloat16" => Ok(Dtype::Bf16),
         "float32" => Ok(Dtype::F32),
+        "float64" => Ok(Dtype::F64),
         other => {
-            let message = format!("dtype {other} is not supported: float16, bfloat16, or on the CPU float32");
+            let message = format!(
+                "dtype {other} is not supported: float16, bfloat16, or on the CPU float32 and float64"
+            );
             Err(PyNotImplementedError::new_err(message))
         }
+    }
+}
+
+/// Gradients of a call in numbers, as `_gradients.py` makes them.
+#[derive(FromPyObject)]
+struct BackwardArgs {
+    forward: Args,
+    d_o: TensorArgs,
+    d_lse: Option<u64>,
+    d_q: TensorArgs,
+    d_k: TensorArgs,
+    d_v: TensorArgs,
+    d_sinks: Option<u64>,
+}
+
+impl BackwardArgs {
+    fn backward(&self) -> PyResult<Backward> {
+        Ok(Backward {
+            call: self.forward.call()?,
+            d_o: tensor(self.d_o),
+            d_lse: self.d_lse,
+            d_q: tensor(self.d_q),
+            d_k: tensor(self.d_k),
+            d_v: tensor(self.d_v),
+            d_sinks: self.d_sinks,
+        })
     }
 }
 
@@ -224,6 +262,27 @@ impl Device {
             // SAFETY: the package takes addresses of tensors that it keeps until the call is enqueued; the framework's allocator keeps
             // their memory until the stream's work is done. Sizes and strides are the tensors' own.
             unsafe { engine.forward(&call, stream) }.map(|()| 0)
+        };
+        py.detach(started).map_err(raised)
+    }
+
+    /// Refuses a call whose gradients the device does not compute.
+    fn check_gradients(&self, args: Args) -> PyResult<()> {
+        self.0.check_gradients(&args.call()?).map_err(raised)
+    }
+
+    /// Computes gradients, as `forward` computes a call.
+    fn backward(&self, py: Python<'_>, args: BackwardArgs, stream: u64, wants_memory: bool) -> PyResult<u64> {
+        let (Device(engine), backward) = (self, args.backward()?);
+        let started = || {
+            if wants_memory {
+                let missing = engine.missing_backward_workspace(&backward, stream)?;
+                if missing > 0 {
+                    return Ok(missing);
+                }
+            }
+            // SAFETY: as for `forward`.
+            unsafe { engine.backward(&backward, stream) }.map(|()| 0)
         };
         py.detach(started).map_err(raised)
     }

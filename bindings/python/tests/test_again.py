@@ -100,8 +100,9 @@ def test_what_is_refused_stays_refused():
     q, k, v = (random(1, 6, 4, 32, seed=seed) for seed in range(3))
     for _ in range(2):
         flash_attn_func(q, k, v)
-        with pytest.raises(NotImplementedError, match="requires_grad"):
-            flash_attn_func(q.clone().requires_grad_(), k, v)
+        with pytest.raises(NotImplementedError, match="alibi_slopes have no gradient"):
+            flash_attn_func(q, k, v, alibi_slopes=torch.rand(4, requires_grad=True))
+        assert flash_attn_func(q.clone().requires_grad_(), k, v).requires_grad
         with pytest.raises(ValueError, match="k is float16"):
             flash_attn_func(q, k.half(), v)
         with pytest.raises(TypeError, match="ndarray beside"):

@@ -81,7 +81,8 @@ impl Sets {
 }
 
 impl Bench {
-    /// Measures a plan of the backward pass of a problem, whose O and LSE the forward pass has computed before.
+    /// Measures a plan of the backward pass of a problem, whose O and LSE the forward pass has computed before. `progress` is called before
+    /// each replay and after the last.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoSuchKernel`], and what loading and launching report. Wrong gradients are no error: they are in
@@ -127,13 +128,14 @@ impl Bench {
             }
             let mut times_us = Vec::new();
             for rep in 0..options.reps {
+                progress(rep, options.reps);
                 // The first one keeps the device busy until the timed one is enqueued behind it.
                 replay_between(&timeline, &graph, &marks)?;
                 replay_between(&timeline, &graph, &marks)?;
                 timeline.finish()?;
                 times_us.push(marks.1.since_us(&marks.0)? / passes as f64);
-                progress(rep + 1, options.reps);
             }
+            progress(options.reps, options.reps);
             timing = statistics(&times_us);
         }
         // SAFETY: all replays were waited for, and the graphs are not replayed again.

@@ -134,7 +134,7 @@ pub(crate) struct Args {
     lse: bool,
 
     /// The backward pass instead of the forward pass: all of its launches together, counted as 10·B·HQ·SQ·SKV·D
-    #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "RegretArgs", "baseline", "turns", "lse", "l2"])]
+    #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "RegretArgs", "baseline", "lse", "l2"])]
     backward: bool,
 
     /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
@@ -266,7 +266,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..default
     };
     if args.backward {
-        return bench_backward::run(&bench, (&workloads, &args.rows), &options, file);
+        return bench_backward::run(&bench, (&workloads, &args.rows), (&options, args.turns), file);
     }
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));
@@ -391,9 +391,7 @@ fn measure(
     let mut turn = |done: u32, total: u32| {
         progress.set(done as usize, total as usize);
         if args.turns {
-            output::print(&format!("turn {done} of {total}: {title}"));
-            // At the end of the input nobody else takes turns any more.
-            let _ = std::io::stdin().read_line(&mut String::new());
+            take_turn(done, total, &title);
         }
     };
     let mut measured =
@@ -402,6 +400,13 @@ fn measure(
         measured.iter_mut().for_each(|measured| measured.times_us.clear());
     }
     Ok(measured)
+}
+
+/// Says that the next replay of a problem is about to start, or that none is left, and waits for the word.
+pub(crate) fn take_turn(done: u32, total: u32, title: &str) {
+    output::print(&format!("turn {done} of {total}: {title}"));
+    // At the end of the input nobody else takes turns any more.
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `ferroflash bench --backward`: device time of backward passes, all launches of one together.
 
 use crate::backward_rows;
+use crate::bench::take_turn;
 use crate::bench_report::title;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
@@ -12,11 +13,12 @@ use ferroflash::output_file::OutputFile;
 use ferroflash::{Backward, RowSelection};
 use serde_json::json;
 
-/// Measures every problem with the kernels that rows select, prints a line each, and writes the file. A wrong gradient fails the command.
+/// Measures every problem with the kernels that rows select, prints a line each, and writes the file; with `turns`, in turns with the
+/// program that reads the output. A wrong gradient fails the command.
 pub(crate) fn run(
     bench: &Bench,
     (workloads, rows): (&[Workload], &[RowSelection]),
-    options: &MeasureOptions,
+    (options, turns): (&MeasureOptions, bool),
     file: Option<OutputFile>,
 ) -> Result<(), Failure> {
     let info = bench.device().info();
@@ -30,7 +32,13 @@ pub(crate) fn run(
         let backward = Backward::new(workload.problem()).map_err(refused)?;
         for plan in backward_rows::plans(bench.attention(), &backward, rows)? {
             let progress = Progress::new("measuring");
-            let mut tell = |done: u32, total: u32| progress.set(done as usize, total as usize);
+            let name = title(workload.problem());
+            let mut tell = |done: u32, total: u32| {
+                progress.set(done as usize, total as usize);
+                if turns {
+                    take_turn(done, total, &name);
+                }
+            };
             let measured = bench.measure_backward(&plan, workload.clone(), options, &mut tell)?;
             drop(progress);
             total += 1;

@@ -74,7 +74,7 @@ pub(crate) struct Args {
     dtype: DtypeName,
 
     /// The backward pass instead of the forward pass
-    #[arg(long, conflicts_with_all = ["rows", "PlanArgs", "PredictArgs", "ctas_per_sm"])]
+    #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "ctas_per_sm"])]
     backward: bool,
 
     /// Kernels: best, all, or one by name
@@ -158,7 +158,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return plan_devices::run(&args.devices, &target.planner, &problems, args.json);
     }
     if args.backward {
-        return plan_backward::run(&workloads, target.planner.device(), args.ptx.as_deref(), args.json);
+        let kernels = (args.ptx.as_deref(), &args.rows);
+        return plan_backward::run(&workloads, target.planner.device(), kernels, args.json);
     }
     let mut values = Vec::new();
     let mut under_filled = None;

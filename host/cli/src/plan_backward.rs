@@ -1,20 +1,21 @@
 //! `ferroflash plan --backward`: the launches and the workspace of a backward pass.
 
+use crate::backward_rows::selected;
 use crate::bench_report::title;
 use crate::failure::Failure;
 use crate::output;
 use check::workload::Workload;
 use ferroflash::device::DeviceInfo;
-use ferroflash::module::Library;
-use ferroflash::{Backward, BackwardPlan, Error};
-use serde_json::json;
+use ferroflash::module::{Library, backward_kernels_of_table};
+use ferroflash::{Backward, BackwardPlan, Error, RowSelection};
+use serde_json::{Value, json};
 use std::path::Path;
 
-/// Prints the plan of each problem on a device, with the kernels of a folder, or where there is none of the table.
+/// Prints the plans of each problem on a device that rows select, with the kernels of a folder, or where there is none of the table.
 pub(crate) fn run(
     workloads: &[Workload],
     device: &DeviceInfo,
-    ptx: Option<&Path>,
+    (ptx, rows): (Option<&Path>, &RowSelection),
     as_json: bool,
 ) -> Result<(), Failure> {
     let library = match Library::find(ptx) {
@@ -22,50 +23,68 @@ pub(crate) fn run(
         Err(Error::NoKernels { .. }) if ptx.is_none() => None,
         Err(error) => return Err(error.into()),
     };
+    let known: Vec<String> = match &library {
+        Some(library) => library.backward_kernels().iter().map(|kernel| kernel.entry.clone()).collect(),
+        None => backward_kernels_of_table().iter().map(|kernel| kernel.entry.clone()).collect(),
+    };
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let mut values = Vec::new();
     for workload in workloads {
         let refused = |source| Failure::Argument { option: "--backward", source };
         let backward = Backward::new(workload.problem()).map_err(refused)?;
-        let plan = match &library {
-            Some(library) => BackwardPlan::new(&backward, library, device)?,
-            None => BackwardPlan::of_table(&backward, device)?,
+        let plans = match &library {
+            Some(library) => BackwardPlan::all(&backward, library, device)?,
+            None => BackwardPlan::all_of_table(&backward, device)?,
         };
-        let flops = 2.5 * workload.flops();
-        if as_json {
-            let steps =
-                plan.steps().iter().map(|step| json!({ "kernel": step.kernel().entry, "grid": step.grid() }));
-            values.push(json!({
-                "problem": title(workload.problem()),
-                "device": device.name,
-                "steps": steps.collect::<Vec<_>>(),
-                "workspace_bytes": plan.workspace_bytes(),
-                "flops": flops,
-            }));
-            continue;
+        for plan in selected(plans, std::slice::from_ref(rows), &known)? {
+            let flops = 2.5 * workload.flops();
+            if as_json {
+                values.push(to_json(&plan, device, flops));
+            } else {
+                print(&plan, device, flops);
+            }
         }
-        output::print(&format!(
-            "{}, backward, on {} (sm_{}, {} SMs)",
-            title(workload.problem()),
-            device.name,
-            device.sm,
-            device.sm_count
-        ));
-        for step in plan.steps() {
-            let kernel = step.kernel();
-            output::print(&format!(
-                "  {:<11} {}, {} CTAs of {} threads and {} bytes of shared memory",
-                kernel.row.pass.name(),
-                kernel.entry,
-                step.grid(),
-                kernel.threads,
-                kernel.smem_bytes
-            ));
-        }
-        output::print(&format!("  workspace   {} bytes", plan.workspace_bytes()));
-        output::print(&format!("  work        {:.3} GFLOP, five products", flops * 1e-9));
     }
     if as_json {
         output::print_json(&values.into());
     }
     Ok(())
+}
+
+fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
+    let steps = plan.steps().iter().map(|step| {
+        let not_wgmma = step.obstacle().map(ToString::to_string);
+        json!({ "kernel": step.kernel().entry, "grid": step.grid(), "not_wgmma": not_wgmma })
+    });
+    json!({
+        "problem": title(plan.backward().problem()),
+        "device": device.name,
+        "steps": steps.collect::<Vec<_>>(),
+        "workspace_bytes": plan.workspace_bytes(),
+        "flops": flops,
+    })
+}
+
+fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
+    let problem = title(plan.backward().problem());
+    output::print(&format!(
+        "{problem}, backward, on {} (sm_{}, {} SMs)",
+        device.name, device.sm, device.sm_count
+    ));
+    for step in plan.steps() {
+        let kernel = step.kernel();
+        output::print(&format!(
+            "  {:<11} {}, {} CTAs of {} threads and {} bytes of shared memory",
+            kernel.row.pass.name(),
+            kernel.entry,
+            step.grid(),
+            kernel.threads,
+            kernel.smem_bytes
+        ));
+        if let Some(obstacle) = step.obstacle() {
+            output::print(&format!("  {:<11} not wgmma: {obstacle}", ""));
+        }
+    }
+    output::print(&format!("  workspace   {} bytes", plan.workspace_bytes()));
+    output::print(&format!("  work        {:.3} GFLOP, five products", flops * 1e-9));
 }

@@ -43,7 +43,7 @@ impl PredictArgs {
 
 /// A prediction as JSON, under a name that says what it is.
 pub(crate) fn to_json(predicted: &Predicted) -> Value {
-    let Predicted { us, device, clock_mhz, accuracy, is_calibrated } = predicted;
+    let Predicted { us, device, clock_mhz, accuracy, is_calibrated, is_compared } = predicted;
     json!({
         "predicted_us": us,
         "device": device,
@@ -51,5 +51,6 @@ pub(crate) fn to_json(predicted: &Predicted) -> Value {
         "error_median": accuracy.median,
         "error_p90": accuracy.p90,
         "calibrated_on_this_device": is_calibrated,
+        "compared_with_this_device": is_compared,
     })
 }

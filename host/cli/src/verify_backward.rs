@@ -10,7 +10,7 @@ use check::random_input::InputKind;
 use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
 use check::workload::Workload;
-use ferroflash::{Attention, Backward, BackwardPlan, Dtype, Error};
+use ferroflash::{Attention, Backward, BackwardPlan, Dtype, Error, RowSelection};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 pub(crate) enum What {
     /// One problem on generated tensors.
     Problem { workload: Box<Workload>, kind: InputKind },
-    /// Problems drawn for every pair of backward kernels.
+    /// Problems drawn for every backward kernel.
     Grid(GridName),
 }
 
@@ -110,15 +110,25 @@ fn line(name: &str, judged: &Judged, repeats: usize) -> String {
     format!("{} {name}: {}{repeats}", output::passed(judged.passed()), judged.verdict)
 }
 
-/// Drawn problems for each dtype and tile width that has backward kernels, one line each.
+/// Drawn problems for each dtype and tile width that has backward kernels, each by every kernel that computes it; one line a width.
 fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(), Failure> {
     let draws: u64 = match grid {
         GridName::Quick => 16,
         GridName::Odd => 400,
     };
-    let kernels = attention.library().backward_kernels();
+    let (library, info) = (attention.library(), attention.device().info());
+    let known = || library.backward_kernels().iter().map(|kernel| kernel.entry.as_str());
+    let named = match &args.rows {
+        Some(RowSelection::Named(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    if let Some(unknown) = named.filter(|name| !known().any(|entry| entry == *name)) {
+        return Err(Failure::Argument { option: "--rows", source: Error::unknown_kernel(unknown, known()) });
+    }
+    let is_meant = |entry: &str| named.is_none_or(|name| name == entry);
+    let kernels = library.backward_kernels().iter().filter(|kernel| is_meant(&kernel.entry));
     let widths: BTreeSet<(Dtype, u32)> =
-        kernels.iter().map(|kernel| (kernel.row.dtype, kernel.row.head_dim)).collect();
+        kernels.map(|kernel| (kernel.row.dtype, kernel.row.head_dim)).collect();
     if widths.is_empty() {
         let (wanted, available) = ("of the backward pass".to_owned(), "the folder has none".to_owned());
         return Err(Error::NoSuchKernel { wanted, available }.into());
@@ -126,26 +136,39 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
     let (mut failed, mut reports) = (0, Vec::new());
     for &(dtype, head_dim) in &widths {
         let progress = Progress::new("drawn problems");
-        let (mut wrong, mut worst, mut first_failure) = (0, (0.0, String::new()), None);
+        let (mut wrong, mut runs, mut worst, mut first_failure) = (0, 0, (0.0, String::new()), None);
         for draw in 0..draws {
             let case = BackwardCase::draw(dtype, head_dim, args.seed.wrapping_add(draw))?;
-            let plan = attention.plan_backward(&case.backward)?;
-            let failure = match judge(&case, &plan, args.repeats, attention) {
-                Ok(judged) => {
-                    if judged.verdict.ratio() > worst.0 {
-                        worst = (judged.verdict.ratio(), case.to_string());
-                    }
-                    (!judged.passed()).then(|| line(&case.to_string(), &judged, args.repeats))
-                }
-                Err(error) => Some(format!("{case}: {error}")),
+            let plans = match args.rows {
+                Some(RowSelection::Best) => vec![attention.plan_backward(&case.backward)?],
+                _ => BackwardPlan::covering(&case.backward, library, info)?,
             };
+            let mut failure = None;
+            for plan in plans {
+                let entries = plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+                if !entries.iter().any(|entry| is_meant(entry)) {
+                    continue;
+                }
+                runs += 1;
+                let name = format!("{case}, {}", entries.join(" + "));
+                let failed = match judge(&case, &plan, args.repeats, attention) {
+                    Ok(judged) => {
+                        if judged.verdict.ratio() > worst.0 {
+                            worst = (judged.verdict.ratio(), name.clone());
+                        }
+                        (!judged.passed()).then(|| line(&name, &judged, args.repeats))
+                    }
+                    Err(error) => Some(format!("{name}: {error}")),
+                };
+                failure = failure.or(failed);
+            }
             wrong += usize::from(failure.is_some());
             first_failure = first_failure.or(failure);
             progress.set(draw as usize + 1, draws as usize);
         }
         drop(progress);
         failed += usize::from(wrong > 0);
-        reports.push(report(args.json, (dtype, head_dim), (draws, wrong), &worst, first_failure));
+        reports.push(report(args.json, (dtype, head_dim), (draws, wrong, runs), &worst, first_failure));
     }
     if args.json {
         let passed = failed == 0;
@@ -157,7 +180,7 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
 fn report(
     json: bool,
     (dtype, head_dim): (Dtype, u32),
-    (draws, wrong): (u64, usize),
+    (draws, wrong, runs): (u64, usize, usize),
     worst: &(f64, String),
     first_failure: Option<String>,
 ) -> Value {
@@ -166,7 +189,7 @@ fn report(
         let failure =
             first_failure.as_ref().map_or(String::new(), |failure| format!("; first failure: {failure}"));
         output::print(&format!(
-            "{} {name}: {} of {draws} problems right, at worst {:.0} % of the allowed error ({}){failure}",
+            "{} {name}: {} of {draws} problems right in {runs} passes, at worst {:.0} % of the allowed error ({}){failure}",
             output::passed(wrong == 0),
             draws - wrong as u64,
             worst.0 * 100.0,
@@ -176,6 +199,7 @@ fn report(
     json!({
         "name": name,
         "cases": draws,
+        "passes": runs,
         "failed": wrong,
         "worst_ratio": worst.0,
         "worst_case": worst.1,

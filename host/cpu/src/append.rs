@@ -2,7 +2,8 @@
 
 use crate::call::{Dtype, Lengths, Pages, Sizes, Tensor};
 use crate::error::Error;
-use crate::read::{at, integer, read_row, write_row};
+use crate::read::{at, integer};
+use crate::real::Real;
 
 /// Tables of rotations, `[positions, dim / 2]` in the type of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,9 @@ impl Append {
         ];
         if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {
             return Err(Error::ZeroSized { dimension });
+        }
+        if self.dtype == Dtype::F64 {
+            return Err(Error::Double);
         }
         for (tensor, address) in [
             ("new K", Some(self.new_k.address)),
@@ -247,13 +251,13 @@ impl Append {
         let mut row = vec![0.0; self.sizes.head_dim];
         // SAFETY: the caller's promise.
         unsafe {
-            read_row(self.dtype, address(from), &mut row);
+            f32::read_row(self.dtype, address(from), &mut row);
             if let (Some(rotary), Some(position)) = (self.rotary, position) {
                 let half = rotary.dim / 2;
                 let (mut cos, mut sin) = (vec![0.0; half], vec![0.0; half]);
                 let angle = position.min(rotary.positions - 1) as i64 * half as i64;
-                read_row(self.dtype, at(rotary.cos, angle, bytes), &mut cos);
-                read_row(self.dtype, at(rotary.sin, angle, bytes), &mut sin);
+                f32::read_row(self.dtype, at(rotary.cos, angle, bytes), &mut cos);
+                f32::read_row(self.dtype, at(rotary.sin, angle, bytes), &mut sin);
                 for (pair, (cos, sin)) in cos.iter().zip(&sin).enumerate() {
                     let (first, second) =
                         if rotary.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
@@ -261,7 +265,7 @@ impl Append {
                     (row[first], row[second]) = (x * cos - y * sin, x * sin + y * cos);
                 }
             }
-            write_row(self.dtype, address(to), &row);
+            f32::write_row(self.dtype, address(to), &row);
         }
     }
 }

@@ -12,6 +12,8 @@ pub enum Dtype {
     Bf16,
     /// Single precision.
     F32,
+    /// Double precision, which the CPU alone computes, for tests of gradients.
+    F64,
 }
 
 impl Dtype {
@@ -20,6 +22,15 @@ impl Dtype {
         match self {
             Dtype::F16 | Dtype::Bf16 => 2,
             Dtype::F32 => 4,
+            Dtype::F64 => 8,
+        }
+    }
+
+    /// Type of LSE: float32, or float64 of such elements.
+    pub const fn of_sums(self) -> Dtype {
+        match self {
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => Dtype::F32,
+            Dtype::F64 => Dtype::F64,
         }
     }
 }
@@ -37,7 +48,7 @@ pub struct Sizes {
     pub seqlen_q: usize,
     /// Keys of a sequence at most; with [`Lengths::cumulative_k`], rows of K in all; with [`Pages`], of the pages of a sequence.
     pub seqlen_k: usize,
-    /// Elements of a query, key and value vector.
+    /// Elements of a query and key vector.
     pub head_dim: usize,
 }
 
@@ -117,6 +128,8 @@ pub struct Call {
     pub dtype: Dtype,
     /// The sizes.
     pub sizes: Sizes,
+    /// Elements of a value vector and of one of O.
+    pub head_dim_v: usize,
     /// Queries.
     pub q: Tensor,
     /// Keys.
@@ -125,11 +138,11 @@ pub struct Call {
     pub v: Tensor,
     /// Output, as Q.
     pub o: Tensor,
-    /// Address of the log-sum-exp of each row, natural logarithm, float32, contiguous: `[batch, heads_q, seqlen_q]`, or with
+    /// Address of the log-sum-exp of each row, natural logarithm, of [`Dtype::of_sums`], contiguous: `[batch, heads_q, seqlen_q]`, or with
     /// [`Lengths::cumulative_q`] `[heads_q, rows]`.
     pub lse: Option<u64>,
     /// The scale of Q·Kᵀ; 1/√head_dim where `None`.
-    pub scale: Option<f32>,
+    pub scale: Option<f64>,
     /// Keys seen before the query's own, at most; `None` is all. Query i of n is at key i + keys − n.
     pub window_left: Option<usize>,
     /// Keys seen after the query's own, at most; `Some(0)` is the causal mask.
@@ -164,6 +177,7 @@ impl Call {
         Call {
             dtype,
             sizes,
+            head_dim_v: sizes.head_dim,
             q,
             k,
             v: k,
@@ -184,8 +198,8 @@ impl Call {
     }
 
     /// The scale of Q·Kᵀ.
-    pub fn scale(&self) -> f32 {
-        self.scale.unwrap_or_else(|| (1.0 / (self.sizes.head_dim as f64).sqrt()) as f32)
+    pub fn scale(&self) -> f64 {
+        self.scale.unwrap_or_else(|| 1.0 / (self.sizes.head_dim as f64).sqrt())
     }
 
     /// Whether every query sees the keys up to its own and no other.
@@ -214,6 +228,7 @@ impl Call {
             ("seqlen_q", seqlen_q),
             ("seqlen_k", seqlen_k),
             ("head_dim", head_dim),
+            ("head_dim_v", self.head_dim_v),
             ("page_size", self.pages.map_or(1, |pages| pages.page_size)),
             ("attention_chunk", self.chunk.unwrap_or(1)),
             ("tree", self.tree.map_or(1, |tree| tree.keys)),
@@ -225,18 +240,52 @@ impl Call {
             return Err(Error::HeadsNotDivisible { heads_q, heads_kv });
         }
         let number = |what, value, allowed| Err(Error::Number { what, value, allowed });
-        if !(self.scale() > 0.0 && self.scale().is_finite()) {
-            return number("scale", self.scale(), "positive and finite");
+        // It multiplies sums of this type.
+        let scale = match self.dtype.of_sums() {
+            Dtype::F64 => self.scale(),
+            _ => f64::from(self.scale() as f32),
+        };
+        if !(scale > 0.0 && scale.is_finite()) {
+            return number("scale", self.scale(), "positive and finite in the type of LSE");
         }
         if !(self.softcap >= 0.0 && self.softcap.is_finite()) {
-            return number("softcap", self.softcap, "0 or positive, and finite");
+            return number("softcap", self.softcap.into(), "0 or positive, and finite");
         }
-        for (tensor, address) in
-            [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)]
-        {
-            if address == 0 {
-                return Err(Error::Null { tensor });
-            }
+        let addresses =
+            [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)];
+        let mut addresses = addresses.into_iter().chain(self.optional_addresses());
+        match addresses.find(|(_, address)| *address == 0) {
+            Some((tensor, _)) => Err(Error::Null { tensor }),
+            None => Ok(()),
+        }
+    }
+
+    /// What is given beside Q, K, V and O, by its name and address.
+    fn optional_addresses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let lengths = &self.lengths;
+        let given = [
+            ("LSE", self.lse),
+            ("the slopes", self.alibi.map(|alibi| alibi.slopes)),
+            ("the sinks", self.sinks),
+            ("the intervals", self.intervals),
+            ("the tree's bits", self.tree.map(|tree| tree.bits)),
+            ("the block table", self.pages.map(|pages| pages.table)),
+            ("the ends of queries", lengths.cumulative_q),
+            ("the ends of keys", lengths.cumulative_k),
+            ("the lengths of keys", lengths.used_k),
+            ("the first keys", lengths.first_k),
+            ("the entries of sequences", lengths.entry_k),
+        ];
+        given.into_iter().filter_map(|(name, address)| Some((name, address?)))
+    }
+
+    /// Refuses what has no gradients.
+    ///
+    /// # Errors
+    /// [`Error::NoGradient`].
+    pub fn check_gradients(&self) -> Result<(), Error> {
+        if self.pages.is_some() || self.lengths.entry_k.is_some() {
+            return Err(Error::NoGradient { what: "K and V in pages or in entries of a cache" });
         }
         Ok(())
     }

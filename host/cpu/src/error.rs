@@ -19,12 +19,12 @@ pub enum Error {
         heads_kv: usize,
     },
     /// A number cannot be used.
-    #[error("{what} {value} cannot be used: it must be {allowed}")]
+    #[error("{what} {value:?} cannot be used: it must be {allowed}")]
     Number {
         /// What it is.
         what: &'static str,
         /// Its value.
-        value: f32,
+        value: f64,
         /// What it must be.
         allowed: &'static str,
     },
@@ -33,6 +33,15 @@ pub enum Error {
     Null {
         /// The tensor.
         tensor: &'static str,
+    },
+    /// Elements of a type that only attention itself takes.
+    #[error("float64 is not supported here: attention and its gradients alone take it")]
+    Double,
+    /// What has no gradient.
+    #[error("{what} have no gradients")]
+    NoGradient {
+        /// What it is.
+        what: &'static str,
     },
     /// A number of elements that cannot be rotated.
     #[error("rotary_dim {dim} cannot be rotated: multiples of 16 up to head_dim {head_dim} can")]

@@ -2,7 +2,8 @@
 
 use crate::call::{Dtype, Tensor};
 use crate::error::Error;
-use crate::read::{at, float, read_row, write_row};
+use crate::read::{at, number};
+use crate::real::Real;
 
 /// States to be merged: O `[batch, heads, rows, width]` and LSE `[batch, heads, rows]`, float32 and contiguous, of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,9 @@ impl Merge {
         if let Some((dimension, _)) = named.into_iter().find(|(_, size)| *size == 0) {
             return Err(Error::ZeroSized { dimension });
         }
+        if self.partial_dtype == Dtype::F64 || self.dtype == Dtype::F64 {
+            return Err(Error::Double);
+        }
         let several = self.states > 1;
         for (tensor, address) in [
             ("the first state's O", self.partial_o.address),
@@ -94,8 +98,9 @@ impl Merge {
         let lse_row = (batch * self.heads as i64 + head) * self.rows as i64 + row;
         let step = self.next_lse.wrapping_sub(self.partial_lse);
         // SAFETY: the caller's promise.
-        let lse =
-            |state: u64| unsafe { float(self.partial_lse.wrapping_add(step.wrapping_mul(state)), lse_row) };
+        let lse = |state: u64| unsafe {
+            number::<f32>(Dtype::F32, self.partial_lse.wrapping_add(step.wrapping_mul(state)), lse_row)
+        };
         let states = self.states as u64;
         let most = (0..states).map(lse).fold(f32::NEG_INFINITY, f32::max);
         sum.fill(0.0);
@@ -108,14 +113,14 @@ impl Merge {
             let o = self.partial_o.address.wrapping_add(apart);
             let from = at(o, elements(&self.partial_o, place), self.partial_dtype.bytes());
             // SAFETY: the caller's promise.
-            unsafe { read_row(self.partial_dtype, from, row_of_state) };
+            unsafe { f32::read_row(self.partial_dtype, from, row_of_state) };
             sum.iter_mut().zip(&*row_of_state).for_each(|(sum, value)| *sum += weight * value);
         }
         let factor = if total == 0.0 { 0.0 } else { 1.0 / total };
         sum.iter_mut().for_each(|value| *value *= factor);
         // SAFETY: the caller's promise.
         unsafe {
-            write_row(self.dtype, at(self.o.address, elements(&self.o, place), self.dtype.bytes()), sum);
+            f32::write_row(self.dtype, at(self.o.address, elements(&self.o, place), self.dtype.bytes()), sum);
             if let Some(address) = self.lse {
                 let merged = if total == 0.0 { f32::NEG_INFINITY } else { most + f32::ln(total) };
                 *(at(address, lse_row, 4) as *mut f32) = merged;

@@ -39,6 +39,7 @@ impl Elements {
             Dtype::F16 => f16::from_f32(value).to_bits(),
             Dtype::Bf16 => bf16::from_f32(value).to_bits(),
             Dtype::F32 => return self.bytes[index] = value.to_bits(),
+            Dtype::F64 => unreachable!("see gradients.rs"),
         };
         let shift = index % 2 * 16;
         self.bytes[index / 2] = self.bytes[index / 2] & !(0xffff << shift) | u32::from(half) << shift;
@@ -51,7 +52,7 @@ impl Elements {
         match self.dtype {
             Dtype::F16 => f16::from_bits(half).to_f64(),
             Dtype::Bf16 => bf16::from_bits(half).to_f64(),
-            Dtype::F32 => f32::from_bits(self.bytes[index]).into(),
+            Dtype::F32 | Dtype::F64 => f32::from_bits(self.bytes[index]).into(),
         }
     }
 
@@ -181,7 +182,7 @@ impl Case {
                     let step = match self.call.dtype {
                         Dtype::F16 => 2e-3,
                         Dtype::Bf16 => 1.6e-2,
-                        Dtype::F32 => 2e-5,
+                        Dtype::F32 | Dtype::F64 => 2e-5,
                     };
                     for (d, &o) in o.iter().enumerate() {
                         let got = self.o.get(at + d as i64);
@@ -228,7 +229,7 @@ impl Case {
         for j in (0..keys).filter(|&j| sees(j)) {
             let at = kv_at(j);
             let dot: f64 = (0..dim as i64).map(|d| self.q.get(q_at + d) * self.k.get(at + d)).sum();
-            let mut score = dot * f64::from(call.scale());
+            let mut score = dot * call.scale();
             if call.softcap > 0.0 {
                 score = f64::from(call.softcap) * (score / f64::from(call.softcap)).tanh();
             }
@@ -288,7 +289,15 @@ fn what_points_outside_is_refused_before_anything_is_written() {
     assert!(refused(&|call| call.sizes.seqlen_k = 0).contains("seqlen_k is 0"));
     assert!(refused(&|call| call.scale = Some(-1.0)).contains("scale -1"));
     assert!(refused(&|call| call.softcap = f32::NAN).contains("softcap"));
+    // float32 has neither.
+    assert!(refused(&|call| call.scale = Some(1e300)).contains("scale 1e300"));
+    assert!(refused(&|call| call.scale = Some(1e-300)).contains("scale 1e-300"));
     assert_eq!(refused(&|call| call.v.address = 0), Error::Null { tensor: "V" }.to_string());
+    assert_eq!(refused(&|call| call.sinks = Some(0)), Error::Null { tensor: "the sinks" }.to_string());
+    assert!(
+        refused(&|call| call.alibi = Some(Alibi { slopes: 0, stride: 0 })).contains("the slopes is null")
+    );
+    assert!(refused(&|call| call.lengths.used_k = Some(0)).contains("the lengths of keys is null"));
     assert_eq!(o.bytes, before);
 }
 

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::plan::backward::BackwardPlan;
 use crate::problem::{ALIGNMENT_BYTES, TensorRole};
 use crate::workspace::Workspace;
+use kernels_gpu::backward::params::WgmmaBackwardParams;
 
 impl Attention {
     /// The plan of a backward pass on this device.
@@ -162,9 +163,19 @@ impl Attention {
     ) -> Result<(), Error> {
         // Both before the first launch, so that a kernel that does not load leaves nothing half done.
         let kernels = self.backward_kernels(plan)?;
-        let params = plan.params(tensors, workspace).to_bytes();
-        for (kernel, step) in kernels.iter().zip(plan.steps()) {
-            let launch = Launch { grid: step.grid(), params: &params, l2_window: None, overlaps: false };
+        let backward = plan.params(tensors, workspace);
+        let mut params = Vec::with_capacity(2);
+        for step in 0..2 {
+            params.push(match plan.tensors(step, tensors) {
+                None => backward.to_bytes().to_vec(),
+                Some(tensors) => {
+                    let [q, d_o, k, v] = self.tensor_maps.get(self.device.as_ref(), &tensors)?;
+                    WgmmaBackwardParams { q, d_o, k, v, backward }.to_bytes().to_vec()
+                }
+            });
+        }
+        for ((kernel, step), params) in kernels.iter().zip(plan.steps()).zip(&params) {
+            let launch = Launch { grid: step.grid(), params, l2_window: None, overlaps: false };
             // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
             unsafe { self.device.launch(kernel, &launch, stream)? };
         }

@@ -41,7 +41,7 @@ pub fn kernels_of_table() -> (Vec<Arc<Kernel>>, Vec<Arc<Kernel<StepRow>>>) {
 pub fn backward_kernels_of_table() -> Vec<Arc<Kernel<BackwardRow>>> {
     let kernel = |variant: &BackwardVariant| {
         let row = variant.row;
-        Arc::new(uncompiled(variant.entry, row, row.isa(), (row.threads(), row.smem_bytes())))
+        Arc::new(uncompiled(variant.entry, row, row.isa, (row.threads(), row.smem_bytes())))
     };
     BACKWARD_VARIANTS.iter().map(kernel).collect()
 }

@@ -1,16 +1,19 @@
 //! How the gradients of a problem are computed on a device: the two kernels, their grids, their parameters and their workspace.
 
+use super::backward_choice::{Choice, boxes, choose, ctas};
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
-use crate::device::DeviceInfo;
+use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
-use crate::module::Library;
-use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
+use crate::module::{self, Library};
+use crate::problem::{KeySequences, QuerySequences, TensorRole};
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
+use kernels_gpu::row::Isa;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One launch of a plan.
@@ -18,6 +21,10 @@ use std::sync::Arc;
 pub struct BackwardStep {
     kernel: Arc<Kernel<BackwardRow>>,
     grid: u32,
+    /// Q, dO, K and V without their addresses, where the kernel's copies need tensor maps.
+    boxes: Option<[TensorBox; 4]>,
+    /// Why no kernel with wgmma was taken.
+    obstacle: Option<Arc<Error>>,
 }
 
 impl BackwardStep {
@@ -29,6 +36,23 @@ impl BackwardStep {
     /// CTAs.
     pub fn grid(&self) -> u32 {
         self.grid
+    }
+
+    /// Why no kernel with wgmma was taken on a device that runs them.
+    pub fn obstacle(&self) -> Option<&Error> {
+        self.obstacle.as_deref()
+    }
+
+    /// The step with a kernel that computes the problem.
+    fn new(
+        backward: &Backward,
+        kernel: &Arc<Kernel<BackwardRow>>,
+        device: &DeviceInfo,
+    ) -> Result<Self, Error> {
+        let grid = ctas(backward, &kernel.row);
+        limit("the number of CTAs (batch × heads × blocks)", grid.map_or(u64::MAX, u64::from), GRID_MAX)?;
+        let boxes = boxes(backward, &kernel.row, device)?;
+        Ok(Self { kernel: kernel.clone(), grid: grid.unwrap_or(u32::MAX), boxes, obstacle: None })
     }
 }
 
@@ -47,9 +71,7 @@ impl BackwardPlan {
     /// # Errors
     /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
     pub fn new(backward: &Backward, library: &Library, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        let kernels = library.backward_kernels().iter();
-        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
-        BackwardPlan::with(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+        Pairs::of_library(backward, library, device)?.plan([0, 0])
     }
 
     /// The plan for a device with the kernels of the table, compiled or not: for planning alone.
@@ -57,10 +79,11 @@ impl BackwardPlan {
     /// # Errors
     /// Those of [`BackwardPlan::new`].
     pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        BackwardPlan::with(backward, crate::module::backward_kernels_of_table(), device, "the table")
+        Pairs::of_table(backward, device)?.plan([0, 0])
     }
 
-    /// The plans with every pair of the kernels of a library that are the narrowest for a problem, [`BackwardPlan::new`]'s first.
+    /// The plans with every pair of the kernels of a library that are the narrowest of their family for a problem,
+    /// [`BackwardPlan::new`]'s first.
     ///
     /// # Errors
     /// Those of [`BackwardPlan::new`].
@@ -69,39 +92,46 @@ impl BackwardPlan {
         library: &Library,
         device: &DeviceInfo,
     ) -> Result<Vec<BackwardPlan>, Error> {
-        let first = BackwardPlan::new(backward, library, device)?;
-        let alike = |step: &BackwardStep| -> Vec<Arc<Kernel<BackwardRow>>> {
-            let of = |row: &BackwardRow| (row.pass, row.dtype, row.head_dim);
-            let runs = |kernel: &&Arc<Kernel<BackwardRow>>| {
-                of(&kernel.row) == of(&step.kernel.row)
-                    && library.source(kernel, device.sm).is_some()
-                    && kernel.smem_bytes <= device.smem_opt_in_bytes
-            };
-            library.backward_kernels().iter().filter(runs).cloned().collect()
-        };
-        let [of_dq, of_dkv] = [alike(&first.steps[0]), alike(&first.steps[1])];
-        let pairs = of_dq.iter().flat_map(|dq| of_dkv.iter().map(move |dkv| (dq, dkv)));
-        pairs.map(|(dq, dkv)| BackwardPlan::of(backward, dq, dkv)).collect()
+        Pairs::of_library(backward, library, device)?.plans()
     }
 
-    /// The plan with the kernel of each pass that is the narrowest for the problem's dtype and widths; `origin` is where the kernels are
-    /// from.
-    fn with(
+    /// As [`BackwardPlan::all`], with the kernels of the table, compiled or not: for planning alone.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn all_of_table(backward: &Backward, device: &DeviceInfo) -> Result<Vec<BackwardPlan>, Error> {
+        Pairs::of_table(backward, device)?.plans()
+    }
+
+    /// As few plans as together have every kernel that [`BackwardPlan::all`] has, [`BackwardPlan::new`]'s first: to verify each kernel.
+    ///
+    /// # Errors
+    /// Those of [`BackwardPlan::new`].
+    pub fn covering(
         backward: &Backward,
-        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
+        library: &Library,
         device: &DeviceInfo,
-        origin: &str,
-    ) -> Result<BackwardPlan, Error> {
-        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
-        let kernel = |pass| narrowest(backward.problem(), pass, &kernels, origin);
-        BackwardPlan::of(backward, kernel(Pass::Dq)?, kernel(Pass::Dkv)?)
+    ) -> Result<Vec<BackwardPlan>, Error> {
+        let (mut chosen, mut covered) = (Vec::new(), BTreeSet::new());
+        let all = BackwardPlan::all(backward, library, device)?;
+        // First the pairs of which both kernels are new, then what is left of the longer list.
+        for enough in [2, 1] {
+            for plan in &all {
+                let entries = plan.steps.each_ref().map(|step| step.kernel.entry.clone());
+                if entries.iter().filter(|entry| !covered.contains(*entry)).count() >= enough {
+                    covered.extend(entries);
+                    chosen.push(plan.clone());
+                }
+            }
+        }
+        Ok(chosen)
     }
 
     /// The plan with these two kernels.
     fn of(
         backward: &Backward,
-        dq: &Arc<Kernel<BackwardRow>>,
-        dkv: &Arc<Kernel<BackwardRow>>,
+        [dq, dkv]: [&Arc<Kernel<BackwardRow>>; 2],
+        device: &DeviceInfo,
     ) -> Result<BackwardPlan, Error> {
         let problem = backward.problem();
         let sizes = problem.sizes();
@@ -112,14 +142,7 @@ impl BackwardPlan {
         let query_blocks = blocks(queries.rows, dq.row.block_m, is_packed.then_some(sizes.batch));
         let is_packed = problem.keys() != KeySequences::Batch;
         let key_blocks = blocks(keys.rows, dkv.row.block_n, is_packed.then_some(sizes.batch));
-        let grid = |batch: u32, heads: u32, blocks: u32| {
-            let ctas = u64::from(batch) * u64::from(heads) * u64::from(blocks);
-            limit("the number of CTAs (batch × heads × blocks)", ctas, GRID_MAX).map(|()| ctas as u32)
-        };
-        let steps = [
-            BackwardStep { grid: grid(queries.batch, sizes.heads_q, query_blocks)?, kernel: dq.clone() },
-            BackwardStep { grid: grid(keys.batch, sizes.heads_kv, key_blocks)?, kernel: dkv.clone() },
-        ];
+        let steps = [BackwardStep::new(backward, dq, device)?, BackwardStep::new(backward, dkv, device)?];
         let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let of_gradient = |role| of_one_batch(problem, role, backward.byte_strides(role));
         let forward = ForwardParams {
@@ -171,6 +194,12 @@ impl BackwardPlan {
         self.workspace_bytes
     }
 
+    /// Q, dO, K and V of a launch, where its kernel's copies need tensor maps.
+    pub(crate) fn tensors(&self, step: usize, at: &BackwardTensors) -> Option<[TensorBox; 4]> {
+        let [q, d_o, k, v] = self.steps[step].boxes?;
+        Some([q.at(at.forward.q), d_o.at(at.d_o), k.at(at.forward.k), v.at(at.forward.v)])
+    }
+
     /// The parameters of both launches.
     pub(crate) fn params(&self, at: &BackwardTensors, workspace: u64) -> BackwardParams {
         let forward = &self.params.forward;
@@ -197,25 +226,62 @@ impl BackwardPlan {
     }
 }
 
-/// Blocks of `rows` rows, or of so many packed sequences: each has room for one block more than it needs at most.
-fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
-    sequences.map_or(rows.div_ceil(block), |sequences| rows / block + sequences)
+/// The kernels of each pass that compute a problem on a device.
+struct Pairs<'a> {
+    backward: &'a Backward,
+    device: &'a DeviceInfo,
+    choices: [Choice; 2],
 }
 
-/// The first kernel of a pass that is the narrowest for a problem.
-fn narrowest<'a>(
-    problem: &Problem,
-    pass: Pass,
-    kernels: &'a [Arc<Kernel<BackwardRow>>],
-    origin: &str,
-) -> Result<&'a Arc<Kernel<BackwardRow>>, Error> {
-    let width = problem.sizes().head_dim.max(problem.head_dim_v());
-    let fits = |kernel: &&Arc<Kernel<BackwardRow>>| {
-        kernel.row.pass == pass && kernel.row.dtype == problem.dtype() && kernel.row.head_dim >= width
-    };
-    kernels.iter().filter(fits).min_by_key(|kernel| kernel.row.head_dim).ok_or_else(|| {
-        let wanted = format!("for {} of {} with head_dim {width}", pass.name(), problem.dtype().name());
-        let available = format!("{origin} has {} kernels of the backward pass", kernels.len());
-        Error::NoSuchKernel { wanted, available }
-    })
+impl<'a> Pairs<'a> {
+    fn of_library(
+        backward: &'a Backward,
+        library: &Library,
+        device: &'a DeviceInfo,
+    ) -> Result<Pairs<'a>, Error> {
+        let kernels = library.backward_kernels().iter();
+        let runs = kernels.filter(|kernel| library.source(kernel, device.sm).is_some());
+        Pairs::new(backward, runs.cloned().collect(), device, &library.folder().display().to_string())
+    }
+
+    fn of_table(backward: &'a Backward, device: &'a DeviceInfo) -> Result<Pairs<'a>, Error> {
+        let mut kernels = module::backward_kernels_of_table();
+        kernels.retain(|kernel| module::runs_on(&kernel.family, device.sm));
+        Pairs::new(backward, kernels, device, "the table")
+    }
+
+    /// `origin` is where the kernels are from.
+    fn new(
+        backward: &'a Backward,
+        mut kernels: Vec<Arc<Kernel<BackwardRow>>>,
+        device: &'a DeviceInfo,
+        origin: &str,
+    ) -> Result<Pairs<'a>, Error> {
+        kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
+        let of = |pass| choose(backward, pass, &kernels, device, origin);
+        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?] })
+    }
+
+    /// The plan with one kernel of each pass; those at 0 are taken.
+    fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
+        let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
+        let mut plan = BackwardPlan::of(self.backward, [dq, dkv], self.device)?;
+        for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
+            if step.kernel.row.isa == Isa::Mma {
+                step.obstacle.clone_from(&choice.obstacle);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The plans with every pair, the one that is taken first.
+    fn plans(&self) -> Result<Vec<BackwardPlan>, Error> {
+        let [dq, dkv] = self.choices.each_ref().map(|choice| choice.kernels.len());
+        (0..dq * dkv).map(|index| self.plan([index / dkv, index % dkv])).collect()
+    }
+}
+
+/// Blocks of `rows` rows, or of so many packed sequences: each has room for one block more than it needs at most.
+pub(super) fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
+    sequences.map_or(rows.div_ceil(block), |sequences| rows / block + sequences)
 }

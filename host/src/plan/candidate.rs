@@ -41,16 +41,26 @@ impl Candidate {
     }
 }
 
-/// CTAs of a kernel that an SM holds at a time, at least 1: by shared memory, threads, and the registers that ptxas reported for the
-/// nearest architecture, or their estimate. A kernel with wgmma starts with all that its CTAs leave each other, to share them out.
+/// CTAs of a kernel that an SM holds at a time, at least 1. A kernel with wgmma starts with all registers that its CTAs leave each other, to
+/// share them out.
 fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
-    let reported =
-        kernel.resources.iter().filter_map(|(arch, found)| Some((module::sm_of(arch)?, found.registers)));
-    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
     let estimate = || match kernel.row.isa {
         Isa::Mma => geometry::registers_estimate(&kernel.row),
         Isa::Wgmma => geometry::registers_at_start(&kernel.row),
     };
+    resident_ctas_of(kernel, device, estimate)
+}
+
+/// CTAs of any kernel that an SM holds at a time: by shared memory, threads, and the registers that ptxas reported for the nearest
+/// architecture, or their estimate.
+pub(super) fn resident_ctas_of<R>(
+    kernel: &Kernel<R>,
+    device: &DeviceInfo,
+    estimate: impl FnOnce() -> u32,
+) -> u32 {
+    let reported =
+        kernel.resources.iter().filter_map(|(arch, found)| Some((module::sm_of(arch)?, found.registers)));
+    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
     let registers = nearest.map_or_else(estimate, |(_, registers)| registers);
     occupancy::resident_ctas(device, kernel.threads, registers, kernel.smem_bytes)
 }

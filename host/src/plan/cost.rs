@@ -85,6 +85,18 @@ fn saturated(x: f64) -> f64 {
 }
 
 impl Coefficients {
+    /// Those of a kernel whose blocks are so many times as large.
+    pub(super) fn of_blocks(self, times: f64) -> Self {
+        Self {
+            block: self.block * times,
+            block_busy: self.block_busy * times,
+            early: self.early * times,
+            early_busy: self.early_busy * times,
+            miss_block: self.miss_block * times,
+            ..self
+        }
+    }
+
     /// The time of a plan, in microseconds.
     pub fn time_us(&self, work: &Work) -> f64 {
         self.kernel_us(work) + self.merge_us(work)

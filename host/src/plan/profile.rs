@@ -136,9 +136,10 @@ impl Profile {
     }
 
     /// What a kernel for ragged batches costs, by the kernels of dense ones that take their tiles as it does. Nobody draws ragged problems for
-    /// a profile: these costs say how splits and tiles compare, not what a window or a score adds.
+    /// a profile: these costs say how splits and tiles compare, not what a window or a score adds. A block costs as its products do.
     fn costs_of_ragged(&self, row: &Row) -> KernelCosts {
         let whole = if row.isa == Isa::Wgmma { Schedule::Persistent } else { Schedule::Split };
+        let products = |row: &Row| f64::from(row.block_m * row.block_n);
         let nearest = |schedule| {
             let distance = |other: &Row| {
                 let sizes = |row: &Row| [row.block_m, row.block_n, row.stages, row.min_ctas].map(f64::from);
@@ -151,11 +152,16 @@ impl Profile {
                 let Row { isa, head_dim, .. } = variant.row;
                 let alike = (isa, head_dim, variant.row.schedule) == (row.isa, row.head_dim, schedule);
                 let costs = self.kernels.get(&Profile::key(variant.entry)).filter(|_| alike)?;
-                Some((distance(&variant.row), *costs))
+                Some((&variant.row, *costs))
             });
-            measured.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, costs)| costs).unwrap_or_default()
+            let nearest = measured.min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)));
+            nearest.map_or_else(Default::default, |(other, costs)| (products(row) / products(other), costs))
         };
-        KernelCosts { whole: nearest(whole).whole, split: nearest(Schedule::Split).split }
+        let (of_whole, of_split): ((f64, KernelCosts), _) = (nearest(whole), nearest(Schedule::Split));
+        KernelCosts {
+            whole: of_whole.1.whole.map(|costs| costs.of_blocks(of_whole.0)),
+            split: of_split.1.split.map(|costs| costs.of_blocks(of_split.0)),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The backward pass: its table, rows, parameters, and which tile a CTA has. The kernels themselves are in `mma/backward/`.
+//! The backward pass: its table, rows, parameters, which tile a CTA has, and what both families' kernels do alike. The kernels
+//! themselves are in `mma/backward/` and `wgmma/backward/`.
 //!
 //! Two kernels, without atomics. `dq` keeps queries and takes blocks of keys: S = Q·Kᵀ, dP = dO·Vᵀ, dQ += dS·K. `dkv` keeps keys and
 //! takes blocks of queries of all query heads of its KV head: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, dV += Pᵀ·dO, dK += dSᵀ·Q. With the forward's L,
@@ -9,5 +10,13 @@ pub mod row;
 #[macro_use]
 pub mod table;
 
+#[cfg(target_arch = "nvptx64")]
+pub mod dq_tile;
+#[cfg(target_arch = "nvptx64")]
+pub mod nonfinite;
+#[cfg(target_arch = "nvptx64")]
+pub mod query_steps;
+#[cfg(target_arch = "nvptx64")]
+pub mod recompute;
 #[cfg(target_arch = "nvptx64")]
 pub mod work;

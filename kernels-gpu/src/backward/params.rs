@@ -1,7 +1,7 @@
 //! The parameter block of the backward pass's kernels, written by the host and read by the device.
 
 use crate::divisor::Divisor;
-use crate::params::{Bytes, ForwardParams, Strides};
+use crate::params::{Bytes, ForwardParams, Strides, TensorMap};
 
 /// Parameters of both launches of a backward pass. All pointers are device addresses.
 #[repr(C)]
@@ -53,6 +53,38 @@ impl BackwardParams {
     }
 }
 
+/// Parameters of a launch of [`crate::row::Isa::Wgmma`], at a multiple of [`crate::params::WgmmaParams::ALIGN`] bytes. Every tensor is
+/// `[batch, heads, rows, head_dim]`; boxes have 64 or 32 elements of head_dim, which the swizzle of the same width spans, and the rows
+/// of the kernel's block of queries or of keys; rows out of bounds read as 0.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WgmmaBackwardParams {
+    /// Q.
+    pub q: TensorMap,
+    /// dO.
+    pub d_o: TensorMap,
+    /// K.
+    pub k: TensorMap,
+    /// V.
+    pub v: TensorMap,
+    /// What every launch has.
+    pub backward: BackwardParams,
+}
+
+impl WgmmaBackwardParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<WgmmaBackwardParams>()] {
+        let mut bytes = Bytes::new();
+        for map in [self.q, self.d_o, self.k, self.v] {
+            bytes.u64s(map.0);
+        }
+        bytes.put(&self.backward.to_bytes());
+        // Up to the struct's own alignment.
+        bytes.fill();
+        bytes.finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +116,24 @@ mod tests {
         assert_eq!(u32_at(offset_of!(BackwardParams, key_blocks)), 5);
         assert_eq!(u32_at(offset_of!(BackwardParams, key_block_rows)), 7);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
+    }
+
+    #[test]
+    fn tensor_maps_stand_before_what_every_launch_has() {
+        let map = |n: u64| TensorMap([n; 16]);
+        let backward = BackwardParams { scale: 0.5, ..BackwardParams::default() };
+        let params = WgmmaBackwardParams { q: map(1), d_o: map(2), k: map(3), v: map(4), backward };
+        let bytes = params.to_bytes();
+        for (n, at) in [
+            (1, offset_of!(WgmmaBackwardParams, q)),
+            (2, offset_of!(WgmmaBackwardParams, d_o)),
+            (3, offset_of!(WgmmaBackwardParams, k)),
+            (4, offset_of!(WgmmaBackwardParams, v)),
+        ] {
+            assert_eq!(bytes[at..at + 8], u64::to_ne_bytes(n));
+            assert!(at.is_multiple_of(64), "tensor maps lie at multiples of 64 bytes");
+        }
+        let at = offset_of!(WgmmaBackwardParams, backward);
+        assert_eq!(bytes[at..at + size_of::<BackwardParams>()], backward.to_bytes());
     }
 }

@@ -1,9 +1,22 @@
 //! One row of the backward pass's table, and what follows from it by arithmetic.
 
+use crate::geometry::PRODUCER_WARPS;
 use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES};
 
 /// Registers a kernel needs beside its fragments: addresses, loop state, statistics and operands that are being loaded.
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
+/// The same of a thread that computes with [`Isa::Wgmma`], which loads no operands.
+const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
+/// Registers of a thread that copies, with [`Isa::Wgmma`].
+const PRODUCER_REGISTERS: u32 = 56;
+/// 32-bit registers of an SM.
+const REGISTERS_PER_SM: u32 = 65536;
+/// The most registers that setmaxnreg is asked for.
+const SETMAXNREG_MAX: u32 = 240;
+/// Bytes of an mbarrier.
+const BARRIER_BYTES: u32 = 8;
+/// Bytes by which a producer says what a stage holds: whether it is seen in part, and the first key.
+pub const NOTE_BYTES: u32 = 16;
 /// Bytes of a query's statistics: L·log2(e) and δ.
 pub const STATISTICS_BYTES: u32 = 8;
 /// Bytes of what a query sees: the first key and the one past the last.
@@ -47,15 +60,18 @@ impl Pass {
 pub struct BackwardRow {
     /// What it computes.
     pub pass: Pass,
+    /// The instructions it is made of.
+    #[cfg_attr(feature = "manifest", serde(default))]
+    pub isa: Isa,
     /// Element type of the tensors.
     pub dtype: Dtype,
-    /// Elements of a row in shared memory: 32, 64, 96 or 128. Tensors may be narrower.
+    /// Elements of a row in shared memory: 32 (not [`Isa::Wgmma`]), 64, 96 or 128. Tensors may be narrower.
     pub head_dim: u32,
     /// Queries of a block.
     pub block_m: u32,
     /// Keys of a block.
     pub block_n: u32,
-    /// Warps of a CTA, of 16 stationary rows each.
+    /// Warps of a CTA, of 16 stationary rows each, but for the first four with [`Isa::Wgmma`], which copy.
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
@@ -64,11 +80,11 @@ pub struct BackwardRow {
 /// Why a row is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardRowError {
-    /// `head_dim` is not 32, 64, 96 or 128.
+    /// `head_dim` is not 32 (not with wgmma), 64, 96 or 128.
     HeadDim,
-    /// The streamed block is not 16, 32, 64 or 128 rows.
+    /// The streamed block is not 16, 32, 64 or 128 rows, or with wgmma no multiple of 16 from 64 to 128.
     Streamed,
-    /// `warps` is not 4 or 8, or not a sixteenth of the stationary block.
+    /// `warps` is not 4 or 8, or with wgmma 8 or 12, or does not go with the stationary block.
     Warps,
     /// `stages` is not 2 to 4.
     Stages,
@@ -82,12 +98,12 @@ impl BackwardRowError {
     /// What is wrong and what to do.
     pub const fn reason(self) -> &'static str {
         match self {
-            BackwardRowError::HeadDim => "head_dim must be 32, 64, 96 or 128",
+            BackwardRowError::HeadDim => "head_dim must be 32 (not with wgmma), 64, 96 or 128",
             BackwardRowError::Streamed => {
-                "the streamed block (block_n of dq, block_m of dkv) must be 16, 32, 64 or 128"
+                "the streamed block (block_n of dq, block_m of dkv) must be 16, 32, 64 or 128, or with wgmma a multiple of 16 from 64 to 128"
             }
             BackwardRowError::Warps => {
-                "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each"
+                "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
             BackwardRowError::SharedMemory => {
@@ -107,23 +123,30 @@ impl core::fmt::Display for BackwardRowError {
 impl core::error::Error for BackwardRowError {}
 
 impl BackwardRow {
-    /// The instructions it is made of.
-    pub const fn isa(&self) -> Isa {
-        Isa::Mma
-    }
-
     /// Whether a kernel can be made of this row.
     ///
     /// # Errors
     /// The first reason why not.
     pub const fn check(&self) -> Result<(), BackwardRowError> {
-        if !matches!(self.head_dim, 32 | 64 | 96 | 128) {
+        let (is_width, is_streamed, are_warps) = match self.isa {
+            Isa::Mma => (
+                matches!(self.head_dim, 32 | 64 | 96 | 128),
+                matches!(self.streamed_rows(), 16 | 32 | 64 | 128),
+                matches!(self.warps, 4 | 8),
+            ),
+            Isa::Wgmma => (
+                matches!(self.head_dim, 64 | 96 | 128),
+                matches!(self.streamed_rows(), 64 | 80 | 96 | 112 | 128),
+                matches!(self.warps, 8 | 12),
+            ),
+        };
+        if !is_width {
             return Err(BackwardRowError::HeadDim);
         }
-        if !matches!(self.streamed_rows(), 16 | 32 | 64 | 128) {
+        if !is_streamed {
             return Err(BackwardRowError::Streamed);
         }
-        if !matches!(self.warps, 4 | 8) || self.stationary_rows() != self.warps * 16 {
+        if !are_warps || self.stationary_rows() != self.computing_warps() * 16 {
             return Err(BackwardRowError::Warps);
         }
         if !matches!(self.stages, 2..=4) {
@@ -132,7 +155,7 @@ impl BackwardRow {
         if self.smem_bytes() > SMEM_MAX_BYTES {
             return Err(BackwardRowError::SharedMemory);
         }
-        if self.registers_estimate() > REGISTERS_MAX {
+        if self.registers_estimate() > self.registers_limit() {
             return Err(BackwardRowError::Registers);
         }
         Ok(())
@@ -159,23 +182,90 @@ impl BackwardRow {
         self.warps * 32
     }
 
+    /// Warps that compute.
+    pub const fn computing_warps(&self) -> u32 {
+        match self.isa {
+            Isa::Mma => self.warps,
+            Isa::Wgmma => self.warps - PRODUCER_WARPS,
+        }
+    }
+
+    /// Registers of a thread that copies, with [`Isa::Wgmma`].
+    pub const fn producer_registers(&self) -> u32 {
+        PRODUCER_REGISTERS
+    }
+
+    /// Registers of a thread that computes, with [`Isa::Wgmma`]: its share of what the copying warpgroup gives back.
+    pub const fn consumer_registers(&self) -> u32 {
+        let consumers = self.computing_warps() / 4;
+        let share = (self.registers_at_start() * (consumers + 1) - PRODUCER_REGISTERS) / consumers / 8 * 8;
+        if share < SETMAXNREG_MAX { share } else { SETMAXNREG_MAX }
+    }
+
+    /// Registers a thread has at the start: an estimate, or with [`Isa::Wgmma`] all that one CTA can have.
+    pub const fn registers_at_start(&self) -> u32 {
+        match self.isa {
+            Isa::Mma if self.registers_estimate() < REGISTERS_MAX => self.registers_estimate(),
+            Isa::Mma => REGISTERS_MAX,
+            Isa::Wgmma if REGISTERS_PER_SM / self.threads() < REGISTERS_MAX => {
+                REGISTERS_PER_SM / self.threads() / 8 * 8
+            }
+            Isa::Wgmma => REGISTERS_MAX / 8 * 8,
+        }
+    }
+
+    /// Elements of head_dim that lie side by side in shared memory with [`Isa::Wgmma`], as [`crate::geometry::column_width`].
+    pub const fn column_width(&self) -> u32 {
+        if self.head_dim.is_multiple_of(64) { 64 } else { 32 }
+    }
+
+    /// Registers a thread that computes may have.
+    const fn registers_limit(&self) -> u32 {
+        match self.isa {
+            Isa::Mma => REGISTERS_MAX,
+            Isa::Wgmma => self.consumer_registers(),
+        }
+    }
+
     /// Bytes of a tile of `rows` rows.
     const fn tile_bytes(&self, rows: u32) -> u32 {
         rows * self.head_dim * self.dtype.bytes()
     }
 
-    /// Bytes of a stage: two tiles, and of queries their statistics and limits.
-    pub const fn stage_bytes(&self) -> u32 {
-        let beside = match self.pass {
+    /// Bytes of what a block of rows in shared memory says beside its two tiles: with `dkv` each query's statistics and limits.
+    const fn beside_bytes(&self) -> u32 {
+        match self.pass {
             Pass::Dq => 0,
             Pass::Dkv => self.streamed_rows() * (STATISTICS_BYTES + LIMITS_BYTES),
-        };
-        2 * self.tile_bytes(self.streamed_rows()) + beside
+        }
     }
 
-    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages.
+    /// Bytes of a stage: two tiles, and of queries their statistics and limits.
+    pub const fn stage_bytes(&self) -> u32 {
+        2 * self.tile_bytes(self.streamed_rows()) + self.beside_bytes()
+    }
+
+    /// With [`Isa::Wgmma`], the bytes of all tiles, which come first: the stationary ones, then those of each stage.
+    pub const fn tiles_bytes(&self) -> u32 {
+        2 * (self.tile_bytes(self.stationary_rows()) + self.stages * self.tile_bytes(self.streamed_rows()))
+    }
+
+    /// With [`Isa::Wgmma`], the bytes of what follows the tiles before the barriers: notes of each stage, and statistics and limits of
+    /// streamed queries or limits of stationary ones.
+    pub const fn notes_bytes(&self) -> u32 {
+        let rows = match self.pass {
+            Pass::Dq => self.stationary_rows() * LIMITS_BYTES,
+            Pass::Dkv => self.stages * self.beside_bytes(),
+        };
+        self.stages * NOTE_BYTES + rows
+    }
+
+    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages, and with [`Isa::Wgmma`] the barriers of those.
     pub const fn smem_bytes(&self) -> u32 {
-        2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes()
+        match self.isa {
+            Isa::Mma => 2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes(),
+            Isa::Wgmma => self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES,
+        }
     }
 
     /// Registers of the fragments that live through a step: gradients, S and dP.
@@ -185,26 +275,35 @@ impl BackwardRow {
 
     /// Whether the stationary rows stay in registers; where they do not fit, each step reads them from shared memory again.
     pub const fn stationary_in_registers(&self) -> bool {
-        let room = match self.pass {
-            Pass::Dq => 160,
+        let room = match (self.isa, self.pass) {
+            (Isa::Mma, Pass::Dq) => 160,
             // Statistics of columns are operands that are being loaded, too.
-            Pass::Dkv => 144,
+            (Isa::Mma, Pass::Dkv) => 144,
+            (Isa::Wgmma, _) => 0,
         };
         self.fragment_registers() + self.head_dim / 2 <= room
     }
 
     /// Registers a thread needs, estimated from the fragments it holds.
     pub const fn registers_estimate(&self) -> u32 {
-        let stationary = if self.stationary_in_registers() { self.head_dim / 2 } else { 8 };
-        self.fragment_registers() + stationary + REGISTERS_BESIDE_FRAGMENTS
+        let beside = match self.isa {
+            Isa::Wgmma => REGISTERS_BESIDE_FRAGMENTS_WGMMA,
+            Isa::Mma if self.stationary_in_registers() => REGISTERS_BESIDE_FRAGMENTS + self.head_dim / 2,
+            Isa::Mma => REGISTERS_BESIDE_FRAGMENTS + 8,
+        };
+        self.fragment_registers() + beside
     }
 
     /// The entry's name in the PTX: every column is in it.
     #[cfg(feature = "manifest")]
     pub fn entry_name(&self) -> alloc::string::String {
-        let BackwardRow { pass, dtype, head_dim, block_m, block_n, warps, stages } = self;
+        let BackwardRow { pass, isa, dtype, head_dim, block_m, block_n, warps, stages } = self;
         let (pass, dtype) = (pass.name(), dtype.name());
-        alloc::format!("bwd_{pass}_{dtype}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}")
+        let family = match isa {
+            Isa::Mma => "bwd",
+            Isa::Wgmma => "bwd_wgmma",
+        };
+        alloc::format!("{family}_{pass}_{dtype}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}")
     }
 }
 
@@ -214,6 +313,7 @@ mod tests {
 
     const GOOD: BackwardRow = BackwardRow {
         pass: Pass::Dq,
+        isa: Isa::Mma,
         dtype: Dtype::F16,
         head_dim: 128,
         block_m: 128,
@@ -241,5 +341,23 @@ mod tests {
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 32, block_n: 128, ..GOOD };
         assert_eq!(dkv.smem_bytes(), GOOD.smem_bytes() + 2 * 32 * 16);
         assert!(GOOD.stationary_in_registers() && !dkv.stationary_in_registers());
+    }
+
+    #[test]
+    fn with_wgmma_four_warps_copy_and_the_others_have_16_rows_each() {
+        let dq = BackwardRow { isa: Isa::Wgmma, block_n: 64, warps: 12, ..GOOD };
+        assert_eq!(dq.check(), Ok(()));
+        let of_stages = 2 * (2 * 64 * 256 + 16);
+        assert_eq!(dq.smem_bytes(), 2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8, "tiles, limits, barriers");
+        let dkv = BackwardRow { pass: Pass::Dkv, block_m: 64, block_n: 128, ..dq };
+        assert_eq!(dkv.check(), Ok(()));
+        assert_eq!(dkv.smem_bytes(), dq.smem_bytes() - 128 * 8 + 2 * 64 * 16, "statistics and limits");
+        assert_eq!((dkv.consumer_registers(), dkv.registers_estimate()), (224, 216));
+        let refused = |row: BackwardRow| row.check().expect_err("refused");
+        assert_eq!(refused(BackwardRow { warps: 8, ..dq }), BackwardRowError::Warps);
+        assert_eq!(refused(BackwardRow { head_dim: 32, ..dq }), BackwardRowError::HeadDim);
+        assert_eq!(refused(BackwardRow { block_n: 32, ..dq }), BackwardRowError::Streamed);
+        assert_eq!(refused(BackwardRow { block_m: 96, ..dkv }), BackwardRowError::Registers);
+        assert_eq!(refused(BackwardRow { block_n: 128, stages: 3, ..dq }), BackwardRowError::SharedMemory);
     }
 }

@@ -1,21 +1,54 @@
 //! The table of the backward pass's kernels. One line a kernel: pass, dtype, head_dim, block_m, block_n, warps, stages.
 
-use super::row::BackwardRow;
+use super::row::{BackwardRow, Pass};
+use crate::row::{Dtype, Isa};
 
-/// Calls `$callback!` back with every kernel of the backward pass: its entry and its row.
+/// Calls `$callback!` back with every kernel of the backward pass of [`Isa::Mma`]: its entry and its row.
 #[cfg(not(ferroflash_rows))]
 #[macro_export]
 macro_rules! for_each_backward_kernel {
     ($callback:ident) => {
         $callback! {
-            bwd_dq_f16_d64_m128n64_w8s2    => { Dq,  F16,   64, 128,  64, 8, 2 };
-            bwd_dq_bf16_d64_m128n64_w8s2   => { Dq,  Bf16,  64, 128,  64, 8, 2 };
-            bwd_dq_f16_d128_m128n32_w8s2   => { Dq,  F16,  128, 128,  32, 8, 2 };
-            bwd_dq_bf16_d128_m128n32_w8s2  => { Dq,  Bf16, 128, 128,  32, 8, 2 };
-            bwd_dkv_f16_d64_m64n128_w8s2   => { Dkv, F16,   64,  64, 128, 8, 2 };
-            bwd_dkv_bf16_d64_m64n128_w8s2  => { Dkv, Bf16,  64,  64, 128, 8, 2 };
-            bwd_dkv_f16_d128_m32n128_w8s2  => { Dkv, F16,  128,  32, 128, 8, 2 };
-            bwd_dkv_bf16_d128_m32n128_w8s2 => { Dkv, Bf16, 128,  32, 128, 8, 2 };
+            bwd_dq_f16_d64_m128n64_w8s2    => { Dq,  F16,   64, 128,  64,  8, 2 };
+            bwd_dq_bf16_d64_m128n64_w8s2   => { Dq,  Bf16,  64, 128,  64,  8, 2 };
+            bwd_dq_f16_d64_m64n32_w4s2     => { Dq,  F16,   64,  64,  32,  4, 2 };
+            bwd_dq_bf16_d64_m64n32_w4s2    => { Dq,  Bf16,  64,  64,  32,  4, 2 };
+            bwd_dq_f16_d128_m128n32_w8s2   => { Dq,  F16,  128, 128,  32,  8, 2 };
+            bwd_dq_bf16_d128_m128n32_w8s2  => { Dq,  Bf16, 128, 128,  32,  8, 2 };
+            bwd_dq_f16_d128_m64n32_w4s2    => { Dq,  F16,  128,  64,  32,  4, 2 };
+            bwd_dq_bf16_d128_m64n32_w4s2   => { Dq,  Bf16, 128,  64,  32,  4, 2 };
+            bwd_dkv_f16_d64_m64n128_w8s2   => { Dkv, F16,   64,  64, 128,  8, 2 };
+            bwd_dkv_bf16_d64_m64n128_w8s2  => { Dkv, Bf16,  64,  64, 128,  8, 2 };
+            bwd_dkv_f16_d64_m64n64_w4s2    => { Dkv, F16,   64,  64,  64,  4, 2 };
+            bwd_dkv_bf16_d64_m64n64_w4s2   => { Dkv, Bf16,  64,  64,  64,  4, 2 };
+            bwd_dkv_f16_d128_m32n128_w8s2  => { Dkv, F16,  128,  32, 128,  8, 2 };
+            bwd_dkv_bf16_d128_m32n128_w8s2 => { Dkv, Bf16, 128,  32, 128,  8, 2 };
+            bwd_dkv_f16_d128_m32n64_w4s2   => { Dkv, F16,  128,  32,  64,  4, 2 };
+            bwd_dkv_bf16_d128_m32n64_w4s2  => { Dkv, Bf16, 128,  32,  64,  4, 2 };
+        }
+    };
+}
+
+/// Calls `$callback!` back with every kernel of the backward pass of [`Isa::Wgmma`].
+#[cfg(not(ferroflash_rows))]
+#[macro_export]
+macro_rules! for_each_wgmma_backward_kernel {
+    ($callback:ident) => {
+        $callback! {
+            bwd_wgmma_dq_f16_d64_m128n128_w12s2   => { Dq,  F16,   64, 128, 128, 12, 2 };
+            bwd_wgmma_dq_bf16_d64_m128n128_w12s2  => { Dq,  Bf16,  64, 128, 128, 12, 2 };
+            bwd_wgmma_dq_f16_d96_m128n128_w12s2   => { Dq,  F16,   96, 128, 128, 12, 2 };
+            bwd_wgmma_dq_bf16_d96_m128n128_w12s2  => { Dq,  Bf16,  96, 128, 128, 12, 2 };
+            bwd_wgmma_dq_f16_d128_m128n128_w12s2  => { Dq,  F16,  128, 128, 128, 12, 2 };
+            bwd_wgmma_dq_bf16_d128_m128n128_w12s2 => { Dq,  Bf16, 128, 128, 128, 12, 2 };
+            bwd_wgmma_dkv_f16_d64_m96n128_w12s2   => { Dkv, F16,   64,  96, 128, 12, 2 };
+            bwd_wgmma_dkv_bf16_d64_m96n128_w12s2  => { Dkv, Bf16,  64,  96, 128, 12, 2 };
+            bwd_wgmma_dkv_f16_d64_m64n128_w12s3   => { Dkv, F16,   64,  64, 128, 12, 3 };
+            bwd_wgmma_dkv_bf16_d64_m64n128_w12s3  => { Dkv, Bf16,  64,  64, 128, 12, 3 };
+            bwd_wgmma_dkv_f16_d96_m64n128_w12s2   => { Dkv, F16,   96,  64, 128, 12, 2 };
+            bwd_wgmma_dkv_bf16_d96_m64n128_w12s2  => { Dkv, Bf16,  96,  64, 128, 12, 2 };
+            bwd_wgmma_dkv_f16_d128_m64n128_w12s2  => { Dkv, F16,  128,  64, 128, 12, 2 };
+            bwd_wgmma_dkv_bf16_d128_m64n128_w12s2 => { Dkv, Bf16, 128,  64, 128, 12, 2 };
         }
     };
 }
@@ -29,16 +62,16 @@ pub struct BackwardVariant {
     pub row: BackwardRow,
 }
 
-macro_rules! backward_variants {
-    ($($entry:ident => {
+macro_rules! variants {
+    ($isa:ident, $name:ident: $($entry:ident => {
         $pass:ident, $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal, $warps:literal, $stages:literal
     };)*) => {
-        /// Every kernel of the backward pass.
-        pub const BACKWARD_VARIANTS: &[BackwardVariant] = &[$(BackwardVariant {
+        const $name: &[BackwardVariant] = &[$(BackwardVariant {
             entry: stringify!($entry),
             row: BackwardRow {
-                pass: $crate::backward::row::Pass::$pass,
-                dtype: $crate::row::Dtype::$dtype,
+                pass: Pass::$pass,
+                isa: Isa::$isa,
+                dtype: Dtype::$dtype,
                 head_dim: $head_dim,
                 block_m: $block_m,
                 block_n: $block_n,
@@ -57,7 +90,39 @@ macro_rules! backward_variants {
         };
     };
 }
-for_each_backward_kernel!(backward_variants);
+macro_rules! mma_variants {
+    ($($rows:tt)*) => { variants!(Mma, MMA_VARIANTS: $($rows)*); };
+}
+macro_rules! wgmma_variants {
+    ($($rows:tt)*) => { variants!(Wgmma, WGMMA_VARIANTS: $($rows)*); };
+}
+for_each_backward_kernel!(mma_variants);
+for_each_wgmma_backward_kernel!(wgmma_variants);
+
+/// Every kernel of the backward pass.
+pub const BACKWARD_VARIANTS: &[BackwardVariant] = &ALL;
+
+const ALL: [BackwardVariant; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()] = {
+    // Replaced below; files of rows may leave either list empty.
+    let none = BackwardRow {
+        pass: Pass::Dq,
+        isa: Isa::Mma,
+        dtype: Dtype::F16,
+        head_dim: 0,
+        block_m: 0,
+        block_n: 0,
+        warps: 0,
+        stages: 0,
+    };
+    let mut all = [BackwardVariant { entry: "", row: none }; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] =
+            if i < MMA_VARIANTS.len() { MMA_VARIANTS[i] } else { WGMMA_VARIANTS[i - MMA_VARIANTS.len()] };
+        i += 1;
+    }
+    all
+};
 
 /// The row of an entry, at compile time.
 ///
@@ -77,7 +142,7 @@ pub const fn backward_row_of(entry: &str) -> BackwardRow {
 /// A row as a line of the table, for `cargo xtask build-ptx --rows`.
 #[cfg(feature = "manifest")]
 pub fn line(entry: &str, row: &BackwardRow) -> alloc::string::String {
-    let BackwardRow { pass, dtype, head_dim, block_m, block_n, warps, stages } = row;
+    let BackwardRow { pass, isa: _, dtype, head_dim, block_m, block_n, warps, stages } = row;
     alloc::format!(
         "{entry} => {{ {pass:?}, {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages} }};"
     )

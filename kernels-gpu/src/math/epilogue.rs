@@ -162,8 +162,7 @@ pub unsafe fn store_rows<E: Element, S: Shape, W: WarpTile>(
     }
 }
 
-/// Writes a warp's 16 rows of O without a detour through shared memory: the four lanes of a row exchange what they hold of four
-/// neighbouring n8 tiles, until each has the 128 bits of one.
+/// Writes a warp's 16 rows of O without a detour through shared memory, as [`store_rows_from_registers`].
 ///
 /// # Safety
 /// All 32 lanes take part. O's rows are writable.
@@ -171,20 +170,49 @@ pub unsafe fn store_rows<E: Element, S: Shape, W: WarpTile>(
 pub unsafe fn store_output_from_registers<E: Element, W: WarpTile>(
     rows: &QueryRows<'_>,
     softmax: &OnlineSoftmax<W>,
-    mut acc_o: W::O,
+    acc_o: W::O,
     position: Position,
 ) {
     let Position { warp_row, lane, .. } = position;
-    scale_rows(acc_o.row_mut(0), softmax.normalizer(0));
+    let address = |half: u32| {
+        let row = rows.first() + warp_row + half * 8 + lane / 4;
+        (row < rows.past(), rows.o(row))
+    };
+    // SAFETY: the caller's.
+    unsafe {
+        store_rows_from_registers::<E, W>(
+            acc_o,
+            softmax.normalizer(0),
+            lane,
+            |column| is_within(rows, column),
+            address,
+        )
+    }
+}
+
+/// Writes a warp's 16 rows of an accumulator, times the factors of the lane's two rows and rounded: the four lanes of a row exchange what
+/// they hold of four neighbouring n8 tiles, until each has the 128 bits of one. `address` says whether the lane's row of each half exists
+/// and where it goes, and `is_within` whether it has an element.
+///
+/// # Safety
+/// All 32 lanes take part. The rows that exist are writable.
+#[inline(always)]
+pub unsafe fn store_rows_from_registers<E: Element, W: WarpTile>(
+    mut acc: W::O,
+    factors: [f32; 2],
+    lane: u32,
+    is_within: impl Fn(u32) -> bool,
+    address: impl Fn(u32) -> (bool, u64),
+) {
+    scale_rows(acc.row_mut(0), factors);
     for half in 0..2 {
-        let row = rows.first() + warp_row + half as u32 * 8 + lane / 4;
-        let exists = row < rows.past();
-        let at = rows.o(row) + u64::from(lane % 4 * Swizzle::CHUNK_BYTES);
-        for (group, tiles) in (0..).zip(acc_o.row(0).chunks_exact(4)) {
+        let (exists, at) = address(half as u32);
+        let at = at + u64::from(lane % 4 * Swizzle::CHUNK_BYTES);
+        for (group, tiles) in (0..).zip(acc.row(0).chunks_exact(4)) {
             let pairs = core::array::from_fn(|n| E::pack(tiles[n][2 * half], tiles[n][2 * half + 1]));
             let chunk = transpose_quad(pairs, lane);
-            if exists && is_within(rows, group as u32 * 32 + lane % 4 * 8) {
-                // SAFETY: a chunk of a row of O.
+            if exists && is_within(group as u32 * 32 + lane % 4 * 8) {
+                // SAFETY: a chunk of a row.
                 unsafe { st_global_v4(at + group * 4 * u64::from(Swizzle::CHUNK_BYTES), chunk) }
             }
         }

@@ -80,6 +80,21 @@ macro_rules! from_shared {
     };
 }
 
+macro_rules! new_from_shared {
+    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+        // D is an output alone: what its registers held before would be alive up to here.
+        asm!(
+            concat!("{{ .reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64", $shape,
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
+                "}}, {a}, {b}, p, 1, 1, 0, 0; }}"),
+            out(reg32) $d[0][0], out(reg32) $d[0][1], out(reg32) $d[0][2], out(reg32) $d[0][3],
+            $(out(reg32) $d[$tile][0], out(reg32) $d[$tile][1], out(reg32) $d[$tile][2],
+                out(reg32) $d[$tile][3],)*
+            a = in(reg64) $a, b = in(reg64) $b, options(nostack)
+        )
+    };
+}
+
 macro_rules! from_registers {
     ($types:literal, $accumulate:ident, $transposed:ident, $d:ident, $a:ident, $b:ident, $shape:literal,
         0 $($tile:literal)*) => {
@@ -108,7 +123,7 @@ pub unsafe fn wgmma_wait_group<const PENDING: i32, const N: usize>(d: &mut Accum
 }
 
 macro_rules! wgmma {
-    ($($(#[$doc:meta])* $shared:ident, $registers:ident => $types:literal;)*) => { $(
+    ($($(#[$doc:meta])* $shared:ident, $new:ident, $registers:ident => $types:literal;)*) => { $(
         $(#[$doc])*
         /// D = A·Bᵀ or, with `ACCUMULATE`, D += A·Bᵀ, of 16 elements of head_dim: A and B are rows in shared memory.
         ///
@@ -119,6 +134,19 @@ macro_rules! wgmma {
         pub unsafe fn $shared<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
             // SAFETY: the caller's.
             unsafe { for_shape!(N, from_shared!($types, ACCUMULATE, d, a, b,)) }
+        }
+
+        $(#[$doc])*
+        /// As the other form without accumulation, D in registers that hold nothing before.
+        ///
+        /// # Safety
+        /// As for the other form.
+        #[inline(always)]
+        pub unsafe fn $new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
+            let mut d = [[0.0; 4]; N];
+            // SAFETY: the caller's.
+            unsafe { for_shape!(N, new_from_shared!($types, d, a, b,)) };
+            d
         }
 
         $(#[$doc])*
@@ -141,7 +169,7 @@ macro_rules! wgmma {
 
 wgmma! {
     /// float16 operands.
-    wgmma_f16, wgmma_f16_from_registers => "f16.f16";
+    wgmma_f16, wgmma_f16_new, wgmma_f16_from_registers => "f16.f16";
     /// bfloat16 operands.
-    wgmma_bf16, wgmma_bf16_from_registers => "bf16.bf16";
+    wgmma_bf16, wgmma_bf16_new, wgmma_bf16_from_registers => "bf16.bf16";
 }

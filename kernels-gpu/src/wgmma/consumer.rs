@@ -127,7 +127,7 @@ impl Consumer<'_> {
             let first_key = blocks.block(k_loop.block) * C::K::ROWS;
             let first_row = work.first_row + warp_row + lane / 4;
             let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
-            limits.apply(Some(&begins), s, first_key, lane);
+            limits.apply_by_bits(&begins, s, first_key, lane);
             if C::Score::HIDES {
                 let rows = score_rows::<C>(self.params, &work, first_row);
                 hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
@@ -314,7 +314,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The next tile that sees any keys, if there is one. Those that see none are written on the way.
+    /// The next tile that sees any keys, if there is one. Those that see none are written on the way; in ragged batches there are none.
     ///
     /// # Safety
     /// All threads of the warpgroup take part.
@@ -332,7 +332,7 @@ impl Consumer<'_> {
                 return None;
             }
             self.tiles.advance(TILES_AHEAD);
-            if !blocks.is_empty() {
+            if C::RAGGED || !blocks.is_empty() {
                 let Position { warp_row, warp_n, lane } = position_again::<C>();
                 let (mask, first_row) = (MaskParams::of(params), work.first_row + warp_row + lane / 4);
                 let limits =
@@ -403,7 +403,12 @@ impl Consumer<'_> {
                     // The next tile's first step goes with this one's last product.
                     self.wait_q::<C>(&mut fragments.q);
                     let before = (k_loop.block, k_loop.blocks);
-                    self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
+                    if C::RAGGED {
+                        // A branch while products are on their way would serialise them.
+                        self.step::<C, Always>(&mut fragments, &mut after, before);
+                    } else {
+                        self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
+                    }
                     k_loop.softmax.reduce_sum();
                     self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
                     fragments.acc_o = C::Warp::NO_O;

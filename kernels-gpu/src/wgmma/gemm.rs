@@ -14,6 +14,12 @@ pub trait WgmmaTile: WarpTile {
     /// As for [`crate::ptx::wgmma::wgmma_f16`].
     unsafe fn scores<E: Element, const ACCUMULATE: bool>(s: &mut Self::S<[f32; 4]>, q: u64, k: u64);
 
+    /// The first S = Q·Kᵀ of a block, whose registers hold nothing before.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16`].
+    unsafe fn new_scores<E: Element>(q: u64, k: u64) -> Self::S<[f32; 4]>;
+
     /// As [`Self::scores`], Q from registers.
     ///
     /// # Safety
@@ -50,6 +56,12 @@ impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
     unsafe fn scores<E: Element, const ACCUMULATE: bool>(s: &mut Self::S<[f32; 4]>, q: u64, k: u64) {
         // SAFETY: the caller's.
         unsafe { E::wgmma::<ACCUMULATE, N>(&mut s[0], q, k) }
+    }
+
+    #[inline(always)]
+    unsafe fn new_scores<E: Element>(q: u64, k: u64) -> Self::S<[f32; 4]> {
+        // SAFETY: the caller's.
+        [unsafe { E::wgmma_new::<N>(q, k) }]
     }
 
     #[inline(always)]
@@ -111,6 +123,46 @@ pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
         }
     }
     wgmma_commit_group();
+}
+
+/// Issues the product of the warpgroup's rows of a tile at `a_smem` with the rows of another, both along head_dim, as one group.
+///
+/// # Safety
+/// As for [`issue_scores`].
+#[inline(always)]
+pub(super) unsafe fn issue_new_scores<E: Element, A: Shape, B: Shape, W: WgmmaTile>(
+    a_smem: u32,
+    b_smem: u32,
+) -> W::S<[f32; 4]> {
+    let a = Descriptor::along_head_dim::<A>().at(a_smem);
+    let b = Descriptor::along_head_dim::<B>().at(b_smem);
+    // SAFETY: the caller's.
+    let s = unsafe {
+        let mut s = W::new_scores::<E>(a.bits(), b.bits());
+        for step in 1..A::STEPS {
+            let a = a.advance(descriptor::head_dim_step::<A>(step)).bits();
+            let b = b.advance(descriptor::head_dim_step::<B>(step)).bits();
+            W::scores::<E, true>(&mut s, a, b);
+        }
+        s
+    };
+    wgmma_commit_group();
+    s
+}
+
+/// Rounds P, or dS, for the next product: two neighbouring n8 tiles of a warp's rows are one k16 step of an A operand.
+#[inline(always)]
+pub(super) fn pack<E: Element, W: WgmmaTile>(s: &W::S<[f32; 4]>, p: &mut W::P) {
+    let s = s.row(0);
+    for (k, p) in p.row_mut(0).iter_mut().enumerate() {
+        let (left, right) = (s[2 * k], s[2 * k + 1]);
+        *p = [
+            E::pack(left[0], left[1]),
+            E::pack(left[2], left[3]),
+            E::pack(right[0], right[1]),
+            E::pack(right[2], right[3]),
+        ];
+    }
 }
 
 /// Issues O += P·V with the V at `v_smem`, as one group.

@@ -1,5 +1,6 @@
 //! What a consumer holds of a work tile: fragments, and how far its loop over the keys has come.
 
+use super::gemm::{WgmmaTile, pack};
 use super::ring::Ring;
 use crate::config::Config;
 use crate::element::Element;
@@ -20,7 +21,7 @@ pub(super) struct Fragments<W: WarpTile> {
     pub(super) q: W::Q,
 }
 
-impl<W: WarpTile> Fragments<W> {
+impl<W: WgmmaTile> Fragments<W> {
     #[inline(always)]
     pub(super) fn empty() -> Self {
         Self { s: Tiles::splat([0.0; 4]), p: Tiles::splat([0; 4]), acc_o: W::NO_O, q: Tiles::splat([0; 4]) }
@@ -29,16 +30,7 @@ impl<W: WarpTile> Fragments<W> {
     /// Rounds P for the next product.
     #[inline(always)]
     pub(super) fn pack<E: Element>(&mut self) {
-        let s = self.s.row(0);
-        for (k, p) in self.p.row_mut(0).iter_mut().enumerate() {
-            let (left, right) = (s[2 * k], s[2 * k + 1]);
-            *p = [
-                E::pack(left[0], left[1]),
-                E::pack(left[2], left[3]),
-                E::pack(right[0], right[1]),
-                E::pack(right[2], right[3]),
-            ];
-        }
+        pack::<E, W>(&self.s, &mut self.p);
     }
 }
 

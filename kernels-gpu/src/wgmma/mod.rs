@@ -1,5 +1,6 @@
 //! The kernels on wgmma and bulk tensor copies: compute capability 9.0 alone.
 
+pub mod backward;
 pub mod config;
 mod consumer;
 pub mod forward;

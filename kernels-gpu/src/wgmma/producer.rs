@@ -66,6 +66,15 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             let mut tile = Tile::new::<C>(self.params, index);
+            if C::RAGGED && tile.blocks.is_empty() {
+                if C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
+                    // Nobody hears of a tile without rows.
+                    return draw();
+                }
+                // A way of the consumers through a tile without products would serialise those of all others (C7520 of ptxas). So they
+                // multiply a block of which the mask hides all.
+                tile.blocks.end = tile.blocks.first + 1;
+            }
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
             self.publish::<C>(&tile);
             if C::RAGGED {
@@ -73,14 +82,13 @@ impl<'a> Producer<'a> {
                 tile = Tile::read::<C>(self.params, slot);
             }
             let Tile { work, blocks } = tile;
-            if blocks.is_empty() {
+            if !C::RAGGED && blocks.is_empty() {
+                // The consumers write it.
                 return draw();
             }
             self.copy_queries::<C>(&work);
             if C::RAGGED {
-                self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), || 0);
-                // Nothing is kept of it while blocks are copied; the consumers have some of those still to compute.
-                return draw();
+                return self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), draw);
             }
             self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, true), draw)
         }
@@ -334,9 +342,7 @@ pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams) {
             if tile.work.batch == NO_MORE {
                 return;
             }
-            if !tile.blocks.is_empty() {
-                producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
-            }
+            producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
             sync_warp();
             producer.tiles.release(TILES_AHEAD, lane::<C>());
         }

@@ -8,7 +8,7 @@ use crate::op::{
     StoreAsync, TensorMapReplace,
 };
 use crate::parse::ast::Operand;
-use crate::regs::Slot;
+use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
 use crate::table::pattern;
 
@@ -152,7 +152,8 @@ impl<'a> Builder<'_, 'a> {
         captures: &[&str],
         operands: &[Operand<'a>],
     ) -> Result<(), LoadError> {
-        let to_shared = matches!(family, Family::BulkLoad | Family::TensorLoad | Family::BulkPeer);
+        let to_peer = matches!(family, Family::BulkPeer | Family::PeerReduce);
+        let to_shared = to_peer || matches!(family, Family::BulkLoad | Family::TensorLoad);
         let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore | Family::TensorReduce);
         let hinted = captures.contains(&"L2::cache_hint");
         let multicast = captures.contains(&"multicast::cluster");
@@ -169,7 +170,7 @@ impl<'a> Builder<'_, 'a> {
             None
         };
         let reduces = match family {
-            Family::BulkReduce => {
+            Family::BulkReduce | Family::PeerReduce => {
                 let op = reduction(captures.iter().find(|c| is_reduction(c)).copied().unwrap_or("add"));
                 Some((op, Some(super::lane::scalar(captures[captures.len() - 1]))))
             }
@@ -197,7 +198,7 @@ impl<'a> Builder<'_, 'a> {
         let bytes = if is_tensor { None } else { Some(self.word(&operands[2], 3)?) };
         let at = 2 + usize::from(!is_tensor);
         let to = match family {
-            Family::BulkPeer => BulkTo::Peer { mbarrier: self.address(&operands[at], at + 1)? },
+            _ if to_peer => BulkTo::Peer { mbarrier: self.address(&operands[at], at + 1)? },
             _ if to_shared => {
                 BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Cluster, mask }
             }
@@ -208,7 +209,19 @@ impl<'a> Builder<'_, 'a> {
         Ok(())
     }
 
-    /// `st.async [a], b, [mbarrier]`. Captures: weak, space, vector, type.
+    /// `mbarrier.pending_count`: states hold the phase, and above it what it lacked.
+    pub(super) fn pending_count(&mut self, operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        self.count(operands, 2)?;
+        let shape = data_shape(64);
+        let state = Reg { bank: shape.bank, slot: self.source(&operands[1], 2, shape)?, bits: 64 };
+        let result = self.word_result(&operands[0], 1)?;
+        let low = self.allocate(Bank::Word, 1)?;
+        let part = |slot| Some(Reg { bank: Bank::Word, slot, bits: 32 });
+        self.emit(Op::Unpack(Box::new((vec![part(low), part(result)], state))));
+        Ok(())
+    }
+
+    /// `st.async [a], b, [mbarrier]` and `red.async`. The last capture is the type; of `red.async` the operation is another.
     pub(super) fn store_async(
         &mut self,
         captures: &[&str],
@@ -230,7 +243,8 @@ impl<'a> Builder<'_, 'a> {
         if regs.len() * usize::from(element_bytes) > 16 {
             return Err(self.unsupported());
         }
-        self.emit(Op::StoreAsync(Box::new(StoreAsync { addr, mbarrier, element_bytes, regs })));
+        let reduces = captures.iter().find(|c| is_reduction(c)).map(|name| (reduction(name), ty));
+        self.emit(Op::StoreAsync(Box::new(StoreAsync { addr, mbarrier, element_bytes, regs, reduces })));
         Ok(())
     }
 

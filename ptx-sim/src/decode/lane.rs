@@ -232,7 +232,10 @@ impl<'a> Builder<'_, 'a> {
     pub(super) fn cvt(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
         self.count(operands, 2)?;
         let (to, from) = (scalar(captures[3]), scalar(captures[4]));
+        // Between the halves' two types the rounding may be left out.
+        let halves = matches!((to, from), (Scalar::F16, Scalar::Bf16) | (Scalar::Bf16, Scalar::F16));
         let (round, integral) = match captures[0] {
+            "" if halves && captures[2].is_empty() => (Some(Round::Nearest), false),
             "" => (None, false),
             "rn" => (Some(Round::Nearest), false),
             "rz" => (Some(Round::Zero), false),
@@ -373,7 +376,7 @@ fn bool_op(name: &str) -> BoolOp {
 }
 
 /// The comparison of that name; the unsigned ones of integers are the plain ones of unsigned types.
-fn comparison(name: &str, ty: Scalar) -> Cmp {
+pub(super) fn comparison(name: &str, ty: Scalar) -> Cmp {
     match name {
         "eq" => Cmp::Eq,
         "ne" => Cmp::Ne,

@@ -7,6 +7,7 @@ mod lookup;
 mod memory;
 mod operand;
 mod scope;
+mod video;
 mod warp;
 mod wgmma;
 mod wmma;
@@ -338,6 +339,7 @@ impl<'a> Builder<'_, 'a> {
             Family::MapRank | Family::RankOf => self.map_rank(family == Family::RankOf, captures, operands),
             Family::CreatePolicy => self.create_policy(operands),
             Family::Alloca => self.alloca(operands),
+            Family::PendingCount => self.pending_count(operands),
             Family::StackSave | Family::StackRestore => self.stack(family == Family::StackSave, operands),
             Family::Set => self.set(captures, operands),
             Family::SetPair => self.setp_pair(captures, operands),
@@ -350,6 +352,7 @@ impl<'a> Builder<'_, 'a> {
             }
             Family::MoveMatrix => self.move_matrix(operands),
             Family::Mma => self.mma(captures, operands),
+            Family::MmaVolta => self.mma_volta(captures, operands),
             Family::WmmaLoad | Family::WmmaStore => {
                 self.wmma_access(family == Family::WmmaStore, captures, operands)
             }
@@ -365,6 +368,8 @@ impl<'a> Builder<'_, 'a> {
             Family::Call => self.call(operands),
             Family::Cvt => self.cvt(captures, operands),
             Family::CvtPack => self.cvt_pack(captures, operands),
+            Family::Video => self.video(operands),
+            Family::VideoMad => self.video_mad(operands),
             Family::SetpBool => self.setp_bool(captures, operands),
             Family::Carry => self.carry(captures, operands),
             Family::MovVector => self.move_vector(captures[0], operands),
@@ -386,8 +391,9 @@ impl<'a> Builder<'_, 'a> {
             | Family::TensorStore
             | Family::BulkPeer
             | Family::BulkReduce
+            | Family::PeerReduce
             | Family::TensorReduce => self.bulk(family, captures, operands),
-            Family::StoreAsync => self.store_async(captures, operands),
+            Family::StoreAsync | Family::ReduceAsync => self.store_async(captures, operands),
             Family::TensorMapReplace => self.tensor_map_replace(captures, operands),
             Family::TensorMapCopy => self.tensor_map_copy(captures, operands),
             Family::ProxyTensorMap => {

@@ -63,6 +63,9 @@ impl<'a> Builder<'_, 'a> {
         position: usize,
     ) -> Result<(Slot, bool), LoadError> {
         match operand {
+            Operand::Name(name) if let Some(special) = special(name) => {
+                Ok((self.constant(Bank::Pred, Constant::Special(special))?, false))
+            }
             Operand::Name(name) => Ok((self.predicate(name, position)?, false)),
             Operand::Not(name) => Ok((self.predicate(name, position)?, true)),
             // False is 0; compilers write true as 1 or as −1.
@@ -308,7 +311,8 @@ fn special(name: &str) -> Option<Special> {
         "%nwarpid" => Special::WarpCount,
         "%smid" => Special::SmId,
         "%nsmid" => Special::SmCount,
-        "%gridid" => Special::GridId,
+        // No graph runs here.
+        "%gridid" | "%current_graph_exec" => Special::GridId,
         "%lanemask_eq" => Special::LaneMaskEq,
         "%lanemask_le" => Special::LaneMaskLe,
         "%lanemask_lt" => Special::LaneMaskLt,

@@ -3,6 +3,7 @@
 use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
+use crate::float::Round;
 use crate::matrix_type::MatrixType;
 use crate::op::{Barrier, BarrierReduction, Collective, CollectiveOp, Mma, Op, Reg, Shuffle, ShuffleMode};
 use crate::parse::ast::Operand;
@@ -57,9 +58,16 @@ impl<'a> Builder<'_, 'a> {
         };
         let d = self.registers(&operands[0], 1, sums, sum_width, true)?;
         let saturates = !saturates.is_empty();
+        // A direction is one of f64 alone.
+        let round = direction(bits);
+        if !matches!(bits, "" | "xor" | "and") && a_type != MatrixType::F64 {
+            return Err(self.unsupported());
+        }
         self.emit(Op::Mma(Box::new(Mma {
             m,
             k,
+            round,
+            volta: None,
             a_type,
             b_type,
             d_f32,
@@ -70,6 +78,37 @@ impl<'a> Builder<'_, 'a> {
             b,
             c,
             sparse,
+        })));
+        Ok(())
+    }
+
+    /// `mma` m8n8k4 of f16. Captures: layouts of A and B, types of D, A, B, C.
+    pub(super) fn mma_volta(&mut self, captures: &[&str], operands: &[Operand<'a>]) -> Result<(), LoadError> {
+        self.count(operands, 4)?;
+        let (d_f32, c_f32) = (captures[2] == "f32", captures[5] == "f32");
+        if c_f32 && !d_f32 {
+            return Err(self.unsupported());
+        }
+        let sums = |f32| if f32 { 8 } else { 4 };
+        let a = self.registers(&operands[1], 2, 2, 32, false)?;
+        let b = self.registers(&operands[2], 3, 2, 32, false)?;
+        let c = self.registers(&operands[3], 4, sums(c_f32), 32, false)?;
+        let d = self.registers(&operands[0], 1, sums(d_f32), 32, true)?;
+        self.emit(Op::Mma(Box::new(Mma {
+            m: 8,
+            k: 4,
+            round: Round::Nearest,
+            volta: Some([captures[0] == "row", captures[1] == "row"]),
+            a_type: MatrixType::F16,
+            b_type: MatrixType::F16,
+            d_f32,
+            c_f32,
+            saturates: false,
+            d,
+            a,
+            b,
+            c,
+            sparse: None,
         })));
         Ok(())
     }
@@ -253,4 +292,14 @@ fn collective_op(family: Family, captures: &[&str]) -> Option<(CollectiveOp, u8)
         (_, "xor", "b32") => (CollectiveOp::Xor, 32),
         _ => return None,
     })
+}
+
+/// The rounding of a name; to nearest where there is none.
+pub(super) fn direction(name: &str) -> Round {
+    match name {
+        "rz" => Round::Zero,
+        "rm" => Round::Down,
+        "rp" => Round::Up,
+        _ => Round::Nearest,
+    }
 }

@@ -111,7 +111,7 @@ impl<'a> Builder<'_, 'a> {
         let c = self.registers(&operands[3], 4, c, width(sums(c_type)), false)?;
         let d = register_count(Fragment::Accumulator, shape, sums(d_type));
         let d = self.registers(&operands[0], 1, d, width(sums(d_type)), true)?;
-        let saturates = captures[9] == "satfinite";
+        let (saturates, round) = (captures[9] == "satfinite", super::warp::direction(captures[9]));
         self.emit(Op::WmmaMma(Box::new(WmmaMma {
             shape,
             a_type,
@@ -119,6 +119,7 @@ impl<'a> Builder<'_, 'a> {
             d_type,
             c_type,
             saturates,
+            round,
             d,
             a,
             b,

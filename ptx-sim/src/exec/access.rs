@@ -102,7 +102,7 @@ impl Warp {
     ) -> Outcome<Words> {
         let (space, address) = resolve(space, address);
         if matches!(space, Space::Global | Space::Shared | Space::Cluster) {
-            self.watch.last_read = Some((address, self.at));
+            self.watch.last_read = Some((address, self.place()));
         }
         check_alignment(cta, lane, address, bytes)?;
         match space {
@@ -181,7 +181,7 @@ impl Warp {
     ) -> Outcome {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok(()) };
         let who = self.who(lane, order.scope, cta);
-        let by = (self.index, self.at);
+        let by = (self.index, self.place());
         let at = (allocation, offset, bytes);
         let same_value = note_global_write(at, words, &who, &mut Held::default(), by, cta)?;
         if order.is_strong() {
@@ -209,7 +209,7 @@ impl Warp {
             return Ok(());
         }
         let who = self.who(lane, scope, cta);
-        let by = (self.index, self.at);
+        let by = (self.index, self.place());
         note_global(access, (allocation, offset, bytes), &who, &mut Held::default(), by, cta)
     }
 
@@ -235,7 +235,7 @@ impl Warp {
             group: cta.group,
             lane,
             lanes: 1 << lane,
-            line: cta.launch.line(self.at),
+            line: cta.launch.line(self.place()),
             scope,
             clock: &self.clock,
             now: self.now,
@@ -260,7 +260,7 @@ impl Warp {
             self.strong_read(Strong { address: flag, lane, order, shared: true }, false, cta);
         }
         let who = self.who(lane, order.scope, cta);
-        let by = (self.index, self.at);
+        let by = (self.index, self.place());
         let (words, dark) = read_shared(rank, offset, bytes, &who, by, cta)?;
         self.darken(dark, (lane, address), Space::Shared);
         Ok(words)
@@ -277,7 +277,7 @@ impl Warp {
     ) -> Outcome {
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(()) };
         let who = self.who(lane, order.scope, cta);
-        cta.note_write(rank, offset, bytes, words, &who, (self.index, self.at))?;
+        cta.note_write(rank, offset, bytes, words, &who, (self.index, self.place()))?;
         let flag = window::of_rank(rank, address);
         if order.is_strong() {
             self.strong_write(Strong { address: flag, lane, order, shared: true }, false, cta);

@@ -67,7 +67,7 @@ impl Warp {
         apply: &Apply<'_>,
         cta: &mut Cta<'_>,
     ) -> Outcome<u128> {
-        let (lane, by) = (at.lane, (self.index, self.at));
+        let (lane, by) = (at.lane, (self.index, self.place()));
         let rank = cta.rank_of(space, lane, &mut { at.address })?;
         let address = window::in_cta(at.address);
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(0) };
@@ -83,7 +83,7 @@ impl Warp {
             cta.at_rank(rank).shared.store(offset, bytes, &new);
             cta.changed_memory(true);
         }
-        self.watch.last_read = Some((at.address, self.at));
+        self.watch.last_read = Some((at.address, self.place()));
         Ok(old)
     }
 
@@ -106,7 +106,7 @@ impl Warp {
         let write = RaceAccess::Write { same_value: false };
         self.note_global(write, allocation, (lane, offset, bytes), at.order.scope, cta)?;
         self.strong_write(at, true, cta);
-        self.watch.last_read = Some((address, self.at));
+        self.watch.last_read = Some((address, self.place()));
         let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
         let old = value(&allocation.load(offset, bytes));
         let new = apply(old);

@@ -8,7 +8,7 @@ use crate::clock::{Agent, AgentOf};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::mark::Who;
 use crate::memory::Words;
-use crate::op::{Bulk, BulkTo, MemoryOrder, Pc, Scalar, Scope, Space, StoreAsync};
+use crate::op::{AtomicOp, Bulk, BulkTo, MemoryOrder, Pc, Scalar, Scope, Space, StoreAsync};
 use crate::race::RaceAccess;
 use crate::tensor_map::{Chunk, TensorMap, TensorType};
 use crate::window;
@@ -40,6 +40,8 @@ pub(super) struct BulkLoad {
     /// Offset and content of every chunk.
     chunks: Vec<(u64, Words)>,
     bytes: u64,
+    /// What is done with each element, other than to store it.
+    reduces: Option<(AtomicOp, Scalar)>,
     /// The mbarrier: its offset and its address.
     mbarrier: (u64, u64),
     lane: usize,
@@ -82,7 +84,8 @@ impl Cta<'_> {
         let at = if self.is_random() { self.random() as usize % self.loads.len() } else { 0 };
         let load = self.loads.remove(at);
         for (offset, words) in &load.chunks {
-            self.shared.store(*offset, 16, words);
+            let words = reduced(load.reduces, &self.shared.load(*offset, 16), words, 16);
+            self.shared.store(*offset, 16, &words);
         }
         self.finish_load(&load).map_err(|fault| (load.issued, fault))
     }
@@ -191,14 +194,14 @@ impl Warp {
             let Some(source) = cta.shared.offset(lane, from.wrapping_add(at), 16)? else { continue };
             let who = self.proxy_who(lane, agent, time, cta);
             let own = cta.rank;
-            cta.note_read(own, source, 16, &who, (self.index, self.at))?;
+            cta.note_read(own, source, 16, &who, (self.index, self.place()))?;
             let words = cta.shared.load(source, 16);
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
             target.shared.note_bulk_write(to, 16, &who)?;
             landing.push((to, words));
         }
-        let issued = Issued { time, warp: self.index, at: self.at };
+        let issued = Issued { time, warp: self.index, at: self.place() };
         let load = BulkLoad {
             chunks: landing,
             bytes: bytes.into(),
@@ -206,6 +209,7 @@ impl Warp {
             lane,
             issued,
             lands: self.lands(bytes.into(), cta),
+            reduces: op.reduces.and_then(|(op, ty)| Some((op, ty?))),
         };
         cta.counters.bulk_copies += 1;
         cta.at_rank(rank).loads.push(load);
@@ -234,6 +238,7 @@ impl Warp {
             let target = cta.at_rank(rank);
             let Some(at) = target.shared.offset(lane, window::in_cta(to[lane]), bytes)? else { continue };
             target.shared.note_bulk_write(at, bytes, &who)?;
+            let words = reduced(op.reduces, &target.shared.load(at, bytes), &words, bytes);
             target.shared.store(at, bytes, &words);
             target.transact(offset, -i64::from(bytes), lane, barrier)?;
             cta.changed_memory(true);
@@ -253,15 +258,13 @@ impl Warp {
         let who = self.who(lane, None, cta);
         let checked = cta.launch.config.checks.async_copies;
         let remote = rank != cta.rank;
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, mbarrier, 8)? else { return Ok(None) };
+        cta.check_mbarrier(rank, offset, self.cluster_arrived[lane].is_some(), &who)?;
         let target = cta.at_rank(rank);
-        let Some(offset) = target.shared.offset(lane, mbarrier, 8)? else { return Ok(None) };
-        if target.mbarriers.contains_key(&offset) {
-            target.shared.check_mbarrier(offset, &who)?;
-        }
         let state = target.mbarrier(offset, lane, mbarrier)?;
         let (agent, time, fenced) = (state.agent, state.time + 1, state.fenced);
         if !remote {
-            state.unwaited = Some(Issued { time, warp: self.index, at: self.at });
+            state.unwaited = Some(Issued { time, warp: self.index, at: self.place() });
         }
         if !fenced && checked {
             let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
@@ -349,15 +352,16 @@ impl Warp {
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, chunk.shared, 16)? else { continue };
             let noted = target.shared.note_bulk_write(to, 16, &who);
-            cta.tolerate(noted, (self.index, self.at))?;
+            cta.tolerate(noted, (self.index, self.place()))?;
             landing.push((to, words));
         }
         let bytes = 16 * chunks.len() as u64;
         cta.counters.bulk_copies += 1;
         cta.counters.bulk_load_bytes += bytes;
-        let issued = Issued { time, warp: self.index, at: self.at };
+        let issued = Issued { time, warp: self.index, at: self.place() };
         let mbarrier = (offset, mbarrier);
-        let load = BulkLoad { chunks: landing, bytes, mbarrier, lane, issued, lands: self.lands(bytes, cta) };
+        let lands = self.lands(bytes, cta);
+        let load = BulkLoad { chunks: landing, bytes, reduces: None, mbarrier, lane, issued, lands };
         cta.at_rank(rank).loads.push(load);
         if rank != cta.rank {
             cta.changed_memory(true);
@@ -385,7 +389,7 @@ impl Warp {
             let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
             let who = self.proxy_who(lane, agent, group, cta);
             let rank = cta.rank;
-            cta.note_read(rank, from, 16, &who, (self.index, self.at))?;
+            cta.note_read(rank, from, 16, &who, (self.index, self.place()))?;
             let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
             let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
             if let Some((reduces, ty)) = op.reduces {
@@ -452,6 +456,16 @@ fn write_pieces(pieces: &[(u64, u32, Words)], memory: &crate::memory::Memory) {
         // The range was found when the copy was issued.
         if let Ok((allocation, offset)) = memory.locate(*address, (*bytes).into(), &mut hint) {
             allocation.store(offset, *bytes, words);
+        }
+    }
+}
+
+/// What memory holds after a copy or an operation of it.
+fn reduced(reduces: Option<(AtomicOp, Scalar)>, old: &Words, new: &Words, bytes: u32) -> Words {
+    match reduces {
+        None => *new,
+        Some((op, ty)) => {
+            words_of(&super::atomic::combine_all(op, ty, &bytes_of(old), &bytes_of(new), bytes))
         }
     }
 }

@@ -44,6 +44,9 @@ impl Warp {
         }
         let mut new = cta.frame(callee, self.index, self.local.base(index));
         new.caller = Some((frame, pc, rejoin, join));
+        if cta.launch.is_foreign(callee) {
+            new.called_at = Some(self.place_in(frame, self.at));
+        }
         let caller = &self.frame(frame)?.params;
         for (arg, formal) in call.args.iter().zip(&program.params) {
             copy_lanes(caller, arg.0, &mut new.params, formal.offset, formal.bytes, mask);
@@ -159,5 +162,6 @@ pub(super) fn empty_frame(program_index: usize, program: &crate::op::Program) ->
         tracked: if program.touches.is_empty() { Vec::new() } else { vec![Default::default(); words] },
         shade: None,
         caller: None,
+        called_at: None,
     }
 }

@@ -41,6 +41,11 @@ impl Cta<'_> {
         }
     }
 
+    /// How many phases of the cluster's barrier are complete.
+    pub(super) fn cluster_phases(&mut self) -> u32 {
+        self.at_rank(0).cluster.phase
+    }
+
     /// How many phases of the cluster's barrier are complete, and what was released into the last.
     pub(super) fn cluster_phase(&mut self) -> (u32, Clock) {
         let barrier = &self.at_rank(0).cluster;
@@ -58,7 +63,7 @@ impl Warp {
     /// `barrier.cluster.arrive`.
     pub(super) fn arrive_cluster(&mut self, releases: bool, active: u32, cta: &mut Cta<'_>) -> Outcome {
         cta.counters.barriers += 1;
-        let (phase, _) = cta.cluster_phase();
+        let phase = cta.cluster_phases();
         if let Some(lane) =
             (0..LANES).find(|&lane| active >> lane & 1 == 1 && self.cluster_arrived[lane].is_some())
         {
@@ -68,7 +73,8 @@ impl Warp {
             return Err(fault);
         }
         super::access::lanes(active).for_each(|lane| self.cluster_arrived[lane] = Some(phase));
-        let clock = if releases { Some(self.release_clock(active)) } else { None };
+        // One that is relaxed hands on what a fence has released before.
+        let clock = if releases { Some(self.release_clock(active)) } else { self.clock.flushed(true) };
         let barrier = &mut cta.at_rank(0).cluster;
         barrier.arrived += active.count_ones();
         if let Some(clock) = clock {

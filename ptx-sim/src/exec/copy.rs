@@ -131,7 +131,7 @@ impl Warp {
             let Some(offset) = cta.shared.offset(lane, to[lane], bytes)? else { continue };
             let who = self.who(lane, None, cta);
             let noted = cta.shared.note_copy(offset, bytes, &who);
-            cta.tolerate(noted, (self.index, self.at))?;
+            cta.tolerate(noted, (self.index, self.place()))?;
             new.to[lane] = offset;
             new.open |= 1 << lane;
         }

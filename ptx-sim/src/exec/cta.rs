@@ -62,6 +62,8 @@ pub(crate) struct Cta<'c> {
     pub(super) counters: Counters,
     /// Warp instructions executed.
     pub(super) executed: u64,
+    /// Whether a warp has waited in a loop for memory to change.
+    pub(super) has_spun: bool,
     /// Whether every warp has exited: its shared memory is gone.
     pub(super) ended: bool,
     /// Threads that have not exited.
@@ -108,6 +110,7 @@ impl<'c> Cta<'c> {
             live_warps: launch.warps(),
             counters: Counters::new(launch),
             executed: 0,
+            has_spun: false,
             ended: false,
             live_threads: launch.threads(),
             deferred: None,
@@ -273,7 +276,7 @@ impl<'c> Cta<'c> {
         let moved = fault.at.is_some();
         let mut finding = self.finding(fault, warp.index, warp.at);
         if !moved {
-            finding.source = self.launch.own_source(&warp.calls());
+            finding.source = self.launch.source(warp.place());
         }
         match self.deferred.take() {
             // A missing barrier is why nobody had written yet.

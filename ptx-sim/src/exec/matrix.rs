@@ -36,7 +36,7 @@ impl Warp {
                 let unwritten = match cta.shared.note_read(offset, 16, &who) {
                     Ok(unwritten) => unwritten | cta.shared.dark(offset, 16),
                     fault => {
-                        cta.tolerate(fault.map(drop), (self.index, self.at))?;
+                        cta.tolerate(fault.map(drop), (self.index, self.place()))?;
                         cta.shared.dark(offset, 16)
                     }
                 };
@@ -84,7 +84,7 @@ impl Warp {
                 let Some(offset) = cta.shared.offset(lane, list[lane], 16)? else { continue };
                 let who = Who { lanes: row_lanes(lane, r), ..self.who(lane, None, cta) };
                 let rank = cta.rank;
-                cta.note_write(rank, offset, 16, row, &who, (self.index, self.at))?;
+                cta.note_write(rank, offset, 16, row, &who, (self.index, self.place()))?;
                 cta.shared.store(offset, 16, row);
             }
         }

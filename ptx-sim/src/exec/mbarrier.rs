@@ -7,6 +7,7 @@
 
 use crate::clock::{Agent, AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
+use crate::mark::Who;
 use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
 use crate::window;
 
@@ -41,6 +42,8 @@ pub(super) struct Mbarrier {
     initialized_by: u32,
     /// Whether the async proxy knows of the initialisation.
     pub(super) fenced: bool,
+    /// The phase of the cluster's barrier whose end makes the initialisation known, by `fence.mbarrier_init`.
+    published: Option<u32>,
     /// Where bytes were last expected.
     expected: Option<Issued>,
     /// The newest bulk copy of a phase that nobody has waited for.
@@ -137,6 +140,27 @@ impl Cta<'_> {
     pub(super) fn fence_mbarriers(&mut self, warp: u32) {
         self.mbarriers.values_mut().filter(|m| m.initialized_by == warp).for_each(|m| m.fenced = true);
     }
+
+    /// `fence.mbarrier_init`: releases the initialisations alone, to whoever waits for the cluster's barrier, even a relaxed one.
+    pub(super) fn publish_mbarriers(&mut self, warp: u32, arrived: bool) {
+        self.fence_mbarriers(warp);
+        let next = self.cluster_phases() + u32::from(arrived);
+        let own = self.mbarriers.values_mut().filter(|m| m.initialized_by == warp);
+        own.for_each(|m| m.published = m.published.or(Some(next)));
+    }
+
+    /// The fault of using an mbarrier whose initialisation is not ordered before; `waits` is of a lane that has arrived at
+    /// the cluster's barrier.
+    pub(super) fn check_mbarrier(&mut self, rank: u32, offset: u64, waits: bool, who: &Who<'_>) -> Outcome {
+        let phase = self.cluster_phases();
+        let target = self.at_rank(rank);
+        match target.mbarriers.get(&offset) {
+            Some(m) if waits || m.published.is_none_or(|published| published >= phase) => {
+                target.shared.check_mbarrier(offset, who)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Warp {
@@ -176,7 +200,8 @@ impl Warp {
                 }
                 MbarrierAction::Arrive { count, bytes, state, drops, keeps_open, releases } => {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
-                    let phase = cta.at_rank(rank).mbarrier(offset, lane, address)?.phase;
+                    let before = cta.at_rank(rank).mbarrier(offset, lane, address)?;
+                    let before = u64::from(before.pending) << 32 | u64::from(before.phase);
                     if let Some(bytes) = bytes {
                         self.expect(offset, bytes, (lane, address), cta.at_rank(rank))?;
                     }
@@ -197,7 +222,7 @@ impl Warp {
                     }
                     cta.at_rank(rank).arrive_at((offset, lane, address), count, site, &clock)?;
                     if let Some(reg) = state {
-                        self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, phase.into());
+                        self.frame(frame)?.regs.set_bits(reg.bank, reg.slot, lane, before);
                     }
                 }
                 MbarrierAction::ExpectTx(bytes) => {
@@ -229,10 +254,9 @@ impl Warp {
     ) -> Outcome<Option<u64>> {
         check_alignment(cta, lane, address, 8)?;
         let who = self.who(lane, None, cta);
-        let target = cta.at_rank(rank);
-        let Some(offset) = target.shared.offset(lane, address, 8)? else { return Ok(None) };
-        if !matches!(op.action, MbarrierAction::Init { .. }) && target.mbarriers.contains_key(&offset) {
-            target.shared.check_mbarrier(offset, &who)?;
+        let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, 8)? else { return Ok(None) };
+        if !matches!(op.action, MbarrierAction::Init { .. }) {
+            cta.check_mbarrier(rank, offset, self.cluster_arrived[lane].is_some(), &who)?;
         }
         Ok(Some(offset))
     }
@@ -242,7 +266,7 @@ impl Warp {
             return Err(Fault::at(FindingKind::BadOperand, lane, bytes.into()));
         }
         let mbarrier = cta.mbarrier(offset, lane, address)?;
-        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.at });
+        mbarrier.expected = Some(Issued { time: mbarrier.time + 1, warp: self.index, at: self.place() });
         cta.transact(offset, bytes.into(), lane, address)
     }
 
@@ -258,10 +282,15 @@ impl Warp {
         }
         let mut time = 0;
         if let Some(old) = cta.mbarriers.get(&offset) {
-            if old.valid {
-                return Err(misuse(lane, address, "the mbarrier is initialised and still valid"));
-            }
+            let is_new = old.phase == 0 && old.pending == count && old.count == count && old.bytes == 0;
             time = old.time;
+            if old.valid {
+                let fault = misuse(lane, address, "the mbarrier is initialised and still valid");
+                // Triton does so to mbarriers that nobody has used.
+                let again = "it is initialised once more, alike and before its use";
+                let fault = if is_new { fault.warning(again) } else { fault };
+                cta.tolerate(Err(fault), (self.index, self.place()))?;
+            }
         }
         let who = self.who(lane, None, cta);
         cta.shared.note_mbarrier(offset, true, &who)?;
@@ -279,6 +308,7 @@ impl Warp {
             sites: Vec::new(),
             initialized_by: self.index,
             fenced: false,
+            published: None,
             expected: None,
             unwaited: None,
         };
@@ -328,7 +358,8 @@ impl Warp {
                     other => return Err(Fault::at(FindingKind::BadOperand, lane, other.into())),
                 },
                 PhaseOperand::State(slot) => {
-                    let state = regs.double[slot as usize][lane];
+                    // Above the phase stands what it lacked.
+                    let state = regs.double[slot as usize][lane] & u64::from(u32::MAX);
                     if state != u64::from(current) && state.checked_add(1) != Some(current.into()) {
                         let detail = "the state is of neither the current phase nor the one before it";
                         return Err(misuse(lane, address, detail));

@@ -5,20 +5,73 @@
 //! e·t + e − 1, plus 4e·(i/2) — of a matrix of eight rows, row g, plus 4e·i; register i of B holds the same of rows, in column g;
 //! D and C hold row g (then g + 8), columns 2t and 2t+1.
 
+use crate::directed::fma;
 use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
 use crate::matrix_type::MatrixType;
-use crate::op::Mma;
+use crate::op::{Mma, Reg};
 use crate::regs::{LANES, Regs};
 
 use super::wmma::integer_sum;
 
 /// Runs the instruction in the lanes of `active`; the sources of all lanes take part.
 pub(super) fn execute(mma: &Mma, regs: &mut Regs, active: u32) {
+    if let Some(rows) = mma.volta {
+        return execute_volta(mma, rows, regs, active);
+    }
     let plain = mma.m == 16 && mma.k <= 16 && mma.sparse.is_none() && mma.a_type.bits() == 16;
     match mma.a_type {
         MatrixType::F16 if plain => execute_with(mma, regs, active, f16_to_f32),
         MatrixType::Bf16 if plain => execute_with(mma, regs, active, bf16_to_f32),
         _ => execute_any(mma, regs, active),
+    }
+}
+
+/// m8n8k4 of f16: lanes 4q to 4q + 3 and those 16 above them make a product of their own (PTX ISA §9.7.14.5.1).
+fn execute_volta(mma: &Mma, [a_rows, b_rows]: [bool; 2], regs: &mut Regs, active: u32) {
+    let half = |list: &[Reg], lane: usize, i: usize| {
+        f16_to_f32((regs.word[list[i / 2].slot as usize][lane] >> (16 * (i % 2))) as u16)
+    };
+    // Row and column of the i-th sum of the lane of a group that is so many of eight.
+    let place = |is_f32: bool, of: usize, i: usize| match is_f32 {
+        false => (of, i),
+        true => (of / 4 * 4 + (of & 1) + (i & 2), (i & 4) + (of & 2) + (i & 1)),
+    };
+    let mut results = vec![[0u32; LANES]; mma.d.len()];
+    for group in 0..4 {
+        let lane = |of: usize| 4 * group + of % 4 + of / 4 * 16;
+        let (mut a, mut b, mut sum) = ([[0f32; 4]; 8], [[0f32; 8]; 4], [[0f32; 8]; 8]);
+        for of in 0..8 {
+            for i in 0..4 {
+                let (x, y) = (half(&mma.a, lane(of), i), half(&mma.b, lane(of), i));
+                *if a_rows { &mut a[of][i] } else { &mut a[i + of / 4 * 4][of % 4] } = x;
+                *if b_rows { &mut b[of % 4][i + of / 4 * 4] } else { &mut b[i][of] } = y;
+            }
+            for i in 0..8 {
+                let (row, column) = place(mma.c_f32, of, i);
+                sum[row][column] = match mma.c_f32 {
+                    true => f32::from_bits(regs.word[mma.c[i].slot as usize][lane(of)]),
+                    false => half(&mma.c, lane(of), i),
+                };
+            }
+        }
+        for (row, sums) in a.iter().zip(&mut sum) {
+            for (column, sum) in sums.iter_mut().enumerate() {
+                *sum = (0..4).fold(*sum, |sum, k| sum + row[k] * b[k][column]);
+            }
+        }
+        for of in 0..8 {
+            for i in 0..8 {
+                let (row, column) = place(mma.d_f32, of, i);
+                let value = sum[row][column];
+                match mma.d_f32 {
+                    true => results[i][lane(of)] = canonical_bits(value),
+                    false => results[i / 2][lane(of)] |= u32::from(f32_to_f16(value)) << (16 * (i % 2)),
+                }
+            }
+        }
+    }
+    for (reg, values) in mma.d.iter().zip(&results) {
+        regs.set_word(reg.slot, active, values);
     }
 }
 
@@ -54,7 +107,7 @@ fn execute_any(mma: &Mma, regs: &mut Regs, active: u32) {
             } else if a_type == MatrixType::F64 {
                 let start = f64::from_bits(c);
                 pairs
-                    .fold(start, |sum, (a, b)| f64::from_bits(a.0).mul_add(f64::from_bits(b.0), sum))
+                    .fold(start, |sum, (a, b)| fma(f64::from_bits(a.0), f64::from_bits(b.0), sum, mma.round))
                     .to_bits()
             } else {
                 let start = if halves {

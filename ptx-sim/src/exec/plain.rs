@@ -68,9 +68,9 @@ impl Warp {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let last = (u32::BITS - 1 - active.leading_zeros()) as usize;
         let taken = if let Plain::Shared { window } = space { window } else { 0 };
-        self.watch.last_read = Some((list[last].wrapping_sub(taken), self.at));
+        self.watch.last_read = Some((list[last].wrapping_sub(taken), self.place()));
         let (mut rows, mut dark): (Rows, [u32; LANES]) = Default::default();
-        let (by, mut hint, mut held) = ((self.index, self.at), self.hint, Held::default());
+        let (by, mut hint, mut held) = ((self.index, self.place()), self.hint, Held::default());
         let checks = cta.launch.config.checks;
         let mut who = self.who(0, None, cta);
         for lane in lanes(active) {
@@ -153,7 +153,7 @@ impl Warp {
         let frame_regs = self.frame(frame)?;
         let (rows, shaded) =
             (gather(&frame_regs.regs, &access.regs, access.element_bytes), frame_regs.shade.is_some());
-        let by = (self.index, self.at);
+        let by = (self.index, self.place());
         let taken = if let Plain::Shared { window } = space { window } else { 0 };
         let (mut hint, mut held) = (self.hint, Held::default());
         let checks = cta.launch.config.checks;

@@ -3,7 +3,7 @@
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::float::{self, Format, Round};
 use crate::op::{BoolOp, Carry, Cmp, Cvt, Op, ProductHalf, Reg, Scalar, SetCompare, SetResult, Timer};
-use crate::regs::Regs;
+use crate::regs::{Regs, Slots};
 
 use super::access::lanes;
 
@@ -28,6 +28,8 @@ pub(super) fn execute(op: &Op, regs: &mut Regs, active: u32) -> Outcome {
                 regs.word[slots[0] as usize][lane] = above | part(slots[1]) << bits | part(slots[2]);
             }
         }
+        Op::Video(video) => three_words(&video.slots, regs, active, |words| video.lane(words)),
+        Op::VideoMad(mad) => three_words(&mad.slots, regs, active, |words| mad.lane(words)),
         Op::Set(set) => lanes(active).for_each(|lane| set_lane(set, regs, lane)),
         Op::MapRank { result, address, rank, generic } => {
             let base = if *generic { crate::window::SHARED_WINDOW } else { 0 };
@@ -63,6 +65,14 @@ pub(super) fn execute(op: &Op, regs: &mut Regs, active: u32) -> Outcome {
         _ => return Err(Fault::new(FindingKind::BadTarget)),
     }
     Ok(())
+}
+
+/// A function of three words, in the lanes of `active`.
+fn three_words(slots: &Slots, regs: &mut Regs, active: u32, f: impl Fn([u32; 3]) -> u32) {
+    for lane in lanes(active) {
+        let words = [slots[1], slots[2], slots[3]].map(|slot| regs.word[slot as usize][lane]);
+        regs.word[slots[0] as usize][lane] = f(words);
+    }
 }
 
 /// One lane of `set`, or of `setp` on packed halves.
@@ -191,9 +201,10 @@ fn add_with_carry(carry: &Carry, regs: &mut Regs, lane: usize) {
         let sum = u128::from(a) + u128::from(b) + flag;
         (sum % limit, sum >= limit)
     } else {
-        // The carry flag of a subtraction is the borrow.
-        let take = u128::from(b) + flag;
-        ((u128::from(a) + 2 * limit - take) % limit, u128::from(a) < take)
+        // A subtraction adds the complement, so its flag is set where nothing is borrowed. Between sub.cc and subc that is the
+        // manual's borrow; nvcc's division of 128 bits adds the flag of a subtraction, and is right with this alone.
+        let take = u128::from(b) + if carry.carry_in { 1 - flag } else { 0 };
+        ((u128::from(a) + 2 * limit - take) % limit, u128::from(a) >= take)
     };
     regs.set_bits(carry.regs[0].bank, carry.regs[0].slot, lane, value as u64);
     if carry.carry_out {

@@ -101,10 +101,9 @@ impl Cta<'_> {
         let at =
             (0..all.list.len()).find(|&at| waiting(&all.states[at]) && all.list[at].spins_at().is_some());
         let at = at.or_else(|| all.states.iter().position(waiting)).unwrap_or(0);
-        if let Some(place) = all.list[at].spins_at() {
-            all.list[at].at = place;
-        }
-        let mut finding = self.blame(*Fault::new(kind), &all.list[at]);
+        let mut fault = Fault::new(kind);
+        fault.at = all.list[at].spins_at();
+        let mut finding = self.blame(*fault, &all.list[at]);
         finding.blocked = blocked;
         finding
     }

@@ -144,7 +144,7 @@ impl Warp {
         let mut fault = Fault::new(FindingKind::Uninitialized);
         fault.lane = Some(origin.lane);
         fault.address = origin.address;
-        let line = cta.launch.line(self.at);
+        let line = cta.launch.line(self.place());
         let fault = fault.saying(format!("{what} at line {line} depends on it"));
         let finding = cta.finding(*fault, self.index, origin.at);
         let races = if origin.shared {

@@ -103,7 +103,8 @@ impl Warp {
         let (shared, global) = (space == Space::Shared, space == Space::Global);
         if mask != 0 {
             let address = Some(address + u64::from(mask.trailing_zeros()));
-            self.dark = (mask, Some(Origin { at: self.at, lane, address, shared, global, computed: false }));
+            let at = self.place();
+            self.dark = (mask, Some(Origin { at, lane, address, shared, global, computed: false }));
         }
     }
 }

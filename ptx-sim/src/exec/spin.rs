@@ -11,6 +11,8 @@ use super::warp::{Wait, Warp};
 
 /// Instructions of the CTA without a change after which a warp is watched: more than a loop that computes executes between two writes.
 const QUIET: u64 = 1 << 15;
+/// The same once a warp of the CTA has been found to spin: then others may.
+const SPINS: u64 = 1 << 8;
 /// States that a spinning loop may go through.
 const PERIOD: u32 = 4;
 /// Places that are watched at once.
@@ -29,17 +31,18 @@ pub(super) struct Watch {
 }
 
 impl Warp {
-    /// A path goes back to an earlier instruction: puts it aside if it spins. True if it does.
+    /// A path goes back to an earlier instruction: puts it aside if it spins.
     #[inline]
-    pub(super) fn looped(&mut self, at: usize, cta: &Cta<'_>) -> bool {
+    pub(super) fn looped(&mut self, at: usize, cta: &mut Cta<'_>) {
         let changes = cta.progress.wrapping_add(self.local.changes);
         if self.watch.changes != changes {
             self.watch.changes = changes;
             self.watch.since = cta.executed;
             self.watch.seen.clear();
-            return false;
+            return;
         }
-        cta.executed - self.watch.since > QUIET && self.repeats(at)
+        let quiet = if cta.has_spun { SPINS } else { QUIET };
+        cta.has_spun |= cta.executed - self.watch.since > quiet && self.repeats(at);
     }
 
     fn repeats(&mut self, at: usize) -> bool {

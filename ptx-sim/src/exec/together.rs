@@ -454,7 +454,8 @@ impl Warp {
             }
             Op::CopyArrive(op) => self.copy_arrive(op, frame, active, cta),
             Op::MbarrierFence => {
-                cta.fence_mbarriers(self.index);
+                let arrived = super::access::lanes(active).any(|lane| self.cluster_arrived[lane].is_some());
+                cta.publish_mbarriers(self.index, arrived);
                 Ok(())
             }
             Op::ProxyFence => {

@@ -74,6 +74,8 @@ pub(super) struct Frame {
     pub(super) tracked: Vec<Tracked>,
     /// Where the call goes back to: the caller's frame, instruction, meeting point and join.
     pub(super) caller: Option<(usize, Pc, Pc, JoinId)>,
+    /// In a function that stands in no file of the user's, the call of it where he wrote one.
+    pub(super) called_at: Option<(usize, Pc)>,
 }
 
 /// Why a warp stopped running.
@@ -170,18 +172,14 @@ impl Warp {
         }
     }
 
-    /// The instruction that is executed, and the calls that lead to it, innermost first.
-    pub(super) fn calls(&self) -> Vec<(usize, Pc)> {
-        let mut list = vec![self.at];
-        let mut frame = self.frames.get(self.at_frame).and_then(Option::as_ref);
-        while let Some((caller, pc, ..)) = frame.and_then(|f| f.caller) {
-            frame = self.frames.get(caller).and_then(Option::as_ref);
-            match frame {
-                Some(frame) if list.len() < 256 => list.push((frame.program, pc)),
-                _ => break,
-            }
-        }
-        list
+    /// Where the user wrote what is executed: of the calls that lead to it, the innermost in the file of the entry.
+    pub(super) fn place(&self) -> (usize, Pc) {
+        self.place_in(self.at_frame, self.at)
+    }
+
+    /// The same of an instruction in a frame.
+    pub(super) fn place_in(&self, frame: usize, at: (usize, Pc)) -> (usize, Pc) {
+        self.frames.get(frame).and_then(Option::as_ref).and_then(|f| f.called_at).unwrap_or(at)
     }
 
     /// What others see who are told by these lanes: all that the warp has seen, and what the lanes did.

@@ -1,6 +1,7 @@
 //! `wmma` (PTX ISA §9.7.14.4). Which lane holds which element is left open there, so a plain order is used: an f16 A or B
 //! fragment holds a whole row or column of 16 in every lane, the others are cut into 32 equal runs.
 
+use crate::directed::fma;
 use crate::finding::Outcome;
 use crate::float::{canonical_bits, f16_to_f32, f32_to_f16};
 use crate::matrix_type::MatrixType;
@@ -152,7 +153,10 @@ pub(super) fn execute(mma: &WmmaMma, regs: &mut Regs, active: u32) {
         let b = gather(regs, &mma.b, Fragment::B, input, shape, number);
         let c = gather(regs, &mma.c, Fragment::Accumulator, sums(mma.c_type), shape, number);
         products(&a, &b, c, |sum, row, column| {
-            row.iter().zip(column).fold(sum, |sum, (x, y): (&f64, &f64)| x.mul_add(*y, sum)).to_bits()
+            row.iter()
+                .zip(column)
+                .fold(sum, |sum, (x, y): (&f64, &f64)| fma(*x, *y, sum, mma.round))
+                .to_bits()
         })
     } else {
         let a = gather(regs, &mma.a, Fragment::A, input, shape, |x, at| mma.a_type.number(x, at));

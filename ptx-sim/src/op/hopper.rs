@@ -117,9 +117,11 @@ pub(crate) struct Wgmma {
     pub(crate) b_mn_major: bool,
 }
 
-/// `st.async`.
+/// `st.async` and `red.async`.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreAsync {
+    /// What is done with the memory, other than to store.
+    pub(crate) reduces: Option<(AtomicOp, Scalar)>,
     pub(crate) addr: Addr,
     pub(crate) mbarrier: Addr,
     pub(crate) element_bytes: u8,

@@ -18,6 +18,7 @@ use crate::table::float::FloatOp;
 use crate::table::half::HalfOp;
 use crate::table::integer::IntOp;
 use crate::table::rare::RareOp;
+use crate::video::{Video, VideoMad};
 
 /// Program counter within a function.
 pub(crate) type Pc = u32;
@@ -258,6 +259,8 @@ pub(crate) enum Op {
         slots: Slots,
     },
     Carry(Box<Carry>),
+    Video(Box<Video>),
+    VideoMad(Box<VideoMad>),
     /// p = compared ∘ c, q = !compared ∘ c.
     Combine {
         op: BoolOp,

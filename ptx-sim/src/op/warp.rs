@@ -1,6 +1,7 @@
 //! Operations that the lanes of a warp, or the warps of a CTA, carry out together.
 
 use super::{Addr, Reg, Scalar, Space};
+use crate::float::Round;
 use crate::matrix_type::MatrixType;
 use crate::regs::Slot;
 
@@ -29,6 +30,10 @@ pub(crate) struct Mma {
     pub(crate) a: Vec<Reg>,
     pub(crate) b: Vec<Reg>,
     pub(crate) c: Vec<Reg>,
+    /// How sums of f64 are rounded.
+    pub(crate) round: Round,
+    /// Of m8n8k4 with f16, whether A and B lie in rows.
+    pub(crate) volta: Option<[bool; 2]>,
     /// Registers of the places of the elements of a sparse A, and which threads of four hold them.
     pub(crate) sparse: Option<(Slot, u32)>,
 }
@@ -75,6 +80,8 @@ pub(crate) struct WmmaMma {
     pub(crate) d_type: Scalar,
     pub(crate) c_type: Scalar,
     pub(crate) saturates: bool,
+    /// How sums of f64 are rounded.
+    pub(crate) round: Round,
     pub(crate) d: Vec<Reg>,
     pub(crate) a: Vec<Reg>,
     pub(crate) b: Vec<Reg>,

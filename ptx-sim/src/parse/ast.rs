@@ -50,6 +50,8 @@ pub(crate) enum Operand<'a> {
     Name(&'a str),
     /// A symbol plus a constant.
     NameOffset(&'a str, i64),
+    /// `-%r`, of `vmad`.
+    Negative(&'a str),
     /// `!%p`.
     Not(&'a str),
     /// `%p|%q`.

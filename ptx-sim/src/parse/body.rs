@@ -202,6 +202,10 @@ impl<'a> Parser<'_, 'a> {
         if self.take(b'!') {
             return Ok(Operand::Not(self.word("a predicate")?));
         }
+        if self.peek(b'-') && self.at_name(1) {
+            self.at += 1;
+            return Ok(Operand::Negative(self.word("an operand")?));
+        }
         let digit = self.tokens.get(self.at).is_some_and(|t| {
             t.kind == Kind::Word && t.text.as_bytes()[0].is_ascii_digit()
                 || matches!(t.kind, Kind::Punct(b'-' | b'~' | b'(' | b'+'))
@@ -217,6 +221,16 @@ impl<'a> Parser<'_, 'a> {
             return Ok(Operand::NameOffset(name, self.integer()?));
         }
         Ok(Operand::Name(name))
+    }
+
+    /// Whether a name, not a constant, stands so many tokens on.
+    fn at_name(&self, ahead: usize) -> bool {
+        let token = self.tokens.get(self.at + ahead);
+        token.is_some_and(|t| {
+            t.kind == Kind::Word
+                && !t.text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+                && t.text != "WARP_SZ"
+        })
     }
 
     /// Whether a parenthesis opens a constant expression, not the parameters of a call.

@@ -18,10 +18,13 @@ pub(crate) enum Family {
     MoveMatrix,
     CreatePolicy,
     Alloca,
+    PendingCount,
     StackSave,
     StackRestore,
     BulkPeer,
     BulkReduce,
+    PeerReduce,
+    ReduceAsync,
     TensorReduce,
     StoreAsync,
     TensorMapReplace,
@@ -35,6 +38,7 @@ pub(crate) enum Family {
     SetPair,
     LopPred,
     Mma,
+    MmaVolta,
     WmmaLoad,
     WmmaStore,
     WmmaMma,
@@ -57,6 +61,8 @@ pub(crate) enum Family {
     Trap,
     Cvt,
     CvtPack,
+    Video,
+    VideoMad,
     SetpBool,
     Carry,
     MovVector,
@@ -95,10 +101,10 @@ pub(crate) struct FamilyRow {
 
 /// Every family row, in the order of the tables.
 pub(crate) fn rows() -> impl Iterator<Item = &'static FamilyRow> {
-    ROWS.iter().chain(super::hopper::ROWS)
+    ROWS.iter().chain(super::hopper::ROWS).chain(super::video::ROWS)
 }
 
-const fn row(
+pub(super) const fn row(
     family: Family,
     pattern: &'static str,
     section: &'static str,
@@ -298,11 +304,17 @@ const ROWS: &[FamilyRow] = &[
         "transposes an 8×8 matrix held by the warp",
     ),
     row(
+        Family::MmaVolta,
+        "mma sync aligned m8n8k4 {row col} {row col} {f16 f32} {f16} {f16} {f16 f32}",
+        "9.7.14.5.1",
+        "D = A·B + C of each of the warp's four groups of eight lanes; products exact, sums in f32",
+    ),
+    row(
         Family::Mma,
         "mma [sp sp::ordered_metadata] sync aligned \
          {m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256 m8n8k4 m8n8k16 m8n8k32 m8n8k128} row col [satfinite] \
          {f32 f16 f64 s32} {f16 bf16 tf32 f64 e4m3 e5m2 s8 u8 s4 u4 b1} {f16 bf16 tf32 f64 e4m3 e5m2 s8 u8 s4 u4 b1} \
-         {f32 f16 f64 s32} [rn xor and] [popc]",
+         {f32 f16 f64 s32} [rn rz rm rp xor and] [popc]",
         "9.7.14.5.14",
         "D = A·B + C over the warp's fragments; products exact, sums in f32",
     ),
@@ -323,7 +335,7 @@ const ROWS: &[FamilyRow] = &[
     row(
         Family::WmmaMma,
         "wmma mma [xor and] [popc] sync aligned {row col} {row col} {m16n16k16 m32n8k16 m8n32k16 m16n16k8 m8n8k4 m8n8k32 m8n8k128} \
-         {f16 f32 f64 s32} [bf16 tf32 f64 s8 u8 s4 u4 b1] [bf16 tf32 f64 s8 u8 s4 u4 b1] {f16 f32 f64 s32} [satfinite rn]",
+         {f16 f32 f64 s32} [bf16 tf32 f64 s8 u8 s4 u4 b1] [bf16 tf32 f64 s8 u8 s4 u4 b1] {f16 f32 f64 s32} [satfinite rn rz rm rp]",
         "9.7.14.4.5",
         "D = A·B + C over the warp's fragments; products exact, sums in f32",
     ),
@@ -382,6 +394,7 @@ const ROWS: &[FamilyRow] = &[
         "waits for the lanes of the mask; orders memory among them",
     ),
     row(Family::Fence, "membar [proxy] {cta gl sys}", "9.7.13.4", "orders the thread's memory accesses"),
+    row(Family::Nothing, "membar proxy {alias}", "9.7.13.4", "one proxy here: without effect"),
     row(
         Family::Fence,
         "fence [sc acq_rel acquire release] {cta cluster gpu sys}",

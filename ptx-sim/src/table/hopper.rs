@@ -107,6 +107,13 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "waits some time, then p = the phase is complete, and what was released into it is seen; it fails once where it would wait",
     ),
     row(
+        "sm_80",
+        Family::PendingCount,
+        "mbarrier pending_count b64",
+        "9.7.13.15.17",
+        "d = the arrivals that the phase lacked before the one that gave the state a",
+    ),
+    row(
         "sm_90",
         Family::MbarrierFence,
         "fence mbarrier_init release cluster",
@@ -157,6 +164,13 @@ pub(super) const ROWS: &[FamilyRow] = &[
     ),
     row(
         "sm_90",
+        Family::PeerReduce,
+        "cp reduce async bulk {shared::cluster} shared::cta mbarrier::complete_tx::bytes {add min max and or xor inc dec} {u32 s32 u64 b32 b64}",
+        "9.7.9.25.4.2",
+        "starts an operation on every element of the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
+    ),
+    row(
+        "sm_90",
         Family::BulkReduce,
         "cp reduce async bulk global shared::cta bulk_group [L2::cache_hint] {add min max and or xor inc dec} [noftz] \
          {u32 s32 u64 s64 f16 bf16 f32 f64 b32 b64}",
@@ -191,6 +205,13 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "st async [weak] [shared::cluster] mbarrier::complete_tx::bytes [v2 v4] {b32 b64 u32 u64 s32 s64 f32 f64}",
         "9.7.9.12",
         "stores to the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
+    ),
+    row(
+        "sm_90",
+        Family::ReduceAsync,
+        "red async [relaxed] [cluster] [shared::cluster] mbarrier::complete_tx::bytes {add min max and or xor inc dec} {u32 s32 u64 b32 b64}",
+        "9.7.13.7",
+        "an operation on the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
     ),
     row(
         "sm_90a",

@@ -10,6 +10,7 @@ mod hopper;
 pub(crate) mod integer;
 pub(crate) mod pattern;
 pub(crate) mod rare;
+mod video;
 
 use crate::regs::Bank;
 

@@ -131,7 +131,7 @@ fn cost_of(op: &Op, gpu: &Gpu) -> Cost {
         Op::Float(op, _) => float(*op, gpu, f32_clocks),
         Op::Half(op, _) => half(*op, gpu),
         Op::Carry(_) => alu,
-        Op::Rare(..) | Op::CvtPack { .. } => several(2.0),
+        Op::Rare(..) | Op::CvtPack { .. } | Op::Video(_) | Op::VideoMad(_) => several(2.0),
         Op::Load(access) | Op::Store(access) => match access.space {
             Space::Shared | Space::Cluster => plain(Unit::Shared, 0.0, lat.shared),
             Space::Global | Space::Generic => plain(Unit::Global, 0.0, lat.l2),

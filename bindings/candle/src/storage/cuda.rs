@@ -1,7 +1,7 @@
 //! Tensors on a GPU. Tensors of one candle device are used on that device's one stream, which orders their readers and writers.
 
 use candle_core::backend::BackendDevice;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage};
 use candle_core::{DType, DeviceLocation, Result, bail};
 use ferroflash_call::Engine;
@@ -30,32 +30,33 @@ fn pointer<T: DeviceRepr>(slice: &CudaSlice<T>, device: &CudaDevice) -> u64 {
     pointer
 }
 
-/// Fresh O and LSE, filled by `compute`, which gets their addresses.
-pub(super) fn outputs(
+/// A fresh storage and its address.
+pub(super) fn fresh(
     device: &CudaDevice,
     dtype: DType,
-    (o, lse): (usize, usize),
-    compute: impl FnOnce(u64, u64) -> Result<()>,
-) -> Result<(CudaStorage, CudaStorage)> {
+    elements: usize,
+    zeroed: bool,
+) -> Result<(CudaStorage, u64)> {
     match dtype {
-        DType::F16 => outputs_of::<f16>(device, (o, lse), compute),
-        DType::BF16 => outputs_of::<bf16>(device, (o, lse), compute),
-        other => bail!("Q is {other:?}: f16 and bf16 are supported on a GPU"),
+        DType::F16 => fresh_of::<f16>(device, elements, zeroed),
+        DType::BF16 => fresh_of::<bf16>(device, elements, zeroed),
+        DType::F32 => fresh_of::<f32>(device, elements, zeroed),
+        other => bail!("tensors of type {other:?} are not supported"),
     }
 }
 
-fn outputs_of<T: CudaDType + DeviceRepr>(
+fn fresh_of<T: CudaDType + DeviceRepr + ValidAsZeroBits>(
     device: &CudaDevice,
-    (o, lse): (usize, usize),
-    compute: impl FnOnce(u64, u64) -> Result<()>,
-) -> Result<(CudaStorage, CudaStorage)> {
-    // SAFETY: the kernels write every row that belongs to a sequence, and nothing else is read.
-    let (o, lse) = unsafe { (device.alloc::<T>(o)?, device.alloc::<f32>(lse)?) };
-    compute(pointer(&o, device), pointer(&lse, device))?;
-    Ok((
-        CudaStorage::wrap_cuda_slice(o, device.clone()),
-        CudaStorage::wrap_cuda_slice(lse, device.clone()),
-    ))
+    elements: usize,
+    zeroed: bool,
+) -> Result<(CudaStorage, u64)> {
+    let slice = match zeroed {
+        true => device.alloc_zeros::<T>(elements)?,
+        // SAFETY: the kernels write every row that belongs to a sequence, and nothing else is read.
+        false => unsafe { device.alloc::<T>(elements)? },
+    };
+    let address = pointer(&slice, device);
+    Ok((CudaStorage::wrap_cuda_slice(slice, device.clone()), address))
 }
 
 /// The GPU's engine, opened at its first use and kept.

@@ -22,14 +22,30 @@ def forget():
 
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
-    if _calls is None or torch.compiler.is_compiling() or not _is_plain(call):
+    if _calls is None or is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes) or not _is_plain(call):
         return None
     q, lse = call.q, None
-    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if not call.v.shape:
+        return None
+    o = q.new_empty((*q.shape[:-1], call.v.shape[-1]))
     if call.lse:
         batch, seqlen, heads, _ = q.shape
-        lse = q.new_empty((batch, heads, seqlen), dtype=torch.float32)
+        lse = q.new_empty((batch, heads, seqlen), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     return (o, lse) if _calls.start(_tensors(call, o, lse), _options(call)) else None
+
+
+def is_watched(tensor, *others):
+    """Whether a call must be an operator to be seen: by a trace, a transform, a mode, a tensor of another class, or one of `others` too that
+    is negated when it is read."""
+    return (
+        type(tensor) is not torch.Tensor
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+        or tensor.is_neg()
+        or any(isinstance(other, torch.Tensor) and other.is_neg() for other in others)
+    )
 
 
 def keep(device, args, call, o, lse):
@@ -43,7 +59,7 @@ def _is_plain(call):
     q, k, v = call.q, call.k, call.v
     if not type(q) is type(k) is type(v) is torch.Tensor:
         return False
-    if call.first_k is not None or call.intervals is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
+    if call.first_k is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
         return False
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or call.sinks is not None or call.alibi_slopes is not None
@@ -56,14 +72,14 @@ def _tensors(call, o, lse):
     """In the order of `again.rs`."""
     return (
         call.q, call.k, call.v, o, lse, call.alibi_slopes, call.sinks,
-        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree,
+        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree, call.intervals,
     )
 
 
 def _options(call):
     left, right = call.window
     longest_q, longest_k = call.longest
-    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys
+    return call.scale, bool(call.causal), left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys, call.gradients
 
 
 _calls = _opened()

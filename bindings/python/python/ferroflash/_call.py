@@ -9,16 +9,42 @@ class Call:
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
     cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
     longest, chunk, tree_keys = (0, 0), 0, 0
+    # Whether its gradients will be asked for.
+    gradients = False
 
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
+        if causal is not False and causal is not True:
+            causal = flag("causal", causal)
         self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
         self.softcap, self.alibi_slopes, self.sinks, self.lse = softcap, alibi_slopes, sinks, lse
+
+
+def flag(name, value):
+    """A bool of what a caller gave for one: of a word that is not empty it would be true, "False" included."""
+    if value is None or isinstance(value, (bool, int)) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"{name} is {value!r}, must be True or False")
+
+
+# The dimensions of tensors whose shapes other checks begin with.
+_DIMENSIONS = dict(sinks=1, cu_seqlens_q=1, cu_seqlens_k=1, cu_seqlens_new=1, used_k=1, first_k=1, entry_k=1, rotary_seqlens=1, block_table=2)
+
+
+def check_tensors(framework, call, names):
+    """Refuses what is no tensor of the framework, by its name, and dimensions that the checks of shapes take for granted."""
+    for name in names:
+        tensor, dimensions = getattr(call, name), _DIMENSIONS.get(name)
+        if tensor is None and name not in ("q", "k", "v"):
+            continue
+        framework.check_tensor(name, tensor)
+        if dimensions is not None and tensor.ndim != dimensions:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, must have {dimensions} dimension{'s' * (dimensions > 1)}")
 
 
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -33,6 +59,7 @@ def numbers(framework, call):
     args = Args()
     args.dtype, args.scale, args.softcap = dtype, call.scale, call.softcap
     args.sizes = batch, heads_q, _, seqlen_q, _, _ = _sizes(call, shape, k[1], v[1])
+    args.head_dim_v = v[1][-1]
     args.q, args.k, args.v = _strided(q), _strided(k), _strided(v)
     args.window = _window(call)
     args.lse, args.longest = None, call.longest
@@ -60,31 +87,62 @@ def numbers(framework, call):
         pages = call.block_table.shape[-1]
         args.pages = given("block_table", (batch, pages)), pages, k[1][1], k[1][0]
     lse_shape = (batch, heads_q, seqlen_q) if call.cu_seqlens_q is None else (heads_q, seqlen_q)
-    return args, place, shape, lse_shape
+    return args, place, (*shape[:-1], args.head_dim_v), lse_shape
 
 
 def compute(framework, call):
     """O and LSE (None where it is not wanted)."""
     given = call.q, call.k, call.v
-    if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
-        call.intervals, call.first_k = _behind(framework, call), None
+    with_intervals(framework, call)
     args, place, o_shape, lse_shape = numbers(framework, call)
-    if 0 in o_shape:
-        return framework.empty(call.q, o_shape), framework.empty(call.q, lse_shape, "float32") if call.lse else None
+    if is_empty(args, o_shape, call):
+        return _without_keys(framework, call, o_shape, lse_shape, args.sizes[0])
     # Nobody writes rows that belong to no sequence: O has anything there, as flash-attn's has, and LSE −∞.
     ragged = call.cu_seqlens_q is not None
     o = framework.empty(call.q, o_shape)
     lse = None
     if call.lse:
         minus_infinity = float("-inf")
-        lse = framework.full(call.q, lse_shape, minus_infinity, "float32") if ragged else framework.empty(call.q, lse_shape, "float32")
+        sums = lse_dtype(args.dtype)
+        lse = framework.full(call.q, lse_shape, minus_infinity, sums) if ragged else framework.empty(call.q, lse_shape, sums)
         args.lse = framework.describe(lse)[0]
     args.o = _strided(framework.describe(o))
-    device = _devices.run(framework, place, args)
+    device = _devices.run(framework, place, "forward", args)
     # Not of copies, which the next call would need as well.
     if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
         _again.keep(device, args, call, o, lse)
     return o, lse
+
+
+def is_empty(args, o_shape, call):
+    """Whether there is no query, no key, or no sequence that any belongs to."""
+    return 0 in o_shape or 0 in call.k.shape or args.sizes[0] == 0
+
+
+def lse_dtype(dtype):
+    """The type of LSE: float32, or float64 of such tensors."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def filled(framework, like, shape, value):
+    """A tensor of the type of another, filled with a value."""
+    return framework.full(like, shape, value, framework.describe(like)[3])
+
+
+def _without_keys(framework, call, o_shape, lse_shape, batch):
+    """O and LSE of queries that see nothing, of none, or of rows that belong to none of no sequences."""
+    lse = None
+    if call.lse:
+        lse = framework.full(call.q, lse_shape, float("-inf"), lse_dtype(framework.describe(call.q)[3]))
+        if call.sinks is not None and batch > 0:
+            lse[...] = call.sinks[:, None]
+    return filled(framework, call.q, o_shape, 0), lse
+
+
+def with_intervals(framework, call):
+    """First keys as intervals, where the device does not take them."""
+    if call.first_k is not None and not _devices.device_at(framework.describe(call.q)[4]).takes_first_keys:
+        call.intervals, call.first_k = _behind(framework, call), None
 
 
 def _behind(framework, call):
@@ -112,8 +170,8 @@ def _sizes(call, q, k, v):
         if len(shape) != rank:
             names = "[rows, heads, head_dim]" if rank == 3 else "[batch, seqlen, heads, head_dim]"
             raise ValueError(f"{name} has shape {shape}, must have {rank} dimensions {names}")
-    if v != k:
-        raise ValueError(f"v has shape {v}, k {k}: they must be the same")
+    if v[:-1] != k[:-1]:
+        raise ValueError(f"v has shape {v}, k {k}: they must be the same but for head_dim")
     heads_q, head_dim = q[-2:]
     heads_kv, head_dim_k = k[-2:]
     if head_dim_k != head_dim:
@@ -156,7 +214,7 @@ def _plain(framework, tensor, name, shape, dtype, place):
         raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
-        if size > 1 and stride != expected:
+        if size > 1 and stride != expected and 0 not in shape:
             raise ValueError(f"{name} is not contiguous: strides {strides}")
         expected *= size
     return address
@@ -170,15 +228,13 @@ def packed(framework, call, mask):
     """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
     if mask is None:
         return
-    np, (_, shape, _, dtype, _) = framework.math(), framework.describe(mask)
+    _, shape, _, dtype, _ = framework.describe(mask)
     rows = tuple(call.q.shape[:-2])
     if dtype != "bool" or shape[:-1] != rows or shape[-1] == 0:
         raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
     call.tree_keys = shape[-1]
     words = -(-shape[-1] // 32)
-    bits = framework.full(mask, (*rows, 32 * words), 0, "int64")
+    bits = framework.full(mask, (*rows, 32 * words), 0, "uint8")
     bits[..., : shape[-1]] = mask
-    bits = bits.reshape((*rows, words, 32)) << framework.arange(mask, 32)
-    # The last bit is the sign's.
-    total = bits.sum(-1)
-    call.tree = framework.cast(np.where(total >= 2**31, total - 2**32, total), "int32")
+    octets = bits.reshape((*rows, 4 * words, 8)) << framework.cast(framework.arange(mask, 8), "uint8")
+    call.tree = framework.contiguous(framework.octets(octets)).view(framework.dtype("int32"))

@@ -50,15 +50,16 @@ def _open(place):
     return _native.Device.cuda(index, _folder)
 
 
-def run(framework, place, args):
-    """Starts a call on the framework's current stream, in a workspace of the framework's memory. Returns the device."""
+def run(framework, place, what, args):
+    """Starts a call ("forward" or "backward") on the framework's current stream, in a workspace of the framework's memory. Returns the device."""
     device, stream = device_at(place), framework.stream(place)
-    missing = device.forward(args, stream, place != "cpu")
+    start = getattr(device, what)
+    missing = start(args, stream, place != "cpu")
     if missing:
         memory = framework.memory(place, missing)
         with _lock:
             device.give_workspace(stream, framework.describe(memory)[0], missing)
             # Graphs that were captured with an older one hold its address, so none is given back.
             _workspaces.setdefault((place, stream), []).append(memory)
-        device.forward(args, stream, False)
+        start(args, stream, False)
     return device

@@ -11,12 +11,22 @@ class Torch:
     def __init__(self, torch):
         self.torch = torch
 
-    def describe(self, tensor):
+    def check_tensor(self, name, tensor):
         if not isinstance(tensor, self.torch.Tensor):
-            raise TypeError(f"{type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
-        device = tensor.device
+            raise TypeError(f"{name} is {type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
+
+    def describe(self, tensor):
+        self.check_tensor("a tensor", tensor)
+        if tensor.is_nested or tensor.layout != self.torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)[6:]
+            raise TypeError(f"a {kind} tensor is not supported: give one that lies in memory by strides, as its to_dense() or values()")
+        if tensor.is_neg():
+            raise ValueError("a tensor that is negated when it is read is not supported here: give its resolve_neg()")
+        device, address = tensor.device, tensor.data_ptr()
         place = "cpu" if device.type == "cpu" else (device.type, device.index)
-        return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
+        if address == 0 and tensor.numel() and device.type != "meta":
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+        return address, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
 
     def empty(self, like, shape, dtype=None):
         dtype = like.dtype if dtype is None else getattr(self.torch, dtype)
@@ -33,6 +43,13 @@ class Torch:
 
     def arange(self, like, count):
         return self.torch.arange(count, device=like.device)
+
+    def octets(self, bits):
+        """The sums of the last dimension, as bytes."""
+        return bits.sum(-1, dtype=self.torch.uint8)
+
+    def dtype(self, name):
+        return getattr(self.torch, name)
 
     def stream(self, place):
         return 0 if place == "cpu" else self.torch._C._cuda_getCurrentRawStream(place[1])
@@ -57,10 +74,19 @@ class Torch:
             raise errors[0]
         return found[0]
 
-    def check_gradients(self, tensors):
-        if self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]:
+    def aligned(self, tensor):
+        """As the backward pass reads it: contiguous, from a multiple of 16 bytes on."""
+        tensor = tensor.contiguous()
+        return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+    def wants_gradients(self, tensors):
+        return self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]
+
+    def check_gradients(self, tensors, what):
+        """Refuses tensors that require gradients, of something that has none."""
+        if self.wants_gradients(tensors):
             raise NotImplementedError(
-                "requires_grad is not supported: there is no backward pass yet; call it under torch.no_grad(), or detach Q, K and V"
+                f"requires_grad is not supported: {what} no gradient; call it under torch.no_grad(), or detach the tensors"
             )
 
     def is_traced(self, tensor):
@@ -96,7 +122,12 @@ class NumPy:
     def __init__(self, numpy):
         self.numpy = numpy
 
+    def check_tensor(self, name, array):
+        if not isinstance(array, self.numpy.ndarray):
+            raise TypeError(f"{name} is {type(array).__name__} beside NumPy's arrays: give all tensors of one framework")
+
     def describe(self, array):
+        self.check_tensor("a tensor", array)
         size = array.dtype.itemsize
         if any(stride % size for stride in array.strides):
             raise ValueError(f"strides {array.strides} are not multiples of the element's {size} bytes")
@@ -118,10 +149,16 @@ class NumPy:
     def arange(self, like, count):
         return self.numpy.arange(count)
 
+    def octets(self, bits):
+        return bits.sum(-1, dtype="uint8")
+
+    def dtype(self, name):
+        return name
+
     def stream(self, place):
         return 0
 
-    def check_gradients(self, arrays):
+    def check_gradients(self, arrays, what):
         pass
 
     def is_traced(self, array):

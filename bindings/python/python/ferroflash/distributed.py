@@ -65,7 +65,7 @@ def allgather_attention(
     The mask is full, causal, or a window that shows no key after a query's own.
     """
     options = _options(dropout_p, softmax_scale, softcap, alibi_slopes, deterministic)
-    rank, world, length = _place(q, k, length, group)
+    rank, world, length = _place(q, k, v, length, group)
     left, right = window_size
     if causal:
         right = 0
@@ -112,7 +112,7 @@ def ring_attention(
         raise NotImplementedError(f"window_size={window_size!r}: allgather_attention takes windows")
     if alibi_slopes is not None:
         raise NotImplementedError("alibi_slopes: allgather_attention takes scores that depend on positions")
-    rank, world, length = _place(q, k, length, group)
+    rank, world, length = _place(q, k, v, length, group)
     own = [end - start for start, end in rows_of(length, rank, world)]
     parts = [(0, own[0]), (own[0], own[0] + own[1])] if causal else [(0, sum(own))]
     parts = [part for part in parts if part[0] < part[1]]
@@ -164,7 +164,7 @@ def ulysses_attention(
     options = _options(dropout_p, softmax_scale, softcap, alibi_slopes, deterministic)
     if alibi_slopes is not None:
         raise NotImplementedError("alibi_slopes: allgather_attention takes them")
-    rank, world, length = _place(q, k, length, group)
+    rank, world, length = _place(q, k, v, length, group)
     heads, heads_kv = q.shape[2], k.shape[2]
     if heads % world or (heads_kv % world and world % heads_kv):
         raise NotImplementedError(f"{heads} heads of Q and {heads_kv} of K and V do not divide among {world} ranks")
@@ -223,8 +223,9 @@ def _options(dropout_p, softmax_scale, softcap, alibi_slopes, deterministic):
     return given if alibi_slopes is None else dict(given, alibi_slopes=alibi_slopes)
 
 
-def _place(q, k, length, group):
+def _place(q, k, v, length, group):
     """This rank, the ranks, and the rows of the whole, of which it holds as many as it must."""
+    framework_of(q)[0].check_gradients((q, k, v), "attention over several ranks has")
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     length = q.shape[1] * world if length is None else length
     expected = sum(end - start for start, end in rows_of(length, rank, world))

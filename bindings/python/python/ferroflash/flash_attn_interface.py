@@ -5,8 +5,10 @@ scheduler_metadata) are the plan's own business: values that leave it the choice
 [heads] is flash-attn 4's argument of that name.
 """
 
+from operator import index
+
 from . import _merge
-from ._call import Call
+from ._call import Call, flag
 from ._tensors import framework_of
 from .functional import _computed, _with_new
 
@@ -111,7 +113,7 @@ def flash_attn_varlen_func(
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_attn_probs)
     call.chunk = _chunk(attention_chunk)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_seqlens_q, cu_seqlens_k, seqused_k
-    call.longest = int(max_seqlen_q), int(max_seqlen_k)
+    call.longest = index(max_seqlen_q), index(max_seqlen_k)
     return _returned(*_computed(call), return_attn_probs)
 
 
@@ -161,8 +163,8 @@ def flash_attn_with_kvcache(
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table, call.cu_seqlens_q = cache_leftpad, page_table, cu_seqlens_q
     if max_seqlen_q is not None:
-        call.longest = int(max_seqlen_q), 0
-    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
+        call.longest = index(max_seqlen_q), 0
+    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=flag("rotary_interleaved", rotary_interleaved))
     new |= dict(rotary_seqlens=rotary_seqlens, cu_seqlens_new=cu_seqlens_k_new)
     return _returned(*_with_new(call, k, v, new), return_softmax_lse)
 
@@ -174,7 +176,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     _refuse(out=out)
     framework, into = framework_of(out_partial)
     out_partial, lse_partial = into(out_partial), into(lse_partial)
-    framework.check_gradients((out_partial, lse_partial))
+    framework.check_gradients((out_partial, lse_partial), "flash_attn_combine has")
     lse = framework.math().swapaxes(lse_partial, -1, -2)
     dtype = None if out_dtype is None else str(out_dtype).removeprefix("torch.")
     o, merged = _merge.compute(framework, list(zip(out_partial, lse)), dtype)

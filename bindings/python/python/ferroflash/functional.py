@@ -1,10 +1,12 @@
 """flash-attn's functions, with its names, arguments and defaults."""
 
+from operator import index
+
 from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, compute, numbers, packed
+from ._call import Call, check_tensors, compute, flag, numbers, packed
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -79,7 +81,7 @@ def flash_attn_varlen_func(
     _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
-    call.longest = int(max_seqlen_q), int(max_seqlen_k)
+    call.longest = index(max_seqlen_q), index(max_seqlen_k)
     if block_table is not None:
         call.cu_seqlens_k, call.used_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
     return _returned(*_computed(call, tree_mask), return_attn_probs)
@@ -120,7 +122,7 @@ def flash_attn_with_kvcache(
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
-    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=rotary_interleaved)
+    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=flag("rotary_interleaved", rotary_interleaved))
     o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o
 
@@ -128,7 +130,11 @@ def flash_attn_with_kvcache(
 def _with_new(call, k, v, new, tree_mask=None):
     """O and LSE over a cache once new keys and values are in it; `new` says how they are rotated and where they start."""
     framework, into = framework_of(call.q)
+    rotary = new.get("rotary_cos"), new.get("rotary_sin")
+    framework.check_gradients((call.q, call.k, call.v, k, v, *rotary, call.sinks), "flash_attn_with_kvcache has")
     if isinstance(call.used_k, int):
+        if not 0 <= call.used_k < 2**31:
+            raise ValueError(f"cache_seqlens is {call.used_k}, must be 0 to {2**31 - 1}")
         batch = call.q.shape[0] if call.cu_seqlens_q is None else call.cu_seqlens_q.shape[0] - 1
         call.used_k = framework.full(into(call.q), (batch,), call.used_k, "int32")
     if (k is None) != (v is None):
@@ -146,7 +152,7 @@ def _with_new(call, k, v, new, tree_mask=None):
     for name in APPENDED:
         if getattr(append, name) is not None:
             setattr(append, name, into(getattr(append, name)))
-    framework.check_gradients([getattr(append, name) for name in APPENDED])
+    check_tensors(framework, append, APPENDED)
     call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
     return _computed(call, tree_mask)
 
@@ -163,9 +169,9 @@ def flash_attn_qkvpacked_func(
     return_attn_probs=False,
 ):
     """flash_attn_func of [batch, seqlen, 3, heads, head_dim]."""
-    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    # The gradient of `unbind` is one copy.
     return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        *_parts(qkv, 3), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
 
 
@@ -182,17 +188,67 @@ def flash_attn_kvpacked_func(
     return_attn_probs=False,
 ):
     """flash_attn_func of Q and [batch, seqlen, 2, heads, head_dim]."""
-    k, v = kv[:, :, 0], kv[:, :, 1]
     return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q, *_parts(kv, 2), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv,
+    cu_seqlens,
+    max_seqlen,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of [rows, 3, heads, head_dim]."""
+    lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(*_parts(qkv, 3), *lengths, *options)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q,
+    kv,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of Q and [rows, 2, heads, head_dim]."""
+    lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, *_parts(kv, 2), *lengths, *options)
+
+
+def _parts(packed, count):
+    """Q, K and V, or K and V, which are one tensor."""
+    framework_of(packed)
+    if len(packed.shape) < 4 or packed.shape[-3] != count:
+        names = "qkv" if count == 3 else "kv"
+        raise ValueError(f"{names} has shape {tuple(packed.shape)}, must be [..., {count}, heads, head_dim]")
+    # The gradient of `unbind` is one copy; what has none is indexed.
+    return packed.unbind(-3) if hasattr(packed, "unbind") else [packed[..., part, :, :] for part in range(count)]
 
 
 def merge_states(o_a, lse_a, o_b, lse_b):
     """O and LSE over two disjoint sets of keys, from those over each: O [batch, seqlen, heads, head_dim], LSE [batch, heads, seqlen]."""
     framework, into = framework_of(o_a)
     o_a, lse_a, o_b, lse_b = map(into, (o_a, lse_a, o_b, lse_b))
-    framework.check_gradients((o_a, lse_a, o_b, lse_b))
+    framework.check_gradients((o_a, lse_a, o_b, lse_b), "merge_states has")
     return tuple(map(framework.result, merge.compute(framework, [(o_a, lse_a), (o_b, lse_b)])))
 
 
@@ -216,12 +272,12 @@ def _computed(call, tree_mask=None):
         return found
     framework, into = framework_of(call.q)
     if type(framework) is Torch:
-        framework.check_gradients((call.q, call.k, call.v, call.alibi_slopes, call.sinks))
+        check_tensors(framework, call, TENSORS)
         return torch_op.call(framework, call)
     for name in TENSORS:
         if getattr(call, name) is not None:
             setattr(call, name, into(getattr(call, name)))
-    framework.check_gradients([getattr(call, name) for name in TENSORS])
+    check_tensors(framework, call, TENSORS)
     o, lse = compute(framework, call)
     return framework.result(o), None if lse is None else framework.result(lse)
 

@@ -1,6 +1,6 @@
-"""The call as a PyTorch operator, so that torch.compile takes it as one opaque step without a graph break."""
+"""The call as a PyTorch operator with a gradient: torch.compile takes it as one opaque step without a graph break, and so does autograd."""
 
-from . import _cache
+from . import _again, _cache, _gradients
 from ._call import Call, compute
 from ._tensors import Torch
 
@@ -9,26 +9,154 @@ try:
 except ImportError:
     torch = None
 
-_SCHEMA = (
-    "forward(Tensor q, Tensor k, Tensor v, Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,"
-    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? tree, float? scale, bool causal, int left, int right,"
-    " int longest_q, int longest_k, int chunk, int tree_keys, float softcap, bool lse) -> (Tensor, Tensor)"
+# What both passes are given: tensors, then numbers.
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, {} Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,"
+    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree"
 )
-
-
-_APPEND_SCHEMA = (
-    "append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor used_k, Tensor? entry_k, Tensor? block_table,"
-    " Tensor? rotary_cos, Tensor? rotary_sin, Tensor? rotary_seqlens, Tensor? cu_seqlens_q, Tensor? cu_seqlens_new, bool interleaved,"
-    " bool each_query) -> (Tensor, Tensor)"
+_NUMBERS = (
+    "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap"
 )
+_SCHEMAS = {
+    # Without `lse` and without `gradients`, which need it, LSE is empty.
+    "forward": f"{_TENSORS.format('')}, {_NUMBERS}, bool lse, bool gradients) -> (Tensor, Tensor)",
+    # Without `of_sinks` the last is empty.
+    "backward": f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "append": "Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor used_k, Tensor? entry_k,"
+    " Tensor? block_table, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? rotary_seqlens, Tensor? cu_seqlens_q,"
+    " Tensor? cu_seqlens_new, bool interleaved, bool each_query) -> (Tensor, Tensor)",
+}
 
 
 def append(call):
-    """Q as it is rotated and the lengths after, through the operator where PyTorch traces, and directly otherwise."""
-    if not torch.compiler.is_compiling() and type(call.q) is torch.Tensor:
+    """Q as it is rotated and the lengths after, through the operator where PyTorch watches, and directly otherwise."""
+    if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
         return _cache.compute(Torch(torch), call)
     rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
     return call.q if call.rotary_cos is None else rotated, lengths
+
+
+def call(framework, call):
+    """O and LSE, through the operator where PyTorch watches or gradients are wanted, and directly otherwise."""
+    device = call.q.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
+    framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
+    gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks))
+    if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes):
+        return compute(framework, call)
+    left, right = (-1 if keys is None else keys for keys in call.window)
+    o, lse = _operator("forward")(
+        call.q,
+        call.k,
+        call.v,
+        call.alibi_slopes,
+        call.sinks,
+        call.cu_seqlens_q,
+        call.cu_seqlens_k,
+        call.used_k,
+        call.first_k,
+        call.entry_k,
+        call.block_table,
+        call.intervals,
+        call.tree,
+        call.scale,
+        call.causal,
+        left,
+        right,
+        *call.longest,
+        call.chunk,
+        call.tree_keys,
+        call.softcap,
+        call.lse,
+        gradients,
+    )
+    return o, lse if call.lse else None
+
+
+def _defined():
+    library = torch.library.Library("ferroflash", "DEF")
+    functions = {"forward": (_forward, _fake), "backward": (_backward, _fake_backward), "append": (_append, _fake_append)}
+    for name, (function, fake) in functions.items():
+        library.define(f"{name}({_SCHEMAS[name]}")
+        for device in ("CPU", "CUDA"):
+            library.impl(name, function, device)
+        torch.library.register_fake(f"ferroflash::{name}", fake, lib=library)
+        torch.library.register_vmap(f"ferroflash::{name}", _one_by_one(name), lib=library)
+    for name, (keep, gradient) in _DIFFERENTIATED.items():
+        torch.library.register_autograd(f"ferroflash::{name}", gradient, setup_context=keep, lib=library)
+    return library
+
+
+def _call(*arguments):
+    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, intervals, tree, scale, *rest = arguments
+    causal, left, right, *longest, chunk, tree_keys, softcap, lse, gradients = rest
+    call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse or gradients)
+    call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
+    call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
+    call.intervals, call.tree, call.tree_keys, call.chunk, call.gradients = intervals, tree, tree_keys, chunk, gradients
+    return call
+
+
+def _forward(*arguments):
+    call = _call(*arguments)
+    found = _again.started(call)
+    if found is None:
+        if call.gradients:
+            _gradients.check(Torch(torch), call)
+        found = compute(Torch(torch), call)
+    o, lse = found
+    return o, lse if lse is not None else o.new_empty(0, dtype=torch.float32)
+
+
+def _fake(*arguments):
+    call = _call(*arguments)
+    o = torch.empty((*call.q.shape[:-1], call.v.shape[-1]), dtype=call.q.dtype, device=call.q.device)
+    if not call.lse:
+        shape = (0,)
+    elif call.cu_seqlens_q is not None:
+        shape = (call.q.shape[1], call.q.shape[0])
+    else:
+        shape = (call.q.shape[0], call.q.shape[2], call.q.shape[1])
+    dtype = torch.float64 if call.lse and o.dtype == torch.float64 else torch.float32
+    return o, o.new_empty(shape, dtype=dtype)
+
+
+def _keep(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:13])
+    ctx.numbers = inputs[13:-2]
+
+
+def _gradient(ctx, d_o, d_lse):
+    q, k, v, o, lse, *operands = ctx.saved_tensors
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    of_sinks = ctx.needs_input_grad[4]
+    d_q, d_k, d_v, d_sinks = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks)
+    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 19
+
+
+def _backward(d_o, d_lse, q, k, v, o, lse, *arguments):
+    of_sinks = arguments[-1]
+    call = _call(q, k, v, *arguments[:-1], True, True)
+    *found, d_sinks = _gradients.compute(Torch(torch), call, o, lse, d_o, d_lse, of_sinks)
+    return *found, q.new_empty(0, dtype=torch.float32) if d_sinks is None else d_sinks
+
+
+def _fake_backward(d_o, d_lse, q, k, v, o, lse, alibi_slopes, sinks, *arguments):
+    made = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    return *made, q.new_empty(sinks.shape if arguments[-1] else 0, dtype=torch.float32)
+
+
+def _second_gradient(ctx, *gradients):
+    raise NotImplementedError("gradients of gradients are not supported: call backward() without create_graph")
+
+
+def _keep_nothing(ctx, inputs, output):
+    pass
 
 
 def _append(*arguments):
@@ -44,80 +172,34 @@ def _fake_append(*arguments):
     return call.q.new_empty(shape), torch.empty_like(call.used_k)
 
 
-def call(framework, call):
-    """O and LSE, through the operator where PyTorch traces, and directly otherwise."""
-    device = call.q.device.type
-    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
-    if not torch.compiler.is_compiling() and type(call.q) is torch.Tensor:
-        return compute(framework, call)
-    left, right = (-1 if keys is None else keys for keys in call.window)
-    o, lse = torch.ops.ferroflash.forward(
-        call.q,
-        call.k,
-        call.v,
-        call.alibi_slopes,
-        call.sinks,
-        call.cu_seqlens_q,
-        call.cu_seqlens_k,
-        call.used_k,
-        call.first_k,
-        call.entry_k,
-        call.block_table,
-        call.tree,
-        call.scale,
-        call.causal,
-        left,
-        right,
-        *call.longest,
-        call.chunk,
-        call.tree_keys,
-        call.softcap,
-        call.lse,
-    )
-    return o, lse if call.lse else None
+def _operator(name):
+    """An operator, or under torch.func's transforms, which see no gradients of a library's operator, a function that has them."""
+    operator = getattr(torch.ops.ferroflash, name)
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return operator
+    if name not in _transformed:
+        keep, gradient = _DIFFERENTIATED[name]
+        members = {"forward": lambda *arguments: operator(*arguments), "setup_context": keep, "backward": gradient}
+        statics = {key: staticmethod(function) for key, function in members.items()}
+        _transformed[name] = type(name, (torch.autograd.Function,), {**statics, "generate_vmap_rule": True})
+    return _transformed[name].apply
 
 
-def _defined():
-    library = torch.library.Library("ferroflash", "DEF")
-    library.define(_SCHEMA)
-    library.impl("forward", _forward, "CPU")
-    library.impl("forward", _forward, "CUDA")
-    torch.library.register_fake("ferroflash::forward", _fake, lib=library)
-    library.define(_APPEND_SCHEMA)
-    library.impl("append", _append, "CPU")
-    library.impl("append", _append, "CUDA")
-    torch.library.register_fake("ferroflash::append", _fake_append, lib=library)
-    return library
+def _one_by_one(name):
+    """The operator under torch.vmap: a call for each of what is mapped, stacked."""
+
+    def mapped(info, dims, *arguments):
+        operator = getattr(torch.ops.ferroflash, name)
+        apart = [x if dim is None else x.unbind(dim) for x, dim in zip(arguments, dims)]
+        found = [operator(*(x if dim is None else x[at] for x, dim in zip(apart, dims))) for at in range(info.batch_size)]
+        return tuple(map(torch.stack, zip(*found))), (0,) * len(found[0])
+
+    return mapped
 
 
-def _call(*arguments):
-    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, tree, scale, *rest = arguments
-    causal, left, right, *longest, chunk, tree_keys, softcap, lse = rest
-    call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse)
-    call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
-    call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
-    call.tree, call.tree_keys, call.chunk = tree, tree_keys, chunk
-    return call
-
-
-def _forward(*arguments):
-    o, lse = compute(Torch(torch), _call(*arguments))
-    return o, lse if lse is not None else o.new_empty(0, dtype=torch.float32)
-
-
-def _fake(*arguments):
-    call = _call(*arguments)
-    o = torch.empty(call.q.shape, dtype=call.q.dtype, device=call.q.device)
-    if not call.lse:
-        shape = (0,)
-    elif call.cu_seqlens_q is not None:
-        shape = (call.q.shape[1], call.q.shape[0])
-    else:
-        shape = (call.q.shape[0], call.q.shape[2], call.q.shape[1])
-    return o, o.new_empty(shape, dtype=torch.float32)
-
-
+# What each operator keeps for its gradient, and the gradient.
+_DIFFERENTIATED = {"forward": (_keep, _gradient), "backward": (_keep_nothing, _second_gradient)}
+# Functions by operators' names, made when they are first wanted.
+_transformed = {}
 # Before any call, as a first call that torch.compile traces cannot define an operator. It lasts as long as the library object.
 _library = None if torch is None else _defined()

@@ -1,6 +1,7 @@
 """Ferroflash as an attention implementation of Hugging Face transformers."""
 
-from .functional import flash_attn_func, flash_attn_varlen_func
+from ._call import Call
+from .functional import _computed, flash_attn_func, flash_attn_varlen_func
 
 
 def register(name="ferro"):
@@ -11,12 +12,58 @@ def register(name="ferro"):
     if "flash" in name:
         raise ValueError(f'name {name!r} contains "flash", which transformers takes for a package of its own: choose another, as "ferro"')
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, attention_forward)
     # Without a mask function the model would get no mask, and attend to padding.
-    AttentionMaskInterface.register(name, flash_attention_mask)
+    AttentionMaskInterface.register(name, attention_mask)
     return name
+
+
+def attention_mask(**given):
+    """The mask of a model's layers, by the arguments of transformers' mask functions.
+
+    A causal mask, a causal window or none, with padding at most, is the padding [batch, keys], or None where there is none: the rest is
+    for `attention_forward`'s `is_causal` and `sliding_window` to say. Any other mask (chunks, packed sequences, blocks of images, caches
+    with room behind the keys, a model's own) is the range of keys of each query, int32 [batch, 1, queries, 2], or bool
+    [batch, 1, queries, keys] where a query sees no range, or where the question would break a compiled graph.
+    """
+    import torch
+    from transformers.masking_utils import flash_attention_mask, sdpa_mask
+
+    if _is_plain(**given):
+        return flash_attention_mask(**given)
+    seen = sdpa_mask(**{**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    if torch.compiler.is_compiling():
+        return seen
+    count, keys, octets = seen.sum(-1), seen.shape[-1], seen.to(torch.uint8)
+    begin = octets.argmax(-1)
+    end = torch.where(count == 0, begin, keys - octets.flip(-1).argmax(-1))
+    return torch.stack([begin, end], -1).int() if bool((end - begin == count).all()) else seen
+
+
+def _is_plain(
+    mask_function=None, q_length=None, kv_length=0, q_offset=0, kv_offset=0, attention_mask=None, **others
+):
+    """Whether a mask is what `attention_forward` makes of padding alone, the last query being at the last key."""
+    from transformers import masking_utils
+
+    if q_length is None or not isinstance(q_offset, int) or not isinstance(kv_offset, int):
+        return False
+    if attention_mask is not None and attention_mask.shape[-1] != kv_offset + kv_length:
+        return False
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return True
+    if q_offset + q_length != kv_offset + kv_length:
+        return False
+    # A causal window is made of these two, the first with its size; nothing else tells it from other masks.
+    parts = [cell.cell_contents for cell in getattr(mask_function, "__closure__", None) or ()]
+    window = masking_utils.sliding_window_causal_mask_function(1)
+    if mask_function.__code__ is window.__code__ and len(parts) == 1 and len(parts[0]) == 2:
+        overlay, mask_function = parts[0]
+        if overlay.__code__ is not masking_utils.sliding_window_overlay(1).__code__:
+            return False
+    return mask_function is masking_utils.causal_mask_function
 
 
 def attention_forward(
@@ -39,45 +86,82 @@ def attention_forward(
     max_length_k=None,
     **kwargs,
 ):
-    """Q, K and V are [batch, heads, seqlen, head_dim]; O is [batch, seqlen, heads, head_dim]. `attention_mask` is 2-D, of keys, or None."""
+    """Q, K and V are [batch, heads, seqlen, head_dim]; O is [batch, seqlen, heads, head_dim]. `attention_mask` is what the function of
+    that name returns, or of the caller's: padding [batch, keys], or [batch, 1, queries, keys], bool or 0 and the least number."""
     if position_bias is not None:
         raise NotImplementedError("position_bias is not supported")
     if output_attentions:
         raise NotImplementedError("output_attentions is not supported: the probabilities are never stored")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    # transformers' sliding window counts the query's own key.
-    window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
+    if getattr(getattr(module, "config", None), "is_causal", None) is False:
+        causal = False
+    # transformers' sliding window counts the query's own key; where it has two sides it does not.
+    window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0) if causal else (sliding_window, sliding_window)
     options = {
         "dropout_p": dropout,
         "softmax_scale": scaling,
         "causal": causal,
         "window_size": window,
         "softcap": softcap or 0.0,
-        "sinks": None if s_aux is None else s_aux.detach().float().contiguous(),
+        "sinks": None if s_aux is None else s_aux.float().contiguous(),
     }
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         rows = (tensor.flatten(0, 1) for tensor in (q, k, v))
         lengths = cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q or q.shape[1], max_length_k or k.shape[1]
-        return flash_attn_varlen_func(*rows, *lengths, **options).view(q.shape), None
+        return flash_attn_varlen_func(*rows, *lengths, **options).unflatten(0, q.shape[:2]), None
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
+    if attention_mask.dim() == 4:
+        return _under_a_mask(q, k, v, attention_mask, options), None
     if attention_mask.dim() != 2:
-        raise NotImplementedError(f"attention_mask of {attention_mask.dim()} dimensions is not supported: only padding, [batch, keys]")
+        raise NotImplementedError(f"attention_mask of {attention_mask.dim()} dimensions is not supported: [batch, keys] and 4 are")
     return _without_padding(q, k, v, attention_mask.bool(), options), None
 
 
-def _without_padding(q, k, v, mask, options):
-    """Attention of the rows that are no padding, put back in their places; rows of padding are 0. The queries are the last of the keys."""
+def _under_a_mask(q, k, v, mask, options):
+    """Attention where a mask says for each query and key, or by a range for each query, what is seen, and nothing else does."""
     import torch
 
-    queries, keys = mask[:, -q.shape[1] :], mask[:, -k.shape[1] :]
+    if mask.shape[1] != 1:
+        raise NotImplementedError(f"attention_mask of shape {tuple(mask.shape)} is not supported: one for all heads is, [batch, 1, ...]")
+    options = options | dict(causal=False, window_size=(-1, -1))
+    mask = mask[:, 0].expand(q.shape[0], -1, -1)
+    if mask.dtype == torch.int32 and mask.shape[1:] == (q.shape[1], 2):
+        scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
+        flash_attn_func(q[:0], k[:0], v[:0], dropout_p=options["dropout_p"])
+        call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
+        call.intervals = mask.contiguous()
+        return _computed(call)[0]
+    mask = mask[..., : k.shape[1]].expand(-1, q.shape[1], -1)
+    if mask.dtype != torch.bool:
+        if not mask.is_floating_point():
+            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is")
+        hidden = mask <= torch.finfo(mask.dtype).min / 2
+        if torch.compiler.is_compiling():
+            torch._assert_async((hidden | (mask == 0)).all(), "attention_mask is a bias, which is not supported")
+        elif not bool((hidden | (mask == 0)).all()):
+            raise NotImplementedError("attention_mask is a bias, which is not supported: 0 and the least number of its type are")
+        mask = ~hidden
+    return flash_attn_func(q, k, v, tree_mask=mask, **options)
+
+
+def _without_padding(q, k, v, mask, options):
+    """Attention of the rows that are no padding, put back in their places; rows of padding are 0. The queries are the last of the keys, or
+    where no query has a place of its own, all of them."""
+    import torch
+
+    keys = mask[:, -k.shape[1] :]
+    if keys.shape[1] != k.shape[1]:
+        raise NotImplementedError(f"attention_mask has {keys.shape[1]} keys, K {k.shape[1]}: a cache with room behind its keys needs 4 dimensions")
+    has_places = options["causal"] or options["window_size"] != (-1, -1)
+    queries = mask[:, -q.shape[1] :] if has_places else mask.new_ones(q.shape[:2])
 
     def ends(rows):
         lengths = rows.sum(1)
         return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
 
-    o = q.new_zeros(q.shape)
+    o = q.new_zeros((*q.shape[:-1], v.shape[-1]))
     o[queries] = flash_attn_varlen_func(
         q[queries], k[keys], v[keys], ends(queries), ends(keys), q.shape[1], k.shape[1], **options
     )

@@ -1,9 +1,9 @@
 //! What both passes do with a warp's 16 stationary rows: the products of a step, and the way out of its gradients.
 
 use super::stream::Stage;
+use crate::backward::nonfinite::Destination;
 use crate::config::BackwardConfig;
 use crate::element::F32Accumulation;
-use crate::keys::KeyRows;
 use crate::math::epilogue::store_rows;
 use crate::mma::gemm::{Queries, p_v, q_kt};
 use crate::shape::Shape;
@@ -69,17 +69,6 @@ pub unsafe fn add_product<C: BackwardConfig>(
 ) {
     // SAFETY: the caller's.
     unsafe { p_v::<C::Element, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane)) }
-}
-
-/// Where a tile of gradients goes.
-#[derive(Clone, Copy, Debug)]
-pub struct Destination {
-    /// The rows of its head.
-    pub rows: KeyRows,
-    /// The tile's first row, and the one past the last that is written.
-    pub range: (u32, u32),
-    /// Elements of a row.
-    pub width: u32,
 }
 
 /// Writes a gradient times `factor`, through the warp's own rows of the stationary tile from `tile` on.

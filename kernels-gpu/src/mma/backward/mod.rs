@@ -4,6 +4,4 @@
 pub mod dkv;
 pub mod dq;
 pub mod gradients;
-pub mod nonfinite;
-pub mod recompute;
 pub mod stream;

@@ -3,33 +3,44 @@
 //! P and dS are 0 for hidden pairs, but 0 · NaN is NaN. So blocks that are seen only in part are looked through before they are multiplied
 //! along their rows; what is not finite is replaced by 0 there ([`keep_out`]), and at the end given to the rows that see it ([`spread`]).
 
-use super::gradients::Destination;
-use super::stream::Stage;
-use crate::config::BackwardConfig;
 use crate::element::Element;
+use crate::keys::KeyRows;
 use crate::math::restore::add;
 use crate::math::scrub::{in_tile, scrub_tile};
 use crate::ptx::memory::{ld_global_b16, st_global_b16};
-use crate::ptx::warp::sync_threads_or;
-use crate::shape::Shape;
-use cuda_std::thread::sync_threads;
 
-/// Replaces NaN and infinities of the first `tiles` tiles of a stage by 0; whether there were any, for all threads alike.
+/// Replaces NaN and infinities in `bytes` bytes of tiles by 0; whether there were any, for all threads alike. `sync_or` is a barrier that
+/// says whether any thread has found one, `sync` one behind which products see what was written.
 ///
 /// # Safety
-/// All `threads` threads of the CTA take part, `thread` this one's index, and the stage has landed. All warps have computed S and dP of it.
+/// All `threads` threads that compute take part, `thread` this one's index, and the tiles have landed. They have computed S and dP of them.
 #[inline(always)]
-pub unsafe fn keep_out<C: BackwardConfig>(stage: &Stage<C>, tiles: u32, threads: (u32, u32)) -> bool {
-    let bytes = tiles * C::Streamed::BYTES;
+pub unsafe fn keep_out<E: Element>(
+    (start, bytes): (u32, u32),
+    threads: (u32, u32),
+    sync_or: impl Fn(bool) -> bool,
+    sync: impl Fn(),
+) -> bool {
     // SAFETY: the caller's; the barrier lies between all reads of S and dP and the first write, the second one behind the last.
     unsafe {
-        let found = sync_threads_or(in_tile::<C::Element>(stage.start, bytes, threads));
+        let found = sync_or(in_tile::<E>(start, bytes, threads));
         if found {
-            scrub_tile::<C::Element>(stage.start, bytes, threads);
-            sync_threads();
+            scrub_tile::<E>(start, bytes, threads);
+            sync();
         }
         found
     }
+}
+
+/// Where a tile of gradients goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination {
+    /// The rows of its head.
+    pub rows: KeyRows,
+    /// The tile's first row, and the one past the last that is written.
+    pub range: (u32, u32),
+    /// Elements of a row.
+    pub width: u32,
 }
 
 /// What an element that is not finite makes of the sums it is in.

@@ -2,8 +2,6 @@
 //!
 //! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type.
 
-use super::stream::Stage;
-use crate::config::BackwardConfig;
 use crate::ptx::math::{ex2, fma};
 use crate::ptx::memory::ld_shared_v4;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -18,6 +16,12 @@ pub trait Statistics: Copy {
     fn hides(&self, n: usize) -> [bool; 4];
 }
 
+/// P of a score.
+#[inline(always)]
+fn probability(score: f32, scale_log2: f32, lse_log2: f32) -> f32 {
+    ex2(fma(score, scale_log2, -lse_log2))
+}
+
 /// Turns S into P = exp2(S · scale_log2 − L·log2(e)) and dP into dS = P∘(dP − δ), without the scale.
 #[inline(always)]
 pub fn recompute<W: WarpTile>(
@@ -29,8 +33,34 @@ pub fn recompute<W: WarpTile>(
     for (n, (s, dp)) in s.row_mut(0).iter_mut().zip(dp.row_mut(0)).enumerate() {
         let of = statistics.of(n);
         for (i, [lse_log2, delta]) in of.into_iter().enumerate() {
-            s[i] = ex2(fma(s[i], scale_log2, -lse_log2));
+            s[i] = probability(s[i], scale_log2, lse_log2);
             dp[i] = s[i] * (dp[i] - delta);
+        }
+    }
+}
+
+/// The first half of [`recompute`]: S becomes P, while dP is not there yet.
+#[cfg(ferroflash_wgmma)]
+#[inline(always)]
+pub fn probabilities<W: WarpTile>(s: &mut W::S<[f32; 4]>, statistics: &impl Statistics, scale_log2: f32) {
+    for (n, s) in s.row_mut(0).iter_mut().enumerate() {
+        for (i, [lse_log2, _]) in statistics.of(n).into_iter().enumerate() {
+            s[i] = probability(s[i], scale_log2, lse_log2);
+        }
+    }
+}
+
+/// The second half of [`recompute`]: dP becomes dS.
+#[cfg(ferroflash_wgmma)]
+#[inline(always)]
+pub fn score_gradients<W: WarpTile>(
+    p: &W::S<[f32; 4]>,
+    dp: &mut W::S<[f32; 4]>,
+    statistics: &impl Statistics,
+) {
+    for (n, (p, dp)) in p.row(0).iter().zip(dp.row_mut(0)).enumerate() {
+        for (i, [_, delta]) in statistics.of(n).into_iter().enumerate() {
+            dp[i] = p[i] * (dp[i] - delta);
         }
     }
 }
@@ -89,11 +119,11 @@ pub struct ByColumn {
 }
 
 impl ByColumn {
-    /// Those of a stage, which has landed.
+    /// Those of a block, whose statistics and limits have been written.
     #[inline(always)]
-    pub fn new<C: BackwardConfig>(stage: &Stage<C>, lane_key: u32, lane: u32, sink_tokens: u32) -> Self {
+    pub fn new((statistics, limits): (u32, u32), lane_key: u32, lane: u32, sink_tokens: u32) -> Self {
         let along = lane % 4 * 16;
-        Self { statistics: stage.statistics() + along, limits: stage.limits() + along, lane_key, sink_tokens }
+        Self { statistics: statistics + along, limits: limits + along, lane_key, sink_tokens }
     }
 }
 

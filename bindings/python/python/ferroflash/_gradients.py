@@ -1,0 +1,50 @@
+"""Gradients of a call: dQ, dK, dV and the sinks', by the device that computed it."""
+
+from . import _devices
+from ._call import _strided, filled, is_empty, numbers, with_intervals
+
+
+class Args:
+    """The fields that the native module reads."""
+
+    __slots__ = "forward d_o d_lse d_q d_k d_v d_sinks".split()
+
+
+def check(framework, call):
+    """Refuses a call whose gradients its device does not compute."""
+    with_intervals(framework, call)
+    args, place, o_shape, _ = numbers(framework, call)
+    if not is_empty(args, o_shape, call):
+        args.o = _strided(framework.describe(call.q))
+        _devices.device_at(place).check_gradients(args)
+
+
+def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
+    """The gradients, that of the sinks None unless it is wanted; `d_lse` may be None."""
+    with_intervals(framework, call)
+    forward, place, o_shape, _ = numbers(framework, call)
+    # What belongs to no sequence is not written.
+    made = framework.empty if call.cu_seqlens_q is None and call.cu_seqlens_k is None and call.used_k is None else _zeros(framework)
+    if is_empty(forward, o_shape, call):
+        made = _zeros(framework)
+    d_q, d_k, d_v = (made(tensor, tuple(tensor.shape)) for tensor in (call.q, call.k, call.v))
+    d_sinks = framework.full(call.sinks, tuple(call.sinks.shape), 0.0, "float32") if of_sinks else None
+    if 0 in o_shape or forward.sizes[0] == 0:
+        return d_q, d_k, d_v, d_sinks
+    if 0 in call.k.shape:
+        return d_q, d_k, d_v, d_lse.sum((0, 2) if d_lse.ndim == 3 else 1) if of_sinks and d_lse is not None else d_sinks
+    args = Args()
+    args.forward = forward
+    o, d_o = framework.aligned(o), framework.aligned(d_o)
+    forward.o, args.d_o = _strided(framework.describe(o)), _strided(framework.describe(d_o))
+    forward.lse = framework.describe(lse)[0]
+    if d_lse is not None:
+        d_lse = framework.contiguous(d_lse)
+    args.d_lse, args.d_sinks = (None if x is None else framework.describe(x)[0] for x in (d_lse, d_sinks))
+    args.d_q, args.d_k, args.d_v = (_strided(framework.describe(tensor)) for tensor in (d_q, d_k, d_v))
+    _devices.run(framework, place, "backward", args)
+    return d_q, d_k, d_v, d_sinks
+
+
+def _zeros(framework):
+    return lambda like, shape: filled(framework, like, shape, 0)

@@ -1,0 +1,213 @@
+"""Calls drawn at random, of every function and both frameworks, against softmax in float64: shapes that are odd or empty, views, all options."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+import ferroflash
+
+torch = pytest.importorskip("torch")
+
+COUNT = 300
+# Of the type's own rounding; sums of float16 and bfloat16 are float32.
+ROUNDING = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-22, "float64": 2**-40}
+WINDOWS = [(-1, -1), (-1, -1), (3, 2), (0, 0), (-1, 4), (2, -1), (None, 3), (2, None), (2**40, 2**40), (100, 0)]
+
+
+class Draw(random.Random):
+    """A call's sizes, options and tensors."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.framework = self.choice(["torch", "torch", "numpy"])
+        self.dtype = self.choice(["float16", "float32", "float64"] + ["bfloat16"] * (self.framework == "torch"))
+        self.heads_kv = self.choice([1, 1, 2, 3])
+        self.heads = self.heads_kv * self.choice([1, 1, 2, 5])
+        self.width = self.choice([1, 2, 3, 8, 16, 17, 32, 40, 64, 100])
+        self.width_v = self.choice([self.width, self.width, 1, 4, 33])
+        self.batch, self.queries, self.keys = self.choice([1, 2, 3]), self.choice([0, 1, 1, 2, 5, 9, 33]), self.choice([0, 1, 2, 5, 16, 33, 70])
+        self.causal, self.window, self.softcap = self.random() < 0.5, self.choice(WINDOWS), self.choice([0.0, 0.0, 1.5, 30.0])
+        self.scale = self.choice([None, None, 0.3, 1.0, 2])
+        self.slopes = self.small(*self.choice([(self.batch, self.heads), (self.heads,)])) if self.random() < 0.2 else None
+        self.sinks = self.small(self.heads) if self.random() < 0.2 else None
+
+    def options(self, **others):
+        names = dict(softmax_scale=self.scale, causal=self.causal, window_size=self.window, softcap=self.softcap, alibi_slopes=self.slopes)
+        return names | ({} if self.sinks is None else dict(sinks=self.sinks)) | others
+
+    def given(self, array):
+        return torch.from_numpy(array) if self.framework == "torch" else array
+
+    def small(self, *shape):
+        return self.given(self.numbers.uniform(0, 0.6, shape).astype(np.float32))
+
+    def tensor(self, *shape):
+        """Random numbers, as a view that need not be contiguous; what lies between its elements is NaN."""
+        x = torch.from_numpy(self.numbers.standard_normal(shape)).to(getattr(torch, self.dtype))
+        kind = self.choice(["plain", "heads first", "narrow", "apart", "repeated"])
+        if kind == "heads first" and x.dim() == 4:
+            x = x.transpose(1, 2).contiguous().transpose(1, 2)
+        if kind in ("narrow", "apart"):
+            wide = torch.full((*shape, 3), math.nan, dtype=x.dtype) if kind == "apart" else torch.full((*shape[:-1], 2 * shape[-1] + 3), math.nan, dtype=x.dtype)
+            view = wide[..., 1] if kind == "apart" else wide[..., 1 : 1 + shape[-1]]
+            x = view.copy_(x)
+        if kind == "repeated" and shape[0]:
+            x = x[:1].expand(shape)
+        return x if self.framework == "torch" else x.numpy()
+
+
+def softmax(draw, q, k, v, slopes, tree=None):
+    """O [queries, heads, width_v] and LSE [heads, queries] of one sequence, in float64."""
+    scale = 1 / math.sqrt(draw.width) if draw.scale is None else draw.scale
+    k, v = (np.repeat(x, draw.heads // draw.heads_kv, axis=1) for x in (k, v))
+    scores = scale * np.einsum("ihd,jhd->hij", q, k)
+    if draw.softcap:
+        scores = draw.softcap * np.tanh(scores / draw.softcap)
+    distance = np.arange(len(k))[None] - (np.arange(len(q))[:, None] + len(k) - len(q))
+    if slopes is not None:
+        scores = scores - slopes[:, None, None] * np.abs(distance)
+    left, right = (-1 if keys is None else keys for keys in draw.window)
+    right = 0 if draw.causal else right
+    hidden = (left >= 0) & (distance < -left) | (right >= 0) & (distance > right)
+    if tree is not None:
+        hidden[:, len(k) - tree.shape[1] :] |= ~tree
+    scores = np.where(hidden, -np.inf, scores)
+    sinks = np.full((draw.heads, len(q), 1), -np.inf) if draw.sinks is None else np.broadcast_to(wide(draw.sinks)[:, None, None], (draw.heads, len(q), 1))
+    scores = np.concatenate([scores, sinks], 2)
+    largest = scores.max(2, keepdims=True)
+    weights = np.exp(scores - np.where(largest == -np.inf, 0, largest))
+    total = weights.sum(2)
+    with np.errstate(divide="ignore"):
+        lse = np.log(total) + largest[..., 0]
+    o = np.einsum("hij,jhd->ihd", weights[..., :-1] / np.where(total == 0, 1, total)[..., None], v)
+    return o, np.where(total == 0, -np.inf, lse)
+
+
+def wide(x):
+    return x.double().numpy() if isinstance(x, torch.Tensor) else np.asarray(x, np.float64)
+
+
+def check(draw, where, found, q, k, v, batch, tree=None):
+    slopes = None if draw.slopes is None else wide(draw.slopes[batch] if draw.slopes.ndim == 2 else draw.slopes)
+    q, k, v, (o, lse) = wide(q), wide(k), wide(v), map(wide, found)
+    expected, expected_lse = softmax(draw, q, k, v, slopes, tree)
+    assert o.shape == expected.shape and lse.shape == expected_lse.shape, where
+    allowed = 12 * ROUNDING[draw.dtype] * (1 + np.abs(v).max(initial=0)) * (1 + math.sqrt(draw.width))
+    assert np.abs(o - expected).max(initial=0) <= allowed, where
+    seen = np.isfinite(expected_lse)
+    assert (lse[~seen] == -np.inf).all() and np.abs(lse - expected_lse)[seen].max(initial=0) <= 1e-4, where
+
+
+def dense(draw, where):
+    sizes = [(draw.queries, draw.heads, draw.width), (draw.keys, draw.heads_kv, draw.width), (draw.keys, draw.heads_kv, draw.width_v)]
+    kind, tree, masked = draw.choice(["apart", "apart", "qkv", "kv"]), None, {}
+    if kind != "apart":
+        draw.sinks, draw.width_v = None, draw.width
+    if kind == "qkv":
+        draw.heads_kv, draw.keys = draw.heads, draw.queries
+        packed = draw.tensor(draw.batch, draw.queries, 3, draw.heads, draw.width)
+        q, k, v = (packed[:, :, part] for part in range(3))
+        found = ferroflash.flash_attn_qkvpacked_func(packed, return_attn_probs=True, **draw.options())
+    elif kind == "kv":
+        q, packed = draw.tensor(draw.batch, *sizes[0]), draw.tensor(draw.batch, draw.keys, 2, draw.heads_kv, draw.width)
+        k, v = packed[:, :, 0], packed[:, :, 1]
+        found = ferroflash.flash_attn_kvpacked_func(q, packed, return_attn_probs=True, **draw.options())
+    else:
+        q, k, v = (draw.tensor(draw.batch, *size) for size in sizes)
+        if draw.keys and draw.queries and draw.random() < 0.3:
+            tree = draw.numbers.random((draw.batch, draw.queries, draw.randint(1, draw.keys))) < 0.6
+            masked = dict(tree_mask=draw.given(tree))
+        found = ferroflash.flash_attn_func(q, k, v, return_attn_probs=True, **draw.options(**masked))
+    for b in range(draw.batch):
+        check(draw, where, (found[0][b], found[1][b]), q[b], k[b], v[b], b, None if tree is None else tree[b])
+
+
+def ragged(draw, where):
+    lengths = [[draw.choice(each) for _ in range(draw.batch)] for each in ([0, 1, 3, 7, 20], [0, 1, 4, 9, 21])]
+    ends = [np.cumsum([0, *each]).astype(np.int32) for each in lengths]
+    behind = draw.choice([0, 0, 3])
+    widths = (0, draw.heads, draw.width), (1, draw.heads_kv, draw.width), (1, draw.heads_kv, draw.width_v)
+    q, k, v = (draw.tensor(int(ends[of][-1]) + behind, heads, width) for of, heads, width in widths)
+    longest = [max(each) for each in lengths]
+    o, lse, _ = ferroflash.flash_attn_varlen_func(q, k, v, *map(draw.given, ends), *longest, return_attn_probs=True, **draw.options())
+    for b in range(draw.batch):
+        rows, keys = (slice(end[b], end[b + 1]) for end in ends)
+        check(draw, where, (o[rows], lse[:, rows]), q[rows], k[keys], v[keys], b)
+
+
+def cached(draw, where):
+    draw.keys = max(1, draw.keys)
+    entries = draw.batch + draw.choice([0, 2])
+    of = draw.sample(range(entries), draw.batch)
+    q = draw.tensor(draw.batch, draw.queries, draw.heads, draw.width)
+    k, v = (draw.tensor(entries, draw.keys, draw.heads_kv, width) for width in (draw.width, draw.width_v))
+    used = [draw.randint(0, draw.keys) for _ in range(draw.batch)]
+    first = [draw.randint(0, each) for each in used] if draw.random() < 0.3 else [0] * draw.batch
+    int32 = lambda numbers: draw.given(np.array(numbers, np.int32))
+    places = dict(cache_seqlens=int32(used), cache_batch_idx=int32(of), cache_leftpad=int32(first) if any(first) else None)
+    o, lse = ferroflash.flash_attn_with_kvcache(q, k, v, return_softmax_lse=True, **places, **draw.options())
+    for b in range(draw.batch):
+        keys = slice(first[b], used[b])
+        check(draw, where, (o[b], lse[b]), q[b], k[of[b]][keys], v[of[b]][keys], b)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("function", [dense, ragged, cached])
+def test_random_calls_are_softmax(function):
+    for seed in range(COUNT):
+        function(Draw(seed), f"seed {seed}")
+
+
+def differentiable(draw, q, k, v):
+    """O and LSE of one sequence by PyTorch's operators."""
+    scale = 1 / math.sqrt(draw.width) if draw.scale is None else draw.scale
+    k, v = (x.repeat_interleave(draw.heads // draw.heads_kv, 1) for x in (k, v))
+    scores = scale * torch.einsum("ihd,jhd->hij", q, k)
+    scores = draw.softcap * torch.tanh(scores / draw.softcap) if draw.softcap else scores
+    distance = torch.arange(len(k))[None] - (torch.arange(len(q))[:, None] + len(k) - len(q))
+    left, right = (-1 if keys is None else keys for keys in draw.window)
+    right = 0 if draw.causal else right
+    hidden = (left >= 0) & (distance < -left) | (right >= 0) & (distance > right)
+    scores = scores.masked_fill(hidden, -math.inf)
+    if draw.sinks is not None:
+        scores = torch.cat([scores, draw.sinks.to(scores.dtype)[:, None, None].expand(-1, len(q), 1)], 2)
+    seen = (scores > -math.inf).any(2)
+    # A row that sees nothing has no gradient, and no NaN.
+    weights = scores.where(seen[..., None], 0.0).softmax(2).where(seen[..., None], 0.0)
+    lse = scores.where(seen[..., None], 0.0).logsumexp(2).where(seen, 0.0)
+    return torch.einsum("hij,jhd->ihd", weights[..., : len(k)], v), lse
+
+
+def test_random_gradients_are_those_of_pytorchs_operators():
+    for seed in range(COUNT // 4):
+        draw = Draw(seed)
+        draw.framework, draw.dtype, draw.slopes = "torch", "float64", None
+        draw.queries, draw.keys = max(1, draw.queries), max(1, draw.keys)
+        lengths = [[draw.choice([0, 1, draw.queries]) for _ in range(draw.batch)], [draw.choice([0, 1, draw.keys]) for _ in range(draw.batch)]]
+        ends = [torch.tensor(np.cumsum([0, *each]), dtype=torch.int32) for each in lengths]
+        widths = (0, draw.heads, draw.width), (1, draw.heads_kv, draw.width), (1, draw.heads_kv, draw.width_v)
+        leaves = [draw.tensor(int(ends[of][-1]) + 2, heads, width).requires_grad_() for of, heads, width in widths]
+        if draw.sinks is not None:
+            draw.sinks = torch.as_tensor(draw.sinks).requires_grad_()
+            leaves.append(draw.sinks)
+        q, k, v, *_ = leaves
+        o, lse, _ = ferroflash.flash_attn_varlen_func(
+            q, k, v, *ends, *map(max, lengths), return_attn_probs=True, **draw.options(softcap=float(np.float32(draw.softcap)))
+        )
+        of_o, of_lse = torch.randn_like(o), torch.randn_like(lse)
+        found, expected = torch.zeros(()), torch.zeros(())
+        for b in range(draw.batch):
+            rows, keys = (slice(*end[b : b + 2].tolist()) for end in ends)
+            plain_o, plain_lse = differentiable(draw, q[rows], k[keys], v[keys])
+            sees = lse[:, rows] > -math.inf
+            found = found + (o[rows] * of_o[rows]).sum() + (lse[:, rows].where(sees, 0.0) * of_lse[:, rows]).sum()
+            expected = expected + (plain_o * of_o[rows]).sum() + (plain_lse * of_lse[:, rows]).sum()
+        theirs = torch.autograd.grad(expected, leaves, allow_unused=True, materialize_grads=True)
+        ours = torch.autograd.grad(found, leaves, allow_unused=True, materialize_grads=True)
+        for x, y in zip(ours, theirs):
+            # The sinks and their gradient are float32.
+            tolerance = 1e-9 if x.dtype == torch.float64 else 1e-5
+            torch.testing.assert_close(x, y, atol=tolerance * (1 + y.abs().amax().item() if y.numel() else 1), rtol=0, msg=lambda text: f"seed {seed}: {text}")

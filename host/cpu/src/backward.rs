@@ -1,0 +1,195 @@
+//! Gradients: for each sequence and KV head, one query row after the other, so that every sum has one order.
+
+use crate::call::{Call, Dtype, Tensor};
+use crate::error::Error;
+use crate::read::{number, write_number};
+use crate::real::{Real, add_scaled, dot};
+use crate::rows::{changed, row_of};
+use crate::sequence::{Sequence, sequences};
+use crate::threads::for_each;
+use std::sync::Mutex;
+
+/// The gradients of a [`Call`]: P = exp(S − LSE), dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − δ) with δ = rowsum(dO∘O) − dLSE, dQ = scale · dS·K and
+/// dK = scale · dSᵀ·Q, of softcap times its derivative.
+///
+/// Rows that belong to no sequence are not written. A key that no query sees has gradient 0, and so has a
+/// query that sees no key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backward {
+    /// The forward pass: O and LSE are inputs here, and LSE must be there.
+    pub call: Call,
+    /// The gradient of O.
+    pub d_o: Tensor,
+    /// Address of the gradient of LSE, as LSE lies, where it is not 0.
+    pub d_lse: Option<u64>,
+    /// The gradient of Q.
+    pub d_q: Tensor,
+    /// The gradient of K.
+    pub d_k: Tensor,
+    /// The gradient of V.
+    pub d_v: Tensor,
+    /// Address of the gradient of the sinks, float32 `[heads_q]`, where it is wanted.
+    pub d_sinks: Option<u64>,
+}
+
+impl Backward {
+    /// Refuses what cannot be computed, addresses and what lies there aside.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.call.check()?;
+        let addresses = [
+            ("LSE", self.call.lse.unwrap_or(0)),
+            ("dO", self.d_o.address),
+            ("dQ", self.d_q.address),
+            ("dK", self.d_k.address),
+            ("dV", self.d_v.address),
+        ];
+        if let Some((tensor, _)) = addresses.into_iter().find(|(_, address)| *address == 0) {
+            return Err(Error::Null { tensor });
+        }
+        self.call.check_gradients()
+    }
+
+    /// Computes the gradients, on all processors. Every address is one of host memory.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is written then.
+    ///
+    /// # Safety
+    /// As [`Call::forward`]; O and LSE are read, and the gradients of Q, K, V and the sinks may be written and overlap nothing.
+    pub unsafe fn run(&self) -> Result<(), Error> {
+        self.check()?;
+        match self.call.dtype {
+            // SAFETY: the caller's promise.
+            Dtype::F64 => unsafe { self.run_in::<f64>() },
+            // SAFETY: the caller's promise.
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 => unsafe { self.run_in::<f32>() },
+        }
+    }
+
+    /// # Safety
+    /// As [`Backward::run`].
+    unsafe fn run_in<R: Real + Send>(&self) -> Result<(), Error> {
+        let call = &self.call;
+        let mut work = Vec::new();
+        // SAFETY: the caller's promise.
+        for sequence in unsafe { sequences(call)? } {
+            work.extend((0..call.sizes.heads_kv).map(|head| (sequence, head)));
+        }
+        let products = call.sizes.seqlen_k * call.sizes.head_dim * call.group() * call.sizes.seqlen_q * 3;
+        let of_sinks = Mutex::new(Vec::new());
+        for_each(&work, products, |&(sequence, head)| {
+            // SAFETY: the caller's promise; no two pieces of work write the same rows.
+            let found: Vec<R> = unsafe { self.piece(&sequence, head) };
+            let mut of_sinks = of_sinks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            of_sinks.push((sequence.batch, head, found));
+        });
+        let Some(address) = self.d_sinks else { return Ok(()) };
+        let mut of_sinks = of_sinks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // In one order, whoever was first.
+        of_sinks.sort_by_key(|&(batch, head, _)| (batch, head));
+        let mut sums = vec![R::ZERO; call.sizes.heads_q];
+        for (_, head, found) in of_sinks {
+            add_scaled(&mut sums[head * call.group()..][..call.group()], R::ONE, &found);
+        }
+        for (head, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { write_number(Dtype::F32, address, head as i64, sum) };
+        }
+        Ok(())
+    }
+
+    /// All query rows of the heads that share a KV head, whose gradients of sinks are returned.
+    ///
+    /// # Safety
+    /// As [`Backward::run`]; the sequence was checked.
+    unsafe fn piece<R: Real>(&self, sequence: &Sequence, head_kv: usize) -> Vec<R> {
+        let call = &self.call;
+        let (width, width_v, keys) = (call.sizes.head_dim, call.head_dim_v, 0..sequence.held_k);
+        // SAFETY: the caller's promise.
+        let (k, v) = unsafe {
+            let wide = |tensor, width| sequence.wide::<R>(call, (tensor, width), head_kv, keys.clone());
+            (wide(&call.k, width), wide(&call.v, width_v))
+        };
+        let mut sums = KeySums { d_k: vec![R::ZERO; k.len()], d_v: vec![R::ZERO; v.len()] };
+        let heads = head_kv * call.group()..(head_kv + 1) * call.group();
+        // SAFETY: the caller's promise.
+        let of_sinks = heads.map(|head| unsafe { self.head(sequence, head, (&k, &v), &mut sums) }).collect();
+        for key in keys {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let row = |tensor| sequence.key_row(call, tensor, head_kv, key);
+                R::write_row(call.dtype, row(&self.d_k), row_of(&sums.d_k, key, width));
+                R::write_row(call.dtype, row(&self.d_v), row_of(&sums.d_v, key, width_v));
+            }
+        }
+        of_sinks
+    }
+
+    /// The query rows of a head; the gradient of its sink.
+    ///
+    /// # Safety
+    /// As [`Backward::piece`].
+    unsafe fn head<R: Real>(
+        &self,
+        sequence: &Sequence,
+        head: usize,
+        (k, v): (&[R], &[R]),
+        sums: &mut KeySums<R>,
+    ) -> R {
+        let call = &self.call;
+        let (width, width_v, scale) = (call.sizes.head_dim, call.head_dim_v, R::of(call.scale()));
+        let (mut query, mut d_q) = (vec![R::ZERO; width], vec![R::ZERO; width]);
+        let (mut o, mut d_o) = (vec![R::ZERO; width_v], vec![R::ZERO; width_v]);
+        // SAFETY: the caller's promise.
+        let (slope, sink) = unsafe { sequence.of_head::<R>(call, head) };
+        let mut of_sink = R::ZERO;
+        for row in 0..sequence.seqlen_q {
+            // SAFETY: the caller's promise.
+            let (visible, lse, d_lse) = unsafe {
+                let at = |tensor| sequence.query_row(call, tensor, head, row);
+                R::read_row(call.dtype, at(&call.q), &mut query);
+                R::read_row(call.dtype, at(&call.o), &mut o);
+                R::read_row(call.dtype, at(&self.d_o), &mut d_o);
+                let of_row = sequence.lse_row(call, head, row);
+                let given = |address: u64| number::<R>(call.dtype.of_sums(), address, of_row);
+                (
+                    sequence.visible(call, row),
+                    call.lse.map_or(R::ZERO, given),
+                    self.d_lse.map_or(R::ZERO, given),
+                )
+            };
+            d_q.fill(R::ZERO);
+            // A row that sees nothing has no probabilities.
+            if lse != R::NEG_INFINITY {
+                let delta = dot(&d_o, &o) - d_lse;
+                if let Some(sink) = sink {
+                    of_sink += -((sink - lse).exp() * delta);
+                }
+                // SAFETY: the caller's promise.
+                for key in visible.keys.clone().filter(|&key| unsafe { !visible.hides(key) }) {
+                    let (key_row, value_row) = (row_of(k, key, width), row_of(v, key, width_v));
+                    let distance = sequence.own(row).abs_diff(key as i64);
+                    let (score, derivative) =
+                        changed(dot(&query, key_row) * scale, call.softcap, slope, distance);
+                    let p = (score - lse).exp();
+                    let d_s = p * (dot(&d_o, value_row) - delta) * derivative * scale;
+                    add_scaled(&mut d_q, d_s, key_row);
+                    add_scaled(&mut sums.d_k[key * width..][..width], d_s, &query);
+                    add_scaled(&mut sums.d_v[key * width_v..][..width_v], p, &d_o);
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { R::write_row(call.dtype, sequence.query_row(call, &self.d_q, head, row), &d_q) };
+        }
+        of_sink
+    }
+}
+
+/// Sums over the query rows, `[keys, width]`.
+struct KeySums<R> {
+    d_k: Vec<R>,
+    d_v: Vec<R>,
+}

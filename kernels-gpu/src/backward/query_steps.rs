@@ -1,0 +1,141 @@
+//! The steps of a tile of `dkv`: blocks of queries of all query heads of its KV head, head by head.
+
+use super::nonfinite::{Destination, Taint, spread};
+use super::params::BackwardParams;
+use super::recompute::is_hidden;
+use super::work::{key_rows, query_rows};
+use crate::config::BackwardConfig;
+use crate::keys::KeyRows;
+use crate::ptx::opaque;
+use crate::scheduler::Work;
+use crate::shape::Shape;
+use crate::visible::Band;
+use crate::work::visible_of_query;
+
+/// A step of the main loop: a block of queries of one query head.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Query head, counted from the first of the KV head.
+    pub head: u32,
+    /// Block of queries.
+    pub block: u32,
+}
+
+/// The steps of a tile.
+pub struct Steps<'a, C> {
+    pub(crate) params: &'a BackwardParams,
+    pub(crate) work: &'a Work<'a>,
+    /// The first block of queries, and the one past the last.
+    blocks: (u32, u32),
+    /// The tile's keys that exist.
+    keys: (u32, u32),
+    config: core::marker::PhantomData<C>,
+}
+
+impl<'a, C: BackwardConfig> Steps<'a, C> {
+    /// Those of a tile of keys.
+    #[inline(always)]
+    pub fn new(params: &'a BackwardParams, work: &'a Work<'a>) -> Self {
+        let ragged = &params.forward.ragged;
+        let past = (work.first_row + C::Stationary::ROWS).min(work.sequence.seqlen_k);
+        let keys = (work.first_row, past);
+        let (first, past) = Band::of(ragged).queries_of(keys, ragged.sink_tokens, &work.sequence);
+        let blocks = (first / C::Streamed::ROWS, past.div_ceil(C::Streamed::ROWS));
+        // No query: no block either, whatever the first one is.
+        let blocks = if past > first { blocks } else { (0, 0) };
+        Self { params, work, blocks, keys, config: core::marker::PhantomData }
+    }
+
+    /// Blocks of each head.
+    #[inline(always)]
+    fn of_head(&self) -> u32 {
+        self.blocks.1 - self.blocks.0
+    }
+
+    /// Steps of all heads.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.of_head() * self.params.forward.group.value
+    }
+
+    /// The first one.
+    #[inline(always)]
+    pub fn first(&self) -> Step {
+        Step { head: 0, block: self.blocks.0 }
+    }
+
+    /// The one after another.
+    #[inline(always)]
+    pub fn after(&self, step: Step) -> Step {
+        let block = step.block + 1;
+        if block < self.blocks.1 {
+            Step { block, ..step }
+        } else {
+            Step { head: step.head + 1, block: self.blocks.0 }
+        }
+    }
+
+    /// Whether some query of a block sees the tile's keys only in part, or the tile has fewer keys. Queries past the last need no
+    /// mask where Q, dO and their statistics are zeros: they add nothing to a gradient.
+    #[inline(always)]
+    pub fn is_partial(&self, block: u32) -> bool {
+        let ragged = &self.params.forward.ragged;
+        let first = block * C::Streamed::ROWS;
+        let (past, last) = (first + C::Streamed::ROWS, self.work.sequence.seqlen_q.get());
+        let is_whole = (self.keys.0 + C::Stationary::ROWS <= self.work.sequence.seqlen_k)
+            & (ragged.intervals == 0)
+            & (C::ZERO_FILLED | (past <= last));
+        !is_whole || !Band::of(ragged).all_see((first, past.min(last)), self.keys, &self.work.sequence)
+    }
+
+    /// The rows of Q and dO of a head.
+    #[inline(always)]
+    pub fn rows(&self, head: u32) -> [KeyRows; 2] {
+        let (params, forward) = (self.params, &self.params.forward);
+        // Opaque: addresses are worked out anew in each step, where two gradients leave no registers to keep them.
+        let work = Work { batch: opaque(self.work.batch), ..*self.work };
+        let rows = |base, strides| query_rows(base, strides, &work, work.head_q + head);
+        [rows(forward.q, &forward.q_strides), rows(params.d_o, &params.d_o_strides)]
+    }
+
+    /// Where dK and dV of the tile go, those of keys before `past`.
+    #[inline(always)]
+    pub fn destinations(&self, past: u32) -> [Destination; 2] {
+        let (params, ragged) = (self.params, &self.params.forward.ragged);
+        let to = |base, strides, width| Destination {
+            rows: key_rows(base, strides, self.work),
+            range: (self.work.first_row, past),
+            width,
+        };
+        [
+            to(params.d_k, &params.d_k_strides, ragged.width_qk),
+            to(params.d_v, &params.d_v_strides, ragged.width_v),
+        ]
+    }
+
+    /// Gives what is not finite in Q and dO of blocks that are seen in part to dK and dV of the keys that their rows see.
+    ///
+    /// # Safety
+    /// All `threads` threads that compute take part, `thread` this one's index, after a barrier behind the stores of dK and dV.
+    #[inline(always)]
+    pub unsafe fn spread(&self, to: &[Destination; 2], threads: (u32, u32)) {
+        let (forward, work) = (&self.params.forward, self.work);
+        for (i, taint) in [(0, Taint::NotANumber), (1, Taint::Itself)] {
+            let steps = (self.count(), C::Streamed::ROWS);
+            let source = |step: u32, streamed: u32, key: u32| {
+                let (head, block) = (step / self.of_head().max(1), step % self.of_head().max(1));
+                let block = self.blocks.0 + block;
+                let query = block * C::Streamed::ROWS + streamed;
+                if query >= work.sequence.seqlen_q.get() || !self.is_partial(block) {
+                    return None;
+                }
+                // SAFETY: the caller's.
+                let visible = unsafe { visible_of_query(forward, work, true, || query) };
+                let is_seen = !is_hidden(key, visible, forward.ragged.sink_tokens);
+                is_seen.then(|| self.rows(head)[i].address(query, 0))
+            };
+            // SAFETY: the caller's.
+            unsafe { spread::<C::Element>(&to[i], C::Stationary::ROWS, steps, taint, threads, source) }
+        }
+    }
+}

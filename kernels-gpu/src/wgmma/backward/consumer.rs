@@ -1,0 +1,168 @@
+//! What both passes do with a warpgroup's 64 stationary rows: the products of a step, and the way out of its gradients.
+
+use super::config::WgmmaBackwardConfig;
+use super::layout;
+use crate::backward::nonfinite::{self, Destination};
+use crate::math::epilogue::store_rows_from_registers;
+use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_wait};
+use crate::ptx::memory::ld_shared_v4;
+use crate::ptx::thread_idx_x_again;
+use crate::ptx::warp::{first_lane, sync_warp};
+use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
+use crate::ptx::wgmma::wgmma_fence;
+use crate::shape::Shape;
+use crate::tile::descriptor;
+use crate::tile::warp_tile::WarpTile;
+use crate::wgmma::config::{CONSUMERS_BARRIER, WARPGROUP};
+use crate::wgmma::gemm::{issue_new_scores, issue_output};
+use crate::wgmma::ring::Ring;
+
+/// S or dP, and then P or dS, of a warp's rows and a stage.
+pub(super) type Scores<C> = <<C as crate::config::BackwardConfig>::Warp as WarpTile>::S<[f32; 4]>;
+/// P or dS, rounded.
+pub(super) type Operand<C> = <<C as crate::config::BackwardConfig>::Warp as WarpTile>::P;
+/// A gradient of a warp's rows.
+pub(super) type Gradient<C> = <<C as crate::config::BackwardConfig>::Warp as WarpTile>::O;
+
+/// The thread, counted from the first that computes, and how many compute. Read again at each call, as registers are short.
+#[inline(always)]
+pub(super) fn threads<C: WgmmaBackwardConfig>() -> (u32, u32) {
+    (thread_idx_x_again() - WARPGROUP, C::CONSUMER_THREADS)
+}
+
+/// Lane of the warp, read again at each call.
+#[inline(always)]
+pub(super) fn lane_again() -> u32 {
+    thread_idx_x_again() % 32
+}
+
+/// The warp's first row in the stationary block, read again at each call.
+#[inline(always)]
+pub(super) fn warp_row() -> u32 {
+    (thread_idx_x_again() - WARPGROUP) / 32 * 16
+}
+
+/// Waits for the stationary tiles.
+///
+/// # Safety
+/// After the barriers were initialised.
+#[inline(always)]
+pub(super) unsafe fn wait_stationary<C: WgmmaBackwardConfig>() {
+    // SAFETY: the barrier is used once.
+    unsafe { mbarrier_wait(layout::stationary_barrier::<C>(), 0) }
+}
+
+/// Waits for a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.
+///
+/// # Safety
+/// As for [`Ring::wait_full`], by all lanes.
+#[inline(always)]
+pub(super) unsafe fn wait_streamed<C: WgmmaBackwardConfig>(ring: Ring) -> (bool, u32) {
+    // SAFETY: the caller's; the note is written before the barrier says so.
+    let [partial, first, ..] = unsafe {
+        ring.wait_full();
+        ld_shared_v4(layout::note::<C>(ring.buffer))
+    };
+    (first_lane(partial) != 0, first)
+}
+
+/// The warp is done with a stage: on to the next one.
+///
+/// # Safety
+/// All lanes take part, and products that read the stage are waited for.
+#[inline(always)]
+pub(super) unsafe fn release<C: WgmmaBackwardConfig>(ring: &mut Ring) {
+    // Every lane has read notes, statistics and limits; one says so.
+    sync_warp();
+    // SAFETY: the caller's.
+    unsafe { ring.release(C::STAGES, lane_again()) }
+    ring.advance(C::STAGES);
+}
+
+/// Issues S and dP of the warpgroup's rows and a stage, a group each.
+///
+/// # Safety
+/// All 128 threads of the warpgroup take part; the tiles have landed, and stay until the groups are done.
+#[inline(always)]
+pub(super) unsafe fn issue_both<C: WgmmaBackwardConfig>(stage: u32) -> (Scores<C>, Scores<C>) {
+    let warpgroup = first_lane(thread_idx_x_again() / WARPGROUP) - 1;
+    let rows = descriptor::row_step::<C::Stationary>(4 * warpgroup);
+    let issue = |which| {
+        let (a, b) = (layout::stationary::<C>(which) + rows, layout::streamed::<C>(stage, which));
+        // SAFETY: the caller's.
+        unsafe { issue_new_scores::<C::Element, C::Stationary, C::Streamed, C::Warp>(a, b) }
+    };
+    wgmma_fence();
+    (issue(0), issue(1))
+}
+
+/// Issues a gradient's product of P or dS with a tile of a stage, as one group.
+///
+/// # Safety
+/// As for [`issue_both`], for the operands too.
+#[inline(always)]
+pub(super) unsafe fn issue_gradient<C: WgmmaBackwardConfig>(
+    gradient: &mut Gradient<C>,
+    factors: &Operand<C>,
+    stage: u32,
+    which: u32,
+) {
+    wgmma_fence();
+    let tile = layout::streamed::<C>(stage, which);
+    // SAFETY: the caller's.
+    unsafe { issue_output::<C::Element, C::Streamed, C::Warp>(gradient, factors, tile) }
+}
+
+/// Keeps what is not finite in the first `tiles` tiles of a stage out of the products along its rows; whether there was any.
+///
+/// # Safety
+/// All consumers take part, once their products with the stage so far are done.
+#[inline(always)]
+pub(super) unsafe fn keep_out<C: WgmmaBackwardConfig>(stage: u32, tiles: u32) -> bool {
+    let tiles = (layout::streamed::<C>(stage, 0), tiles * C::Streamed::BYTES);
+    // SAFETY: all consumers come to the barriers.
+    unsafe {
+        nonfinite::keep_out::<C::Element>(
+            tiles,
+            threads::<C>(),
+            |found| named_barrier_or(CONSUMERS_BARRIER, C::CONSUMER_THREADS, found),
+            || {
+                fence_proxy_async();
+                sync_consumers::<C>();
+            },
+        )
+    }
+}
+
+/// Waits for all consumers.
+///
+/// # Safety
+/// All of them take part.
+#[inline(always)]
+pub(super) unsafe fn sync_consumers<C: WgmmaBackwardConfig>() {
+    // SAFETY: the caller's.
+    unsafe { named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS) }
+}
+
+/// Writes the warp's rows of a gradient times `factor`.
+///
+/// # Safety
+/// All 32 lanes take part, and the destination is writable.
+#[inline(always)]
+pub(super) unsafe fn store<C: WgmmaBackwardConfig>(gradient: Gradient<C>, factor: f32, to: &Destination) {
+    let address = |half: u32| {
+        let row = to.range.0 + warp_row() + half * 8 + lane_again() / 4;
+        (row < to.range.1, to.rows.address(row, 0))
+    };
+    let is_within = |column: u32| column < to.width;
+    // SAFETY: the caller's.
+    unsafe {
+        store_rows_from_registers::<C::Element, C::Warp>(
+            gradient,
+            [factor; 2],
+            lane_again(),
+            is_within,
+            address,
+        )
+    }
+}

@@ -1,0 +1,243 @@
+//! dK and dV of one block of keys: keys are stationary, the queries of all query heads of their KV head are streamed, head by head.
+
+use super::config::WgmmaBackwardConfig;
+use super::consumer::{
+    Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
+    threads, wait_stationary, wait_streamed, warp_row,
+};
+use super::layout;
+use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start};
+use crate::backward::params::BackwardParams;
+use crate::backward::query_steps::{Step, Steps};
+use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
+use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
+use crate::backward::work::{first_index, key_work};
+use crate::config::check_backward;
+use crate::ptx::block_idx_x_again;
+use crate::ptx::mbarrier::mbarrier_arrive_if;
+use crate::ptx::memory::{ld_global_v2, st_shared, st_shared_v4, to_global};
+use crate::ptx::thread_idx_x_again;
+use crate::ptx::warp::sync_warp;
+use crate::ptx::warpgroup::{give_registers, take_registers};
+use crate::shape::Shape;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::Visible;
+use crate::wgmma::config::WARPGROUP;
+use crate::wgmma::gemm::{WgmmaTile, pack};
+use crate::wgmma::ring::Ring;
+use crate::work::visible_of_query;
+
+/// Rows of a stage at most, for each lane of a warp.
+const ROWS_OF_LANE: usize = 4;
+
+/// The kernel: a CTA computes dK and dV of one block of keys of one KV head.
+///
+/// # Safety
+/// As for [`super::dq::dq`], one CTA a block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
+#[inline(always)]
+pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const CONSUMER_REGISTERS: u32>(
+    params: &BackwardParams,
+) {
+    const { check_backward::<C>() }
+    // SAFETY: the caller's; the tile is the same for all threads.
+    unsafe {
+        let Some((work, _)) = key_work(params, block_idx_x_again()) else { return };
+        // One copies, and one writes statistics.
+        start::<C>(2);
+        let steps = Steps::<C>::new(params, &work);
+        if thread_idx_x_again() < WARPGROUP {
+            give_registers::<PRODUCER_REGISTERS>();
+            if thread_idx_x_again() == 0 {
+                produce::<C>(&steps);
+            } else if thread_idx_x_again() / 32 == 1 {
+                describe::<C>(&steps);
+            }
+        } else {
+            take_registers::<CONSUMER_REGISTERS>();
+            consume::<C>(params, steps.count());
+        }
+    }
+}
+
+/// The producer's part: K and V, then Q and dO of step after step.
+///
+/// # Safety
+/// As for [`dkv`], by one thread.
+#[inline(always)]
+unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
+    let (params, work) = (steps.params, steps.work);
+    let (mut ring, mut step) = (layout::stages::<C>(), steps.first());
+    // SAFETY: the caller's.
+    unsafe {
+        copy_stationary::<C>(KEYS, At::key(params, work, work.first_row));
+        for _ in 0..steps.count() {
+            ring.wait_empty(C::STAGES);
+            let first = step.block * C::Streamed::ROWS;
+            copy_streamed::<C>(ring, QUERIES, At::query(params, work, work.head_q + step.head, first));
+            ring.advance(C::STAGES);
+            step = steps.after(step);
+        }
+    }
+}
+
+/// What a warp writes of each stage beside the copies: whether it is seen in part, the statistics of its queries, and then also what
+/// those see.
+///
+/// # Safety
+/// As for [`dkv`], by one warp.
+#[inline(always)]
+unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
+    let (mut ring, mut step) = (layout::stages::<C>(), steps.first());
+    let count = steps.count();
+    let past = steps.work.sequence.seqlen_q.get();
+    let mut done = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        let mut ahead = statistics_of(steps, step);
+        while done < count {
+            let (now, next) = (ahead, steps.after(step));
+            done += 1;
+            if done < count {
+                // Asked for before the wait, so that they have come when the stage is free.
+                ahead = statistics_of(steps, next);
+            }
+            let is_partial = steps.is_partial(step.block);
+            let first = step.block * C::Streamed::ROWS;
+            ring.wait_empty(C::STAGES);
+            for (i, [lse_log2, delta]) in now.into_iter().enumerate() {
+                let row = lane_again() + i as u32 * 32;
+                if row >= C::Streamed::ROWS {
+                    continue;
+                }
+                let at = layout::statistics::<C>(ring.buffer) + row * STATISTICS_BYTES;
+                st_shared(at, lse_log2);
+                st_shared(at + 4, delta);
+                if is_partial {
+                    let query = first + row;
+                    let mut limits = Visible::before(0);
+                    if query < past {
+                        limits = visible_of_query(&steps.params.forward, steps.work, true, || query);
+                    }
+                    let at = layout::limits::<C>(ring.buffer) + row * LIMITS_BYTES;
+                    st_shared(at, limits.begin);
+                    st_shared(at + 4, limits.end);
+                }
+            }
+            if lane_again() == 0 {
+                let note = [is_partial.into(), steps.work.first_row, 0, 0];
+                st_shared_v4(layout::note::<C>(ring.buffer), note);
+            }
+            // All lanes have written; one says so.
+            sync_warp();
+            mbarrier_arrive_if(ring.full(), lane_again() == 0);
+            ring.advance(C::STAGES);
+            step = next;
+        }
+    }
+}
+
+/// L·log2(e) and δ of a lane's queries of a step; zeros where they do not exist.
+///
+/// # Safety
+/// As for [`dkv`].
+#[inline(always)]
+unsafe fn statistics_of<C: WgmmaBackwardConfig>(
+    steps: &Steps<'_, C>,
+    step: Step,
+) -> [[u32; 2]; ROWS_OF_LANE] {
+    let (forward, work) = (&steps.params.forward, steps.work);
+    let first = first_index(forward, work, work.head_q + step.head);
+    core::array::from_fn(|i| {
+        let row = lane_again() + i as u32 * 32;
+        let query = step.block * C::Streamed::ROWS + row;
+        if row < C::Streamed::ROWS && query < work.sequence.seqlen_q.get() {
+            let index = first + u64::from(query);
+            let at = to_global(steps.params.statistics) + index * u64::from(STATISTICS_BYTES);
+            // SAFETY: the caller's; the query exists.
+            unsafe { ld_global_v2(at) }
+        } else {
+            [0; 2]
+        }
+    })
+}
+
+/// A consumer's part: its 64 keys.
+///
+/// # Safety
+/// As for [`dkv`], by all threads of the consumer's warpgroup.
+#[inline(always)]
+unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u32) {
+    let mut ring = layout::stages::<C>();
+    let mut gradients = [C::Warp::NO_O, C::Warp::NO_O];
+    let mut tainted = false;
+    // SAFETY: the caller's; steps are the same for all consumers.
+    unsafe {
+        wait_stationary::<C>();
+        while steps > 0 {
+            let (is_partial, first_key) = wait_streamed::<C>(ring);
+            if is_partial {
+                tainted |= step::<C, true>(params, &mut gradients, (ring, first_key));
+            } else {
+                step::<C, false>(params, &mut gradients, (ring, first_key));
+            }
+            release::<C>(&mut ring);
+            steps -= 1;
+        }
+        // Worked out again, as registers kept across the loop spill.
+        let Some((work, past)) = key_work(params, block_idx_x_again()) else { return };
+        let steps = Steps::<C>::new(params, &work);
+        let to = steps.destinations(past);
+        let [d_k, d_v] = gradients;
+        store::<C>(d_k, params.scale, &to[0]);
+        store::<C>(d_v, 1.0, &to[1]);
+        if tainted {
+            // dK and dV are written.
+            sync_consumers::<C>();
+            steps.spread(&to, threads::<C>());
+        }
+    }
+}
+
+/// dV += Pᵀ·dO and dK += dSᵀ·Q of a stage, for the tile from key `first_key` on. With `PARTIAL`, some query sees the keys only in part; whether anything in it was not finite.
+///
+/// # Safety
+/// All threads of the warpgroup take part, and with `PARTIAL` all consumers; the stage has landed.
+#[inline(always)]
+unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
+    params: &BackwardParams,
+    [d_k, d_v]: &mut [Gradient<C>; 2],
+    (ring, first_key): (Ring, u32),
+) -> bool {
+    let forward = &params.forward;
+    let beside = (layout::statistics::<C>(ring.buffer), layout::limits::<C>(ring.buffer));
+    let (mut p_operand, mut ds_operand) = (Operand::<C>::splat([0; 4]), Operand::<C>::splat([0; 4]));
+    let mut found = false;
+    // SAFETY: the caller's.
+    unsafe {
+        let (mut p, mut ds) = issue_both::<C>(ring.buffer);
+        let lane_key = first_key + warp_row() + lane_again() / 4;
+        let statistics = ByColumn::new(beside, lane_key, lane_again(), forward.ragged.sink_tokens);
+        if PARTIAL {
+            C::Warp::wait_scores::<0>(&mut p);
+            C::Warp::wait_scores::<0>(&mut ds);
+            recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
+            hide::<C::Warp>(&mut p, &mut ds, &statistics);
+            found = keep_out::<C>(ring.buffer, 2);
+            pack::<C::Element, C::Warp>(&p, &mut p_operand);
+            issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
+        } else {
+            // P while dP is on its way, and dS while dV is.
+            C::Warp::wait_scores::<1>(&mut p);
+            probabilities::<C::Warp>(&mut p, &statistics, forward.scale_log2);
+            pack::<C::Element, C::Warp>(&p, &mut p_operand);
+            issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
+            C::Warp::wait_scores::<1>(&mut ds);
+            score_gradients::<C::Warp>(&p, &mut ds, &statistics);
+        }
+        pack::<C::Element, C::Warp>(&ds, &mut ds_operand);
+        issue_gradient::<C>(d_k, &ds_operand, ring.buffer, 0);
+        C::Warp::wait_output(d_v);
+        C::Warp::wait_output(d_k);
+    }
+    found
+}

@@ -1,0 +1,55 @@
+//! Where everything lies in shared memory: the stationary tiles, those of each stage, what is noted of stages and rows, the barriers.
+
+use super::config::WgmmaBackwardConfig;
+use crate::backward::row::{LIMITS_BYTES, NOTE_BYTES, STATISTICS_BYTES};
+use crate::ptx::memory::dynamic_smem;
+use crate::shape::Shape;
+use crate::wgmma::ring::Ring;
+
+/// A stationary tile: 0 of Q or K, 1 of dO or V.
+#[inline(always)]
+pub(super) fn stationary<C: WgmmaBackwardConfig>(which: u32) -> u32 {
+    dynamic_smem() + which * C::Stationary::BYTES
+}
+
+/// A tile of a stage: 0 of K or Q, 1 of V or dO.
+#[inline(always)]
+pub(super) fn streamed<C: WgmmaBackwardConfig>(stage: u32, which: u32) -> u32 {
+    stationary::<C>(2) + (2 * stage + which) * C::Streamed::BYTES
+}
+
+/// What is noted of a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.
+#[inline(always)]
+pub(super) fn note<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
+    dynamic_smem() + C::TILES_BYTES + stage * NOTE_BYTES
+}
+
+/// With `dq`, the limits of the stationary queries. With `dkv`, where the statistics of the first stage's queries start.
+#[inline(always)]
+pub(super) fn rows<C: WgmmaBackwardConfig>() -> u32 {
+    note::<C>(C::STAGES)
+}
+
+/// With `dkv`, the statistics of a stage's queries.
+#[inline(always)]
+pub(super) fn statistics<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
+    rows::<C>() + stage * C::Streamed::ROWS * (STATISTICS_BYTES + LIMITS_BYTES)
+}
+
+/// With `dkv`, the limits of a stage's queries.
+#[inline(always)]
+pub(super) fn limits<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
+    statistics::<C>(stage) + C::Streamed::ROWS * STATISTICS_BYTES
+}
+
+/// The barrier of the stationary tiles.
+#[inline(always)]
+pub(super) fn stationary_barrier<C: WgmmaBackwardConfig>() -> u32 {
+    dynamic_smem() + C::TILES_BYTES + C::NOTES_BYTES
+}
+
+/// The stages, before the first.
+#[inline(always)]
+pub(super) fn stages<C: WgmmaBackwardConfig>() -> Ring {
+    Ring::new(stationary_barrier::<C>() + 8)
+}
