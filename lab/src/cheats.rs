@@ -219,13 +219,17 @@ pub fn examine(
 /// # Errors
 /// What the stand-in reports.
 pub fn control(seed: u64, step: usize) -> Result<Vec<String>, ferroflash::Error> {
-    let honest = std::iter::once((Ok(HONEST[7]), None));
-    let cheats = PLANTED.into_iter().step_by(step).map(|planted| (Err(planted), Some(planted.fault)));
+    let cheats = PLANTED.into_iter().step_by(step).map(Err);
     let (mut missed, oracles) = (Vec::new(), Arc::default());
-    for (does, expected) in honest.chain(cheats) {
+    for does in std::iter::once(Ok(HONEST[7])).chain(cheats) {
         let found = examine(does, seed, &oracles)?;
-        if found.as_ref().map(|refusal| refusal.fault) != expected {
-            missed.push(format!("seed {seed}: {does:?}: expected {expected:?}, found {found:?}"));
+        let is_right = match (&does, &found) {
+            (Ok(_), found) => found.is_none(),
+            (Err(planted), Some(refusal)) => planted.is_named(refusal.fault),
+            (Err(_), None) => false,
+        };
+        if !is_right {
+            missed.push(format!("seed {seed}: {does:?}: found {found:?}"));
         }
     }
     Ok(missed)

@@ -160,7 +160,7 @@ pub enum Wrong {
     StaleSum,
 }
 
-/// A cheat and the name that it must be refused by.
+/// A cheat and the names that it may be refused by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Planted {
     /// When it is wrong.
@@ -169,10 +169,23 @@ pub struct Planted {
     pub wrong: Wrong,
     /// The name.
     pub fault: Fault,
+    /// Another that is as true of what stands there, where it is found: what a mistake writes depends on the question.
+    pub or: Option<Fault>,
+}
+
+impl Planted {
+    const fn or(self, fault: Fault) -> Planted {
+        Planted { or: Some(fault), ..self }
+    }
+
+    /// Whether it is refused by one of its names.
+    pub fn is_named(&self, found: Fault) -> bool {
+        found == self.fault || Some(found) == self.or
+    }
 }
 
 const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
-    Planted { when, wrong, fault }
+    Planted { when, wrong, fault, or: None }
 }
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
@@ -256,7 +269,8 @@ pub const PLANTED: [Planted; 93] = [
     planted(When::Always, Wrong::Accumulates, Fault::WrongNan),
     planted(When::Always, Wrong::OneElement, Fault::WrongNumbers),
     planted(When::Always, Wrong::SwappedChannels, Fault::WrongNumbers),
-    planted(When::Always, Wrong::RowTwice, Fault::WrongNumbers),
+    // Behind a row that sees no key the row is 0.
+    planted(When::Always, Wrong::RowTwice, Fault::WrongNumbers).or(Fault::Zeros),
     planted(When::Always, Wrong::KeysTwice, Fault::WrongNumbers),
     planted(When::Always, Wrong::Scale(1.003), Fault::WrongScale),
     planted(When::Always, Wrong::LseOffset(1e-3), Fault::WrongLse),
@@ -265,7 +279,8 @@ pub const PLANTED: [Planted; 93] = [
     planted(When::Always, Wrong::Fp8P, Fault::Imprecise),
     planted(When::Always, Wrong::Keys(Keys::LargeP(9)), Fault::SmallP),
     planted(When::Always, Wrong::Acc16, Fault::Imprecise),
-    planted(When::Always, Wrong::RowSum16, Fault::WrongLse),
+    // O is divided by the sum too: it shows where O's bounds are narrow enough.
+    planted(When::Always, Wrong::RowSum16, Fault::WrongLse).or(Fault::WrongFactor),
     planted(When::Always, Wrong::StaleO, Fault::WrongNumbers),
     planted(When::Always, Wrong::StaleSum, Fault::WrongFactor),
     planted(When::EvenLaunches, Wrong::Constant(0.0), Fault::State),

@@ -18,6 +18,8 @@ const UNEXPLAINED: f64 = 0.15;
 const STRIDES: [usize; 4] = [2, 3, 4, 8];
 /// Keys between two ends of a block that may be left out.
 const BLOCK_STEP: usize = 16;
+/// Products of Q and K for which a wrong row is compared with attention over other heads' keys, of 64 of them at least.
+const OTHERS_PRODUCTS: usize = 1 << 18;
 
 /// A mistake that explains an output.
 pub(super) struct Explained {
@@ -325,10 +327,17 @@ impl<'a> Suspect<'a> {
             .flat_map(|batch| (0..sizes.heads_kv as usize).map(move |head| [batch, head]));
         let (squares, which) = self.each(|row| {
             let own = [row.at[0], row.at[1] / problem.group() as usize];
-            // Who differs in one of the two is likelier.
+            // Who differs in one of the two is likelier, and of these the nearer one.
             let mut others: Vec<[usize; 2]> = all.clone().filter(|other| *other != own).collect();
-            others.sort_by_key(|other| other[0] != own[0] && other[1] != own[1]);
-            others.into_iter().take(64).fold(Fit::NONE, |best, other| {
+            others.sort_by_key(|other| {
+                let [batches, heads] = [(0, sizes.batch), (1, sizes.heads_kv)].map(|(axis, count)| {
+                    let steps = other[axis].abs_diff(own[axis]);
+                    steps.min(count as usize - steps)
+                });
+                (batches > 0 && heads > 0, batches + heads)
+            });
+            let most = (OTHERS_PRODUCTS / (row.visible.max(1) * row.o.len())).max(64);
+            others.into_iter().take(most).fold(Fit::NONE, |best, other| {
                 let squares = self.of_head(row, other, |value| value);
                 best.or(squares, (other[0] * sizes.heads_kv as usize + other[1]) as f64)
             })

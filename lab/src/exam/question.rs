@@ -397,7 +397,9 @@ mod tests {
                 let is_causal = |question: &Question| question.spec.mask == Mask::Causal;
                 any(&|question| is_causal(question) && of(question)[3] > of(question)[4]);
                 let is_left = |modulus, rest| {
-                    any(&|question| of(question)[4] > 62 && of(question)[4] % modulus == rest)
+                    any(&|question| {
+                        (65..=256).contains(&of(question)[4]) && of(question)[4] % modulus == rest
+                    })
                 };
                 [(64, 1), (64, 63), (128, 0), (128, 64)]
                     .into_iter()

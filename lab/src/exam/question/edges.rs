@@ -47,8 +47,8 @@ impl Sides {
 }
 
 /// Questions where the domain ends: many keys and many query rows, each with one head and again with several heads or batch entries, and
-/// both together; one query row; one key; rows that see no key; many heads; many batch entries; and rows that lie far from each other.
-/// Of the first five and of the last six half are causal, with LSE, `bhsd`, or at addresses of slices.
+/// both together; one query row; one key; rows that see no key; many heads; many batch entries; rows that lie far from each other; and
+/// [`ends_of_blocks`]. Of the first five and of the next six half are causal, with LSE, `bhsd`, or at addresses of slices.
 pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
     let sides = [Sides::draw(random), Sides::draw(random)];
     let [either, other] = [sides[0], sides[0].other()];
@@ -96,7 +96,21 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
         .map(|(sizes, sides, splits, kinds)| Question { kinds, ..sides.question(row, sizes, splits, random) })
         .collect();
     questions[last].placement = Placement::Padded(FAR);
+    questions.extend(ends_of_blocks(row, random));
     questions
+}
+
+/// Keys that end with a block, one behind or before its end, or with a fragment inside one: in the second to fourth block, so that a
+/// mistake at the end of any but the first is met, and so few that no row's output forgives one key too many or too few.
+fn ends_of_blocks(row: &Row, random: &mut Rng) -> Vec<Question> {
+    let [over, under] = [64 * random.u32(1..=3) + 1, 64 * random.u32(2..=3) - 1];
+    let inside = 16 * (4 * random.u32(1..=2) + random.u32(1..=3));
+    let question = |keys: u32| {
+        let heads_kv = random.u32(1..=2);
+        let sizes = [1, heads_kv * random.u32(1..=2), heads_kv, random.u32(2..=8), keys];
+        Sides::draw(random).question(row, sizes, 1, random)
+    };
+    [over, under, 128, 192, inside].map(question).into()
 }
 
 /// Chunks between rows that lie so far from each other that 16 bits do not count the elements between.
