@@ -220,11 +220,11 @@ impl Keys {
 const STEEP: f32 = 256.0;
 
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
-/// dealt anew; those of [`edges`]; and `more` others of moderate size.
+/// dealt anew; those where the domain ends; and `more` others of moderate size.
 ///
 /// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; six strided
 /// or `bshd`; half at addresses of slices; two without LSE; two have a scale of the caller's and one a steep one; six NaN or an infinity
-/// in one input; their numbers of keys are each of [`Keys`]. Rows that split keys get lengths on the device and 1 to 9 splits, those over
+/// in one input; their numbers of keys are of each kind. Rows that split keys get lengths on the device and 1 to 9 splits, those over
 /// many keys 2 at least.
 pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
