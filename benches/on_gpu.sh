@@ -14,7 +14,7 @@ Steps, with the time that each took on an H200:
   tables      Ferroflash and PyTorch in turns: headline.json and lengths.json, for benches/results (5 min)
   verify      every kernel on the odd grid, 250 runs bit by bit (5 min)
   backward    every kernel of the backward pass on drawn problems, then on odd lengths and by turns with PyTorch's flash and cuDNN, table
-              last: backward.json (not run yet; meant for 8 min)
+              last: backward.json (3 min)
   sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
   merge       splits merged in the same launch and in another, in turns (20 s)
   calls       device time of the standard problems, and the host's time for a call (1 min)

@@ -114,6 +114,14 @@ pub enum Error {
         /// The scale asked for.
         scale: f32,
     },
+    /// The softcap cannot be used.
+    #[error(
+        "softcap {cap} cannot be used: it must be positive and finite, and scale / softcap a normal number"
+    )]
+    InvalidSoftcap {
+        /// The softcap asked for.
+        cap: f32,
+    },
     /// An address or a stride is not aligned.
     #[error("{tensor} is misaligned: {what} {value} is not a multiple of {required} bytes")]
     Misaligned {

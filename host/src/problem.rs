@@ -186,7 +186,7 @@ impl Problem {
     /// With a function of every score.
     ///
     /// # Errors
-    /// [`Error::InvalidScale`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree.
+    /// [`Error::InvalidSoftcap`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree.
     pub fn with_score(self, score: Score) -> Result<Problem, Error> {
         score.check(self.scale)?;
         self.mask.check(&score)?;

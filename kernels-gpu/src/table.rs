@@ -130,7 +130,6 @@ macro_rules! for_each_forward_kernel {
             // Rows that exercise the other columns: 8 warps, 2, 3 and 4 stages, float16 accumulation, capped registers.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
-            fwd_f16_d64_m64n64_w4s4c1              => { F16,   64,  64,  64, 4, 4, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w8s2c1              => { F16,   64,  64,  64, 8, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m32n64_w8s2c1              => { F16,   64,  32,  64, 8, 2, F32, 1, 16, Grid };
             fwd_f16_d128_m32n128_w8s1c1            => { F16,  128,  32, 128, 8, 1, F32, 1, 16, Grid };

@@ -224,6 +224,7 @@ fn what_the_kernels_lack_is_refused_by_name(engine: &Engine, call: &Call, stream
     };
     let refused = [
         with(&|call| call.dtype = Dtype::F32),
+        with(&|call| call.dtype = Dtype::F64),
         with(&|call| {
             call.alibi = Some(Alibi { slopes: 64, stride: 0 });
             call.softcap = 2.0;

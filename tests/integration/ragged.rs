@@ -380,7 +380,7 @@ fn operands_that_cannot_be_are_refused_by_name() {
     refused(&sinks, &short, "sinks");
     assert!(matches!(base.with_mask(Mask::CAUSAL.with_chunk(0)), Err(Error::Mask { .. })));
     assert!(matches!(base.with_mask(Mask::window(Some(3), Some(0)).with_prefix(2)), Err(Error::Mask { .. })));
-    assert!(matches!(base.with_score(Score::Softcap(0.0)), Err(Error::InvalidScale { .. })));
+    assert!(matches!(base.with_score(Score::Softcap(0.0)), Err(Error::InvalidSoftcap { .. })));
     assert!(matches!(base.with_head_dim_v(20), Err(Error::UnsupportedHeadDim { head_dim: 20, .. })));
     let short = Pages { table: BlockTable::Rows { entries: 1 }, ..pages };
     assert!(matches!(base.with_pages(short), Err(Error::Pages { entries: 1, .. })));

@@ -39,7 +39,7 @@ pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
         workspace::shown(out),
         raw / 1000,
         bytes.len() / 1000,
-        manifest.kernels.len() + manifest.step_kernels.len(),
+        cubins_of_all(&manifest).count(),
         shown(&archs(&manifest)),
     );
     if bytes.len() > BYTES_MAX {
@@ -49,12 +49,18 @@ pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
     Ok(manifest)
 }
 
+/// The family of each kernel of each kind, and the files of its machine code by architecture.
+fn cubins_of_all(manifest: &Manifest) -> impl Iterator<Item = (&String, &BTreeMap<String, String>)> {
+    let forward = manifest.kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
+    let steps = manifest.step_kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
+    let backward = manifest.backward_kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
+    forward.chain(steps).chain(backward)
+}
+
 /// The architectures that every kernel of a family has machine code for, `sm_80, sm_86`.
 fn archs(manifest: &Manifest) -> BTreeSet<String> {
-    let kernels = manifest.kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
-    let steps = manifest.step_kernels.iter().map(|kernel| (&kernel.family, &kernel.cubins));
     let mut of_families: BTreeMap<&String, BTreeSet<String>> = BTreeMap::new();
-    for (family, cubins) in kernels.chain(steps) {
+    for (family, cubins) in cubins_of_all(manifest) {
         let here: BTreeSet<String> = cubins.keys().cloned().collect();
         let all = of_families.entry(family).or_insert_with(|| here.clone());
         all.retain(|arch| here.contains(arch));
@@ -67,8 +73,8 @@ fn shown(archs: &BTreeSet<String>) -> String {
     if names.is_empty() { "no architecture".to_owned() } else { names.join(", ") }
 }
 
-/// The frames of an archive: the manifest, the parts of each family's PTX, and the cubins of each kernel, which are alike. PTX of one row
-/// for f16 and for bf16 shares a frame: its text differs in few places, and it is read only where no cubin fits.
+/// The frames of an archive: the manifest, the parts of each family's PTX, and the cubins. What is of one row shares a frame, for f16 and
+/// bf16 and all architectures, as it is alike.
 fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Frame>> {
     let mut frames = vec![vec![("manifest.json".to_owned(), serde_json::to_vec(manifest)?)]];
     for family in &manifest.families {
@@ -81,17 +87,14 @@ fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Fra
         }
         frames.extend(of_rows.into_values());
     }
-    let cubins = manifest.kernels.iter().map(|kernel| &kernel.cubins);
-    for cubins in cubins.chain(manifest.step_kernels.iter().map(|kernel| &kernel.cubins)) {
-        let mut frame = Vec::new();
-        for name in cubins.values() {
-            let path = folder.join(name);
-            frame.push((name.clone(), std::fs::read(&path).with_context(|| path.display().to_string())?));
-        }
-        if !frame.is_empty() {
-            frames.push(frame);
-        }
+    let mut of_rows: BTreeMap<String, archive::Frame> = BTreeMap::new();
+    for name in cubins_of_all(manifest).flat_map(|(_, cubins)| cubins.values()) {
+        let path = folder.join(name);
+        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        let row = path.file_name().unwrap_or_default().to_string_lossy().replace("_bf16", "_f16");
+        of_rows.entry(row).or_default().push((name.clone(), bytes));
     }
+    frames.extend(of_rows.into_values());
     Ok(frames)
 }
 
@@ -99,6 +102,7 @@ fn frames(folder: &Path, manifest: &Manifest) -> anyhow::Result<Vec<archive::Fra
 mod tests {
     use super::*;
     use ferroflash_kernels::Archive;
+    use kernels_gpu::backward::table::BACKWARD_VARIANTS;
     use kernels_gpu::manifest::{FORMAT, Family};
     use kernels_gpu::table::VARIANTS;
 
@@ -109,6 +113,8 @@ mod tests {
         let variant = VARIANTS[0];
         let mut kernel = manifest_file::kernel("one", variant.row, "sm_80", "body");
         kernel.cubins.insert("sm_86".into(), "one.cubin".into());
+        let mut backward = manifest_file::backward_kernel("two", BACKWARD_VARIANTS[0].row, "sm_80", "body");
+        backward.cubins.insert("sm_86".into(), "two.cubin".into());
         let sha256 = manifest_file::sha256(ptx.as_bytes());
         let manifest = Manifest {
             format: FORMAT,
@@ -116,7 +122,7 @@ mod tests {
             families: vec![Family { arch: "sm_80".into(), ptx: "sm_80.ptx".into(), sha256 }],
             kernels: vec![kernel],
             step_kernels: Vec::new(),
-            backward_kernels: Vec::new(),
+            backward_kernels: vec![backward],
             score_crate: None,
         };
         manifest_file::write(folder.path(), &manifest).expect("written");
@@ -124,11 +130,13 @@ mod tests {
         let out = home.path().join("kernels.bin");
         assert!(pack(folder.path(), &out).is_err(), "the cubin is missing");
         std::fs::write(folder.path().join("one.cubin"), b"\x7fELF").expect("written");
+        assert!(pack(folder.path(), &out).is_err(), "that of the backward kernel is");
+        std::fs::write(folder.path().join("two.cubin"), b"\x7fELF").expect("written");
         let packed = pack(folder.path(), &out).expect("packed");
         assert_eq!(archs(&packed), BTreeSet::from(["sm_86".to_owned()]));
         let bytes = std::fs::read(&out).expect("written");
         let archive = Archive::parse(&bytes).expect("whole");
         let names: Vec<&str> = archive.names().collect();
-        assert_eq!(names, ["manifest.json", "one.cubin", "sm_80.ptx", "sm_80.ptx/one"]);
+        assert_eq!(names, ["manifest.json", "one.cubin", "sm_80.ptx", "sm_80.ptx/one", "two.cubin"]);
     }
 }

@@ -221,7 +221,7 @@ impl Score {
     pub(super) fn check(&self, scale: f32) -> Result<(), Error> {
         match *self {
             Score::Softcap(cap) if !(cap > 0.0 && cap.is_finite() && (scale / cap).is_normal()) => {
-                Err(Error::InvalidScale { scale: cap })
+                Err(Error::InvalidSoftcap { cap })
             }
             _ => Ok(()),
         }

@@ -66,13 +66,14 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             let mut tile = Tile::new::<C>(self.params, index);
-            if C::RAGGED && tile.blocks.is_empty() {
-                if C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
+            if (C::RAGGED || C::PERSISTENT) && tile.blocks.is_empty() {
+                if C::RAGGED && C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
                     // Nobody hears of a tile without rows.
                     return draw();
                 }
-                // A way of the consumers through a tile without products would serialise those of all others (C7520 of ptxas). So they
-                // multiply a block of which the mask hides all.
+                // Consumers keep a tile's slot until they have begun the next tile with products, and while they look for it wait for slots
+                // that are not there: so every tile has some, here of a block of which the mask hides all. In ragged batches a way through
+                // a tile without products would serialise those of all others, too (C7520 of ptxas).
                 tile.blocks.end = tile.blocks.first + 1;
             }
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
