@@ -197,8 +197,8 @@ class OfKernels(Draw):
         self.framework, self.dtype = "torch", self.choice(["float16", "bfloat16"])
         self.heads_kv = self.choice([1, 1, 2, 3, 5])
         self.heads = self.heads_kv * self.choice([1, 1, 2, 3, 4, 7, 8, 16])
-        self.width = self.choice([8, 16, 24, 32, 40, 56, 64, 64, 72, 80, 96, 112, 128, 128, 128, 160, 192, 200, 256])
-        self.width_v = self.choice([self.width] * 4 + [8, 32, 64, 128, 136, 256])
+        self.width = self.choice([8, 16, 20, 24, 32, 33, 40, 56, 64, 64, 72, 80, 96, 100, 112, 128, 128, 128, 160, 192, 200, 255, 256])
+        self.width_v = self.choice([self.width] * 4 + [1, 8, 30, 32, 64, 128, 136, 256])
         self.batch = self.choice([1, 2, 3, 7])
         self.queries = min(self.choice([0, 1, 1, 1, 2, 5, 17, 33, 64, 65, 130, 200]), 2500 // (self.batch * self.heads) + 1)
         self.keys = min(self.choice([0, 1, 2, 16, 33, 64, 70, 127, 129, 200, 300, 520]), 3000 // (self.batch * self.heads_kv) + 1)
@@ -218,8 +218,9 @@ def test_random_calls_of_the_kernels_are_softmax(simulator, function, model):  #
         try:
             function(OfKernels(seed), f"seed {seed}")
         except (NotImplementedError, ValueError) as refusal:
-            # Rows that are not aligned, and trees beside other scores.
-            assert "is misaligned" in str(refusal) or "tree_mask with" in str(refusal), f"seed {seed}"
+            # Caches of rows that are not aligned, and trees beside other scores.
+            of_cache = function in (cached, paged) and ("is misaligned" in str(refusal) or "head_dim" in str(refusal))
+            assert of_cache or "tree_mask with" in str(refusal), f"seed {seed}: {refusal}"
         else:
             computed += 1
     assert computed >= COUNT // 20
@@ -299,7 +300,7 @@ def test_random_gradients_of_the_kernels_are_those_of_pytorchs_operators(simulat
         try:
             gradients(draw, f"seed {seed}", 14 * ROUNDING[draw.dtype])
         except (NotImplementedError, ValueError) as refusal:
-            assert "is misaligned" in str(refusal) or "no kernel computes its gradients" in str(refusal), f"seed {seed}"
+            assert "no kernel computes its gradients" in str(refusal), f"seed {seed}: {refusal}"
         else:
             computed += 1
-    assert computed >= COUNT // 30
+    assert computed >= COUNT // 20

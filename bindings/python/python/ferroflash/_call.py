@@ -54,6 +54,11 @@ def numbers(framework, call):
         # The call holds the copies until it is over.
         call.q, call.k, call.v = framework.contiguous(call.q), framework.contiguous(call.k), framework.contiguous(call.v)
         q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    if not (_is_aligned(q) and _is_aligned(k) and _is_aligned(v)) and _devices.has_kernels(q[4]):
+        call.q = framework.aligned(call.q)
+        if not is_cached(call):
+            call.k, call.v = framework.aligned(call.k), framework.aligned(call.v)
+        q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
     _, shape, _, dtype, place = q
     _check_alike(q, {"k": k, "v": v})
     args = Args()
@@ -112,6 +117,39 @@ def compute(framework, call):
     if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
         _again.keep(device, args, call, o, lse)
     return o, lse
+
+
+def is_cached(call):
+    """Whether K and V are a cache, of which a call makes no copy."""
+    return call.used_k is not None or call.entry_k is not None or call.block_table is not None
+
+
+def _is_aligned(described):
+    """Whether rows of two-byte elements begin at multiples of 16 bytes, as the kernels read them."""
+    address, shape, strides, *_ = described
+    if address % 16:
+        return False
+    for size, stride in zip(shape[:-1], strides):
+        if stride % 8 and size > 1:
+            return False
+    return True
+
+
+def widened(framework, call):
+    """Fills rows with zeros up to a multiple of 8 elements, which the kernels want, of what is not in a cache. The width that O has without
+    them; None where nothing was changed."""
+    if not 3 <= call.q.ndim == call.k.ndim == call.v.ndim:
+        return None
+    width, width_v = call.q.shape[-1], call.v.shape[-1]
+    if not (width % 8 or width_v % 8) or is_cached(call) or call.k.shape[-1] != width:
+        return None
+    if not width or not width_v or not _devices.has_kernels(framework.device_type(call.q)):
+        return None
+    if call.scale is None:
+        call.scale = width**-0.5
+    call.q, call.k = framework.filled_up(call.q, -width % 8), framework.filled_up(call.k, -width % 8)
+    call.v = framework.filled_up(call.v, -width_v % 8)
+    return width_v
 
 
 def is_empty(args, o_shape, call):

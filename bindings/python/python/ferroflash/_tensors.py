@@ -74,8 +74,15 @@ class Torch:
             raise errors[0]
         return found[0]
 
+    def device_type(self, tensor):
+        return tensor.device.type
+
+    def filled_up(self, tensor, count):
+        """With so many zeros behind each row."""
+        return self.torch.nn.functional.pad(tensor, (0, count)) if count else tensor
+
     def aligned(self, tensor):
-        """As the backward pass reads it: contiguous, from a multiple of 16 bytes on."""
+        """As kernels read it: contiguous, from a multiple of 16 bytes on."""
         tensor = tensor.contiguous()
         return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
@@ -142,6 +149,22 @@ class NumPy:
 
     def contiguous(self, array):
         return self.numpy.ascontiguousarray(array)
+
+    def device_type(self, array):
+        return "cpu"
+
+    def filled_up(self, array, count):
+        return self.numpy.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count)])
+
+    def aligned(self, array):
+        array = self.contiguous(array)
+        if array.ctypes.data % 16 == 0:
+            return array
+        room = self.numpy.empty(array.nbytes + 16, "uint8")
+        behind = -room.ctypes.data % 16
+        copy = room[behind : behind + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
 
     def cast(self, array, dtype):
         return array.astype(dtype)

@@ -6,7 +6,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, check_tensors, compute, flag, numbers, packed
+from ._call import Call, check_tensors, compute, flag, numbers, packed, widened
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -271,15 +271,16 @@ def _computed(call, tree_mask=None):
     if found is not None:
         return found
     framework, into = framework_of(call.q)
-    if type(framework) is Torch:
-        check_tensors(framework, call, TENSORS)
-        return torch_op.call(framework, call)
-    for name in TENSORS:
-        if getattr(call, name) is not None:
-            setattr(call, name, into(getattr(call, name)))
+    is_torch = type(framework) is Torch
+    if not is_torch:
+        for name in TENSORS:
+            if getattr(call, name) is not None:
+                setattr(call, name, into(getattr(call, name)))
     check_tensors(framework, call, TENSORS)
-    o, lse = compute(framework, call)
-    return framework.result(o), None if lse is None else framework.result(lse)
+    width = widened(framework, call)
+    o, lse = torch_op.call(framework, call) if is_torch else compute(framework, call)
+    o = o if width is None else o[..., :width]
+    return (o, lse) if is_torch else (framework.result(o), None if lse is None else framework.result(lse))
 
 
 APPENDED = (
