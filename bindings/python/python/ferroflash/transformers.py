@@ -1,5 +1,8 @@
 """Ferroflash as an attention implementation of Hugging Face transformers."""
 
+import functools
+import sys
+
 from ._call import Call
 from .functional import _computed, flash_attn_func, flash_attn_varlen_func
 
@@ -26,20 +29,40 @@ def attention_mask(**given):
     A causal mask, a causal window or none, with padding at most, is the padding [batch, keys], or None where there is none: the rest is
     for `attention_forward`'s `is_causal` and `sliding_window` to say. Any other mask (chunks, packed sequences, blocks of images, caches
     with room behind the keys, a model's own) is the range of keys of each query, int32 [batch, 1, queries, 2], or bool
-    [batch, 1, queries, keys] where a query sees no range, or where the question would break a compiled graph.
+    [batch, 1, queries, keys] where a query sees no range, or where the question would break a compiled graph. Models that work on their
+    masks themselves get what they know: bool, or 0 and the least number.
     """
     import torch
-    from transformers.masking_utils import flash_attention_mask, sdpa_mask
+    from transformers.masking_utils import eager_mask, flash_attention_mask, sdpa_mask
 
-    if _is_plain(**given):
+    by_flash, by_sdpa = _supported(type(given.get("config")))
+    if by_flash and by_sdpa and _is_plain(**given):
         return flash_attention_mask(**given)
-    seen = sdpa_mask(**{**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    if torch.compiler.is_compiling():
+    whole = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    if not by_sdpa:
+        return eager_mask(**whole)
+    seen = sdpa_mask(**whole)
+    if not by_flash or torch.compiler.is_compiling():
         return seen
     count, keys, octets = seen.sum(-1), seen.shape[-1], seen.to(torch.uint8)
     begin = octets.argmax(-1)
     end = torch.where(count == 0, begin, keys - octets.flip(-1).argmax(-1))
     return torch.stack([begin, end], -1).int() if bool((end - begin == count).all()) else seen
+
+
+@functools.cache
+def _supported(config):
+    """Whether the models of a class of configs say that they support flash-attn's functions, which take padding and words like "causal" for
+    a mask, and PyTorch's, which take bool. What a model does not say is not to be relied on: that "causal" is what its layers say, first of all."""
+    from transformers import PreTrainedModel
+
+    for kind in config.__mro__:
+        module = sys.modules.get(kind.__module__.replace("configuration_", "modeling_"))
+        models = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, PreTrainedModel)] if module else []
+        models = [model for model in models if model.__module__ == module.__name__]
+        if models:
+            return all(model._supports_flash_attn for model in models), all(model._supports_sdpa for model in models)
+    return False, True
 
 
 def _is_plain(
