@@ -22,7 +22,7 @@ def forget():
 
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
-    if _calls is None or is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes) or not _is_plain(call):
+    if _calls is None or is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias) or not _is_plain(call):
         return None
     q, lse, width = call.q, None, call.v.shape[-1:]
     if not width:
@@ -72,7 +72,12 @@ def _is_plain(call):
     if call.first_k is not None or (call.lse and (call.cu_seqlens_q is not None or q.dim() != 4)):
         return False
     if torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or call.sinks is not None or call.alibi_slopes is not None
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or call.sinks is not None
+        or call.alibi_slopes is not None
+        or call.attn_bias is not None
     ):
         return False
     return not torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu")
@@ -82,7 +87,7 @@ def _tensors(call, o, lse):
     """In the order of `again.rs`."""
     return (
         call.q, call.k, call.v, o, lse, call.alibi_slopes, call.sinks,
-        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree, call.intervals,
+        call.cu_seqlens_q, call.cu_seqlens_k, call.used_k, call.entry_k, call.block_table, call.tree, call.intervals, call.attn_bias,
     )
 
 

@@ -7,7 +7,7 @@ class Call:
     """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
 
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
-    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
+    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = attn_bias = None
     longest, chunk, tree_keys = (0, 0), 0, 0
     # Whether its gradients will be asked for.
     gradients = False
@@ -44,7 +44,7 @@ def check_tensors(framework, call, names):
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -87,6 +87,14 @@ def numbers(framework, call):
         by_batch = len(call.alibi_slopes.shape) == 2
         slopes = (batch, heads_q) if by_batch else (heads_q,)
         args.alibi = given("alibi_slopes", slopes, "float32"), heads_q if by_batch else 0
+    args.bias = None
+    if call.attn_bias is not None:
+        if call.cu_seqlens_q is not None or is_cached(call):
+            raise NotImplementedError("attn_bias is supported for dense batches alone: those of flash_attn_func")
+        whole, found = (batch, heads_q, seqlen_q, args.sizes[4]), framework.describe(call.attn_bias)[1]
+        if len(found) != 4 or found[3] != whole[3] or any(size not in (1, most) for size, most in zip(found, whole)):
+            raise ValueError(f"attn_bias has shape {found}, must have {whole}, of which all but the last may be 1")
+        args.bias = given("attn_bias", found, dtype), [size != 1 for size in found[:3]]
     args.pages = None
     if call.block_table is not None:
         pages = call.block_table.shape[-1]

@@ -38,6 +38,13 @@ class Torch:
     def contiguous(self, tensor):
         return tensor.contiguous()
 
+    def compact(self, tensor, like):
+        """In the type of another, contiguous, with size 1 along dimensions that it only repeats."""
+        if tensor.is_nested or tensor.layout != self.torch.strided:
+            # Which refuses it.
+            self.describe(tensor)
+        return _once(tensor, tensor.stride()).to(like.dtype).contiguous()
+
     def cast(self, tensor, dtype):
         return tensor.to(getattr(self.torch, dtype))
 
@@ -106,6 +113,11 @@ class Torch:
         return tensor
 
 
+def _once(tensor, strides):
+    """The first along dimensions whose elements are one in memory."""
+    return tensor[tuple(slice(0, 1) if stride == 0 and size > 1 else slice(None) for size, stride in zip(tensor.shape, strides))]
+
+
 def _catching(function, errors):
     def called():
         try:
@@ -165,6 +177,9 @@ class NumPy:
         copy = room[behind : behind + array.nbytes].view(array.dtype).reshape(array.shape)
         copy[...] = array
         return copy
+
+    def compact(self, array, like):
+        return self.contiguous(_once(array, array.strides).astype(like.dtype, copy=False))
 
     def cast(self, array, dtype):
         return array.astype(dtype)

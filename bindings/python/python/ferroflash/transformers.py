@@ -111,8 +111,6 @@ def attention_forward(
 ):
     """Q, K and V are [batch, heads, seqlen, head_dim]; O is [batch, seqlen, heads, head_dim]. `attention_mask` is what the function of
     that name returns, or of the caller's: padding [batch, keys], or [batch, 1, queries, keys], bool or 0 and the least number."""
-    if position_bias is not None:
-        raise NotImplementedError("position_bias is not supported")
     if output_attentions:
         raise NotImplementedError("output_attentions is not supported: the probabilities are never stored")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -133,6 +131,8 @@ def attention_forward(
         rows = (tensor.flatten(0, 1) for tensor in (q, k, v))
         lengths = cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q or q.shape[1], max_length_k or k.shape[1]
         return flash_attn_varlen_func(*rows, *lengths, **options).unflatten(0, q.shape[:2]), None
+    if position_bias is not None:
+        return _biased(q, k, v, position_bias, attention_mask, options), None
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
     if attention_mask.dim() == 4:
@@ -146,27 +146,50 @@ def _under_a_mask(q, k, v, mask, options):
     """Attention where a mask says for each query and key, or by a range for each query, what is seen, and nothing else does."""
     import torch
 
-    if mask.shape[1] != 1:
-        raise NotImplementedError(f"attention_mask of shape {tuple(mask.shape)} is not supported: one for all heads is, [batch, 1, ...]")
     options = options | dict(causal=False, window_size=(-1, -1))
-    mask = mask[:, 0].expand(q.shape[0], -1, -1)
-    if mask.dtype == torch.int32 and mask.shape[1:] == (q.shape[1], 2):
+    if mask.dtype == torch.int32 and mask.shape[1:] == (1, q.shape[1], 2):
         scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
         flash_attn_func(q[:0], k[:0], v[:0], dropout_p=options["dropout_p"])
         call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
-        call.intervals = mask.contiguous()
+        call.intervals = mask[:, 0].expand(q.shape[0], -1, -1).contiguous()
         return _computed(call)[0]
-    mask = mask[..., : k.shape[1]].expand(-1, q.shape[1], -1)
+    mask = mask[..., : k.shape[1]]
     if mask.dtype != torch.bool:
         if not mask.is_floating_point():
-            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is")
+            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is, and biases are")
+        # What hides or shows alone is a mask; a graph cannot wait for the answer.
         hidden = mask <= torch.finfo(mask.dtype).min / 2
-        if torch.compiler.is_compiling():
-            torch._assert_async((hidden | (mask == 0)).all(), "attention_mask is a bias, which is not supported")
-        elif not bool((hidden | (mask == 0)).all()):
-            raise NotImplementedError("attention_mask is a bias, which is not supported: 0 and the least number of its type are")
+        if torch.compiler.is_compiling() or not bool((hidden | (mask == 0)).all()):
+            return flash_attn_func(q, k, v, attn_bias=mask, **options)
         mask = ~hidden
+    if mask.shape[1] != 1:
+        return flash_attn_func(q, k, v, attn_bias=_as_bias(mask, q), **options)
+    mask = mask[:, 0].expand(q.shape[0], q.shape[1], -1)
     return flash_attn_func(q, k, v, tree_mask=mask, **options)
+
+
+def _as_bias(mask, q):
+    return q.new_zeros(()).where(mask, float("-inf"))
+
+
+def _biased(q, k, v, bias, mask, options):
+    """Attention with a bias, [batch, heads, queries, keys] or 1, under a mask of any kind."""
+    import torch
+
+    bias, (queries, keys) = bias[..., -k.shape[1] :], (q.shape[1], k.shape[1])
+    if mask is not None and mask.dim() == 4:
+        if mask.dtype == torch.int32:
+            at = torch.arange(keys, device=q.device)
+            mask = (mask[..., :1] <= at) & (at < mask[..., 1:])
+        mask = mask[..., :keys]
+    else:
+        distance = torch.arange(keys, device=q.device)[None] - torch.arange(keys - queries, keys, device=q.device)[:, None]
+        left, right = options["window_size"]
+        right = 0 if options["causal"] else right
+        seen = (distance >= (-left if left >= 0 else -keys)) & (distance <= (right if right >= 0 else keys))
+        mask = seen[None, None] if mask is None else seen & mask[:, None, None, -keys:].bool()
+    bias = bias + (mask if mask.is_floating_point() else _as_bias(mask, bias))
+    return flash_attn_func(q, k, v, attn_bias=bias, **options | dict(causal=False, window_size=(-1, -1)))
 
 
 def _without_padding(q, k, v, mask, options):
