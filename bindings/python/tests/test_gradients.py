@@ -243,7 +243,7 @@ def test_the_operators_are_what_their_schemas_say():
         sinks = random(4, dtype=torch.float32)
         numbers = (0.2, True, -1, -1, 0, 0, 0, 0, 0.0)
         for with_sinks in (None, sinks):
-            arguments = (q, k, v, None, with_sinks, *[None] * 8, *numbers, True, True)
+            arguments = (q, k, v, None, with_sinks, *[None] * 9, *numbers, True, True)
             torch.library.opcheck(torch.ops.ferroflash.forward.default, arguments)
 
 

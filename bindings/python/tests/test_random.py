@@ -34,6 +34,7 @@ class Draw(random.Random):
         self.scale = self.choice([None, None, 0.3, 1.0, 2])
         self.slopes = self.small(*self.choice([(self.batch, self.heads), (self.heads,)])) if self.random() < 0.2 else None
         self.sinks = self.small(self.heads) if self.random() < 0.2 else None
+        self.bias = None
 
     def options(self, **others):
         names = dict(softmax_scale=self.scale, causal=self.causal, window_size=self.window, softcap=self.softcap, alibi_slopes=self.slopes)
@@ -60,7 +61,7 @@ class Draw(random.Random):
         return x if self.framework == "torch" else x.numpy()
 
 
-def softmax(draw, q, k, v, slopes, tree=None):
+def softmax(draw, q, k, v, slopes, tree=None, batch=0):
     """O [queries, heads, width_v] and LSE [heads, queries] of one sequence, in float64."""
     scale = 1 / math.sqrt(draw.width) if draw.scale is None else draw.scale
     k, v = (np.repeat(x, draw.heads // draw.heads_kv, axis=1) for x in (k, v))
@@ -72,6 +73,8 @@ def softmax(draw, q, k, v, slopes, tree=None):
         scores = scores - slopes[:, None, None] * np.abs(distance)
     left, right = (-1 if keys is None else keys for keys in draw.window)
     right = 0 if draw.causal else right
+    if draw.bias is not None:
+        scores = scores + np.broadcast_to(wide(draw.bias), (draw.batch, *scores.shape))[batch]
     hidden = (left >= 0) & (distance < -left) | (right >= 0) & (distance > right)
     if tree is not None:
         hidden[:, len(k) - tree.shape[1] :] |= ~tree
@@ -94,7 +97,7 @@ def wide(x):
 def check(draw, where, found, q, k, v, batch, tree=None):
     slopes = None if draw.slopes is None else wide(draw.slopes[batch] if draw.slopes.ndim == 2 else draw.slopes)
     q, k, v, (o, lse) = wide(q), wide(k), wide(v), map(wide, found)
-    expected, expected_lse = softmax(draw, q, k, v, slopes, tree)
+    expected, expected_lse = softmax(draw, q, k, v, slopes, tree, batch)
     assert o.shape == expected.shape and lse.shape == expected_lse.shape, where
     allowed = 12 * ROUNDING[draw.dtype] * (1 + np.abs(v).max(initial=0)) * (1 + math.sqrt(draw.width))
     assert np.abs(o - expected).max(initial=0) <= allowed, where
@@ -121,6 +124,12 @@ def dense(draw, where):
         if draw.keys and draw.queries and draw.random() < 0.3:
             tree = draw.numbers.random((draw.batch, draw.queries, draw.randint(1, draw.keys))) < 0.6
             masked = dict(tree_mask=draw.given(tree))
+        if tree is None and draw.slopes is None and draw.softcap == 0 and draw.random() < 0.3:
+            whole = draw.batch, draw.heads, draw.queries, draw.keys
+            draw.bias = draw.tensor(*(draw.choice([1, size]) for size in whole[:3]), draw.keys)
+            masked = dict(attn_bias=draw.bias)
+            if draw.random() < 0.5 and draw.framework == "torch":
+                masked = dict(attn_bias=draw.bias.expand(whole))
         found = ferroflash.flash_attn_func(q, k, v, return_attn_probs=True, **draw.options(**masked))
     for b in range(draw.batch):
         check(draw, where, (found[0][b], found[1][b]), q[b], k[b], v[b], b, None if tree is None else tree[b])

@@ -39,7 +39,7 @@ class Torch:
         return tensor.contiguous()
 
     def compact(self, tensor, like):
-        """In the type of another, contiguous, with size 1 along dimensions that it only repeats."""
+        """In the type of another, contiguous, with size 1 along dimensions, but for the last, that it only repeats."""
         if tensor.is_nested or tensor.layout != self.torch.strided:
             # Which refuses it.
             self.describe(tensor)
@@ -114,8 +114,8 @@ class Torch:
 
 
 def _once(tensor, strides):
-    """The first along dimensions whose elements are one in memory."""
-    return tensor[tuple(slice(0, 1) if stride == 0 and size > 1 else slice(None) for size, stride in zip(tensor.shape, strides))]
+    """The first along dimensions, but for the last, whose elements are one in memory."""
+    return tensor[tuple(slice(0, 1) if stride == 0 and size > 1 else slice(None) for size, stride in zip(tensor.shape[:-1], strides))]
 
 
 def _catching(function, errors):

@@ -101,7 +101,10 @@ def attention_forward(
     softcap=None,
     is_causal=None,
     s_aux=None,
+    sinks=None,
     position_bias=None,
+    indices=None,
+    block_indices=None,
     output_attentions=False,
     cu_seq_lens_q=None,
     cu_seq_lens_k=None,
@@ -131,8 +134,12 @@ def attention_forward(
         rows = (tensor.flatten(0, 1) for tensor in (q, k, v))
         lengths = cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q or q.shape[1], max_length_k or k.shape[1]
         return flash_attn_varlen_func(*rows, *lengths, **options).unflatten(0, q.shape[:2]), None
-    if position_bias is not None:
-        return _biased(q, k, v, position_bias, attention_mask, options), None
+    if indices is not None or block_indices is not None:
+        chosen, attention_mask = _chosen(module, q, k, indices, block_indices), _whole(q, k, attention_mask, options)
+        is_bias = attention_mask.is_floating_point()
+        attention_mask = attention_mask + _as_bias(chosen, attention_mask) if is_bias else attention_mask & chosen
+    if position_bias is not None or sinks is not None:
+        return _biased(q, k, v, position_bias, sinks, attention_mask, options), None
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
     if attention_mask.dim() == 4:
@@ -172,24 +179,50 @@ def _as_bias(mask, q):
     return q.new_zeros(()).where(mask, float("-inf"))
 
 
-def _biased(q, k, v, bias, mask, options):
-    """Attention with a bias, [batch, heads, queries, keys] or 1, under a mask of any kind."""
+def _biased(q, k, v, bias, sinks, mask, options):
+    """Attention with a bias, [batch, heads, queries, keys] or 1, and a sink for each query, [batch, heads, queries, 1], under a mask of any
+    kind. A sink is the bias of one more key, which is 0, as its value is."""
     import torch
 
-    bias, (queries, keys) = bias[..., -k.shape[1] :], (q.shape[1], k.shape[1])
-    if mask is not None and mask.dim() == 4:
-        if mask.dtype == torch.int32:
-            at = torch.arange(keys, device=q.device)
-            mask = (mask[..., :1] <= at) & (at < mask[..., 1:])
-        mask = mask[..., :keys]
-    else:
-        distance = torch.arange(keys, device=q.device)[None] - torch.arange(keys - queries, keys, device=q.device)[:, None]
-        left, right = options["window_size"]
-        right = 0 if options["causal"] else right
-        seen = (distance >= (-left if left >= 0 else -keys)) & (distance <= (right if right >= 0 else keys))
-        mask = seen[None, None] if mask is None else seen & mask[:, None, None, -keys:].bool()
+    queries, keys = q.shape[1], k.shape[1]
+    bias = q.new_zeros(1, 1, 1, keys) if bias is None else bias[..., -keys:]
+    mask = _whole(q, k, mask, options)
     bias = bias + (mask if mask.is_floating_point() else _as_bias(mask, bias))
+    if sinks is not None:
+        bias = torch.cat([bias.expand(q.shape[0], q.shape[2], queries, keys), sinks.to(bias.dtype)], -1)
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
     return flash_attn_func(q, k, v, attn_bias=bias, **options | dict(causal=False, window_size=(-1, -1)))
+
+
+def _whole(q, k, mask, options):
+    """A mask of any kind, with what the options hide where it is none of four dimensions, as bool or a bias [batch, heads, queries, keys] or 1."""
+    import torch
+
+    queries, keys = q.shape[1], k.shape[1]
+    at = torch.arange(keys, device=q.device)
+    if mask is not None and mask.dim() == 4:
+        return (mask[..., :1] <= at) & (at < mask[..., 1:]) if mask.dtype == torch.int32 else mask[..., :keys]
+    distance = at - torch.arange(keys - queries, keys, device=q.device)[:, None]
+    left, right = options["window_size"]
+    right = 0 if options["causal"] else right
+    seen = (distance >= (-left if left >= 0 else -keys)) & (distance <= (right if right >= 0 else keys))
+    return seen[None, None] if mask is None else seen & mask[:, None, None, -keys:].bool()
+
+
+def _chosen(module, q, k, indices, block_indices):
+    """Which keys a model's index chose for each query, bool [batch, heads or 1, queries, keys]; negative numbers choose none."""
+    keys, size = k.shape[1], 1
+    if indices is None:
+        indices, size = block_indices, getattr(getattr(module, "indexer", None), "block_size", None)
+        if size is None:
+            raise NotImplementedError("block_indices are supported where the layer's indexer has a block_size")
+    else:
+        indices = indices.unsqueeze(1)
+    blocks = -(-keys // size)
+    indices = indices.long().masked_fill(indices < 0, blocks)
+    chosen = indices.new_zeros((*indices.shape[:-1], blocks + 1)).scatter(-1, indices, 1)[..., :blocks].bool()
+    chosen = chosen.repeat_interleave(size, -1)[..., :keys]
+    return chosen if chosen.shape[1] == 1 else chosen.repeat_interleave(q.shape[2] // chosen.shape[1], 1)
 
 
 def _without_padding(q, k, v, mask, options):
