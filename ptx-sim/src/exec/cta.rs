@@ -71,6 +71,9 @@ pub(crate) struct Cta<'c> {
     /// A read of shared memory that nobody had written, unless its writer turns out to come later.
     pub(super) deferred: Option<Box<Finding>>,
     random: u64,
+    /// Whether a warp has released something at a flag, and a number for the turns from then on.
+    pub(super) talks: bool,
+    pub(super) turns: u64,
 }
 
 impl<'c> Cta<'c> {
@@ -115,6 +118,8 @@ impl<'c> Cta<'c> {
             live_threads: launch.threads(),
             deferred: None,
             random: seed,
+            talks: false,
+            turns: 0,
         }
     }
 

@@ -97,7 +97,7 @@ const PATH_TURN: u64 = 1 << 12;
 pub(super) struct Warp {
     pub(super) index: u32,
     /// Its number among all warps of the cluster.
-    agent: Agent,
+    pub(super) agent: Agent,
     /// Lanes that exist: fewer than 32 in the last warp of an odd block.
     pub(super) lanes: u32,
     /// Lanes that have not exited.
