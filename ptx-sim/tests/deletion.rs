@@ -12,11 +12,15 @@ use std::collections::BTreeMap;
 
 use ptx_sim::{Checks, Module, Schedule};
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 8] = [
     include_str!("foreign/sync.ptx"),
     include_str!("foreign/more.ptx"),
     include_str!("foreign/classic.ptx"),
     include_str!("foreign/async.ptx"),
+    include_str!("foreign/library.ptx"),
+    include_str!("foreign/language.ptx"),
+    include_str!("foreign/cutlass.ptx"),
+    include_str!("foreign/orders.ptx"),
 ];
 const ORDERS: [Schedule; 4] =
     [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2), Schedule::Seeded(3)];

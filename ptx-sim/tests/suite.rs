@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -15,6 +15,7 @@ const FILES: [(&str, &str); 7] = [
     (include_str!("foreign/library.cu"), include_str!("foreign/library.ptx")),
     (include_str!("foreign/language.cu"), include_str!("foreign/language.ptx")),
     (include_str!("foreign/cutlass.cu"), include_str!("foreign/cutlass.ptx")),
+    (include_str!("foreign/orders.cu"), include_str!("foreign/orders.ptx")),
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {
@@ -45,10 +46,11 @@ fn entries(module: &Module, prefix: &str) -> Vec<String> {
 
 #[test]
 fn right_kernels_run_under_every_seed() {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut kernels) = (Vec::new(), 0);
     for (_, ptx) in FILES {
         let module = Module::parse(ptx).unwrap();
         for entry in entries(&module, "ok_") {
+            kernels += 1;
             for schedule in (0..20).map(Schedule::Seeded).chain([Schedule::Deterministic]) {
                 match run(&module, &entry, schedule, Checks::ALL) {
                     Ok(report) if report.warnings.is_empty() || entry.contains("same_value") => {}
@@ -58,6 +60,7 @@ fn right_kernels_run_under_every_seed() {
             }
         }
     }
+    println!("{kernels} right kernels, each under 20 seeds and in order");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -72,11 +75,12 @@ fn check(source: &str, entry: &str, finding: &Finding) -> Option<String> {
 
 #[test]
 fn every_bug_is_named_where_it_was_written() {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut bugs) = (Vec::new(), 0);
     for (source, ptx) in FILES {
         let module = Module::parse(ptx).unwrap();
         assert!(entries(&module, "bad_").len() >= 3);
         for entry in entries(&module, "bad_") {
+            bugs += 1;
             for schedule in [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2)] {
                 match run(&module, &entry, schedule, Checks::ALL) {
                     Err(SimError::Finding(finding)) => wrong.extend(check(source, &entry, &finding)),
@@ -86,5 +90,6 @@ fn every_bug_is_named_where_it_was_written() {
             }
         }
     }
+    println!("{bugs} bugs, each named in order and under two seeds");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -57,7 +57,11 @@ impl Warp {
     pub(super) fn strong_read(&mut self, at: Strong, modifies: Modifies, cta: &mut Cta<'_>) {
         let Some(scope) = at.order.scope else { return };
         let from = self.from(scope, cta);
-        for released in with_flags(cta, at.address, at.shared, |flags| flags.read(at.address, from)) {
+        let heard = with_flags(cta, at.address, at.shared, |flags| flags.read(at.address, from));
+        if !heard.is_empty() {
+            cta.talk(4, at.shared);
+        }
+        for released in heard {
             if at.order.acquires {
                 self.clock.acquire(cta.group, &released);
                 continue;
@@ -77,7 +81,9 @@ impl Warp {
         } else {
             [self.clock.flushed(true), self.clock.flushed(false)]
         };
-        cta.talks |= clocks.iter().any(Option::is_some);
+        if clocks.iter().any(Option::is_some) {
+            cta.talk(4, at.shared);
+        }
         if tells && clocks[0].is_none() {
             clocks[0] = Some(self.clock.nothing_seen());
         }
