@@ -47,7 +47,9 @@ impl Release {
     fn is_one_with(&self, other: &Release) -> bool {
         let everywhere = |r: &Release| r.scope >= Scope::Gpu;
         everywhere(self) && everywhere(other)
-            || self.cta == other.cta && self.released.group == other.released.group && self.scope == other.scope
+            || self.cta == other.cta
+                && self.released.group == other.released.group
+                && self.scope == other.scope
     }
 }
 

@@ -89,13 +89,7 @@ impl Warp {
         Ok(())
     }
 
-    fn atomic_shared(
-        &mut self,
-        space: Space,
-        at: Strong,
-        how: &How<'_>,
-        cta: &mut Cta<'_>,
-    ) -> Outcome<u128> {
+    fn atomic_shared(&mut self, space: Space, at: Strong, how: &How<'_>, cta: &mut Cta<'_>) -> Outcome<u128> {
         let bytes = how.bytes;
         let (lane, by) = (at.lane, (self.index, self.place()));
         let rank = cta.rank_of(space, lane, &mut { at.address })?;
@@ -119,12 +113,7 @@ impl Warp {
         Ok(old)
     }
 
-    fn atomic_global(
-        &mut self,
-        at: Strong,
-        how: &How<'_>,
-        cta: &mut Cta<'_>,
-    ) -> Outcome<u128> {
+    fn atomic_global(&mut self, at: Strong, how: &How<'_>, cta: &mut Cta<'_>) -> Outcome<u128> {
         let bytes = how.bytes;
         let (lane, address) = (at.lane, at.address);
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else {

@@ -87,7 +87,10 @@ impl Warp {
         if tells && clocks[0].is_none() {
             clocks[0] = Some(self.clock.nothing_seen());
         }
-        clocks.iter_mut().flatten().for_each(|c| c.see_strong(&self.clock, self.agent, self.now, 1 << at.lane));
+        clocks
+            .iter_mut()
+            .flatten()
+            .for_each(|c| c.see_strong(&self.clock, self.agent, self.now, 1 << at.lane));
         self.now += u32::from(at.order.releases);
         let (from, clocks) = (self.from(scope, cta), clocks.map(|c| c.map(Arc::new)));
         with_flags(cta, at.address, at.shared, |flags| flags.write(at.address, from, clocks, modifies));
