@@ -405,7 +405,7 @@ impl<'a> Ragged<'a> {
         };
         let scores = keys.iter().map(score).collect();
         let sink = match self.tensors.operand(Operand::Sinks) {
-            Some(HostOperand::F32(sinks)) => sinks[row.head].into(),
+            Some(HostOperand::F32(sinks)) if self.problem.has_sinks() => sinks[row.head].into(),
             _ => f64::NEG_INFINITY,
         };
         Seen { keys, scores, sink }
