@@ -62,7 +62,7 @@ pub(crate) struct Clock {
     /// What would be seen, had every atomic operation been followed by a fence.
     nearly: Vec<Seen>,
     nearly_others: Option<Arc<Others>>,
-    /// Strong accesses that strong reads have come after: whoever has read a counter may reset it by a weak write (PTX ISA §8.10.3,
+    /// Strong accesses that strong reads have come after: whoever has read a counter may reset it by a weak write (PTX ISA §8.10,
     /// coherence), and needs no fence for that.
     strong: Vec<Seen>,
     strong_others: Option<Arc<Others>>,

@@ -22,9 +22,8 @@ struct How<'f> {
     bytes: u32,
     apply: &'f Apply<'f>,
     modifies: Modifies,
-    /// Whether it writes only where memory holds `compare`.
-    fails: bool,
-    compare: u128,
+    /// What memory must hold for it to write, if it compares.
+    compare: Option<u128>,
     /// Whether the lane sees the old value, so that a chain of such operations is a flag.
     tells: bool,
 }
@@ -32,7 +31,7 @@ struct How<'f> {
 impl How<'_> {
     /// Whether it writes: a failed comparison releases nothing.
     fn writes(&self, old: u128) -> bool {
-        !self.fails || old == self.compare
+        self.compare.is_none_or(|compare| old == compare)
     }
 }
 
@@ -66,8 +65,8 @@ impl Warp {
                     AtomicOp::CompareAndSwap | AtomicOp::Exchange => Modifies::Swaps,
                     _ => Modifies::Counts,
                 },
-                fails: op.op == AtomicOp::CompareAndSwap,
-                compare: operand,
+                compare: (op.op == AtomicOp::CompareAndSwap)
+                    .then_some(operand & u128::MAX >> (128 - 8 * bytes)),
                 tells: op.result.is_some(),
             };
             let old = match space {

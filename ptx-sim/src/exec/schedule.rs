@@ -125,7 +125,7 @@ impl Cta<'_> {
             return;
         }
         self.talks = true;
-        if self.mixed() % odds == 0 {
+        if self.mixed().is_multiple_of(odds) {
             self.turn_ends = self.executed;
             self.yields = !shared;
         }
