@@ -40,7 +40,7 @@ macro_rules! patch {
 }
 
 /// Every flaw.
-pub const FLAWS: [Flaw; 14] = [
+pub const FLAWS: [Flaw; 15] = [
     Flaw {
         name: "no-swizzle",
         what: "Rows lie in shared memory as they are, so that a column of chunks falls into one bank group.",
@@ -54,6 +54,13 @@ pub const FLAWS: [Flaw; 14] = [
         raises: &["async_global.lines"],
         causal_only: false,
         change: patch!("uncoalesced-copies"),
+    },
+    Flaw {
+        name: "no-staging",
+        what: "Every warp reads its operands of K from global memory, not from the CTA's copy in shared memory.",
+        raises: &["global_load.sectors"],
+        causal_only: false,
+        change: patch!("no-staging"),
     },
     Flaw {
         name: "extra-barrier",
