@@ -78,7 +78,7 @@ pub const FLAWS: [Flaw; 15] = [
     },
     Flaw {
         name: "divergent-branch",
-        what: "Lanes decide by themselves whether to rescale, so that the lanes of a warp part.",
+        what: "Rows decide by themselves whether to rescale, every second one always, so that the lanes of a warp part in each step.",
         raises: &["divergent_branches"],
         causal_only: false,
         change: patch!("divergent-branch"),
