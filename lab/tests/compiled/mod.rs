@@ -285,7 +285,7 @@ fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
 #[test]
 fn a_self_test_finds_what_it_plants_and_a_hang_is_killed_by_name() {
     let home = folder();
-    let config = config(home.path(), "[limits]\ntest_s = 20\n");
+    let config = config(home.path(), "[limits]\ntest_s = 200\n");
     let test = |ptx: &Path| {
         let arguments = ["gate", "--self-test", "--row", ROW, "--repeats", "2", "--device", "sim"];
         without_compiler(home.path(), &[&arguments[..], &["--config", &config, "--ptx", path(ptx)]].concat())
