@@ -52,7 +52,7 @@ pub use device::model::DeviceModel;
 pub use device::sim::SimOptions;
 pub use device::{L2Policy, StreamHandle};
 pub use error::Error;
-pub use kernels_gpu::row::{Dtype, Row, Schedule};
+pub use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule};
 pub use kernels_gpu::steps::Number;
 pub use merge::{MergeStates, MergeTensors};
 pub use plan::backward::BackwardPlan;

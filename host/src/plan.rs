@@ -27,7 +27,7 @@ use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
-use kernels_gpu::row::{Isa, Schedule};
+use kernels_gpu::row::{Accumulation, Isa, Schedule};
 use kernels_gpu::steps::StepRow;
 use splitting::Splitting;
 use std::sync::Arc;
@@ -59,6 +59,9 @@ pub struct PlanOptions {
     pub heads_together: Option<u32>,
     /// Where several splits are merged.
     pub combine: Combine,
+    /// Only kernels with this accumulation, where the plan chooses one. float16 is never chosen unless it is asked for: the tensor cores of
+    /// GeForce cards of sm_86 and sm_89 take its sums at twice the rate, and O is less exact.
+    pub accumulation: Accumulation,
 }
 
 /// Which of the rows that can compute a problem are meant.
@@ -148,6 +151,7 @@ impl PlanOptions {
             schedule: None,
             heads_together: None,
             combine: Combine::Auto,
+            accumulation: Accumulation::F32,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::backward::row::BackwardRow;
 use crate::divisor::Divisor;
-use crate::element::{Element, ScoreAccumulation};
+use crate::element::{Accumulates, Element};
 use crate::geometry::{self, COMBINE_ROW_BYTES};
 use crate::row::{Isa, Row, Schedule};
 use crate::scheduler::{QueryBlock, Rows};
@@ -20,8 +20,8 @@ pub trait Config {
     const ROW: Row;
     /// Element type of Q, K, V and O.
     type Element: Element;
-    /// Accumulation of Q·Kᵀ.
-    type Accumulation: ScoreAccumulation<Self::Element>;
+    /// What Q·Kᵀ and P·V accumulate in.
+    type Accumulation: Accumulates<Self::Element>;
     /// What touches every score.
     type Score: Score;
     /// A block of query rows in shared memory; O goes out through it.

@@ -1,5 +1,6 @@
 //! Element types and accumulation types, as types: what differs between float16 and bfloat16 kernels.
 
+use crate::math::softmax::LAZY_RESCALE_AT;
 #[cfg(ferroflash_wgmma)]
 use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{math, memory, mma};
@@ -254,12 +255,14 @@ impl Stored for F32 {
     }
 }
 
-/// How S = Q·Kᵀ accumulates.
-pub trait ScoreAccumulation<E> {
-    /// A lane's four elements of a 16×8 tile of S.
+/// What the products of a main-loop step accumulate in.
+pub trait Accumulates<E> {
+    /// A lane's four elements of a 16×8 tile of a product.
     type Tile: Copy;
     /// A tile of zeros.
     const ZERO: Self::Tile;
+    /// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled: P stays below 2 to that power.
+    const RESCALE_AT: f32;
 
     /// D += A·B, m16n8k16.
     ///
@@ -269,14 +272,21 @@ pub trait ScoreAccumulation<E> {
 
     /// The tile in float32.
     fn widen(tile: Self::Tile) -> [f32; 4];
+
+    /// Where a step begins that adds to a float32 sum.
+    fn begin(sum: [f32; 4]) -> Self::Tile;
+
+    /// That sum and what the step added.
+    fn end(sum: [f32; 4], added: Self::Tile) -> [f32; 4];
 }
 
 /// float32 accumulation.
 pub enum F32Accumulation {}
 
-impl<E: Element> ScoreAccumulation<E> for F32Accumulation {
+impl<E: Element> Accumulates<E> for F32Accumulation {
     type Tile = [f32; 4];
     const ZERO: Self::Tile = [0.0; 4];
+    const RESCALE_AT: f32 = LAZY_RESCALE_AT;
 
     #[inline(always)]
     unsafe fn mma(d: &mut Self::Tile, a: [u32; 4], b0: u32, b1: u32) {
@@ -288,14 +298,26 @@ impl<E: Element> ScoreAccumulation<E> for F32Accumulation {
     fn widen(tile: Self::Tile) -> [f32; 4] {
         tile
     }
+
+    #[inline(always)]
+    fn begin(sum: [f32; 4]) -> Self::Tile {
+        sum
+    }
+
+    #[inline(always)]
+    fn end(_: [f32; 4], added: Self::Tile) -> [f32; 4] {
+        added
+    }
 }
 
 /// float16 accumulation, of float16 elements only.
 pub enum F16Accumulation {}
 
-impl ScoreAccumulation<F16> for F16Accumulation {
+impl Accumulates<F16> for F16Accumulation {
     type Tile = [u32; 2];
     const ZERO: Self::Tile = [0; 2];
+    // P is 1 at most, so that a step's sum is as far from 65504 as it can be.
+    const RESCALE_AT: f32 = 0.0;
 
     #[inline(always)]
     unsafe fn mma(d: &mut Self::Tile, a: [u32; 4], b0: u32, b1: u32) {
@@ -307,5 +329,16 @@ impl ScoreAccumulation<F16> for F16Accumulation {
     fn widen(tile: Self::Tile) -> [f32; 4] {
         let [low, high] = [math::unpack_f16(tile[0]), math::unpack_f16(tile[1])];
         [low[0], low[1], high[0], high[1]]
+    }
+
+    #[inline(always)]
+    fn begin(_: [f32; 4]) -> Self::Tile {
+        <Self as Accumulates<F16>>::ZERO
+    }
+
+    #[inline(always)]
+    fn end(sum: [f32; 4], added: Self::Tile) -> [f32; 4] {
+        let added = <Self as Accumulates<F16>>::widen(added);
+        core::array::from_fn(|i| sum[i] + added[i])
     }
 }

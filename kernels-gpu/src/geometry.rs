@@ -151,8 +151,11 @@ pub const fn registers_estimate(row: &Row) -> u32 {
     let q = if q_in_registers(row) { q_registers(row) } else { 4 * m_tiles(row) };
     let acc_s = match row.acc {
         Accumulation::F32 => 0,
-        // The float16 accumulators live until they are widened.
-        Accumulation::F16 => s_registers(row) / 2,
+        // The float16 accumulators of S, and then those of P·V, live until they are widened.
+        Accumulation::F16 => {
+            let (s, o) = (s_registers(row) / 2, o_registers(row) / 2);
+            if s > o { s } else { o }
+        }
     };
     let operand = if acc_s > q { acc_s } else { q };
     s_registers(row) + o_registers(row) + operand + REGISTERS_BESIDE_FRAGMENTS

@@ -87,8 +87,8 @@ impl Dtype {
     }
 }
 
-/// Accumulation type of S = Q·Kᵀ. P·V always accumulates in float32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// What the two products of a main-loop step accumulate in. O is the sum of the steps, in float32 always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "manifest",
     derive(serde::Serialize, serde::Deserialize),
@@ -96,8 +96,9 @@ impl Dtype {
 )]
 pub enum Accumulation {
     /// float32.
+    #[default]
     F32,
-    /// float16: half the registers, and scores over 65504 overflow. Only with [`Dtype::F16`].
+    /// float16: scores over 65504 overflow, and values of V over 65504 / block_n may. Only with [`Dtype::F16`].
     F16,
 }
 
@@ -233,7 +234,7 @@ pub struct Row {
     pub warps: u32,
     /// Buffers for K and V in shared memory: 1 to 4.
     pub stages: u32,
-    /// Accumulation type of Q·Kᵀ.
+    /// What Q·Kᵀ and P·V accumulate in.
     pub acc: Accumulation,
     /// CTAs an SM must be able to hold: caps the registers (`.minnctapersm`). 1 caps nothing.
     pub min_ctas: u32,

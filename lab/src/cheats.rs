@@ -8,7 +8,7 @@ mod attention;
 mod planted;
 mod stand_in;
 
-pub use planted::{HONEST, Honest, PLANTED, Planted, When, Wrong};
+pub use planted::{HONEST, Honest, PLANTED, Planted, Rows, When, Wrong};
 pub use stand_in::{StandIn, Tensors};
 
 use crate::exam::question::{Placement, draw};
@@ -134,6 +134,22 @@ impl Candidate {
             When::PaddedHeads => matches!(call.question.placement, Placement::PaddedHeads(_)),
             When::FarRows => call.problem.strides(TensorRole::Q).row >= 1 << 16,
             When::OtherScale => call.question.scale.is_some(),
+            When::CausalChunk => call.problem.causal() && sizes.seqlen_k > sizes.seqlen_q,
+            When::MoreQueries => !call.problem.causal() && sizes.seqlen_q > sizes.seqlen_k,
+            When::SelfAttention => sizes.seqlen_q == sizes.seqlen_k && sizes.seqlen_k > 1,
+            When::OtherAddress => call.set == 1,
+            When::QueriesModulo(modulus, rest) => sizes.seqlen_q > rest && sizes.seqlen_q % modulus == rest,
+            When::EmptySplits => {
+                call.question.splits.is_some_and(|splits| splits > sizes.seqlen_k.div_ceil(64))
+            }
+            When::LengthOne => inputs.seqlens_k.as_ref().is_some_and(|lengths| lengths.contains(&1)),
+            When::AllHeads(least) => sizes.batch * sizes.heads_q >= least,
+            When::OddHeads => sizes.heads_q % 2 == 1 && sizes.heads_q > 1,
+            When::UnlikeStrides => {
+                let row = |role| call.problem.strides(role).row;
+                row(TensorRole::K) != row(TensorRole::V)
+            }
+            When::SeventhLaunch => self.launches.is_multiple_of(7),
         }
     }
 }
@@ -238,6 +254,9 @@ pub fn control(seed: u64, step: usize) -> Result<Vec<String>, ferroflash::Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inputs::Inputs;
+    use crate::problem_spec::{Mask, ProblemSpec, Shape};
+    use check::verification::Oracle;
     use rayon::prelude::*;
 
     fn every_planted_cheat_is_refused_by_its_name(seed: u64) {
@@ -267,6 +286,31 @@ mod tests {
         every_planted_cheat_is_refused_by_its_name_under_seed_7 7
         every_planted_cheat_is_refused_by_its_name_under_seed_8 8
         every_planted_cheat_is_refused_by_its_name_under_seed_9 9
+    }
+
+    /// Where few scores decide, one plain implementation can be right by luck, and a bound of twice its error nobody's.
+    #[test]
+    fn a_thousand_draws_of_few_rows_refuse_no_honest_candidate() {
+        let share = |draw: u64| {
+            let mut random = fastrand::Rng::with_seed(draw);
+            let head_dim = [32, 64, 128][random.usize(0..3)];
+            let sizes = [1, 1, 1, random.u32(1..=30), random.u32(1..=150), head_dim];
+            let mask = if random.bool() { Mask::Causal } else { Mask::Full };
+            let spec = ProblemSpec { shape: Shape(sizes), dtype: Dtype::F16, mask };
+            let problem = spec.problem().expect("valid");
+            let kind = [Kind::Random, Kind::Outliers, Kind::Sink, Kind::Rising][random.usize(0..4)];
+            let qkv = crate::inputs::make(&problem, kind, random.u64(..), None).expect("no layer is needed");
+            let inputs = Inputs { qkv, seqlens_k: None };
+            let how = HONEST[random.usize(0..HONEST.len())];
+            let how = if draw.is_multiple_of(2) { Honest { acc: Accumulation::F16, ..how } } else { how };
+            let oracle = Oracle::new(&problem, inputs.qkv.clone(), None, &[how.acc], &|_, _| ());
+            let verdict =
+                oracle.judge(how.acc, &honest(&problem, &inputs, how)).expect("of the right length");
+            (verdict.ratio(), format!("draw {draw}, {spec}, {}, {how:?}: {verdict}", kind.name()))
+        };
+        let mut shares: Vec<_> = (0..1000).into_par_iter().map(share).collect();
+        shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+        assert!(shares[0].0 <= 1.0, "{:#?}", &shares[..5]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct Exam<'a> {
     pub seed: u64,
     /// Where real inputs come from.
     pub real: Option<&'a RealTensors>,
-    /// How the candidate accumulates Q·Kᵀ, which its bounds depend on.
+    /// How the candidate accumulates Q·Kᵀ and P·V, which its bounds depend on.
     pub accumulation: Accumulation,
     /// Share of the host's bound that an error may take.
     pub error_share: f64,
@@ -135,6 +135,9 @@ impl Exam<'_> {
         paper.subject.pose(question)?;
         let usual = self.usual(question);
         for (number, sitting) in sittings(question, usual).into_iter().enumerate() {
+            if !sitting.kind.is_for(self.accumulation) {
+                continue;
+            }
             let of_sitting = seed.wrapping_add(number as u64 * 0x9e37_79b9);
             let made = question.inputs(&problem, sitting.kind, of_sitting, self.real);
             let Some(mut inputs) = made else { continue };
@@ -238,7 +241,7 @@ impl Paper<'_> {
         if !verdict.passed || share > self.exam.error_share {
             let mut named = self.named(sitting.set, &oracle, &output);
             let is_stale = matches!(named.fault, Fault::LastCall | Fault::CachedByPointer);
-            if !is_stale && self.is_right_alone(inputs, &oracle)? {
+            if !is_stale && self.is_right_alone(sitting.set, inputs, &oracle)? {
                 let meaning = Fault::State.meaning();
                 let how =
                     format!("{meaning}: on a fresh device the same launch is right; here: {}", named.how);
@@ -273,10 +276,10 @@ impl Paper<'_> {
     }
 
     /// Whether the same inputs give a right output in the first launch on a fresh device, whose workspace is 0.
-    fn is_right_alone(&mut self, inputs: &Inputs, oracle: &Oracle) -> Result<bool, Error> {
+    fn is_right_alone(&mut self, set: usize, inputs: &Inputs, oracle: &Oracle) -> Result<bool, Error> {
         self.subject.restart()?;
         self.subject.pose(self.question)?;
-        match observe(self.subject, 0, inputs, [NAN, 0]) {
+        match observe(self.subject, set, inputs, [NAN, 0]) {
             Ok((None, output)) => Ok(oracle.judge(self.exam.accumulation, &output)?.passed),
             Ok(_) => Ok(false),
             Err(error) => Fault::of_error(&error).map(|_| false).ok_or(error),

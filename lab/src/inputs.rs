@@ -6,7 +6,7 @@ use check::reference::{keys, row_start, visible_keys};
 use ferroflash::problem::Extent;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::tensor_file::{Options, Source, read};
-use ferroflash::{Dtype, Problem, TensorRole};
+use ferroflash::{Accumulation, Dtype, Problem, TensorRole};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -98,6 +98,11 @@ impl Kind {
 
     /// Those that every examination has, whatever lab.toml says.
     pub const DEALT: [Kind; 5] = [Kind::Sink, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
+
+    /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] are more than float16 sums hold.
+    pub fn is_for(self, accumulation: Accumulation) -> bool {
+        !(self == Kind::Large && accumulation == Accumulation::F16)
+    }
 
     /// The name in files and reports.
     pub const fn name(self) -> &'static str {

@@ -40,7 +40,7 @@ macro_rules! patch {
 }
 
 /// Every flaw.
-pub const FLAWS: [Flaw; 14] = [
+pub const FLAWS: [Flaw; 15] = [
     Flaw {
         name: "no-swizzle",
         what: "Rows lie in shared memory as they are, so that a column of chunks falls into one bank group.",
@@ -54,6 +54,13 @@ pub const FLAWS: [Flaw; 14] = [
         raises: &["async_global.lines"],
         causal_only: false,
         change: patch!("uncoalesced-copies"),
+    },
+    Flaw {
+        name: "no-staging",
+        what: "Every warp reads its operands of K from global memory, not from the CTA's copy in shared memory.",
+        raises: &["global_load.sectors"],
+        causal_only: false,
+        change: patch!("no-staging"),
     },
     Flaw {
         name: "extra-barrier",
@@ -71,7 +78,7 @@ pub const FLAWS: [Flaw; 14] = [
     },
     Flaw {
         name: "divergent-branch",
-        what: "Lanes decide by themselves whether to rescale, so that the lanes of a warp part.",
+        what: "Rows decide by themselves whether to rescale, every second one always, so that the lanes of a warp part in each step.",
         raises: &["divergent_branches"],
         causal_only: false,
         change: patch!("divergent-branch"),

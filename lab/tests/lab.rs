@@ -5,6 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::{HANGS, WRITES_NOTHING, config, folder, has_git, lab, session, steps, write_kernels};
 
@@ -212,6 +213,77 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
         prompt.contains("Proposal number: 5") && prompt.contains("Elsewhere."),
         "earlier failures are shown"
     );
+}
+
+/// Three changes to the softmax that each save instructions, and change no bit.
+const SAVINGS: [(&str, &str); 3] = [
+    ("                let mut sum = 0.0;\n", "                let mut sum = -0.0;\n"),
+    (
+        "let offset = -base(self.row_max.row(m)[half]) * scale_log2;",
+        "let offset = -max(self.row_max.row(m)[half], -1e36) * scale_log2;",
+    ),
+    (
+        "                row_max = max(row_max, shfl_bfly::<2>(row_max));
+                new_max.row_mut(m)[half] = row_max;
+",
+        "                new_max.row_mut(m)[half] = row_max;
+",
+    ),
+];
+
+#[test]
+fn patches_that_build_on_each_other_end_as_one_that_applies() {
+    if !has_git() {
+        eprintln!("skipped: the project is no git repository here");
+        return;
+    }
+    let home = folder();
+    let config = config(home.path(), "");
+    let file = "kernels-gpu/src/math/softmax.rs";
+    // Lanes share the maximum of what grew, which hardly ever happens.
+    let shared = "            let mut correction = W::Rows::<f32>::splat(1.0);\n            for m in 0..W::M {\n                for half in 0..2 {\n";
+    let moved = format!(
+        "{shared}                    let row_max = new_max.row(m)[half];\n                    \
+         new_max.row_mut(m)[half] = max(row_max, shfl_bfly::<2>(row_max));\n"
+    );
+    let block = |search: &str, replace: &str| {
+        let (search, replace) = (search.trim_end_matches('\n'), replace.trim_end_matches('\n'));
+        format!("{file}\n<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n")
+    };
+    let mut answers: Vec<String> = SAVINGS.map(|(search, replace)| block(search, replace)).into();
+    answers[2] += &block(shared, &moved);
+    let case = |(at, answer): (usize, &String)| {
+        let number = at + 1;
+        format!(
+            "{number}) cat <<'END'\nHypothesis: Fewer instructions.\nExpected gain: 1 %\nPatch:\n{answer}END\n;;\n"
+        )
+    };
+    let cases: String = answers.iter().enumerate().map(case).collect();
+    let script = home.path().join("proposer.sh");
+    let text = format!("case $(sed -n 's/^Proposal number: //p') in\n{cases}esac\n");
+    std::fs::write(&script, text).expect("written");
+    let proposer = format!("sh {}", script.display());
+    let arguments = ["evolve", "--device", "sim", "--start", "fwd_f16_d64_m64n64_w4s2c1", "--budget", "4"];
+    let mut arguments = [&arguments[..], &["--config", &config, "--proposer", &proposer]].concat();
+    if ::lab::proposer::boxed::available().is_err() {
+        arguments.push("--trust");
+    }
+    let ended = lab(home.path(), &arguments);
+    let session = session(home.path());
+    let steps = steps(&session);
+    let decisions: Vec<&str> = steps.iter().filter_map(|step| step["decision"].as_str()).collect();
+    assert_eq!(steps.iter().filter(|step| step["kept"] == true).count(), 4, "{decisions:#?}");
+    assert!(ended.succeeded().stdout.contains("git apply"), "{}", ended.stdout);
+    let kept = session.join("kept.patch");
+    let text = std::fs::read_to_string(&kept).expect("what was kept");
+    for added in ["-0.0", "-1e36", "new_max.row(m)[half]"] {
+        assert!(text.lines().any(|line| line.starts_with('+') && line.contains(added)), "{added}: {text}");
+    }
+    // What is committed, whatever the working tree has.
+    let check = ["apply", "--cached", "--check", kept.to_str().expect("a path")];
+    let applied = Command::new("git").args(check).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+    let applied = applied.expect("git starts");
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
 }
 
 #[test]

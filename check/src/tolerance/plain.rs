@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 
 /// Products summed by one mma before the accumulator is rounded.
 pub(super) const MMA_DEPTH: usize = 16;
+/// Keys whose products with V are summed in the accumulation type; these sums are added up in float32. No block of keys is wider.
+const BLOCK_N: usize = 128;
 
 /// Where [`plain()`] rounds, and in which order it sums. What is plain is all of these: their roundings have little in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Plain {
 /// Attention as a chain of same-dtype operations computes it: what the kernels' errors are measured against.
 ///
 /// S accumulates in float32 (or in float16, rounded after every 16 products) and is scaled; softmax is float32; P is rounded
-/// to the dtype; P·V accumulates in float32; O is rounded to the dtype.
+/// to the dtype; P·V accumulates in float32 (or in float16 as S does, within 128 keys); O is rounded to the dtype.
 ///
 /// # Panics
 /// If a slice is shorter than the problem needs.
@@ -130,8 +132,18 @@ fn plain_head(problem: &Problem, [q, k, v]: [&[f32]; 3], accumulation: Accumulat
         let (_, [of_p, of_o]) = how.parts(row_sum);
         s.iter_mut().for_each(|p| *p /= of_p);
         round_slice(dtype, &mut s);
-        for (&p, v_row) in s.iter().zip(v.chunks_exact(head_dim)) {
-            add_scaled(o, p, v_row);
+        match accumulation {
+            Accumulation::F32 => add_products(o, &s, v),
+            Accumulation::F16 => {
+                for (p, v) in s.chunks(BLOCK_N).zip(v.chunks(BLOCK_N * head_dim)) {
+                    let mut sum = vec![0.0; head_dim];
+                    for (p, v) in p.chunks(MMA_DEPTH).zip(v.chunks(MMA_DEPTH * head_dim)) {
+                        add_products(&mut sum, p, v);
+                        round_slice(Dtype::F16, &mut sum);
+                    }
+                    add_scaled(o, 1.0, &sum);
+                }
+            }
         }
         if visible > 0 {
             o.iter_mut().for_each(|o| *o /= of_o);
@@ -139,6 +151,13 @@ fn plain_head(problem: &Problem, [q, k, v]: [&[f32]; 3], accumulation: Accumulat
         round_slice(dtype, o);
     });
     o
+}
+
+/// P·V of one row.
+fn add_products(sum: &mut [f32], p: &[f32], v: &[f32]) {
+    for (&p, v) in p.iter().zip(v.chunks_exact(sum.len())) {
+        add_scaled(sum, p, v);
+    }
 }
 
 fn add_scaled(sum: &mut [f32], factor: f32, values: &[f32]) {

@@ -1,7 +1,9 @@
 //! The options that say how a problem is planned: splits of the keys, schedule, order of heads.
 
 use clap::ValueEnum;
-use ferroflash::{Attention, Combine, Error, Plan, PlanOptions, Problem, RowSelection, Schedule, Splits};
+use ferroflash::{
+    Accumulation, Attention, Combine, Error, Plan, PlanOptions, Problem, RowSelection, Schedule, Splits,
+};
 use kernels_gpu::geometry::SPLITS_MAX;
 use std::collections::BTreeSet;
 use std::num::ParseIntError;
@@ -28,6 +30,19 @@ pub(crate) struct PlanArgs {
     /// Where splits are merged, which changes no bit of the result; several, joined by commas, make a plan each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     combine: Vec<CombineName>,
+
+    /// What the products are summed in where the plan chooses a kernel: f16 is less exact, and faster on GeForce cards of sm_86 and sm_89
+    #[arg(long, value_enum, default_value = "f32")]
+    accumulation: AccumulationName,
+}
+
+/// What products are summed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AccumulationName {
+    /// float32
+    F32,
+    /// float16, of float16 elements: values of V over 1000 or scores over 65504 overflow
+    F16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,8 +99,18 @@ impl PlanArgs {
             ScheduleName::Split => Schedule::Split,
         });
         let heads_together = self.heads_together;
-        let with =
-            |splits, combine| PlanOptions { rows: rows.clone(), splits, schedule, heads_together, combine };
+        let accumulation = match self.accumulation {
+            AccumulationName::F32 => Accumulation::F32,
+            AccumulationName::F16 => Accumulation::F16,
+        };
+        let with = |splits, combine| PlanOptions {
+            rows: rows.clone(),
+            splits,
+            schedule,
+            heads_together,
+            combine,
+            accumulation,
+        };
         let combines = || self.combine.iter().map(|&name| Combine::from(name));
         splits.iter().flat_map(|&splits| combines().map(move |combine| with(splits, combine))).collect()
     }

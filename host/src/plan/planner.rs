@@ -323,7 +323,7 @@ impl Planner {
     ) -> Result<Choice<'a>, Error> {
         let fits = |candidate: &&Candidate| {
             let row = &candidate.kernel.row;
-            row.acc == Accumulation::F32 && allows(problem, options, row)
+            row.acc == options.accumulation && allows(problem, options, row)
         };
         let candidates = self.group(problem, options).iter().filter(fits);
         let choosing = self.choosing(problem, options);
@@ -458,6 +458,9 @@ fn wanted(problem: &Problem, options: &PlanOptions) -> String {
     }
     if !problem.score_kind().is_plain() {
         wanted += &format!(" and the score {}", problem.score_kind().name());
+    }
+    if options.accumulation == Accumulation::F16 {
+        wanted += " that accumulates in float16";
     }
     if options.splits != Splits::Auto {
         wanted += " that splits the keys";

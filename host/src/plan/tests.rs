@@ -225,7 +225,7 @@ fn every_head_dim_and_dtype_has_a_plan_on_every_family() {
 }
 
 #[test]
-fn rows_are_selected_by_name_and_f16_accumulation_only_so() {
+fn rows_are_selected_by_name_and_f16_accumulation_only_so_or_on_request() {
     let half = Row { acc: Accumulation::F16, ..ROW };
     let bf16 = Row { dtype: Dtype::Bf16, ..ROW };
     let planner = planner(&[half, ROW, bf16], &info(89, 58));
@@ -237,6 +237,11 @@ fn rows_are_selected_by_name_and_f16_accumulation_only_so() {
     assert_eq!(names("best"), [ROW]);
     assert_eq!(names("all"), [half, ROW]);
     assert_eq!(names(&half.entry_name()), [half]);
+    let asked = PlanOptions { accumulation: Accumulation::F16, ..PlanOptions::new() };
+    assert_eq!(planner.plan(&problem(1, 64), &asked).expect("planned").kernel().row, half);
+    let in_splits = PlanOptions { accumulation: Accumulation::F16, ..with(Splits::Count(2)) };
+    let error = planner.plan(&problem(1, 64), &in_splits).expect_err("no such row").to_string();
+    assert!(error.contains("accumulates in float16"), "{error}");
     let error = select("fwd_nothing").expect_err("unknown").to_string();
     assert!(error.contains("fwd_nothing") && error.contains(&ROW.entry_name()), "{error}");
     assert!(matches!(select(&bf16.entry_name()), Err(Error::NoSuchKernel { .. })), "another dtype");

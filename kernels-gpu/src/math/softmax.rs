@@ -7,10 +7,10 @@ use crate::ptx::warp::{shfl_bfly, vote_any};
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use core::f32::consts::{LN_2, LOG2_E};
 
-/// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled. P stays
-/// below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
+/// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled, where P·V accumulates in float32.
+/// P stays below 2^8, far from float16's 65504, and most steps need no rescaling. The result is the same: row_max is
 /// only a common factor of O and row_sum.
-const RESCALE_AT: f32 = 8.0;
+pub const LAZY_RESCALE_AT: f32 = 8.0;
 
 /// Running maximum and sum of the rows a lane shares.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +25,10 @@ impl<W: WarpTile> OnlineSoftmax<W> {
     /// Before any key has been seen.
     pub const EMPTY: Self = Self { row_max: W::NO_MAX, row_sum: W::NO_SUM };
 
-    /// Turns S into P in place, and rescales O and row_sum where the maximum grew.
+    /// Turns S into P in place, and rescales O and row_sum where the maximum grew by more than 2 to the power of `rescale_at`.
     #[inline(always)]
-    pub fn step(&mut self, s: &mut W::S<[f32; 4]>, acc_o: &mut W::O, scale_log2: f32) {
-        self.grow_max(s, scale_log2, |correction| {
+    pub fn step(&mut self, s: &mut W::S<[f32; 4]>, acc_o: &mut W::O, (scale_log2, rescale_at): (f32, f32)) {
+        self.grow_max(s, (scale_log2, rescale_at), |correction| {
             for m in 0..W::M {
                 scale_rows(acc_o.row_mut(m), halves(&correction, m));
             }
@@ -54,10 +54,15 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         }
     }
 
-    /// Updates row_max from S. If a row of the warp grew by more than 2⁸, rescales row_sum and passes O's factors to `rescale`. The
-    /// same for all lanes of a warp.
+    /// Updates row_max from S. If a row of the warp grew by more than 2 to the power of `rescale_at`, rescales row_sum and passes O's
+    /// factors to `rescale`. The same for all lanes of a warp.
     #[inline(always)]
-    pub fn grow_max(&mut self, s: &W::S<[f32; 4]>, scale_log2: f32, rescale: impl FnOnce(W::Rows<f32>)) {
+    pub fn grow_max(
+        &mut self,
+        s: &W::S<[f32; 4]>,
+        (scale_log2, rescale_at): (f32, f32),
+        rescale: impl FnOnce(W::Rows<f32>),
+    ) {
         let mut new_max = self.row_max;
         let mut grew = false;
         for m in 0..W::M {
@@ -70,7 +75,7 @@ impl<W: WarpTile> OnlineSoftmax<W> {
                 row_max = max(row_max, shfl_bfly::<2>(row_max));
                 new_max.row_mut(m)[half] = row_max;
                 // −∞ before and after is no growth: the difference is NaN.
-                grew |= (row_max - self.row_max.row(m)[half]) * scale_log2 > RESCALE_AT;
+                grew |= (row_max - self.row_max.row(m)[half]) * scale_log2 > rescale_at;
             }
         }
         if vote_any(grew) {

@@ -7,6 +7,7 @@ use super::copy::copy_queries;
 use super::gemm::{Queries, p_v, q_kt};
 use super::pipeline::{Pipeline, RaggedBlocks};
 use crate::config::Config;
+use crate::element::Accumulates;
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
 use crate::math::epilogue::{merge_warps, store_lse, store_output, store_partial, take_in_sinks};
@@ -75,7 +76,7 @@ impl<C: Config> MainLoop<'_, C> {
                 self.first_key + first_key
             };
             self.softmax(masked, &mut s, limits, first_key + warp_key, lane);
-            p_v::<C::Element, _, C::Warp>(&mut self.acc_o, &s, stage.v, v_view);
+            p_v::<C::Element, C::Accumulation, _, C::Warp>(&mut self.acc_o, &s, stage.v, v_view);
         }
     }
 
@@ -98,7 +99,8 @@ impl<C: Config> MainLoop<'_, C> {
                 hide_all::<C::Warp, _>(score, s, &self.score_rows, first_key, lane);
             }
         }
-        self.softmax.step(s, &mut self.acc_o, score.scale_log2());
+        let rescale = (score.scale_log2(), <C::Accumulation as Accumulates<_>>::RESCALE_AT);
+        self.softmax.step(s, &mut self.acc_o, rescale);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The two matrix products of a main-loop step.
 
-use crate::element::{Element, ScoreAccumulation};
+use crate::element::{Accumulates, Element};
 use crate::shape::Shape;
 use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -52,7 +52,7 @@ impl<S: Shape, W: WarpTile> Queries<S, W> {
 /// # Safety
 /// All 32 lanes take part and the tiles have been written.
 #[inline(always)]
-pub unsafe fn q_kt<E, A: ScoreAccumulation<E>, Q: Shape, K: Shape, W: WarpTile>(
+pub unsafe fn q_kt<E, A: Accumulates<E>, Q: Shape, K: Shape, W: WarpTile>(
     q: &Queries<Q, W>,
     q_view: LaneView<Q>,
     k_tile: SmemTile<K>,
@@ -82,12 +82,13 @@ pub unsafe fn q_kt<E, A: ScoreAccumulation<E>, Q: Shape, K: Shape, W: WarpTile>(
 /// # Safety
 /// All 32 lanes take part and the tile has been written.
 #[inline(always)]
-pub unsafe fn p_v<E: Element, V: Shape, W: WarpTile>(
+pub unsafe fn p_v<E: Element, A: Accumulates<E>, V: Shape, W: WarpTile>(
     acc_o: &mut W::O,
     p: &W::S<[f32; 4]>,
     v_tile: SmemTile<V>,
     view: LaneView<V>,
 ) {
+    let mut sums = W::Sums::<A::Tile>::from_fn(|m, n| A::begin(acc_o.row(m)[n]));
     for k in 0..<W::P as Tiles<[u32; 4]>>::N {
         let p_frag = W::A::from_fn(|m, _| a_operand::<E>(&p.row(m)[2 * k], &p.row(m)[2 * k + 1]));
         for n in 0..<W::Q as Tiles<[u32; 4]>>::N {
@@ -95,13 +96,14 @@ pub unsafe fn p_v<E: Element, V: Shape, W: WarpTile>(
             unsafe {
                 let v_frag = v_tile.load_trans(view, k, n);
                 for m in 0..W::M {
-                    let acc_o = acc_o.row_mut(m);
-                    E::mma(&mut acc_o[2 * n], p_frag.row(m)[0], v_frag[0], v_frag[1]);
-                    E::mma(&mut acc_o[2 * n + 1], p_frag.row(m)[0], v_frag[2], v_frag[3]);
+                    let sums = sums.row_mut(m);
+                    A::mma(&mut sums[2 * n], p_frag.row(m)[0], v_frag[0], v_frag[1]);
+                    A::mma(&mut sums[2 * n + 1], p_frag.row(m)[0], v_frag[2], v_frag[3]);
                 }
             }
         }
     }
+    *acc_o = W::O::from_fn(|m, n| A::end(acc_o.row(m)[n], sums.row(m)[n]));
 }
 
 /// Two neighbouring 16×8 accumulators, rounded, are a 16×16 A operand: no lane needs another lane's elements.

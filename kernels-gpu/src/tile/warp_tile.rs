@@ -56,6 +56,8 @@ pub trait WarpTile {
     type P: Tiles<[u32; 4]>;
     /// Its part of O: an n8 tile of head_dim each.
     type O: Tiles<[f32; 4]>;
+    /// What P·V adds to its part of O.
+    type Sums<T: Copy>: Tiles<T>;
     /// The A operands of one k16 step.
     type A: Tiles<[u32; 4]>;
     /// A value for each of a lane's rows.
@@ -83,6 +85,7 @@ impl<const M: usize, const N: usize, const N2: usize, const D: usize, const D2: 
     type S<T: Copy> = [[T; N]; M];
     type P = [[[u32; 4]; N2]; M];
     type O = [[[f32; 4]; D]; M];
+    type Sums<T: Copy> = [[T; D]; M];
     type A = [[[u32; 4]; 1]; M];
     type Rows<T: Copy> = [[T; 2]; M];
     const M: usize = {

@@ -17,7 +17,7 @@ use crate::math::epilogue::{
 };
 use crate::math::mask::RowLimits;
 use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
-use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
+use crate::math::softmax::{LAZY_RESCALE_AT, OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared, to_global};
 use crate::ptx::warp::sync_warp;
@@ -157,7 +157,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.finish_scores::<C, AsNeeded>(&mut fragments.s, k_loop);
             // O is 0 still.
-            k_loop.softmax.grow_max(&fragments.s, scale_log2, |_| {});
+            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |_| {});
             k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
             fragments.pack::<C::Element>();
         }
@@ -188,9 +188,9 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.finish_scores::<C, M>(&mut fragments.s, k_loop);
             let mut factor = None;
-            k_loop
-                .softmax
-                .grow_max(&fragments.s, scale_log2, |correction| factor = Some(halves(&correction, 0)));
+            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |correction| {
+                factor = Some(halves(&correction, 0));
+            });
             k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();

@@ -1,6 +1,6 @@
 //! Attention on the CPU as candidates of the stand-in compute it: honestly in blocks, or with a mistake.
 
-use super::{Honest, Wrong, gapped};
+use super::{Honest, Rows, Wrong, gapped};
 use crate::inputs::Inputs;
 use check::reference::{self, Reference, keys, reference_of, row_coordinates, row_start, visible_keys};
 use check::verification::Oracle;
@@ -11,6 +11,8 @@ use kernels_gpu::row::Accumulation;
 
 /// Products that an accumulator takes at a time.
 const MMA_DEPTH: usize = 16;
+/// Keys of the widest block, within which P·V may accumulate in float16.
+const BLOCK_N: usize = 128;
 
 /// Which keys a mistaken candidate sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,11 +99,28 @@ fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) ->
             row_sum *= factor;
             row_max = largest;
         }
-        for (key, score) in range.zip(scores) {
-            let p = (score - row_max).exp2();
-            row_sum += p;
-            let p = widen(problem.dtype(), narrow(problem.dtype(), p.into())) as f32;
-            acc_o.iter_mut().zip(vector(TensorRole::V, [batch, head_kv, key])).for_each(|(o, v)| *o += p * v);
+        let keys: Vec<(usize, f32)> = range.zip(scores).collect();
+        for keys in keys.chunks(BLOCK_N) {
+            let is_narrow = how.acc == Accumulation::F16;
+            let mut sum = if is_narrow { vec![0.0; head_dim] } else { std::mem::take(&mut acc_o) };
+            for keys in keys.chunks(MMA_DEPTH) {
+                for &(key, score) in keys {
+                    let p = (score - row_max).exp2();
+                    row_sum += p;
+                    let p = widen(problem.dtype(), narrow(problem.dtype(), p.into())) as f32;
+                    let v = vector(TensorRole::V, [batch, head_kv, key]);
+                    sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += p * v);
+                }
+                if is_narrow {
+                    sum.iter_mut()
+                        .for_each(|sum| *sum = widen(Dtype::F16, narrow(Dtype::F16, f64::from(*sum))) as f32);
+                }
+            }
+            if is_narrow {
+                acc_o.iter_mut().zip(sum).for_each(|(o, sum)| *o += sum);
+            } else {
+                acc_o = sum;
+            }
         }
     }
     if visible == 0 {
@@ -174,6 +193,13 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             Some(Wrong::LseRounded) => {
                 lse[row] = widen(Dtype::Bf16, narrow(Dtype::Bf16, lse[row].into())) as f32
             }
+            Some(Wrong::FactorIn(rows)) if rows.have(problem, [batch, head, at]) => {
+                o.iter_mut().for_each(|o| *o *= 1.03);
+            }
+            Some(Wrong::InfinityForNan) => {
+                o.iter_mut().filter(|o| o.is_nan()).for_each(|o| *o = f64::INFINITY);
+            }
+            Some(Wrong::LseClamped) if lse[row] > f32::NEG_INFINITY => lse[row] = lse[row].max(0.0),
             Some(Wrong::SwappedChannels) => o.rotate_left(16),
             Some(Wrong::LengthsNotClamped)
                 if seqlens_k.as_ref().is_some_and(|lengths| lengths[batch] as usize > length) =>
@@ -198,6 +224,18 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
         _ => {}
     }
     gapped(problem, rows.into_iter(), lse)
+}
+
+impl Rows {
+    fn have(self, problem: &Problem, [batch, head, row]: [usize; 3]) -> bool {
+        let sizes = problem.sizes();
+        match self {
+            Rows::LastBatch => batch > 0 && batch + 1 == sizes.batch as usize,
+            Rows::OddOfGroup => head % problem.group() as usize % 2 == 1,
+            Rows::From(first) => row >= first,
+            Rows::EndOfBlock => row % 64 == 63,
+        }
+    }
 }
 
 /// A number with so many bits after the first.

@@ -69,6 +69,41 @@ pub enum When {
     FarRows,
     /// With a scale of the caller's.
     OtherScale,
+    /// Under a causal mask with more keys than queries.
+    CausalChunk,
+    /// Without a mask, with more queries than keys.
+    MoreQueries,
+    /// With as many queries as keys, of which there are several.
+    SelfAttention,
+    /// On the second of two sets of tensors.
+    OtherAddress,
+    /// Where the first number leaves the second of the queries.
+    QueriesModulo(u32, u32),
+    /// From more splits on than there are blocks of 64 keys.
+    EmptySplits,
+    /// Where a sequence has one key by its length on the device.
+    LengthOne,
+    /// From so many heads of all batch entries on.
+    AllHeads(u32),
+    /// With an odd number of query heads over 1.
+    OddHeads,
+    /// Where rows of K and of V lie at different distances.
+    UnlikeStrides,
+    /// In every seventh launch.
+    SeventhLaunch,
+}
+
+/// Rows of O that a mistake is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Of the last of several batch entries.
+    LastBatch,
+    /// Of query heads with an odd number among those that share a KV head.
+    OddOfGroup,
+    /// From this query on.
+    From(usize),
+    /// Of the last query of each block of 64.
+    EndOfBlock,
 }
 
 /// What a candidate does wrong.
@@ -88,6 +123,12 @@ pub enum Wrong {
     OwnScale,
     /// O times this.
     Factor(f64),
+    /// O times 1.03 in some rows.
+    FactorIn(Rows),
+    /// Where O is NaN, infinity.
+    InfinityForNan,
+    /// LSE below 0 is 0.
+    LseClamped,
     /// LSE times this.
     LseFactor(f64),
     /// LSE as bfloat16.
@@ -189,7 +230,7 @@ const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
 }
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 93] = [
+pub const PLANTED: [Planted; 112] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -285,6 +326,25 @@ pub const PLANTED: [Planted; 93] = [
     planted(When::Always, Wrong::StaleSum, Fault::WrongFactor),
     planted(When::EvenLaunches, Wrong::Constant(0.0), Fault::State),
     planted(When::Launch40, Wrong::Factor(1.03), Fault::State),
+    planted(When::CausalChunk, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::MoreQueries, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::SelfAttention, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::OtherAddress, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::QueriesModulo(64, 1), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::QueriesModulo(64, 63), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::QueriesModulo(128, 0), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::EmptySplits, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::LengthOne, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::AllHeads(512), Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::OddHeads, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::UnlikeStrides, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::SeventhLaunch, Wrong::Factor(1.03), Fault::State),
+    planted(When::Always, Wrong::FactorIn(Rows::LastBatch), Fault::WrongFactor),
+    planted(When::Always, Wrong::FactorIn(Rows::OddOfGroup), Fault::WrongFactor),
+    planted(When::Always, Wrong::FactorIn(Rows::From(1000)), Fault::WrongFactor),
+    planted(When::Always, Wrong::FactorIn(Rows::EndOfBlock), Fault::WrongFactor),
+    planted(When::Always, Wrong::InfinityForNan, Fault::WrongNan),
+    planted(When::Always, Wrong::LseClamped, Fault::WrongLse),
 ];
 
 /// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other
@@ -297,7 +357,7 @@ pub struct Honest {
     pub from_the_end: bool,
     /// Growth of a maximum, in powers of two, up to which nothing is rescaled.
     pub lazy: u8,
-    /// What Q·Kᵀ accumulates in.
+    /// What Q·Kᵀ and P·V accumulate in.
     pub acc: Accumulation,
 }
 

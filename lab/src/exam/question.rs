@@ -111,8 +111,9 @@ impl Question {
         let mut random = Rng::with_seed(seed ^ 0x6c65_6e67);
         let keys = self.spec.shape.0[4];
         let seqlens_k = self.lengths.then(|| {
-            // Of four sequences one has all of the keys, one none, one is said to have more than there are, and one has some.
-            let lengths = [keys, 0, keys + 3, (keys / 2).max(1)];
+            // Of four sequences one has all of the keys, one none, one is said to have more than there are, and one has one or half.
+            let some = if random.bool() { 1 } else { (keys / 2).max(1) };
+            let lengths = [keys, 0, keys + 3, some];
             let length =
                 |batch: u32| lengths.get(batch as usize).copied().unwrap_or_else(|| random.u32(1..=keys));
             let mut lengths: Vec<u32> = (0..self.spec.shape.0[0]).map(length).collect();

@@ -91,6 +91,10 @@ fn traits(problem: &Problem) -> BTreeSet<String> {
     let Mask { window_left, window_right, chunk, prefix, sink_tokens, intervals, tree, .. } = problem.mask();
     let sizes = problem.sizes();
     let (most, is_one) = (sizes.seqlen_k, sizes.seqlen_q == 1);
+    let page = match problem.keys() {
+        KeySequences::Paged(pages) => Some(pages.page),
+        KeySequences::Batch | KeySequences::Packed { .. } => None,
+    };
     let keys = match problem.keys() {
         KeySequences::Batch => "keys of a batch".to_owned(),
         KeySequences::Packed { .. } => "packed keys".to_owned(),
@@ -116,6 +120,9 @@ fn traits(problem: &Problem) -> BTreeSet<String> {
         (problem.head_dim_v() != sizes.head_dim, "two widths"),
         (problem.scale() != 1.0 / (sizes.head_dim as f32).sqrt(), "scale"),
         (sizes.batch > 2, "several sequences"),
+        (page == Some(1), "pages of one key"),
+        (page.is_some_and(|page| !page.is_power_of_two()), "odd pages"),
+        (page.is_some_and(|page| page > 64), "large pages"),
     ];
     let named = has.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned());
     let queries = format!("{:?} queries", problem.queries());
@@ -147,6 +154,18 @@ mod tests {
         problem.with_mask(mask).unwrap_or(problem)
     }
 
+    fn rescaled(problem: Problem) -> Problem {
+        problem.with_scale(1.2 * problem.scale()).unwrap_or(problem)
+    }
+
+    /// Another scale, where pages are such.
+    fn scaled_where(problem: Problem, is_such: impl Fn(u32) -> bool) -> Problem {
+        match problem.keys() {
+            KeySequences::Paged(pages) if is_such(pages.page) => rescaled(problem),
+            _ => problem,
+        }
+    }
+
     /// The name that a mistake is refused by, where it is.
     fn found(score: ScoreKind, mistake: Mistake, seed: u64) -> Option<Fault> {
         let (kernels, _) = kernels_of_table();
@@ -159,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_any_mask_operand_or_score_is_found_under_every_seed() {
-        let mistakes: [(&str, ScoreKind, Mistake); 16] = [
+        let mistakes: [(&str, ScoreKind, Mistake); 20] = [
             ("one key more to the left", ScoreKind::Plain, |problem| {
                 masked(problem, |mask| mask.window_left = mask.window_left.map(|keys| keys + 1))
             }),
@@ -192,6 +211,16 @@ mod tests {
             ("another softcap", ScoreKind::Softcap, |problem| match problem.score() {
                 Score::Softcap(cap) => problem.with_score(Score::Softcap(1.5 * cap)).unwrap_or(problem),
                 _ => problem,
+            }),
+            ("pages of one key", ScoreKind::Plain, |problem| scaled_where(problem, |page| page == 1)),
+            ("odd pages", ScoreKind::Plain, |problem| {
+                scaled_where(problem, |page| page > 1 && !page.is_power_of_two())
+            }),
+            ("pages of more than a block", ScoreKind::Plain, |problem| {
+                scaled_where(problem, |page| page > 64)
+            }),
+            ("narrow V", ScoreKind::Plain, |problem| {
+                if problem.head_dim_v() < problem.sizes().head_dim { rescaled(problem) } else { problem }
             }),
             ("no slopes", ScoreKind::Alibi, |problem| problem.with_score(Score::Plain).unwrap_or(problem)),
         ];

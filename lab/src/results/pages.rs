@@ -14,6 +14,9 @@ const ABOUT: &str = "The best kernel that the lab has found to be right, for eac
     records of the sessions below, kept in lab/results. A kernel's name says how it works: fwd (forward), wgmma (Hopper's instructions; \
     without it those of every GPU from Ampere on), the number type, the head's size (d64), the block of queries by keys that a group of \
     threads computes at a time (m64n128), its warps, buffers and groups an SM (w8s2c1), and how work is handed out.";
+/// What a column holds.
+const SPEED_UP: &str = "The speed-up is over the first kernel found there.";
+
 /// The leaderboard in Markdown.
 pub(super) fn markdown(board: &Leaderboard, sessions: &[Kept]) -> String {
     let mut text = format!("# {TITLE}\n\n<!-- Written by `cargo lab leaderboard --write`. -->\n\n{ABOUT}");
@@ -56,7 +59,7 @@ fn sections(board: &Leaderboard, sessions: &[Kept]) -> Vec<Section> {
             }
         };
         let table = standings_table(&standings, sessions);
-        Section { text: text.to_owned(), ..Section::of_table(device, table) }
+        Section { text: format!("{text} {SPEED_UP}"), ..Section::of_table(device, table) }
     };
     let mut found: Vec<Section> = devices.into_iter().map(section).collect();
     let text = if sessions.is_empty() { EMPTY } else { "" }.to_owned();
@@ -67,8 +70,7 @@ fn sections(board: &Leaderboard, sessions: &[Kept]) -> Vec<Section> {
 fn standings_table(standings: &[&Standing], sessions: &[Kept]) -> Table {
     let measure = standings.first().map_or(String::new(), |standing| standing.best().measure.to_string());
     let of_problem = ["batch", "heads (Q/KV)", "queries", "keys", "head size", "type", "mask"];
-    let of_kernel =
-        ["kernel", &measure, "95 % within", "p90 µs", "TFLOP/s", "times faster than the first found"];
+    let of_kernel = ["kernel", &measure, "95 % within", "p90 µs", "TFLOP/s", "speed-up"];
     let of_record = ["found", "commit", "kept though slower, because"];
     let mut table = Table::new(&[&of_problem[..], &of_kernel, &of_record].concat());
     for standing in standings {

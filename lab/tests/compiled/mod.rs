@@ -285,14 +285,14 @@ fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
 #[test]
 fn a_self_test_finds_what_it_plants_and_a_hang_is_killed_by_name() {
     let home = folder();
-    let config = config(home.path(), "[limits]\ntest_s = 20\n");
+    let config = config(home.path(), "[limits]\ntest_s = 200\n");
     let test = |ptx: &Path| {
         let arguments = ["gate", "--self-test", "--row", ROW, "--repeats", "2", "--device", "sim"];
         without_compiler(home.path(), &[&arguments[..], &["--config", &config, "--ptx", path(ptx)]].concat())
     };
     let works = test(kernels());
     for said in [
-        "planted cheats: 16 of 16 refused by name",
+        "planted cheats: 19 of 19 refused by name",
         "A/A: 0 of 2 called different",
         "planted slow-down: 1 of 1 found",
         "wrong kernels: 9 of 9 refused",

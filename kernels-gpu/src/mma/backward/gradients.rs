@@ -68,7 +68,9 @@ pub unsafe fn add_product<C: BackwardConfig>(
     lane: u32,
 ) {
     // SAFETY: the caller's.
-    unsafe { p_v::<C::Element, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane)) }
+    unsafe {
+        p_v::<C::Element, F32Accumulation, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane))
+    }
 }
 
 /// Writes a gradient times `factor`, through the warp's own rows of the stationary tile from `tile` on.

@@ -47,8 +47,8 @@ impl Sides {
 }
 
 /// Questions where the domain ends: many keys and many query rows, each with one head and again with several heads or batch entries, and
-/// both together; one query row; one key; rows that see no key; many heads; many batch entries; rows that lie far from each other; and
-/// [`ends_of_blocks`]. Of the first five and of the next six half are causal, with LSE, `bhsd`, or at addresses of slices.
+/// both together; one query row; one key; rows that see no key; many heads; many batch entries; more than 512 heads of all batch entries;
+/// rows that lie far from each other; and [`ends_of_blocks`]. Of the first five and of the next seven half are causal, with LSE, `bhsd`, or at addresses of slices.
 pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
     let sides = [Sides::draw(random), Sides::draw(random)];
     let [either, other] = [sides[0], sides[0].other()];
@@ -74,6 +74,7 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
     let heads_kv = random.u32(65..=130).div_ceil(group);
     let heads = [1, heads_kv * group, heads_kv, few(random, 8), few(random, 48)];
     let batches = [random.u32(17..=65), 2, 1, few(random, 8), few(random, 48)];
+    let crowd = [random.u32(33..=40), 16, 2 << random.u32(0..=3), 1, random.u32(2..=8)];
     let far = [2, 2, 2, random.u32(2..=16), random.u32(2..=40)];
     let slopes = if random.bool() { [Kind::Rising, Kind::Falling] } else { [Kind::Falling, Kind::Rising] };
     let mut asked = vec![
@@ -87,6 +88,7 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
         (blind, Sides { is_causal: true, ..sides[1] }, 1, vec![]),
         (heads, sides[1].other(), 1, vec![]),
         (batches, sides[1], 1, vec![]),
+        (crowd, sides[1].other(), 1, vec![]),
         (far, sides[1].other(), 1, vec![]),
     ];
     let last = asked.len() - 1;
@@ -101,16 +103,23 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
 }
 
 /// Keys that end with a block, one behind or before its end, or with a fragment inside one: in the second to fourth block, so that a
-/// mistake at the end of any but the first is met, and so few that no row's output forgives one key too many or too few.
+/// mistake at the end of any but the first is met, and so few that no row's output forgives one key too many or too few. As many queries
+/// for some, with and without a mask; for others queries that end so.
 fn ends_of_blocks(row: &Row, random: &mut Rng) -> Vec<Question> {
     let [over, under] = [64 * random.u32(1..=3) + 1, 64 * random.u32(2..=3) - 1];
     let inside = 16 * (4 * random.u32(1..=2) + random.u32(1..=3));
-    let question = |keys: u32| {
+    let few = random.u32(2..=8);
+    let queries = [few, 64 * random.u32(1..=2) + 1, 128, 192, 64 * random.u32(2..=3) - 1];
+    let is_causal = random.bool();
+    let question = |(keys, (queries, mask)): (u32, (u32, Option<bool>))| {
         let heads_kv = random.u32(1..=2);
-        let sizes = [1, heads_kv * random.u32(1..=2), heads_kv, random.u32(2..=8), keys];
-        Sides::draw(random).question(row, sizes, 1, random)
+        let sizes = [1, heads_kv * random.u32(1..=2), heads_kv, queries, keys];
+        let mut sides = Sides::draw(random);
+        sides.is_causal = mask.unwrap_or(sides.is_causal);
+        sides.question(row, sizes, 1, random)
     };
-    [over, under, 128, 192, inside].map(question).into()
+    let masks = [None, None, Some(is_causal), Some(!is_causal), None];
+    [over, under, 128, 192, inside].into_iter().zip(queries.into_iter().zip(masks)).map(question).collect()
 }
 
 /// Chunks between rows that lie so far from each other that 16 bits do not count the elements between.
