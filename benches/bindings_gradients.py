@@ -164,10 +164,10 @@ class Gradients:
 
         torch, names = self.torch, []
         wide, (q, k, v) = self.random(1, 20, 2, 256), (x[:, :20] for x in self.qkv())
+        tree = torch.ones(q.shape[0], 20, 20, dtype=torch.bool, device=q.device)
         cases = {
-            "softcap": lambda: flash_attn_func(q, k, v, softcap=2.0),
-            "sinks": lambda: flash_attn_func(q, k, v, sinks=torch.zeros(8, device=q.device)),
-            "head_dim": lambda: flash_attn_func(wide, wide, wide),
+            "trees": lambda: flash_attn_func(q, k, v, tree_mask=tree),
+            "alibi": lambda: flash_attn_func(wide, wide, wide, alibi_slopes=torch.ones(2, device=q.device)),
         }
         for name, call in cases.items():
             try:

@@ -1,18 +1,19 @@
 //! How the gradients of a problem are computed on a device: the two kernels, their grids, their parameters and their workspace.
 
-use super::backward_choice::{Choice, boxes, choose, ctas};
+use super::backward_choice::{Choice, boxes, choose, ctas, kv_heads_together};
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
 use crate::module::{self, Library};
-use crate::problem::{KeySequences, QuerySequences, TensorRole};
+use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
 use kernels_gpu::row::Isa;
+use kernels_gpu::step_params::SinkGradientParams;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -157,8 +158,9 @@ impl BackwardPlan {
             tile_heads: Divisor::new(sizes.heads_q),
             group: Divisor::new(problem.group()),
             query_blocks: Divisor::new(query_blocks),
+            heads_together: Divisor::new(1),
             causal: problem.causal().into(),
-            scale_log2: problem.scale_log2(),
+            scale_log2: problem.score().factors(problem.scale()).0,
             ragged: ragged::params(problem, dq.row.block_m, 0),
             ..ForwardParams::default()
         };
@@ -171,6 +173,7 @@ impl BackwardPlan {
             key_blocks: Divisor::new(key_blocks),
             heads_kv: Divisor::new(sizes.heads_kv),
             key_block_rows: Divisor::new(dkv.row.block_n),
+            kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device)),
             scale: problem.scale(),
             ..BackwardParams::default()
         };
@@ -223,6 +226,28 @@ impl BackwardPlan {
             statistics: workspace + COUNTERS_BYTES,
             ..self.params
         }
+    }
+}
+
+impl BackwardPlan {
+    /// CTAs and parameters of the launch behind both steps that computes the gradient of the sinks, where it is wanted.
+    pub(crate) fn sink_gradient(
+        &self,
+        at: &BackwardTensors,
+        workspace: u64,
+    ) -> Option<(u32, SinkGradientParams)> {
+        let operand = |operand: Operand| at.forward.operands[operand as usize].unwrap_or(0);
+        let (d_sinks, forward) = (at.d_sinks?, &self.params.forward);
+        let params = SinkGradientParams {
+            statistics: workspace + COUNTERS_BYTES,
+            sinks: operand(Operand::Sinks),
+            d_sinks,
+            cu_seqlens_q: operand(Operand::CuSeqlensQ),
+            rows: forward.seqlen_q,
+            heads: forward.heads_q,
+            batch: forward.batch,
+        };
+        Some((forward.heads_q, params))
     }
 }
 

@@ -37,22 +37,34 @@ impl<C: BackwardConfig> Stationary<C> {
         Self { rows, position }
     }
 
-    /// S and dP: the products with both tiles of a stage.
+    /// S: the product of the first tile with that of a stage.
     ///
     /// # Safety
     /// All 32 lanes take part and the stage has landed.
     #[inline(always)]
-    pub unsafe fn scores(&self, stage: &Stage<C>) -> (Scores<C>, Scores<C>) {
+    pub unsafe fn scores(&self, stage: &Stage<C>) -> Scores<C> {
+        // SAFETY: the caller's.
+        unsafe { self.product(0, stage.first()) }
+    }
+
+    /// dP: the product of the second tile with that of a stage.
+    ///
+    /// # Safety
+    /// As for [`Self::scores`].
+    #[inline(always)]
+    pub unsafe fn probability_gradients(&self, stage: &Stage<C>) -> Scores<C> {
+        // SAFETY: the caller's.
+        unsafe { self.product(1, stage.second()) }
+    }
+
+    /// # Safety
+    /// As for [`Self::scores`].
+    #[inline(always)]
+    unsafe fn product(&self, which: usize, tile: SmemTile<C::Streamed>) -> Scores<C> {
         let Position { warp_row, lane, .. } = self.position;
         let (rows, columns) = (LaneView::a_operand(warp_row, lane), LaneView::b_operand(0, lane));
-        let [first, second] = &self.rows;
         // SAFETY: the caller's.
-        unsafe {
-            (
-                q_kt::<C::Element, F32Accumulation, _, _, _>(first, rows, stage.first(), columns),
-                q_kt::<C::Element, F32Accumulation, _, _, _>(second, rows, stage.second(), columns),
-            )
-        }
+        unsafe { q_kt::<C::Element, F32Accumulation, _, _, _>(&self.rows[which], rows, tile, columns) }
     }
 }
 
