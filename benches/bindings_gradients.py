@@ -70,7 +70,7 @@ class Gradients:
         torch = self.torch
         lengths = [(1, 513), (113, 203), (203, 113), (777, 1025)] if self.large else [(9, 17), (17, 9)]
         for dtype in (torch.float16, torch.bfloat16):
-            for (sq, sk), d in [(length, d) for length in lengths for d in (40, 64, 128)]:
+            for (sq, sk), d in [(length, d) for length in lengths for d in (40, 64, 128, 256)]:
                 qkv = [self.random(2, s, h, d, seed=i, dtype=dtype) for i, (s, h) in enumerate(((sq, 6), (sk, 2), (sk, 2)))]
                 for option in ({}, dict(causal=True), dict(window=(37, 0)), dict(window=(20, 45)), dict(scale=0.3)):
                     given = dict(causal=option.get("causal", False), window_size=option.get("window", (-1, -1)))

@@ -20,7 +20,7 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::{params::BackwardParams, sinks::sink_gradient},
+    backward::{params::BackwardParams, sinks},
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
@@ -208,11 +208,11 @@ macro_rules! step_entry {
     };
     ($entry:ident: SinkGradient, $input:ident, $output:ident) => {
         /// # Safety
-        /// As for [`sink_gradient`].
+        /// As for [`sinks::gradient`].
         #[kernel]
         pub unsafe fn $entry(params: SinkGradientParams) {
             // SAFETY: the caller's.
-            unsafe { sink_gradient(&params) }
+            unsafe { sinks::gradient(&params) }
         }
     };
 }

@@ -188,15 +188,19 @@ fn sinks_have_gradients_and_rows_of_no_sequence_none() {
         let problem = Problem::new(sizes(batch, (4, 2), seqlens, 64), Dtype::Bf16).expect("valid");
         let problem = problem.with_mask(mask).expect("valid").with_sinks(true);
         let gradients = check(&attention, &case(&problem, InputKind::Random, 8));
-        assert!(gradients.sinks.expect("of sinks").iter().all(|sink| sink.abs() > 1e-3));
+        assert!(gradients.sinks.expect("of sinks").iter().all(|sink| sink.is_finite() && *sink != 0.0));
     }
     // Packed queries, the last of which belong to no sequence: the workspace has no statistics of those.
     let problem = Problem::new(sizes(3, (2, 1), (40, 64), 64), Dtype::F16).expect("valid").with_sinks(true);
     let problem = problem.with_packed_queries(80).expect("valid");
     let backward = Backward::new(&problem).expect("it has kernels");
     let workload = Workload::with_sequences(&problem, [vec![40, 0, 23], vec![64; 3]], 2);
+    // A head without a sink, and one whose sink outweighs every key.
+    let sinks = (Operand::Sinks, OperandValues::F32(vec![f32::NEG_INFINITY, 80.0]));
+    let workload = workload.with_operand(sinks);
     let case = BackwardCase::new(&backward, workload, (InputKind::Random, 2), false).expect("a case");
     let gradients = check(&attention, &case);
+    assert_eq!(gradients.sinks.as_ref().expect("of sinks")[0], 0.0);
     assert_eq!(case.run(&simulator(Schedule::Seeded(5))).expect("computed"), gradients);
 }
 

@@ -230,14 +230,20 @@ impl BackwardPlan {
 }
 
 impl BackwardPlan {
-    /// CTAs and parameters of the launch behind both steps that computes the gradient of the sinks, where it is wanted.
+    /// CTAs of the launch behind both steps that computes the gradient of the sinks, where the problem has any.
+    pub fn sink_ctas(&self) -> Option<u32> {
+        let problem = self.backward.problem();
+        problem.has_sinks().then_some(problem.sizes().heads_q)
+    }
+
+    /// CTAs and parameters of that launch, where its result is wanted.
     pub(crate) fn sink_gradient(
         &self,
         at: &BackwardTensors,
         workspace: u64,
     ) -> Option<(u32, SinkGradientParams)> {
         let operand = |operand: Operand| at.forward.operands[operand as usize].unwrap_or(0);
-        let (d_sinks, forward) = (at.d_sinks?, &self.params.forward);
+        let (d_sinks, ctas, forward) = (at.d_sinks?, self.sink_ctas()?, &self.params.forward);
         let params = SinkGradientParams {
             statistics: workspace + COUNTERS_BYTES,
             sinks: operand(Operand::Sinks),
@@ -247,7 +253,7 @@ impl BackwardPlan {
             heads: forward.heads_q,
             batch: forward.batch,
         };
-        Some((forward.heads_q, params))
+        Some((ctas, params))
     }
 }
 
@@ -309,4 +315,28 @@ impl<'a> Pairs<'a> {
 /// Blocks of `rows` rows, or of so many packed sequences: each has room for one block more than it needs at most.
 pub(super) fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
     sequences.map_or(rows.div_ceil(block), |sequences| rows / block + sequences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceModel;
+    use crate::problem::{Problem, Sizes};
+    use kernels_gpu::row::Dtype;
+
+    #[test]
+    fn under_a_causal_mask_heads_take_their_longest_blocks_of_keys_together() {
+        let together = |batch: u32, heads_q: u32, heads_kv: u32, causal: bool| {
+            let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q: 4096, seqlen_k: 4096, head_dim: 128 };
+            let problem = Problem::new(sizes, Dtype::Bf16).expect("valid").with_causal(causal);
+            let backward = Backward::new(&problem).expect("it has kernels");
+            let plan = BackwardPlan::of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+            plan.params.kv_heads_together.value
+        };
+        // 132 SMs with a CTA each, eight of a head.
+        assert_eq!(together(1, 64, 8, true), 8);
+        assert_eq!(together(4, 16, 16, true), 16);
+        assert_eq!(together(3, 7, 7, true), 7, "a divisor of the heads");
+        assert_eq!(together(1, 64, 8, false), 1);
+    }
 }

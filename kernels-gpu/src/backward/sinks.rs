@@ -17,7 +17,7 @@ use cuda_std::thread::{block_idx_x, sync_threads, thread_idx_x};
 /// Launched with [`SINK_THREADS`] threads and their shared memory, one CTA a query head, behind `dq` on the stream, and parameters that
 /// describe device memory as [`SinkGradientParams`] says.
 #[inline(always)]
-pub unsafe fn sink_gradient(params: &SinkGradientParams) {
+pub unsafe fn gradient(params: &SinkGradientParams) {
     let (head, thread) = (block_idx_x(), thread_idx_x());
     // SAFETY: the caller's.
     let sum = unsafe {
@@ -58,7 +58,7 @@ pub unsafe fn sink_gradient(params: &SinkGradientParams) {
 /// The first batch entry of the statistics and the one past the last, and the rows of each that belong to a sequence.
 ///
 /// # Safety
-/// As for [`sink_gradient`].
+/// As for [`gradient`].
 #[inline(always)]
 unsafe fn rows(params: &SinkGradientParams) -> (u32, u32, u32, u32) {
     if params.cu_seqlens_q == 0 {

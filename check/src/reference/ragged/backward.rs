@@ -467,8 +467,8 @@ mod tests {
             let difference = (8.0 * near - (moved(2.0) - moved(-2.0))) / (12.0 * STEP);
             // The sinks' own float32 is what is left.
             assert!((difference - expected).abs() < 1e-4, "sink {head}: {difference} differs from {expected}");
-            assert!(expected.abs() > 1e-3, "of some size");
         }
+        assert!(gradient.is_empty() || gradient.iter().any(|of| of.abs() > 0.02), "of some size");
     }
 
     fn sizes(heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
