@@ -94,6 +94,9 @@ pub trait BackwardConfig {
     /// Whether rows past a sequence's last one are zeros in shared memory, and P of zeros is finite. Bulk copies bring what follows in the
     /// tensor; a score that depends on more than the product may be anything.
     const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma) && !Self::Score::OF_KEYS;
+    /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
+    /// that early loads would.
+    const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
     /// Whether a CTA computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
     /// Whether stationary rows stay in registers through the main loop.

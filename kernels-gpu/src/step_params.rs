@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn bytes_of_a_sink_gradient_lie_where_the_fields_do() {
-        let params = SinkGradientParams { sinks: 1, cu_seqlens_q: 2, rows: 3, batch: 4, ..Default::default() };
+        let params =
+            SinkGradientParams { sinks: 1, cu_seqlens_q: 2, rows: 3, batch: 4, ..Default::default() };
         let bytes = params.to_bytes();
         assert_eq!(u64_at(&bytes, offset_of!(SinkGradientParams, sinks)), 1);
         assert_eq!(u64_at(&bytes, offset_of!(SinkGradientParams, cu_seqlens_q)), 2);

@@ -175,10 +175,7 @@ fn rows_past_the_last_add_nothing_whatever_the_slopes() {
     let slopes = (Operand::Slopes, OperandValues::F32(vec![-2.0, -1.5]));
     let workload = Workload::of(&problem).with_operand(slopes);
     let backward = Backward::new(&problem).expect("it has kernels");
-    check(
-        &attention,
-        &BackwardCase::new(&backward, workload, (InputKind::Random, 3), true).expect("a case"),
-    );
+    check(&attention, &BackwardCase::new(&backward, workload, (InputKind::Random, 3), true).expect("a case"));
 }
 
 fn sinks_have_gradients_and_rows_of_no_sequence_none() {

@@ -150,7 +150,12 @@ impl GradientTolerance {
     }
 
     /// The verdict of the gradient that is number `i` of [`GradientsOf::all`].
-    fn verdict(&self, i: usize, (name, worst): (&'static str, [usize; 4]), errors: &Errors) -> GradientVerdict {
+    fn verdict(
+        &self,
+        i: usize,
+        (name, worst): (&'static str, [usize; 4]),
+        errors: &Errors,
+    ) -> GradientVerdict {
         GradientVerdict {
             name,
             max_error: errors.max_error,

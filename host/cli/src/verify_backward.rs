@@ -169,7 +169,13 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         }
         drop(progress);
         failed += usize::from(wrong > 0);
-        reports.push(report(args.json, (dtype, head_dim, score), (draws, wrong, runs), &worst, first_failure));
+        reports.push(report(
+            args.json,
+            (dtype, head_dim, score),
+            (draws, wrong, runs),
+            &worst,
+            first_failure,
+        ));
     }
     if args.json {
         let passed = failed == 0;

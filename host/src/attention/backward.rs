@@ -89,8 +89,7 @@ impl Attention {
             buffer.read(0, &mut sinks).map(|()| sinks)
         };
         let sinks = d_sinks.map(read_sinks).transpose()?;
-        let [q, k, v] =
-            [read(d_q, TensorRole::Q)?, read(d_k, TensorRole::K)?, read(d_v, TensorRole::V)?];
+        let [q, k, v] = [read(d_q, TensorRole::Q)?, read(d_k, TensorRole::K)?, read(d_v, TensorRole::V)?];
         Ok(Gradients::new(q, k, v).with_sinks(sinks))
     }
 

@@ -51,6 +51,8 @@ impl BackwardParams {
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
         bytes.u32s([self.scale.to_bits()]);
+        // Up to a multiple of 8.
+        bytes.fill();
         bytes.finish()
     }
 }

@@ -377,7 +377,10 @@ mod tests {
         let dkv = BackwardRow { pass: Pass::Dkv, head_dim: 256, block_m: 16, block_n: 64, warps: 4, ..GOOD };
         assert_eq!(dkv.check(), Ok(()));
         assert_eq!((dkv.ctas_of_block(), GOOD.ctas_of_block()), (2, 1));
-        assert_eq!((dkv.registers_estimate(), dkv.smem_bytes()), (208, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256)));
+        assert_eq!(
+            (dkv.registers_estimate(), dkv.smem_bytes()),
+            (208, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256))
+        );
         assert!(dkv.smem_bytes() <= crate::row::SMEM_OPT_IN_BYTES);
     }
 

@@ -26,7 +26,8 @@ pub unsafe fn gradient(params: &SinkGradientParams) {
         let (mut entry, entries, first, past) = rows(params);
         let mut sum = 0.0;
         while entry < entries {
-            let start = (u64::from(entry) * u64::from(params.heads) + u64::from(head)) * u64::from(params.rows);
+            let start =
+                (u64::from(entry) * u64::from(params.heads) + u64::from(head)) * u64::from(params.rows);
             let mut row = first + thread;
             while row < past {
                 let index = start + u64::from(row);

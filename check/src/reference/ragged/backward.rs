@@ -466,7 +466,10 @@ mod tests {
             let near = moved(1.0) - moved(-1.0);
             let difference = (8.0 * near - (moved(2.0) - moved(-2.0))) / (12.0 * STEP);
             // The sinks' own float32 is what is left.
-            assert!((difference - expected).abs() < 1e-4, "sink {head}: {difference} differs from {expected}");
+            assert!(
+                (difference - expected).abs() < 1e-4,
+                "sink {head}: {difference} differs from {expected}"
+            );
         }
         assert!(gradient.is_empty() || gradient.iter().any(|of| of.abs() > 0.02), "of some size");
     }
@@ -510,7 +513,8 @@ mod tests {
 
     #[test]
     fn gradients_of_scores_and_sinks_are_what_finite_differences_say() {
-        let scores = [Score::Softcap(0.7), Score::Alibi { per_batch: true }, Score::Alibi { per_batch: false }];
+        let scores =
+            [Score::Softcap(0.7), Score::Alibi { per_batch: true }, Score::Alibi { per_batch: false }];
         for (i, score) in scores.into_iter().enumerate() {
             let problem = problem([(2, 1), (3, 3), (4, 2)][i], (5, 6)).with_causal(i == 1);
             let problem = problem.with_score(score).expect("valid").with_sinks(i != 1);

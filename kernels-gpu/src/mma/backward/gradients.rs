@@ -6,6 +6,7 @@ use crate::config::BackwardConfig;
 use crate::element::F32Accumulation;
 use crate::math::epilogue::store_rows;
 use crate::mma::gemm::{Queries, p_v, q_kt};
+use crate::ptx::warp::sync_warp;
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
@@ -79,6 +80,10 @@ pub unsafe fn add_product<C: BackwardConfig>(
     tile: SmemTile<C::Streamed>,
     lane: u32,
 ) {
+    if C::LOADS_WAIT {
+        // No load is moved before it.
+        sync_warp();
+    }
     // SAFETY: the caller's.
     unsafe { p_v::<C::Element, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane)) }
 }
