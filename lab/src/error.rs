@@ -149,7 +149,7 @@ pub enum Error {
 pub const EXIT_DONE: u8 = 0;
 /// Something failed, or a candidate was refused.
 pub const EXIT_FAILED: u8 = 1;
-/// The command line or lab.toml asks for something impossible.
+/// The command line or lab.toml asks for something impossible, or names a file that is not there.
 pub const EXIT_MISUSE: u8 = 2;
 /// A gate has nothing to compare with.
 pub const EXIT_NO_BASELINE: u8 = 5;
@@ -175,6 +175,13 @@ impl Error {
             | Error::NoProblem { .. }
             | Error::Host(ferroflash::Error::UnknownKernel { .. })
             | Error::Argument { .. } => EXIT_MISUSE,
+            // Somebody named a file or a folder that is not there.
+            Error::Io { source, .. } | Error::Host(ferroflash::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                EXIT_MISUSE
+            }
+            Error::NotResumable { folder, .. } if !folder.exists() => EXIT_MISUSE,
             Error::NoBaseline { .. } => EXIT_NO_BASELINE,
             Error::Interrupted { .. } => EXIT_INTERRUPTED,
             _ => EXIT_FAILED,
@@ -197,6 +204,8 @@ mod tests {
         assert_eq!(full.exit_code(), EXIT_FAILED);
         let other = Error::io(path, std::io::ErrorKind::PermissionDenied.into());
         assert!(matches!(other, Error::Io { .. }));
+        let gone = Error::io(path, std::io::ErrorKind::NotFound.into());
+        assert_eq!(gone.exit_code(), EXIT_MISUSE);
         let config = Error::Config { path: "lab.toml".into(), line: 3, reason: "bad".into() };
         assert_eq!((config.to_string().as_str(), config.exit_code()), ("lab.toml:3: bad", EXIT_MISUSE));
     }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use check::random_input::{InputKind, qkv};
 use check::reference::{keys, row_start, visible_keys};
+use ferroflash::problem::Extent;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::tensor_file::{Options, Source, read};
 use ferroflash::{Dtype, Problem, TensorRole};
@@ -79,11 +80,24 @@ pub enum Kind {
     Zero,
     /// Values of a real layer's Q, K and V, from a place that the seed gives.
     Real,
+    /// Standard normal, but the first key has about as much weight as all others together, each of which has a small P.
+    Sink,
+    /// Scores grow from key to key, so that the row's maximum grows in every block.
+    Rising,
+    /// Scores fall from key to key: the same for who begins at the end.
+    Falling,
+    /// V so small that float16 has only subnormal numbers for it, and bfloat16 what float16 has none for.
+    Small,
+    /// V so large that a few of its elements add up to more than float16 holds.
+    Large,
 }
 
 impl Kind {
-    /// Every kind.
+    /// Those that lab.toml lists where nothing is said.
     pub const ALL: [Kind; 5] = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero, Kind::Real];
+
+    /// Those that every examination has, whatever lab.toml says.
+    pub const DEALT: [Kind; 5] = [Kind::Sink, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
 
     /// The name in files and reports.
     pub const fn name(self) -> &'static str {
@@ -93,6 +107,11 @@ impl Kind {
             Kind::Constant => "constant",
             Kind::Zero => "zero",
             Kind::Real => "real",
+            Kind::Sink => "sink",
+            Kind::Rising => "rising",
+            Kind::Falling => "falling",
+            Kind::Small => "small",
+            Kind::Large => "large",
         }
     }
 }
@@ -140,8 +159,57 @@ pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>
             let values = |role| real.map(|real| real.values(role, problem.len(role), problem.dtype(), seed));
             return Some([values(TensorRole::Q)?, values(TensorRole::K)?, values(TensorRole::V)?]);
         }
+        Kind::Sink | Kind::Rising | Kind::Falling | Kind::Small | Kind::Large => InputKind::Random,
     };
-    Some(qkv(problem, generated, seed))
+    let mut made = qkv(problem, generated, seed);
+    shape(problem, kind, &mut made);
+    Some(made)
+}
+
+/// Between the largest and the least score of a row, about, where scores rise or fall.
+const SLOPE: f64 = 24.0;
+
+/// Makes of standard normal tensors what a kind says.
+fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
+    let keys = f64::from(problem.sizes().seqlen_k);
+    // What a key's score has more than its noise.
+    let more = |key: usize| match kind {
+        Kind::Sink => f64::from(u8::from(key == 0)) * (keys.ln() + 1.0),
+        Kind::Rising => SLOPE * key as f64 / keys,
+        Kind::Falling => SLOPE * (keys - key as f64) / keys,
+        _ => 0.0,
+    };
+    // A channel has this much of Q in every row, beside half of the noise.
+    const OF_Q: f64 = 0.5;
+    let a_score = 1.0 / (f64::from(problem.scale()) * OF_Q * f64::from(problem.sizes().head_dim));
+    let times = match (kind, problem.dtype()) {
+        (Kind::Small, Dtype::F16) => f64::exp2(-18.0),
+        (Kind::Small, Dtype::Bf16) => f64::exp2(-60.0),
+        (Kind::Large, Dtype::F16) => f64::exp2(13.0),
+        (Kind::Large, Dtype::Bf16) => f64::exp2(60.0),
+        _ => 1.0,
+    };
+    let of_value: &dyn Fn(TensorRole, usize, f64) -> f64 = match kind {
+        Kind::Sink | Kind::Rising | Kind::Falling => &|role, row, value| match role {
+            TensorRole::Q => OF_Q + 0.5 * value,
+            TensorRole::K => value + more(row) * a_score,
+            TensorRole::V | TensorRole::O => value,
+        },
+        Kind::Small | Kind::Large => {
+            &|role, _, value| if role == TensorRole::V { value * times } else { value }
+        }
+        _ => return,
+    };
+    for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
+        let Extent { batch, heads, rows, width } = problem.extent(role);
+        for at in 0..(batch * heads * rows) as usize {
+            let (head, row) = (at / rows as usize, at % rows as usize);
+            let place = [head / heads as usize, head % heads as usize, row];
+            for bits in &mut qkv[role as usize][row_start(problem, role, place)..][..width as usize] {
+                *bits = narrow(problem.dtype(), of_value(role, row, widen(problem.dtype(), *bits)));
+            }
+        }
+    }
 }
 
 /// Refuses a list of kinds that needs a file which is not there.
@@ -171,7 +239,7 @@ mod tests {
         let sizes = Sizes { batch: 1, heads_q: 2, heads_kv: 1, seqlen_q: 3, seqlen_k: 5, head_dim: 64 };
         for dtype in [Dtype::F16, Dtype::Bf16] {
             let problem = Problem::new(sizes, dtype).expect("valid");
-            for kind in Kind::ALL {
+            for kind in Kind::ALL.into_iter().chain(Kind::DEALT) {
                 let made = make(&problem, kind, 7, Some(&real)).expect("made");
                 assert_eq!(made.each_ref().map(Vec::len), [2 * 3 * 64, 5 * 64, 5 * 64], "{kind:?}");
                 assert!(made.iter().flatten().all(|&bits| widen(dtype, bits).is_finite()), "{kind:?}");

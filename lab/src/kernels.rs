@@ -1,18 +1,20 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
 mod count;
+mod ragged;
 mod times;
 
 pub use count::{Counted, count, special_cased};
+pub use ragged::examine_ragged;
 pub use times::{Times, open_bench, time, time_briefly, time_fresh};
 
 use crate::config::{self, DeviceKind};
 use crate::error::{Error, Result};
-use crate::exam::{self, Fault, Question, Refusal};
+use crate::exam::Question;
 use crate::inputs::Inputs;
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
-use check::verification::{GuardedTensors, KernelRun, RaggedCase, RunKernel, same_bits};
+use check::verification::GuardedTensors;
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
@@ -203,6 +205,14 @@ impl KernelSubject {
         Ok(KernelSubject { library, kernel, machine, opened, sets: Vec::new() })
     }
 
+    /// The host's front end with the kernel, on a device like the usual one.
+    ///
+    /// # Errors
+    /// What opening reports.
+    pub fn attention(&self) -> HostResult<Attention> {
+        open(&self.library, &self.kernel, &self.machine, false)
+    }
+
     fn reopen(&mut self, few_sms: bool) -> HostResult<()> {
         self.sets.clear();
         self.opened = (open(&self.library, &self.kernel, &self.machine, few_sms)?, few_sms);
@@ -220,59 +230,6 @@ fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: boo
         Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
     };
     Attention::new(device, library.clone())
-}
-
-/// Ragged batches that a kernel for them is examined on, beside the questions.
-const RAGGED: u64 = 8;
-
-/// Runs a kernel for ragged batches on some that are drawn from a secret: packed sequences, pages, windows, sinks, scores, splits; none for
-/// another kernel.
-///
-/// # Errors
-/// What keeps it from running and is not its own fault.
-pub fn examine_ragged(
-    library: &Arc<Library>,
-    kernel: &Arc<Kernel>,
-    machine: &Machine,
-    seed: u64,
-) -> Result<std::result::Result<(), Refusal>> {
-    let row = &kernel.row;
-    if row.schedule != kernels_gpu::row::Schedule::Ragged {
-        return Ok(Ok(()));
-    }
-    let attention = open(library, kernel, machine, false)?;
-    // Some of what is drawn is for other tiles.
-    let mut asked = 0;
-    for number in 0..8 * RAGGED {
-        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed.wrapping_add(number))?;
-        if !case.fits(row) {
-            continue;
-        }
-        asked += 1;
-        if asked > RAGGED {
-            break;
-        }
-        let run =
-            KernelRun { kernel, problem: &case.problem, options: &case.options, tensors: case.tensors() };
-        let refused = |fault, said: String| Refusal {
-            fault,
-            evidence: format!("ragged batch {number} of those drawn: {said}"),
-        };
-        let output = match attention.run(&run) {
-            Ok(output) => output,
-            Err(error) => match Fault::of_error(&error) {
-                Some(fault) => return Ok(Err(refused(fault, error.to_string()))),
-                None => return Err(error.into()),
-            },
-        };
-        if let Err(Refusal { fault, evidence }) = exam::judge_ragged(&case, &output)? {
-            return Ok(Err(refused(fault, evidence)));
-        }
-        if !same_bits(&output, &attention.run(&run)?) {
-            return Ok(Err(refused(Fault::NotRepeatable, "another launch gives other bits".to_owned())));
-        }
-    }
-    Ok(Ok(()))
 }
 
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;

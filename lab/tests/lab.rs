@@ -228,10 +228,12 @@ fn bad_input_is_a_clear_error_or_a_clean_skip() {
     std::fs::write(&bad, "[problems]\nhidden = 2\n\n[limits]\ntest_s = 0\n").expect("written");
     let bad = bad.to_str().expect("a path");
     refused(&["test", "--config", bad], 2, &["bad.toml:5:", "1 second"]);
-    refused(&["test", "--config", "missing.toml"], 1, &["missing.toml"]);
+    refused(&["test", "--config", "missing.toml"], 2, &["missing.toml"]);
     refused(&["evaluate", "no-such-row"], 2, &["no-such-row", "neither an entry"]);
     refused(&["evolve", "--strategy", "annealing"], 2, &["annealing"]);
-    refused(&["evolve", "--resume", "nowhere"], 1, &["nowhere", "cannot be resumed"]);
+    refused(&["leaderboard", "--add", "nowhere"], 2, &["nowhere"]);
+    refused(&["evaluate", "nowhere.patch"], 2, &["nowhere.patch"]);
+    refused(&["evolve", "--resume", "nowhere"], 2, &["nowhere", "cannot be resumed"]);
     refused(&["invert", "--only", "gremlins"], 2, &["gremlins", "no-swizzle"]);
     refused(&["benchmark", "--device", "sim", "--peer", "torch"], 1, &["a GPU is not here"]);
 

@@ -34,6 +34,13 @@ const LACKING: &[Lacking] = &[
         is_asked: |call| call.tree.is_some() && (call.alibi.is_some() || call.softcap > 0.0),
     },
     Lacking {
+        what: "attn_bias with softcap, alibi_slopes or tree_mask",
+        advice: ": add them up",
+        is_asked: |call| {
+            call.bias.is_some() && (call.alibi.is_some() || call.tree.is_some() || call.softcap > 0.0)
+        },
+    },
+    Lacking {
         what: "cache_leftpad",
         advice: ": give intervals of keys instead",
         is_asked: |call| call.lengths.first_k.is_some(),

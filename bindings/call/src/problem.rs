@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::lacking;
-use ferroflash::problem::{BlockTable, Mask, Operand, Pages, Score};
+use ferroflash::problem::{BiasShape, BlockTable, Mask, Operand, Pages, Score};
 use ferroflash::{DeviceTensors, ElementStrides, Problem, Sizes, TensorRole};
-use ferroflash_cpu::{Call, Dtype, Lengths};
+use ferroflash_cpu::{Bias, Call, Dtype, Lengths};
 
 /// The problem that a call poses, on the device of this name.
 ///
@@ -41,6 +41,9 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
     }
     if let Some(alibi) = call.alibi {
         problem = problem.with_score(Score::Alibi { per_batch: alibi.stride != 0 })?;
+    }
+    if let Some(Bias { own: [batch, heads, queries], .. }) = call.bias {
+        problem = problem.with_score(Score::Bias(BiasShape { batch, heads, queries }))?;
     }
     if ragged_q {
         problem = problem.with_packed_queries(size("rows of Q", call.sizes.seqlen_q)?)?;
@@ -108,6 +111,7 @@ pub(crate) fn operands(call: &Call) -> impl Iterator<Item = (Operand, u64)> {
         (Operand::TreeMask, call.tree.map(|tree| tree.bits)),
         (Operand::Sinks, call.sinks),
         (Operand::Slopes, call.alibi.map(|alibi| alibi.slopes)),
+        (Operand::Bias, call.bias.map(|bias| bias.values)),
     ];
     given.into_iter().filter_map(|(operand, address)| Some((operand, address?)))
 }

@@ -88,6 +88,7 @@ unsafe fn tensors<'a>(call: &Call, problem: &Problem) -> HostTensors<'a> {
                 Operand::BlockTable => {
                     HostOperand::I32(std::slice::from_raw_parts(address as *const i32, length))
                 }
+                Operand::Bias => HostOperand::Bits(std::slice::from_raw_parts(address as *const u16, length)),
                 _ => HostOperand::U32(std::slice::from_raw_parts(address as *const u32, length)),
             };
             tensors = tensors.with_operand(operand, values);

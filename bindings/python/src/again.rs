@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The most calls kept; with one more, all are let go.
 const CALLS_MAX: usize = 4096;
 /// The tensors of a call, in the order of [`set_addresses`].
-const TENSORS: usize = 14;
+const TENSORS: usize = 15;
 /// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, and whether
 /// gradients will be asked for.
 type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool);
@@ -145,10 +145,25 @@ impl Calls {
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, o, lse, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-/// used_k, entry_k, block_table, tree, intervals.
+/// used_k, entry_k, block_table, tree, intervals, bias.
 fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
-    let [q, k, v, o, lse, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree, intervals] =
-        *addresses;
+    let [
+        q,
+        k,
+        v,
+        o,
+        lse,
+        slopes,
+        sinks,
+        cumulative_q,
+        cumulative_k,
+        used_k,
+        entry_k,
+        table,
+        tree,
+        intervals,
+        bias,
+    ] = *addresses;
     (call.q.address, call.k.address, call.v.address, call.o.address) = (q, k, v, o);
     let optional = [
         (&mut call.lse, lse),
@@ -167,6 +182,9 @@ fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
     }
     if let Some(pages) = &mut call.pages {
         pages.table = table;
+    }
+    if let Some(given) = &mut call.bias {
+        given.values = bias;
     }
     if let Some(mask) = &mut call.tree {
         mask.bits = tree;

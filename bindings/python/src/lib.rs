@@ -9,8 +9,8 @@ mod simulator;
 use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Backward, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree,
-    lacking,
+    Alibi, Append, Backward, Bias, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor,
+    Tree, lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -39,6 +39,7 @@ struct Args {
     window: (Option<usize>, Option<usize>),
     softcap: f64,
     alibi: Option<(u64, i64)>,
+    bias: Option<(u64, [bool; 3])>,
     sinks: Option<u64>,
     intervals: Option<u64>,
     chunk: usize,
@@ -74,6 +75,7 @@ impl Args {
             window_right: self.window.1,
             softcap,
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
+            bias: self.bias.map(|(values, own)| Bias { values, own }),
             sinks: self.sinks,
             intervals: self.intervals,
             chunk: (self.chunk > 0).then_some(self.chunk),

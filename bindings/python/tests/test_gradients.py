@@ -100,6 +100,18 @@ def test_gradcheck(options):
     torch.autograd.gradcheck(lambda qkv: flash_attn_qkvpacked_func(qkv, **options), packed)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 3, 1, 7), (1, 1, 5, 7)])
+def test_gradients_under_a_bias_are_those_of_pytorch(shape):
+    q, k, v = (random(2, length, 3, 8, seed=seed) for seed, length in enumerate((5, 7, 7)))
+    bias, of_o = random(*shape, seed=4, grad=False), random(2, 5, 3, 8, seed=5, grad=False)
+    bias[..., 2] = -torch.inf
+    o = flash_attn_func(q, k, v, attn_bias=bias)
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask=bias).transpose(1, 2)
+    torch.testing.assert_close(o, expected)
+    for found, theirs in zip(torch.autograd.grad(o, (q, k, v), of_o), torch.autograd.grad(expected, (q, k, v), of_o)):
+        torch.testing.assert_close(found, theirs)
+
+
 def test_packed_forms_and_lengths():
     ends_q, ends_k = (torch.tensor(ends, dtype=torch.int32) for ends in ([0, 3, 3, 8], [0, 4, 9, 11]))
     q, k, v = random(8, 4, 6), random(11, 2, 6, seed=1), random(11, 2, 6, seed=2)
@@ -243,7 +255,7 @@ def test_the_operators_are_what_their_schemas_say():
         sinks = random(4, dtype=torch.float32)
         numbers = (0.2, True, -1, -1, 0, 0, 0, 0, 0.0)
         for with_sinks in (None, sinks):
-            arguments = (q, k, v, None, with_sinks, *[None] * 8, *numbers, True, True)
+            arguments = (q, k, v, None, with_sinks, *[None] * 9, *numbers, True, True)
             torch.library.opcheck(torch.ops.ferroflash.forward.default, arguments)
 
 

@@ -48,6 +48,12 @@ CONFIGS = {
         **SIZES, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=8, layer_types=["chunked_attention", "full_attention"],
         no_rope_layers=[1, 0],
     ),
+    # Masks by head, which the model makes itself.
+    "doge": lambda: transformers.DogeConfig(**sizes(head_dim=...), keep_window_size=6),
+    # Sparse by an index of its own, which works on the mask; values of another width.
+    "deepseek_v32": lambda: transformers.DeepseekV32Config(
+        **sizes(head_dim=..., num_key_value_heads=4), first_k_dense_replace=1, index_topk=5, index_n_heads=2, index_head_dim=16, **LATENT, **ROUTED
+    ),
 }
 # PyTorch's SDPA has neither softcap nor sinks, so transformers' own plain attention stands beside those.
 PEERS = {"gemma2": "eager", "gpt_oss": "eager"}
@@ -116,7 +122,8 @@ def test_logits_and_tokens_are_those_of_pytorch(name, side):
     assert tokens == expected_tokens
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Doge learns its masks, and biases have no gradient.
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"doge"}))
 def test_a_step_of_training_has_plain_attentions_gradients(name):
     inputs, found = prompts("right"), {}
     labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
@@ -166,6 +173,13 @@ BOTH_WAYS = {
         transformers.ModernBertConfig(**ENCODER, local_attention=6, global_attn_every_n_layers=2, **SPECIAL)
     ),
     "bart": lambda: transformers.BartModel(transformers.BartConfig(**PAIR)),
+    # Layers that do not say that they are causal, which only the mask knows.
+    "nllb_moe": lambda: transformers.NllbMoeModel(transformers.NllbMoeConfig(**PAIR, num_experts=2)),
+    "pegasus_x": lambda: transformers.PegasusXModel(transformers.PegasusXConfig(**PAIR, block_size=8, num_global_tokens=4)),
+    # Biases by position.
+    "t5": lambda: transformers.T5Model(
+        transformers.T5Config(vocab_size=97, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=2)
+    ),
 }
 
 
@@ -175,7 +189,7 @@ def test_models_that_look_both_ways(name, side):
     torch.manual_seed(1)
     model, inputs, found = BOTH_WAYS[name]().eval(), prompts(side), []
     seen = inputs["attention_mask"].bool()
-    if name == "bart":
+    if model.config.is_encoder_decoder:
         inputs |= dict(decoder_input_ids=prompts("right")["input_ids"][:, :7])
         seen = torch.ones(3, 7, dtype=torch.bool)
     for attention in ("eager", "ferro"):
@@ -183,6 +197,38 @@ def test_models_that_look_both_ways(name, side):
         with torch.no_grad():
             found.append(model(**inputs).last_hidden_state[seen])
     torch.testing.assert_close(*found, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "window", "padding", "ranges", "bool", "bias"])
+def test_biases_and_sinks_of_queries_under_every_kind_of_mask(kind):
+    from ferroflash.transformers import attention_forward
+
+    torch.manual_seed(3)
+    module, (q, k, v) = torch.nn.Module(), (torch.randn(2, 4, length, 16) for length in (5, 7, 7))
+    bias, sinks, own = torch.randn(1, 4, 5, 7), torch.randn(2, 4, 5, 1), torch.arange(5)[:, None] + 2
+    at, options = torch.arange(7)[None], dict(is_causal=kind in ("causal", "window"))
+    seen, mask = torch.ones(2, 1, 5, 7, dtype=torch.bool), None
+    if options["is_causal"]:
+        seen = (seen & (at <= own)) if kind == "causal" else (seen & (at <= own) & (at > own - 3))
+        options |= dict(sliding_window=3) if kind == "window" else {}
+    elif kind == "padding":
+        mask = torch.ones(2, 7)
+        mask[1, :3] = 0
+        seen = seen & mask[:, None, None].bool()
+    elif kind == "ranges":
+        mask = torch.stack([own[None, :, 0] - 2, own[None, :, 0]], -1).int().expand(2, 5, 2)[:, None]
+        seen = seen & (at >= own - 2) & (at < own)
+    elif kind == "bool":
+        mask = seen = torch.rand(2, 4, 5, 7) < 0.6
+    elif kind == "bias":
+        mask = torch.randn(2, 1, 5, 7)
+    hidden = torch.where(seen, 0.0, -torch.inf) if kind != "bias" else mask
+    for one, other in ((bias, None), (None, sinks), (bias, sinks)):
+        found, _ = attention_forward(module, q, k, v, mask, position_bias=one, sinks=other, **options)
+        scores = q @ k.mT / 4 + hidden + (0 if one is None else one)
+        scores = torch.cat([scores, torch.full((2, 4, 5, 1), -torch.inf) if other is None else other], -1)
+        expected = scores.softmax(-1)[..., :-1].nan_to_num() @ v
+        torch.testing.assert_close(found, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
 
 
 def test_the_mask_matters():
@@ -203,14 +249,12 @@ def test_what_it_cannot_do_is_refused():
 
     with pytest.raises(NotImplementedError, match="3 dimensions"):
         attention_forward(module, q, q, q, torch.zeros(1, 3, 3))
-    with pytest.raises(NotImplementedError, match="one for all heads"):
-        attention_forward(module, q, q, q, torch.zeros(1, 2, 3, 3))
-    with pytest.raises(NotImplementedError, match="is a bias"):
-        attention_forward(module, q, q, q, torch.full((1, 1, 3, 3), -1.0))
+    with pytest.raises(NotImplementedError, match="mask of torch.int64"):
+        attention_forward(module, q, q, q, torch.zeros(1, 1, 3, 3, dtype=torch.long))
     with pytest.raises(NotImplementedError, match="room behind"):
         attention_forward(module, q, q, q, torch.ones(1, 2))
-    with pytest.raises(NotImplementedError, match="position_bias"):
-        attention_forward(module, q, q, q, None, position_bias=q)
+    with pytest.raises(NotImplementedError, match="attn_bias has no gradient"):
+        attention_forward(module, q, q, q, None, position_bias=torch.zeros(1, 2, 3, 3, requires_grad=True))
     with pytest.raises(NotImplementedError, match="dropout_p"):
         attention_forward(module, q, q, q, None, dropout=0.1)
 

@@ -410,7 +410,7 @@ impl<'a> Ragged<'a> {
     /// The score of a query head's sink; −∞ where there is none.
     fn sink(&self, head: usize) -> f64 {
         match self.tensors.operand(Operand::Sinks) {
-            Some(HostOperand::F32(sinks)) => sinks[head].into(),
+            Some(HostOperand::F32(sinks)) if self.problem.has_sinks() => sinks[head].into(),
             _ => f64::NEG_INFINITY,
         }
     }

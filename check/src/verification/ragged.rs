@@ -64,14 +64,20 @@ impl RaggedCase {
         RaggedCase::drawn((dtype, head_dim), (name, user), seed)
     }
 
+    /// The problem of [`RaggedCase::draw`] alone, which is told at once: what is right takes seconds.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sketch(dtype: Dtype, head_dim: u32, kind: ScoreKind, seed: u64) -> Result<Problem, Error> {
+        begin(dtype, head_dim, kind, seed).map(|(problem, ..)| problem)
+    }
+
     fn drawn(
         (dtype, head_dim): (Dtype, u32),
         (kind, user): (ScoreKind, DrawUser<'_>),
         seed: u64,
     ) -> Result<RaggedCase, Error> {
-        let mut random = Random::new(seed);
-        let lengths = Lengths::draw(&mut random);
-        let mut problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+        let (mut problem, lengths, mut random) = begin(dtype, head_dim, kind, seed)?;
         let mut tables = Vec::new();
         if let ScoreKind::User(_) = kind {
             let drawn = user(&problem, seed)?;
@@ -108,15 +114,7 @@ impl RaggedCase {
 
     /// Whether kernels of a row compute it.
     pub fn fits(&self, row: &Row) -> bool {
-        let pages_fit = match self.problem.keys() {
-            // Boxes of fewer keys do not land as one of a whole block would.
-            KeySequences::Paged(pages) => row.isa == Isa::Mma || page_box(pages.page, row.block_n) >= 8,
-            KeySequences::Batch | KeySequences::Packed { .. } => true,
-        };
-        row.score == self.problem.score_kind()
-            && row.head_dim == self.problem.tile_head_dim()
-            && (row.isa == Isa::Mma || !self.problem.mask().intervals)
-            && pages_fit
+        fits(&self.problem, row)
     }
 
     /// Judges the output of a kernel.
@@ -131,6 +129,32 @@ impl RaggedCase {
     pub fn wrong_rows(&self, output: &Output) -> [Vec<usize>; 2] {
         self.tolerance.wrong_rows(&self.problem, &self.reference, output)
     }
+}
+
+/// The problem and the lengths that a seed gives, and the generator behind them.
+fn begin(
+    dtype: Dtype,
+    head_dim: u32,
+    kind: ScoreKind,
+    seed: u64,
+) -> Result<(Problem, Lengths, Random), Error> {
+    let mut random = Random::new(seed);
+    let lengths = Lengths::draw(&mut random);
+    let problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+    Ok((problem, lengths, random))
+}
+
+/// Whether kernels of a row compute a problem that was drawn for its dtype, head_dim and score.
+pub fn fits(problem: &Problem, row: &Row) -> bool {
+    let pages_fit = match problem.keys() {
+        // Boxes of fewer keys do not land as one of a whole block would.
+        KeySequences::Paged(pages) => row.isa == Isa::Mma || page_box(pages.page, row.block_n) >= 8,
+        KeySequences::Batch | KeySequences::Packed { .. } => true,
+    };
+    row.score == problem.score_kind()
+        && row.head_dim == problem.tile_head_dim()
+        && (row.isa == Isa::Mma || !problem.mask().intervals)
+        && pages_fit
 }
 
 /// Keys of a box that never crosses the end of a page or of a block.

@@ -174,7 +174,8 @@ impl Backward {
                     let distance = sequence.own(row).abs_diff(key as i64);
                     let (score, derivative) =
                         changed(dot(&query, key_row) * scale, call.softcap, slope, distance);
-                    let p = (score - lse).exp();
+                    // SAFETY: the caller's promise.
+                    let p = (score + unsafe { sequence.bias(call, head, row, key) } - lse).exp();
                     let d_s = p * (dot(&d_o, value_row) - delta) * derivative * scale;
                     add_scaled(&mut d_q, d_s, key_row);
                     add_scaled(&mut sums.d_k[key * width..][..width], d_s, &query);

@@ -121,6 +121,28 @@ pub struct Alibi {
     pub stride: i64,
 }
 
+/// What is added to each score, in the type of Q: contiguous `[batch, heads_q, seqlen_q, seqlen_k]`, of which any of the first three is 1 where
+/// all have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bias {
+    /// Address of the numbers.
+    pub values: u64,
+    /// Whether sequences, query heads and queries have their own.
+    pub own: [bool; 3],
+}
+
+impl Bias {
+    /// Elements from one sequence, head and query to the next.
+    pub fn strides(&self, sizes: &Sizes) -> [i64; 3] {
+        let [batch, heads, queries] = self.own;
+        let row = sizes.seqlen_k as i64;
+        let head = if queries { row * sizes.seqlen_q as i64 } else { row };
+        let sequence = if heads { head * sizes.heads_q as i64 } else { head };
+        let of = |own: bool, stride| if own { stride } else { 0 };
+        [of(batch, sequence), of(heads, head), of(queries, row)]
+    }
+}
+
 /// One call: O = softmax(scores) · V, and LSE where an address of it is given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
@@ -151,6 +173,8 @@ pub struct Call {
     pub softcap: f32,
     /// Biases by distance.
     pub alibi: Option<Alibi>,
+    /// Biases, of queries and keys that are not ragged. A key whose bias is −∞ has no weight.
+    pub bias: Option<Bias>,
     /// Address of a logit a query head, float32 `[heads_q]`, that takes part in each row's softmax without a value.
     pub sinks: Option<u64>,
     /// Address of the first key that each query may see and the one past the last, 32-bit integers `[batch, seqlen_q, 2]`, or with
@@ -188,6 +212,7 @@ impl Call {
             window_right: None,
             softcap: 0.0,
             alibi: None,
+            bias: None,
             sinks: None,
             intervals: None,
             chunk: None,
@@ -266,6 +291,7 @@ impl Call {
         let given = [
             ("LSE", self.lse),
             ("the slopes", self.alibi.map(|alibi| alibi.slopes)),
+            ("the bias", self.bias.map(|bias| bias.values)),
             ("the sinks", self.sinks),
             ("the intervals", self.intervals),
             ("the tree's bits", self.tree.map(|tree| tree.bits)),

@@ -20,6 +20,6 @@ mod threads;
 
 pub use append::{Append, Rotary};
 pub use backward::Backward;
-pub use call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
+pub use call::{Alibi, Bias, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
 pub use error::Error;
 pub use merge::Merge;

@@ -41,7 +41,9 @@ pub(crate) unsafe fn rows<R: Real>(call: &Call, block: &Block<'_, R>) {
                 return R::NEG_INFINITY;
             }
             let score = dot(&query, row_of(block.keys, key - begin, width)) * scale;
-            changed(score, call.softcap, slope, sequence.own(row).abs_diff(key as i64)).0
+            let changed = changed(score, call.softcap, slope, sequence.own(row).abs_diff(key as i64)).0;
+            // SAFETY: the caller's promise.
+            changed + unsafe { sequence.bias(call, head, row, key) }
         }));
         let (max, sum) = softmax(&mut scores, sink);
         output.fill(R::ZERO);

@@ -194,6 +194,19 @@ impl Sequence {
         wide
     }
 
+    /// What is added to the score of a query and a key beside ALiBi.
+    ///
+    /// # Safety
+    /// As [`Call::forward`].
+    pub(crate) unsafe fn bias<R: Real>(&self, call: &Call, head: usize, row: usize, key: usize) -> R {
+        let Some(bias) = call.bias else { return R::ZERO };
+        let strides = bias.strides(&call.sizes);
+        let places = [self.batch, head, row];
+        let element: i64 = strides.iter().zip(places).map(|(stride, place)| stride * place as i64).sum();
+        // SAFETY: the caller's promise.
+        unsafe { number(call.dtype, bias.values, element + key as i64) }
+    }
+
     /// The slope of ALiBi and the sink of a head.
     ///
     /// # Safety

@@ -2,7 +2,8 @@
 
 use super::{Honest, Wrong, gapped};
 use crate::inputs::Inputs;
-use check::reference::{self, keys, reference_of, row_coordinates, row_start, visible_keys};
+use check::reference::{self, Reference, keys, reference_of, row_coordinates, row_start, visible_keys};
+use check::verification::Oracle;
 use ferroflash::attention::Output;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Dtype, HostTensors, Problem, TensorRole};
@@ -32,8 +33,8 @@ pub enum Keys {
     From(usize),
     /// All but a block of 32 in the middle.
     Middle,
-    /// Those whose P is at least 0.03 of the largest.
-    LargeP,
+    /// Those whose P is at least the largest over 2 to this power.
+    LargeP(u8),
     /// One more than the mask shows.
     OneTooMany,
     /// All of K, whatever the lengths say.
@@ -111,101 +112,151 @@ fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) ->
 }
 
 /// Attention with a mistake, in float64; right without one.
-pub(super) fn wrong(problem: &Problem, inputs: &Inputs, mistake: Option<Wrong>) -> Output {
-    let [q, k, v] = &inputs.qkv;
-    let right = |problem: &Problem, [q, k, v]: [&[u16]; 3]| {
-        let tensors = HostTensors::new(q, k, v).with_seqlens_k(inputs.seqlens_k.as_deref());
-        let right = reference_of(problem, &tensors, &|_, _| ());
+pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
+    let Oracle { problem, qkv: [q, k, v], seqlens_k, reference, .. } = right;
+    let rows_of = |problem: &Problem, reference: &Reference| {
         let head_dim = problem.sizes().head_dim as usize;
         let row = |row: usize| {
             let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
-            right.o[start..start + head_dim].to_vec()
+            reference.o[start..start + head_dim].to_vec()
         };
-        let lse = right.lse.iter().map(|&lse| lse as f32).collect();
+        let lse = reference.lse.iter().map(|&lse| lse as f32).collect();
         ((0..problem.lse_len()).map(row).collect::<Vec<_>>(), lse)
     };
-    let qkv = [&q[..], &k[..], &v[..]];
-    let scaled = |scale: f32| problem.with_scale(scale).unwrap_or(*problem);
-    let (rows, lse): (Vec<Vec<f64>>, Vec<f32>) = match mistake {
-        Some(Wrong::Keys(seen)) => by_rows(problem, inputs, &|row| row.over(seen)),
-        Some(Wrong::CoarseP(bits)) => by_rows(problem, inputs, &|row| row.coarse(bits)),
-        Some(Wrong::MaximumFrom(least)) => {
-            by_rows(problem, inputs, &|row| row.relative_to(|largest| largest.max(least)))
+    let other = |problem: &Problem, [q, k, v]: [&[u16]; 3]| {
+        let tensors = HostTensors::new(q, k, v).with_seqlens_k(seqlens_k.as_deref());
+        rows_of(problem, &reference_of(problem, &tensors, &|_, _| ()))
+    };
+    let scaled = |scale: f32| other(&problem.with_scale(scale).unwrap_or(*problem), [q, k, v]);
+    let changed = |tensor: &[u16], of: &dyn Fn(f64) -> f64| -> Vec<u16> {
+        let each = |bits: &u16| narrow(problem.dtype(), of(widen(problem.dtype(), *bits)));
+        tensor.iter().map(each).collect()
+    };
+    let by_rows = |of: &(dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64) + Sync)| by_rows(right, of);
+    let (mut rows, mut lse): (Vec<Vec<f64>>, Vec<f32>) = match mistake {
+        Some(Wrong::Keys(seen)) => by_rows(&|row| row.over(seen)),
+        Some(Wrong::KeysTwice) => by_rows(&|row| row.weighted(|key, p| if key < 16 { 2.0 * p } else { p })),
+        Some(Wrong::CoarseP(bits)) => by_rows(&|row| row.weighted(|_, p| coarse(p, bits))),
+        Some(Wrong::Fp8P) => by_rows(&|row| {
+            let least = f64::exp2(-9.0);
+            row.weighted(|_, p| if p < f64::exp2(-6.0) { (p / least).round() * least } else { coarse(p, 3) })
+        }),
+        Some(Wrong::CrudeExp(share)) => {
+            by_rows(&|row| row.weighted(|_, p| p * (1.0 + share * (7.0 * p.ln()).sin())))
         }
-        Some(Wrong::NoMaximum) => by_rows(problem, inputs, &|row| row.relative_to(|_| 0.0)),
-        Some(Wrong::Scale(factor)) => right(&scaled(problem.scale() * factor as f32), qkv),
-        Some(Wrong::OwnScale) => right(&scaled(1.0 / (problem.sizes().head_dim as f32).sqrt()), qkv),
+        Some(Wrong::Acc16 | Wrong::RowSum16 | Wrong::StaleO | Wrong::StaleSum) => {
+            by_rows(&|row| row.in_blocks(mistake))
+        }
+        Some(Wrong::MaximumFrom(least)) => by_rows(&|row| row.relative_to(|largest| largest.max(least))),
+        Some(Wrong::NoMaximum) => by_rows(&|row| row.relative_to(|_| 0.0)),
+        Some(Wrong::Scale(factor)) => scaled(problem.scale() * factor as f32),
+        Some(Wrong::OwnScale) => scaled(1.0 / (problem.sizes().head_dim as f32).sqrt()),
         Some(Wrong::NanSwallowed) => {
-            let finite = [q, k, v].map(|tensor| {
-                let zero = |&bits: &u16| if widen(problem.dtype(), bits).is_finite() { bits } else { 0 };
-                tensor.iter().map(zero).collect::<Vec<u16>>()
-            });
-            right(problem, [&finite[0], &finite[1], &finite[2]])
+            let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
+            let [q, k, v] = [q, k, v].map(|tensor| changed(tensor, &finite));
+            other(problem, [&q, &k, &v])
         }
-        _ => right(problem, qkv),
+        Some(Wrong::FlushedV) => {
+            let flushed = |value: f64| if value.abs() < f64::exp2(-14.0) { 0.0 } else { value };
+            other(problem, [q, k, &changed(v, &flushed)])
+        }
+        _ => rows_of(problem, reference),
     };
-    let of_o = |o: f64| match mistake {
-        Some(Wrong::Constant(value)) => value,
-        Some(Wrong::Factor(factor)) => o * factor,
-        _ => o,
-    };
-    let of_lse = |lse: f32| match mistake {
-        Some(Wrong::LseFactor(factor)) => (f64::from(lse) * factor) as f32,
-        Some(Wrong::LseRounded) => widen(Dtype::Bf16, narrow(Dtype::Bf16, lse.into())) as f32,
-        _ => lse,
-    };
-    let rows = rows.into_iter().map(|row| row.into_iter().map(of_o).collect());
-    gapped(problem, rows, lse.into_iter().map(of_lse).collect())
+    for row in 0..rows.len() {
+        let [batch, head, at] = row_coordinates(problem, row);
+        let length = reference::keys(problem, seqlens_k.as_deref(), batch);
+        let o = &mut rows[row];
+        match mistake {
+            Some(Wrong::Constant(value)) => o.fill(value),
+            Some(Wrong::Factor(factor)) => o.iter_mut().for_each(|o| *o *= factor),
+            Some(Wrong::LseFactor(factor)) => lse[row] = (f64::from(lse[row]) * factor) as f32,
+            Some(Wrong::LseOffset(offset)) => lse[row] = (f64::from(lse[row]) + offset) as f32,
+            Some(Wrong::LseRounded) => {
+                lse[row] = widen(Dtype::Bf16, narrow(Dtype::Bf16, lse[row].into())) as f32
+            }
+            Some(Wrong::SwappedChannels) => o.rotate_left(16),
+            Some(Wrong::LengthsNotClamped)
+                if seqlens_k.as_ref().is_some_and(|lengths| lengths[batch] as usize > length) =>
+            {
+                o.fill(f64::NAN);
+            }
+            Some(Wrong::BlindNan | Wrong::BlindMean | Wrong::BlindLse)
+                if visible_keys(problem, length, at) == 0 =>
+            {
+                match mistake {
+                    Some(Wrong::BlindNan) => o.fill(f64::NAN),
+                    Some(Wrong::BlindLse) => lse[row] = 0.0,
+                    _ => *o = OneRow { of: right, at: [batch, head, at] }.mean(length),
+                }
+            }
+            _ => {}
+        }
+    }
+    match mistake {
+        Some(Wrong::OneElement) => rows.last_mut().into_iter().for_each(|row| row[3] += 0.25),
+        Some(Wrong::RowTwice) => (1..rows.len()).step_by(2).for_each(|row| rows[row] = rows[row - 1].clone()),
+        _ => {}
+    }
+    gapped(problem, rows.into_iter(), lse)
+}
+
+/// A number with so many bits after the first.
+fn coarse(p: f64, bits: i32) -> f64 {
+    let step = (p.log2().floor() - f64::from(bits)).exp2();
+    if p > 0.0 { (p / step).round() * step } else { p }
 }
 
 /// One row of a problem, for mistakes of single rows.
 struct OneRow<'a> {
-    problem: &'a Problem,
-    inputs: &'a Inputs,
+    of: &'a Oracle,
     at: [usize; 3],
 }
 
 fn by_rows(
-    problem: &Problem,
-    inputs: &Inputs,
+    right: &Oracle,
     of: &(dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64) + Sync),
 ) -> (Vec<Vec<f64>>, Vec<f32>) {
-    let row = |row: usize| of(&OneRow { problem, inputs, at: row_coordinates(problem, row) });
-    (0..problem.lse_len()).map(row).map(|(o, lse)| (o, lse as f32)).unzip()
+    let row = |row: usize| of(&OneRow { of: right, at: row_coordinates(&right.problem, row) });
+    (0..right.problem.lse_len()).map(row).map(|(o, lse)| (o, lse as f32)).unzip()
 }
+
+/// Keys of a block of [`OneRow::in_blocks`].
+const BLOCK: usize = 64;
+/// Growth of a maximum up to which nothing is rescaled, in powers of two.
+const LAZY: f64 = 8.0;
 
 impl OneRow<'_> {
     fn element(&self, role: TensorRole, index: usize) -> f64 {
-        widen(self.problem.dtype(), self.inputs.qkv[role as usize][index])
+        widen(self.of.problem.dtype(), self.of.qkv[role as usize][index])
     }
 
     /// Scores and values of the first keys of a KV head.
     fn scores(&self, [batch, head]: [usize; 2], count: usize) -> Vec<f64> {
-        let head_dim = self.problem.sizes().head_dim as usize;
-        let q = row_start(self.problem, TensorRole::Q, self.at);
+        let head_dim = self.of.problem.sizes().head_dim as usize;
+        let q = row_start(&self.of.problem, TensorRole::Q, self.at);
         let score = |key: usize| {
-            let k = row_start(self.problem, TensorRole::K, [batch, head, key]);
+            let k = row_start(&self.of.problem, TensorRole::K, [batch, head, key]);
             let products = (0..head_dim)
                 .map(|d| self.element(TensorRole::Q, q + d) * self.element(TensorRole::K, k + d));
-            f64::from(self.problem.scale()) * products.sum::<f64>()
+            f64::from(self.of.problem.scale()) * products.sum::<f64>()
         };
         (0..count).map(score).collect()
     }
 
     fn over(&self, seen: Keys) -> (Vec<f64>, f64) {
         let [batch, head, row] = self.at;
-        let sizes = self.problem.sizes();
-        let own = [batch, head / self.problem.group() as usize];
+        let sizes = self.of.problem.sizes();
+        let own = [batch, head / self.of.problem.group() as usize];
         let all = sizes.seqlen_k as usize;
-        let length = reference::keys(self.problem, self.inputs.seqlens_k.as_deref(), batch);
-        let visible = visible_keys(self.problem, length, row);
+        let length = reference::keys(&self.of.problem, self.of.seqlens_k.as_deref(), batch);
+        let visible = visible_keys(&self.of.problem, length, row);
         let (place, count) = match seen {
             Keys::OtherHead => ([batch, (own[1] + 1) % sizes.heads_kv as usize], visible),
             Keys::OtherBatch => {
                 ([(batch + sizes.batch as usize - 1) % sizes.batch as usize, own[1]], visible)
             }
             Keys::OneTooMany => (own, (visible + 1).min(length)),
-            Keys::LengthsIgnored => (own, visible_keys(self.problem, all, row)),
+            Keys::LengthsIgnored => (own, visible_keys(&self.of.problem, all, row)),
             _ => (own, visible),
         };
         let scores = self.scores(place, count);
@@ -221,7 +272,10 @@ impl OneRow<'_> {
             Keys::Below(end) => key < end,
             Keys::From(first) => key >= first || count <= first,
             Keys::Middle => count < 96 || !(32..64).contains(&key),
-            Keys::LargeP => scores[key] - largest >= (0.03_f64).ln() || (scores[key] - largest).is_nan(),
+            Keys::LargeP(power) => {
+                let less = largest - scores[key];
+                less <= f64::from(power) * std::f64::consts::LN_2 || less.is_nan()
+            }
             _ => true,
         };
         let weights = scores
@@ -234,9 +288,9 @@ impl OneRow<'_> {
     /// The KV head of the row, its scores, and the largest of these.
     fn own(&self) -> ([usize; 2], Vec<f64>, f64) {
         let [batch, head, row] = self.at;
-        let place = [batch, head / self.problem.group() as usize];
-        let length = reference::keys(self.problem, self.inputs.seqlens_k.as_deref(), batch);
-        let scores = self.scores(place, visible_keys(self.problem, length, row));
+        let place = [batch, head / self.of.problem.group() as usize];
+        let length = reference::keys(&self.of.problem, self.of.seqlens_k.as_deref(), batch);
+        let scores = self.scores(place, visible_keys(&self.of.problem, length, row));
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         (place, scores, largest)
     }
@@ -253,14 +307,57 @@ impl OneRow<'_> {
         (o, lse)
     }
 
-    /// P with so many bits after the first.
-    fn coarse(&self, bits: i32) -> (Vec<f64>, f64) {
+    /// Each P as this function of the key and the right one.
+    fn weighted(&self, of: impl Fn(usize, f64) -> f64) -> (Vec<f64>, f64) {
         let (place, scores, largest) = self.own();
-        let coarse = |p: f64| {
-            let step = (p.log2().floor() - f64::from(bits)).exp2();
-            if p > 0.0 { (p / step).round() * step } else { p }
+        self.sum(
+            place,
+            largest,
+            scores.iter().enumerate().map(|(key, score)| of(key, (score - largest).exp())),
+        )
+    }
+
+    /// Block by block, with what one of a block's steps does wrong.
+    fn in_blocks(&self, mistake: Option<Wrong>) -> (Vec<f64>, f64) {
+        let (place, scores, _) = self.own();
+        let half = |value: f64, is: Wrong| {
+            if mistake == Some(is) { widen(Dtype::F16, narrow(Dtype::F16, value)) } else { value }
         };
-        self.sum(place, largest, scores.iter().map(|score| coarse((score - largest).exp())))
+        let mut o = vec![0.0; self.of.problem.sizes().head_dim as usize];
+        let (mut row_sum, mut row_max) = (0.0, f64::NEG_INFINITY);
+        for (block, scores) in scores.chunks(BLOCK).enumerate() {
+            let largest = scores.iter().copied().fold(row_max, f64::max);
+            if largest > row_max + LAZY * std::f64::consts::LN_2 {
+                let factor = (row_max - largest).exp();
+                if mistake != Some(Wrong::StaleO) {
+                    o.iter_mut().for_each(|o| *o *= factor);
+                }
+                if mistake != Some(Wrong::StaleSum) {
+                    row_sum *= factor;
+                }
+                row_max = largest;
+            }
+            for (key, score) in scores.iter().enumerate() {
+                let p = (score - row_max).exp();
+                row_sum = half(row_sum + p, Wrong::RowSum16);
+                let v = row_start(&self.of.problem, TensorRole::V, [place[0], place[1], block * BLOCK + key]);
+                o.iter_mut().enumerate().for_each(|(d, o)| *o += p * self.element(TensorRole::V, v + d));
+                if key % MMA_DEPTH == MMA_DEPTH - 1 {
+                    o.iter_mut().for_each(|o| *o = half(*o, Wrong::Acc16));
+                }
+            }
+        }
+        if row_sum != 0.0 {
+            o.iter_mut().for_each(|o| *o /= row_sum);
+        }
+        (o, row_max + row_sum.ln())
+    }
+
+    /// The mean of the first values.
+    fn mean(&self, count: usize) -> Vec<f64> {
+        let [batch, head, _] = self.at;
+        let place = [batch, head / self.of.problem.group() as usize];
+        self.sum(place, 0.0, (0..count).map(|_| 1.0)).0
     }
 
     fn sum(
@@ -269,11 +366,11 @@ impl OneRow<'_> {
         largest: f64,
         weights: impl Iterator<Item = f64>,
     ) -> (Vec<f64>, f64) {
-        let mut o = vec![0.0; self.problem.sizes().head_dim as usize];
+        let mut o = vec![0.0; self.of.problem.sizes().head_dim as usize];
         let mut row_sum = 0.0;
         for (key, p) in weights.enumerate().filter(|(_, p)| *p != 0.0) {
             row_sum += p;
-            let v = row_start(self.problem, TensorRole::V, [batch, head, key]);
+            let v = row_start(&self.of.problem, TensorRole::V, [batch, head, key]);
             o.iter_mut().enumerate().for_each(|(d, o)| *o += p * self.element(TensorRole::V, v + d));
         }
         if row_sum != 0.0 {

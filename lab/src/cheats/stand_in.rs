@@ -1,12 +1,13 @@
 //! A stand-in for a device: memory of the host, two streams and an event, work in the order that a GPU would do it.
 
 use crate::cheats::Candidate;
-use crate::exam::{POISON, Question};
+use crate::exam::{Oracles, POISON, Question};
 use crate::inputs::Inputs;
 use crate::subject::{SETS, Subject};
 use ferroflash::attention::Output;
 use ferroflash::{Error, Problem};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Elements of the bands around O.
 const BAND: usize = 64;
@@ -65,6 +66,8 @@ pub(super) struct Call<'a> {
     pub(super) set: usize,
     /// The tensors as they are when the call is made.
     pub(super) tensors: &'a Tensors,
+    /// What is right.
+    pub(super) oracles: &'a Oracles,
 }
 
 /// Where a candidate puts its work.
@@ -98,12 +101,13 @@ pub struct StandIn {
     posed: Option<(Question, Problem)>,
     sets: Vec<Tensors>,
     streams: Streams,
+    oracles: Arc<Oracles>,
 }
 
 impl StandIn {
     /// A stand-in that runs one candidate.
-    pub(crate) fn new(candidate: Candidate) -> StandIn {
-        StandIn { candidate, posed: None, sets: Vec::new(), streams: Streams::default() }
+    pub(crate) fn new(candidate: Candidate, oracles: Arc<Oracles>) -> StandIn {
+        StandIn { candidate, posed: None, sets: Vec::new(), streams: Streams::default(), oracles }
     }
 
     fn run(&mut self, work: VecDeque<(usize, Work)>) {
@@ -144,8 +148,8 @@ impl Subject for StandIn {
 
     fn launch(&mut self, set: usize) -> Result<(), Error> {
         let Some((question, problem)) = &self.posed else { return Ok(()) };
-        let call = Call { question, problem, set, tensors: &self.sets[set] };
-        self.candidate.launch(&call, &mut self.streams);
+        let call = Call { question, problem, set, tensors: &self.sets[set], oracles: &self.oracles };
+        self.candidate.launch(&call, &mut self.streams)?;
         // The event is reached once what stands before it on the stream is done.
         let before = std::mem::take(&mut self.streams.timed);
         self.run(before);

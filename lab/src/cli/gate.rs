@@ -184,7 +184,7 @@ fn show(lab: &Lab, verdict: Verdict, gated: &[Gated], as_json: bool) -> Result<(
 }
 
 /// Every how many-th cheat a gate plants: the tests plant them all.
-const GATE_CHEATS: usize = 3;
+const GATE_CHEATS: usize = 6;
 /// Of the questions that planted cheats are asked: a control is the same each time, so that its failure is one of the harness.
 const CONTROL_SEED: u64 = 1;
 

@@ -7,6 +7,7 @@ use crate::cli::screen::{self, Screen};
 use crate::cli::{Common, misuse};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::{EVALUATION, Evaluation};
+use crate::job::Timed;
 use crate::kernels::Counted;
 use crate::leaderboard::{Leaderboard, Record, Standing, Update};
 use crate::results::{self, BOARD, Kept};
@@ -124,6 +125,12 @@ fn verify(folder: &Path) -> Result<()> {
 fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Result<()> {
     let (header, lines) = session::read(folder, &mut |_| ())?;
     let evaluations = session::of_kind::<Evaluation>(&lines, EVALUATION);
+    let refused = |reason: String| Error::BadFile { path: folder.to_owned(), reason };
+    if let Some(timed) = evaluations.iter().flat_map(|known| &known.timed).find(|timed| is_too_fast(timed)) {
+        let what =
+            format!("{} on {} is timed faster than any GPU's tensor cores are", timed.entry, timed.problem);
+        return Err(refused(what));
+    }
     let mut tried = board.clone();
     let mut winners: Vec<Row> = Vec::new();
     for (place, record) in results::records(&header, &evaluations) {
@@ -149,7 +156,6 @@ fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Re
         let candidate = Candidate::of_row(winner);
         let again = lab.evaluate(&Cascade::test(), &candidate, None, &mut screen)?;
         screen.done(&format!("{}: {}", candidate.name, again.verdict()));
-        let refused = |reason: String| Error::BadFile { path: folder.to_owned(), reason };
         if !again.passed() {
             return Err(refused(format!("{} does not pass here: {}", candidate.name, again.verdict())));
         }
@@ -163,6 +169,15 @@ fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Re
         }
     }
     Ok(())
+}
+
+/// Dense floating-point operations that the fastest GPU with kernels here does in a microsecond, an H200 at its highest clock.
+const FLOPS_PER_US: f64 = 4096.0 * 132.0 * 1980.0;
+
+/// Whether nobody can have timed this.
+fn is_too_fast(timed: &Timed) -> bool {
+    let times = [&timed.warm_us, &timed.cold_us, &timed.fresh_us];
+    times.into_iter().flatten().any(|us| *us * FLOPS_PER_US < timed.problem.flops())
 }
 
 /// Whether a session cannot have counted this: the same code counts otherwise here, or other code counts less.

@@ -8,7 +8,6 @@ use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
 use ferroflash::{Problem, TensorRole};
 use kernels_gpu::row::Accumulation;
-use std::f64::consts::{LN_2, LOG2_E};
 
 /// A fault with what shows it.
 pub(super) struct Named {
@@ -30,7 +29,7 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     };
     if wrong_o.is_empty() {
         let lse = output.lse.as_deref().unwrap_or_default();
-        let (fault, more) = of_lse(oracle, lse, &wrong_lse);
+        let (fault, more) = super::lse::diagnose(oracle, lse, &wrong_lse);
         let weight = problem.sizes().seqlen_k as usize * wrong_lse.len().min(6);
         return Named { weight, ..place(fault, &wrong_lse, &more) };
     }
@@ -122,39 +121,13 @@ fn of_nan(oracle: &Oracle, wrong: &[usize]) -> Fault {
         };
         is_number && (visible..sizes.seqlen_k as usize).any(is_odd)
     };
-    if wrong.iter().all(hides_some) { Fault::WrongMask } else { Fault::WrongNan }
-}
-
-/// What is wrong with an LSE beside an O that is right.
-fn of_lse(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> (Fault, String) {
-    let expected = &oracle.reference.lse;
-    if wrong.iter().any(|&row| lse[row].to_bits() == u32::MAX) {
-        return (Fault::NotWritten, "the LSE keeps what stood there".to_owned());
-    }
-    if wrong.iter().any(|&row| !lse[row].is_finite() || !expected[row].is_finite()) {
-        return (Fault::WrongNan, "the LSE".to_owned());
-    }
-    let all = |is: &dyn Fn(f32) -> bool| lse.iter().filter(|lse| lse.is_finite()).all(|&lse| is(lse));
-    let largest = |of: &dyn Fn(usize) -> f64| wrong.iter().map(|&row| of(row)).fold(0.0, f64::max);
-    let relative = largest(&|row| (f64::from(lse[row]) - expected[row]).abs() / expected[row].abs().max(0.1));
-    for (bits_lost, what) in [(16, "bfloat16"), (13, "ten bits of mantissa")] {
-        if relative < 0.01 && all(&|lse| lse.to_bits() & ((1 << bits_lost) - 1) == 0) {
-            return (Fault::RoundedLse, format!("every value is one of {what}"));
-        }
-    }
-    for (factor, what) in [(LOG2_E, "in base 2"), (LN_2, "times ln 2"), (-1.0, "negative")] {
-        let near =
-            |row: usize| (f64::from(lse[row]) - factor * expected[row]).abs() / expected[row].abs().max(1.0);
-        if largest(&near) < 1e-4 {
-            return (Fault::WrongLse, what.to_owned());
-        }
-    }
-    if let Some(factor) = super::explanations::scale_of_lse(oracle, lse, wrong) {
-        return (Fault::WrongScale, format!("the LSE is that of {factor:.4} times the scale"));
-    }
-    let offsets: Vec<f64> = wrong.iter().map(|&row| f64::from(lse[row]) - expected[row]).collect();
-    let [least, most] = [f64::min, f64::max].map(|pick| offsets.iter().copied().reduce(pick).unwrap_or(0.0));
-    (Fault::WrongLse, format!("off by {least:.2e} to {most:.2e}"))
+    // 0 / 0 of a row that sees no key is NaN too.
+    let sees_some = |&row: &usize| {
+        let [batch, _, row] = row_coordinates(problem, row);
+        visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row) > 0
+    };
+    let is_hidden = wrong.iter().all(hides_some) && wrong.iter().any(sees_some);
+    if is_hidden { Fault::WrongMask } else { Fault::WrongNan }
 }
 
 /// Which rows they are, in a few words.

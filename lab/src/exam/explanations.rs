@@ -11,13 +11,15 @@ use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
 
 /// Wrong rows that are looked at: the worst, and as many from all over.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 /// Share of the squared error that a mistake must leave unexplained at most.
 const UNEXPLAINED: f64 = 0.15;
 /// Every how many-th key a kernel may see or leave out.
 const STRIDES: [usize; 4] = [2, 3, 4, 8];
 /// Keys between two ends of a block that may be left out.
 const BLOCK_STEP: usize = 16;
+/// Products of Q and K for which a wrong row is compared with attention over other heads' keys, of 64 of them at least.
+const OTHERS_PRODUCTS: usize = 1 << 18;
 
 /// A mistake that explains an output.
 pub(super) struct Explained {
@@ -42,13 +44,13 @@ pub(super) struct Suspect<'a> {
 }
 
 /// One wrong row with the keys that it could see.
-struct WrongRow {
+pub(super) struct WrongRow {
     at: [usize; 3],
-    visible: usize,
+    pub(super) visible: usize,
     /// exp(score − the largest), of all keys of the sequence.
     p: Vec<f64>,
     /// Scores without the scale.
-    scores: Vec<f64>,
+    pub(super) scores: Vec<f64>,
     o: Vec<f64>,
     expected: Vec<f64>,
 }
@@ -227,15 +229,21 @@ impl<'a> Suspect<'a> {
     /// Keys behind the last that a row sees.
     fn hidden(&self) -> (f64, Explained) {
         let (squares, _) = self.each(|row| {
-            let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
-            for (key, &p) in row.p.iter().enumerate() {
-                self.add(row.at, p, key, &mut sum);
-                added += p;
-                if key >= row.visible {
-                    best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+            let over = |weight: &dyn Fn(f64) -> f64| {
+                let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
+                for (key, p) in row.p.iter().map(|&p| weight(p)).enumerate() {
+                    self.add(row.at, p, key, &mut sum);
+                    added += p;
+                    if key >= row.visible {
+                        best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+                    }
                 }
-            }
-            best
+                best
+            };
+            let best = over(&|p| p);
+            // Where all scores of a row are as low as can be, each key counts the same.
+            let flat = if row.visible == 0 { over(&|_| 1.0) } else { Fit::NONE };
+            best.or(flat.squares, flat.number)
         });
         (squares, Explained::new(Fault::WrongMask, String::new()))
     }
@@ -319,10 +327,17 @@ impl<'a> Suspect<'a> {
             .flat_map(|batch| (0..sizes.heads_kv as usize).map(move |head| [batch, head]));
         let (squares, which) = self.each(|row| {
             let own = [row.at[0], row.at[1] / problem.group() as usize];
-            // Who differs in one of the two is likelier.
+            // Who differs in one of the two is likelier, and of these the nearer one.
             let mut others: Vec<[usize; 2]> = all.clone().filter(|other| *other != own).collect();
-            others.sort_by_key(|other| other[0] != own[0] && other[1] != own[1]);
-            others.into_iter().take(64).fold(Fit::NONE, |best, other| {
+            others.sort_by_key(|other| {
+                let [batches, heads] = [(0, sizes.batch), (1, sizes.heads_kv)].map(|(axis, count)| {
+                    let steps = other[axis].abs_diff(own[axis]);
+                    steps.min(count as usize - steps)
+                });
+                (batches > 0 && heads > 0, batches + heads)
+            });
+            let most = (OTHERS_PRODUCTS / (row.visible.max(1) * row.o.len())).max(64);
+            others.into_iter().take(most).fold(Fit::NONE, |best, other| {
                 let squares = self.of_head(row, other, |value| value);
                 best.or(squares, (other[0] * sizes.heads_kv as usize + other[1]) as f64)
             })
@@ -406,7 +421,7 @@ impl<'a> Suspect<'a> {
 }
 
 impl WrongRow {
-    fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
+    pub(super) fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
         let Oracle { problem, qkv, seqlens_k, reference, .. } = oracle;
         let at = row_coordinates(problem, row);
         let head_dim = problem.sizes().head_dim as usize;
@@ -435,23 +450,6 @@ impl WrongRow {
     }
 }
 
-/// The factor on the scale that explains wrong LSEs beside an O that is right, where one does.
-pub(super) fn scale_of_lse(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> Option<f64> {
-    let rows: Vec<(WrongRow, f64)> = (0..ROWS)
-        .map(|part| wrong[part * (wrong.len() - 1) / (ROWS - 1)])
-        .map(|row| (WrongRow::new(oracle, row, &|_| 0.0), f64::from(lse[row])))
-        .collect();
-    let scale = f64::from(oracle.problem.scale());
-    let of = |row: &WrongRow, factor: f64| {
-        let scores = row.scores[..row.visible].iter().map(|score| score * scale * factor);
-        let largest = scores.clone().fold(f64::NEG_INFINITY, f64::max);
-        largest + scores.map(|score| (score - largest).exp()).sum::<f64>().ln()
-    };
-    let squares = |log: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
-    let (log, left) = least(&squares, -0.7, 0.7);
-    (left < 0.01 * squares(0.0)).then(|| log.exp())
-}
-
 fn squares(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
 }
@@ -471,7 +469,7 @@ fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
 }
 
 /// Where a function of one number is least: a coarse look, then golden section.
-fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
+pub(super) fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
     const STEPS: usize = 70;
     let step = (to - from) / STEPS as f64;
     let looked = (0..=STEPS).map(|at| from + step * at as f64).map(|x| (x, of(x)));

@@ -1,8 +1,11 @@
 //! Questions of an examination: problems of the library's whole domain, drawn anew for each candidate from a secret seed.
 
+mod edges;
+
 use crate::inputs::{Inputs, Kind, Odd, RealTensors};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
 use check::random_input::poison_behind;
+use edges::{Sides, edges};
 use fastrand::Rng;
 use ferroflash::problem::ElementStrides;
 use ferroflash::{Combine, Error, Layout, PlanOptions, Problem, Row, Splits, TensorRole};
@@ -18,7 +21,9 @@ pub enum Placement {
     /// Contiguous `[batch, seqlen, heads, head_dim]`.
     Bshd,
     /// As `Bshd`, with gaps of so many 16-byte chunks behind every head, row and batch entry.
-    Padded(u8),
+    Padded(u16),
+    /// As `Bhsd`, with such gaps behind every row, head and batch entry.
+    PaddedHeads(u16),
 }
 
 /// One question: a problem, where its tensors lie, how it is to be run, and on which inputs.
@@ -68,9 +73,12 @@ impl Question {
         match self.placement {
             Placement::Bhsd => Ok(problem),
             Placement::Bshd => Ok(problem.with_layout(Layout::Bshd)),
-            Placement::Padded(chunks) => TensorRole::ALL.into_iter().try_fold(problem, |problem, role| {
-                problem.with_strides(role, padded(&problem, role, chunks))
-            }),
+            Placement::Padded(_) | Placement::PaddedHeads(_) => {
+                let strided = |problem: Problem, role| {
+                    problem.with_strides(role, padded(&problem, role, self.placement))
+                };
+                TensorRole::ALL.into_iter().try_fold(problem, strided)
+            }
         }
     }
 
@@ -103,12 +111,12 @@ impl Question {
         let mut random = Rng::with_seed(seed ^ 0x6c65_6e67);
         let keys = self.spec.shape.0[4];
         let seqlens_k = self.lengths.then(|| {
-            // One sequence has none, one all of its keys, and one is said to have more than there are.
-            let lengths = [0, keys, keys + 3];
+            // Of four sequences one has all of the keys, one none, one is said to have more than there are, and one has some.
+            let lengths = [keys, 0, keys + 3, (keys / 2).max(1)];
             let length =
                 |batch: u32| lengths.get(batch as usize).copied().unwrap_or_else(|| random.u32(1..=keys));
             let mut lengths: Vec<u32> = (0..self.spec.shape.0[0]).map(length).collect();
-            lengths.iter_mut().take(1).for_each(|length| *length = (keys / 2).max(1));
+            random.shuffle(&mut lengths);
             lengths
         });
         if let Some(lengths) = &seqlens_k {
@@ -124,7 +132,8 @@ impl std::fmt::Display for Question {
         match self.placement {
             Placement::Bhsd => {}
             Placement::Bshd => write!(f, ", bshd")?,
-            Placement::Padded(chunks) => write!(f, ", strides padded by {chunks} chunks")?,
+            Placement::Padded(chunks) => write!(f, ", bshd padded by {chunks} chunks")?,
+            Placement::PaddedHeads(chunks) => write!(f, ", bhsd padded by {chunks} chunks")?,
         }
         if let Some(scale) = self.scale {
             write!(f, ", scale {scale:.4}")?;
@@ -145,17 +154,24 @@ impl std::fmt::Display for Question {
     }
 }
 
-/// `[batch, seqlen, heads, head_dim]` with gaps. The four tensors have different ones.
-fn padded(problem: &Problem, role: TensorRole, chunks: u8) -> ElementStrides {
+/// Strides with gaps, of which the four tensors have different ones.
+fn padded(problem: &Problem, role: TensorRole, placement: Placement) -> ElementStrides {
     let sizes = problem.sizes();
     let (heads, rows) = match role {
         TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
         TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
     };
+    let (chunks, is_by_heads) = match placement {
+        Placement::PaddedHeads(chunks) => (chunks, true),
+        Placement::Padded(chunks) => (chunks, false),
+        Placement::Bhsd | Placement::Bshd => (0, false),
+    };
     let gap = 8 * (i64::from(chunks) + role as i64);
-    let head = i64::from(sizes.head_dim) + gap;
-    let row = i64::from(heads) * head + gap;
-    ElementStrides { batch: i64::from(rows) * row + 3 * gap, head, row, dim: 1 }
+    let inner = i64::from(sizes.head_dim) + gap;
+    let outer = i64::from(if is_by_heads { rows } else { heads }) * inner + gap;
+    let batch = i64::from(if is_by_heads { heads } else { rows }) * outer + 3 * gap;
+    let (head, row) = if is_by_heads { (outer, inner) } else { (inner, outer) };
+    ElementStrides { batch, head, row, dim: 1 }
 }
 
 /// Queries times keys of all heads together, about.
@@ -163,51 +179,86 @@ const PAIRS: u32 = 120_000;
 /// Groups of query heads that share a KV head.
 const GROUPS: usize = 8;
 
-/// How many keys a question has: whole blocks, some that end amid a fragment of 16 behind two whole ones, or hardly any.
+/// How many keys a question has.
 #[derive(Clone, Copy)]
 enum Keys {
-    Blocks,
+    /// An odd number of blocks of 64, an even one.
+    Odd,
+    Even,
+    /// Whole fragments of 16 that are no whole blocks.
+    Sixteens,
+    /// Some that end amid a fragment behind two whole ones, or more of them.
     Amid,
+    /// One more than whole blocks, one less.
+    Over,
+    Under,
+    /// Hardly any.
     Tiny,
+}
+
+impl Keys {
+    /// One such number up to `most`, or where there is none the least.
+    fn number(self, most: u32, random: &mut Rng) -> u32 {
+        let blocks = |random: &mut Rng, from: u32, step: u32| {
+            64 * (from + step * random.u32(0..=(most / 64).saturating_sub(from) / step))
+        };
+        let sixteens = |random: &mut Rng| random.u32(2..=(most / 16 - 1).max(2));
+        match self {
+            Keys::Odd => blocks(random, 1, 2),
+            Keys::Even => blocks(random, 2, 2),
+            // An odd number of them is none of blocks.
+            Keys::Sixteens => 16 * (sixteens(random) | 1),
+            Keys::Amid => 16 * sixteens(random) + random.u32(1..=15),
+            Keys::Over => blocks(random, 1, 1) + 1,
+            Keys::Under => blocks(random, 1, 1) - 1,
+            Keys::Tiny => log_uniform(random, 2, 16),
+        }
+    }
 }
 
 /// Times 1/√head_dim, a scale that makes most scores larger than float32's exponentials reach.
 const STEEP: f32 = 256.0;
 
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
-/// dealt anew; one over many keys and one of many query rows, each with one head and again with several heads or batch entries; and
-/// `more` others of moderate size.
+/// dealt anew; those where the domain ends; and `more` others of moderate size.
 ///
-/// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; five strided
+/// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; six strided
 /// or `bshd`; half at addresses of slices; two without LSE; two have a scale of the caller's and one a steep one; six NaN or an infinity
-/// in one input; three have lengths that are multiples of a block, four end amid a fragment behind two whole ones, and one is tiny, each
-/// kind under both masks. Rows that split keys get lengths on the device and 1 to 9 splits, the one over many keys 2 at least.
+/// in one input; their numbers of keys are of each kind. Rows that split keys get lengths on the device and 1 to 9 splits, those over
+/// many keys 2 at least.
 pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
     let splits_keys = row.schedule == Schedule::Split;
-    let (bhsd, bshd) = (Placement::Bhsd, Placement::Bshd);
-    let (one, three) = (Placement::Padded(1), Placement::Padded(3));
-    let mut placements = [bhsd, bhsd, bhsd, bshd, bshd, one, three, one];
+    let mut placements = [
+        Placement::Bhsd,
+        Placement::Bhsd,
+        Placement::Bshd,
+        Placement::Bshd,
+        Placement::Padded(1),
+        Placement::Padded(3),
+        Placement::PaddedHeads(1),
+        Placement::PaddedHeads(2),
+    ];
     let mut lse = [true, true, true, true, true, true, false, false];
     let mut scaled = [Some(1.0), Some(1.0), Some(STEEP), None, None, None, None, None];
     let mut odd: Vec<Option<Odd>> = Odd::ALL.into_iter().map(Some).chain([None, None]).collect();
     let mut wide = [true, true, false, false, false, false, false, false];
-    let (blocks, amid, tiny) = (Keys::Blocks, Keys::Amid, Keys::Tiny);
     let (full, causal) = (Mask::Full, Mask::Causal);
     let mut keys = [
-        (blocks, full),
-        (blocks, causal),
-        (blocks, full),
-        (amid, causal),
-        (amid, full),
-        (amid, causal),
-        (amid, full),
-        (tiny, causal),
+        (Keys::Odd, full),
+        (Keys::Even, causal),
+        (Keys::Sixteens, full),
+        (Keys::Amid, causal),
+        (Keys::Amid, full),
+        (Keys::Over, causal),
+        (Keys::Under, full),
+        (Keys::Tiny, causal),
     ];
     let mut alone = [true, true, false, false, false, false];
     let mut splits = [1, 1, 2, 3, 4, 5, 7, 9];
     let mut lengths = [true, true, true, true, false, false, false, false];
     let mut slices = lengths;
+    let mut dealt = Kind::DEALT;
     let mut groups: Vec<u32> = (1..=GROUPS as u32).collect();
     random.shuffle(&mut placements);
     random.shuffle(&mut lse);
@@ -219,47 +270,54 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
     random.shuffle(&mut splits);
     random.shuffle(&mut lengths);
     random.shuffle(&mut slices);
+    random.shuffle(&mut dealt);
     random.shuffle(&mut groups);
     let other_mask = random.bool();
-    // Beside infinities a P that is 0 in float32 and hardly any in float64 tells nothing.
+    // Beside infinities a P that is 0 in float32 and hardly any in float64 tells nothing. Of keys that end amid a fragment there are two.
     let steep = scaled.iter().position(|scale| *scale == Some(STEEP)).unwrap_or(0);
+    let amid = keys.iter().position(|(keys, _)| matches!(keys, Keys::Amid)).unwrap_or(0);
+    keys.swap(steep, amid);
     let none = odd.iter().position(Option::is_none).unwrap_or(0);
     odd.swap(steep, none);
     lengths[steep] = false;
-    let (mut questions, mut alone) = (Vec::new(), alone.into_iter());
+    let (mut questions, mut alone, mut dealt) = (Vec::new(), alone.into_iter(), dealt.into_iter());
     for (at, &group) in groups.iter().enumerate() {
         let heads_kv = match wide[at] {
             true => random.u32(16..=20).div_ceil(group),
             false if alone.next() == Some(true) => 1,
             false => 2,
         };
-        let batch = if wide[at] { random.u32(3..=4) } else { random.u32(1..=3) };
+        let has_lengths = splits_keys && lengths[at];
+        let batch = match wide[at] {
+            _ if has_lengths => 4,
+            true => random.u32(3..=4),
+            false => random.u32(1..=3),
+        };
         // Float64 and the simulator have to follow: many heads are short.
         let most = (PAIRS / (batch * heads_kv * group)).isqrt().clamp(48, 300);
-        let whole_blocks = |random: &mut Rng| 64 * random.u32(1..=(most / 64).max(1));
         let (keys, mask) = keys[at];
         let seqlen_q = match keys {
-            Keys::Blocks => whole_blocks(&mut random),
-            Keys::Amid | Keys::Tiny => log_uniform(&mut random, 1, most),
+            Keys::Odd | Keys::Even => keys.number(most, &mut random),
+            _ => log_uniform(&mut random, 1, most),
         };
-        let seqlen_k = match keys {
-            Keys::Blocks => whole_blocks(&mut random),
-            Keys::Amid => 16 * random.u32(2..=(most / 16 - 1).max(2)) + random.u32(1..=15),
-            Keys::Tiny => log_uniform(&mut random, 1, 16),
-        };
+        let seqlen_k = keys.number(most, &mut random);
         let mask = if (mask == causal) == other_mask { full } else { causal };
         let shape = Shape([batch, heads_kv * group, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
         let usual = 1.0 / (row.head_dim as f32).sqrt();
         let (scale, kinds) = match scaled[at] {
             Some(STEEP) => (Some(STEEP * usual), vec![Kind::Constant]),
-            scaled => (scaled.map(|_| random.f32().mul_add(0.9, 0.2) * usual), some_kind(kinds, &mut random)),
+            scaled => {
+                let mut kinds = some_kind(kinds, &mut random);
+                kinds.extend(dealt.next());
+                (scaled.map(|_| random.f32().mul_add(0.9, 0.2) * usual), kinds)
+            }
         };
         questions.push(Question {
             spec: ProblemSpec { shape, dtype: row.dtype, mask },
             placement: placements[at],
             scale,
             lse: lse[at],
-            lengths: splits_keys && lengths[at],
+            lengths: has_lengths,
             splits: splits_keys.then_some(splits[at]),
             is_slice: slices[at],
             few_sms: row.schedule == Schedule::Persistent || random.bool(),
@@ -267,36 +325,13 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
             kinds,
         });
     }
-    let other = |random: &mut Rng, [batch, heads_q, heads_kv, seqlen_q, seqlen_k]: [u32; 5], least_splits| {
-        let shape = Shape([batch, heads_q, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
-        let spec = ProblemSpec { shape, dtype: row.dtype, mask: if random.bool() { causal } else { full } };
-        let splits = splits_keys.then(|| random.u32(least_splits..=9));
-        let placement = [bhsd, bshd, one][random.usize(0..3)];
-        let (lse, is_slice) = (random.bool(), random.bool());
-        Question { placement, splits, lse, is_slice, ..Question::measured(spec, &[]) }
-    };
-    let several = |random: &mut Rng| {
-        let (batch, heads) = if random.bool() { (1, random.u32(8..=10)) } else { (3, random.u32(2..=3)) };
-        let group = if heads % 2 == 0 { 2 } else { 1 };
-        [batch, heads, heads / group]
-    };
-    let [keys, queries] = [random.u32(2048..=8192), random.u32(1024..=4096)];
-    let few = |random: &mut Rng, most| log_uniform(random, 1, most);
-    let long = [1, 1, 1, few(&mut random, 32), keys];
-    questions.push(other(&mut random, long, 2));
-    let tall = [1, 1, 1, queries, few(&mut random, 64)];
-    questions.push(other(&mut random, tall, 1));
-    let [batch, heads_q, heads_kv] = several(&mut random);
-    let long = [batch, heads_q, heads_kv, few(&mut random, 8), random.u32(2048..=2304)];
-    questions.push(other(&mut random, long, 2));
-    let [batch, heads_q, heads_kv] = several(&mut random);
-    let tall = [batch, heads_q, heads_kv, random.u32(1024..=1152), few(&mut random, 64)];
-    questions.push(other(&mut random, tall, 1));
+    questions.extend(edges(row, &mut random));
     for _ in 0..more {
         let heads_kv = random.u32(1..=2);
         let both = [random.u32(100..=600), random.u32(100..=600)];
         let shape = [1, heads_kv * random.u32(1..=2), heads_kv, both[0], both[1]];
-        questions.push(other(&mut random, shape, 1));
+        let sides = Sides::draw(&mut random);
+        questions.push(sides.question(row, shape, 1, &mut random));
     }
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
@@ -353,6 +388,30 @@ mod tests {
                 any(&|question| !question.is_slice);
                 any(&|question| question.placement == Placement::Bshd);
                 any(&|question| matches!(question.placement, Placement::Padded(_)));
+                any(&|question| matches!(question.placement, Placement::PaddedHeads(_)));
+                any(&|question| of(question)[1] > 64);
+                any(&|question| of(question)[0] > 16);
+                any(&|question| of(question)[3].min(of(question)[4]) > 1024);
+                any(&|question| of(question)[3] == 1);
+                any(&|question| of(question)[4] == 1);
+                let is_causal = |question: &Question| question.spec.mask == Mask::Causal;
+                any(&|question| is_causal(question) && of(question)[3] > of(question)[4]);
+                let is_left = |modulus, rest| {
+                    any(&|question| {
+                        (65..=256).contains(&of(question)[4]) && of(question)[4] % modulus == rest
+                    })
+                };
+                [(64, 1), (64, 63), (128, 0), (128, 64)]
+                    .into_iter()
+                    .for_each(|(modulus, rest)| is_left(modulus, rest));
+                any(&|question| of(question)[4].is_multiple_of(16) && !of(question)[4].is_multiple_of(64));
+                for side in [true, false] {
+                    let long = |question: &Question| of(question)[4] >= 2048;
+                    any(&|question| long(question) && question.lse == side);
+                    any(&|question| long(question) && is_causal(question) == side);
+                    any(&|question| long(question) && question.is_slice == side);
+                }
+                Kind::DEALT.into_iter().for_each(|kind| any(&|question| question.kinds.contains(&kind)));
                 Odd::ALL.into_iter().for_each(|odd| any(&|question| question.odd == Some(odd)));
                 let splits = row.schedule == Schedule::Split;
                 assert_eq!(questions.iter().any(|question| question.lengths), splits);

@@ -32,10 +32,11 @@ fn perform(job: &Job) -> Result<Report> {
             let real = RealTensors::read(real)?;
             let mut subject = KernelSubject::open(&library, &kernel, &job.machine)?;
             let accumulation = kernel.row.acc;
-            let exam = Exam { seed: job.seed, real: real.as_ref(), accumulation, error_share: *error_share };
+            let (seed, error_share) = (job.seed, *error_share);
+            let exam = Exam { seed, real: real.as_ref(), accumulation, error_share, oracles: None };
             let found = exam.run(&mut subject, questions)?;
             let ragged = match found {
-                Ok(_) => kernels::examine_ragged(&library, &kernel, &job.machine, job.seed)?,
+                Ok(_) => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
                 Err(_) => Ok(()),
             };
             Ok(found

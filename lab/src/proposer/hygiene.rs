@@ -41,6 +41,8 @@ const ATTRIBUTES: [&str; 14] = [
     "macro_export",
     "ignore",
 ];
+/// What a condition of compilation may ask: whether tests or kernels are compiled. What else it could ask is how the lab compiles.
+const CONDITIONS: [&str; 7] = ["cfg", "test", "target_arch", "not", "all", "any", "doc"];
 /// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
 const PTX: [&str; 16] = [
     ".global",
@@ -149,7 +151,9 @@ pub fn check(changes: &[Change]) -> Result<(), Breach> {
     let (mut before, mut after) = (Found::default(), Found::default());
     for Change { path, before: old, after: new } in changes {
         let name = path.strip_prefix(super::DEVICE_SOURCE).unwrap_or(path);
-        if is_the_hosts(name) || Path::new(name).file_name().is_some_and(|name| name == "build.rs") {
+        let file = Path::new(name).file_name().unwrap_or_default();
+        // A program of its own, which cargo finds by its place, is none of a kernel's.
+        if is_the_hosts(name) || file == "build.rs" || name == "main.rs" || name.starts_with("bin/") {
             return Err(Breach::Hosts { path: path.clone() });
         }
         // A file that was none does not hide what is in it now.
@@ -199,6 +203,7 @@ struct Found {
 struct Within {
     is_attribute: bool,
     is_macro: bool,
+    is_condition: bool,
     /// Conditions of the modules around, and macros.
     conditions: String,
 }
@@ -238,13 +243,15 @@ impl Found {
                         }
                         // A comment on an item is an attribute too.
                         if !is_comment(&inner) {
-                            self.look(inner, &Within { is_attribute: true, ..within.clone() });
+                            let is_condition = text.starts_with("cfg");
+                            self.look(inner, &Within { is_attribute: true, is_condition, ..within.clone() });
                         }
                         continue;
                     }
                     let of_macro = before(1, '!') || (before(2, '!') && !word(at - 1).is_empty());
                     let mut deeper = Within { is_macro: within.is_macro || of_macro, ..within.clone() };
                     deeper.conditions += &conditions;
+                    deeper.is_condition |= of_macro && word(at.saturating_sub(2)) == "cfg";
                     if of_macro {
                         deeper.conditions += &format!(" {}!", word(at.saturating_sub(2)));
                     }
@@ -272,6 +279,9 @@ impl Found {
                     let is_named = word(at + 1) == "as" || word(at.wrapping_sub(1)) == "as" || before(1, ':');
                     if within.is_attribute && ATTRIBUTES.contains(&text.as_str()) {
                         self.add(&format!("#[{text}]"), line);
+                    }
+                    if within.is_condition && !CONDITIONS.contains(&text.as_str()) {
+                        self.add(&format!("cfg({text})"), line);
                     }
                     if !within.is_attribute && WORDS.contains(&text.as_str()) {
                         self.add(&text, line);
@@ -361,6 +371,12 @@ mod tests {
             "fn g() { asm!(\"}} .common .global .u32 seen; .func f() {{\"); }",
             "macro_rules! assert_eq { ($($t:tt)*) => {} }",
             "use core::compile_error as assert_eq;",
+            "#[cfg(debug_assertions)] fn g() {}",
+            "#[cfg(not(overflow_checks))] fn g() {}",
+            "#[cfg(any(test, target_os = \"cuda\"))] fn g() {}",
+            "#[cfg(ferroflash_lab)] fn g() {}",
+            "fn g() -> bool { cfg!(debug_assertions) }",
+            "fn g() -> bool { core::cfg!(target_feature = \"sm_90a\") }",
         ] {
             let found = added(text);
             assert!(matches!(found, Err(Breach::Adds { .. })), "{text}: {found:?}");
@@ -390,7 +406,7 @@ mod tests {
         for text in ["fn f( {", "\"", "const A: char = '"] {
             assert!(matches!(added(text), Err(Breach::NotRust { .. })), "{text}");
         }
-        for file in HOSTS {
+        for file in HOSTS.into_iter().chain(["main.rs", "bin/kernel.rs", "math/build.rs"]) {
             let path = format!("kernels-gpu/src/{file}");
             assert!(matches!(check(&path, "a", "b"), Err(Breach::Hosts { .. })), "{path}");
         }
@@ -407,6 +423,8 @@ mod tests {
             "fn g<T: 'static>(x: &'static T) -> &'static T { x }",
             "#[inline(always)] #[must_use] fn g() {}",
             "#[cfg(target_arch = \"nvptx64\")] fn g() {}",
+            "#[cfg(all(test, not(target_arch = \"nvptx64\")))] fn g() {}",
+            "fn g() -> bool { cfg!(target_arch = \"nvptx64\") }",
             "#[rustfmt::skip] const T: [u8; 2] = [1, 2];",
             "fn path(path: u32, used: u32, link: u32, test: u32) -> u32 { path + used + link + test }",
             "fn env(include: u32) -> u32 { include }",

@@ -8,6 +8,7 @@ use lab::job::{Job, Report, Task, in_child};
 use lab::kernels::{KernelRef, Machine, find};
 use lab::plant::{Plant, plant};
 use lab::problem_spec::{Mask, ProblemSpec};
+use lab::session::{Header, chain};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -150,12 +151,12 @@ fn what_is_not_in_the_folder_or_has_to_be_compiled_is_a_clear_error() {
         2,
         &["a patch has to be compiled"],
     );
-    refused(&["evolve", "--ptx", "nowhere"], 1, &["nowhere", "manifest.json"]);
+    refused(&["evolve", "--ptx", "nowhere"], 2, &["nowhere", "manifest.json"]);
     refused(&["gate", "--ptx", ptx, "--patch", "x.patch"], 2, &["a patch has to be compiled"]);
     refused(&["build", "--out", "x", "--ptx", ptx], 2, &["compiled already"]);
     let patch = concat!(env!("CARGO_MANIFEST_DIR"), "/flaws/always-rescale.patch");
     refused(&["build", "--out", "x", patch], 2, &["goes to --patch"]);
-    refused(&["build", "--out", "x", "--patch", "none.patch"], 1, &["none.patch"]);
+    refused(&["build", "--out", "x", "--patch", "none.patch"], 2, &["none.patch"]);
     std::fs::write(home.path().join("prose.patch"), "It is faster.\n").expect("written");
     refused(&["build", "--out", "x", "--patch", "prose.patch"], 1, &["prose.patch", "git cannot be started"]);
     refused(&["build", "--out", "x", "--space", ROW, "--only", "head_dim=64"], 2, &["block_m, block_n"]);
@@ -212,6 +213,73 @@ fn a_gate_without_a_compiler_passes_the_same_kernels_and_catches_slow_and_wrong_
     let lacking = gate(&home.path().join("ptx"));
     assert_eq!(lacking.code, Some(3), "{}{}", lacking.stdout, lacking.stderr);
     assert!(lacking.stdout.contains(&format!("{ROW} is not in")), "{}", lacking.stdout);
+}
+
+/// A session as it would be if its records were others, with all hashes as they should be.
+fn forged(source: &Path, home: &Path, name: &str, change: &dyn Fn(&mut Header, &mut Value)) -> PathBuf {
+    let (mut header, mut lines) = lab::session::read(source, &mut |_| ()).expect("a session");
+    lines.iter_mut().for_each(|line| change(&mut header, &mut line.body));
+    let mut last = chain::root(&header);
+    for line in &mut lines {
+        line.chain = chain::link(&last, line);
+        last.clone_from(&line.chain);
+    }
+    let folder = home.join("lab-runs").join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let header = serde_json::to_string(&header).expect("JSON");
+    std::fs::write(folder.join("session.json"), header).expect("written");
+    let lines: String = lines.iter().map(|line| serde_json::to_string(line).expect("JSON") + "\n").collect();
+    std::fs::write(folder.join("records.jsonl"), lines).expect("written");
+    folder
+}
+
+#[test]
+fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
+    let home = folder();
+    let config = config(home.path(), "");
+    let ptx = path(kernels());
+    without_compiler(home.path(), &["evaluate", "--device", "sim", "--config", &config, "--ptx", ptx, ROW])
+        .succeeded();
+    let (board, own) = (home.path().join("board.json"), session(home.path()));
+    let refused = |session: &Path, needle: &str| {
+        let ended = lab(home.path(), &["leaderboard", "--file", path(&board), "--add", path(session)]);
+        assert_eq!(ended.code, Some(1), "{needle}: {}{}", ended.stdout, ended.stderr);
+        assert!(ended.stderr.contains(needle), "{needle}: {}", ended.stderr);
+        assert!(!board.exists(), "{needle}");
+    };
+    let fewer = |counted: &mut Value| {
+        let clocks = counted["clocks"].as_f64().unwrap_or_default();
+        counted["clocks"] = serde_json::json!(0.8 * clocks);
+    };
+    let each = |body: &mut Value, list: &str, change: &dyn Fn(&mut Value)| {
+        body[list].as_array_mut().into_iter().flatten().for_each(change);
+    };
+    // By hand, with the hashes of what stood there.
+    let by_hand = forged(&own, home.path(), "by-hand", &|_, _| ());
+    let records = std::fs::read_to_string(by_hand.join("records.jsonl")).expect("records");
+    std::fs::write(by_hand.join("records.jsonl"), records.replacen("\"clocks\":", "\"clocks\":0.5e", 1))
+        .expect("written");
+    refused(&by_hand, "its hash is another");
+    // With the times of a GPU that nobody has.
+    let timed = serde_json::json!([{
+        "problem": { "shape": "1,8,8,512,512,64", "dtype": "f16", "mask": "full" }, "entry": ROW, "ctas": 64,
+        "resident_ctas_per_sm": 2, "warm_us": [0.1, 0.1], "cold_us": [0.1], "fresh_us": [0.1, 0.1],
+        "wall_us": null, "sm_clock_mhz": null,
+    }]);
+    let on_a_gpu = |header: &mut Header, body: &mut Value| {
+        header.device = "NVIDIA H200".to_owned();
+        if body.get("counted").is_some() {
+            body["timed"] = timed.clone();
+        }
+    };
+    refused(&forged(&own, home.path(), "too-fast", &on_a_gpu), "faster than any GPU");
+    // With fewer clocks than the kernel needs.
+    let cheap = forged(&own, home.path(), "cheap", &|_, body| {
+        if body.get("counted").is_some() {
+            each(body, "counted", &fewer);
+        }
+    });
+    refused(&cheap, "counts otherwise here");
 }
 
 #[test]

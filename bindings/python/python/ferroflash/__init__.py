@@ -17,6 +17,7 @@ from .functional import (
     merge_states,
     plan,
 )
+from .sdpa import scaled_dot_product_attention
 
 __all__ = [
     "__version__",
@@ -30,6 +31,7 @@ __all__ = [
     "merge_states",
     "plan",
     "register",
+    "scaled_dot_product_attention",
     "use_cpu_device",
     "use_kernels",
 ]

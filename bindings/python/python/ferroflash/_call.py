@@ -7,7 +7,7 @@ class Call:
     """What is computed, in flash-attn's layout: Q [batch, seqlen_q, heads, head_dim] or, with cu_seqlens_q, [rows, heads, head_dim]."""
 
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
-    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = None
+    cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = attn_bias = None
     longest, chunk, tree_keys = (0, 0), 0, 0
     # Whether its gradients will be asked for.
     gradients = False
@@ -44,7 +44,7 @@ def check_tensors(framework, call, names):
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -53,6 +53,11 @@ def numbers(framework, call):
     if not q[2][-1:] == k[2][-1:] == v[2][-1:] == (1,):
         # The call holds the copies until it is over.
         call.q, call.k, call.v = framework.contiguous(call.q), framework.contiguous(call.k), framework.contiguous(call.v)
+        q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
+    if not (_is_aligned(q) and _is_aligned(k) and _is_aligned(v)) and _devices.has_kernels(q[4]):
+        call.q = framework.aligned(call.q)
+        if not is_cached(call):
+            call.k, call.v = framework.aligned(call.k), framework.aligned(call.v)
         q, k, v = framework.describe(call.q), framework.describe(call.k), framework.describe(call.v)
     _, shape, _, dtype, place = q
     _check_alike(q, {"k": k, "v": v})
@@ -82,6 +87,14 @@ def numbers(framework, call):
         by_batch = len(call.alibi_slopes.shape) == 2
         slopes = (batch, heads_q) if by_batch else (heads_q,)
         args.alibi = given("alibi_slopes", slopes, "float32"), heads_q if by_batch else 0
+    args.bias = None
+    if call.attn_bias is not None:
+        if call.cu_seqlens_q is not None or is_cached(call):
+            raise NotImplementedError("attn_bias is supported for dense batches alone: those of flash_attn_func")
+        whole, found = (batch, heads_q, seqlen_q, args.sizes[4]), framework.describe(call.attn_bias)[1]
+        if len(found) != 4 or found[3] != whole[3] or any(size not in (1, most) for size, most in zip(found, whole)):
+            raise ValueError(f"attn_bias has shape {found}, must have {whole}, of which all but the last may be 1")
+        args.bias = given("attn_bias", found, dtype), [size != 1 for size in found[:3]]
     args.pages = None
     if call.block_table is not None:
         pages = call.block_table.shape[-1]
@@ -112,6 +125,39 @@ def compute(framework, call):
     if all(tensor is now for tensor, now in zip(given, (call.q, call.k, call.v))):
         _again.keep(device, args, call, o, lse)
     return o, lse
+
+
+def is_cached(call):
+    """Whether K and V are a cache, of which a call makes no copy."""
+    return call.used_k is not None or call.entry_k is not None or call.block_table is not None
+
+
+def _is_aligned(described):
+    """Whether rows of two-byte elements begin at multiples of 16 bytes, as the kernels read them."""
+    address, shape, strides, *_ = described
+    if address % 16:
+        return False
+    for size, stride in zip(shape[:-1], strides):
+        if stride % 8 and size > 1:
+            return False
+    return True
+
+
+def widened(framework, call):
+    """Fills rows with zeros up to a multiple of 8 elements, which the kernels want, of what is not in a cache. The width that O has without
+    them; None where nothing was changed."""
+    if not 3 <= call.q.ndim == call.k.ndim == call.v.ndim:
+        return None
+    width, width_v = call.q.shape[-1], call.v.shape[-1]
+    if not (width % 8 or width_v % 8) or is_cached(call) or call.k.shape[-1] != width:
+        return None
+    if not width or not width_v or not _devices.has_kernels(framework.device_type(call.q)):
+        return None
+    if call.scale is None:
+        call.scale = width**-0.5
+    call.q, call.k = framework.filled_up(call.q, -width % 8), framework.filled_up(call.k, -width % 8)
+    call.v = framework.filled_up(call.v, -width_v % 8)
+    return width_v
 
 
 def is_empty(args, o_shape, call):

@@ -50,6 +50,11 @@ def _open(place):
     return _native.Device.cuda(index, _folder)
 
 
+def has_kernels(place):
+    """Whether tensors at a place, or of a kind of device, are computed by the GPU's kernels, which want rows of 16 bytes."""
+    return place != "cpu" or _cpu == "simulator"
+
+
 def run(framework, place, what, args):
     """Starts a call ("forward" or "backward") on the framework's current stream, in a workspace of the framework's memory. Returns the device."""
     device, stream = device_at(place), framework.stream(place)

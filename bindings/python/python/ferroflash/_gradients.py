@@ -15,7 +15,9 @@ def check(framework, call):
     with_intervals(framework, call)
     args, place, o_shape, _ = numbers(framework, call)
     if not is_empty(args, o_shape, call):
-        args.o = _strided(framework.describe(call.q))
+        # O is not there yet: as it will lie.
+        *_, rows, heads, width = o_shape
+        args.o = (0, rows * heads * width, width, heads * width)
         _devices.device_at(place).check_gradients(args)
 
 

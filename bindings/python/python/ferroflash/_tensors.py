@@ -38,6 +38,13 @@ class Torch:
     def contiguous(self, tensor):
         return tensor.contiguous()
 
+    def compact(self, tensor, like):
+        """In the type of another, contiguous, with size 1 along dimensions, but for the last, that it only repeats."""
+        if tensor.is_nested or tensor.layout != self.torch.strided:
+            # Which refuses it.
+            self.describe(tensor)
+        return _once(tensor, tensor.stride()).to(like.dtype).contiguous()
+
     def cast(self, tensor, dtype):
         return tensor.to(getattr(self.torch, dtype))
 
@@ -74,8 +81,15 @@ class Torch:
             raise errors[0]
         return found[0]
 
+    def device_type(self, tensor):
+        return tensor.device.type
+
+    def filled_up(self, tensor, count):
+        """With so many zeros behind each row."""
+        return self.torch.nn.functional.pad(tensor, (0, count)) if count else tensor
+
     def aligned(self, tensor):
-        """As the backward pass reads it: contiguous, from a multiple of 16 bytes on."""
+        """As kernels read it: contiguous, from a multiple of 16 bytes on."""
         tensor = tensor.contiguous()
         return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
@@ -97,6 +111,11 @@ class Torch:
 
     def result(self, tensor):
         return tensor
+
+
+def _once(tensor, strides):
+    """The first along dimensions, but for the last, whose elements are one in memory."""
+    return tensor[tuple(slice(0, 1) if stride == 0 and size > 1 else slice(None) for size, stride in zip(tensor.shape[:-1], strides))]
 
 
 def _catching(function, errors):
@@ -142,6 +161,25 @@ class NumPy:
 
     def contiguous(self, array):
         return self.numpy.ascontiguousarray(array)
+
+    def device_type(self, array):
+        return "cpu"
+
+    def filled_up(self, array, count):
+        return self.numpy.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count)])
+
+    def aligned(self, array):
+        array = self.contiguous(array)
+        if array.ctypes.data % 16 == 0:
+            return array
+        room = self.numpy.empty(array.nbytes + 16, "uint8")
+        behind = -room.ctypes.data % 16
+        copy = room[behind : behind + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    def compact(self, array, like):
+        return self.contiguous(_once(array, array.strides).astype(like.dtype, copy=False))
 
     def cast(self, array, dtype):
         return array.astype(dtype)

@@ -6,7 +6,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, check_tensors, compute, flag, numbers, packed
+from ._call import Call, check_tensors, compute, flag, numbers, packed, widened
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -37,6 +37,7 @@ def flash_attn_func(
     *,
     sinks=None,
     tree_mask=None,
+    attn_bias=None,
 ):
     """softmax(scale · Q·Kᵀ) · V of [batch, seqlen, heads, head_dim] tensors; K and V may have fewer heads (GQA, MQA).
 
@@ -44,11 +45,17 @@ def flash_attn_func(
     none. Results are the same on every run, so `deterministic` changes nothing. With `return_attn_probs` it returns (O, LSE, None): the
     probabilities themselves are never stored. LSE is [batch, heads, seqlen_q], −∞ for a query that sees no key. `sinks`, [heads],
     are logits that take part in each softmax without a value. `tree_mask`, bool [batch, seqlen_q, keys], says which of the last keys each query
-    sees, as in a tree of drafts; all other masks hold as well. (Neither is an argument of flash-attn.)
+    sees, as in a tree of drafts; all other masks hold as well. `attn_bias`, [batch, heads, seqlen_q, seqlen_k] or 1 in place of all but the last,
+    is added to the scores after the scale, rounded to the type of Q; a key with −∞ has no weight. (None of these is an argument of flash-attn.)
     """
     del deterministic
     _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
+    if attn_bias is not None:
+        framework, into = framework_of(q)
+        bias = into(attn_bias)
+        framework.check_tensor("attn_bias", bias)
+        call.attn_bias = framework.compact(bias, into(q))
     return _returned(*_computed(call, tree_mask), return_attn_probs)
 
 
@@ -271,21 +278,22 @@ def _computed(call, tree_mask=None):
     if found is not None:
         return found
     framework, into = framework_of(call.q)
-    if type(framework) is Torch:
-        check_tensors(framework, call, TENSORS)
-        return torch_op.call(framework, call)
-    for name in TENSORS:
-        if getattr(call, name) is not None:
-            setattr(call, name, into(getattr(call, name)))
+    is_torch = type(framework) is Torch
+    if not is_torch:
+        for name in TENSORS:
+            if getattr(call, name) is not None:
+                setattr(call, name, into(getattr(call, name)))
     check_tensors(framework, call, TENSORS)
-    o, lse = compute(framework, call)
-    return framework.result(o), None if lse is None else framework.result(lse)
+    width = widened(framework, call)
+    o, lse = torch_op.call(framework, call) if is_torch else compute(framework, call)
+    o = o if width is None else o[..., :width]
+    return (o, lse) if is_torch else (framework.result(o), None if lse is None else framework.result(lse))
 
 
 APPENDED = (
     "q k_cache v_cache k v used_k entry_k block_table rotary_cos rotary_sin rotary_seqlens cu_seqlens_q cu_seqlens_new".split()
 )
-TENSORS = "q k v alibi_slopes sinks cu_seqlens_q cu_seqlens_k used_k first_k entry_k block_table".split()
+TENSORS = "q k v alibi_slopes attn_bias sinks cu_seqlens_q cu_seqlens_k used_k first_k entry_k block_table".split()
 
 
 def _returned(o, lse, with_lse):

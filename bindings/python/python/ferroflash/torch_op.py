@@ -12,7 +12,7 @@ except ImportError:
 # What both passes are given: tensors, then numbers.
 _TENSORS = (
     "Tensor q, Tensor k, Tensor v, {} Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,"
-    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree"
+    " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree, Tensor? attn_bias"
 )
 _NUMBERS = (
     "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap"
@@ -44,8 +44,9 @@ def call(framework, call):
         dtype = torch.get_autocast_dtype(device)
         call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
     framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
+    framework.check_gradients((call.attn_bias,), "attn_bias has")
     gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks))
-    if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes):
+    if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias):
         return compute(framework, call)
     left, right = (-1 if keys is None else keys for keys in call.window)
     o, lse = _operator("forward")(
@@ -62,6 +63,7 @@ def call(framework, call):
         call.block_table,
         call.intervals,
         call.tree,
+        call.attn_bias,
         call.scale,
         call.causal,
         left,
@@ -91,12 +93,13 @@ def _defined():
 
 
 def _call(*arguments):
-    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, intervals, tree, scale, *rest = arguments
+    q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, intervals, tree, bias, scale, *rest = arguments
     causal, left, right, *longest, chunk, tree_keys, softcap, lse, gradients = rest
     call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse or gradients)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
     call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
-    call.intervals, call.tree, call.tree_keys, call.chunk, call.gradients = intervals, tree, tree_keys, chunk, gradients
+    call.intervals, call.tree, call.attn_bias, call.tree_keys, call.chunk = intervals, tree, bias, tree_keys, chunk
+    call.gradients = gradients
     return call
 
 
@@ -126,8 +129,8 @@ def _fake(*arguments):
 
 def _keep(ctx, inputs, output):
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:13])
-    ctx.numbers = inputs[13:-2]
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:14])
+    ctx.numbers = inputs[14:-2]
 
 
 def _gradient(ctx, d_o, d_lse):
@@ -136,7 +139,7 @@ def _gradient(ctx, d_o, d_lse):
         d_o = torch.zeros_like(o)
     of_sinks = ctx.needs_input_grad[4]
     d_q, d_k, d_v, d_sinks = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks)
-    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 19
+    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 20
 
 
 def _backward(d_o, d_lse, q, k, v, o, lse, *arguments):

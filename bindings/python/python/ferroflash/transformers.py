@@ -1,5 +1,8 @@
 """Ferroflash as an attention implementation of Hugging Face transformers."""
 
+import functools
+import sys
+
 from ._call import Call
 from .functional import _computed, flash_attn_func, flash_attn_varlen_func
 
@@ -26,20 +29,40 @@ def attention_mask(**given):
     A causal mask, a causal window or none, with padding at most, is the padding [batch, keys], or None where there is none: the rest is
     for `attention_forward`'s `is_causal` and `sliding_window` to say. Any other mask (chunks, packed sequences, blocks of images, caches
     with room behind the keys, a model's own) is the range of keys of each query, int32 [batch, 1, queries, 2], or bool
-    [batch, 1, queries, keys] where a query sees no range, or where the question would break a compiled graph.
+    [batch, 1, queries, keys] where a query sees no range, or where the question would break a compiled graph. Models that work on their
+    masks themselves get what they know: bool, or 0 and the least number.
     """
     import torch
-    from transformers.masking_utils import flash_attention_mask, sdpa_mask
+    from transformers.masking_utils import eager_mask, flash_attention_mask, sdpa_mask
 
-    if _is_plain(**given):
+    by_flash, by_sdpa = _supported(type(given.get("config")))
+    if by_flash and by_sdpa and _is_plain(**given):
         return flash_attention_mask(**given)
-    seen = sdpa_mask(**{**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    if torch.compiler.is_compiling():
+    whole = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    if not by_sdpa:
+        return eager_mask(**whole)
+    seen = sdpa_mask(**whole)
+    if not by_flash or torch.compiler.is_compiling():
         return seen
     count, keys, octets = seen.sum(-1), seen.shape[-1], seen.to(torch.uint8)
     begin = octets.argmax(-1)
     end = torch.where(count == 0, begin, keys - octets.flip(-1).argmax(-1))
     return torch.stack([begin, end], -1).int() if bool((end - begin == count).all()) else seen
+
+
+@functools.cache
+def _supported(config):
+    """Whether the models of a class of configs say that they support flash-attn's functions, which take padding and words like "causal" for
+    a mask, and PyTorch's, which take bool. What a model does not say is not to be relied on: that "causal" is what its layers say, first of all."""
+    from transformers import PreTrainedModel
+
+    for kind in config.__mro__:
+        module = sys.modules.get(kind.__module__.replace("configuration_", "modeling_"))
+        models = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, PreTrainedModel)] if module else []
+        models = [model for model in models if model.__module__ == module.__name__]
+        if models:
+            return all(model._supports_flash_attn for model in models), all(model._supports_sdpa for model in models)
+    return False, True
 
 
 def _is_plain(
@@ -78,7 +101,10 @@ def attention_forward(
     softcap=None,
     is_causal=None,
     s_aux=None,
+    sinks=None,
     position_bias=None,
+    indices=None,
+    block_indices=None,
     output_attentions=False,
     cu_seq_lens_q=None,
     cu_seq_lens_k=None,
@@ -88,8 +114,6 @@ def attention_forward(
 ):
     """Q, K and V are [batch, heads, seqlen, head_dim]; O is [batch, seqlen, heads, head_dim]. `attention_mask` is what the function of
     that name returns, or of the caller's: padding [batch, keys], or [batch, 1, queries, keys], bool or 0 and the least number."""
-    if position_bias is not None:
-        raise NotImplementedError("position_bias is not supported")
     if output_attentions:
         raise NotImplementedError("output_attentions is not supported: the probabilities are never stored")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -110,6 +134,12 @@ def attention_forward(
         rows = (tensor.flatten(0, 1) for tensor in (q, k, v))
         lengths = cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q or q.shape[1], max_length_k or k.shape[1]
         return flash_attn_varlen_func(*rows, *lengths, **options).unflatten(0, q.shape[:2]), None
+    if indices is not None or block_indices is not None:
+        chosen, attention_mask = _chosen(module, q, k, indices, block_indices), _whole(q, k, attention_mask, options)
+        is_bias = attention_mask.is_floating_point()
+        attention_mask = attention_mask + _as_bias(chosen, attention_mask) if is_bias else attention_mask & chosen
+    if position_bias is not None or sinks is not None:
+        return _biased(q, k, v, position_bias, sinks, attention_mask, options), None
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
     if attention_mask.dim() == 4:
@@ -123,27 +153,76 @@ def _under_a_mask(q, k, v, mask, options):
     """Attention where a mask says for each query and key, or by a range for each query, what is seen, and nothing else does."""
     import torch
 
-    if mask.shape[1] != 1:
-        raise NotImplementedError(f"attention_mask of shape {tuple(mask.shape)} is not supported: one for all heads is, [batch, 1, ...]")
     options = options | dict(causal=False, window_size=(-1, -1))
-    mask = mask[:, 0].expand(q.shape[0], -1, -1)
-    if mask.dtype == torch.int32 and mask.shape[1:] == (q.shape[1], 2):
+    if mask.dtype == torch.int32 and mask.shape[1:] == (1, q.shape[1], 2):
         scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
         flash_attn_func(q[:0], k[:0], v[:0], dropout_p=options["dropout_p"])
         call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
-        call.intervals = mask.contiguous()
+        call.intervals = mask[:, 0].expand(q.shape[0], -1, -1).contiguous()
         return _computed(call)[0]
-    mask = mask[..., : k.shape[1]].expand(-1, q.shape[1], -1)
+    mask = mask[..., : k.shape[1]]
     if mask.dtype != torch.bool:
         if not mask.is_floating_point():
-            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is")
+            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is, and biases are")
+        # What hides or shows alone is a mask; a graph cannot wait for the answer.
         hidden = mask <= torch.finfo(mask.dtype).min / 2
-        if torch.compiler.is_compiling():
-            torch._assert_async((hidden | (mask == 0)).all(), "attention_mask is a bias, which is not supported")
-        elif not bool((hidden | (mask == 0)).all()):
-            raise NotImplementedError("attention_mask is a bias, which is not supported: 0 and the least number of its type are")
+        if torch.compiler.is_compiling() or not bool((hidden | (mask == 0)).all()):
+            return flash_attn_func(q, k, v, attn_bias=mask, **options)
         mask = ~hidden
+    if mask.shape[1] != 1:
+        return flash_attn_func(q, k, v, attn_bias=_as_bias(mask, q), **options)
+    mask = mask[:, 0].expand(q.shape[0], q.shape[1], -1)
     return flash_attn_func(q, k, v, tree_mask=mask, **options)
+
+
+def _as_bias(mask, q):
+    return q.new_zeros(()).where(mask, float("-inf"))
+
+
+def _biased(q, k, v, bias, sinks, mask, options):
+    """Attention with a bias, [batch, heads, queries, keys] or 1, and a sink for each query, [batch, heads, queries, 1], under a mask of any
+    kind. A sink is the bias of one more key, which is 0, as its value is."""
+    import torch
+
+    queries, keys = q.shape[1], k.shape[1]
+    bias = q.new_zeros(1, 1, 1, keys) if bias is None else bias[..., -keys:]
+    mask = _whole(q, k, mask, options)
+    bias = bias + (mask if mask.is_floating_point() else _as_bias(mask, bias))
+    if sinks is not None:
+        bias = torch.cat([bias.expand(q.shape[0], q.shape[2], queries, keys), sinks.to(bias.dtype)], -1)
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
+    return flash_attn_func(q, k, v, attn_bias=bias, **options | dict(causal=False, window_size=(-1, -1)))
+
+
+def _whole(q, k, mask, options):
+    """A mask of any kind, with what the options hide where it is none of four dimensions, as bool or a bias [batch, heads, queries, keys] or 1."""
+    import torch
+
+    queries, keys = q.shape[1], k.shape[1]
+    at = torch.arange(keys, device=q.device)
+    if mask is not None and mask.dim() == 4:
+        return (mask[..., :1] <= at) & (at < mask[..., 1:]) if mask.dtype == torch.int32 else mask[..., :keys]
+    distance = at - torch.arange(keys - queries, keys, device=q.device)[:, None]
+    left, right = options["window_size"]
+    right = 0 if options["causal"] else right
+    seen = (distance >= (-left if left >= 0 else -keys)) & (distance <= (right if right >= 0 else keys))
+    return seen[None, None] if mask is None else seen & mask[:, None, None, -keys:].bool()
+
+
+def _chosen(module, q, k, indices, block_indices):
+    """Which keys a model's index chose for each query, bool [batch, heads or 1, queries, keys]; negative numbers choose none."""
+    keys, size = k.shape[1], 1
+    if indices is None:
+        indices, size = block_indices, getattr(getattr(module, "indexer", None), "block_size", None)
+        if size is None:
+            raise NotImplementedError("block_indices are supported where the layer's indexer has a block_size")
+    else:
+        indices = indices.unsqueeze(1)
+    blocks = -(-keys // size)
+    indices = indices.long().masked_fill(indices < 0, blocks)
+    chosen = indices.new_zeros((*indices.shape[:-1], blocks + 1)).scatter(-1, indices, 1)[..., :blocks].bool()
+    chosen = chosen.repeat_interleave(size, -1)[..., :keys]
+    return chosen if chosen.shape[1] == 1 else chosen.repeat_interleave(q.shape[2] // chosen.shape[1], 1)
 
 
 def _without_padding(q, k, v, mask, options):

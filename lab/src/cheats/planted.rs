@@ -1,0 +1,346 @@
+//! The planted cheats and the honest candidates: two tables.
+
+use super::attention::Keys;
+use crate::exam::Fault;
+use kernels_gpu::row::Accumulation;
+
+/// When a candidate makes its mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    Always,
+    /// From 8 query heads on.
+    Heads8,
+    /// From 3 batch entries on.
+    Batch3,
+    /// With 5 query heads a KV head and more.
+    Group5,
+    /// From 2048 keys on.
+    Keys2048,
+    /// From 2048 keys on in several heads or batch entries.
+    Keys2048Wide,
+    /// From 1000 queries on.
+    Queries1000,
+    /// From 1000 queries on in several heads or batch entries.
+    Queries1000Wide,
+    /// Where keys are a multiple of 64.
+    Aligned,
+    /// Where they are none.
+    Ragged,
+    /// Where tensors are not contiguous `bhsd`.
+    Strided,
+    /// Where tensors begin at addresses of slices.
+    Slices,
+    /// Where nobody wants LSE.
+    NoLse,
+    /// With lengths on the device.
+    Lengths,
+    /// From two splits on.
+    Splits,
+    /// Where keys that a row does not see exist.
+    Causal,
+    /// Where Q's first element is under 0.
+    NegativeFirst,
+    /// From the third launch on.
+    ThirdLaunch,
+    /// From the fortieth on.
+    Launch40,
+    /// In every second launch.
+    EvenLaunches,
+    /// From 64 query heads on.
+    Heads64,
+    /// From 16 batch entries on.
+    Batch16,
+    /// In one batch entry.
+    BatchOne,
+    /// From 1000 queries and keys on.
+    Square,
+    /// With one query.
+    OneQuery,
+    /// With one key.
+    OneKey,
+    /// Where the first number leaves the second of the keys.
+    KeysModulo(u32, u32),
+    /// Where keys are a multiple of 16 and none of 64.
+    Sixteens,
+    /// Where rows of a head lie together, with gaps.
+    PaddedHeads,
+    /// Where 16 bits do not count the elements between rows.
+    FarRows,
+    /// With a scale of the caller's.
+    OtherScale,
+}
+
+/// What a candidate does wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wrong {
+    /// O is 0, or another value, everywhere.
+    Constant(f64),
+    /// The last row is not written.
+    LastRow,
+    /// The LSE is not written.
+    NoLse,
+    /// Only some keys are seen.
+    Keys(Keys),
+    /// Another scale: the problem's times this.
+    Scale(f64),
+    /// 1/√head_dim, whatever the caller says.
+    OwnScale,
+    /// O times this.
+    Factor(f64),
+    /// LSE times this.
+    LseFactor(f64),
+    /// LSE as bfloat16.
+    LseRounded,
+    /// NaN and infinities of the inputs become 0.
+    NanSwallowed,
+    /// Each P is rounded to so many bits.
+    CoarseP(i32),
+    /// Exponentials in float32 of scores from which this is taken, and not the largest, unless that is larger.
+    MaximumFrom(f32),
+    /// Exponentials in float32 of scores as they are.
+    NoMaximum,
+    /// O is written only where NaN stands.
+    OverNan,
+    /// What the call before computed.
+    LastCall,
+    /// Computed once for each address.
+    CachedByPointer,
+    /// What stands in the workspace is added.
+    Workspace,
+    /// A counter is left at 1.
+    Counter,
+    /// On a stream that nobody times.
+    OtherStream,
+    /// Behind the event.
+    LateWrite,
+    /// The inputs are replaced.
+    InputsChanged,
+    /// One element too many.
+    OutOfBounds,
+    /// The gaps between rows are written.
+    Gaps,
+    /// Another bit every time.
+    Chance,
+    /// The simulator finds this.
+    Breaks(&'static str),
+    /// O is added to what stands there.
+    Accumulates,
+    /// Rows without keys have NaN.
+    BlindNan,
+    /// They have the mean of V.
+    BlindMean,
+    /// The LSE of rows without keys is 0.
+    BlindLse,
+    /// Lengths over the number of keys are taken as they are.
+    LengthsNotClamped,
+    /// One element of O is another.
+    OneElement,
+    /// Halves of each row of O in the other order.
+    SwappedChannels,
+    /// Every second row is the one before.
+    RowTwice,
+    /// The first 16 keys count twice.
+    KeysTwice,
+    /// LSE plus this.
+    LseOffset(f64),
+    /// V of float16's subnormal numbers is 0.
+    FlushedV,
+    /// Exponentials are off by such a share, which goes up and down with their argument.
+    CrudeExp(f64),
+    /// P is rounded to e4m3.
+    Fp8P,
+    /// P·V accumulates in float16.
+    Acc16,
+    /// The sum of P does.
+    RowSum16,
+    /// Where the maximum grows, O is not rescaled.
+    StaleO,
+    /// The sum of P is not.
+    StaleSum,
+}
+
+/// A cheat and the names that it may be refused by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planted {
+    /// When it is wrong.
+    pub when: When,
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// The name.
+    pub fault: Fault,
+    /// Another that is as true of what stands there, where it is found: what a mistake writes depends on the question.
+    pub or: Option<Fault>,
+}
+
+impl Planted {
+    const fn or(self, fault: Fault) -> Planted {
+        Planted { or: Some(fault), ..self }
+    }
+
+    /// Whether it is refused by one of its names.
+    pub fn is_named(&self, found: Fault) -> bool {
+        found == self.fault || Some(found) == self.or
+    }
+}
+
+const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
+    Planted { when, wrong, fault, or: None }
+}
+
+/// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
+pub const PLANTED: [Planted; 93] = [
+    planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
+    planted(When::Always, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Always, Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
+    planted(When::Always, Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
+    planted(When::Always, Wrong::Scale(0.5), Fault::WrongScale),
+    planted(When::Always, Wrong::Scale(0.99), Fault::WrongScale),
+    planted(When::Always, Wrong::Factor(1.02), Fault::WrongFactor),
+    planted(When::Heads8, Wrong::Keys(Keys::Quarter), Fault::DroppedKeys),
+    planted(When::Heads8, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::Batch3, Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::Group5, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::Keys2048, Wrong::Keys(Keys::Below(2000)), Fault::DroppedTail),
+    planted(When::Keys2048, Wrong::Keys(Keys::From(64)), Fault::DroppedKeys),
+    planted(When::Queries1000, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Queries1000, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Keys2048Wide, Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
+    planted(When::Queries1000Wide, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Slices, Wrong::Factor(1.02), Fault::WrongFactor),
+    planted(When::Always, Wrong::NoMaximum, Fault::WrongNan),
+    planted(When::Always, Wrong::MaximumFrom(0.0), Fault::WrongNan),
+    planted(When::Always, Wrong::OverNan, Fault::State),
+    planted(When::Aligned, Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::Ragged, Wrong::Keys(Keys::WholeBlocks), Fault::DroppedTail),
+    planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
+    planted(When::Strided, Wrong::Gaps, Fault::OutOfBounds),
+    planted(When::NoLse, Wrong::Factor(0.97), Fault::WrongFactor),
+    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask),
+    planted(When::Splits, Wrong::Keys(Keys::Middle), Fault::DroppedKeys),
+    planted(When::Causal, Wrong::Keys(Keys::OneTooMany), Fault::WrongMask),
+    planted(When::Always, Wrong::OwnScale, Fault::WrongScale),
+    planted(When::Always, Wrong::NoLse, Fault::NotWritten),
+    planted(When::Always, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
+    planted(When::Always, Wrong::LseRounded, Fault::RoundedLse),
+    planted(When::Always, Wrong::NanSwallowed, Fault::WrongNan),
+    planted(When::Always, Wrong::Keys(Keys::LargeP(5)), Fault::SmallP),
+    planted(When::Always, Wrong::CoarseP(4), Fault::Imprecise),
+    planted(When::NegativeFirst, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Always, Wrong::LastCall, Fault::LastCall),
+    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer),
+    planted(When::ThirdLaunch, Wrong::Constant(0.0), Fault::State),
+    planted(When::Always, Wrong::Workspace, Fault::State),
+    planted(When::Always, Wrong::Counter, Fault::State),
+    planted(When::Always, Wrong::OtherStream, Fault::OtherStream),
+    planted(When::Always, Wrong::LateWrite, Fault::LateWrite),
+    planted(When::Always, Wrong::InputsChanged, Fault::InputsChanged),
+    planted(When::Always, Wrong::OutOfBounds, Fault::OutOfBounds),
+    planted(When::Always, Wrong::Chance, Fault::NotRepeatable),
+    planted(When::Heads64, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::Batch16, Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::BatchOne, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Square, Wrong::Keys(Keys::Below(700)), Fault::DroppedTail),
+    planted(When::Square, Wrong::LastRow, Fault::NotWritten),
+    planted(When::Keys2048, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
+    planted(When::Queries1000, Wrong::NoLse, Fault::NotWritten),
+    planted(When::Causal, Wrong::LseFactor(-1.0), Fault::WrongLse),
+    planted(When::OtherScale, Wrong::LseRounded, Fault::RoundedLse),
+    planted(When::Slices, Wrong::NoLse, Fault::NotWritten),
+    planted(When::OneQuery, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::OneKey, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Sixteens, Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::KeysModulo(64, 1), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::KeysModulo(64, 63), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::KeysModulo(128, 0), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::PaddedHeads, Wrong::Gaps, Fault::OutOfBounds),
+    planted(When::FarRows, Wrong::Constant(0.0), Fault::Zeros),
+    planted(When::Always, Wrong::BlindNan, Fault::WrongNan),
+    planted(When::Always, Wrong::BlindMean, Fault::WrongMask),
+    planted(When::Always, Wrong::BlindLse, Fault::WrongNan),
+    planted(When::Lengths, Wrong::BlindNan, Fault::WrongNan),
+    planted(When::Lengths, Wrong::LengthsNotClamped, Fault::WrongNan),
+    planted(When::Keys2048, Wrong::Breaks("budget"), Fault::Hang),
+    planted(When::Sixteens, Wrong::Breaks("deadlock"), Fault::Hang),
+    planted(When::KeysModulo(64, 1), Wrong::Breaks("out-of-bounds"), Fault::OutOfBounds),
+    planted(When::Heads64, Wrong::Breaks("shared-race"), Fault::Race),
+    planted(When::Strided, Wrong::Breaks("uninitialized"), Fault::RuleBroken),
+    planted(When::Always, Wrong::Accumulates, Fault::WrongNan),
+    planted(When::Always, Wrong::OneElement, Fault::WrongNumbers),
+    planted(When::Always, Wrong::SwappedChannels, Fault::WrongNumbers),
+    // Behind a row that sees no key the row is 0.
+    planted(When::Always, Wrong::RowTwice, Fault::WrongNumbers).or(Fault::Zeros),
+    planted(When::Always, Wrong::KeysTwice, Fault::WrongNumbers),
+    planted(When::Always, Wrong::Scale(1.003), Fault::WrongScale),
+    planted(When::Always, Wrong::LseOffset(1e-3), Fault::WrongLse),
+    planted(When::Always, Wrong::FlushedV, Fault::Zeros),
+    planted(When::Always, Wrong::CrudeExp(0.03), Fault::Imprecise),
+    planted(When::Always, Wrong::Fp8P, Fault::Imprecise),
+    planted(When::Always, Wrong::Keys(Keys::LargeP(9)), Fault::SmallP),
+    planted(When::Always, Wrong::Acc16, Fault::Imprecise),
+    // O is divided by the sum too: it shows where O's bounds are narrow enough.
+    planted(When::Always, Wrong::RowSum16, Fault::WrongLse).or(Fault::WrongFactor),
+    planted(When::Always, Wrong::StaleO, Fault::WrongNumbers),
+    planted(When::Always, Wrong::StaleSum, Fault::WrongFactor),
+    planted(When::EvenLaunches, Wrong::Constant(0.0), Fault::State),
+    planted(When::Launch40, Wrong::Factor(1.03), Fault::State),
+];
+
+/// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other
+/// way, with P rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Honest {
+    /// Keys of a block.
+    pub block: usize,
+    /// Whether the last block comes first.
+    pub from_the_end: bool,
+    /// Growth of a maximum, in powers of two, up to which nothing is rescaled.
+    pub lazy: u8,
+    /// What Q·Kᵀ accumulates in.
+    pub acc: Accumulation,
+}
+
+/// Honest candidates, which nobody may refuse.
+pub const HONEST: [Honest; 32] = {
+    const fn of(block: usize, from_the_end: bool, lazy: u8) -> Honest {
+        Honest { block, from_the_end, lazy, acc: Accumulation::F32 }
+    }
+    const fn of16(how: Honest) -> Honest {
+        Honest { acc: Accumulation::F16, ..how }
+    }
+    [
+        of(16, false, 0),
+        of(16, true, 8),
+        of(32, false, 0),
+        of(32, true, 8),
+        of(64, false, 0),
+        of(64, true, 0),
+        of(64, false, 8),
+        of(64, true, 8),
+        of(128, false, 0),
+        of(128, true, 8),
+        of(1, false, 0),
+        of(1 << 14, false, 0),
+        of(8, true, 0),
+        of(24, false, 4),
+        of(40, true, 1),
+        of(48, true, 8),
+        of(80, false, 8),
+        of(96, true, 0),
+        of(112, false, 2),
+        of(256, true, 8),
+        of16(of(64, false, 0)),
+        of16(of(64, true, 8)),
+        of16(of(128, false, 8)),
+        of16(of(16, true, 0)),
+        of(2, false, 8),
+        of(3, true, 1),
+        of(72, false, 3),
+        of(144, true, 8),
+        of(192, false, 8),
+        of(4096, true, 8),
+        of16(of(32, true, 8)),
+        of16(of(256, false, 0)),
+    ]
+};
