@@ -167,7 +167,7 @@ class Gradients:
         tree = torch.ones(q.shape[0], 20, 20, dtype=torch.bool, device=q.device)
         cases = {
             "trees": lambda: flash_attn_func(q, k, v, tree_mask=tree),
-            "alibi": lambda: flash_attn_func(wide, wide, wide, alibi_slopes=torch.ones(2, device=q.device)),
+            "ALiBi": lambda: flash_attn_func(wide, wide, wide, alibi_slopes=torch.ones(2, device=q.device)),
         }
         for name, call in cases.items():
             try:

@@ -3,6 +3,7 @@
 use crate::attention::{DeviceTensors, HostTensors};
 use crate::error::Error;
 use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequences, Score, TensorRole};
+use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
 
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
@@ -23,7 +24,7 @@ impl Backward {
     /// coincide.
     ///
     /// # Errors
-    /// [`Error::Backward`] where no kernel computes them: pages, biases and users' scores, trees.
+    /// [`Error::Backward`] where no kernel computes them: pages, biases and users' scores, trees, ALiBi over head_dim 128.
     pub fn new(problem: &Problem) -> Result<Backward, Error> {
         let refused = |reason| Err(Error::Backward { reason });
         if matches!(problem.keys(), KeySequences::Paged(_)) {
@@ -34,6 +35,11 @@ impl Backward {
         }
         if problem.mask().tree.is_some() {
             return refused("trees have no backward kernels yet");
+        }
+        let width = problem.sizes().head_dim.max(problem.head_dim_v());
+        let mut of_score = BACKWARD_VARIANTS.iter().filter(|kernel| kernel.row.score == problem.score_kind());
+        if !of_score.any(|kernel| kernel.row.head_dim >= width) {
+            return refused("its head_dim is wider than the backward kernels of its score: 128 of ALiBi");
         }
         let is_packed = problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch;
         let usual = if is_packed { Layout::Bshd } else { Layout::Bhsd };
@@ -246,6 +252,10 @@ mod tests {
             let scored = problem().with_sinks(true).with_score(score).expect("valid");
             assert!(Backward::new(&scored).is_ok());
         }
+        let wide = Problem::new(Sizes { head_dim: 136, ..SIZES }, Dtype::F16).expect("valid");
+        assert!(Backward::new(&wide.with_score(Score::Softcap(2.0)).expect("valid")).is_ok());
+        let alibi = wide.with_score(Score::Alibi { per_batch: true }).expect("valid");
+        assert!(refused(&alibi).contains("128 of ALiBi"));
         let window = problem().with_mask(Mask::window(Some(3), Some(1)).with_intervals()).expect("valid");
         assert!(Backward::new(&window).is_ok());
     }

@@ -287,8 +287,7 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(matches!(Backward::new(&biased), Err(Error::Backward { .. })));
     let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
     let wide = wide.with_score(Score::Alibi { per_batch: false }).expect("valid");
-    let error = attention.plan_backward(&Backward::new(&wide).expect("known")).expect_err("no kernel");
-    assert!(error.to_string().contains("head_dim 256 and alibi scores"), "{error}");
+    assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));
 }
 
 fn a_plan_takes_the_kernels_of_its_device_and_grid() {
