@@ -23,8 +23,8 @@ pub unsafe fn gradient(params: &SinkGradientParams) {
     let sum = unsafe {
         let sink = to_global(params.sinks) + u64::from(head) * 4;
         let sink_log2 = f32::from_bits(ld_global_b32(sink)) * LOG2_E;
-        let (mut entry, entries, first, past) = rows(params);
-        let mut sum = 0.0;
+        let (entries, first, past) = rows(params);
+        let (mut entry, mut sum) = (0, 0.0);
         while entry < entries {
             let start =
                 (u64::from(entry) * u64::from(params.heads) + u64::from(head)) * u64::from(params.rows);
@@ -56,19 +56,19 @@ pub unsafe fn gradient(params: &SinkGradientParams) {
     }
 }
 
-/// The first batch entry of the statistics and the one past the last, and the rows of each that belong to a sequence.
+/// Batch entries of the statistics, and the first row of each and the one past the last that belong to a sequence.
 ///
 /// # Safety
 /// As for [`gradient`].
 #[inline(always)]
-unsafe fn rows(params: &SinkGradientParams) -> (u32, u32, u32, u32) {
+unsafe fn rows(params: &SinkGradientParams) -> (u32, u32, u32) {
     if params.cu_seqlens_q == 0 {
-        return (0, params.batch, 0, params.rows);
+        return (params.batch, 0, params.rows);
     }
     let at = |sequence: u32| to_global(params.cu_seqlens_q) + u64::from(sequence) * 4;
     // SAFETY: the caller's.
     let [first, past] = [0, params.batch].map(|sequence| unsafe { ld_global_b32(at(sequence)) });
-    (0, 1, first.min(params.rows), past.min(params.rows))
+    (1, first.min(params.rows), past.min(params.rows))
 }
 
 /// The sum over a warp's lanes, for each of them.
