@@ -304,8 +304,9 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
             assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
         }
         for model in [a100, l4] {
-            let warps = if head_dim > 64 { "_w4" } else { "_w8" };
-            assert!(of(model, large).iter().all(|entry| entry.contains(warps)), "{:?}", of(model, large));
+            let warps = ["_w4", if head_dim > 64 { "_w4" } else { "_w8" }];
+            let entries = of(model, large);
+            assert!(entries.iter().zip(warps).all(|(entry, warps)| entry.contains(warps)), "{entries:?}");
             // Not one CTA an SM: blocks of 64 rows are on twice as many.
             assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
         }

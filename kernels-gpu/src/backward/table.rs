@@ -10,8 +10,6 @@ use crate::row::{Dtype, Isa, ScoreKind};
 macro_rules! for_each_backward_kernel {
     ($callback:ident) => {
         $callback! {
-            bwd_dq_f16_d64_m128n64_w8s2    => { Dq,  F16,   64, 128,  64,  8, 2 };
-            bwd_dq_bf16_d64_m128n64_w8s2   => { Dq,  Bf16,  64, 128,  64,  8, 2 };
             bwd_dq_f16_d64_m64n32_w4s2     => { Dq,  F16,   64,  64,  32,  4, 2 };
             bwd_dq_bf16_d64_m64n32_w4s2    => { Dq,  Bf16,  64,  64,  32,  4, 2 };
             bwd_dq_f16_d128_m64n32_w4s2    => { Dq,  F16,  128,  64,  32,  4, 2 };
