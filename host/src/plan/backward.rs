@@ -320,7 +320,7 @@ pub(super) fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::DeviceModel;
+    use crate::DeviceModel;
     use crate::problem::{Problem, Sizes};
     use kernels_gpu::row::Dtype;
 

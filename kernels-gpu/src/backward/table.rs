@@ -28,8 +28,8 @@ macro_rules! for_each_backward_kernel {
             // Scores, in one tile for every width up to 128, and above a softcap.
             bwd_dq_f16_d128_m64n32_w4s2_softcap   => { Dq,  F16,  128,  64,  32,  4, 2, Softcap };
             bwd_dq_bf16_d128_m64n32_w4s2_softcap  => { Dq,  Bf16, 128,  64,  32,  4, 2, Softcap };
-            bwd_dkv_f16_d128_m32n64_w4s2_softcap  => { Dkv, F16,  128,  32,  64,  4, 2, Softcap };
-            bwd_dkv_bf16_d128_m32n64_w4s2_softcap => { Dkv, Bf16, 128,  32,  64,  4, 2, Softcap };
+            bwd_dkv_f16_d128_m16n64_w4s2_softcap  => { Dkv, F16,  128,  16,  64,  4, 2, Softcap };
+            bwd_dkv_bf16_d128_m16n64_w4s2_softcap => { Dkv, Bf16, 128,  16,  64,  4, 2, Softcap };
             bwd_dq_f16_d256_m64n16_w4s2_softcap   => { Dq,  F16,  256,  64,  16,  4, 2, Softcap };
             bwd_dq_bf16_d256_m64n16_w4s2_softcap  => { Dq,  Bf16, 256,  64,  16,  4, 2, Softcap };
             bwd_dkv_f16_d256_m16n64_w4s2_softcap  => { Dkv, F16,  256,  16,  64,  4, 2, Softcap };
