@@ -2,7 +2,7 @@
 
     pip install torch ferroflash-*.whl
     python examples/training.py                        # on the CPU, 20 steps: half a minute
-    python examples/training.py --device cuda --steps 500 --json losses.json
+    python examples/training.py --device cuda --steps 500 --json losses.json --plot losses.svg
 """
 
 import argparse
@@ -73,6 +73,27 @@ def losses(attention, text, options):
     return torch.stack(found).tolist()
 
 
+def plot(found):
+    """Both curves as SVG: PyTorch's wide and pale, ours thin upon it."""
+    width, height, left, bottom = 640, 320, 48, 40
+    steps, most = len(found["pytorch"]), max(map(max, found.values()))
+    x = lambda step: left + (width - left - 16) * step / max(steps - 1, 1)
+    y = lambda loss: 16 + (height - bottom - 16) * (1 - loss / most)
+    text = lambda at, up, words, anchor="middle": f'<text x="{at:.1f}" y="{up:.1f}" text-anchor="{anchor}">{words}</text>'
+    parts = [f'<line x1="{left}" y1="{y(loss):.1f}" x2="{width - 16}" y2="{y(loss):.1f}" stroke="#8884"/>' + text(left - 6, y(loss) + 4, loss, "end") for loss in range(int(most) + 1)]
+    parts += [text(x(step), height - bottom + 18, step) for step in range(0, steps + 1, max(steps // 5, 1)) if step < steps]
+    parts += [text(width / 2, height - 4, "step"), text(left, 12, "loss, nats a byte", "start")]
+    for at, (name, color, stroke) in enumerate((("pytorch", "#e8a33d", 6), ("ferroflash", "#2b6cb0", 1.5))):
+        points = " ".join(f"{x(step):.1f},{y(loss):.2f}" for step, loss in enumerate(found[name]))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{stroke}" stroke-linejoin="round"/>')
+        label = {"pytorch": "PyTorch's attention", "ferroflash": "Ferroflash's attention"}[name]
+        parts.append(f'<line x1="{width - 216}" y1="{30 + 18 * at}" x2="{width - 190}" y2="{30 + 18 * at}" stroke="{color}" stroke-width="{stroke}"/>')
+        parts.append(text(width - 182, 34 + 18 * at, label, "start"))
+    style = '<style>text { font: 12px sans-serif; fill: #666 }</style>'
+    title = "<title>Loss of a small transformer by step, with two attentions</title>"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">{title}{style}{"".join(parts)}</svg>\n'
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     repository = pathlib.Path(__file__).resolve().parent.parent
@@ -83,6 +104,7 @@ def main(arguments=None):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"[{default}]")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate [0.001]")
     parser.add_argument("--json", type=pathlib.Path, help="where both lists of losses go")
+    parser.add_argument("--plot", type=pathlib.Path, help="where a plot of both goes, as SVG")
     options = parser.parse_args(arguments)
     text = torch.frombuffer(bytearray(options.text.read_bytes()), dtype=torch.uint8).long()
     found = {}
@@ -97,6 +119,8 @@ def main(arguments=None):
     print(f"at most {apart:.1e} apart")
     if options.json:
         options.json.write_text(json.dumps(found))
+    if options.plot:
+        options.plot.write_text(plot(found))
     return found
 
 

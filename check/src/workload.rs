@@ -6,6 +6,7 @@ use ferroflash::problem::{
     BlockTable, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
 };
 use ferroflash::rounding::narrow;
+use std::sync::OnceLock;
 
 /// The seed of what a problem leaves open: the same on every machine.
 const SEED: u64 = 1;
@@ -18,7 +19,11 @@ pub struct Workload {
     problem: Problem,
     seqlens_q: Vec<u32>,
     seqlens_k: Vec<u32>,
+    /// All but a bias.
     operands: Vec<(Operand, OperandValues)>,
+    /// What a bias repeats. It may be larger than all tensors together, so that it is there only once somebody asks for the operands.
+    bias_pattern: Option<Vec<u16>>,
+    with_bias: OnceLock<Vec<(Operand, OperandValues)>>,
 }
 
 /// What the elements of operands are drawn from.
@@ -92,7 +97,14 @@ impl Workload {
             KeySequences::Batch if !problem.has_lengths() => vec![problem.sizes().seqlen_k; batch],
             _ => seqlens_k,
         };
-        let mut workload = Workload { problem: *problem, seqlens_q, seqlens_k, operands: Vec::new() };
+        let mut workload = Workload {
+            problem: *problem,
+            seqlens_q,
+            seqlens_k,
+            operands: Vec::new(),
+            bias_pattern: None,
+            with_bias: OnceLock::new(),
+        };
         for operand in Operand::ALL {
             let Some(elements) = problem.operand_len(operand) else { continue };
             if let Some(values) = workload.values(operand, elements, choices, random) {
@@ -123,12 +135,19 @@ impl Workload {
 
     /// Every operand of the problem.
     pub fn operands(&self) -> &[(Operand, OperandValues)] {
-        &self.operands
+        let Some(pattern) = &self.bias_pattern else { return &self.operands };
+        self.with_bias.get_or_init(|| {
+            let elements = self.problem.operand_len(Operand::Bias).unwrap_or(0);
+            let bias = pattern.iter().copied().cycle().take(elements).collect();
+            let mut operands = self.operands.clone();
+            operands.push((Operand::Bias, OperandValues::Bits(bias)));
+            operands
+        })
     }
 
     /// Tensors with lengths and operands.
     pub fn tensors<'a>(&'a self, qkv: &'a [Vec<u16>; 3]) -> HostTensors<'a> {
-        HostTensors::from(qkv).with_seqlens_k(self.seqlens_k()).with_operands(&self.operands)
+        HostTensors::from(qkv).with_seqlens_k(self.seqlens_k()).with_operands(self.operands())
     }
 
     /// Rows of Q, K or V that a sequence has, in each batch entry or page from row 0 on.
@@ -182,13 +201,13 @@ impl Workload {
     }
 
     fn values(
-        &self,
+        &mut self,
         operand: Operand,
         elements: usize,
         choices: &Choices<'_>,
         random: &mut Random,
     ) -> Option<OperandValues> {
-        let problem = &self.problem;
+        let problem = self.problem;
         let mut scores = |of: &[f32]| OperandValues::F32((0..elements).map(|_| random.one_of(of)).collect());
         Some(match operand {
             Operand::CuSeqlensQ => OperandValues::U32(starts(&self.seqlens_q)),
@@ -221,8 +240,8 @@ impl Workload {
             },
             Operand::Bias => {
                 let element = |_| narrow(problem.dtype(), random.one_of(choices.biases));
-                let pattern: Vec<u16> = (0..elements.min(BIAS_PATTERN)).map(element).collect();
-                OperandValues::Bits(pattern.iter().copied().cycle().take(elements).collect())
+                self.bias_pattern = Some((0..elements.min(BIAS_PATTERN)).map(element).collect());
+                return None;
             }
         })
     }

@@ -103,7 +103,15 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. }
-            | Failure::Library(Error::UnknownKernel { .. })
+            // What arguments ask for together, too.
+            | Failure::Library(
+                Error::UnknownKernel { .. }
+                | Error::Mask { .. }
+                | Error::Pages { .. }
+                | Error::InvalidScale { .. }
+                | Error::InvalidSoftcap { .. }
+                | Error::Backward { .. },
+            )
             | Failure::Input { .. }
             | Failure::NoRows { .. }
             | Failure::Sequences { .. }
