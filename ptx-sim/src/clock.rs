@@ -62,6 +62,10 @@ pub(crate) struct Clock {
     /// What would be seen, had every atomic operation been followed by a fence.
     nearly: Vec<Seen>,
     nearly_others: Option<Arc<Others>>,
+    /// Strong accesses that strong reads have come after: whoever has read a counter may reset it by a weak write (PTX ISA §8.10,
+    /// coherence), and needs no fence for that.
+    strong: Vec<Seen>,
+    strong_others: Option<Arc<Others>>,
     /// When that was, in clocks of the model of time, where there is one.
     pub(crate) when: u64,
 }
@@ -116,6 +120,33 @@ impl Clock {
         join_others(&mut self.nearly_others, &other.nearly_others);
         join(&mut self.told, &other.told);
         join_others(&mut self.told_others, &other.told_others);
+        join(&mut self.strong, &other.strong);
+        join_others(&mut self.strong_others, &other.strong_others);
+    }
+
+    /// Whether strong accesses of some lanes of an agent at that time came before.
+    pub(crate) fn covers_strong(&self, own: u32, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
+        if own == group {
+            return self.strong.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes));
+        }
+        covers_in(&self.strong_others, group, agent, time, lanes)
+    }
+
+    /// Whoever reads what a strong write leaves comes after it, and after the strong accesses that `writer` came after.
+    pub(crate) fn see_strong(&mut self, writer: &Clock, agent: Agent, time: u32, lanes: u32) {
+        join(&mut self.strong, &writer.strong);
+        join_others(&mut self.strong_others, &writer.strong_others);
+        let seen = entry(&mut self.strong, agent);
+        *seen = seen.join(Seen { whole: 0, part: time, lanes });
+    }
+
+    fn hear_strong(&mut self, own: u32, released: &Released) {
+        if released.group == own {
+            join(&mut self.strong, &released.clock.strong);
+        } else {
+            see_other(&mut self.strong_others, released.group, &released.clock.strong);
+        }
+        join_others(&mut self.strong_others, &released.clock.strong_others);
     }
 
     /// Whether what some lanes of an agent of another cluster did at that time came before.
@@ -155,6 +186,7 @@ impl Clock {
     pub(crate) fn acquire(&mut self, own: u32, released: &Released) {
         self.when = self.when.max(released.clock.when);
         self.acquire_nearly(own, released);
+        self.hear_strong(own, released);
         if released.group == own {
             join(&mut self.seen, &released.clock.seen);
             join(&mut self.fenced, &released.clock.fenced);
@@ -167,6 +199,7 @@ impl Clock {
 
     /// A strong read tells of what was released; a fence makes it an acquire.
     pub(crate) fn hear(&mut self, own: u32, released: &Released) {
+        self.hear_strong(own, released);
         if released.group == own {
             join(&mut self.told, &released.clock.seen);
         } else {

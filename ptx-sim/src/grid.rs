@@ -17,6 +17,10 @@ use crate::launch::Launch;
 /// What a grid leaves: its counts and its warnings, or the finding that ended it.
 pub(crate) type Outcome = Result<(Counters, Vec<Finding>), Box<Finding>>;
 
+/// Clusters that run at the same time without a seed, where they can tell each other something, and the longest turn of one, as a
+/// power of two.
+const FEW: usize = 4;
+const SHORT: usize = 12;
 /// Instructions of a cluster's turn.
 const TURN: u64 = 1 << 21;
 /// The same where time is taken.
@@ -87,6 +91,8 @@ impl Resident<'_> {
 
 fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
     let seed = match launch.config.schedule {
+        // Clusters that tell each other something run in a mixed order too, always the same.
+        Schedule::Deterministic if launch.orders_clusters && launch.config.timer.is_none() => 0x9e37_79b9,
         Schedule::Deterministic => 0,
         Schedule::Seeded(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
     };
@@ -98,7 +104,8 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
     let most = timer.map_or(launch.resident_groups, |timer| timer.resident_ctas().max(1));
     loop {
         let room = resident.runnable.len() + resident.spinning.len() < most;
-        let shuffles = timer.is_some() || seed != 0 && resident.random(2) == 0;
+        let few = launch.config.schedule == Schedule::Deterministic && resident.runnable.len() >= FEW;
+        let shuffles = timer.is_some() || seed != 0 && !few && resident.random(2) == 0;
         let starts = room && (resident.runnable.is_empty() || shuffles);
         if starts && let Some(ids) = waiting.next() {
             resident.runnable.push_back(Group::new(launch, ids));
@@ -125,7 +132,11 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
         let turn = match timer {
             Some(_) => TIMED_TURN,
             None if seed == 0 => TURN,
-            None => 1 + resident.random(1 << 12) as u64,
+            // Short turns are as frequent as long ones, so that either side of a queue is ahead at times.
+            None => {
+                let longest = 1 << (1 + resident.random(SHORT));
+                1 + resident.random(longest) as u64
+            }
         };
         match group.advance(turn)? {
             Advance::Done => {

@@ -78,6 +78,11 @@ impl Who<'_> {
         if past.clock == 0 || self.morally_strong(past, group) {
             return false;
         }
+        if past.scope.is_some()
+            && self.clock.covers_strong(self.group, group, past.agent, past.clock, past.lanes)
+        {
+            return false;
+        }
         if group != self.group {
             return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);
         }

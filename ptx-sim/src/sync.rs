@@ -6,22 +6,20 @@ use std::sync::Arc;
 use crate::clock::{Clock, Released};
 use crate::op::Scope;
 
-/// What the last strong write at an address has released.
+/// What a strong write has released, and to whom.
 #[derive(Clone, Debug)]
-struct Flag {
-    /// For everybody within the scope.
-    released: Option<Released>,
-    /// For the CTA that wrote.
-    within: Option<Released>,
-    group: u32,
+struct Release {
+    released: Released,
     scope: Scope,
+    /// The CTA that wrote.
     cta: u64,
 }
 
-/// Released clocks by address.
+/// The releases that a strong read at each address acquires: that of the last write, and those before it that read-modify-write
+/// operations have gone on with.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
-    by_address: HashMap<u64, Flag>,
+    by_address: HashMap<u64, Vec<Release>>,
 }
 
 /// Where an access comes from, and how far it is meant to be seen.
@@ -32,29 +30,38 @@ pub(crate) struct From {
     pub(crate) scope: Scope,
 }
 
-impl Flags {
-    /// What a strong read at an address acquires, if the scopes of both reach each other.
-    pub(crate) fn read(&self, address: u64, from: From) -> Option<&Released> {
-        let flag = self.by_address.get(&address)?;
-        let least = if flag.group != from.group {
+impl Release {
+    /// Whether the scopes of a release and of a read reach each other.
+    fn reaches(&self, from: From) -> bool {
+        let least = if self.released.group != from.group {
             Scope::Gpu
-        } else if flag.cta != from.cta {
+        } else if self.cta != from.cta {
             Scope::Cluster
         } else {
             Scope::Cta
         };
-        if flag.scope < least || from.scope < least {
-            return None;
-        }
-        if least == Scope::Cta {
-            flag.within.as_ref().or(flag.released.as_ref())
-        } else {
-            flag.released.as_ref()
-        }
+        self.scope >= least && from.scope >= least
     }
 
-    /// A strong write, with what it releases to everybody and to its CTA. A read-modify-write goes on with what was released
-    /// before it.
+    /// Whether whoever acquires the one acquires the other, so that both can be kept as one.
+    fn is_one_with(&self, other: &Release) -> bool {
+        let everywhere = |r: &Release| r.scope >= Scope::Gpu;
+        everywhere(self) && everywhere(other)
+            || self.cta == other.cta
+                && self.released.group == other.released.group
+                && self.scope == other.scope
+    }
+}
+
+impl Flags {
+    /// What a strong read at an address acquires: what was released within scopes that reach each other.
+    pub(crate) fn read(&self, address: u64, from: From) -> Vec<Released> {
+        let list = self.by_address.get(&address).map_or(&[][..], Vec::as_slice);
+        list.iter().filter(|r| r.reaches(from)).map(|r| r.released.clone()).collect()
+    }
+
+    /// A strong write, with what it releases to everybody within its scope, and what to its CTA alone. A read-modify-write goes
+    /// on with what was released before it.
     pub(crate) fn write(
         &mut self,
         address: u64,
@@ -62,26 +69,20 @@ impl Flags {
         clocks: [Option<Arc<Clock>>; 2],
         modifies: bool,
     ) {
-        let before = if modifies { self.by_address.remove(&address) } else { None };
+        let mut list = self.by_address.remove(&address).filter(|_| modifies).unwrap_or_default();
         let From { group, cta, scope } = from;
-        let [released, within] = clocks.map(|clock| clock.map(|clock| Released { group, clock }));
-        if before.is_none() && released.is_none() && within.is_none() {
-            self.by_address.remove(&address);
-            return;
-        }
-        let goes_on = |before: Option<Released>, now: Option<Released>| match (before, now) {
-            (Some(before), Some(now)) => {
-                let clock = Arc::new(Clock::and(group, &before, &now.clock));
-                Some(Released { group, clock })
+        for (clock, scope) in clocks.into_iter().zip([scope, Scope::Cta]) {
+            let Some(clock) = clock else { continue };
+            let mut new = Release { released: Released { group, clock }, scope, cta };
+            if let Some(at) = list.iter().position(|old| old.is_one_with(&new)) {
+                let old = list.swap_remove(at);
+                new.released.clock = Arc::new(Clock::and(group, &old.released, &new.released.clock));
             }
-            (before, now) => now.or(before),
-        };
-        let (old, old_within, scope) = match before {
-            Some(flag) => (flag.released, flag.within, flag.scope.max(scope)),
-            None => (None, None, scope),
-        };
-        let (released, within) = (goes_on(old, released), goes_on(old_within, within));
-        self.by_address.insert(address, Flag { released, within, group, scope, cta });
+            list.push(new);
+        }
+        if !list.is_empty() {
+            self.by_address.insert(address, list);
+        }
     }
 
     /// A weak write releases nothing.

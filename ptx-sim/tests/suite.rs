@@ -1,4 +1,4 @@
-//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/*.cu`): right ones run under every seed, and
+//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/*.cu`) and by Triton 3.6: right ones run under every seed, and
 //! every bug is named by its kind at the line where it was written.
 
 #[path = "foreign/run.rs"]
@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -15,6 +15,8 @@ const FILES: [(&str, &str); 7] = [
     (include_str!("foreign/library.cu"), include_str!("foreign/library.ptx")),
     (include_str!("foreign/language.cu"), include_str!("foreign/language.ptx")),
     (include_str!("foreign/cutlass.cu"), include_str!("foreign/cutlass.ptx")),
+    (include_str!("foreign/orders.cu"), include_str!("foreign/orders.ptx")),
+    (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {
@@ -27,16 +29,21 @@ fn bug_of(source: &str, entry: &str) -> (Vec<String>, u32) {
     let head = format!("K {entry} ARGS");
     let start = source
         .lines()
-        .position(|l| l.trim_start_matches('C').starts_with(&head))
+        .position(|l| l.trim_start_matches('C').starts_with(&head) || l.starts_with(&format!("def {entry}(")))
         .unwrap_or_else(|| panic!("{entry}"));
     let (at, line) = source
         .lines()
         .enumerate()
         .skip(start)
-        .find(|(_, l)| l.contains("// BUG "))
+        .find(|(_, l)| l.contains(" BUG "))
         .unwrap_or_else(|| panic!("{entry}"));
-    let kinds = line.split("// BUG ").nth(1).unwrap();
+    let kinds = line.split(" BUG ").nth(1).unwrap();
     (kinds.split_whitespace().map(str::to_owned).collect(), at as u32 + 1)
+}
+
+/// The modules of a file: Triton makes one of every kernel.
+fn modules(ptx: &str) -> impl Iterator<Item = Module> {
+    ptx.split("// next module").map(|text| Module::parse(text).unwrap())
 }
 
 fn entries(module: &Module, prefix: &str) -> Vec<String> {
@@ -45,10 +52,10 @@ fn entries(module: &Module, prefix: &str) -> Vec<String> {
 
 #[test]
 fn right_kernels_run_under_every_seed() {
-    let mut wrong = Vec::new();
-    for (_, ptx) in FILES {
-        let module = Module::parse(ptx).unwrap();
+    let (mut wrong, mut kernels) = (Vec::new(), 0);
+    for module in FILES.into_iter().flat_map(|(_, ptx)| modules(ptx)) {
         for entry in entries(&module, "ok_") {
+            kernels += 1;
             for schedule in (0..20).map(Schedule::Seeded).chain([Schedule::Deterministic]) {
                 match run(&module, &entry, schedule, Checks::ALL) {
                     Ok(report) if report.warnings.is_empty() || entry.contains("same_value") => {}
@@ -58,6 +65,7 @@ fn right_kernels_run_under_every_seed() {
             }
         }
     }
+    println!("{kernels} right kernels, each under 20 seeds and in order");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -72,11 +80,11 @@ fn check(source: &str, entry: &str, finding: &Finding) -> Option<String> {
 
 #[test]
 fn every_bug_is_named_where_it_was_written() {
-    let mut wrong = Vec::new();
-    for (source, ptx) in FILES {
-        let module = Module::parse(ptx).unwrap();
-        assert!(entries(&module, "bad_").len() >= 3);
+    let (mut wrong, mut bugs) = (Vec::new(), 0);
+    for (source, module) in FILES.into_iter().flat_map(|(source, ptx)| modules(ptx).map(move |m| (source, m)))
+    {
         for entry in entries(&module, "bad_") {
+            bugs += 1;
             for schedule in [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2)] {
                 match run(&module, &entry, schedule, Checks::ALL) {
                     Err(SimError::Finding(finding)) => wrong.extend(check(source, &entry, &finding)),
@@ -86,5 +94,6 @@ fn every_bug_is_named_where_it_was_written() {
             }
         }
     }
+    println!("{bugs} bugs, each named in order and under two seeds");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -231,6 +231,21 @@ def test_biases_and_sinks_of_queries_under_every_kind_of_mask(kind):
         torch.testing.assert_close(found, expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_that_changes_in_place_is_read_again(mode):
+    from ferroflash.transformers import attention_forward
+
+    with mode():
+        module, (q, k, v) = torch.nn.Module(), (torch.randn(1, 2, 3, 16) for _ in range(3))
+        mask = torch.ones(1, 1, 3, 3, dtype=torch.bool).tril()
+        for _ in range(2):
+            for _ in range(2):
+                found, _ = attention_forward(module, q, k, v, mask)
+                expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+                torch.testing.assert_close(found, expected.transpose(1, 2))
+            mask[..., 1:, 0] = False
+
+
 def test_the_mask_matters():
     model, inputs = model_of("llama"), prompts("left")
     model.set_attn_implementation("ferro")

@@ -9,7 +9,7 @@ use crate::regs::{Bank, LANES, Regs};
 use crate::window;
 
 use super::cta::Cta;
-use super::order::{Strong, weak_write};
+use super::order::{Modifies, Strong, weak_write};
 use super::plain::plain_space;
 use super::warp::Warp;
 
@@ -161,7 +161,7 @@ impl Warp {
     ) -> Outcome<Words> {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok([0; 4]) };
         if order.is_strong() {
-            self.strong_read(Strong { address, lane, order, shared: false }, false, cta);
+            self.strong_read(Strong { address, lane, order, shared: false }, Modifies::No, cta);
         }
         if cta.launch.config.checks.initialized {
             self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global);
@@ -185,7 +185,7 @@ impl Warp {
         let at = (allocation, offset, bytes);
         let same_value = note_global_write(at, words, &who, &mut Held::default(), by, cta)?;
         if order.is_strong() {
-            self.strong_write(Strong { address, lane, order, shared: false }, false, cta);
+            self.strong_write(Strong { address, lane, order, shared: false }, false, false, cta);
         } else {
             weak_write(address, false, cta);
         }
@@ -257,7 +257,7 @@ impl Warp {
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok([0; 4]) };
         if order.is_strong() {
             let flag = window::of_rank(rank, address);
-            self.strong_read(Strong { address: flag, lane, order, shared: true }, false, cta);
+            self.strong_read(Strong { address: flag, lane, order, shared: true }, Modifies::No, cta);
         }
         let who = self.who(lane, order.scope, cta);
         let by = (self.index, self.place());
@@ -280,7 +280,7 @@ impl Warp {
         cta.note_write(rank, offset, bytes, words, &who, (self.index, self.place()))?;
         let flag = window::of_rank(rank, address);
         if order.is_strong() {
-            self.strong_write(Strong { address: flag, lane, order, shared: true }, false, cta);
+            self.strong_write(Strong { address: flag, lane, order, shared: true }, false, false, cta);
         } else {
             weak_write(flag, true, cta);
         }

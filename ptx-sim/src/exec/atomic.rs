@@ -11,11 +11,29 @@ use crate::window;
 
 use super::access::{addresses, check_alignment, lanes, outside};
 use super::cta::Cta;
-use super::order::Strong;
+use super::order::{Modifies, Strong};
 use super::warp::Warp;
 
 /// What one lane's operation does to the memory: old bits to new bits, of up to 128.
 type Apply<'f> = dyn Fn(u128) -> u128 + 'f;
+
+/// One lane's operation.
+struct How<'f> {
+    bytes: u32,
+    apply: &'f Apply<'f>,
+    modifies: Modifies,
+    /// What memory must hold for it to write, if it compares.
+    compare: Option<u128>,
+    /// Whether the lane sees the old value, so that a chain of such operations is a flag.
+    tells: bool,
+}
+
+impl How<'_> {
+    /// Whether it writes: a failed comparison releases nothing.
+    fn writes(&self, old: u128) -> bool {
+        self.compare.is_none_or(|compare| old == compare)
+    }
+}
 
 impl Warp {
     pub(super) fn atomic(&mut self, op: &Atomic, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
@@ -40,9 +58,20 @@ impl Warp {
                 (_, None) => combine(op, old as u64, operand as u64, swap as u64).into(),
             };
             let strong = Strong { address, lane, order: op.order, shared: false };
+            let how = How {
+                bytes,
+                apply: &apply,
+                modifies: match op.op {
+                    AtomicOp::CompareAndSwap | AtomicOp::Exchange => Modifies::Swaps,
+                    _ => Modifies::Counts,
+                },
+                compare: (op.op == AtomicOp::CompareAndSwap)
+                    .then_some(operand & u128::MAX >> (128 - 8 * bytes)),
+                tells: op.result.is_some(),
+            };
             let old = match space {
-                Space::Shared | Space::Cluster => self.atomic_shared(space, strong, bytes, &apply, cta)?,
-                Space::Global | Space::Generic => self.atomic_global(strong, bytes, &apply, cta)?,
+                Space::Shared | Space::Cluster => self.atomic_shared(space, strong, &how, cta)?,
+                Space::Global | Space::Generic => self.atomic_global(strong, &how, cta)?,
                 _ => {
                     outside(cta, lane, address)?;
                     0
@@ -59,26 +88,22 @@ impl Warp {
         Ok(())
     }
 
-    fn atomic_shared(
-        &mut self,
-        space: Space,
-        at: Strong,
-        bytes: u32,
-        apply: &Apply<'_>,
-        cta: &mut Cta<'_>,
-    ) -> Outcome<u128> {
+    fn atomic_shared(&mut self, space: Space, at: Strong, how: &How<'_>, cta: &mut Cta<'_>) -> Outcome<u128> {
+        let bytes = how.bytes;
         let (lane, by) = (at.lane, (self.index, self.place()));
         let rank = cta.rank_of(space, lane, &mut { at.address })?;
         let address = window::in_cta(at.address);
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(0) };
         let at = Strong { address: window::of_rank(rank, address), shared: true, ..at };
-        self.strong_read(at, true, cta);
+        self.strong_read(at, how.modifies, cta);
         let who = self.who(lane, at.order.scope, cta);
         cta.note_read(rank, offset, bytes, &who, by)?;
         let old = value(&cta.at_rank(rank).shared.load(offset, bytes));
-        let new = words(apply(old));
+        let new = words((how.apply)(old));
         cta.note_write(rank, offset, bytes, &new, &who, by)?;
-        self.strong_write(at, true, cta);
+        if how.writes(old) {
+            self.strong_write(at, true, how.tells, cta);
+        }
         if value(&new) != old {
             cta.at_rank(rank).shared.store(offset, bytes, &new);
             cta.changed_memory(true);
@@ -87,13 +112,8 @@ impl Warp {
         Ok(old)
     }
 
-    fn atomic_global(
-        &mut self,
-        at: Strong,
-        bytes: u32,
-        apply: &Apply<'_>,
-        cta: &mut Cta<'_>,
-    ) -> Outcome<u128> {
+    fn atomic_global(&mut self, at: Strong, how: &How<'_>, cta: &mut Cta<'_>) -> Outcome<u128> {
+        let bytes = how.bytes;
         let (lane, address) = (at.lane, at.address);
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else {
             outside(cta, lane, address)?;
@@ -102,18 +122,21 @@ impl Warp {
         if cta.launch.config.checks.initialized && !allocation.is_written(offset, bytes) {
             return Err(Fault::at(FindingKind::Uninitialized, lane, address));
         }
-        self.strong_read(at, true, cta);
+        self.strong_read(at, how.modifies, cta);
         let write = RaceAccess::Write { same_value: false };
         self.note_global(write, allocation, (lane, offset, bytes), at.order.scope, cta)?;
-        self.strong_write(at, true, cta);
         self.watch.last_read = Some((address, self.place()));
-        let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
         let old = value(&allocation.load(offset, bytes));
-        let new = apply(old);
+        let new = (how.apply)(old);
+        allocation.store(offset, bytes, &words(new));
+        drop(guard);
         if new != old {
             cta.changed_memory(false);
         }
-        allocation.store(offset, bytes, &words(new));
+        if how.writes(old) {
+            self.strong_write(at, true, how.tells, cta);
+        }
         Ok(old)
     }
 }

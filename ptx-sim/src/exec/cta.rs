@@ -71,6 +71,13 @@ pub(crate) struct Cta<'c> {
     /// A read of shared memory that nobody had written, unless its writer turns out to come later.
     pub(super) deferred: Option<Box<Finding>>,
     random: u64,
+    /// When the running warp's turn is over, in instructions of the CTA.
+    pub(super) turn_ends: u64,
+    /// Whether a warp has released something at a flag, and a number for the turns from then on.
+    pub(super) talks: bool,
+    pub(super) turns: u64,
+    /// Whether others beyond the CTA were told something in this turn, and have theirs.
+    pub(super) yields: bool,
 }
 
 impl<'c> Cta<'c> {
@@ -115,6 +122,10 @@ impl<'c> Cta<'c> {
             live_threads: launch.threads(),
             deferred: None,
             random: seed,
+            talks: false,
+            turns: 0,
+            turn_ends: 0,
+            yields: false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::op::{MemoryOrder, Scope};
 use crate::sync::{Flags, From};
+use crate::window;
 
 use super::cta::Cta;
 use super::warp::Warp;
@@ -18,8 +19,24 @@ pub(super) struct Strong {
     pub(super) shared: bool,
 }
 
-fn with_flags<R>(cta: &mut Cta<'_>, shared: bool, f: impl FnOnce(&mut Flags) -> R) -> R {
-    if shared { f(&mut cta.flags) } else { cta.launch.memory.with_flags(f) }
+/// What a strong access does besides reading or writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Modifies {
+    /// It only reads, or only writes.
+    No,
+    /// It counts: a missing fence after it is forgiven.
+    Counts,
+    /// It takes or frees a lock: what follows needs a fence.
+    Swaps,
+}
+
+/// The flags of the memory that an address lies in: the device's, or that of a CTA of the cluster.
+fn with_flags<R>(cta: &mut Cta<'_>, address: u64, shared: bool, f: impl FnOnce(&mut Flags) -> R) -> R {
+    if !shared {
+        return cta.launch.memory.with_flags(f);
+    }
+    let rank = window::rank(address).unwrap_or(cta.rank);
+    f(&mut cta.at_rank(rank).flags)
 }
 
 impl Warp {
@@ -36,40 +53,53 @@ impl Warp {
         self.now += 1;
     }
 
-    /// A strong read; `modifies` if a write at the same place is one with it.
-    pub(super) fn strong_read(&mut self, at: Strong, modifies: bool, cta: &mut Cta<'_>) {
+    /// A strong read, perhaps one with a write at the same place.
+    pub(super) fn strong_read(&mut self, at: Strong, modifies: Modifies, cta: &mut Cta<'_>) {
         let Some(scope) = at.order.scope else { return };
         let from = self.from(scope, cta);
-        let read = |flags: &mut Flags| flags.read(at.address, from).cloned();
-        let Some(released) = with_flags(cta, at.shared, read) else { return };
-        if at.order.acquires {
-            self.clock.acquire(cta.group, &released);
-            return;
+        let heard = with_flags(cta, at.address, at.shared, |flags| flags.read(at.address, from));
+        if !heard.is_empty() {
+            cta.talk(4, at.shared);
         }
-        if modifies {
-            self.clock.acquire_nearly(cta.group, &released);
+        for released in heard {
+            if at.order.acquires {
+                self.clock.acquire(cta.group, &released);
+                continue;
+            }
+            if modifies == Modifies::Counts {
+                self.clock.acquire_nearly(cta.group, &released);
+            }
+            self.clock.hear(cta.group, &released);
         }
-        self.clock.hear(cta.group, &released);
     }
 
-    /// A strong write.
-    pub(super) fn strong_write(&mut self, at: Strong, modifies: bool, cta: &mut Cta<'_>) {
+    /// A strong write. `tells` if others may read what it leaves as a flag although nothing was fenced before it.
+    pub(super) fn strong_write(&mut self, at: Strong, modifies: bool, tells: bool, cta: &mut Cta<'_>) {
         let Some(scope) = at.order.scope else { return };
-        let clocks = if at.order.releases {
-            let clock = Arc::new(self.release_clock(1 << at.lane));
-            self.now += 1;
-            [Some(clock), None]
+        let mut clocks = if at.order.releases {
+            [Some(self.release_clock(1 << at.lane)), None]
         } else {
-            [self.clock.flushed(true).map(Arc::new), self.clock.flushed(false).map(Arc::new)]
+            [self.clock.flushed(true), self.clock.flushed(false)]
         };
-        let from = self.from(scope, cta);
-        with_flags(cta, at.shared, |flags| flags.write(at.address, from, clocks, modifies));
+        if clocks.iter().any(Option::is_some) {
+            cta.talk(4, at.shared);
+        }
+        if tells && clocks[0].is_none() {
+            clocks[0] = Some(self.clock.nothing_seen());
+        }
+        clocks
+            .iter_mut()
+            .flatten()
+            .for_each(|c| c.see_strong(&self.clock, self.agent, self.now, 1 << at.lane));
+        self.now += u32::from(at.order.releases);
+        let (from, clocks) = (self.from(scope, cta), clocks.map(|c| c.map(Arc::new)));
+        with_flags(cta, at.address, at.shared, |flags| flags.write(at.address, from, clocks, modifies));
     }
 }
 
 /// A weak write to a place that may have been a flag.
 pub(super) fn weak_write(address: u64, shared: bool, cta: &mut Cta<'_>) {
     if shared || cta.launch.orders_clusters {
-        with_flags(cta, shared, |flags| flags.clear(address));
+        with_flags(cta, address, shared, |flags| flags.clear(address));
     }
 }

@@ -60,7 +60,7 @@ impl Cta<'_> {
     pub(crate) fn advance(&mut self, all: &mut Warps, limit: u64) -> Result<Advance, Box<Finding>> {
         let end = self.executed.saturating_add(limit);
         loop {
-            if self.executed >= end {
+            if self.executed >= end || std::mem::take(&mut self.yields) {
                 return Ok(Advance::Slice);
             }
             let turn = match self.pick(all) {
@@ -108,6 +108,29 @@ impl Cta<'_> {
         finding
     }
 
+    /// Instructions of a warp's turn without a seed. Warps that tell each other something by flags have short ones of many
+    /// lengths, so that either side of a queue is ahead at times.
+    fn plain_turn(&mut self) -> u64 {
+        if self.talks { 1 + self.mixed() % 64 } else { TURN }
+    }
+
+    fn mixed(&mut self) -> u64 {
+        self.turns = self.turns.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        self.turns >> 33
+    }
+
+    /// A warp has told others something by a flag, or has heard it: at times it is their turn now, one time in `odds`.
+    pub(super) fn talk(&mut self, odds: u64, shared: bool) {
+        if self.launch.config.timer.is_some() {
+            return;
+        }
+        self.talks = true;
+        if self.mixed().is_multiple_of(odds) {
+            self.turn_ends = self.executed;
+            self.yields = !shared;
+        }
+    }
+
     /// What every warp has left undone at its end.
     fn left_over(&self) -> Option<Box<Finding>> {
         if !self.launch.config.checks.async_copies {
@@ -129,7 +152,7 @@ impl Cta<'_> {
             self.land(&mut all.list)?;
             self.set_free(all)?;
         }
-        let slice = if self.is_random() { 1 + self.random() % 64 } else { TURN };
+        let slice = if self.is_random() { 1 + self.random() % 64 } else { self.plain_turn() };
         all.last = None;
         match all.list[at].run(self, slice).map_err(|fault| (at, fault))? {
             Stop::Slice => all.last = Some(at),

@@ -97,7 +97,7 @@ const PATH_TURN: u64 = 1 << 12;
 pub(super) struct Warp {
     pub(super) index: u32,
     /// Its number among all warps of the cluster.
-    agent: Agent,
+    pub(super) agent: Agent,
     /// Lanes that exist: fewer than 32 in the last warp of an odd block.
     pub(super) lanes: u32,
     /// Lanes that have not exited.
@@ -210,7 +210,7 @@ impl Warp {
 
     /// Runs until every lane waits or has exited, or `slice` instructions are over.
     pub(super) fn run(&mut self, cta: &mut Cta<'_>, slice: u64) -> Outcome<Stop> {
-        let end = cta.executed.saturating_add(slice);
+        cta.turn_ends = cta.executed.saturating_add(slice);
         loop {
             let Some(at) = self.paths.iter().rposition(|p| p.wait == Wait::Ready) else {
                 if self.paths.is_empty() {
@@ -228,15 +228,15 @@ impl Warp {
                 self.turn_ends = cta.executed + PATH_TURN;
                 continue;
             }
-            self.run_path(at, cta, end)?;
-            if cta.executed >= end {
+            self.run_path(at, cta)?;
+            if cta.executed >= cta.turn_ends {
                 return Ok(Stop::Slice);
             }
         }
     }
 
     /// Runs one path until it waits, parts, joins or ends. Paths may have moved in the list when this returns.
-    fn run_path(&mut self, at: usize, cta: &mut Cta<'_>, end: u64) -> Outcome {
+    fn run_path(&mut self, at: usize, cta: &mut Cta<'_>) -> Outcome {
         let Path { mut pc, mask, frame, rejoin, .. } = self.paths[at];
         let program_index = self.frame(frame)?.program;
         let program = cta.launch.program(program_index);
@@ -264,7 +264,7 @@ impl Warp {
                 self.pass_time((program_index, pc), before, cta);
             }
             pc += 1;
-            if cta.executed >= end {
+            if cta.executed >= cta.turn_ends {
                 break;
             }
         }

@@ -13,8 +13,14 @@ pub(crate) fn run(
     let (input, out, flag) = (memory.alloc(4 * 4096), memory.alloc(4 * 4096), memory.alloc(4 * 64));
     memory.write(input, &numbers).unwrap();
     memory.write(flag, &[0; 4 * 64]).unwrap();
-    let params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
-    let mut usual = LaunchConfig { limits: module.limits(), ..LaunchConfig::new([4, 1, 1], [128, 1, 1]) };
+    let mut params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
+    // Triton adds pointers to scratch memory, which these kernels do not use.
+    params.resize(module.entry(entry).unwrap().param_bytes(), 0);
+    let mut usual = LaunchConfig {
+        limits: module.limits(),
+        dynamic_smem_bytes: if params.len() > 24 { 64 } else { 0 },
+        ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
+    };
     config(&mut usual);
     let report = launch(module, entry, &params, &mut memory, &usual)?;
     let mut bytes = vec![0; 4 * 4096];

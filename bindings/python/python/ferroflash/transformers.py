@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import weakref
 
 from ._call import Call
 from .functional import _computed, flash_attn_func, flash_attn_varlen_func
@@ -35,25 +36,32 @@ def attention_mask(**given):
     import torch
     from transformers.masking_utils import eager_mask, flash_attention_mask, sdpa_mask
 
-    by_flash, by_sdpa = _supported(type(given.get("config")))
-    if by_flash and by_sdpa and _is_plain(**given):
+    leaves_it, takes_bool = _supported(type(given.get("config")))
+    if leaves_it and _is_plain(**given):
         return flash_attention_mask(**given)
     whole = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    if not by_sdpa:
+    if not leaves_it and not takes_bool:
         return eager_mask(**whole)
     seen = sdpa_mask(**whole)
-    if not by_flash or torch.compiler.is_compiling():
-        return seen
+    ranges = _ranges(seen) if leaves_it and not torch.compiler.is_compiling() else None
+    return seen if ranges is None else ranges
+
+
+def _ranges(seen):
+    """The range of keys of each query, int32 [..., queries, 2], of a bool mask; None where a query sees no range."""
+    import torch
+
     count, keys, octets = seen.sum(-1), seen.shape[-1], seen.to(torch.uint8)
     begin = octets.argmax(-1)
     end = torch.where(count == 0, begin, keys - octets.flip(-1).argmax(-1))
-    return torch.stack([begin, end], -1).int() if bool((end - begin == count).all()) else seen
+    return torch.stack([begin, end], -1).int() if bool((end - begin == count).all()) else None
 
 
 @functools.cache
 def _supported(config):
-    """Whether the models of a class of configs say that they support flash-attn's functions, which take padding and words like "causal" for
-    a mask, and PyTorch's, which take bool. What a model does not say is not to be relied on: that "causal" is what its layers say, first of all."""
+    """Whether the models of a class of configs leave masks to the attention function, as flash-attn's needs it, which takes padding and words
+    like "causal" instead; and whether they take bool, as PyTorch's does. Who says the first without the second or that other functions than
+    transformers' own may stand there has layers that do not know that they are causal."""
     from transformers import PreTrainedModel
 
     for kind in config.__mro__:
@@ -61,7 +69,10 @@ def _supported(config):
         models = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, PreTrainedModel)] if module else []
         models = [model for model in models if model.__module__ == module.__name__]
         if models:
-            return all(model._supports_flash_attn for model in models), all(model._supports_sdpa for model in models)
+            by_flash, by_sdpa, by_others = (
+                all(getattr(model, f"_supports_{kind}", False) for model in models) for kind in ("flash_attn", "sdpa", "attention_backend")
+            )
+            return by_flash and (by_sdpa or by_others), by_sdpa
     return False, True
 
 
@@ -154,25 +165,47 @@ def _under_a_mask(q, k, v, mask, options):
     import torch
 
     options = options | dict(causal=False, window_size=(-1, -1))
-    if mask.dtype == torch.int32 and mask.shape[1:] == (1, q.shape[1], 2):
+    mask = _read(mask, k.shape[1])
+    if mask.dtype == torch.int32:
         scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
         flash_attn_func(q[:0], k[:0], v[:0], dropout_p=options["dropout_p"])
         call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
-        call.intervals = mask[:, 0].expand(q.shape[0], -1, -1).contiguous()
+        call.intervals = mask[:, 0].expand(q.shape[0], q.shape[1], -1).contiguous()
         return _computed(call)[0]
-    mask = mask[..., : k.shape[1]]
-    if mask.dtype != torch.bool:
-        if not mask.is_floating_point():
-            raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is, and biases are")
-        # What hides or shows alone is a mask; a graph cannot wait for the answer.
-        hidden = mask <= torch.finfo(mask.dtype).min / 2
-        if torch.compiler.is_compiling() or not bool((hidden | (mask == 0)).all()):
-            return flash_attn_func(q, k, v, attn_bias=mask, **options)
-        mask = ~hidden
-    if mask.shape[1] != 1:
-        return flash_attn_func(q, k, v, attn_bias=_as_bias(mask, q), **options)
-    mask = mask[:, 0].expand(q.shape[0], q.shape[1], -1)
-    return flash_attn_func(q, k, v, tree_mask=mask, **options)
+    if mask.dtype == torch.bool and mask.shape[1] == 1:
+        return flash_attn_func(q, k, v, tree_mask=mask[:, 0].expand(q.shape[0], q.shape[1], -1), **options)
+    return flash_attn_func(q, k, v, attn_bias=_as_bias(mask, q) if mask.dtype == torch.bool else mask, **options)
+
+
+def _read(mask, keys):
+    """What a mask of these keys is: ranges [..., queries, 2] in int32, bool, or a bias. Asked once of one that all layers share, as the answer
+    waits for the GPU; a graph, which cannot wait, takes it for what its type says."""
+    import torch
+
+    if mask.dtype == torch.int32 and mask.shape[1] == 1 and mask.shape[3] == 2:
+        return mask
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise NotImplementedError(f"attention_mask of {mask.dtype} is not supported: bool is, and biases are")
+    if torch.compiler.is_compiling():
+        return mask[..., :keys]
+    # What was made in inference mode does not say whether it was changed since.
+    state = None if mask.is_inference() else (mask._version, keys)
+    known, before, found = _last[0]
+    if known() is mask and before == state is not None:
+        return found
+    found = mask[..., :keys]
+    if found.dtype != torch.bool:
+        hidden = found <= torch.finfo(found.dtype).min / 2
+        found = ~hidden if bool((hidden | (found == 0)).all()) else found
+    if found.dtype == torch.bool and found.shape[1] == 1:
+        ranges = _ranges(found)
+        found = found if ranges is None else ranges
+    _last[0] = weakref.ref(mask), state, found
+    return found
+
+
+# A mask, its version and keys, and what it is.
+_last = [(lambda: None, None, None)]
 
 
 def _as_bias(mask, q):
