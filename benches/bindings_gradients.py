@@ -70,7 +70,7 @@ class Gradients:
         torch = self.torch
         lengths = [(1, 513), (113, 203), (203, 113), (777, 1025)] if self.large else [(9, 17), (17, 9)]
         for dtype in (torch.float16, torch.bfloat16):
-            for (sq, sk), d in [(length, d) for length in lengths for d in (40, 64, 128)]:
+            for (sq, sk), d in [(length, d) for length in lengths for d in (40, 64, 128, 256)]:
                 qkv = [self.random(2, s, h, d, seed=i, dtype=dtype) for i, (s, h) in enumerate(((sq, 6), (sk, 2), (sk, 2)))]
                 for option in ({}, dict(causal=True), dict(window=(37, 0)), dict(window=(20, 45)), dict(scale=0.3)):
                     given = dict(causal=option.get("causal", False), window_size=option.get("window", (-1, -1)))
@@ -164,10 +164,10 @@ class Gradients:
 
         torch, names = self.torch, []
         wide, (q, k, v) = self.random(1, 20, 2, 256), (x[:, :20] for x in self.qkv())
+        tree = torch.ones(q.shape[0], 20, 20, dtype=torch.bool, device=q.device)
         cases = {
-            "softcap": lambda: flash_attn_func(q, k, v, softcap=2.0),
-            "sinks": lambda: flash_attn_func(q, k, v, sinks=torch.zeros(8, device=q.device)),
-            "head_dim": lambda: flash_attn_func(wide, wide, wide),
+            "trees": lambda: flash_attn_func(q, k, v, tree_mask=tree),
+            "ALiBi": lambda: flash_attn_func(wide, wide, wide, alibi_slopes=torch.ones(2, device=q.device)),
         }
         for name, call in cases.items():
             try:

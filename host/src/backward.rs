@@ -3,13 +3,12 @@
 use crate::attention::{DeviceTensors, HostTensors};
 use crate::error::Error;
 use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequences, Score, TensorRole};
+use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
 
-/// The widest queries, keys and values whose gradients have kernels.
-pub const HEAD_DIM_MAX: u32 = 128;
-
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
-/// δ = rowsum(dO∘O) − dLSE.
+/// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative. A learned sink's is −Σ exp(sink − LSE)·δ over the rows of
+/// its head. ALiBi's slopes have none.
 ///
 /// dO lies as O does, and dQ, dK and dV as Q, K and V, each with strides of its own ([`Backward::with_strides`]). A query that sees no key
 /// has gradient 0, and so has a key that no query sees. NaN reaches the gradients of the rows that it concerns and no others.
@@ -25,21 +24,22 @@ impl Backward {
     /// coincide.
     ///
     /// # Errors
-    /// [`Error::Backward`] where no kernel computes them: pages, scores other than the plain one, sinks, trees, widths over
-    /// [`HEAD_DIM_MAX`].
+    /// [`Error::Backward`] where no kernel computes them: pages, biases and users' scores, trees, ALiBi over head_dim 128.
     pub fn new(problem: &Problem) -> Result<Backward, Error> {
         let refused = |reason| Err(Error::Backward { reason });
         if matches!(problem.keys(), KeySequences::Paged(_)) {
             return refused("K and V lie in pages, which only inference has: give them contiguous or packed");
         }
-        if problem.score() != Score::Plain {
-            return refused("softcap, ALiBi, bias and users' scores have no backward kernels yet");
+        if !matches!(problem.score(), Score::Plain | Score::Softcap(_) | Score::Alibi { .. }) {
+            return refused("biases and users' scores have no backward kernels yet");
         }
-        if problem.has_sinks() || problem.mask().tree.is_some() {
-            return refused("learned sinks and trees have no backward kernels yet");
+        if problem.mask().tree.is_some() {
+            return refused("trees have no backward kernels yet");
         }
-        if problem.sizes().head_dim.max(problem.head_dim_v()) > HEAD_DIM_MAX {
-            return refused("head_dim is over 128");
+        let width = problem.sizes().head_dim.max(problem.head_dim_v());
+        let mut of_score = BACKWARD_VARIANTS.iter().filter(|kernel| kernel.row.score == problem.score_kind());
+        if !of_score.any(|kernel| kernel.row.head_dim >= width) {
+            return refused("its head_dim is wider than the backward kernels of its score: 128 of ALiBi");
         }
         let is_packed = problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch;
         let usual = if is_packed { Layout::Bshd } else { Layout::Bhsd };
@@ -140,7 +140,7 @@ impl<'a> GradientInputs<'a> {
 }
 
 /// What a backward pass computes, as bit patterns of the problem's dtype in the strides of [`Backward`]; gaps between strided rows are 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Gradients {
     /// dQ.
@@ -149,14 +149,33 @@ pub struct Gradients {
     pub k: Vec<u16>,
     /// dV.
     pub v: Vec<u16>,
+    /// The gradients of the sinks, one a query head, where the problem has sinks.
+    pub sinks: Option<Vec<f32>>,
 }
 
 impl Gradients {
     /// Of these gradients.
     pub fn new(q: Vec<u16>, k: Vec<u16>, v: Vec<u16>) -> Gradients {
-        Gradients { q, k, v }
+        Gradients { q, k, v, sinks: None }
+    }
+
+    /// The same with gradients of sinks.
+    pub fn with_sinks(self, sinks: Option<Vec<f32>>) -> Gradients {
+        Gradients { sinks, ..self }
     }
 }
+
+/// Bit by bit, so that NaN equals itself.
+impl PartialEq for Gradients {
+    fn eq(&self, other: &Gradients) -> bool {
+        let bits = |of: &Gradients| -> Option<Vec<u32>> {
+            of.sinks.as_ref().map(|sinks| sinks.iter().map(|sink| sink.to_bits()).collect())
+        };
+        (&self.q, &self.k, &self.v, bits(self)) == (&other.q, &other.k, &other.v, bits(other))
+    }
+}
+
+impl Eq for Gradients {}
 
 /// The tensors of a backward pass on the device, by the address of their first element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,17 +193,24 @@ pub struct BackwardTensors {
     pub d_k: u64,
     /// dV, 16-byte aligned.
     pub d_v: u64,
+    /// The gradient of the sinks, float32 `[heads_q]`, where it is wanted.
+    pub d_sinks: Option<u64>,
 }
 
 impl BackwardTensors {
     /// Of the forward pass's tensors, dO, and where dQ, dK and dV go; without a gradient of LSE.
     pub const fn new(forward: DeviceTensors, d_o: u64, [d_q, d_k, d_v]: [u64; 3]) -> BackwardTensors {
-        BackwardTensors { forward, d_o, d_lse: None, d_q, d_k, d_v }
+        BackwardTensors { forward, d_o, d_lse: None, d_q, d_k, d_v, d_sinks: None }
     }
 
     /// The same with a gradient of LSE at this address.
     pub const fn with_d_lse(self, d_lse: Option<u64>) -> BackwardTensors {
         BackwardTensors { d_lse, ..self }
+    }
+
+    /// The same with the gradient of the sinks going to this address.
+    pub const fn with_d_sinks(self, d_sinks: Option<u64>) -> BackwardTensors {
+        BackwardTensors { d_sinks, ..self }
     }
 }
 
@@ -220,10 +246,16 @@ mod tests {
     #[test]
     fn what_has_no_kernels_is_refused_with_its_reason() {
         let refused = |problem: &Problem| Backward::new(problem).expect_err("refused").to_string();
-        assert!(refused(&problem().with_sinks(true)).contains("sinks"));
-        assert!(refused(&problem().with_score(Score::Softcap(2.0)).expect("valid")).contains("softcap"));
+        let bias = Score::Bias(crate::problem::BiasShape::default());
+        assert!(refused(&problem().with_score(bias).expect("valid")).contains("biases"));
+        for score in [Score::Softcap(2.0), Score::Alibi { per_batch: true }] {
+            let scored = problem().with_sinks(true).with_score(score).expect("valid");
+            assert!(Backward::new(&scored).is_ok());
+        }
         let wide = Problem::new(Sizes { head_dim: 136, ..SIZES }, Dtype::F16).expect("valid");
-        assert!(refused(&wide).contains("over 128"));
+        assert!(Backward::new(&wide.with_score(Score::Softcap(2.0)).expect("valid")).is_ok());
+        let alibi = wide.with_score(Score::Alibi { per_batch: true }).expect("valid");
+        assert!(refused(&alibi).contains("128 of ALiBi"));
         let window = problem().with_mask(Mask::window(Some(3), Some(1)).with_intervals()).expect("valid");
         assert!(Backward::new(&window).is_ok());
     }

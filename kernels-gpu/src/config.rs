@@ -71,6 +71,8 @@ pub trait BackwardConfig {
     type Streamed: Shape;
     /// The fragments of a warp: 16 stationary rows.
     type Warp: WarpTile;
+    /// What touches every score.
+    type Score: Score;
 
     /// The warps that compute.
     const WARPS: Warps = Warps {
@@ -89,8 +91,14 @@ pub trait BackwardConfig {
     const TILES_BYTES: u32 = Self::ROW.tiles_bytes();
     /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers.
     const NOTES_BYTES: u32 = Self::ROW.notes_bytes();
-    /// Whether rows past a sequence's last one are zeros in shared memory. Bulk copies bring what follows in the tensor.
-    const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma);
+    /// Whether rows past a sequence's last one are zeros in shared memory, and P of zeros is finite. Bulk copies bring what follows in the
+    /// tensor; a score that depends on more than the product may be anything.
+    const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma) && !Self::Score::OF_KEYS;
+    /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
+    /// that early loads would.
+    const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
+    /// Whether a CTA computes dK of a block of keys and another one dV.
+    const APART: bool = Self::ROW.gradients_apart();
     /// Whether stationary rows stay in registers through the main loop.
     const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.

@@ -20,12 +20,12 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::params::BackwardParams,
+    backward::{params::BackwardParams, sinks},
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
     params::{CombineParams, ForwardParams},
-    step_params::{AppendParams, MergeParams},
+    step_params::{AppendParams, MergeParams, SinkGradientParams},
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
@@ -110,6 +110,7 @@ macro_rules! backward_config {
             type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
             type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
             type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+            type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
         }
     };
 }
@@ -203,6 +204,15 @@ macro_rules! step_entry {
         pub unsafe fn $entry(params: AppendParams) {
             // SAFETY: the caller's.
             unsafe { append::<element::$output>(&params) }
+        }
+    };
+    ($entry:ident: SinkGradient, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`sinks::gradient`].
+        #[kernel]
+        pub unsafe fn $entry(params: SinkGradientParams) {
+            // SAFETY: the caller's.
+            unsafe { sinks::gradient(&params) }
         }
     };
 }

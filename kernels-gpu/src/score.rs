@@ -71,6 +71,13 @@ pub trait Score: Copy {
     /// hidden: what it has then does not count.
     fn score(self, qk: f32, keys: Self::Keys, offset: u32) -> f32;
 
+    /// The derivative of the natural-log score with respect to scale · Q·Kᵀ, where [`Score::score`] gave `score`: a factor of dS.
+    #[inline(always)]
+    fn derivative(self, score: f32) -> f32 {
+        let _ = score;
+        1.0
+    }
+
     /// Whether [`Score::score`] depends on more than the product.
     const OF_KEYS: bool = true;
 
@@ -161,6 +168,11 @@ impl Score for Softcap {
         // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
         // a cap of 30.
         fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
+    }
+
+    #[inline(always)]
+    fn derivative(self, tanh: f32) -> f32 {
+        fma(-tanh, tanh, 1.0)
     }
 }
 

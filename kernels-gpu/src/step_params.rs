@@ -1,4 +1,4 @@
-//! The parameter blocks of the step kernels that are launched by themselves: merge and append.
+//! The parameter blocks of the step kernels that are launched by themselves: merge, append, and the gradient of sinks.
 
 use crate::divisor::Divisor;
 use crate::params::{Bytes, Strides};
@@ -124,6 +124,38 @@ pub struct AppendParams {
     pub each_query: u32,
 }
 
+/// Parameters of a launch that computes the gradient of sinks, one CTA a query head. All pointers are device addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinkGradientParams {
+    /// [`crate::backward::params::BackwardParams::statistics`], which `dq` has written.
+    pub statistics: u64,
+    /// Sinks, as [`crate::params::RaggedParams::sinks`].
+    pub sinks: u64,
+    /// Their gradients, float32 `[heads]`.
+    pub d_sinks: u64,
+    /// Where packed queries start, u32 `[batch + 1]`, or 0.
+    pub cu_seqlens_q: u64,
+    /// Rows of a head: of a batch entry, or of all packed queries.
+    pub rows: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Batch entries, or packed sequences.
+    pub batch: u32,
+}
+
+impl SinkGradientParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<SinkGradientParams>()] {
+        let mut bytes = Bytes::new();
+        bytes.u64s([self.statistics, self.sinks, self.d_sinks, self.cu_seqlens_q]);
+        bytes.u32s([self.rows, self.heads, self.batch]);
+        // Up to a multiple of 8.
+        bytes.fill();
+        bytes.finish()
+    }
+}
+
 impl AppendParams {
     /// Pieces of a row of `chunks` chunks: a chunk each, but for two that are rotated together.
     pub const fn pieces(chunks: u32, rotated_chunks: u32, interleaved: bool) -> u32 {
@@ -213,6 +245,17 @@ mod tests {
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, seqlen)), 9);
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, states)), 30);
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, threads_log2)), 31);
+    }
+
+    #[test]
+    fn bytes_of_a_sink_gradient_lie_where_the_fields_do() {
+        let params =
+            SinkGradientParams { sinks: 1, cu_seqlens_q: 2, rows: 3, batch: 4, ..Default::default() };
+        let bytes = params.to_bytes();
+        assert_eq!(u64_at(&bytes, offset_of!(SinkGradientParams, sinks)), 1);
+        assert_eq!(u64_at(&bytes, offset_of!(SinkGradientParams, cu_seqlens_q)), 2);
+        assert_eq!(u32_at(&bytes, offset_of!(SinkGradientParams, rows)), 3);
+        assert_eq!(u32_at(&bytes, offset_of!(SinkGradientParams, batch)), 4);
     }
 
     #[test]

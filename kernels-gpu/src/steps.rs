@@ -1,4 +1,5 @@
-//! The table of kernels beside those that compute attention: what merges partial results and what appends to caches. One line a kernel.
+//! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, and the gradient of sinks.
+//! One line a kernel.
 
 use crate::geometry::{COMBINE_SMEM_BYTES, COMBINE_THREADS};
 use crate::row::Dtype;
@@ -17,12 +18,15 @@ macro_rules! for_each_step_kernel {
             merge_f32     => { Merge,   F32,  F32 };
             append_f16    => { Append,  F16,  F16 };
             append_bf16   => { Append,  Bf16, Bf16 };
+            sink_gradient => { SinkGradient, F32, F32 };
         }
     };
 }
 
 /// Threads of a CTA of a merge and of an append kernel.
 pub const STEP_THREADS: u32 = 128;
+/// Threads of a CTA of the kernel of sinks' gradients, which sums over all rows of a head: all that a CTA can have.
+pub const SINK_THREADS: u32 = 1024;
 
 /// What a step kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +42,8 @@ pub enum Step {
     Merge,
     /// Writes new keys and values into a cache, rotated.
     Append,
+    /// Sums the gradient of each head's sink over its rows.
+    SinkGradient,
 }
 
 /// The type of elements that a step kernel reads or writes.
@@ -98,11 +104,16 @@ impl StepRow {
         StepRow { step: Step::Combine, input: Number::F32, output: Number::of(dtype) }
     }
 
+    /// The kernel of sinks' gradients.
+    pub const SINK_GRADIENT: StepRow =
+        StepRow { step: Step::SinkGradient, input: Number::F32, output: Number::F32 };
+
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
             Step::Merge | Step::Append => STEP_THREADS,
+            Step::SinkGradient => SINK_THREADS,
         }
     }
 
@@ -111,6 +122,8 @@ impl StepRow {
         match self.step {
             Step::Combine => COMBINE_SMEM_BYTES,
             Step::Merge | Step::Append => 0,
+            // A sum of each warp.
+            Step::SinkGradient => SINK_THREADS / 32 * 4,
         }
     }
 }

@@ -189,12 +189,18 @@ pub fn score_rows<C: Config>(
 /// A row as scores know it. Rows past the last are as the last.
 #[inline(always)]
 fn row_at<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32) -> RowAt {
+    let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
+    query_at(params, work, (work.head_q + head, query))
+}
+
+/// A query of a head as scores know it. Queries past the last are as the last.
+#[inline(always)]
+pub fn query_at(params: &ForwardParams, work: &Work<'_>, (head, query): (u32, u32)) -> RowAt {
     let Sequence { seqlen_q, seqlen_k, .. } = work.sequence;
     let seqlen_q = seqlen_q.get();
-    let (query, head) = C::BLOCK.rows.query_and_head(row, params.group);
     let query = query.min(seqlen_q.saturating_sub(1));
     let row = row_of_tensor(params, work, query);
-    RowAt { batch: work.batch, head: work.head_q + head, query, seqlen_q, seqlen_k, row }
+    RowAt { batch: work.batch, head, query, seqlen_q, seqlen_k, row }
 }
 
 /// Whether the score shows a key to a row: the slow way, for what is hardly ever asked.

@@ -4,12 +4,15 @@ use crate::support;
 use check::random_input::{self, InputKind};
 use check::verification::BackwardCase;
 use check::workload::Workload;
+use ferroflash::attention::OperandValues;
+use ferroflash::problem::{BiasShape, Operand, Score};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
     Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors,
     Mask, Problem, SimOptions, Sizes,
 };
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
+use kernels_gpu::row::ScoreKind;
 use ptx_sim::Schedule;
 use std::collections::BTreeSet;
 
@@ -19,6 +22,9 @@ support::trials!(
     masks_of_every_kind_are_right,
     rows_that_see_nothing_have_gradients_of_zero,
     nan_reaches_the_rows_that_see_it_and_no_others,
+    scores_are_in_the_gradients_at_the_edges_of_blocks,
+    rows_past_the_last_add_nothing_whatever_the_slopes,
+    sinks_have_gradients_and_rows_of_no_sequence_none,
     what_the_forward_pass_gives_is_what_the_backward_pass_takes,
     a_pass_is_the_same_in_every_schedule_and_batch,
     gradients_scale_with_that_of_the_output,
@@ -60,11 +66,14 @@ fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
 
 fn drawn_passes_are_right() {
     let attention = simulator(Schedule::Deterministic);
-    for (dtype, head_dim) in
-        [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|of| [64, 128].map(|dim| (of, dim)))
-    {
-        for seed in 0..10 {
-            check(&attention, &BackwardCase::draw(dtype, head_dim, seed).expect("a problem"));
+    let of = BACKWARD_VARIANTS.iter().map(|variant| {
+        let row = &variant.row;
+        (row.dtype, row.head_dim, row.score)
+    });
+    for (dtype, head_dim, score) in of.collect::<BTreeSet<_>>() {
+        let draws = if score == ScoreKind::Plain && head_dim < 256 { 8 } else { 5 };
+        for seed in 0..draws {
+            check(&attention, &BackwardCase::draw(dtype, head_dim, score, seed).expect("a problem"));
         }
     }
 }
@@ -76,7 +85,7 @@ fn lengths_at_the_edges_of_blocks_are_right() {
         [(1, 1), (2, 33), (63, 65), (128, 64), (129, 31), (65, 127), (31, 257), (257, 128), (113, 203)];
     for (i, seqlens) in seqlens.into_iter().enumerate() {
         let heads = [(1, 1), (3, 1), (4, 2), (8, 1)][i % 4];
-        let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128, 40, 96][i / 2 % 4]);
+        let (dtype, head_dim) = ([Dtype::F16, Dtype::Bf16][i % 2], [64, 128, 40, 96, 200][i / 2 % 5]);
         for causal in [false, true] {
             let problem = Problem::new(sizes(1, heads, seqlens, head_dim), dtype).expect("valid");
             let problem = problem.with_causal(causal);
@@ -143,11 +152,65 @@ fn nan_reaches_the_rows_that_see_it_and_no_others() {
     }
 }
 
+fn scores_are_in_the_gradients_at_the_edges_of_blocks() {
+    let attention = simulator(Schedule::Deterministic);
+    // Blocks are 64 of stationary and 32 or 16 of streamed rows.
+    let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (129, 64)];
+    let scores = [Score::Softcap(1.5), Score::Alibi { per_batch: false }, Score::Softcap(0.2)];
+    for (i, seqlens) in seqlens.into_iter().enumerate() {
+        for (j, (score, head_dim)) in scores.into_iter().zip([96, 128, 256]).enumerate() {
+            let (dtype, heads) = ([Dtype::F16, Dtype::Bf16][(i + j) % 2], [(2, 1), (3, 3)][j % 2]);
+            let problem = Problem::new(sizes(1, heads, seqlens, head_dim), dtype).expect("valid");
+            let problem = problem.with_causal(i % 2 == 0).with_score(score).expect("valid");
+            check(&attention, &case(&problem, InputKind::Random, (i * 3 + j) as u64));
+        }
+    }
+}
+
+/// Zeros in place of queries past the last have a score all the same: of a negative slope one whose exponential is infinite.
+fn rows_past_the_last_add_nothing_whatever_the_slopes() {
+    let attention = simulator(Schedule::Deterministic);
+    let problem = Problem::new(sizes(1, (2, 2), (70, 200), 64), Dtype::F16).expect("valid");
+    let problem = problem.with_score(Score::Alibi { per_batch: false }).expect("valid");
+    let slopes = (Operand::Slopes, OperandValues::F32(vec![-2.0, -1.5]));
+    let workload = Workload::of(&problem).with_operand(slopes);
+    let backward = Backward::new(&problem).expect("it has kernels");
+    check(&attention, &BackwardCase::new(&backward, workload, (InputKind::Random, 3), true).expect("a case"));
+}
+
+fn sinks_have_gradients_and_rows_of_no_sequence_none() {
+    let attention = simulator(Schedule::Deterministic);
+    // More rows than threads sum at once, several batch entries, and rows that see nothing but the sink.
+    for (batch, seqlens, mask) in [(1, (1100, 8), Mask::FULL), (3, (50, 30), Mask::CAUSAL)] {
+        let problem = Problem::new(sizes(batch, (2, 1), seqlens, 64), Dtype::Bf16).expect("valid");
+        let problem = problem.with_mask(mask).expect("valid").with_sinks(true);
+        let gradients = check(&attention, &case(&problem, InputKind::Random, 8));
+        assert!(gradients.sinks.expect("of sinks").iter().all(|sink| sink.is_finite() && *sink != 0.0));
+    }
+    // Packed queries, the last of which belong to no sequence: the workspace has no statistics of those.
+    let problem = Problem::new(sizes(3, (2, 1), (40, 64), 64), Dtype::F16).expect("valid").with_sinks(true);
+    let problem = problem.with_packed_queries(80).expect("valid");
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let workload = Workload::with_sequences(&problem, [vec![40, 0, 23], vec![64; 3]], 2);
+    // A head without a sink, and one whose sink outweighs every key.
+    let sinks = (Operand::Sinks, OperandValues::F32(vec![f32::NEG_INFINITY, 80.0]));
+    let workload = workload.with_operand(sinks);
+    let case = BackwardCase::new(&backward, workload, (InputKind::Random, 2), false).expect("a case");
+    let gradients = check(&attention, &case);
+    assert_eq!(gradients.sinks.as_ref().expect("of sinks")[0], 0.0);
+    assert_eq!(case.run(&simulator(Schedule::Seeded(5))).expect("computed"), gradients);
+}
+
 fn what_the_forward_pass_gives_is_what_the_backward_pass_takes() {
     let attention = simulator(Schedule::Deterministic);
-    for (mask, head_dim) in [(Mask::CAUSAL, 64), (Mask::window(Some(30), Some(9)), 72)] {
+    for (mask, head_dim, score) in [
+        (Mask::CAUSAL, 64, Score::Plain),
+        (Mask::window(Some(30), Some(9)), 72, Score::Plain),
+        (Mask::CAUSAL, 256, Score::Softcap(3.0)),
+    ] {
         let problem = Problem::new(sizes(2, (4, 2), (90, 110), head_dim), Dtype::Bf16).expect("valid");
-        let problem = problem.with_mask(mask).expect("valid");
+        let problem = problem.with_mask(mask).expect("valid").with_score(score).expect("valid");
+        let problem = problem.with_sinks(head_dim > 64);
         let case = case(&problem, InputKind::Random, 9);
         let plan = attention.plan(&problem).expect("planned");
         let output = attention.forward_with(&plan, &case.inputs().tensors, true).expect("computed");
@@ -220,7 +283,10 @@ fn what_cannot_be_is_refused_by_name() {
     let inputs = GradientInputs::new(HostTensors::from(&qkv), &o, &lse, &o[1..]);
     let error = attention.backward(&backward, &inputs).expect_err("dO is too short");
     assert!(matches!(error, Error::WrongLength { tensor: "dO", expected: 192, got: 191 }), "{error}");
+    let biased = problem.with_score(Score::Bias(BiasShape::default())).expect("valid");
+    assert!(matches!(Backward::new(&biased), Err(Error::Backward { .. })));
     let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
+    let wide = wide.with_score(Score::Alibi { per_batch: false }).expect("valid");
     assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));
 }
 
@@ -238,7 +304,9 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
             assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
         }
         for model in [a100, l4] {
-            assert!(of(model, large).iter().all(|entry| entry.contains("_w8")), "{:?}", of(model, large));
+            let warps = ["_w4", if head_dim > 64 { "_w4" } else { "_w8" }];
+            let entries = of(model, large);
+            assert!(entries.iter().zip(warps).all(|(entry, warps)| entry.contains(warps)), "{entries:?}");
             // Not one CTA an SM: blocks of 64 rows are on twice as many.
             assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
         }
@@ -257,6 +325,12 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
     let names = |plan: &BackwardPlan| plan.steps().each_ref().map(|step| step.kernel().entry.clone());
     let entries: BTreeSet<String> = plans.iter().flat_map(names).collect();
     let of_width = BACKWARD_VARIANTS.iter().filter(|variant| variant.entry.contains("_f16_d64_"));
+    // Widths above 128 are of mma.sync everywhere, and fit where a CTA has 99 KB.
+    for model in [DeviceModel::H200, a100, l4] {
+        for entry in of(model, sizes(1, (4, 4), (200, 200), 136)) {
+            assert!(entry.contains("_d256_"), "{entry}");
+        }
+    }
     assert_eq!(entries.len(), of_width.count(), "{entries:?}");
     assert_eq!(
         names(&plans[0]),

@@ -38,4 +38,5 @@ pub(crate) fn backward_tensors(backward: &Backward) -> BackwardTensors {
     let into = [backward.d_q.address, backward.d_k.address, backward.d_v.address];
     BackwardTensors::new(device_tensors(&backward.call), backward.d_o.address, into)
         .with_d_lse(backward.d_lse)
+        .with_d_sinks(backward.d_sinks)
 }

@@ -54,6 +54,9 @@ pub(crate) unsafe fn backward(
         for (role, address, elements) in written {
             write_rows((problem.extent(role), gradients.strides(role)), address, elements);
         }
+        if let (Some(address), Some(sinks)) = (backward.d_sinks, &found.sinks) {
+            std::slice::from_raw_parts_mut(address as *mut f32, sinks.len()).copy_from_slice(sinks);
+        }
     }
     Ok(())
 }

@@ -352,22 +352,35 @@ def needs_kernels():
 
 def test_the_kernels_gradients_on_the_simulator(simulator):
     needs_kernels()
-    for sizes, options in [((2, 33, 65, 2, 1, 64, 64), dict(causal=True)), ((1, 17, 70, 2, 2, 40, 40), dict(window_size=(9, 3)))]:
+    slopes = torch.tensor([0.5, 0.1])
+    for sizes, options in [
+        ((2, 33, 65, 2, 1, 64, 64), dict(causal=True)),
+        ((1, 17, 70, 2, 2, 40, 40), dict(window_size=(9, 3))),
+        ((1, 20, 45, 2, 1, 72, 72), dict(causal=True, softcap=1.5)),
+        ((1, 20, 45, 2, 1, 64, 64), dict(alibi_slopes=slopes)),
+        ((1, 9, 21, 2, 1, 200, 200), dict(softcap=2.0)),
+    ]:
         wide = [x.detach().half().double().requires_grad_() for x in tensors(sizes)]
         narrow = [x.detach().half().requires_grad_() for x in wide]
         o, lse, _ = flash_attn_func(*narrow, return_attn_probs=True, **options)
         found, expected = gradients(o, lse, narrow), gradients(*plain(*wide, **options), wide)
         for x, y in zip(found, expected):
             torch.testing.assert_close(x.double(), y, atol=4e-3 * y.abs().max().item(), rtol=0)
+    wide = [x.detach().half().double().requires_grad_() for x in tensors((2, 15, 20, 2, 2, 64, 64))]
+    narrow, sinks = [x.detach().half().requires_grad_() for x in wide], random(2, seed=9, dtype=torch.float32)
+    o, lse, _ = flash_attn_func(*narrow, return_attn_probs=True, sinks=sinks)
+    found, expected = gradients(o, lse, [*narrow, sinks]), gradients(*plain(*wide, sinks=sinks), [*wide, sinks])
+    for x, y in zip(found, expected):
+        torch.testing.assert_close(x.double(), y.double(), atol=4e-3 * y.abs().max().item(), rtol=0)
     q = random(1, 5, 2, 64, dtype=torch.float16)
-    for options, name in ((dict(softcap=2.0), "softcap"), (dict(sinks=torch.zeros(2)), "sinks")):
-        with pytest.raises(NotImplementedError, match=name):
-            flash_attn_func(q, q, q, **options)
-        with torch.no_grad():
-            flash_attn_func(q, q, q, **options)
+    options = dict(tree_mask=torch.ones(1, 5, 5, dtype=torch.bool))
+    with pytest.raises(NotImplementedError, match="trees"):
+        flash_attn_func(q, q, q, **options)
+    with torch.no_grad():
+        flash_attn_func(q, q, q, **options)
     wide = random(1, 5, 2, 256, dtype=torch.float16)
-    with pytest.raises(NotImplementedError, match="head_dim is over 128"):
-        flash_attn_func(wide, wide, wide)
+    with pytest.raises(NotImplementedError, match="128 of ALiBi"):
+        flash_attn_func(wide, wide, wide, alibi_slopes=slopes)
 
 
 def test_the_training_example_runs():

@@ -67,6 +67,8 @@ struct Sets {
     forward: TensorSets,
     /// dO, dQ, dK and dV, and bytes from one set to the next.
     gradients: [(Buffer<CudaDevice>, u64); 4],
+    /// The gradient of the sinks, where there are any: the same in all sets.
+    d_sinks: Option<Buffer<CudaDevice>>,
 }
 
 impl Sets {
@@ -76,7 +78,8 @@ impl Sets {
             let (buffer, step) = &self.gradients[at];
             buffer.address() + set * step
         });
-        BackwardTensors::new(self.forward.set(i), d_o, [d_q, d_k, d_v])
+        let d_sinks = self.d_sinks.as_ref().map(Buffer::address);
+        BackwardTensors::new(self.forward.set(i), d_o, [d_q, d_k, d_v]).with_d_sinks(d_sinks)
     }
 }
 
@@ -100,7 +103,9 @@ impl Bench {
         let more = |role: TensorRole| forward.more(&self.device, backward.len(role), role == TensorRole::O);
         let [q, k, v, o] = TensorRole::ALL;
         let gradients = [more(o)?, more(q)?, more(k)?, more(v)?];
-        let sets = Sets { forward, gradients };
+        let sink_bytes = plan.sink_ctas().map(|heads| u64::from(heads) * size_of::<f32>() as u64);
+        let d_sinks = sink_bytes.map(|bytes| Buffer::new(&self.device, bytes)).transpose()?;
+        let sets = Sets { forward, gradients, d_sinks };
         let forward_plan = self.attention.plan(backward.problem())?;
         for i in 0..sets.forward.sets() {
             // SAFETY: the tensors are as long as the problem says and outlive the launches, which the reads below wait for.

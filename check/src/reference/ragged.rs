@@ -404,11 +404,15 @@ impl<'a> Ragged<'a> {
             rounded(self.score(row, key, f64::from(self.problem.scale()) * product))
         };
         let scores = keys.iter().map(score).collect();
-        let sink = match self.tensors.operand(Operand::Sinks) {
-            Some(HostOperand::F32(sinks)) if self.problem.has_sinks() => sinks[row.head].into(),
+        Seen { keys, scores, sink: self.sink(row.head) }
+    }
+
+    /// The score of a query head's sink; −∞ where there is none.
+    fn sink(&self, head: usize) -> f64 {
+        match self.tensors.operand(Operand::Sinks) {
+            Some(HostOperand::F32(sinks)) if self.problem.has_sinks() => sinks[head].into(),
             _ => f64::NEG_INFINITY,
-        };
-        Seen { keys, scores, sink }
+        }
     }
 }
 

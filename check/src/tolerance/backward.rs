@@ -33,16 +33,23 @@ pub struct GradientVerdict {
     pub passed: bool,
 }
 
-/// How all three compare.
+/// How all compare.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct GradientVerdicts {
     /// dQ, dK and dV.
     pub each: [GradientVerdict; 3],
+    /// The gradient of the sinks, where there are any.
+    pub sinks: Option<GradientVerdict>,
     /// All are within bounds.
     pub passed: bool,
 }
 
 impl GradientVerdicts {
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &GradientVerdict> {
+        self.each.iter().chain(&self.sinks)
+    }
+
     /// The largest share of its allowed error that a gradient took: 1 is the limit.
     pub fn ratio(&self) -> f64 {
         let ratio = |of: &GradientVerdict| match of {
@@ -50,13 +57,13 @@ impl GradientVerdicts {
             GradientVerdict { max_error, allowed, .. } if *max_error > 0.0 => max_error / allowed,
             _ => 0.0,
         };
-        self.each.iter().map(ratio).fold(0.0, f64::max)
+        self.all().map(ratio).fold(0.0, f64::max)
     }
 }
 
 impl std::fmt::Display for GradientVerdicts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, of) in self.each.iter().enumerate() {
+        for (i, of) in self.all().enumerate() {
             let GradientVerdict { name, max_error, allowed, worst: [batch, head, row, element], .. } = of;
             let separator = if i == 0 { "" } else { "; " };
             write!(f, "{separator}{name} max error {max_error:.2e} (allowed {allowed:.2e})")?;
@@ -75,8 +82,8 @@ impl std::fmt::Display for GradientVerdicts {
 /// The bounds for one input.
 #[derive(Clone, Copy, Debug)]
 pub struct GradientTolerance {
-    plain_error: [f64; 3],
-    allowed: [f64; 3],
+    plain_error: [f64; 4],
+    allowed: [f64; 4],
 }
 
 impl GradientTolerance {
@@ -87,7 +94,7 @@ impl GradientTolerance {
         plain: &GradientsOf<f32>,
     ) -> GradientTolerance {
         let dtype = backward.problem().dtype();
-        let (mut plain_error, mut allowed) = ([0.0; 3], [0.0; 3]);
+        let (mut plain_error, mut allowed) = ([0.0; 4], [0.0; 4]);
         for (i, (right, plain)) in reference.all().into_iter().zip(plain.all()).enumerate() {
             let pairs = plain.iter().map(|&plain| f64::from(plain)).zip(right.iter().copied());
             plain_error[i] = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
@@ -125,19 +132,40 @@ impl GradientTolerance {
             let errors = Errors::of(pairs, |expected| round(dtype, expected));
             let [batch, head, row] =
                 row_coordinates(backward, role).nth(errors.worst / width).unwrap_or_default();
-            each.push(GradientVerdict {
-                name,
-                max_error: errors.max_error,
-                rms_error: errors.rms_error,
-                allowed: self.allowed[i],
-                plain_error: self.plain_error[i],
-                worst: [batch, head, row, errors.worst % width],
-                not_finite_mismatches: errors.not_finite_mismatches,
-                passed: errors.not_finite_mismatches == 0 && errors.max_error <= self.allowed[i],
-            });
+            each.push(self.verdict(i, (name, [batch, head, row, errors.worst % width]), &errors));
         }
         let each: [GradientVerdict; 3] = [each[0], each[1], each[2]];
-        Ok(GradientVerdicts { passed: each.iter().all(|of| of.passed), each })
+        let got_sinks = gradients.sinks.as_deref().unwrap_or_default();
+        let (name, expected) = ("dSinks", reference.sinks.len());
+        if got_sinks.len() != expected {
+            return Err(Error::WrongLength { tensor: name, expected, got: got_sinks.len() });
+        }
+        let sinks = (expected > 0).then(|| {
+            let pairs = got_sinks.iter().map(|&got| f64::from(got)).zip(reference.sinks.iter().copied());
+            let errors = Errors::of(pairs, |expected| f64::from(expected as f32));
+            self.verdict(3, (name, [0, errors.worst, 0, 0]), &errors)
+        });
+        let passed = each.iter().chain(&sinks).all(|of| of.passed);
+        Ok(GradientVerdicts { each, sinks, passed })
+    }
+
+    /// The verdict of the gradient that is number `i` of [`GradientsOf::all`].
+    fn verdict(
+        &self,
+        i: usize,
+        (name, worst): (&'static str, [usize; 4]),
+        errors: &Errors,
+    ) -> GradientVerdict {
+        GradientVerdict {
+            name,
+            max_error: errors.max_error,
+            rms_error: errors.rms_error,
+            allowed: self.allowed[i],
+            plain_error: self.plain_error[i],
+            worst,
+            not_finite_mismatches: errors.not_finite_mismatches,
+            passed: errors.not_finite_mismatches == 0 && errors.max_error <= self.allowed[i],
+        }
     }
 }
 

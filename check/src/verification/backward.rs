@@ -29,16 +29,16 @@ pub struct BackwardCase {
 }
 
 impl BackwardCase {
-    /// Draws a pass for kernels of this dtype and tile width: masks, packed sequences, lengths, widths, strides.
+    /// Draws a pass for kernels of this dtype, tile width and score: masks, packed sequences, lengths, sinks, widths, strides.
     ///
     /// # Errors
     /// Where the problem cannot be, which is a fault of what is drawn.
-    pub fn draw(dtype: Dtype, head_dim: u32, seed: u64) -> Result<BackwardCase, Error> {
+    pub fn draw(dtype: Dtype, head_dim: u32, kind: ScoreKind, seed: u64) -> Result<BackwardCase, Error> {
         let mut random = Random::new(seed);
         let (lengths, backward) = loop {
             let lengths = Lengths::draw(&mut random);
-            let problem = draw_problem(dtype, head_dim, ScoreKind::Plain, &lengths, &mut random)?;
-            // Not of pages, nor of sinks.
+            let problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+            // Not of pages.
             if let Ok(backward) = Backward::new(&problem) {
                 break (lengths, backward);
             }
@@ -150,8 +150,12 @@ impl BackwardCase {
         let gradient = |role| Guarded::new::<u16>(device, backward.len(role));
         let gradients = [gradient(roles[0])?, gradient(roles[1])?, gradient(roles[2])?];
         let at = [0, 1, 2].map(|i: usize| gradients[i].address());
-        let tensors =
-            BackwardTensors::new(forward, d_o.address(), at).with_d_lse(d_lse.as_ref().map(Guarded::address));
+        let heads = backward.problem().sizes().heads_q as usize;
+        let has_sinks = backward.problem().has_sinks();
+        let d_sinks = has_sinks.then(|| Guarded::new::<f32>(device, heads)).transpose()?;
+        let tensors = BackwardTensors::new(forward, d_o.address(), at)
+            .with_d_lse(d_lse.as_ref().map(Guarded::address))
+            .with_d_sinks(d_sinks.as_ref().map(Guarded::address));
         let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
         // SAFETY: every buffer is on this device and as long as the plan says, and lives until the reads below, which wait.
         unsafe {
@@ -172,7 +176,8 @@ impl BackwardCase {
             read.push(elements);
         }
         let [q, k, v] = [0, 1, 2].map(|i| std::mem::take(&mut read[i]));
-        Ok(Gradients::new(q, k, v))
+        let sinks = d_sinks.map(|sinks| sinks.read(entry, "dSinks", 0.0_f32)).transpose()?;
+        Ok(Gradients::new(q, k, v).with_sinks(sinks))
     }
 
     /// Refuses a gradient with anything but the NaN from before between its rows.
@@ -220,6 +225,7 @@ impl std::fmt::Display for BackwardCase {
         let width_v = problem.head_dim_v();
         write!(f, "B{batch} H{heads_q}/{heads_kv} S{seqlen_q}x{seqlen_k} D{head_dim}/{width_v} ")?;
         write!(f, "{}, Q {:?}, K {:?}", problem.mask(), problem.queries(), problem.keys())?;
+        write!(f, ", {:?}{}", problem.score(), if problem.has_sinks() { ", sinks" } else { "" })?;
         let layout = match problem.layout() {
             Some(Layout::Bshd) => "bshd",
             Some(_) => "bhsd",

@@ -60,6 +60,7 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "problem": title(plan.backward().problem()),
         "device": device.name,
         "steps": steps.collect::<Vec<_>>(),
+        "sink_ctas": plan.sink_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
         "flops": flops,
     })
@@ -84,6 +85,10 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         if let Some(obstacle) = step.obstacle() {
             output::print(&format!("  {:<11} not wgmma: {obstacle}", ""));
         }
+    }
+    if let Some(ctas) = plan.sink_ctas() {
+        let name = "sinks";
+        output::print(&format!("  {name:<11} where their gradient is wanted, {ctas} CTAs"));
     }
     output::print(&format!("  workspace   {} bytes", plan.workspace_bytes()));
     output::print(&format!("  work        {:.3} GFLOP, five products", flops * 1e-9));

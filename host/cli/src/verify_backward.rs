@@ -11,6 +11,7 @@ use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::{Attention, Backward, BackwardPlan, Dtype, Error, RowSelection};
+use kernels_gpu::row::ScoreKind;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -110,7 +111,7 @@ fn line(name: &str, judged: &Judged, repeats: usize) -> String {
     format!("{} {name}: {}{repeats}", output::passed(judged.passed()), judged.verdict)
 }
 
-/// Drawn problems for each dtype and tile width that has backward kernels, each by every kernel that computes it; one line a width.
+/// Drawn problems for each dtype, tile width and score that has backward kernels, each by every kernel that computes it; one line a width.
 fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(), Failure> {
     let draws: u64 = match grid {
         GridName::Quick => 16,
@@ -127,18 +128,18 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
     }
     let is_meant = |entry: &str| named.is_none_or(|name| name == entry);
     let kernels = library.backward_kernels().iter().filter(|kernel| is_meant(&kernel.entry));
-    let widths: BTreeSet<(Dtype, u32)> =
-        kernels.map(|kernel| (kernel.row.dtype, kernel.row.head_dim)).collect();
+    let widths: BTreeSet<(Dtype, u32, ScoreKind)> =
+        kernels.map(|kernel| (kernel.row.dtype, kernel.row.head_dim, kernel.row.score)).collect();
     if widths.is_empty() {
         let (wanted, available) = ("of the backward pass".to_owned(), "the folder has none".to_owned());
         return Err(Error::NoSuchKernel { wanted, available }.into());
     }
     let (mut failed, mut reports) = (0, Vec::new());
-    for &(dtype, head_dim) in &widths {
+    for &(dtype, head_dim, score) in &widths {
         let progress = Progress::new("drawn problems");
         let (mut wrong, mut runs, mut worst, mut first_failure) = (0, 0, (0.0, String::new()), None);
         for draw in 0..draws {
-            let case = BackwardCase::draw(dtype, head_dim, args.seed.wrapping_add(draw))?;
+            let case = BackwardCase::draw(dtype, head_dim, score, args.seed.wrapping_add(draw))?;
             let plans = match args.rows {
                 Some(RowSelection::Best) => vec![attention.plan_backward(&case.backward)?],
                 _ => BackwardPlan::covering(&case.backward, library, info)?,
@@ -168,7 +169,13 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         }
         drop(progress);
         failed += usize::from(wrong > 0);
-        reports.push(report(args.json, (dtype, head_dim), (draws, wrong, runs), &worst, first_failure));
+        reports.push(report(
+            args.json,
+            (dtype, head_dim, score),
+            (draws, wrong, runs),
+            &worst,
+            first_failure,
+        ));
     }
     if args.json {
         let passed = failed == 0;
@@ -179,12 +186,13 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
 
 fn report(
     json: bool,
-    (dtype, head_dim): (Dtype, u32),
+    (dtype, head_dim, score): (Dtype, u32, ScoreKind),
     (draws, wrong, runs): (u64, usize, usize),
     worst: &(f64, String),
     first_failure: Option<String>,
 ) -> Value {
-    let name = format!("backward {} head_dim {head_dim}", dtype.name());
+    let score = if score.is_plain() { String::new() } else { format!(" {}", score.name()) };
+    let name = format!("backward {} head_dim {head_dim}{score}", dtype.name());
     if !json {
         let failure =
             first_failure.as_ref().map_or(String::new(), |failure| format!("; first failure: {failure}"));

@@ -11,6 +11,7 @@ use crate::plan::backward::BackwardPlan;
 use crate::problem::{ALIGNMENT_BYTES, TensorRole};
 use crate::workspace::Workspace;
 use kernels_gpu::backward::params::WgmmaBackwardParams;
+use kernels_gpu::steps::StepRow;
 
 impl Attention {
     /// The plan of a backward pass on this device.
@@ -69,24 +70,32 @@ impl Attention {
             .with_seqlens_k(seqlens_k.as_ref().map(Buffer::address));
         let [d_q, d_k, d_v] = &gradients;
         let at = [d_q.address(), d_k.address(), d_v.address()];
+        let heads = problem.sizes().heads_q as usize;
+        let d_sinks = problem
+            .has_sinks()
+            .then(|| Buffer::new(&self.device, (heads * size_of::<f32>()) as u64))
+            .transpose()?;
         let tensors = BackwardTensors::new(operands.at(forward), d_o.address(), at)
-            .with_d_lse(d_lse.as_ref().map(Buffer::address));
+            .with_d_lse(d_lse.as_ref().map(Buffer::address))
+            .with_d_sinks(d_sinks.as_ref().map(Buffer::address));
         // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
         unsafe { self.backward_device(&plan, &tensors, StreamHandle::DEFAULT)? };
         let read = |buffer: &Buffer<_>, role| {
             let mut elements = vec![0; backward.len(role)];
             buffer.read(0, &mut elements).map(|()| elements)
         };
-        Ok(Gradients {
-            q: read(d_q, TensorRole::Q)?,
-            k: read(d_k, TensorRole::K)?,
-            v: read(d_v, TensorRole::V)?,
-        })
+        let read_sinks = |buffer: Buffer<_>| {
+            let mut sinks = vec![0.0; heads];
+            buffer.read(0, &mut sinks).map(|()| sinks)
+        };
+        let sinks = d_sinks.map(read_sinks).transpose()?;
+        let [q, k, v] = [read(d_q, TensorRole::Q)?, read(d_k, TensorRole::K)?, read(d_v, TensorRole::V)?];
+        Ok(Gradients::new(q, k, v).with_sinks(sinks))
     }
 
     /// Starts a backward pass on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
     /// allocates nothing, but for the first use of its kernels and of the stream's workspace ([`Attention::reserve_backward`] does both
-    /// before). It is two launches, and can be captured into a graph.
+    /// before). It is two launches, three with a gradient of sinks, and can be captured into a graph.
     ///
     /// # Errors
     /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::Operand`] where LSE is missing, [`Error::ForeignStream`],
@@ -143,6 +152,9 @@ impl Attention {
     /// As [`Attention::forward_device`] says of the stream.
     pub unsafe fn reserve_backward(&self, plan: &BackwardPlan, stream: StreamHandle) -> Result<(), Error> {
         self.backward_kernels(plan)?;
+        if plan.backward().problem().has_sinks() {
+            self.step(StepRow::SINK_GRADIENT)?;
+        }
         // SAFETY: the caller's promise.
         unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream).map(drop) }
     }
@@ -161,8 +173,12 @@ impl Attention {
         workspace: u64,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        // Both before the first launch, so that a kernel that does not load leaves nothing half done.
+        // All before the first launch, so that a kernel that does not load leaves nothing half done.
         let kernels = self.backward_kernels(plan)?;
+        let of_sinks = plan.sink_gradient(tensors, workspace);
+        if of_sinks.is_some() {
+            self.step(StepRow::SINK_GRADIENT)?;
+        }
         let backward = plan.params(tensors, workspace);
         let mut params = Vec::with_capacity(2);
         for step in 0..2 {
@@ -178,6 +194,10 @@ impl Attention {
             let launch = Launch { grid: step.grid(), params, l2_window: None, overlaps: false };
             // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
             unsafe { self.device.launch(kernel, &launch, stream)? };
+        }
+        if let Some((grid, params)) = of_sinks {
+            // SAFETY: the caller's; the statistics are those of the launches before it.
+            unsafe { self.launch_step(StepRow::SINK_GRADIENT, (grid, &params.to_bytes()), stream)? };
         }
         Ok(())
     }
@@ -198,5 +218,10 @@ fn check_backward(plan: &BackwardPlan, tensors: &BackwardTensors) -> Result<(), 
         }
         aligned(gradient_name(role), address, ALIGNMENT_BYTES)?;
     }
+    let d_sinks = tensors.d_sinks.unwrap_or(0);
+    if d_sinks != 0 && !plan.backward().problem().has_sinks() {
+        return Err(Error::Operand { operand: "the gradient of sinks", reason: "the problem has no sinks" });
+    }
+    aligned("the gradient of sinks", d_sinks, size_of::<f32>() as u64)?;
     aligned("the gradient of LSE", d_lse.unwrap_or(0), size_of::<f32>() as u64)
 }

@@ -135,7 +135,7 @@ impl Attention {
         self.step(merge.kernel()).map(drop)
     }
 
-    fn step(&self, row: StepRow) -> Result<LoadedKernel, Error> {
+    pub(super) fn step(&self, row: StepRow) -> Result<LoadedKernel, Error> {
         let Some(kernel) = self.library.step_kernels().iter().find(|kernel| kernel.row == row) else {
             let wanted = format!("of the step {:?} from {:?} to {:?}", row.step, row.input, row.output);
             let available = "the folder of kernels has none: run `cargo xtask build-ptx`".to_owned();
@@ -146,7 +146,7 @@ impl Attention {
 
     /// # Safety
     /// The parameters are the kernel's; the rest as for [`Attention::append`].
-    unsafe fn launch_step(
+    pub(super) unsafe fn launch_step(
         &self,
         row: StepRow,
         (grid, params): (u32, &[u8]),

@@ -1,18 +1,19 @@
 //! How the gradients of a problem are computed on a device: the two kernels, their grids, their parameters and their workspace.
 
-use super::backward_choice::{Choice, boxes, choose, ctas};
+use super::backward_choice::{Choice, boxes, choose, ctas, kv_heads_together};
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
 use crate::module::{self, Library};
-use crate::problem::{KeySequences, QuerySequences, TensorRole};
+use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
 use kernels_gpu::row::Isa;
+use kernels_gpu::step_params::SinkGradientParams;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -157,8 +158,9 @@ impl BackwardPlan {
             tile_heads: Divisor::new(sizes.heads_q),
             group: Divisor::new(problem.group()),
             query_blocks: Divisor::new(query_blocks),
+            heads_together: Divisor::new(1),
             causal: problem.causal().into(),
-            scale_log2: problem.scale_log2(),
+            scale_log2: problem.score().factors(problem.scale()).0,
             ragged: ragged::params(problem, dq.row.block_m, 0),
             ..ForwardParams::default()
         };
@@ -171,6 +173,7 @@ impl BackwardPlan {
             key_blocks: Divisor::new(key_blocks),
             heads_kv: Divisor::new(sizes.heads_kv),
             key_block_rows: Divisor::new(dkv.row.block_n),
+            kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device)),
             scale: problem.scale(),
             ..BackwardParams::default()
         };
@@ -223,6 +226,34 @@ impl BackwardPlan {
             statistics: workspace + COUNTERS_BYTES,
             ..self.params
         }
+    }
+}
+
+impl BackwardPlan {
+    /// CTAs of the launch behind both steps that computes the gradient of the sinks, where the problem has any.
+    pub fn sink_ctas(&self) -> Option<u32> {
+        let problem = self.backward.problem();
+        problem.has_sinks().then_some(problem.sizes().heads_q)
+    }
+
+    /// CTAs and parameters of that launch, where its result is wanted.
+    pub(crate) fn sink_gradient(
+        &self,
+        at: &BackwardTensors,
+        workspace: u64,
+    ) -> Option<(u32, SinkGradientParams)> {
+        let operand = |operand: Operand| at.forward.operands[operand as usize].unwrap_or(0);
+        let (d_sinks, ctas, forward) = (at.d_sinks?, self.sink_ctas()?, &self.params.forward);
+        let params = SinkGradientParams {
+            statistics: workspace + COUNTERS_BYTES,
+            sinks: operand(Operand::Sinks),
+            d_sinks,
+            cu_seqlens_q: operand(Operand::CuSeqlensQ),
+            rows: forward.seqlen_q,
+            heads: forward.heads_q,
+            batch: forward.batch,
+        };
+        Some((ctas, params))
     }
 }
 
@@ -284,4 +315,28 @@ impl<'a> Pairs<'a> {
 /// Blocks of `rows` rows, or of so many packed sequences: each has room for one block more than it needs at most.
 pub(super) fn blocks(rows: u32, block: u32, sequences: Option<u32>) -> u32 {
     sequences.map_or(rows.div_ceil(block), |sequences| rows / block + sequences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeviceModel;
+    use crate::problem::{Problem, Sizes};
+    use kernels_gpu::row::Dtype;
+
+    #[test]
+    fn under_a_causal_mask_heads_take_their_longest_blocks_of_keys_together() {
+        let together = |batch: u32, heads_q: u32, heads_kv: u32, causal: bool| {
+            let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q: 4096, seqlen_k: 4096, head_dim: 128 };
+            let problem = Problem::new(sizes, Dtype::Bf16).expect("valid").with_causal(causal);
+            let backward = Backward::new(&problem).expect("it has kernels");
+            let plan = BackwardPlan::of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+            plan.params.kv_heads_together.value
+        };
+        // 132 SMs with a CTA each, eight of a head.
+        assert_eq!(together(1, 64, 8, true), 8);
+        assert_eq!(together(4, 16, 16, true), 16);
+        assert_eq!(together(3, 7, 7, true), 7, "a divisor of the heads");
+        assert_eq!(together(1, 64, 8, false), 1);
+    }
 }

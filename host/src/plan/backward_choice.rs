@@ -2,6 +2,7 @@
 
 use super::backward::blocks;
 use super::candidate::resident_ctas_of;
+use super::largest_divisor;
 use crate::backward::Backward;
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 /// Warps on an SM that hide a kernel's latencies, so that fewer take as long: an estimate, not measured.
 const WARPS_ENOUGH: u64 = 6;
+/// Blocks of keys of a head that run at once and share what they read of Q and dO through L2: an estimate, not measured.
+const BLOCKS_SHARING: u32 = 8;
 
 /// The kernels of a pass that compute a problem, of each family those of the narrowest width, the one that is taken first; and why others do
 /// not.
@@ -38,7 +41,8 @@ pub(super) fn choose(
     let width = problem.sizes().head_dim.max(problem.head_dim_v());
     let fits = |kernel: &&Arc<Kernel<BackwardRow>>| {
         let row = &kernel.row;
-        row.pass == pass && row.dtype == problem.dtype() && row.head_dim >= width
+        let is_kind = (row.pass, row.dtype, row.score) == (pass, problem.dtype(), problem.score_kind());
+        is_kind && row.head_dim >= width
     };
     let (mut able, mut obstacle) = (Vec::new(), None);
     for kernel in kernels.iter().filter(fits) {
@@ -48,7 +52,13 @@ pub(super) fn choose(
         }
     }
     if able.is_empty() {
-        let wanted = format!("for {} of {} with head_dim {width}", pass.name(), problem.dtype().name());
+        let score = problem.score_kind();
+        let wanted = format!(
+            "for {} of {} with head_dim {width} and {} scores",
+            pass.name(),
+            problem.dtype().name(),
+            score.name()
+        );
         let available = format!("{origin} has {} kernels of the backward pass", kernels.len());
         return Err(Error::NoSuchKernel { wanted, available });
     }
@@ -77,7 +87,20 @@ fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, dev
     (of_sm / resident * round(resident) + round(of_sm % resident)) * 16 * (warps + 1) / warps
 }
 
-/// CTAs of a row's kernel: a block of stationary rows of each head.
+/// KV heads whose blocks of keys `dkv` takes in turns. Under a causal mask the first keys are seen by most queries: so the longest blocks of
+/// all those heads start first, and the end is made of short ones; of each as many blocks run at once as share what they read of Q and dO.
+pub(super) fn kv_heads_together(backward: &Backward, dkv: &Kernel<BackwardRow>, device: &DeviceInfo) -> u32 {
+    let problem = backward.problem();
+    if !problem.causal() || problem.keys() != KeySequences::Batch {
+        return 1;
+    }
+    let resident = resident_ctas_of(dkv, device, || dkv.row.registers_at_start()).max(1);
+    let at_once = (device.sm_count * resident / BLOCKS_SHARING).max(1);
+    let extent = problem.extent(TensorRole::K);
+    largest_divisor(extent.batch.saturating_mul(extent.heads), at_once)
+}
+
+/// CTAs of a row's kernel: a block of stationary rows of each head, or two of each.
 pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
     let problem = backward.problem();
     let (role, packed) = match row.pass {
@@ -86,7 +109,7 @@ pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
     };
     let extent = problem.extent(role);
     let blocks = blocks(extent.rows, row.stationary_rows(), packed.then_some(problem.sizes().batch));
-    extent.batch.checked_mul(extent.heads)?.checked_mul(blocks)
+    extent.batch.checked_mul(extent.heads)?.checked_mul(blocks)?.checked_mul(row.ctas_of_block())
 }
 
 /// What bulk copies are told of Q, dO, K and V without their addresses: a box is the rows of a block. None for a row without wgmma.

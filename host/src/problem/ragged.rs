@@ -218,6 +218,14 @@ impl Score {
         }
     }
 
+    /// The derivative of [`Score::of`] with respect to scale · Q·Kᵀ, but for users' scores, of which it is not known.
+    pub fn derivative(&self, scaled: f64) -> f64 {
+        match *self {
+            Score::Plain | Score::Alibi { .. } | Score::Bias(_) | Score::User(_) => 1.0,
+            Score::Softcap(cap) => 1.0 - (scaled / f64::from(cap)).tanh().powi(2),
+        }
+    }
+
     pub(super) fn check(&self, scale: f32) -> Result<(), Error> {
         match *self {
             Score::Softcap(cap) if !(cap > 0.0 && cap.is_finite() && (scale / cap).is_normal()) => {

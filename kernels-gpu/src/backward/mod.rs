@@ -19,4 +19,6 @@ pub mod query_steps;
 #[cfg(target_arch = "nvptx64")]
 pub mod recompute;
 #[cfg(target_arch = "nvptx64")]
+pub mod sinks;
+#[cfg(target_arch = "nvptx64")]
 pub mod work;

@@ -36,6 +36,8 @@ pub struct BackwardParams {
     pub heads_kv: Divisor,
     /// Rows of a block of stationary keys.
     pub key_block_rows: Divisor,
+    /// KV heads whose blocks `dkv` takes in turns, of all batch entries: a divisor of their number.
+    pub kv_heads_together: Divisor,
     /// The softmax scale, which dQ and dK are multiplied with at the end.
     pub scale: f32,
 }
@@ -47,8 +49,10 @@ impl BackwardParams {
         bytes.put(&self.forward.to_bytes());
         bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
-        bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows]);
+        bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
         bytes.u32s([self.scale.to_bits()]);
+        // Up to a multiple of 8.
+        bytes.fill();
         bytes.finish()
     }
 }
@@ -101,6 +105,7 @@ mod tests {
             d_v_strides: strides(20),
             key_blocks: Divisor::new(5),
             key_block_rows: Divisor::new(7),
+            kv_heads_together: Divisor::new(8),
             scale: 0.5,
             ..BackwardParams::default()
         };
@@ -115,6 +120,7 @@ mod tests {
         assert_eq!(u64_at(offset_of!(BackwardParams, d_v_strides) + 16), 22);
         assert_eq!(u32_at(offset_of!(BackwardParams, key_blocks)), 5);
         assert_eq!(u32_at(offset_of!(BackwardParams, key_block_rows)), 7);
+        assert_eq!(u32_at(offset_of!(BackwardParams, kv_heads_together)), 8);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
     }
 

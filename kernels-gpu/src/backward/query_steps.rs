@@ -113,14 +113,18 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         ]
     }
 
-    /// Gives what is not finite in Q and dO of blocks that are seen in part to dK and dV of the keys that their rows see.
+    /// Gives what is not finite in Q and dO of blocks that are seen in part to dK and dV of the keys that their rows see, to those of both
+    /// that are `wanted`.
     ///
     /// # Safety
     /// All `threads` threads that compute take part, `thread` this one's index, after a barrier behind the stores of dK and dV.
     #[inline(always)]
-    pub unsafe fn spread(&self, to: &[Destination; 2], threads: (u32, u32)) {
+    pub unsafe fn spread(&self, to: &[Destination; 2], wanted: [bool; 2], threads: (u32, u32)) {
         let (forward, work) = (&self.params.forward, self.work);
         for (i, taint) in [(0, Taint::NotANumber), (1, Taint::Itself)] {
+            if !wanted[i] {
+                continue;
+            }
             let steps = (self.count(), C::Streamed::ROWS);
             let source = |step: u32, streamed: u32, key: u32| {
                 let (head, block) = (step / self.of_head().max(1), step % self.of_head().max(1));

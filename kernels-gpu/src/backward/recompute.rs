@@ -1,14 +1,21 @@
 //! The element step of the backward pass: S and dP become P and dS.
 //!
-//! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type.
+//! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type. So is what touches every
+//! score, whose derivative dS is multiplied with.
 
 use crate::ptx::math::{ex2, fma};
 use crate::ptx::memory::ld_shared_v4;
+#[cfg(ferroflash_wgmma)]
+use crate::score::Plain;
+use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
 
 /// What the queries of a lane's elements say of them.
-pub trait Statistics: Copy {
+pub trait Statistics<S: Score>: Copy {
+    /// The scores of the four elements of n8 tile `n`, given their products.
+    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4];
+
     /// L·log2(e) and δ of the four elements of n8 tile `n`.
     fn of(&self, n: usize) -> [[f32; 2]; 4];
 
@@ -22,41 +29,45 @@ fn probability(score: f32, scale_log2: f32, lse_log2: f32) -> f32 {
     ex2(fma(score, scale_log2, -lse_log2))
 }
 
-/// Turns S into P = exp2(S · scale_log2 − L·log2(e)) and dP into dS = P∘(dP − δ), without the scale.
+/// Turns Q·Kᵀ into P = exp2(S · scale_log2 − L·log2(e)) and dP into dS = P∘(dP − δ)∘S′, without the scale.
 #[inline(always)]
-pub fn recompute<W: WarpTile>(
+pub fn recompute<W: WarpTile, S: Score>(
     s: &mut W::S<[f32; 4]>,
     dp: &mut W::S<[f32; 4]>,
-    statistics: &impl Statistics,
-    scale_log2: f32,
+    statistics: &impl Statistics<S>,
+    score: S,
 ) {
     for (n, (s, dp)) in s.row_mut(0).iter_mut().zip(dp.row_mut(0)).enumerate() {
-        let of = statistics.of(n);
+        let (of, scores) = (statistics.of(n), statistics.scores(score, *s, n));
         for (i, [lse_log2, delta]) in of.into_iter().enumerate() {
-            s[i] = probability(s[i], scale_log2, lse_log2);
-            dp[i] = s[i] * (dp[i] - delta);
+            s[i] = probability(scores[i], score.scale_log2(), lse_log2);
+            dp[i] = s[i] * (dp[i] - delta) * score.derivative(scores[i]);
         }
     }
 }
 
 /// The first half of [`recompute`]: S becomes P, while dP is not there yet.
-#[cfg(ferroflash_wgmma)]
 #[inline(always)]
-pub fn probabilities<W: WarpTile>(s: &mut W::S<[f32; 4]>, statistics: &impl Statistics, scale_log2: f32) {
+pub fn probabilities<W: WarpTile, S: Score>(
+    s: &mut W::S<[f32; 4]>,
+    statistics: &impl Statistics<S>,
+    score: S,
+) {
     for (n, s) in s.row_mut(0).iter_mut().enumerate() {
+        let scores = statistics.scores(score, *s, n);
         for (i, [lse_log2, _]) in statistics.of(n).into_iter().enumerate() {
-            s[i] = probability(s[i], scale_log2, lse_log2);
+            s[i] = probability(scores[i], score.scale_log2(), lse_log2);
         }
     }
 }
 
-/// The second half of [`recompute`]: dP becomes dS.
+/// The second half of [`recompute`], of a plain score: dP becomes dS.
 #[cfg(ferroflash_wgmma)]
 #[inline(always)]
 pub fn score_gradients<W: WarpTile>(
     p: &W::S<[f32; 4]>,
     dp: &mut W::S<[f32; 4]>,
-    statistics: &impl Statistics,
+    statistics: &impl Statistics<Plain>,
 ) {
     for (n, (p, dp)) in p.row(0).iter().zip(dp.row_mut(0)).enumerate() {
         for (i, [_, delta]) in statistics.of(n).into_iter().enumerate() {
@@ -65,13 +76,18 @@ pub fn score_gradients<W: WarpTile>(
     }
 }
 
-/// Sets P and dS of hidden pairs to 0, whatever they are: 0 · NaN would be NaN.
+/// Sets P and dS of hidden pairs to 0, whatever they are: 0 · NaN would be NaN. One of them, or both.
 #[inline(always)]
-pub fn hide<W: WarpTile>(p: &mut W::S<[f32; 4]>, ds: &mut W::S<[f32; 4]>, statistics: &impl Statistics) {
-    for (n, (p, ds)) in p.row_mut(0).iter_mut().zip(ds.row_mut(0)).enumerate() {
+pub fn hide<W: WarpTile, S: Score, const COUNT: usize>(
+    mut factors: [&mut W::S<[f32; 4]>; COUNT],
+    statistics: &impl Statistics<S>,
+) {
+    for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
         for (i, hidden) in statistics.hides(n).into_iter().enumerate() {
             if hidden {
-                (p[i], ds[i]) = (0.0, 0.0);
+                for factors in &mut factors {
+                    factors.row_mut(0)[n][i] = 0.0;
+                }
             }
         }
     }
@@ -79,7 +95,9 @@ pub fn hide<W: WarpTile>(p: &mut W::S<[f32; 4]>, ds: &mut W::S<[f32; 4]>, statis
 
 /// Queries are rows: a lane has two, g and g + 8.
 #[derive(Clone, Copy, Debug)]
-pub struct ByRow {
+pub struct ByRow<R> {
+    /// What the score keeps of both.
+    pub rows: [R; 2],
     /// L·log2(e) and δ of both.
     pub of: [[f32; 2]; 2],
     /// The keys that each sees.
@@ -90,7 +108,13 @@ pub struct ByRow {
     pub lane_key: u32,
 }
 
-impl Statistics for ByRow {
+impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
+    #[inline(always)]
+    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4] {
+        let keys = self.rows.map(|row| score.keys(row, self.lane_key));
+        core::array::from_fn(|i| score.score(products[i], keys[i / 2], (n * 8 + i % 2) as u32))
+    }
+
     #[inline(always)]
     fn of(&self, _n: usize) -> [[f32; 2]; 4] {
         let [low, high] = self.of;
@@ -108,7 +132,11 @@ impl Statistics for ByRow {
 
 /// Queries are columns: a lane has columns 2t and 2t + 1 of each n8 tile, and keys g and g + 8.
 #[derive(Clone, Copy, Debug)]
-pub struct ByColumn {
+pub struct ByColumn<F> {
+    /// What the score keeps of a query of the block.
+    row: F,
+    /// The lane's first column.
+    column: u32,
     /// The address of the statistics of the lane's first column in shared memory.
     statistics: u32,
     /// That of what it sees.
@@ -118,16 +146,28 @@ pub struct ByColumn {
     sink_tokens: u32,
 }
 
-impl ByColumn {
-    /// Those of a block, whose statistics and limits have been written.
+impl<F> ByColumn<F> {
+    /// Those of a block, whose statistics and limits have been written; `row` is what the score keeps of its queries, by their number.
     #[inline(always)]
-    pub fn new((statistics, limits): (u32, u32), lane_key: u32, lane: u32, sink_tokens: u32) -> Self {
+    pub fn new(
+        (statistics, limits): (u32, u32),
+        (lane_key, lane): (u32, u32),
+        sink_tokens: u32,
+        row: F,
+    ) -> Self {
         let along = lane % 4 * 16;
-        Self { statistics: statistics + along, limits: limits + along, lane_key, sink_tokens }
+        let (statistics, limits, column) = (statistics + along, limits + along, lane % 4 * 2);
+        Self { row, column, statistics, limits, lane_key, sink_tokens }
     }
 }
 
-impl Statistics for ByColumn {
+impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
+    #[inline(always)]
+    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4] {
+        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.lane_key));
+        core::array::from_fn(|i| score.score(products[i], keys[i % 2], i as u32 / 2 * 8))
+    }
+
     #[inline(always)]
     fn of(&self, n: usize) -> [[f32; 2]; 4] {
         // SAFETY: the statistics of two queries of the stage, 8 bytes each, which nobody writes meanwhile.

@@ -1,7 +1,7 @@
 //! One row of the backward pass's table, and what follows from it by arithmetic.
 
 use crate::geometry::PRODUCER_WARPS;
-use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES};
+use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES, ScoreKind};
 
 /// Registers a kernel needs beside its fragments: addresses, loop state, statistics and operands that are being loaded.
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
@@ -65,7 +65,7 @@ pub struct BackwardRow {
     pub isa: Isa,
     /// Element type of the tensors.
     pub dtype: Dtype,
-    /// Elements of a row in shared memory: 32 (not [`Isa::Wgmma`]), 64, 96 or 128. Tensors may be narrower.
+    /// Elements of a row in shared memory: 64, 96 or 128, and without [`Isa::Wgmma`] 32 or 256. Tensors may be narrower.
     pub head_dim: u32,
     /// Queries of a block.
     pub block_m: u32,
@@ -75,12 +75,15 @@ pub struct BackwardRow {
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
+    /// What touches every score: plain, and with [`Isa::Mma`] a softcap or ALiBi.
+    #[cfg_attr(feature = "manifest", serde(default, skip_serializing_if = "ScoreKind::is_plain"))]
+    pub score: ScoreKind,
 }
 
 /// Why a row is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardRowError {
-    /// `head_dim` is not 32 (not with wgmma), 64, 96 or 128.
+    /// `head_dim` is not 64, 96 or 128, nor without wgmma 32 or 256.
     HeadDim,
     /// The streamed block is not 16, 32, 64 or 128 rows, or with wgmma no multiple of 16 from 64 to 128.
     Streamed,
@@ -88,6 +91,8 @@ pub enum BackwardRowError {
     Warps,
     /// `stages` is not 2 to 4.
     Stages,
+    /// The score has no derivative here.
+    Score,
     /// Shared memory over [`SMEM_MAX_BYTES`].
     SharedMemory,
     /// The fragments alone leave too few registers for anything else.
@@ -98,7 +103,7 @@ impl BackwardRowError {
     /// What is wrong and what to do.
     pub const fn reason(self) -> &'static str {
         match self {
-            BackwardRowError::HeadDim => "head_dim must be 32 (not with wgmma), 64, 96 or 128",
+            BackwardRowError::HeadDim => "head_dim must be 64, 96 or 128, or without wgmma 32 or 256",
             BackwardRowError::Streamed => {
                 "the streamed block (block_n of dq, block_m of dkv) must be 16, 32, 64 or 128, or with wgmma a multiple of 16 from 64 to 128"
             }
@@ -106,6 +111,7 @@ impl BackwardRowError {
                 "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
+            BackwardRowError::Score => "score must be plain, or without wgmma softcap or alibi",
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
             }
@@ -130,7 +136,7 @@ impl BackwardRow {
     pub const fn check(&self) -> Result<(), BackwardRowError> {
         let (is_width, is_streamed, are_warps) = match self.isa {
             Isa::Mma => (
-                matches!(self.head_dim, 32 | 64 | 96 | 128),
+                matches!(self.head_dim, 32 | 64 | 96 | 128 | 256),
                 matches!(self.streamed_rows(), 16 | 32 | 64 | 128),
                 matches!(self.warps, 4 | 8),
             ),
@@ -151,6 +157,13 @@ impl BackwardRow {
         }
         if !matches!(self.stages, 2..=4) {
             return Err(BackwardRowError::Stages);
+        }
+        let has_derivative = match self.isa {
+            Isa::Mma => matches!(self.score, ScoreKind::Plain | ScoreKind::Softcap | ScoreKind::Alibi),
+            Isa::Wgmma => self.score.is_plain(),
+        };
+        if !has_derivative {
+            return Err(BackwardRowError::Score);
         }
         if self.smem_bytes() > SMEM_MAX_BYTES {
             return Err(BackwardRowError::SharedMemory);
@@ -268,9 +281,19 @@ impl BackwardRow {
         }
     }
 
+    /// Whether a CTA computes dK of a block of keys and another one dV, as a warp's registers do not hold both.
+    pub const fn gradients_apart(&self) -> bool {
+        matches!(self.pass, Pass::Dkv) && self.head_dim > 128
+    }
+
+    /// CTAs of a block of stationary rows.
+    pub const fn ctas_of_block(&self) -> u32 {
+        if self.gradients_apart() { 2 } else { 1 }
+    }
+
     /// Registers of the fragments that live through a step: gradients, S and dP.
     const fn fragment_registers(&self) -> u32 {
-        self.pass.gradients() * self.head_dim / 2 + self.streamed_rows()
+        self.pass.gradients() / self.ctas_of_block() * self.head_dim / 2 + self.streamed_rows()
     }
 
     /// Whether the stationary rows stay in registers; where they do not fit, each step reads them from shared memory again.
@@ -297,13 +320,17 @@ impl BackwardRow {
     /// The entry's name in the PTX: every column is in it.
     #[cfg(feature = "manifest")]
     pub fn entry_name(&self) -> alloc::string::String {
-        let BackwardRow { pass, isa, dtype, head_dim, block_m, block_n, warps, stages } = self;
+        let BackwardRow { pass, isa, dtype, head_dim, block_m, block_n, warps, stages, score } = self;
         let (pass, dtype) = (pass.name(), dtype.name());
         let family = match isa {
             Isa::Mma => "bwd",
             Isa::Wgmma => "bwd_wgmma",
         };
-        alloc::format!("{family}_{pass}_{dtype}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}")
+        let score = match score {
+            ScoreKind::Plain => alloc::string::String::new(),
+            score => alloc::format!("_{}", score.name()),
+        };
+        alloc::format!("{family}_{pass}_{dtype}_d{head_dim}_m{block_m}n{block_n}_w{warps}s{stages}{score}")
     }
 }
 
@@ -320,16 +347,18 @@ mod tests {
         block_n: 32,
         warps: 8,
         stages: 2,
+        score: ScoreKind::Plain,
     };
 
     #[test]
     fn each_impossible_column_is_refused_with_its_reason() {
         assert_eq!(GOOD.check(), Ok(()));
         let refused = |row: BackwardRow| row.check().expect_err("refused");
-        assert_eq!(refused(BackwardRow { head_dim: 256, ..GOOD }), BackwardRowError::HeadDim);
+        assert_eq!(refused(BackwardRow { head_dim: 192, ..GOOD }), BackwardRowError::HeadDim);
         assert_eq!(refused(BackwardRow { block_n: 48, ..GOOD }), BackwardRowError::Streamed);
         assert_eq!(refused(BackwardRow { warps: 4, ..GOOD }), BackwardRowError::Warps);
         assert_eq!(refused(BackwardRow { stages: 1, ..GOOD }), BackwardRowError::Stages);
+        assert_eq!(refused(BackwardRow { score: ScoreKind::Bias, ..GOOD }), BackwardRowError::Score);
         assert_eq!(refused(BackwardRow { block_n: 128, stages: 4, ..GOOD }), BackwardRowError::SharedMemory);
         let wide = BackwardRow { pass: Pass::Dkv, block_m: 128, block_n: 128, ..GOOD };
         assert_eq!(refused(wide), BackwardRowError::Registers);
@@ -341,6 +370,18 @@ mod tests {
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 32, block_n: 128, ..GOOD };
         assert_eq!(dkv.smem_bytes(), GOOD.smem_bytes() + 2 * 32 * 16);
         assert!(GOOD.stationary_in_registers() && !dkv.stationary_in_registers());
+    }
+
+    #[test]
+    fn at_head_dim_256_dk_and_dv_are_of_a_cta_each_and_devices_of_99_kb_hold_it() {
+        let dkv = BackwardRow { pass: Pass::Dkv, head_dim: 256, block_m: 16, block_n: 64, warps: 4, ..GOOD };
+        assert_eq!(dkv.check(), Ok(()));
+        assert_eq!((dkv.ctas_of_block(), GOOD.ctas_of_block()), (2, 1));
+        assert_eq!(
+            (dkv.registers_estimate(), dkv.smem_bytes()),
+            (208, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256))
+        );
+        assert!(dkv.smem_bytes() <= crate::row::SMEM_OPT_IN_BYTES);
     }
 
     #[test]
@@ -357,6 +398,7 @@ mod tests {
         assert_eq!(refused(BackwardRow { warps: 8, ..dq }), BackwardRowError::Warps);
         assert_eq!(refused(BackwardRow { head_dim: 32, ..dq }), BackwardRowError::HeadDim);
         assert_eq!(refused(BackwardRow { block_n: 32, ..dq }), BackwardRowError::Streamed);
+        assert_eq!(refused(BackwardRow { score: ScoreKind::Softcap, ..dq }), BackwardRowError::Score);
         assert_eq!(refused(BackwardRow { block_m: 96, ..dkv }), BackwardRowError::Registers);
         assert_eq!(refused(BackwardRow { block_n: 128, stages: 3, ..dq }), BackwardRowError::SharedMemory);
     }

@@ -1,7 +1,8 @@
-//! The table of the backward pass's kernels. One line a kernel: pass, dtype, head_dim, block_m, block_n, warps, stages.
+//! The table of the backward pass's kernels. One line a kernel: pass, dtype, head_dim, block_m, block_n, warps, stages, and the score unless
+//! it is plain.
 
 use super::row::{BackwardRow, Pass};
-use crate::row::{Dtype, Isa};
+use crate::row::{Dtype, Isa, ScoreKind};
 
 /// Calls `$callback!` back with every kernel of the backward pass of [`Isa::Mma`]: its entry and its row.
 #[cfg(not(ferroflash_rows))]
@@ -9,22 +10,34 @@ use crate::row::{Dtype, Isa};
 macro_rules! for_each_backward_kernel {
     ($callback:ident) => {
         $callback! {
-            bwd_dq_f16_d64_m128n64_w8s2    => { Dq,  F16,   64, 128,  64,  8, 2 };
-            bwd_dq_bf16_d64_m128n64_w8s2   => { Dq,  Bf16,  64, 128,  64,  8, 2 };
             bwd_dq_f16_d64_m64n32_w4s2     => { Dq,  F16,   64,  64,  32,  4, 2 };
             bwd_dq_bf16_d64_m64n32_w4s2    => { Dq,  Bf16,  64,  64,  32,  4, 2 };
-            bwd_dq_f16_d128_m128n32_w8s2   => { Dq,  F16,  128, 128,  32,  8, 2 };
-            bwd_dq_bf16_d128_m128n32_w8s2  => { Dq,  Bf16, 128, 128,  32,  8, 2 };
             bwd_dq_f16_d128_m64n32_w4s2    => { Dq,  F16,  128,  64,  32,  4, 2 };
             bwd_dq_bf16_d128_m64n32_w4s2   => { Dq,  Bf16, 128,  64,  32,  4, 2 };
             bwd_dkv_f16_d64_m64n128_w8s2   => { Dkv, F16,   64,  64, 128,  8, 2 };
             bwd_dkv_bf16_d64_m64n128_w8s2  => { Dkv, Bf16,  64,  64, 128,  8, 2 };
             bwd_dkv_f16_d64_m64n64_w4s2    => { Dkv, F16,   64,  64,  64,  4, 2 };
             bwd_dkv_bf16_d64_m64n64_w4s2   => { Dkv, Bf16,  64,  64,  64,  4, 2 };
-            bwd_dkv_f16_d128_m32n128_w8s2  => { Dkv, F16,  128,  32, 128,  8, 2 };
-            bwd_dkv_bf16_d128_m32n128_w8s2 => { Dkv, Bf16, 128,  32, 128,  8, 2 };
             bwd_dkv_f16_d128_m32n64_w4s2   => { Dkv, F16,  128,  32,  64,  4, 2 };
             bwd_dkv_bf16_d128_m32n64_w4s2  => { Dkv, Bf16, 128,  32,  64,  4, 2 };
+            // Every width above 128.
+            bwd_dq_f16_d256_m64n16_w4s2    => { Dq,  F16,  256,  64,  16,  4, 2 };
+            bwd_dq_bf16_d256_m64n16_w4s2   => { Dq,  Bf16, 256,  64,  16,  4, 2 };
+            bwd_dkv_f16_d256_m16n64_w4s2   => { Dkv, F16,  256,  16,  64,  4, 2 };
+            bwd_dkv_bf16_d256_m16n64_w4s2  => { Dkv, Bf16, 256,  16,  64,  4, 2 };
+            // Scores, in one tile for every width up to 128, and above a softcap.
+            bwd_dq_f16_d128_m64n32_w4s2_softcap   => { Dq,  F16,  128,  64,  32,  4, 2, Softcap };
+            bwd_dq_bf16_d128_m64n32_w4s2_softcap  => { Dq,  Bf16, 128,  64,  32,  4, 2, Softcap };
+            bwd_dkv_f16_d128_m16n64_w4s2_softcap  => { Dkv, F16,  128,  16,  64,  4, 2, Softcap };
+            bwd_dkv_bf16_d128_m16n64_w4s2_softcap => { Dkv, Bf16, 128,  16,  64,  4, 2, Softcap };
+            bwd_dq_f16_d256_m64n16_w4s2_softcap   => { Dq,  F16,  256,  64,  16,  4, 2, Softcap };
+            bwd_dq_bf16_d256_m64n16_w4s2_softcap  => { Dq,  Bf16, 256,  64,  16,  4, 2, Softcap };
+            bwd_dkv_f16_d256_m16n64_w4s2_softcap  => { Dkv, F16,  256,  16,  64,  4, 2, Softcap };
+            bwd_dkv_bf16_d256_m16n64_w4s2_softcap => { Dkv, Bf16, 256,  16,  64,  4, 2, Softcap };
+            bwd_dq_f16_d128_m64n32_w4s2_alibi     => { Dq,  F16,  128,  64,  32,  4, 2, Alibi };
+            bwd_dq_bf16_d128_m64n32_w4s2_alibi    => { Dq,  Bf16, 128,  64,  32,  4, 2, Alibi };
+            bwd_dkv_f16_d128_m32n64_w4s2_alibi    => { Dkv, F16,  128,  32,  64,  4, 2, Alibi };
+            bwd_dkv_bf16_d128_m32n64_w4s2_alibi   => { Dkv, Bf16, 128,  32,  64,  4, 2, Alibi };
         }
     };
 }
@@ -43,8 +56,6 @@ macro_rules! for_each_wgmma_backward_kernel {
             bwd_wgmma_dq_bf16_d128_m128n128_w12s2 => { Dq,  Bf16, 128, 128, 128, 12, 2 };
             bwd_wgmma_dkv_f16_d64_m96n128_w12s2   => { Dkv, F16,   64,  96, 128, 12, 2 };
             bwd_wgmma_dkv_bf16_d64_m96n128_w12s2  => { Dkv, Bf16,  64,  96, 128, 12, 2 };
-            bwd_wgmma_dkv_f16_d64_m64n128_w12s3   => { Dkv, F16,   64,  64, 128, 12, 3 };
-            bwd_wgmma_dkv_bf16_d64_m64n128_w12s3  => { Dkv, Bf16,  64,  64, 128, 12, 3 };
             bwd_wgmma_dkv_f16_d96_m64n128_w12s2   => { Dkv, F16,   96,  64, 128, 12, 2 };
             bwd_wgmma_dkv_bf16_d96_m64n128_w12s2  => { Dkv, Bf16,  96,  64, 128, 12, 2 };
             bwd_wgmma_dkv_f16_d128_m64n128_w12s2  => { Dkv, F16,  128,  64, 128, 12, 2 };
@@ -65,6 +76,7 @@ pub struct BackwardVariant {
 macro_rules! variants {
     ($isa:ident, $name:ident: $($entry:ident => {
         $pass:ident, $dtype:ident, $head_dim:literal, $block_m:literal, $block_n:literal, $warps:literal, $stages:literal
+        $(, $score:ident)?
     };)*) => {
         const $name: &[BackwardVariant] = &[$(BackwardVariant {
             entry: stringify!($entry),
@@ -77,6 +89,7 @@ macro_rules! variants {
                 block_n: $block_n,
                 warps: $warps,
                 stages: $stages,
+                score: score!($($score)?),
             },
         }),*];
 
@@ -88,6 +101,15 @@ macro_rules! variants {
                 Err(error) => panic!("{}", error.reason()),
             };)*
         };
+    };
+}
+// The last column, which stands only where the score is not plain.
+macro_rules! score {
+    () => {
+        ScoreKind::Plain
+    };
+    ($score:ident) => {
+        ScoreKind::$score
     };
 }
 macro_rules! mma_variants {
@@ -113,6 +135,7 @@ const ALL: [BackwardVariant; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()] = {
         block_n: 0,
         warps: 0,
         stages: 0,
+        score: ScoreKind::Plain,
     };
     let mut all = [BackwardVariant { entry: "", row: none }; MMA_VARIANTS.len() + WGMMA_VARIANTS.len()];
     let mut i = 0;
@@ -142,9 +165,13 @@ pub const fn backward_row_of(entry: &str) -> BackwardRow {
 /// A row as a line of the table, for `cargo xtask build-ptx --rows`.
 #[cfg(feature = "manifest")]
 pub fn line(entry: &str, row: &BackwardRow) -> alloc::string::String {
-    let BackwardRow { pass, isa: _, dtype, head_dim, block_m, block_n, warps, stages } = row;
+    let BackwardRow { pass, isa: _, dtype, head_dim, block_m, block_n, warps, stages, score } = row;
+    let score = match score {
+        ScoreKind::Plain => alloc::string::String::new(),
+        score => alloc::format!(", {score:?}"),
+    };
     alloc::format!(
-        "{entry} => {{ {pass:?}, {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages} }};"
+        "{entry} => {{ {pass:?}, {dtype:?}, {head_dim}, {block_m}, {block_n}, {warps}, {stages}{score} }};"
     )
 }
 
@@ -164,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn every_dtype_and_head_dim_has_both_passes() {
+    fn every_dtype_head_dim_and_score_has_both_passes() {
+        let of = |row: &BackwardRow| (row.dtype, row.head_dim, row.score);
         for variant in BACKWARD_VARIANTS {
             let other = |other: &&BackwardVariant| {
-                other.row.pass != variant.row.pass
-                    && (other.row.dtype, other.row.head_dim) == (variant.row.dtype, variant.row.head_dim)
+                other.row.pass != variant.row.pass && of(&other.row) == of(&variant.row)
             };
             assert!(BACKWARD_VARIANTS.iter().any(|variant| other(&variant)), "{}", variant.entry);
         }

@@ -14,6 +14,8 @@ struct Blocks {
     /// Of a head, or of all packed sequences of a head.
     of_head: Divisor,
     heads: Divisor,
+    /// Heads whose blocks are taken in turns.
+    together: Divisor,
     /// Rows of a block.
     rows: Divisor,
     /// Where packed sequences start, or 0.
@@ -23,14 +25,16 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Batch entry, head and first row of block `index`; a head's blocks follow each other, from the last one with `descending`.
+    /// Batch entry, head and first row of block `index`; a head's blocks follow each other, from the last one with `descending`, and where
+    /// heads go together, block after block of all of them.
     ///
     /// # Safety
     /// As for [`Sequence::of_ragged`].
     #[inline(always)]
     unsafe fn at(self, index: u32, descending: bool, sequences: u32) -> (u32, u32, u32) {
-        let (head_index, order) = self.of_head.divide(index);
-        let (batch, head) = self.heads.divide(head_index);
+        let (blocks, within) = self.together.divide(index);
+        let (together, order) = self.of_head.divide(blocks);
+        let (batch, head) = self.heads.divide(together * self.together.value + within);
         let block = if descending { self.of_head.value - 1 - order } else { order };
         let (batch, block) = if self.starts == 0 {
             (batch, block)
@@ -56,6 +60,7 @@ pub unsafe fn query_work(params: &BackwardParams, index: u32) -> Option<Work<'_>
     let blocks = Blocks {
         of_head: forward.query_blocks,
         heads: forward.tile_heads,
+        together: forward.heads_together,
         rows: forward.ragged.block_rows,
         starts: forward.ragged.cu_seqlens_q,
         total: forward.seqlen_q,
@@ -81,6 +86,7 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
     let blocks = Blocks {
         of_head: params.key_blocks,
         heads: params.heads_kv,
+        together: params.kv_heads_together,
         rows: params.key_block_rows,
         starts: forward.ragged.cu_seqlens_k,
         total: forward.ragged.total_k,

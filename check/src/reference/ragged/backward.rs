@@ -1,4 +1,4 @@
-//! Gradients in float64, pair by pair, from the definitions: P = exp(S − L), dP = dO·Vᵀ, dS = P∘(dP − δ). And what a plain implementation
+//! Gradients in float64, pair by pair, from the definitions: P = exp(S − L), dP = dO·Vᵀ, dS = P∘(dP − δ)∘S′. And what a plain implementation
 //! in float32 makes of them that rounds what it multiplies, O among it, to the problem's dtype, as kernels do.
 //!
 //! Nothing of it is summed in an order of blocks, and nothing but the problem is shared with the kernels.
@@ -23,16 +23,18 @@ pub struct GradientsOf<T> {
     pub k: Vec<T>,
     /// dV.
     pub v: Vec<T>,
+    /// The gradient of the sinks, one a query head; empty where there are none.
+    pub sinks: Vec<T>,
     /// By how much an element of each may be off whatever a plain implementation happens to come to: twice what rounding O and dS puts it
     /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is. Few rows may round well by chance, and
-    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it.
-    pub rounding: [f64; 3],
+    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it. The last one is the sinks'.
+    pub rounding: [f64; 4],
 }
 
 impl<T> GradientsOf<T> {
-    /// All three, in the order of the tensors.
-    pub fn all(&self) -> [&[T]; 3] {
-        [&self.q, &self.k, &self.v]
+    /// Those of Q, K, V and the sinks.
+    pub fn all(&self) -> [&[T]; 4] {
+        [&self.q, &self.k, &self.v, &self.sinks]
     }
 }
 
@@ -90,7 +92,13 @@ pub fn gradients(
 pub fn plain_gradients(backward: &Backward, inputs: &GradientInputs<'_>) -> GradientsOf<f32> {
     let of = of(backward, inputs, Plain(backward.problem()), &|_, _| ());
     let narrowed = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
-    GradientsOf { q: narrowed(of.q), k: narrowed(of.k), v: narrowed(of.v), rounding: of.rounding }
+    GradientsOf {
+        q: narrowed(of.q),
+        k: narrowed(of.k),
+        v: narrowed(of.v),
+        sinks: narrowed(of.sinks),
+        rounding: of.rounding,
+    }
 }
 
 /// Where a row of the gradient of a tensor starts in its buffer.
@@ -130,9 +138,14 @@ fn of(
         q: unwritten(TensorRole::Q),
         k: unwritten(TensorRole::K),
         v: unwritten(TensorRole::V),
-        rounding: [0.0; 3],
+        sinks: vec![0.0; if problem.has_sinks() { problem.sizes().heads_q as usize } else { 0 }],
+        rounding: [0.0; 4],
     };
     for part in &parts {
+        let first = part.head_kv * part.group;
+        for (sink, of_part) in all.sinks.iter_mut().skip(first).zip(&part.sinks) {
+            *sink = arithmetic.held(*sink + of_part);
+        }
         for (all, of_part) in all.rounding.iter_mut().zip(part.rounding) {
             *all = all.max(of_part);
         }
@@ -151,7 +164,9 @@ struct Part {
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
-    rounding: [f64; 3],
+    /// Of the sink of each query head.
+    sinks: Vec<f64>,
+    rounding: [f64; 4],
 }
 
 impl Part {
@@ -188,7 +203,8 @@ impl Part {
             q: vec![0.0; group * sequence.seqlen_q * width],
             k: vec![0.0; rows * width],
             v: vec![0.0; rows * width_v],
-            rounding: [0.0; 3],
+            sinks: vec![0.0; group],
+            rounding: [0.0; 4],
         };
         let mut rounding_k = Rounding::new(rows * width);
         // float32's, for sums of sixteen products at a time and a few steps more, and the dtype's.
@@ -209,12 +225,19 @@ impl Part {
             };
             let key_row = |key: usize| &keys[key * width..][..width];
             let value_row = |key: usize| &values[key * width_v..][..width_v];
-            let scores: Vec<f64> =
+            let products: Vec<f64> =
                 visible.iter().map(|&key| arithmetic.held(scale * dot(&q, key_row(key)))).collect();
-            let most = super::base(scores.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            let scores: Vec<f64> = visible
+                .iter()
+                .zip(&products)
+                .map(|(&key, &product)| arithmetic.held(ragged.score(row, key, product)))
+                .collect();
+            let sink = ragged.sink(row.head);
+            let most = super::base(scores.iter().copied().fold(sink, f64::max));
             let weights: Vec<f64> =
                 scores.iter().map(|score| arithmetic.held((score - most).exp())).collect();
-            let sum = weights.iter().fold(0.0, |sum, weight| arithmetic.held(sum + weight));
+            let of_sink = arithmetic.held((sink - most).exp());
+            let sum = weights.iter().fold(of_sink, |sum, weight| arithmetic.held(sum + weight));
             // Scores of −∞ alone: P is 0.
             let p: Vec<f64> = weights
                 .iter()
@@ -229,12 +252,26 @@ impl Part {
             let delta = arithmetic.held(dot(&d_o, &o) - d_lse);
             let mut rounding_q = Rounding::new(width);
             let of_o = d_o.iter().zip(&o).map(|(d_o, o)| (d_o * o).powi(2)).sum::<f64>().sqrt();
-            for (&key, &p) in visible.iter().zip(&p) {
+            if sink > f64::NEG_INFINITY {
+                let p = arithmetic.held(of_sink / sum);
+                part.sinks[member] = arithmetic.held(part.sinks[member] - arithmetic.held(p * delta));
+                let of_float = float * (sizes(&d_o, &o) + d_lse.abs());
+                let found = p * (of_float + 2.0 * unit * of_o);
+                part.rounding[3] += if found.is_finite() { found } else { 0.0 };
+            }
+            let derivatives: Vec<f64> = products
+                .iter()
+                .map(|&product| arithmetic.held(problem.score().derivative(product)))
+                .collect();
+            for ((&key, &p), &derivative) in visible.iter().zip(&p).zip(&derivatives) {
                 let (v, k) = (value_row(key), key_row(key));
+                let of_p = dot(&d_o, v) - delta;
+                // What float32 makes of a derivative that is near 0.
+                let of_derivative = if derivative == 1.0 { 0.0 } else { p * of_p.abs() * FLOAT_DERIVATIVE };
                 let of_ds = Terms {
-                    float: p * float * (sizes(&d_o, v) + sizes(&d_o, &o)),
-                    shared: p * of_o,
-                    own: p * (dot(&d_o, v) - delta),
+                    float: p * derivative * float * (sizes(&d_o, v) + sizes(&d_o, &o)) + of_derivative,
+                    shared: p * derivative * of_o,
+                    own: p * derivative * of_p,
                 };
                 rounding_q.add(0, of_ds, k);
                 // Every query's δ is rounded by itself.
@@ -243,9 +280,10 @@ impl Part {
             }
             part.rounding[0] = (scale * rounding_q.largest(unit)).max(part.rounding[0]);
             let d_q = &mut part.q[(member * sequence.seqlen_q + query) * width..][..width];
-            for (&key, &p) in visible.iter().zip(&p) {
+            for ((&key, &p), &derivative) in visible.iter().zip(&p).zip(&derivatives) {
                 let dp = dot(&d_o, value_row(key));
-                let ds = arithmetic.rounded(arithmetic.held(p * arithmetic.held(dp - delta)));
+                let of_score = arithmetic.held(p * arithmetic.held(dp - delta));
+                let ds = arithmetic.rounded(arithmetic.held(of_score * derivative));
                 add(d_q, ds, key_row(key), arithmetic);
                 add(&mut part.k[key * width..][..width], ds, &q, arithmetic);
                 add(&mut part.v[key * width_v..][..width_v], arithmetic.rounded(p), &d_o, arithmetic);
@@ -280,6 +318,9 @@ impl Part {
         }
     }
 }
+
+/// How far float32 puts 1 − tanh² off, whose tanh is off by 2^−22.
+const FLOAT_DERIVATIVE: f64 = 1.0 / (1 << 20) as f64;
 
 /// What is rounded of an element of dS.
 #[derive(Clone, Copy)]
@@ -335,6 +376,8 @@ mod tests {
     use crate::reference::{reference_of, row_start};
     use crate::tolerance::backward::row_coordinates;
     use crate::workload::Workload;
+    use ferroflash::attention::{HostOperand, OperandValues};
+    use ferroflash::problem::{Operand, Score};
     use ferroflash::{Dtype, Mask, Sizes};
 
     /// Exact in float16, as are all elements drawn here and their neighbours at this distance.
@@ -363,8 +406,9 @@ mod tests {
             drawn(problem.lse_len()).into_iter().map(|bits| widen(Dtype::F16, bits) as f32).collect();
         let inputs = GradientInputs::new(workload.tensors(&qkv), &[], &[], &d_o).with_d_lse(Some(&d_lse));
         let right = gradients(&backward, &inputs, &|_, _| ());
+        check_sinks(&workload, &qkv, (&d_o, &d_lse), &right.sinks);
         let mut largest = 0.0_f64;
-        for (tensor, gradient) in right.all().into_iter().enumerate() {
+        for (tensor, gradient) in right.all().into_iter().take(3).enumerate() {
             let role = TensorRole::ALL[tensor];
             let width = problem.extent(role).width as usize;
             let places: Vec<usize> = row_coordinates(&backward, role)
@@ -398,6 +442,36 @@ mod tests {
             }
         }
         assert!(largest > 0.05, "gradients of some size");
+    }
+
+    /// The gradient of each sink against the loss with that sink moved.
+    fn check_sinks(
+        workload: &Workload,
+        qkv: &[Vec<u16>; 3],
+        (d_o, d_lse): (&[u16], &[f32]),
+        gradient: &[f64],
+    ) {
+        let sinks = match workload.tensors(qkv).operand(Operand::Sinks) {
+            Some(HostOperand::F32(sinks)) => sinks.to_vec(),
+            _ => Vec::new(),
+        };
+        assert_eq!(gradient.len(), sinks.len());
+        for (head, &expected) in gradient.iter().enumerate() {
+            let moved = |steps: f32| {
+                let mut sinks = sinks.clone();
+                sinks[head] += steps * STEP as f32;
+                let operand = (Operand::Sinks, OperandValues::F32(sinks));
+                loss(&workload.clone().with_operand(operand), qkv, d_o, d_lse)
+            };
+            let near = moved(1.0) - moved(-1.0);
+            let difference = (8.0 * near - (moved(2.0) - moved(-2.0))) / (12.0 * STEP);
+            // The sinks' own float32 is what is left.
+            assert!(
+                (difference - expected).abs() < 1e-4,
+                "sink {head}: {difference} differs from {expected}"
+            );
+        }
+        assert!(gradient.is_empty() || gradient.iter().any(|of| of.abs() > 0.02), "of some size");
     }
 
     fn sizes(heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
@@ -435,6 +509,20 @@ mod tests {
             let problem = problem(heads, seqlens).with_mask(mask).expect("valid");
             check_differences(problem, all(&problem));
         }
+    }
+
+    #[test]
+    fn gradients_of_scores_and_sinks_are_what_finite_differences_say() {
+        let scores =
+            [Score::Softcap(0.7), Score::Alibi { per_batch: true }, Score::Alibi { per_batch: false }];
+        for (i, score) in scores.into_iter().enumerate() {
+            let problem = problem([(2, 1), (3, 3), (4, 2)][i], (5, 6)).with_causal(i == 1);
+            let problem = problem.with_score(score).expect("valid").with_sinks(i != 1);
+            check_differences(problem, all(&problem));
+        }
+        // Rows that see nothing but the sink.
+        let alone = problem((2, 2), (7, 3)).with_causal(true).with_sinks(true);
+        check_differences(alone, all(&alone));
     }
 
     #[test]

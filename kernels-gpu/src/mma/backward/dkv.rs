@@ -1,11 +1,11 @@
 //! dK and dV of one block of keys: keys are stationary, the queries of all query heads of their KV head are streamed, head by head.
 
-use super::gradients::{Stationary, add_product, store};
+use super::gradients::{Scores, Stationary, add_product, store};
 use super::stream::{Pair, Stage, Stream};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
-use crate::backward::recompute::{ByColumn, hide, recompute};
+use crate::backward::recompute::{ByColumn, hide, probabilities, recompute};
 use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work};
 use crate::config::{BackwardConfig, check_backward};
@@ -13,13 +13,14 @@ use crate::ptx::memory::{dynamic_smem, to_global};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
+use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::position::Position;
-use crate::tile::warp_tile::WarpTile;
-use crate::work::visible_of_query;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::work::{query_at, visible_of_query};
 use cuda_std::thread::sync_threads;
 
-/// The kernel: a CTA computes dK and dV of one block of keys of one KV head.
+/// The kernel: a CTA computes dK and dV of one block of keys of one KV head, or where registers do not hold both, one of them.
 ///
 /// # Safety
 /// As for [`super::dq::dq`], one CTA a block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
@@ -28,8 +29,18 @@ pub unsafe fn dkv<C: BackwardConfig>(params: &BackwardParams) {
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some((work, past)) = key_work(params, block_idx_x_again()) else { return };
-        tile::<C>(params, &work, past);
+        if !C::APART {
+            let Some((work, past)) = key_work(params, block_idx_x_again()) else { return };
+            tile::<C, true, true>(params, &work, past);
+            return;
+        }
+        let Some((work, past)) = key_work(params, block_idx_x_again() / 2) else { return };
+        // dK is the longer one, with a product more.
+        if block_idx_x_again() % 2 == 0 {
+            tile::<C, true, false>(params, &work, past);
+        } else {
+            tile::<C, false, true>(params, &work, past);
+        }
     }
 }
 
@@ -62,10 +73,16 @@ unsafe fn copy_step<C: BackwardConfig>(
     }
 }
 
+/// dK, dV, or both.
+///
 /// # Safety
 /// As for [`dkv`]; gradients of keys before `past` are written.
 #[inline(always)]
-unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past: u32) {
+unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
+    params: &BackwardParams,
+    work: &Work<'_>,
+    past: u32,
+) {
     let forward = &params.forward;
     let threads = (thread_idx_x_again(), C::THREADS);
     let position = Position::new(threads.0, C::WARPS);
@@ -106,17 +123,37 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
             sync_threads();
             copy(&mut stream, done + C::STAGES - 1);
             let beside = (stage.statistics(), stage.limits());
-            let statistics = ByColumn::new(beside, lane_key, position.lane, forward.ragged.sink_tokens);
-            let (mut p, mut ds) = stationary.scores(&stage);
-            recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
+            let row = |column: u32| {
+                let query = step.block * C::Streamed::ROWS + column;
+                C::Score::row(forward, || query_at(forward, work, (work.head_q + step.head, query)))
+            };
+            let sink_tokens = forward.ragged.sink_tokens;
+            let statistics = ByColumn::new(beside, (lane_key, position.lane), sink_tokens, row);
+            let (mut p, mut ds) = (stationary.scores(&stage), Scores::<C>::splat([0.0; 4]));
+            if DK {
+                ds = stationary.probability_gradients(&stage);
+                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, C::Score::new(forward));
+            } else {
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, C::Score::new(forward));
+            }
             if steps.is_partial(step.block) {
-                hide::<C::Warp>(&mut p, &mut ds, &statistics);
-                let (tiles, threads) =
-                    ((stage.start, 2 * C::Streamed::BYTES), (thread_idx_x_again(), C::THREADS));
+                if DK {
+                    hide::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics);
+                } else {
+                    hide::<C::Warp, C::Score, 1>([&mut p], &statistics);
+                }
+                // Q is multiplied for dK, dO for dV.
+                let first = if DK { 0 } else { C::Streamed::BYTES };
+                let bytes = (u32::from(DK) + u32::from(DV)) * C::Streamed::BYTES;
+                let (tiles, threads) = ((stage.start + first, bytes), (thread_idx_x_again(), C::THREADS));
                 tainted |= keep_out::<C::Element>(tiles, threads, sync_threads_or, || sync_threads());
             }
-            add_product::<C>(&mut d_v, &p, stage.second(), position.lane);
-            add_product::<C>(&mut d_k, &ds, stage.first(), position.lane);
+            if DV {
+                add_product::<C>(&mut d_v, &p, stage.second(), position.lane);
+            }
+            if DK {
+                add_product::<C>(&mut d_k, &ds, stage.first(), position.lane);
+            }
             step = steps.after(step);
             done += 1;
         }
@@ -124,12 +161,16 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>, past
         let threads = (thread_idx_x_again(), C::THREADS);
         let position = Position::new(threads.0, C::WARPS);
         let to = steps.destinations(past);
-        store::<C>(d_k, params.scale, smem, position, &to[0]);
-        store::<C>(d_v, 1.0, smem + C::Stationary::BYTES, position, &to[1]);
+        if DK {
+            store::<C>(d_k, params.scale, smem, position, &to[0]);
+        }
+        if DV {
+            store::<C>(d_v, 1.0, smem + C::Stationary::BYTES, position, &to[1]);
+        }
         if tainted {
             // dK and dV are written.
             sync_threads();
-            steps.spread(&to, threads);
+            steps.spread(&to, [DK, DV], threads);
         }
     }
 }

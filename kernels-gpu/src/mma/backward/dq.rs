@@ -12,9 +12,11 @@ use crate::ptx::memory::dynamic_smem;
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
+use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::WarpTile;
+use crate::work::query_at;
 use cuda_std::thread::sync_threads;
 
 /// The kernel: a CTA computes dQ of one block of queries of one head.
@@ -68,6 +70,9 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         let stationary = Stationary::<C>::new(smem, position);
         let first_row = work.first_row + position.warp_row + position.lane / 4;
         let mut statistics = ByRow {
+            rows: [0, 1].map(|half| {
+                C::Score::row(forward, || query_at(forward, work, (work.head_q, first_row + half * 8)))
+            }),
             of: [0, 1].map(|half| {
                 let row = first_row + half * 8;
                 let at = |chunk| C::Stationary::SWIZZLE.offset(row - work.first_row, chunk);
@@ -87,11 +92,15 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             copy(&mut stream, done + C::STAGES - 1);
             let step = steps - 1 - done;
             let partial = blocks.is_partial(step);
-            let (mut p, mut ds) = stationary.scores(&stage);
-            recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
+            let (mut p, mut ds) = (stationary.scores(&stage), stationary.probability_gradients(&stage));
+            let lane_key = || blocks.block(step) * C::Streamed::ROWS + position.lane % 4 * 2;
+            if C::Score::OF_KEYS {
+                statistics.lane_key = lane_key();
+            }
+            recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, C::Score::new(forward));
             if partial {
-                statistics.lane_key = blocks.block(step) * C::Streamed::ROWS + position.lane % 4 * 2;
-                hide::<C::Warp>(&mut p, &mut ds, &statistics);
+                statistics.lane_key = lane_key();
+                hide::<C::Warp, C::Score, 1>([&mut ds], &statistics);
                 let tile = (stage.start, C::Streamed::BYTES);
                 tainted |= keep_out::<C::Element>(tile, threads, sync_threads_or, || sync_threads());
             }

@@ -6,6 +6,7 @@ use crate::config::BackwardConfig;
 use crate::element::F32Accumulation;
 use crate::math::epilogue::store_rows;
 use crate::mma::gemm::{Queries, p_v, q_kt};
+use crate::ptx::warp::sync_warp;
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
@@ -37,22 +38,34 @@ impl<C: BackwardConfig> Stationary<C> {
         Self { rows, position }
     }
 
-    /// S and dP: the products with both tiles of a stage.
+    /// S: the product of the first tile with that of a stage.
     ///
     /// # Safety
     /// All 32 lanes take part and the stage has landed.
     #[inline(always)]
-    pub unsafe fn scores(&self, stage: &Stage<C>) -> (Scores<C>, Scores<C>) {
+    pub unsafe fn scores(&self, stage: &Stage<C>) -> Scores<C> {
+        // SAFETY: the caller's.
+        unsafe { self.product(0, stage.first()) }
+    }
+
+    /// dP: the product of the second tile with that of a stage.
+    ///
+    /// # Safety
+    /// As for [`Self::scores`].
+    #[inline(always)]
+    pub unsafe fn probability_gradients(&self, stage: &Stage<C>) -> Scores<C> {
+        // SAFETY: the caller's.
+        unsafe { self.product(1, stage.second()) }
+    }
+
+    /// # Safety
+    /// As for [`Self::scores`].
+    #[inline(always)]
+    unsafe fn product(&self, which: usize, tile: SmemTile<C::Streamed>) -> Scores<C> {
         let Position { warp_row, lane, .. } = self.position;
         let (rows, columns) = (LaneView::a_operand(warp_row, lane), LaneView::b_operand(0, lane));
-        let [first, second] = &self.rows;
         // SAFETY: the caller's.
-        unsafe {
-            (
-                q_kt::<C::Element, F32Accumulation, _, _, _>(first, rows, stage.first(), columns),
-                q_kt::<C::Element, F32Accumulation, _, _, _>(second, rows, stage.second(), columns),
-            )
-        }
+        unsafe { q_kt::<C::Element, F32Accumulation, _, _, _>(&self.rows[which], rows, tile, columns) }
     }
 }
 
@@ -67,6 +80,10 @@ pub unsafe fn add_product<C: BackwardConfig>(
     tile: SmemTile<C::Streamed>,
     lane: u32,
 ) {
+    if C::LOADS_WAIT {
+        // No load is moved before it.
+        sync_warp();
+    }
     // SAFETY: the caller's.
     unsafe {
         p_v::<C::Element, F32Accumulation, _, C::Warp>(gradient, factors, tile, LaneView::a_operand(0, lane))

@@ -19,6 +19,7 @@ use crate::ptx::memory::{ld_global_v2, st_shared, st_shared_v4, to_global};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{give_registers, take_registers};
+use crate::score::{Plain, Score};
 use crate::shape::Shape;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
@@ -193,7 +194,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u3
         if tainted {
             // dK and dV are written.
             sync_consumers::<C>();
-            steps.spread(&to, threads::<C>());
+            steps.spread(&to, [true; 2], threads::<C>());
         }
     }
 }
@@ -216,19 +217,19 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
     unsafe {
         let (mut p, mut ds) = issue_both::<C>(ring.buffer);
         let lane_key = first_key + warp_row() + lane_again() / 4;
-        let statistics = ByColumn::new(beside, lane_key, lane_again(), forward.ragged.sink_tokens);
+        let statistics = ByColumn::new(beside, (lane_key, lane_again()), forward.ragged.sink_tokens, |_| ());
         if PARTIAL {
             C::Warp::wait_scores::<0>(&mut p);
             C::Warp::wait_scores::<0>(&mut ds);
-            recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
-            hide::<C::Warp>(&mut p, &mut ds, &statistics);
+            recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
+            hide::<C::Warp, Plain, 2>([&mut p, &mut ds], &statistics);
             found = keep_out::<C>(ring.buffer, 2);
             pack::<C::Element, C::Warp>(&p, &mut p_operand);
             issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
         } else {
             // P while dP is on its way, and dS while dV is.
             C::Warp::wait_scores::<1>(&mut p);
-            probabilities::<C::Warp>(&mut p, &statistics, forward.scale_log2);
+            probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward));
             pack::<C::Element, C::Warp>(&p, &mut p_operand);
             issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
             C::Warp::wait_scores::<1>(&mut ds);

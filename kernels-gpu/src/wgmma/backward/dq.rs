@@ -19,6 +19,7 @@ use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{give_registers, take_registers};
 use crate::scheduler::Work;
+use crate::score::{Plain, Score};
 use crate::shape::Shape;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
@@ -166,6 +167,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
 ) -> bool {
     let forward = &params.forward;
     let mut statistics = ByRow {
+        rows: [(); 2],
         of,
         visible: [Visible::before(0); 2],
         sink_tokens: forward.ragged.sink_tokens,
@@ -182,13 +184,13 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
                 let at = layout::rows::<C>() + row_in_block(half) * LIMITS_BYTES;
                 Visible { begin: ld_shared(at), end: ld_shared(at + 4) }
             });
-            recompute::<C::Warp>(&mut p, &mut ds, &statistics, forward.scale_log2);
-            hide::<C::Warp>(&mut p, &mut ds, &statistics);
+            recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
+            hide::<C::Warp, Plain, 1>([&mut ds], &statistics);
             found = keep_out::<C>(ring.buffer, 1);
         } else {
             // P while dP is on its way.
             C::Warp::wait_scores::<1>(&mut p);
-            probabilities::<C::Warp>(&mut p, &statistics, forward.scale_log2);
+            probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward));
             C::Warp::wait_scores::<0>(&mut ds);
             score_gradients::<C::Warp>(&p, &mut ds, &statistics);
         }
