@@ -2,7 +2,7 @@
 
 use super::explanations::{Explained, Suspect};
 use super::{CLEAR, Fault, POISON};
-use check::reference::{keys, row_coordinates, row_start, visible_keys};
+use check::reference::{Reference, keys, row_coordinates, row_start, visible_keys};
 use check::verification::Oracle;
 use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
@@ -33,7 +33,10 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
         let weight = problem.sizes().seqlen_k as usize * wrong_lse.len().min(6);
         return Named { weight, ..place(fault, &wrong_lse, &more) };
     }
-    if let Some(fault) = in_place_of_o(problem, output, &wrong_o) {
+    let in_place = in_place_of_o(problem, output, &wrong_o);
+    // Where the right O is one value as well, a factor makes another of it, and only other questions can tell.
+    let is_alike = in_place == Some(Fault::Constant) && is_one_value(problem, right, &wrong_o);
+    if let Some(fault) = in_place.filter(|_| !is_alike) {
         return place(fault, &wrong_o, "");
     }
     let head_dim = problem.sizes().head_dim as usize;
@@ -51,6 +54,7 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     let suspect = Suspect::new(oracle, output, tolerance.allowed(), &numbers);
     let named = match suspect.explain() {
         Some(Explained { fault, how, is_doubtful }) => {
+            let is_doubtful = is_doubtful || is_alike;
             let weight = suspect.weight().min(if is_doubtful { CLEAR / 2 } else { usize::MAX });
             return Named { weight, ..place(fault, &wrong_o, &how) };
         }
@@ -83,6 +87,16 @@ pub(super) fn of_ragged(problem: &Problem, output: &Output, [wrong_o, wrong_lse]
 fn of_row<'a>(problem: &Problem, output: &'a Output, row: usize) -> &'a [u16] {
     let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
     &output.o[start..start + problem.head_dim_v() as usize]
+}
+
+/// Whether O as it should be is the same number in all elements of these rows.
+fn is_one_value(problem: &Problem, right: &Reference, rows: &[usize]) -> bool {
+    let width = problem.head_dim_v() as usize;
+    let start = |&row: &usize| row_start(problem, TensorRole::O, row_coordinates(problem, row));
+    let mut values = rows.iter().flat_map(|row| right.o[start(row)..][..width].iter().copied());
+    let Some(first) = values.next() else { return false };
+    // But for the rounding of sums in float64.
+    values.all(|value| (value - first).abs() <= 1e-9 * first.abs())
 }
 
 /// What stands in wrong rows instead of anything computed, where it is one thing.
