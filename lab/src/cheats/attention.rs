@@ -238,7 +238,7 @@ impl Rows {
     }
 }
 
-/// A number with so many bits after the first.
+/// P rounded to `bits` bits behind its leading one.
 fn coarse(p: f64, bits: i32) -> f64 {
     let step = (p.log2().floor() - f64::from(bits)).exp2();
     if p > 0.0 { (p / step).round() * step } else { p }

@@ -83,7 +83,7 @@ pub enum When {
     EmptySplits,
     /// Where a sequence has one key by its length on the device.
     LengthOne,
-    /// From so many heads of all batch entries on.
+    /// In problems of at least this many query heads, those of all batch entries counted.
     AllHeads(u32),
     /// With an odd number of query heads over 1.
     OddHeads,
@@ -135,7 +135,7 @@ pub enum Wrong {
     LseRounded,
     /// NaN and infinities of the inputs become 0.
     NanSwallowed,
-    /// Each P is rounded to so many bits.
+    /// Each P is rounded to this many bits behind its leading one.
     CoarseP(i32),
     /// Exponentials in float32 of scores from which this is taken, and not the largest, unless that is larger.
     MaximumFrom(f32),
@@ -147,7 +147,7 @@ pub enum Wrong {
     LastCall,
     /// Computed once for each address.
     CachedByPointer,
-    /// What stands in the workspace is added.
+    /// The candidate adds to O the numbers that an earlier launch left in the workspace.
     Workspace,
     /// A counter is left at 1.
     Counter,
@@ -165,7 +165,7 @@ pub enum Wrong {
     Chance,
     /// The simulator finds this.
     Breaks(&'static str),
-    /// O is added to what stands there.
+    /// The candidate adds O to the output buffer instead of overwriting it.
     Accumulates,
     /// Rows without keys have NaN.
     BlindNan,
@@ -210,7 +210,7 @@ pub struct Planted {
     pub wrong: Wrong,
     /// The name.
     pub fault: Fault,
-    /// Another that is as true of what stands there, where it is found: what a mistake writes depends on the question.
+    /// A second name that is as true of the wrong output, where there is one: what a mistake writes depends on the question.
     pub or: Option<Fault>,
 }
 

@@ -270,6 +270,22 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
     return device_at(place).explain(args) if device_model is None else _native.explain_model(device_model, args)
 
 
+def under_a_mask(q, k, v, mask, **options):
+    """flash_attn_func of PyTorch's tensors under a mask [batch, heads, seqlen_q, seqlen_k] or 1: bool (True is seen), or a bias."""
+    import torch
+
+    if mask.dtype != torch.bool:
+        return flash_attn_func(q, k, v, attn_bias=mask, **options)
+    if mask.shape[1] == 1 and k.shape[1] > 0:
+        return flash_attn_func(q, k, v, tree_mask=mask[:, 0].expand(q.shape[0], q.shape[1], k.shape[1]), **options)
+    return flash_attn_func(q, k, v, attn_bias=as_bias(mask, q), **options)
+
+
+def as_bias(mask, like):
+    """A bool mask as a bias of the type of another tensor."""
+    return like.new_zeros(()).where(mask, float("-inf"))
+
+
 def _computed(call, tree_mask=None):
     if tree_mask is not None:
         framework, into = framework_of(call.q)

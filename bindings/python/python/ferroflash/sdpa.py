@@ -1,7 +1,7 @@
 """PyTorch's scaled_dot_product_attention by its name, arguments and meaning."""
 
 from ._call import Call
-from .functional import _computed, _refuse, flash_attn_func
+from .functional import _computed, _refuse, flash_attn_func, under_a_mask
 
 
 def scaled_dot_product_attention(
@@ -30,12 +30,10 @@ def scaled_dot_product_attention(
         ends = torch.arange(1, queries + 1, dtype=torch.int32, device=q.device).clamp(max=keys)
         call.intervals = torch.stack([torch.zeros_like(ends), ends], -1).expand(batch, -1, -1).contiguous()
         o = _computed(call)[0]
-    elif attn_mask is not None and attn_mask.dtype == torch.bool and attn_mask.shape[1] == 1 and keys > 0:
-        o = flash_attn_func(q, k, v, softmax_scale=scale, tree_mask=attn_mask[:, 0].expand(batch, queries, keys))
+    elif attn_mask is not None:
+        o = under_a_mask(q, k, v, attn_mask, softmax_scale=scale)
     else:
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = q.new_zeros(()).where(attn_mask, float("-inf"))
-        o = flash_attn_func(q, k, v, softmax_scale=scale, causal=is_causal, attn_bias=attn_mask)
+        o = flash_attn_func(q, k, v, softmax_scale=scale, causal=is_causal)
     o = o.transpose(1, 2)
     if query.dim() == 2:
         return o[0, 0]

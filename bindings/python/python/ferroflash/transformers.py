@@ -5,7 +5,7 @@ import sys
 import weakref
 
 from ._call import Call
-from .functional import _computed, flash_attn_func, flash_attn_varlen_func
+from .functional import _computed, _refuse, as_bias, flash_attn_func, flash_attn_varlen_func, under_a_mask
 
 
 def register(name="ferro"):
@@ -70,7 +70,7 @@ def _supported(config):
         models = [model for model in models if model.__module__ == module.__name__]
         if models:
             by_flash, by_sdpa, by_others = (
-                all(getattr(model, f"_supports_{kind}", False) for model in models) for kind in ("flash_attn", "sdpa", "attention_backend")
+                all(getattr(model, f"_supports_{what}", False) for model in models) for what in ("flash_attn", "sdpa", "attention_backend")
             )
             return by_flash and (by_sdpa or by_others), by_sdpa
     return False, True
@@ -124,7 +124,7 @@ def attention_forward(
     **kwargs,
 ):
     """Q, K and V are [batch, heads, seqlen, head_dim]; O is [batch, seqlen, heads, head_dim]. `attention_mask` is what the function of
-    that name returns, or of the caller's: padding [batch, keys], or [batch, 1, queries, keys], bool or 0 and the least number."""
+    that name returns, or of the caller's: padding [batch, keys], or [batch, heads or 1, queries, keys], bool or a bias."""
     if output_attentions:
         raise NotImplementedError("output_attentions is not supported: the probabilities are never stored")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -148,19 +148,19 @@ def attention_forward(
     if indices is not None or block_indices is not None:
         chosen, attention_mask = _chosen(module, q, k, indices, block_indices), _whole(q, k, attention_mask, options)
         is_bias = attention_mask.is_floating_point()
-        attention_mask = attention_mask + _as_bias(chosen, attention_mask) if is_bias else attention_mask & chosen
+        attention_mask = attention_mask + as_bias(chosen, attention_mask) if is_bias else attention_mask & chosen
     if position_bias is not None or sinks is not None:
         return _biased(q, k, v, position_bias, sinks, attention_mask, options), None
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
     if attention_mask.dim() == 4:
-        return _under_a_mask(q, k, v, attention_mask, options), None
+        return _under_a_model_mask(q, k, v, attention_mask, options), None
     if attention_mask.dim() != 2:
         raise NotImplementedError(f"attention_mask of {attention_mask.dim()} dimensions is not supported: [batch, keys] and 4 are")
     return _without_padding(q, k, v, attention_mask.bool(), options), None
 
 
-def _under_a_mask(q, k, v, mask, options):
+def _under_a_model_mask(q, k, v, mask, options):
     """Attention where a mask says for each query and key, or by a range for each query, what is seen, and nothing else does."""
     import torch
 
@@ -168,13 +168,11 @@ def _under_a_mask(q, k, v, mask, options):
     mask = _read(mask, k.shape[1])
     if mask.dtype == torch.int32:
         scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
-        flash_attn_func(q[:0], k[:0], v[:0], dropout_p=options["dropout_p"])
+        _refuse("dropout_p", options["dropout_p"])
         call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
         call.intervals = mask[:, 0].expand(q.shape[0], q.shape[1], -1).contiguous()
         return _computed(call)[0]
-    if mask.dtype == torch.bool and mask.shape[1] == 1:
-        return flash_attn_func(q, k, v, tree_mask=mask[:, 0].expand(q.shape[0], q.shape[1], -1), **options)
-    return flash_attn_func(q, k, v, attn_bias=_as_bias(mask, q) if mask.dtype == torch.bool else mask, **options)
+    return under_a_mask(q, k, v, mask, **options)
 
 
 def _read(mask, keys):
@@ -208,10 +206,6 @@ def _read(mask, keys):
 _last = [(lambda: None, None, None)]
 
 
-def _as_bias(mask, q):
-    return q.new_zeros(()).where(mask, float("-inf"))
-
-
 def _biased(q, k, v, bias, sinks, mask, options):
     """Attention with a bias, [batch, heads, queries, keys] or 1, and a sink for each query, [batch, heads, queries, 1], under a mask of any
     kind. A sink is the bias of one more key, which is 0, as its value is."""
@@ -220,7 +214,7 @@ def _biased(q, k, v, bias, sinks, mask, options):
     queries, keys = q.shape[1], k.shape[1]
     bias = q.new_zeros(1, 1, 1, keys) if bias is None else bias[..., -keys:]
     mask = _whole(q, k, mask, options)
-    bias = bias + (mask if mask.is_floating_point() else _as_bias(mask, bias))
+    bias = bias + (mask if mask.is_floating_point() else as_bias(mask, bias))
     if sinks is not None:
         bias = torch.cat([bias.expand(q.shape[0], q.shape[2], queries, keys), sinks.to(bias.dtype)], -1)
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
