@@ -147,7 +147,7 @@ pub enum Wrong {
     LastCall,
     /// Computed once for each address.
     CachedByPointer,
-    /// The candidate adds to O the numbers that an earlier launch left in the workspace.
+    /// A byte that lies in the workspace before the launch changes O's first number.
     Workspace,
     /// A counter is left at 1.
     Counter,
