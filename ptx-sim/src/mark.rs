@@ -11,13 +11,22 @@ pub(crate) struct Mark {
     pub(crate) clock: u32,
     /// PTX line.
     pub(crate) line: u32,
-    /// Lanes that took part; none for an access of the async proxy.
+    /// Lanes that took part; none for what is done later.
     pub(crate) lanes: u32,
     pub(crate) agent: Agent,
     /// Barriers of some of the warp's lanes before it.
     pub(crate) barriers: u8,
     /// The scope of a strong access.
     pub(crate) scope: Option<Scope>,
+}
+
+/// An asynchronous access: done by an agent of its own, at a time that its mbarrier or group tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Later {
+    pub(crate) agent: Agent,
+    pub(crate) time: u32,
+    /// Whether the async proxy does it, as copies in bulk and `wgmma`. `st.async` and `red.async` are of the generic proxy.
+    pub(crate) by_async_proxy: bool,
 }
 
 /// Who accesses.
@@ -38,8 +47,8 @@ pub(crate) struct Who<'c> {
     /// The warp's own time, and its time when all of its lanes were last in order with each other.
     pub(crate) now: u32,
     pub(crate) synced: u32,
-    /// The agent and time as which the async proxy accesses; `None` for the generic proxy.
-    pub(crate) proxy: Option<(Agent, u32)>,
+    /// As whom it accesses what it does not wait for; `None` where the lane itself does.
+    pub(crate) later: Option<Later>,
     /// The order among its lanes, where barriers of some of them gave one.
     pub(crate) order: Option<&'c LaneOrder>,
     /// Warps of a CTA: those of one CTA are numbered in a row.
@@ -50,8 +59,8 @@ impl Who<'_> {
     /// The access as it will be remembered.
     pub(crate) fn mark(&self) -> Mark {
         let (line, scope) = (self.line, self.scope);
-        match self.proxy {
-            Some((agent, clock)) => Mark { clock, line, lanes: 0, agent, barriers: 0, scope },
+        match self.later {
+            Some(Later { agent, time, .. }) => Mark { clock: time, line, lanes: 0, agent, barriers: 0, scope },
             None => {
                 let barriers = self.order.map_or(0, LaneOrder::barriers);
                 Mark { clock: self.now, line, lanes: self.lanes, agent: self.agent, barriers, scope }

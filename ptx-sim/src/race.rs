@@ -265,8 +265,8 @@ mod tests {
     use std::sync::Arc;
 
     fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {
-        let (now, synced, proxy, order, lanes) = (1, 1, None, None, 1 << lane);
-        Who { agent, group, lane, lanes, line: 7 + group, scope, clock, now, synced, proxy, order, warps: 4 }
+        let (now, synced, later, order, lanes) = (1, 1, None, None, 1 << lane);
+        Who { agent, group, lane, lanes, line: 7 + group, scope, clock, now, synced, later, order, warps: 4 }
     }
 
     fn noted(

@@ -313,7 +313,7 @@ fn check_order(offset: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome 
 #[inline]
 fn check_proxy(offset: u64, cell: &Cell, who: &Who<'_>) -> Outcome {
     let write = &cell.write;
-    let crosses = who.proxy.is_some() && write.clock != 0 && write.lanes != 0;
+    let crosses = who.later.is_some_and(|later| later.by_async_proxy) && write.clock != 0 && write.lanes != 0;
     if !crosses || who.clock.is_fenced(write.agent, write.clock, write.lanes) {
         return Ok(());
     }
@@ -367,8 +367,8 @@ mod tests {
 
     fn who(warp: u32, lane: usize, clock: &Clock, now: u32) -> Who<'_> {
         let (lanes, synced, agent) = (1 << lane, now, warp as Agent);
-        let (group, scope, proxy, order, warps) = (0, None, None, None, 4);
-        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, proxy, order, warps }
+        let (group, scope, later, order, warps) = (0, None, None, None, 4);
+        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, later, order, warps }
     }
 
     #[test]
@@ -411,7 +411,8 @@ mod tests {
         let mut seen = clock(&[1]);
         shared.note_write(0, 4, &[5, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap();
         fn reader(clock: &Clock) -> Who<'_> {
-            Who { agent: Agent::MAX, proxy: Some((4, 1)), ..who(0, 0, clock, 1) }
+            let later = Some(Later { agent: 4, time: 1, by_async_proxy: true });
+            Who { agent: Agent::MAX, later, ..who(0, 0, clock, 1) }
         }
         let fault = shared.note_read(0, 4, &reader(&seen)).unwrap_err();
         assert_eq!(fault.kind, FindingKind::ProxyFence);

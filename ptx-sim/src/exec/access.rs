@@ -240,7 +240,7 @@ impl Warp {
             clock: &self.clock,
             now: self.now,
             synced: self.synced,
-            proxy: None,
+            later: None,
             order: self.order.as_deref(),
             warps: cta.launch.warps() as u16,
         }

@@ -6,7 +6,7 @@
 
 use crate::clock::{Agent, AgentOf};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::mark::Who;
+use crate::mark::{Later, Who};
 use crate::memory::Words;
 use crate::op::{AtomicOp, Bulk, BulkTo, MemoryOrder, Pc, Scalar, Scope, Space, StoreAsync};
 use crate::race::RaceAccess;
@@ -129,6 +129,7 @@ impl Warp {
     pub(super) fn bulk(&mut self, op: &Bulk, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
         let regs = &self.frame(frame)?.regs;
         let (shared, global) = (addresses(regs, &op.shared), addresses(regs, &op.global));
+        let mut stored: Vec<Chunk> = Vec::new();
         for lane in lanes(active) {
             let shared = shared_address(op.space, shared[lane]);
             match &op.to {
@@ -162,7 +163,9 @@ impl Warp {
                 }
                 BulkTo::Global => {
                     let chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
-                    self.bulk_store(&chunks, lane, op, cta)?;
+                    // CUTLASS's epilogues let a whole warp issue one store: its lanes write the same to the same place.
+                    self.bulk_store(&chunks, lane, (op, chunks == stored), cta)?;
+                    stored = chunks;
                 }
             }
         }
@@ -186,7 +189,7 @@ impl Warp {
         fits(bytes.into(), lane, from, cta)?;
         let rank = cta.rank_of(Space::Cluster, lane, &mut { to })?;
         let (to, barrier) = (window::in_cta(to), window::in_cta(barrier));
-        let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, barrier, cta)? else {
+        let Some((agent, time, offset)) = self.later_mbarrier(true, lane, rank, barrier, cta)? else {
             return Ok(());
         };
         let mut landing = Vec::new();
@@ -217,7 +220,7 @@ impl Warp {
         Ok(())
     }
 
-    /// `st.async`: the bytes are counted at the mbarrier as they land, which is at once here.
+    /// `st.async` and `red.async`, of the generic proxy: the bytes are counted at the mbarrier as they land, which is at once here.
     pub(super) fn store_async(
         &mut self,
         op: &StoreAsync,
@@ -233,8 +236,11 @@ impl Warp {
             check_alignment(cta, lane, to[lane], bytes)?;
             let rank = cta.rank_of(Space::Cluster, lane, &mut { to[lane] })?;
             let barrier = window::in_cta(barriers[lane]);
-            let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, barrier, cta)? else { continue };
-            let who = self.proxy_who(lane, agent, time, cta);
+            let Some((agent, time, offset)) = self.later_mbarrier(false, lane, rank, barrier, cta)? else {
+                continue;
+            };
+            let later = Some(Later { agent, time, by_async_proxy: false });
+            let who = Who { later, ..self.who(lane, None, cta) };
             let target = cta.at_rank(rank);
             let Some(at) = target.shared.offset(lane, window::in_cta(to[lane]), bytes)? else { continue };
             target.shared.note_bulk_write(at, bytes, &who)?;
@@ -246,9 +252,10 @@ impl Warp {
         Ok(())
     }
 
-    /// The agent of a copy that is counted at an mbarrier, its time, and the mbarrier's offset.
-    fn bulk_mbarrier(
+    /// The agent of what is counted at an mbarrier, its time, and the mbarrier's offset.
+    fn later_mbarrier(
         &mut self,
+        by_async_proxy: bool,
         lane: usize,
         rank: u32,
         mbarrier: u64,
@@ -266,7 +273,7 @@ impl Warp {
         if !remote {
             state.unwaited = Some(Issued { time, warp: self.index, at: self.place() });
         }
-        if !fenced && checked {
+        if by_async_proxy && !fenced && checked {
             let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
             return Err(Fault::at(FindingKind::ProxyFence, lane, mbarrier).saying(detail));
         }
@@ -323,7 +330,7 @@ impl Warp {
 
     /// The lane as the async proxy.
     fn proxy_who(&self, lane: usize, agent: Agent, time: u32, cta: &Cta<'_>) -> Who<'_> {
-        Who { proxy: Some((agent, time)), ..self.who(lane, None, cta) }
+        Who { later: Some(Later { agent, time, by_async_proxy: true }), ..self.who(lane, None, cta) }
     }
 
     fn bulk_load(
@@ -334,7 +341,7 @@ impl Warp {
         mbarrier: u64,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let Some((agent, time, offset)) = self.bulk_mbarrier(lane, rank, mbarrier, cta)? else {
+        let Some((agent, time, offset)) = self.later_mbarrier(true, lane, rank, mbarrier, cta)? else {
             return Ok(());
         };
         let mut landing = Vec::with_capacity(chunks.len());
@@ -380,7 +387,14 @@ impl Warp {
         })
     }
 
-    fn bulk_store(&mut self, chunks: &[Chunk], lane: usize, op: &Bulk, cta: &mut Cta<'_>) -> Outcome {
+    /// `repeats` says that another lane of the instruction has just issued the same.
+    fn bulk_store(
+        &mut self,
+        chunks: &[Chunk],
+        lane: usize,
+        (op, repeats): (&Bulk, bool),
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
         let groups = self.bulk_groups(lane, cta);
         let (agent, group) = (groups.agent, groups.committed + 1);
         groups.newest = (group, self.at);
@@ -404,7 +418,7 @@ impl Warp {
                 cta.counters.bulk_store_bytes += u64::from(chunk.bytes);
                 continue;
             }
-            let same_value = allocation.holds(at, chunk.bytes, &words);
+            let same_value = repeats || allocation.holds(at, chunk.bytes, &words);
             let write = RaceAccess::Write { same_value };
             self.note_global(write, allocation, (lane, at, chunk.bytes), None, cta)?;
             cta.counters.bulk_store_bytes += u64::from(chunk.bytes);

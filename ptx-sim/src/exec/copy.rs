@@ -243,7 +243,7 @@ impl Warp {
                     clock: &self.clock,
                     now,
                     synced: self.synced,
-                    proxy: None,
+                    later: None,
                     order: self.order.as_deref(),
                     warps: cta.launch.warps() as u16,
                 };

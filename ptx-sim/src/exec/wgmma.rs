@@ -8,7 +8,7 @@
 use crate::clock::{AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
-use crate::mark::Who;
+use crate::mark::{Later, Who};
 use crate::matrix_type::MatrixType;
 use crate::op::{Op, Pc, Wgmma, WgmmaA};
 use crate::regs::{LANES, Regs, Slot};
@@ -127,7 +127,7 @@ impl Cta<'_> {
             clock: &clock,
             now: 0,
             synced: 0,
-            proxy: Some((agent, number)),
+            later: Some(Later { agent, time: number, by_async_proxy: true }),
             order: None,
             warps: self.launch.warps() as u16,
         };
