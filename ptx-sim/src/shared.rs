@@ -208,11 +208,21 @@ impl Shared {
         self.note_write(offset, bytes, &unlike, who)
     }
 
-    /// Makes eight bytes an mbarrier, or no longer one: like a write, and opaque in between.
-    pub(crate) fn note_mbarrier(&mut self, offset: u64, valid: bool, who: &Who<'_>) -> Outcome {
+    /// Makes eight bytes an mbarrier, or no longer one: like a write, and opaque in between. `repeats` says that it is already, the
+    /// same and unused, of which the caller warns.
+    pub(crate) fn note_mbarrier(
+        &mut self,
+        offset: u64,
+        valid: bool,
+        repeats: bool,
+        who: &Who<'_>,
+    ) -> Outcome {
         let checks = self.checks;
         self.shadow.each(offset, 8, |range, cell| {
-            check_write(&checks, range.start, cell, false, who)?;
+            match check_write(&checks, range.start, cell, repeats, who) {
+                Err(fault) if repeats && fault.severity == Severity::Warning => {}
+                outcome => outcome?,
+            }
             cell.write = who.mark();
             cell.mbarrier = valid;
             Ok(())

@@ -196,7 +196,7 @@ impl Warp {
                 }
                 MbarrierAction::Invalidate => {
                     cta.mbarrier(offset, lane, address)?.valid = false;
-                    cta.shared.note_mbarrier(offset, false, &self.who(lane, None, cta))?;
+                    cta.shared.note_mbarrier(offset, false, false, &self.who(lane, None, cta))?;
                 }
                 MbarrierAction::Arrive { count, bytes, state, drops, keeps_open, releases } => {
                     let (count, bytes) = (count.map_or(1, word), bytes.map(word));
@@ -280,20 +280,21 @@ impl Warp {
         if count == 0 || count > LIMIT {
             return Err(Fault::at(FindingKind::BadOperand, lane, count.into()));
         }
-        let mut time = 0;
+        let (mut time, mut repeats) = (0, false);
         if let Some(old) = cta.mbarriers.get(&offset) {
             let is_new = old.phase == 0 && old.pending == count && old.count == count && old.bytes == 0;
             time = old.time;
             if old.valid {
                 let fault = misuse(lane, address, "the mbarrier is initialised and still valid");
-                // Triton does so to mbarriers that nobody has used.
+                // Triton does so to mbarriers that nobody has used, and NVIDIA's examples in all threads at once.
                 let again = "it is initialised once more, alike and before its use";
                 let fault = if is_new { fault.warning(again) } else { fault };
+                repeats = is_new;
                 cta.tolerate(Err(fault), (self.index, self.place()))?;
             }
         }
         let who = self.who(lane, None, cta);
-        cta.shared.note_mbarrier(offset, true, &who)?;
+        cta.shared.note_mbarrier(offset, true, repeats, &who)?;
         let agent = cta.agents.number(AgentOf::Mbarrier(offset));
         let new = Mbarrier {
             valid: true,
