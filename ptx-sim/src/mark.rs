@@ -60,7 +60,9 @@ impl Who<'_> {
     pub(crate) fn mark(&self) -> Mark {
         let (line, scope) = (self.line, self.scope);
         match self.later {
-            Some(Later { agent, time, .. }) => Mark { clock: time, line, lanes: 0, agent, barriers: 0, scope },
+            Some(Later { agent, time, .. }) => {
+                Mark { clock: time, line, lanes: 0, agent, barriers: 0, scope }
+            }
             None => {
                 let barriers = self.order.map_or(0, LaneOrder::barriers);
                 Mark { clock: self.now, line, lanes: self.lanes, agent: self.agent, barriers, scope }

@@ -35,14 +35,17 @@ fn products() -> HashMap<&'static str, Product> {
         let after = |key: &str| numbers(&words[1 + words.iter().position(|word| *word == key).unwrap()..]);
         if words[0] == "kernel" {
             name = words[1];
-            products.insert(name, Product {
-                size: ["m", "n", "k"].map(|key| after(key)[0] as usize),
-                grid: std::array::from_fn(|axis| after("grid")[axis] as u32),
-                block: after("block")[0] as u32,
-                smem_bytes: after("smem")[0] as u32,
-                params: vec![0; after("bytes")[0] as usize],
-                ..Product::default()
-            });
+            products.insert(
+                name,
+                Product {
+                    size: ["m", "n", "k"].map(|key| after(key)[0] as usize),
+                    grid: std::array::from_fn(|axis| after("grid")[axis] as u32),
+                    block: after("block")[0] as u32,
+                    smem_bytes: after("smem")[0] as u32,
+                    params: vec![0; after("bytes")[0] as usize],
+                    ..Product::default()
+                },
+            );
             continue;
         }
         let product = products.get_mut(name).unwrap();
