@@ -368,6 +368,7 @@ fn other(past: &Mark, write: bool) -> OtherAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mark::Later;
 
     fn clock(times: &[u32]) -> Clock {
         let mut clock = Clock::default();
