@@ -44,7 +44,7 @@ fn a_plan_is_explained_for_a_device_that_is_not_there() {
     let stdout = &full.succeeded().stdout;
     for needle in [
         "schedule grid",
-        "by the device's data sheet",
+        "by data sheets",
         "at least 4",
         "workspace   0 bytes",
         "causal on NVIDIA L4",
