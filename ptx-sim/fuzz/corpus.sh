@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the fuzzer's first inputs of the tests' programs, and a dictionary of the supported forms.
-# `ptx-sim/fuzz/corpus.sh && cargo +nightly fuzz run load_and_launch -- -dict=ptx.dict -max_total_time=3600 -timeout=20 -rss_limit_mb=2048`
+# Then, in ptx-sim: cargo +nightly fuzz run load_and_launch -- -dict=fuzz/ptx.dict -max_total_time=3600 -timeout=20 -rss_limit_mb=2048
 cd "$(dirname "$0")" && mkdir -p corpus/load_and_launch || exit 1
 find ../tests -name '*.ptx' -size -48k | while read -r file; do
     cp "$file" "corpus/load_and_launch/$(echo "${file#../tests/}" | tr '/' '_')"
