@@ -4,7 +4,9 @@
 //! has, without looking at the mask.
 
 use super::config::WgmmaBackwardConfig;
-use super::consumer::{Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_streamed};
+use super::consumer::{
+    Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_streamed,
+};
 use super::layout;
 use super::producer::{At, KEYS, copy, start};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
@@ -94,8 +96,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             let block = blocks.block(step);
             let first_key = block * C::Streamed::ROWS;
             // By what the kernel that wrote dS went by.
-            let (first, past) =
-                queries_of(params, work, keys_of_block(work, first_key, C::Streamed::ROWS));
+            let (first, past) = queries_of(params, work, keys_of_block(work, first_key, C::Streamed::ROWS));
             ring.wait_empty(C::STAGES);
             let note = [blocks.is_partial(step).into(), first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
@@ -164,10 +165,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
 /// # Safety
 /// All threads of the warpgroup take part; the stage has landed.
 #[inline(always)]
-unsafe fn multiply<C: WgmmaBackwardConfig>(
-    d_q: &mut [Gradient<C>; UNITS_OF_CONSUMER as usize],
-    ring: Ring,
-) {
+unsafe fn multiply<C: WgmmaBackwardConfig>(d_q: &mut [Gradient<C>; UNITS_OF_CONSUMER as usize], ring: Ring) {
     let k = Descriptor::along_rows::<C::Streamed>().at(k_smem::<C>(ring.buffer));
     let mut ds =
         Descriptor::of_core_matrices(KEYS_STEP, QUERIES_STEP).at(unit_smem::<C>(ring.buffer, first_unit()));
