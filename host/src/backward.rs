@@ -7,7 +7,7 @@ use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
 
 /// Bytes of dS that a pass keeps in its workspace at most, unless it is said: enough that the grids of its launches fill every device.
-const DS_BYTES_MAX: u64 = 1 << 30;
+const DS_BYTES_MAX: u64 = 2 << 30;
 
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
 /// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative. A learned sink's is −Σ exp(sink − LSE)·δ over the rows of
@@ -84,7 +84,7 @@ impl Backward {
         Ok(backward)
     }
 
-    /// With another limit for the bytes of dS that a plan may keep in its workspace, 1 GiB by default: longer problems are computed in
+    /// With another limit for the bytes of dS that a plan may keep in its workspace, 2 GiB by default: longer problems are computed in
     /// several launches, of some heads each. Below what one KV head needs, no plan keeps dS.
     #[must_use]
     pub fn with_ds_bytes_max(self, bytes: u64) -> Backward {
