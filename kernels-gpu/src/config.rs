@@ -119,7 +119,7 @@ pub const fn check_backward<C: BackwardConfig>() {
     assert!(C::Stationary::WIDTH == row.head_dim && C::Streamed::WIDTH == row.head_dim, "widths");
     assert!(C::Warp::M == 1, "16 rows a warp");
     let tiles = if matches!(row.pass, Pass::DqDs) {
-        C::STAGES * (C::Streamed::BYTES + row.units_bytes())
+        C::STAGES * (C::Streamed::BYTES + row.ds_bytes())
     } else {
         2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES)
     };

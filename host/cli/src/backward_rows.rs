@@ -16,7 +16,7 @@ pub(crate) fn plans(
     selected(all, rows, &known)
 }
 
-/// Those of all plans, the one that is taken first, that rows select: that one, every pair of kernels, or the pairs of named kernels; where
+/// Those of all plans, the one that is taken first, that rows select: that one, every pair of kernels, and the pairs of named kernels; where
 /// one of a pair is not named, it is the one that is taken.
 ///
 /// # Errors
@@ -44,6 +44,7 @@ pub(crate) fn selected(
         all.truncate(1);
         return Ok(all);
     }
+    let best = rows.contains(&RowSelection::Best).then(|| all[0].clone());
     // The named kernels of each plan; of plans with the same ones, the first.
     let mut meant: Vec<(BackwardPlan, BTreeSet<&str>)> = Vec::new();
     for plan in all {
@@ -57,5 +58,5 @@ pub(crate) fn selected(
     // A plan that leaves to the choice what another has by name is not meant.
     let sets: Vec<BTreeSet<&str>> = meant.iter().map(|(_, of_plan)| of_plan.clone()).collect();
     meant.retain(|(_, of_plan)| !sets.iter().any(|other| other != of_plan && other.is_superset(of_plan)));
-    Ok(meant.into_iter().map(|(plan, _)| plan).collect())
+    Ok(best.into_iter().chain(meant.into_iter().map(|(plan, _)| plan)).collect())
 }

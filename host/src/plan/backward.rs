@@ -11,7 +11,7 @@ use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
 use kernels_gpu::backward::STATISTICS_ROWS;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
-use kernels_gpu::backward::spill::UNIT_BYTES;
+use kernels_gpu::backward::spill::{DS_QUERIES, ds_bytes};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
@@ -191,11 +191,12 @@ impl BackwardPlan {
             key_block_rows: Divisor::new(dkv.row.block_n),
             kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device, heads)),
             scale: problem.scale(),
-            query_units: chunks.map_or(0, |chunks| chunks.query_units),
+            ds_rows: chunks.map_or(0, |chunks| chunks.ds_rows),
+            ds_block_rows: dkv.row.block_m,
             ..BackwardParams::default()
         };
         let statistics_bytes = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
-        let of_ds = chunks.map_or(0, |chunks| u64::from(UNIT_BYTES) + chunks.bytes);
+        let of_ds = chunks.map_or(0, |chunks| u64::from(ds_bytes(DS_QUERIES)) + chunks.bytes);
         let workspace_bytes = COUNTERS_BYTES + statistics_bytes + of_ds;
         Ok(BackwardPlan { backward: *backward, steps, chunks, params, statistics_bytes, workspace_bytes })
     }
@@ -364,7 +365,7 @@ impl<'a> Pairs<'a> {
         }
         for [dkv, dq] in self.spilling.iter().map(|[dkv, dq]| [&dkv.kernels, &dq.kernels]) {
             for (dkv, dq) in dkv.iter().flat_map(|dkv| dq.iter().map(move |dq| (dkv, dq))) {
-                let chunks = Chunks::new(self.backward, dkv, dq.row.block_m, self.device);
+                let chunks = Chunks::new(self.backward, dkv, self.device);
                 if chunks.is_some() {
                     plans.push(BackwardPlan::of(self.backward, [dkv, dq], chunks, self.device)?);
                 }

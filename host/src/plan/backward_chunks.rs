@@ -6,7 +6,7 @@ use crate::backward::Backward;
 use crate::device::DeviceInfo;
 use crate::problem::{KeySequences, QuerySequences, TensorRole};
 use kernels_gpu::backward::row::BackwardRow;
-use kernels_gpu::backward::spill::{UNIT_BYTES, UNIT_KEYS, UNIT_QUERIES};
+use kernels_gpu::backward::spill::{DS_KEYS, ds_bytes};
 use kernels_gpu::manifest::Kernel;
 
 /// The chunks of a pass, all of as many KV heads.
@@ -16,19 +16,17 @@ pub(super) struct Chunks {
     pub(super) count: u32,
     /// KV heads of a chunk, of all batch entries.
     pub(super) heads_kv: u32,
-    /// Units of dS of a query head and a block of keys.
-    pub(super) query_units: u32,
+    /// Queries of dS of a query head and a block of keys.
+    pub(super) ds_rows: u32,
     /// Bytes of dS of a chunk.
     pub(super) bytes: u64,
 }
 
 impl Chunks {
-    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. `rows` is those of a
-    /// block of the queries' kernel. None where dS of one head does not fit, or sequences are packed.
+    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. None where dS of one head does not fit, or sequences are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
-        rows: u32,
         device: &DeviceInfo,
     ) -> Option<Chunks> {
         let problem = backward.problem();
@@ -37,10 +35,10 @@ impl Chunks {
         }
         let extent = problem.extent(TensorRole::K);
         let heads = extent.batch.checked_mul(extent.heads)?;
-        let key_blocks = blocks(extent.rows, UNIT_KEYS, None);
-        // Of whole blocks of queries, as a stage copies all of its units.
-        let query_units = blocks(problem.extent(TensorRole::Q).rows, rows, None) * (rows / UNIT_QUERIES);
-        let of_head = [problem.group(), key_blocks, query_units, UNIT_BYTES]
+        let key_blocks = blocks(extent.rows, DS_KEYS, None);
+        let rows = keys.row.block_m;
+        let ds_rows = blocks(problem.extent(TensorRole::Q).rows, rows, None).checked_mul(rows)?;
+        let of_head = [problem.group(), key_blocks, ds_rows / 8, ds_bytes(8)]
             .into_iter()
             .try_fold(1_u64, |bytes, n| bytes.checked_mul(n.into()))?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
@@ -54,6 +52,6 @@ impl Chunks {
             .filter(fits)
             .min_by_key(|&n| (rounds(n), n))?;
         let heads_kv = heads / count;
-        Some(Chunks { count, heads_kv, query_units, bytes: u64::from(heads_kv) * of_head })
+        Some(Chunks { count, heads_kv, ds_rows, bytes: u64::from(heads_kv) * of_head })
     }
 }

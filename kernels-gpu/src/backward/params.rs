@@ -22,7 +22,7 @@ pub struct BackwardParams {
     pub d_v: u64,
     /// L·log2(e) and δ of each query row, pairs of float32, contiguous as LSE: `dq` writes them, `dkv` reads them.
     pub statistics: u64,
-    /// Units of dS ([`crate::backward::spill`]) behind one of zeros, at a multiple of 128 bytes; 0 where dS is not kept.
+    /// dS ([`crate::backward::spill`]) behind zeros, at a multiple of 128 bytes; 0 where it is not kept.
     pub d_s: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,
@@ -46,8 +46,10 @@ pub struct BackwardParams {
     pub first_tile: u32,
     /// The first query head of which dS is kept, of all batch entries.
     pub first_head: u32,
-    /// Units of dS of a head and a block of keys.
-    pub query_units: u32,
+    /// Queries of dS of a head and a block of keys, a multiple of 8.
+    pub ds_rows: u32,
+    /// Queries of a block of the kernel that writes it.
+    pub ds_block_rows: u32,
 }
 
 impl BackwardParams {
@@ -58,7 +60,13 @@ impl BackwardParams {
         bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics, self.d_s]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
-        bytes.u32s([self.scale.to_bits(), self.first_tile, self.first_head, self.query_units]);
+        bytes.u32s([
+            self.scale.to_bits(),
+            self.first_tile,
+            self.first_head,
+            self.ds_rows,
+            self.ds_block_rows,
+        ]);
         // Up to a multiple of 8.
         bytes.fill();
         bytes.finish()
@@ -117,7 +125,8 @@ mod tests {
             kv_heads_together: Divisor::new(8),
             scale: 0.5,
             first_tile: 9,
-            query_units: 11,
+            ds_rows: 11,
+            ds_block_rows: 12,
             ..BackwardParams::default()
         };
         let bytes = params.to_bytes();
@@ -135,7 +144,8 @@ mod tests {
         assert_eq!(u32_at(offset_of!(BackwardParams, kv_heads_together)), 8);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
         assert_eq!(u32_at(offset_of!(BackwardParams, first_tile)), 9);
-        assert_eq!(u32_at(offset_of!(BackwardParams, query_units)), 11);
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_rows)), 11);
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_block_rows)), 12);
     }
 
     #[test]

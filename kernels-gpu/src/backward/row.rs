@@ -1,6 +1,6 @@
 //! One row of the backward pass's table, and what follows from it by arithmetic.
 
-use super::spill::{UNIT_BYTES, UNIT_KEYS, UNIT_QUERIES};
+use super::spill::{DS_KEYS, DS_QUERIES, ds_bytes};
 use crate::geometry::PRODUCER_WARPS;
 use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES, ScoreKind};
 
@@ -132,7 +132,7 @@ impl BackwardRowError {
             BackwardRowError::Stages => "stages must be 2 to 4",
             BackwardRowError::Score => "score must be plain, or without wgmma softcap or alibi",
             BackwardRowError::Spill => {
-                "dkvds and dqds are of wgmma, with block_n 128, and block_m 64 or 128 of dkvds and 256 of dqds"
+                "dkvds and dqds are of wgmma, with block_n 128, and block_m 64, 96 or 128 of dkvds and 256 of dqds"
             }
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
@@ -177,12 +177,12 @@ impl BackwardRow {
         if !are_warps || self.stationary_rows() != self.computing_warps() * self.warp_rows() {
             return Err(BackwardRowError::Warps);
         }
-        let are_units = match self.pass {
+        let is_ds = match self.pass {
             Pass::Dq | Pass::Dkv => true,
-            Pass::DkvDs => self.block_m.is_multiple_of(UNIT_QUERIES) && self.block_n == UNIT_KEYS,
-            Pass::DqDs => self.block_m == 4 * UNIT_QUERIES && self.block_n == UNIT_KEYS,
+            Pass::DkvDs => self.block_m.is_multiple_of(DS_QUERIES) && self.block_n == DS_KEYS,
+            Pass::DqDs => self.block_m == 256 && self.block_n == DS_KEYS,
         };
-        if !are_units || self.pass.spills() && matches!(self.isa, Isa::Mma) {
+        if !is_ds || self.pass.spills() && matches!(self.isa, Isa::Mma) {
             return Err(BackwardRowError::Spill);
         }
         if !matches!(self.stages, 2..=4) {
@@ -285,14 +285,14 @@ impl BackwardRow {
     }
 
     /// Bytes of dS of a stage of [`Pass::DqDs`], which lie behind its K.
-    pub const fn units_bytes(&self) -> u32 {
-        self.block_m / UNIT_QUERIES * UNIT_BYTES
+    pub const fn ds_bytes(&self) -> u32 {
+        ds_bytes(self.block_m)
     }
 
     /// With [`Isa::Wgmma`], the bytes of all tiles, which come first: the stationary ones, then those of each stage.
     pub const fn tiles_bytes(&self) -> u32 {
         if matches!(self.pass, Pass::DqDs) {
-            return self.stages * (self.tile_bytes(self.block_n) + self.units_bytes());
+            return self.stages * (self.tile_bytes(self.block_n) + self.ds_bytes());
         }
         2 * (self.tile_bytes(self.stationary_rows()) + self.stages * self.tile_bytes(self.streamed_rows()))
     }

@@ -2,7 +2,7 @@
 
 use super::dq_tile::statistics_of_row;
 use super::params::BackwardParams;
-use super::spill::UNIT_BYTES;
+use super::spill::{DS_QUERIES, ds_bytes};
 use super::{STATISTICS_LANES, STATISTICS_ROWS};
 use crate::element::{Element, half};
 use crate::keys::KeyRows;
@@ -11,7 +11,7 @@ use crate::ptx::warp::shfl_bfly;
 use crate::steps::STEP_THREADS;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 
-/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head, the first one also writes the unit of zeros before dS.
+/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head, the first one also writes the zeros before dS.
 ///
 /// # Safety
 /// Launched with [`STEP_THREADS`] threads, a CTA for so many rows of each head, and parameters that describe device memory as
@@ -52,8 +52,8 @@ pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
         }
         if block_idx_x() == 0 {
             let mut at = thread_idx_x() * 16;
-            while at < UNIT_BYTES {
-                st_global_v4(to_global(params.d_s) + u64::from(at), [0; 4]);
+            while at < const { ds_bytes(DS_QUERIES) } {
+                st_global_v4(to_global(params.zeros()) + u64::from(at), [0; 4]);
                 at += STEP_THREADS * 16;
             }
         }

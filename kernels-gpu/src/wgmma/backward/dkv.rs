@@ -12,7 +12,7 @@ use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
 use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
 use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
-use crate::backward::spill::{UNIT_KEYS, UNIT_QUERIES, lane_offset, register_offset};
+use crate::backward::spill::{DS_KEYS, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
 use crate::ptx::block_idx_x_again;
@@ -76,9 +76,9 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
         for _ in 0..steps.count() {
             ring.wait_empty(C::STAGES);
             if C::WRITES_DS {
-                let (note, unit) = (layout::note::<C>(ring.buffer), unit_of(steps, step));
-                st_shared(note + 8, unit as u32);
-                st_shared(note + 12, (unit >> 32) as u32);
+                let (note, ds) = (layout::note::<C>(ring.buffer), ds_of(steps, step));
+                st_shared(note + 8, ds as u32);
+                st_shared(note + 12, (ds >> 32) as u32);
             }
             let first = step.block * C::Streamed::ROWS;
             copy_streamed::<C>(ring, QUERIES, At::query(params, work, work.head_q + step.head, first));
@@ -145,26 +145,25 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     }
 }
 
-/// The address of the first unit of dS of a step.
+/// Where dS of a step goes.
 #[inline(always)]
-fn unit_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, step: Step) -> u64 {
+fn ds_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, step: Step) -> u64 {
     let (params, work) = (steps.params, steps.work);
     let head = work.batch * params.forward.heads_q + work.head_q + step.head;
-    let queries = step.block * (C::Streamed::ROWS / UNIT_QUERIES);
-    to_global(params.unit(head, work.first_row / UNIT_KEYS, queries))
+    to_global(params.ds_of(head, work.first_row / DS_KEYS, step.block * C::Streamed::ROWS))
 }
 
 /// Writes the warp's dS of a stage.
 ///
 /// # Safety
-/// All lanes take part; the stage has landed, and its units are writable.
+/// All lanes take part; the stage has landed, and its dS is writable.
 #[inline(always)]
 unsafe fn write_ds<C: WgmmaBackwardConfig>(stage: u32, ds: &Operand<C>) {
     // SAFETY: the caller's; each lane has places of its own.
     unsafe {
         let [.., low, high] = ld_shared_v4(layout::note::<C>(stage));
-        let unit = u64::from(high) << 32 | u64::from(low);
-        let lane = unit + u64::from(lane_offset(warp_row(), lane_again()));
+        let lane =
+            (u64::from(high) << 32 | u64::from(low)) + u64::from(lane_offset(warp_row(), lane_again()));
         for (step, ds) in (0..).zip(ds.row(0)) {
             for (i, &pair) in (0..).zip(ds) {
                 st_global_b32(lane + u64::from(register_offset(2 * step + i / 2, i % 2)), pair);

@@ -1,7 +1,7 @@
-//! dQ = dS·K of one block of queries, with the dS that a `dkv` has written: blocks of keys are streamed, K and the units of dS of each.
+//! dQ = dS·K of one block of queries, with the dS that a `dkv` has written: blocks of keys are streamed, K and dS of each.
 //!
-//! Units that no query of the block sees were not written; the producer copies one of zeros instead. So consumers multiply all that a stage
-//! has, without looking at the mask.
+//! dS of queries that do not see a block was not written; the producer copies zeros instead. So consumers multiply all that a stage has,
+//! without looking at the mask.
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
@@ -13,7 +13,7 @@ use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{keys_of_block, queries_of};
 use crate::backward::row::BackwardRow;
-use crate::backward::spill::{KEYS_STEP, QUERIES_STEP, UNIT_BYTES, UNIT_QUERIES};
+use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
 use crate::ptx::block_idx_x_again;
@@ -32,13 +32,15 @@ use crate::wgmma::config::WARPGROUP;
 use crate::wgmma::gemm::WgmmaTile;
 use crate::wgmma::ring::Ring;
 
-/// Units of dS of a consumer, and gradients of it.
-const UNITS_OF_CONSUMER: u32 = 2;
+/// Gradients of a consumer, of 64 queries each.
+const GRADIENTS: u32 = 2;
+/// Queries of one of them.
+const QUERIES: u32 = 64;
 
 /// The kernel: a CTA computes dQ of one block of queries of one head.
 ///
 /// # Safety
-/// As for [`super::dq::dq`], behind a kernel on the stream that has written dS of the launch's heads, and one that has written the unit of
+/// As for [`super::dq::dq`], behind a kernel on the stream that has written dS of the launch's heads, and one that has written the
 /// zeros.
 #[inline(always)]
 pub unsafe fn dqds<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const CONSUMER_REGISTERS: u32>(
@@ -70,10 +72,10 @@ fn k_smem<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
     dynamic_smem() + stage * const { bytes(&C::ROW) }
 }
 
-/// Where a unit of dS of a stage lies.
+/// Where dS of a stage lies, of the queries from `query` of the block on.
 #[inline(always)]
-fn unit_smem<C: WgmmaBackwardConfig>(stage: u32, unit: u32) -> u32 {
-    k_smem::<C>(stage) + C::Streamed::BYTES + unit * UNIT_BYTES
+fn ds_smem<C: WgmmaBackwardConfig>(stage: u32, query: u32) -> u32 {
+    k_smem::<C>(stage) + C::Streamed::BYTES + ds_bytes(query)
 }
 
 /// The producer's part: K and dS of block after block, from the last step to the first.
@@ -96,29 +98,32 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             let block = blocks.block(step);
             let first_key = block * C::Streamed::ROWS;
             // By what the kernel that wrote dS went by.
-            let (first, past) = queries_of(params, work, keys_of_block(work, first_key, C::Streamed::ROWS));
+            let seen = queries_of(params, work, keys_of_block(work, first_key, C::Streamed::ROWS));
+            let (first, past) = params.queries_written(seen);
             ring.wait_empty(C::STAGES);
             let note = [blocks.is_partial(step).into(), first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
-            mbarrier_arrive_expect_tx(ring.full(), const { C::Streamed::BYTES + C::ROW.units_bytes() });
+            mbarrier_arrive_expect_tx(ring.full(), const { C::Streamed::BYTES + C::ROW.ds_bytes() });
             let at = At::key(params, work, first_key);
             copy::<C, C::Streamed>(KEYS[0], k_smem::<C>(ring.buffer), at, ring.full());
-            for unit in 0..C::Stationary::ROWS / UNIT_QUERIES {
-                let query = work.first_row + unit * UNIT_QUERIES;
-                let is_written = (query < past) & (query + UNIT_QUERIES > first);
-                let from =
-                    if is_written { params.unit(head, block, query / UNIT_QUERIES) } else { params.d_s };
-                bulk_copy(unit_smem::<C>(ring.buffer, unit), to_global(from), UNIT_BYTES, ring.full());
+            let mut query = 0;
+            while query < C::Stationary::ROWS {
+                let at = work.first_row + query;
+                let is_written = (at >= first) & (at < past);
+                let from = if is_written { params.ds_of(head, block, at) } else { params.zeros() };
+                let bytes = const { ds_bytes(DS_QUERIES) };
+                bulk_copy(ds_smem::<C>(ring.buffer, query), to_global(from), bytes, ring.full());
+                query += DS_QUERIES;
             }
             ring.advance(C::STAGES);
         }
     }
 }
 
-/// The first unit of dS of this thread's consumer, read again at each call.
+/// The first query in the block of this thread's consumer, read again at each call.
 #[inline(always)]
-fn first_unit() -> u32 {
-    (first_lane(thread_idx_x_again() / WARPGROUP) - 1) * UNITS_OF_CONSUMER
+fn first_query() -> u32 {
+    (first_lane(thread_idx_x_again() / WARPGROUP) - 1) * GRADIENTS * QUERIES
 }
 
 /// A consumer's part: its 128 rows.
@@ -132,7 +137,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         let blocks = key_blocks::<C>(params, work);
         let mut steps = blocks.end.saturating_sub(blocks.first);
         let mut ring = layout::stages::<C>();
-        let mut d_q = [C::Warp::NO_O; UNITS_OF_CONSUMER as usize];
+        let mut d_q = [C::Warp::NO_O; GRADIENTS as usize];
         let mut tainted = false;
         while steps > 0 {
             let (is_partial, _) = wait_streamed::<C>(ring);
@@ -146,10 +151,10 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         // Worked out again, as registers kept across the loop spill.
         let Some(work) = query_work(params, params.first_tile + block_idx_x_again()) else { return };
         let to = destination(params, &work);
-        let mut row = first_unit() * UNIT_QUERIES + thread_idx_x_again() % WARPGROUP / 32 * 16;
+        let mut row = first_query() + thread_idx_x_again() % WARPGROUP / 32 * 16;
         for d_q in d_q {
             store::<C>(d_q, params.scale, row, &to);
-            row += UNIT_QUERIES;
+            row += QUERIES;
         }
         if tainted {
             // dQ is written.
@@ -165,10 +170,10 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
 /// # Safety
 /// All threads of the warpgroup take part; the stage has landed.
 #[inline(always)]
-unsafe fn multiply<C: WgmmaBackwardConfig>(d_q: &mut [Gradient<C>; UNITS_OF_CONSUMER as usize], ring: Ring) {
+unsafe fn multiply<C: WgmmaBackwardConfig>(d_q: &mut [Gradient<C>; GRADIENTS as usize], ring: Ring) {
     let k = Descriptor::along_rows::<C::Streamed>().at(k_smem::<C>(ring.buffer));
     let mut ds =
-        Descriptor::of_core_matrices(KEYS_STEP, QUERIES_STEP).at(unit_smem::<C>(ring.buffer, first_unit()));
+        Descriptor::of_core_matrices(KEYS_STEP, QUERIES_STEP).at(ds_smem::<C>(ring.buffer, first_query()));
     wgmma_fence();
     // SAFETY: the caller's.
     unsafe {
@@ -177,7 +182,7 @@ unsafe fn multiply<C: WgmmaBackwardConfig>(d_q: &mut [Gradient<C>; UNITS_OF_CONS
                 let k = k.advance(descriptor::row_step::<C::Streamed>(step)).bits();
                 C::Warp::output_from_shared::<C::Element>(d_q, ds.advance(step * 2 * KEYS_STEP).bits(), k);
             }
-            ds = ds.advance(UNIT_BYTES);
+            ds = ds.advance(ds_bytes(QUERIES));
         }
         wgmma_commit_group();
         for d_q in d_q {
