@@ -423,6 +423,28 @@ mod tests {
     }
 
     #[test]
+    fn kernels_that_keep_ds_have_128_keys_and_whole_pieces_of_queries() {
+        let dkv = BackwardRow { isa: Isa::Wgmma, warps: 12, block_m: 64, block_n: 128, ..GOOD };
+        let dkv = BackwardRow { pass: Pass::DkvDs, ..dkv };
+        let dq = BackwardRow { pass: Pass::DqDs, block_m: 256, ..dkv };
+        assert_eq!((dkv.check(), dq.check()), (Ok(()), Ok(())));
+        assert_eq!(
+            dq.smem_bytes(),
+            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8,
+            "K and dS, notes, barriers"
+        );
+        assert_eq!((dq.computing_warps(), dq.warp_rows(), dq.registers_estimate()), (8, 32, 152));
+        assert_eq!(dkv.smem_bytes(), BackwardRow { pass: Pass::Dkv, ..dkv }.smem_bytes());
+        let refused = |row: BackwardRow| row.check().expect_err("refused");
+        assert_eq!(refused(BackwardRow { block_m: 80, ..dkv }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_n: 64, warps: 8, ..dkv }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_n: 64, ..dq }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_m: 128, warps: 8, ..dq }), BackwardRowError::Spill);
+        let mma = BackwardRow { isa: Isa::Mma, warps: 8, block_m: 64, head_dim: 64, ..dkv };
+        assert_eq!(refused(mma), BackwardRowError::Spill);
+    }
+
+    #[test]
     fn with_wgmma_four_warps_copy_and_the_others_have_16_rows_each() {
         let dq = BackwardRow { isa: Isa::Wgmma, block_n: 64, warps: 12, ..GOOD };
         assert_eq!(dq.check(), Ok(()));
