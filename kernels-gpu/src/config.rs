@@ -99,6 +99,8 @@ pub trait BackwardConfig {
     const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
     /// Whether a CTA computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
+    /// Bytes of dS of a stage, where it is streamed; behind K's.
+    const DS_BYTES: u32 = Self::ROW.ds_bytes();
     /// Whether dS goes to memory.
     const WRITES_DS: bool = matches!(Self::ROW.pass, Pass::DkvDs);
     /// Whether stationary rows stay in registers through the main loop.

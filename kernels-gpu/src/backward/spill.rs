@@ -16,7 +16,7 @@ pub const KEYS_STEP: u32 = 128;
 /// Bytes from 8 queries to the next 8.
 pub const QUERIES_STEP: u32 = DS_KEYS / 8 * KEYS_STEP;
 
-/// Bytes of dS of so many queries, a multiple of 8, and a block of keys.
+/// Bytes of dS of `queries` queries, a multiple of 8, and a block of keys.
 pub const fn ds_bytes(queries: u32) -> u32 {
     queries / 8 * QUERIES_STEP
 }

@@ -14,7 +14,7 @@ use cuda_std::thread::{block_idx_x, thread_idx_x};
 /// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head, the first one also writes the zeros before dS.
 ///
 /// # Safety
-/// Launched with [`STEP_THREADS`] threads, a CTA for so many rows of each head, and parameters that describe device memory as
+/// Launched with [`STEP_THREADS`] threads, a CTA for [`STATISTICS_ROWS`] rows of each head, and parameters that describe device memory as
 /// [`BackwardParams`] says.
 #[inline(always)]
 pub unsafe fn statistics<E: Element>(params: &BackwardParams) {

@@ -12,7 +12,6 @@ use super::producer::{At, KEYS, copy, start};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{keys_of_block, queries_of};
-use crate::backward::row::BackwardRow;
 use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
@@ -66,10 +65,7 @@ pub unsafe fn dqds<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const 
 /// Where K of a stage lies; its dS lies behind it.
 #[inline(always)]
 fn k_smem<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
-    const fn bytes(row: &BackwardRow) -> u32 {
-        row.tiles_bytes() / row.stages
-    }
-    dynamic_smem() + stage * const { bytes(&C::ROW) }
+    dynamic_smem() + stage * (C::Streamed::BYTES + C::DS_BYTES)
 }
 
 /// Where dS of a stage lies, of the queries from `query` of the block on.
@@ -103,7 +99,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             ring.wait_empty(C::STAGES);
             let note = [blocks.is_partial(step).into(), first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
-            mbarrier_arrive_expect_tx(ring.full(), const { C::Streamed::BYTES + C::ROW.ds_bytes() });
+            mbarrier_arrive_expect_tx(ring.full(), C::Streamed::BYTES + C::DS_BYTES);
             let at = At::key(params, work, first_key);
             copy::<C, C::Streamed>(KEYS[0], k_smem::<C>(ring.buffer), at, ring.full());
             let mut query = 0;
