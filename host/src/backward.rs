@@ -6,6 +6,9 @@ use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequenc
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
 
+/// Bytes of dS that a pass keeps in its workspace at most, unless it is said: enough that the grids of its launches fill every device.
+const DS_BYTES_MAX: u64 = 2 << 30;
+
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
 /// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative. A learned sink's is −Σ exp(sink − LSE)·δ over the rows of
 /// its head. ALiBi's slopes have none.
@@ -17,6 +20,7 @@ pub struct Backward {
     problem: Problem,
     strides: [ElementStrides; 4],
     lengths: [usize; 4],
+    ds_bytes_max: u64,
 }
 
 impl Backward {
@@ -47,6 +51,7 @@ impl Backward {
             problem: *problem,
             strides: TensorRole::ALL.map(|role| problem.strides(role)),
             lengths: TensorRole::ALL.map(|role| problem.len(role)),
+            ds_bytes_max: DS_BYTES_MAX,
         };
         for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
             let own = backward.with_strides(role, problem.strides(role));
@@ -77,6 +82,18 @@ impl Backward {
         let mut backward = self;
         (backward.strides[role as usize], backward.lengths[role as usize]) = (strides, length);
         Ok(backward)
+    }
+
+    /// With another limit for the bytes of dS that a plan may keep in its workspace, 2 GiB by default: longer problems are computed in
+    /// several launches, of some heads each. Below what one KV head needs, no plan keeps dS.
+    #[must_use]
+    pub fn with_ds_bytes_max(self, bytes: u64) -> Backward {
+        Backward { ds_bytes_max: bytes, ..self }
+    }
+
+    /// Bytes of dS that a plan may keep in its workspace.
+    pub fn ds_bytes_max(&self) -> u64 {
+        self.ds_bytes_max
     }
 
     /// The problem of the forward pass.

@@ -2,6 +2,7 @@
 
 pub(crate) mod backward;
 mod backward_choice;
+mod backward_chunks;
 mod candidate;
 pub mod cascade;
 mod choice;

@@ -3,7 +3,7 @@
 //! Only the kernels themselves (`mma/`, `wgmma/`) see all of it. Leaves take a [`Shape`], a [`WarpTile`], an [`Element`] or a few
 //! numbers, so that other kernels can use them.
 
-use crate::backward::row::BackwardRow;
+use crate::backward::row::{BackwardRow, Pass};
 use crate::divisor::Divisor;
 use crate::element::{Accumulates, Element};
 use crate::geometry::{self, COMBINE_ROW_BYTES};
@@ -99,6 +99,10 @@ pub trait BackwardConfig {
     const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
     /// Whether a CTA computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
+    /// Bytes of dS of a stage, where it is streamed; behind K's.
+    const DS_BYTES: u32 = Self::ROW.ds_bytes();
+    /// Whether dS goes to memory.
+    const WRITES_DS: bool = matches!(Self::ROW.pass, Pass::DkvDs);
     /// Whether stationary rows stay in registers through the main loop.
     const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.
@@ -116,7 +120,11 @@ pub const fn check_backward<C: BackwardConfig>() {
     assert!(C::Stationary::ROWS == row.stationary_rows() && C::Streamed::ROWS == row.streamed_rows(), "rows");
     assert!(C::Stationary::WIDTH == row.head_dim && C::Streamed::WIDTH == row.head_dim, "widths");
     assert!(C::Warp::M == 1, "16 rows a warp");
-    let tiles = 2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES);
+    let tiles = if matches!(row.pass, Pass::DqDs) {
+        C::STAGES * (C::Streamed::BYTES + row.ds_bytes())
+    } else {
+        2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES)
+    };
     match row.isa {
         Isa::Mma => assert!(
             2 * C::Stationary::BYTES + C::STAGES * C::STAGE_BYTES == row.smem_bytes(),

@@ -61,6 +61,13 @@ pub trait Element: Copy {
     #[cfg(ferroflash_wgmma)]
     unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
 
+    /// D += Aᵀ·B of a warpgroup, m64nNk16, 16 rows of A and of B from shared memory.
+    ///
+    /// # Safety
+    /// As for [`wgmma::wgmma_f16`].
+    #[cfg(ferroflash_wgmma)]
+    unsafe fn wgmma_rows<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64);
+
     /// D = A·Bᵀ of a warpgroup, m64nNk16, A and B from shared memory, in registers that hold nothing before.
     ///
     /// # Safety
@@ -117,6 +124,13 @@ impl Element for F16 {
 
     #[cfg(ferroflash_wgmma)]
     #[inline(always)]
+    unsafe fn wgmma_rows<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_f16_rows::<N>(d, a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
     unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
         // SAFETY: the caller's.
         unsafe { wgmma::wgmma_f16_new::<N>(a, b) }
@@ -167,6 +181,13 @@ impl Element for Bf16 {
     unsafe fn wgmma<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
         // SAFETY: the caller's.
         unsafe { wgmma::wgmma_bf16::<ACCUMULATE, N>(d, a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma_rows<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_bf16_rows::<N>(d, a, b) }
     }
 
     #[cfg(ferroflash_wgmma)]

@@ -20,7 +20,7 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::{params::BackwardParams, sinks},
+    backward::{params::BackwardParams, sinks, statistics},
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
@@ -167,6 +167,12 @@ macro_rules! wgmma_pass {
     (Dkv) => {
         crate::wgmma::backward::dkv::dkv::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
     };
+    (DkvDs) => {
+        wgmma_pass!(Dkv)
+    };
+    (DqDs) => {
+        crate::wgmma::backward::dqds::dqds::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    };
 }
 #[cfg(ferroflash_wgmma)]
 for_each_wgmma_backward_kernel!(wgmma_backward_entries);
@@ -213,6 +219,15 @@ macro_rules! step_entry {
         pub unsafe fn $entry(params: SinkGradientParams) {
             // SAFETY: the caller's.
             unsafe { sinks::gradient(&params) }
+        }
+    };
+    ($entry:ident: Statistics, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`statistics::statistics`].
+        #[kernel]
+        pub unsafe fn $entry(params: BackwardParams) {
+            // SAFETY: the caller's.
+            unsafe { statistics::statistics::<element::$input>(&params) }
         }
     };
 }

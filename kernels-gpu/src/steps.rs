@@ -1,4 +1,5 @@
-//! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, and the gradient of sinks.
+//! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, the gradient of sinks,
+//! and the statistics of queries.
 //! One line a kernel.
 
 use crate::geometry::{COMBINE_SMEM_BYTES, COMBINE_THREADS};
@@ -19,6 +20,8 @@ macro_rules! for_each_step_kernel {
             append_f16    => { Append,  F16,  F16 };
             append_bf16   => { Append,  Bf16, Bf16 };
             sink_gradient => { SinkGradient, F32, F32 };
+            statistics_f16 => { Statistics, F16, F32 };
+            statistics_bf16=> { Statistics, Bf16, F32 };
         }
     };
 }
@@ -44,6 +47,8 @@ pub enum Step {
     Append,
     /// Sums the gradient of each head's sink over its rows.
     SinkGradient,
+    /// Computes the statistics of queries, before a backward pass that keeps dS.
+    Statistics,
 }
 
 /// The type of elements that a step kernel reads or writes.
@@ -108,11 +113,16 @@ impl StepRow {
     pub const SINK_GRADIENT: StepRow =
         StepRow { step: Step::SinkGradient, input: Number::F32, output: Number::F32 };
 
+    /// The kernel of the statistics of queries of a dtype.
+    pub const fn statistics(dtype: Dtype) -> StepRow {
+        StepRow { step: Step::Statistics, input: Number::of(dtype), output: Number::F32 }
+    }
+
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
-            Step::Merge | Step::Append => STEP_THREADS,
+            Step::Merge | Step::Append | Step::Statistics => STEP_THREADS,
             Step::SinkGradient => SINK_THREADS,
         }
     }
@@ -121,7 +131,7 @@ impl StepRow {
     pub const fn smem_bytes(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_SMEM_BYTES,
-            Step::Merge | Step::Append => 0,
+            Step::Merge | Step::Append | Step::Statistics => 0,
             // A sum of each warp.
             Step::SinkGradient => SINK_THREADS / 32 * 4,
         }

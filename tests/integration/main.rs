@@ -2,6 +2,7 @@
 
 mod append;
 mod backward;
+mod backward_ds;
 mod bindings;
 mod cascade;
 mod cli_errors;
@@ -57,6 +58,7 @@ fn main() {
         plans::trials(),
         predict::trials(),
         backward::trials(),
+        backward_ds::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

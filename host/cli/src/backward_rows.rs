@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use ferroflash::{Attention, Backward, BackwardPlan, Error, RowSelection};
+use std::collections::BTreeSet;
 
 /// The plans of a pass on a device that rows select, as [`selected`].
 pub(crate) fn plans(
@@ -15,8 +16,8 @@ pub(crate) fn plans(
     selected(all, rows, &known)
 }
 
-/// Those of all plans, the one that is taken first, that rows select: that one, every pair of kernels, or the pairs of named kernels; where
-/// none of a pass is named, it is the one that is taken.
+/// Those of all plans, the one that is taken first, that rows select: that one, every pair of kernels, and the pairs of named kernels; where
+/// one of a pair is not named, it is the one that is taken.
 ///
 /// # Errors
 /// [`Error::NoSuchKernel`] for a name that is not `known`.
@@ -43,16 +44,19 @@ pub(crate) fn selected(
         all.truncate(1);
         return Ok(all);
     }
-    let entry = |plan: &BackwardPlan, step: usize| plan.steps()[step].kernel().entry.clone();
-    let meant = [0, 1].map(|step| {
-        let mut entries: Vec<String> = all.iter().map(|plan| entry(plan, step)).collect();
-        if entries.iter().any(|entry| named.contains(&entry.as_str())) {
-            entries.retain(|entry| named.contains(&entry.as_str()));
-        } else {
-            entries.truncate(1);
+    let best = rows.contains(&RowSelection::Best).then(|| all[0].clone());
+    // The named kernels of each plan; of plans with the same ones, the first.
+    let mut meant: Vec<(BackwardPlan, BTreeSet<&str>)> = Vec::new();
+    for plan in all {
+        let entries = plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+        let of_plan: BTreeSet<&str> =
+            named.iter().copied().filter(|name| entries.iter().any(|e| e == name)).collect();
+        if !of_plan.is_empty() && meant.iter().all(|(_, of_other)| *of_other != of_plan) {
+            meant.push((plan, of_plan));
         }
-        entries
-    });
-    all.retain(|plan| (0..2).all(|step| meant[step].contains(&entry(plan, step))));
-    Ok(all)
+    }
+    // A plan that leaves to the choice what another has by name is not meant.
+    let sets: Vec<BTreeSet<&str>> = meant.iter().map(|(_, of_plan)| of_plan.clone()).collect();
+    meant.retain(|(_, of_plan)| !sets.iter().any(|other| other != of_plan && other.is_superset(of_plan)));
+    Ok(best.into_iter().chain(meant.into_iter().map(|(plan, _)| plan)).collect())
 }

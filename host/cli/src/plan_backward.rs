@@ -60,6 +60,8 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "problem": title(plan.backward().problem()),
         "device": device.name,
         "steps": steps.collect::<Vec<_>>(),
+        "chunks": plan.chunks(),
+        "statistics_ctas": plan.statistics_ctas(),
         "sink_ctas": plan.sink_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
         "flops": flops,
@@ -72,6 +74,12 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         "{problem}, backward, on {} (sm_{}, {} SMs)",
         device.name, device.sm, device.sm_count
     ));
+    if let Some(ctas) = plan.statistics_ctas() {
+        let (name, chunks) = ("statistics", plan.chunks());
+        output::print(&format!(
+            "  {name:<11} {ctas} CTAs; what follows is launched {chunks} times, for some heads each"
+        ));
+    }
     for step in plan.steps() {
         let kernel = step.kernel();
         output::print(&format!(

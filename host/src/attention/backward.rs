@@ -95,7 +95,8 @@ impl Attention {
 
     /// Starts a backward pass on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
     /// allocates nothing, but for the first use of its kernels and of the stream's workspace ([`Attention::reserve_backward`] does both
-    /// before). It is two launches, three with a gradient of sinks, and can be captured into a graph.
+    /// before). It is two launches, three with a gradient of sinks, or where dS is kept one and two for each
+    /// of [`BackwardPlan::chunks`], and can be captured into a graph.
     ///
     /// # Errors
     /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::Operand`] where LSE is missing, [`Error::ForeignStream`],
@@ -155,6 +156,9 @@ impl Attention {
         if plan.backward().problem().has_sinks() {
             self.step(StepRow::SINK_GRADIENT)?;
         }
+        if plan.statistics_ctas().is_some() {
+            self.step(StepRow::statistics(plan.backward().problem().dtype()))?;
+        }
         // SAFETY: the caller's promise.
         unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream).map(drop) }
     }
@@ -179,21 +183,29 @@ impl Attention {
         if of_sinks.is_some() {
             self.step(StepRow::SINK_GRADIENT)?;
         }
-        let backward = plan.params(tensors, workspace);
-        let mut params = Vec::with_capacity(2);
-        for step in 0..2 {
-            params.push(match plan.tensors(step, tensors) {
-                None => backward.to_bytes().to_vec(),
-                Some(tensors) => {
-                    let [q, d_o, k, v] = self.tensor_maps.get(self.device.as_ref(), &tensors)?;
-                    WgmmaBackwardParams { q, d_o, k, v, backward }.to_bytes().to_vec()
-                }
-            });
+        let of_statistics = StepRow::statistics(plan.backward().problem().dtype());
+        if plan.statistics_ctas().is_some() {
+            self.step(of_statistics)?;
         }
-        for ((kernel, step), params) in kernels.iter().zip(plan.steps()).zip(&params) {
-            let launch = Launch { grid: step.grid(), params, l2_window: None, overlaps: false };
+        let maps = |step| {
+            let tensors = plan.tensors(step, tensors);
+            tensors.map(|tensors| self.tensor_maps.get(self.device.as_ref(), &tensors)).transpose()
+        };
+        let maps = [maps(0)?, maps(1)?];
+        if let Some(ctas) = plan.statistics_ctas() {
+            let params = plan.params(tensors, workspace).to_bytes();
+            // SAFETY: the caller's.
+            unsafe { self.launch_step(of_statistics, (ctas, &params), stream)? };
+        }
+        for (step, backward) in plan.launches(tensors, workspace) {
+            let params = match maps[step] {
+                None => backward.to_bytes().to_vec(),
+                Some([q, d_o, k, v]) => WgmmaBackwardParams { q, d_o, k, v, backward }.to_bytes().to_vec(),
+            };
+            let grid = plan.steps()[step].grid();
+            let launch = Launch { grid, params: &params, l2_window: None, overlaps: false };
             // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
-            unsafe { self.device.launch(kernel, &launch, stream)? };
+            unsafe { self.device.launch(&kernels[step], &launch, stream)? };
         }
         if let Some((grid, params)) = of_sinks {
             // SAFETY: the caller's; the statistics are those of the launches before it.

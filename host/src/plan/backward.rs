@@ -1,14 +1,17 @@
-//! How the gradients of a problem are computed on a device: the two kernels, their grids, their parameters and their workspace.
+//! How the gradients of a problem are computed on a device: the kernels, their grids, their parameters and their workspace.
 
 use super::backward_choice::{Choice, boxes, choose, ctas, kv_heads_together};
+use super::backward_chunks::Chunks;
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
+use kernels_gpu::backward::STATISTICS_ROWS;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
+use kernels_gpu::backward::spill::{DS_QUERIES, ds_bytes};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
@@ -34,7 +37,7 @@ impl BackwardStep {
         &self.kernel
     }
 
-    /// CTAs.
+    /// CTAs of a launch.
     pub fn grid(&self) -> u32 {
         self.grid
     }
@@ -57,12 +60,15 @@ impl BackwardStep {
     }
 }
 
-/// The plan of a backward pass: its launches, in order, on one stream and in one workspace.
+/// The plan of a backward pass: its launches, in order, on one stream and in one workspace. Either `dq` and `dkv`, which compute seven
+/// products; or five: the statistics of all queries, and then, for some heads after others, `dkvds`, which keeps dS, and `dqds`.
 #[derive(Clone, Debug)]
 pub struct BackwardPlan {
     backward: Backward,
     steps: [BackwardStep; 2],
+    chunks: Option<Chunks>,
     params: BackwardParams,
+    statistics_bytes: u64,
     workspace_bytes: u64,
 }
 
@@ -128,12 +134,14 @@ impl BackwardPlan {
         Ok(chosen)
     }
 
-    /// The plan with these two kernels.
+    /// The plan with these two kernels, in the order of their launches.
     fn of(
         backward: &Backward,
-        [dq, dkv]: [&Arc<Kernel<BackwardRow>>; 2],
+        kernels: [&Arc<Kernel<BackwardRow>>; 2],
+        chunks: Option<Chunks>,
         device: &DeviceInfo,
     ) -> Result<BackwardPlan, Error> {
+        let [dq, dkv] = if kernels[0].row.pass.keeps_keys() { [kernels[1], kernels[0]] } else { kernels };
         let problem = backward.problem();
         let sizes = problem.sizes();
         let (queries, keys) = (problem.extent(TensorRole::Q), problem.extent(TensorRole::K));
@@ -143,7 +151,15 @@ impl BackwardPlan {
         let query_blocks = blocks(queries.rows, dq.row.block_m, is_packed.then_some(sizes.batch));
         let is_packed = problem.keys() != KeySequences::Batch;
         let key_blocks = blocks(keys.rows, dkv.row.block_n, is_packed.then_some(sizes.batch));
-        let steps = [BackwardStep::new(backward, dq, device)?, BackwardStep::new(backward, dkv, device)?];
+        let mut steps = [
+            BackwardStep::new(backward, kernels[0], device)?,
+            BackwardStep::new(backward, kernels[1], device)?,
+        ];
+        let mut heads = keys.batch.saturating_mul(keys.heads);
+        if let Some(chunks) = &chunks {
+            heads = chunks.heads_kv;
+            steps.iter_mut().for_each(|step| step.grid /= chunks.count);
+        }
         let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let of_gradient = |role| of_one_batch(problem, role, backward.byte_strides(role));
         let forward = ForwardParams {
@@ -173,13 +189,16 @@ impl BackwardPlan {
             key_blocks: Divisor::new(key_blocks),
             heads_kv: Divisor::new(sizes.heads_kv),
             key_block_rows: Divisor::new(dkv.row.block_n),
-            kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device)),
+            kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device, heads)),
             scale: problem.scale(),
+            ds_rows: chunks.map_or(0, |chunks| chunks.ds_rows),
+            ds_block_rows: dkv.row.block_m,
             ..BackwardParams::default()
         };
-        let statistics = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
-        let workspace_bytes = COUNTERS_BYTES + statistics;
-        Ok(BackwardPlan { backward: *backward, steps, params, workspace_bytes })
+        let statistics_bytes = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
+        let of_ds = chunks.map_or(0, |chunks| u64::from(ds_bytes(DS_QUERIES)) + chunks.bytes);
+        let workspace_bytes = COUNTERS_BYTES + statistics_bytes + of_ds;
+        Ok(BackwardPlan { backward: *backward, steps, chunks, params, statistics_bytes, workspace_bytes })
     }
 
     /// The gradients.
@@ -187,12 +206,23 @@ impl BackwardPlan {
         &self.backward
     }
 
-    /// Its launches, in order.
+    /// Its kernels, in the order of their launches.
     pub fn steps(&self) -> &[BackwardStep; 2] {
         &self.steps
     }
 
-    /// Bytes of workspace that a launch needs: counters, which it leaves as they are, and 8 bytes a query row.
+    /// How often both kernels are launched, each time for as many heads: more than once only where they keep dS.
+    pub fn chunks(&self) -> u32 {
+        self.chunks.map_or(1, |chunks| chunks.count)
+    }
+
+    /// CTAs of the launch before both kernels that computes the statistics of all queries, where they keep dS.
+    pub fn statistics_ctas(&self) -> Option<u32> {
+        let extent = self.backward.problem().extent(TensorRole::Q);
+        self.chunks.map(|_| extent.batch * extent.heads * extent.rows.div_ceil(STATISTICS_ROWS))
+    }
+
+    /// Bytes of workspace that a pass needs: counters, which it leaves as they are, 8 bytes a query row, and dS where it is kept.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
@@ -203,7 +233,23 @@ impl BackwardPlan {
         Some([q.at(at.forward.q), d_o.at(at.d_o), k.at(at.forward.k), v.at(at.forward.v)])
     }
 
-    /// The parameters of both launches.
+    /// The parameters of the launches of both kernels in order, each with the number of its kernel.
+    pub(crate) fn launches(
+        &self,
+        at: &BackwardTensors,
+        workspace: u64,
+    ) -> impl Iterator<Item = (usize, BackwardParams)> {
+        let (params, grids) = (self.params(at, workspace), self.steps.each_ref().map(|step| step.grid));
+        let heads = self.chunks.map_or(0, |chunks| chunks.heads_kv) * params.forward.group.value;
+        (0..self.chunks()).flat_map(move |chunk| {
+            [0, 1].map(|step: usize| {
+                let (first_tile, first_head) = (chunk * grids[step], chunk * heads);
+                (step, BackwardParams { first_tile, first_head, ..params })
+            })
+        })
+    }
+
+    /// What the parameters of all launches have in common.
     pub(crate) fn params(&self, at: &BackwardTensors, workspace: u64) -> BackwardParams {
         let forward = &self.params.forward;
         let operands = at.forward.operands.map(|address| address.unwrap_or(0));
@@ -224,6 +270,7 @@ impl BackwardPlan {
             d_k: at.d_k,
             d_v: at.d_v,
             statistics: workspace + COUNTERS_BYTES,
+            d_s: self.chunks.map_or(0, |_| workspace + COUNTERS_BYTES + self.statistics_bytes),
             ..self.params
         }
     }
@@ -262,6 +309,8 @@ struct Pairs<'a> {
     backward: &'a Backward,
     device: &'a DeviceInfo,
     choices: [Choice; 2],
+    /// Of those that keep dS, where it can be kept.
+    spilling: Option<[Choice; 2]>,
 }
 
 impl<'a> Pairs<'a> {
@@ -290,13 +339,15 @@ impl<'a> Pairs<'a> {
     ) -> Result<Pairs<'a>, Error> {
         kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
         let of = |pass| choose(backward, pass, &kernels, device, origin);
-        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?] })
+        // Not every score and device has them.
+        let spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
+        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], spilling })
     }
 
     /// The plan with one kernel of each pass; those at 0 are taken.
     fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
         let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
-        let mut plan = BackwardPlan::of(self.backward, [dq, dkv], self.device)?;
+        let mut plan = BackwardPlan::of(self.backward, [dq, dkv], None, self.device)?;
         for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
             if step.kernel.row.isa == Isa::Mma {
                 step.obstacle.clone_from(&choice.obstacle);
@@ -305,10 +356,22 @@ impl<'a> Pairs<'a> {
         Ok(plan)
     }
 
-    /// The plans with every pair, the one that is taken first.
+    /// The plans with every pair, the one that is taken first. Those that keep dS, which have not been measured, are last.
     fn plans(&self) -> Result<Vec<BackwardPlan>, Error> {
         let [dq, dkv] = self.choices.each_ref().map(|choice| choice.kernels.len());
-        (0..dq * dkv).map(|index| self.plan([index / dkv, index % dkv])).collect()
+        let mut plans = Vec::new();
+        for index in 0..dq * dkv {
+            plans.push(self.plan([index / dkv, index % dkv])?);
+        }
+        for [dkv, dq] in self.spilling.iter().map(|[dkv, dq]| [&dkv.kernels, &dq.kernels]) {
+            for (dkv, dq) in dkv.iter().flat_map(|dkv| dq.iter().map(move |dq| (dkv, dq))) {
+                let chunks = Chunks::new(self.backward, dkv, self.device);
+                if chunks.is_some() {
+                    plans.push(BackwardPlan::of(self.backward, [dkv, dq], chunks, self.device)?);
+                }
+            }
+        }
+        Ok(plans)
     }
 }
 

@@ -87,25 +87,30 @@ fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, dev
     (of_sm / resident * round(resident) + round(of_sm % resident)) * 16 * (warps + 1) / warps
 }
 
-/// KV heads whose blocks of keys `dkv` takes in turns. Under a causal mask the first keys are seen by most queries: so the longest blocks of
+/// KV heads of `heads` whose blocks of keys `dkv` takes in turns. Under a causal mask the first keys are seen by most queries: so the longest blocks of
 /// all those heads start first, and the end is made of short ones; of each as many blocks run at once as share what they read of Q and dO.
-pub(super) fn kv_heads_together(backward: &Backward, dkv: &Kernel<BackwardRow>, device: &DeviceInfo) -> u32 {
+pub(super) fn kv_heads_together(
+    backward: &Backward,
+    dkv: &Kernel<BackwardRow>,
+    device: &DeviceInfo,
+    heads: u32,
+) -> u32 {
     let problem = backward.problem();
     if !problem.causal() || problem.keys() != KeySequences::Batch {
         return 1;
     }
     let resident = resident_ctas_of(dkv, device, || dkv.row.registers_at_start()).max(1);
     let at_once = (device.sm_count * resident / BLOCKS_SHARING).max(1);
-    let extent = problem.extent(TensorRole::K);
-    largest_divisor(extent.batch.saturating_mul(extent.heads), at_once)
+    largest_divisor(heads, at_once)
 }
 
 /// CTAs of a row's kernel: a block of stationary rows of each head, or two of each.
 pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
     let problem = backward.problem();
-    let (role, packed) = match row.pass {
-        Pass::Dq => (TensorRole::Q, problem.queries() != QuerySequences::Batch),
-        Pass::Dkv => (TensorRole::K, problem.keys() != KeySequences::Batch),
+    let (role, packed) = if row.pass.keeps_keys() {
+        (TensorRole::K, problem.keys() != KeySequences::Batch)
+    } else {
+        (TensorRole::Q, problem.queries() != QuerySequences::Batch)
     };
     let extent = problem.extent(role);
     let blocks = blocks(extent.rows, row.stationary_rows(), packed.then_some(problem.sizes().batch));

@@ -66,13 +66,23 @@ pub unsafe fn row_statistics<C: BackwardConfig>(
             return [f32::INFINITY, 0.0];
         }
         let index = first_index(forward, work, work.head_q) + u64::from(row);
+        statistics_of_row(params, index, delta, lane == 0)
+    }
+}
+
+/// L·log2(e) and δ of row `index` of LSE, whose rowsum(dO∘O) is `sum`; stored if `stores`.
+///
+/// # Safety
+/// The row exists.
+#[inline(always)]
+pub unsafe fn statistics_of_row(params: &BackwardParams, index: u64, sum: f32, stores: bool) -> [f32; 2] {
+    // SAFETY: the caller's.
+    unsafe {
         let of = |base: u64| f32::from_bits(ld_global_b32(to_global(base) + index * 4));
-        if params.d_lse != 0 {
-            delta -= of(params.d_lse);
-        }
-        let lse = of(forward.lse);
+        let delta = if params.d_lse == 0 { sum } else { sum - of(params.d_lse) };
+        let lse = of(params.forward.lse);
         let lse_log2 = if lse == f32::NEG_INFINITY { f32::INFINITY } else { lse * LOG2_E };
-        if lane == 0 {
+        if stores {
             let at = to_global(params.statistics) + index * u64::from(STATISTICS_BYTES);
             st_global_v2(at, [lse_log2, delta].map(f32::to_bits));
         }

@@ -4,9 +4,18 @@
 //! Two kernels, without atomics. `dq` keeps queries and takes blocks of keys: S = Q·Kᵀ, dP = dO·Vᵀ, dQ += dS·K. `dkv` keeps keys and
 //! takes blocks of queries of all query heads of its KV head: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, dV += Pᵀ·dO, dK += dSᵀ·Q. With the forward's L,
 //! P = exp(S − L), and dS = P∘(dP − δ) with δ = rowsum(dO∘O) − dL (FlashAttention-2, algorithm 2).
+//!
+//! Or five products instead of seven, with wgmma: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and
+//! `dqds` is dQ = dS·K alone.
+
+/// Queries of a head of a CTA of the kernel of statistics.
+pub const STATISTICS_ROWS: u32 = 64;
+/// Lanes of that kernel that share a row, 16 bytes of it at a time.
+pub const STATISTICS_LANES: u32 = 8;
 
 pub mod params;
 pub mod row;
+pub mod spill;
 #[macro_use]
 pub mod table;
 
@@ -20,5 +29,7 @@ pub mod query_steps;
 pub mod recompute;
 #[cfg(target_arch = "nvptx64")]
 pub mod sinks;
+#[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
+pub mod statistics;
 #[cfg(target_arch = "nvptx64")]
 pub mod work;

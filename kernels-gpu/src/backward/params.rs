@@ -22,6 +22,8 @@ pub struct BackwardParams {
     pub d_v: u64,
     /// L·log2(e) and δ of each query row, pairs of float32, contiguous as LSE: `dq` writes them, `dkv` reads them.
     pub statistics: u64,
+    /// dS ([`crate::backward::spill`]) behind zeros, at a multiple of 128 bytes; 0 where it is not kept.
+    pub d_s: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,
     /// Strides of dQ.
@@ -40,6 +42,14 @@ pub struct BackwardParams {
     pub kv_heads_together: Divisor,
     /// The softmax scale, which dQ and dK are multiplied with at the end.
     pub scale: f32,
+    /// The tile of the launch's first CTA.
+    pub first_tile: u32,
+    /// The first query head of which dS is kept, of all batch entries.
+    pub first_head: u32,
+    /// Queries of dS of a head and a block of keys, a multiple of 8.
+    pub ds_rows: u32,
+    /// Queries of a block of the kernel that writes it.
+    pub ds_block_rows: u32,
 }
 
 impl BackwardParams {
@@ -47,10 +57,16 @@ impl BackwardParams {
     pub fn to_bytes(&self) -> [u8; size_of::<BackwardParams>()] {
         let mut bytes = Bytes::new();
         bytes.put(&self.forward.to_bytes());
-        bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
+        bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics, self.d_s]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
-        bytes.u32s([self.scale.to_bits()]);
+        bytes.u32s([
+            self.scale.to_bits(),
+            self.first_tile,
+            self.first_head,
+            self.ds_rows,
+            self.ds_block_rows,
+        ]);
         // Up to a multiple of 8.
         bytes.fill();
         bytes.finish()
@@ -101,12 +117,16 @@ mod tests {
             forward: ForwardParams { q: 1, scale_log2: 2.0, ..ForwardParams::default() },
             d_lse: 3,
             statistics: 4,
+            d_s: 6,
             d_o_strides: strides(10),
             d_v_strides: strides(20),
             key_blocks: Divisor::new(5),
             key_block_rows: Divisor::new(7),
             kv_heads_together: Divisor::new(8),
             scale: 0.5,
+            first_tile: 9,
+            ds_rows: 11,
+            ds_block_rows: 12,
             ..BackwardParams::default()
         };
         let bytes = params.to_bytes();
@@ -116,12 +136,16 @@ mod tests {
         assert_eq!(u32_at(offset_of!(ForwardParams, scale_log2)), 2f32.to_bits());
         assert_eq!(u64_at(offset_of!(BackwardParams, d_lse)), 3);
         assert_eq!(u64_at(offset_of!(BackwardParams, statistics)), 4);
+        assert_eq!(u64_at(offset_of!(BackwardParams, d_s)), 6);
         assert_eq!(u64_at(offset_of!(BackwardParams, d_o_strides)), 10);
         assert_eq!(u64_at(offset_of!(BackwardParams, d_v_strides) + 16), 22);
         assert_eq!(u32_at(offset_of!(BackwardParams, key_blocks)), 5);
         assert_eq!(u32_at(offset_of!(BackwardParams, key_block_rows)), 7);
         assert_eq!(u32_at(offset_of!(BackwardParams, kv_heads_together)), 8);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
+        assert_eq!(u32_at(offset_of!(BackwardParams, first_tile)), 9);
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_rows)), 11);
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_block_rows)), 12);
     }
 
     #[test]

@@ -21,6 +21,19 @@ pub struct Step {
     pub block: u32,
 }
 
+/// The keys that exist of a block of `rows`: the first, and the one past the last.
+#[inline(always)]
+pub fn keys_of_block(work: &Work<'_>, first: u32, rows: u32) -> (u32, u32) {
+    (first, (first + rows).min(work.sequence.seqlen_k))
+}
+
+/// The queries that see some of these keys, and maybe some between them that see none: the first, and the one past the last.
+#[inline(always)]
+pub fn queries_of(params: &BackwardParams, work: &Work<'_>, keys: (u32, u32)) -> (u32, u32) {
+    let ragged = &params.forward.ragged;
+    Band::of(ragged).queries_of(keys, ragged.sink_tokens, &work.sequence)
+}
+
 /// The steps of a tile.
 pub struct Steps<'a, C> {
     pub(crate) params: &'a BackwardParams,
@@ -36,10 +49,8 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
     /// Those of a tile of keys.
     #[inline(always)]
     pub fn new(params: &'a BackwardParams, work: &'a Work<'a>) -> Self {
-        let ragged = &params.forward.ragged;
-        let past = (work.first_row + C::Stationary::ROWS).min(work.sequence.seqlen_k);
-        let keys = (work.first_row, past);
-        let (first, past) = Band::of(ragged).queries_of(keys, ragged.sink_tokens, &work.sequence);
+        let keys = keys_of_block(work, work.first_row, C::Stationary::ROWS);
+        let (first, past) = queries_of(params, work, keys);
         let blocks = (first / C::Streamed::ROWS, past.div_ceil(C::Streamed::ROWS));
         // No query: no block either, whatever the first one is.
         let blocks = if past > first { blocks } else { (0, 0) };

@@ -1,5 +1,6 @@
 //! One row of the backward pass's table, and what follows from it by arithmetic.
 
+use super::spill::{DS_KEYS, DS_QUERIES, ds_bytes};
 use crate::geometry::PRODUCER_WARPS;
 use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES, ScoreKind};
 
@@ -34,6 +35,10 @@ pub enum Pass {
     Dq,
     /// dK and dV: keys are stationary, queries of all query heads of the KV head are streamed.
     Dkv,
+    /// As [`Pass::Dkv`], and dS goes to memory ([`super::spill`]).
+    DkvDs,
+    /// dQ = dS·K with the dS of [`Pass::DkvDs`]: no rows are stationary but the gradient's.
+    DqDs,
 }
 
 impl Pass {
@@ -42,15 +47,27 @@ impl Pass {
         match self {
             Pass::Dq => "dq",
             Pass::Dkv => "dkv",
+            Pass::DkvDs => "dkvds",
+            Pass::DqDs => "dqds",
         }
     }
 
     /// Gradients that it accumulates.
     pub const fn gradients(self) -> u32 {
         match self {
-            Pass::Dq => 1,
-            Pass::Dkv => 2,
+            Pass::Dq | Pass::DqDs => 1,
+            Pass::Dkv | Pass::DkvDs => 2,
         }
+    }
+
+    /// Whether a CTA keeps keys, and not queries.
+    pub const fn keeps_keys(self) -> bool {
+        matches!(self, Pass::Dkv | Pass::DkvDs)
+    }
+
+    /// Whether dS is kept in memory.
+    pub const fn spills(self) -> bool {
+        matches!(self, Pass::DkvDs | Pass::DqDs)
     }
 }
 
@@ -71,7 +88,7 @@ pub struct BackwardRow {
     pub block_m: u32,
     /// Keys of a block.
     pub block_n: u32,
-    /// Warps of a CTA, of 16 stationary rows each, but for the first four with [`Isa::Wgmma`], which copy.
+    /// Warps of a CTA, of 16 stationary rows each, or 32 with [`Pass::DqDs`], but for the first four with [`Isa::Wgmma`], which copy.
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
@@ -93,6 +110,8 @@ pub enum BackwardRowError {
     Stages,
     /// The score has no derivative here.
     Score,
+    /// dS is kept in other blocks.
+    Spill,
     /// Shared memory over [`SMEM_MAX_BYTES`].
     SharedMemory,
     /// The fragments alone leave too few registers for anything else.
@@ -112,6 +131,9 @@ impl BackwardRowError {
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
             BackwardRowError::Score => "score must be plain, or without wgmma softcap or alibi",
+            BackwardRowError::Spill => {
+                "dkvds and dqds are of wgmma, with block_n 128, and block_m 64, 96 or 128 of dkvds and 256 of dqds"
+            }
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
             }
@@ -152,8 +174,16 @@ impl BackwardRow {
         if !is_streamed {
             return Err(BackwardRowError::Streamed);
         }
-        if !are_warps || self.stationary_rows() != self.computing_warps() * 16 {
+        if !are_warps || self.stationary_rows() != self.computing_warps() * self.warp_rows() {
             return Err(BackwardRowError::Warps);
+        }
+        let is_ds = match self.pass {
+            Pass::Dq | Pass::Dkv => true,
+            Pass::DkvDs => self.block_m.is_multiple_of(DS_QUERIES) && self.block_n == DS_KEYS,
+            Pass::DqDs => self.block_m == 256 && self.block_n == DS_KEYS,
+        };
+        if !is_ds || self.pass.spills() && matches!(self.isa, Isa::Mma) {
+            return Err(BackwardRowError::Spill);
         }
         if !matches!(self.stages, 2..=4) {
             return Err(BackwardRowError::Stages);
@@ -176,18 +206,17 @@ impl BackwardRow {
 
     /// Rows that a CTA keeps.
     pub const fn stationary_rows(&self) -> u32 {
-        match self.pass {
-            Pass::Dq => self.block_m,
-            Pass::Dkv => self.block_n,
-        }
+        if self.pass.keeps_keys() { self.block_n } else { self.block_m }
     }
 
     /// Rows of a step of the main loop.
     pub const fn streamed_rows(&self) -> u32 {
-        match self.pass {
-            Pass::Dq => self.block_n,
-            Pass::Dkv => self.block_m,
-        }
+        if self.pass.keeps_keys() { self.block_m } else { self.block_n }
+    }
+
+    /// Stationary rows of a warp that computes.
+    pub const fn warp_rows(&self) -> u32 {
+        if matches!(self.pass, Pass::DqDs) { 32 } else { 16 }
     }
 
     /// Threads of a CTA.
@@ -247,10 +276,7 @@ impl BackwardRow {
 
     /// Bytes of what a block of rows in shared memory says beside its two tiles: with `dkv` each query's statistics and limits.
     const fn beside_bytes(&self) -> u32 {
-        match self.pass {
-            Pass::Dq => 0,
-            Pass::Dkv => self.streamed_rows() * (STATISTICS_BYTES + LIMITS_BYTES),
-        }
+        if self.pass.keeps_keys() { self.streamed_rows() * (STATISTICS_BYTES + LIMITS_BYTES) } else { 0 }
     }
 
     /// Bytes of a stage: two tiles, and of queries their statistics and limits.
@@ -258,8 +284,16 @@ impl BackwardRow {
         2 * self.tile_bytes(self.streamed_rows()) + self.beside_bytes()
     }
 
+    /// Bytes of dS of a stage of [`Pass::DqDs`], which lie behind its K.
+    pub const fn ds_bytes(&self) -> u32 {
+        ds_bytes(self.block_m)
+    }
+
     /// With [`Isa::Wgmma`], the bytes of all tiles, which come first: the stationary ones, then those of each stage.
     pub const fn tiles_bytes(&self) -> u32 {
+        if matches!(self.pass, Pass::DqDs) {
+            return self.stages * (self.tile_bytes(self.block_n) + self.ds_bytes());
+        }
         2 * (self.tile_bytes(self.stationary_rows()) + self.stages * self.tile_bytes(self.streamed_rows()))
     }
 
@@ -268,7 +302,8 @@ impl BackwardRow {
     pub const fn notes_bytes(&self) -> u32 {
         let rows = match self.pass {
             Pass::Dq => self.stationary_rows() * LIMITS_BYTES,
-            Pass::Dkv => self.stages * self.beside_bytes(),
+            Pass::DqDs => 0,
+            Pass::Dkv | Pass::DkvDs => self.stages * self.beside_bytes(),
         };
         self.stages * NOTE_BYTES + rows
     }
@@ -283,7 +318,7 @@ impl BackwardRow {
 
     /// Whether a CTA computes dK of a block of keys and another one dV, as a warp's registers do not hold both.
     pub const fn gradients_apart(&self) -> bool {
-        matches!(self.pass, Pass::Dkv) && self.head_dim > 128
+        self.pass.keeps_keys() && self.head_dim > 128
     }
 
     /// CTAs of a block of stationary rows.
@@ -293,15 +328,18 @@ impl BackwardRow {
 
     /// Registers of the fragments that live through a step: gradients, S and dP.
     const fn fragment_registers(&self) -> u32 {
+        if matches!(self.pass, Pass::DqDs) {
+            return self.warp_rows() / 16 * self.head_dim / 2;
+        }
         self.pass.gradients() / self.ctas_of_block() * self.head_dim / 2 + self.streamed_rows()
     }
 
     /// Whether the stationary rows stay in registers; where they do not fit, each step reads them from shared memory again.
     pub const fn stationary_in_registers(&self) -> bool {
         let room = match (self.isa, self.pass) {
-            (Isa::Mma, Pass::Dq) => 160,
+            (Isa::Mma, Pass::Dq | Pass::DqDs) => 160,
             // Statistics of columns are operands that are being loaded, too.
-            (Isa::Mma, Pass::Dkv) => 144,
+            (Isa::Mma, Pass::Dkv | Pass::DkvDs) => 144,
             (Isa::Wgmma, _) => 0,
         };
         self.fragment_registers() + self.head_dim / 2 <= room
@@ -382,6 +420,28 @@ mod tests {
             (208, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256))
         );
         assert!(dkv.smem_bytes() <= crate::row::SMEM_OPT_IN_BYTES);
+    }
+
+    #[test]
+    fn kernels_that_keep_ds_have_128_keys_and_whole_pieces_of_queries() {
+        let dkv = BackwardRow { isa: Isa::Wgmma, warps: 12, block_m: 64, block_n: 128, ..GOOD };
+        let dkv = BackwardRow { pass: Pass::DkvDs, ..dkv };
+        let dq = BackwardRow { pass: Pass::DqDs, block_m: 256, ..dkv };
+        assert_eq!((dkv.check(), dq.check()), (Ok(()), Ok(())));
+        assert_eq!(
+            dq.smem_bytes(),
+            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8,
+            "K and dS, notes, barriers"
+        );
+        assert_eq!((dq.computing_warps(), dq.warp_rows(), dq.registers_estimate()), (8, 32, 152));
+        assert_eq!(dkv.smem_bytes(), BackwardRow { pass: Pass::Dkv, ..dkv }.smem_bytes());
+        let refused = |row: BackwardRow| row.check().expect_err("refused");
+        assert_eq!(refused(BackwardRow { block_m: 80, ..dkv }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_n: 64, warps: 8, ..dkv }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_n: 64, ..dq }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { block_m: 128, warps: 8, ..dq }), BackwardRowError::Spill);
+        let mma = BackwardRow { isa: Isa::Mma, warps: 8, block_m: 64, head_dim: 64, ..dkv };
+        assert_eq!(refused(mma), BackwardRowError::Spill);
     }
 
     #[test]

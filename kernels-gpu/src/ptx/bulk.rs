@@ -1,4 +1,4 @@
-//! Bulk tensor copies (PTX ISA, "cp.async.bulk.tensor", the TMA). sm_90. One thread starts a whole box; the barrier counts
+//! Bulk copies (PTX ISA, "cp.async.bulk" and "cp.async.bulk.tensor", the TMA). sm_90. One thread starts a whole box; the barrier counts
 //! its bytes when they have landed.
 
 use core::arch::asm;
@@ -28,6 +28,20 @@ pub(crate) use parameter_address;
 pub unsafe fn prefetch_tensor_map(map: u64) {
     // SAFETY: the caller's.
     unsafe { asm!("prefetch.tensormap [{m}];", m = in(reg64) map, options(nostack)) }
+}
+
+/// `cp.async.bulk` from global to shared memory.
+///
+/// # Safety
+/// `smem`, `global` and `bytes` are multiples of 16, both are as long as that, and `barrier` expects those bytes.
+#[inline(always)]
+pub unsafe fn bulk_copy(smem: u32, global: u64, bytes: u32, barrier: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{s}], [{g}], {n}, [{w}];",
+            s = in(reg32) smem, g = in(reg64) global, n = in(reg32) bytes, w = in(reg32) barrier,
+            options(nostack));
+    }
 }
 
 /// `cp.async.bulk.tensor.4d` from global to shared memory.

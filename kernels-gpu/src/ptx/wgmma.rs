@@ -80,6 +80,20 @@ macro_rules! from_shared {
     };
 }
 
+macro_rules! from_shared_rows {
+    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+        asm!(
+            concat!("{{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64", $shape,
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
+                "}}, {a}, {b}, p, 1, 1, 1, 1; }}"),
+            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
+            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
+                inout(reg32) $d[$tile][3],)*
+            a = in(reg64) $a, b = in(reg64) $b, options(nostack)
+        )
+    };
+}
+
 macro_rules! new_from_shared {
     ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
         // D is an output alone: what its registers held before would be alive up to here.
@@ -123,7 +137,7 @@ pub unsafe fn wgmma_wait_group<const PENDING: i32, const N: usize>(d: &mut Accum
 }
 
 macro_rules! wgmma {
-    ($($(#[$doc:meta])* $shared:ident, $new:ident, $registers:ident => $types:literal;)*) => { $(
+    ($($(#[$doc:meta])* $shared:ident, $rows:ident, $new:ident, $registers:ident => $types:literal;)*) => { $(
         $(#[$doc])*
         /// D = A·Bᵀ or, with `ACCUMULATE`, D += A·Bᵀ, of 16 elements of head_dim: A and B are rows in shared memory.
         ///
@@ -134,6 +148,17 @@ macro_rules! wgmma {
         pub unsafe fn $shared<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
             // SAFETY: the caller's.
             unsafe { for_shape!(N, from_shared!($types, ACCUMULATE, d, a, b,)) }
+        }
+
+        $(#[$doc])*
+        /// D += Aᵀ·B of 16 rows of A and of B in shared memory.
+        ///
+        /// # Safety
+        /// As for the other form.
+        #[inline(always)]
+        pub unsafe fn $rows<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
+            // SAFETY: the caller's.
+            unsafe { for_shape!(N, from_shared_rows!($types, d, a, b,)) }
         }
 
         $(#[$doc])*
@@ -169,7 +194,7 @@ macro_rules! wgmma {
 
 wgmma! {
     /// float16 operands.
-    wgmma_f16, wgmma_f16_new, wgmma_f16_from_registers => "f16.f16";
+    wgmma_f16, wgmma_f16_rows, wgmma_f16_new, wgmma_f16_from_registers => "f16.f16";
     /// bfloat16 operands.
-    wgmma_bf16, wgmma_bf16_new, wgmma_bf16_from_registers => "bf16.bf16";
+    wgmma_bf16, wgmma_bf16_rows, wgmma_bf16_new, wgmma_bf16_from_registers => "bf16.bf16";
 }

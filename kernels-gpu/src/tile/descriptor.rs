@@ -39,6 +39,12 @@ impl Descriptor {
         Self::new::<S>(S::COLUMN_BYTES)
     }
 
+    /// For an operand whose products run along the rows, in core matrices of 8 rows of 8 elements, 16 bytes a row, without a swizzle: the
+    /// leading dimension leads from eight rows to the next eight, the stride from eight elements to the next.
+    pub const fn of_core_matrices(rows_step: u32, elements_step: u32) -> Self {
+        Self(((rows_step / UNIT) as u64) << 16 | ((elements_step / UNIT) as u64) << 32)
+    }
+
     /// The descriptor of a tile that starts at `smem`, for one whose address is still 0.
     #[inline(always)]
     pub const fn at(self, smem: u32) -> Self {
@@ -89,6 +95,9 @@ mod tests {
         assert_eq!((field(v, 0, 14), field(v, 16, 14), field(v, 32, 14)), (64, 176 * 128 / 16, 64));
         let narrow = Descriptor::along_rows::<TileOf<64, 96>>();
         assert_eq!((field(narrow, 16, 14), field(narrow, 32, 14), field(narrow, 62, 2)), (256, 32, 2));
+        let core = Descriptor::of_core_matrices(1024, 128).at(2048);
+        assert_eq!((field(core, 0, 14), field(core, 16, 14)), (128, 64));
+        assert_eq!((field(core, 32, 14), field(core, 62, 2)), (8, 0));
         assert_eq!(field(k, 49, 3), 0, "tiles start where the swizzle's pattern does");
     }
 

@@ -36,6 +36,12 @@ pub trait WgmmaTile: WarpTile {
     /// As for [`crate::ptx::wgmma::wgmma_f16_from_registers`].
     unsafe fn output<E: Element>(o: &mut Self::O, p: [u32; 4], v: u64);
 
+    /// O += Aᵀ·V of 16 rows of A and of V, both from shared memory.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16`].
+    unsafe fn output_from_shared<E: Element>(o: &mut Self::O, a: u64, v: u64);
+
     /// Waits for all groups but the latest `PENDING`, to one of which S belongs.
     ///
     /// # Safety
@@ -78,6 +84,12 @@ impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
     unsafe fn output<E: Element>(o: &mut Self::O, p: [u32; 4], v: u64) {
         // SAFETY: the caller's.
         unsafe { E::wgmma_from_registers::<true, false, D>(&mut o[0], p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn output_from_shared<E: Element>(o: &mut Self::O, a: u64, v: u64) {
+        // SAFETY: the caller's.
+        unsafe { E::wgmma_rows::<D>(&mut o[0], a, v) }
     }
 
     #[inline(always)]

@@ -10,7 +10,6 @@ use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_fence;
-use crate::shape::Shape;
 use crate::tile::descriptor;
 use crate::tile::warp_tile::WarpTile;
 use crate::wgmma::config::{CONSUMERS_BARRIER, WARPGROUP};
@@ -113,13 +112,12 @@ pub(super) unsafe fn issue_gradient<C: WgmmaBackwardConfig>(
     unsafe { issue_output::<C::Element, C::Streamed, C::Warp>(gradient, factors, tile) }
 }
 
-/// Keeps what is not finite in the first `tiles` tiles of a stage out of the products along its rows; whether there was any.
+/// Keeps what is not finite in tiles of a stage out of the products along its rows; whether there was any. Of the tiles' start and bytes.
 ///
 /// # Safety
 /// All consumers take part, once their products with the stage so far are done.
 #[inline(always)]
-pub(super) unsafe fn keep_out<C: WgmmaBackwardConfig>(stage: u32, tiles: u32) -> bool {
-    let tiles = (layout::streamed::<C>(stage, 0), tiles * C::Streamed::BYTES);
+pub(super) unsafe fn keep_out<C: WgmmaBackwardConfig>(tiles: (u32, u32)) -> bool {
     // SAFETY: all consumers come to the barriers.
     unsafe {
         nonfinite::keep_out::<C::Element>(
@@ -144,14 +142,19 @@ pub(super) unsafe fn sync_consumers<C: WgmmaBackwardConfig>() {
     unsafe { named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS) }
 }
 
-/// Writes the warp's rows of a gradient times `factor`.
+/// Writes a warp's rows of a gradient from `first` of the block on times `factor`.
 ///
 /// # Safety
 /// All 32 lanes take part, and the destination is writable.
 #[inline(always)]
-pub(super) unsafe fn store<C: WgmmaBackwardConfig>(gradient: Gradient<C>, factor: f32, to: &Destination) {
+pub(super) unsafe fn store<C: WgmmaBackwardConfig>(
+    gradient: Gradient<C>,
+    factor: f32,
+    first: u32,
+    to: &Destination,
+) {
     let address = |half: u32| {
-        let row = to.range.0 + warp_row() + half * 8 + lane_again() / 4;
+        let row = to.range.0 + first + half * 8 + lane_again() / 4;
         (row < to.range.1, to.rows.address(row, 0))
     };
     let is_within = |column: u32| column < to.width;

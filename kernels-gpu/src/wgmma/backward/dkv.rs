@@ -1,4 +1,5 @@
-//! dK and dV of one block of keys: keys are stationary, the queries of all query heads of their KV head are streamed, head by head.
+//! dK and dV of one block of keys: keys are stationary, the queries of all query heads of their KV head are streamed, head by head. Kernels
+//! of [`crate::backward::row::Pass::DkvDs`] also write dS, from registers.
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
@@ -11,11 +12,12 @@ use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
 use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
 use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
+use crate::backward::spill::{DS_KEYS, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
 use crate::ptx::block_idx_x_again;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
-use crate::ptx::memory::{ld_global_v2, st_shared, st_shared_v4, to_global};
+use crate::ptx::memory::{ld_global_v2, ld_shared_v4, st_global_b32, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{give_registers, take_registers};
@@ -42,7 +44,7 @@ pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const C
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some((work, _)) = key_work(params, block_idx_x_again()) else { return };
+        let Some((work, _)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
         // One copies, and one writes statistics.
         start::<C>(2);
         let steps = Steps::<C>::new(params, &work);
@@ -73,6 +75,11 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
         copy_stationary::<C>(KEYS, At::key(params, work, work.first_row));
         for _ in 0..steps.count() {
             ring.wait_empty(C::STAGES);
+            if C::WRITES_DS {
+                let (note, ds) = (layout::note::<C>(ring.buffer), ds_of(steps, step));
+                st_shared(note + 8, ds as u32);
+                st_shared(note + 12, (ds >> 32) as u32);
+            }
             let first = step.block * C::Streamed::ROWS;
             copy_streamed::<C>(ring, QUERIES, At::query(params, work, work.head_q + step.head, first));
             ring.advance(C::STAGES);
@@ -125,14 +132,42 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
                 }
             }
             if lane_again() == 0 {
-                let note = [is_partial.into(), steps.work.first_row, 0, 0];
-                st_shared_v4(layout::note::<C>(ring.buffer), note);
+                let note = layout::note::<C>(ring.buffer);
+                st_shared(note, is_partial.into());
+                st_shared(note + 4, steps.work.first_row);
             }
             // All lanes have written; one says so.
             sync_warp();
             mbarrier_arrive_if(ring.full(), lane_again() == 0);
             ring.advance(C::STAGES);
             step = next;
+        }
+    }
+}
+
+/// Where dS of a step goes.
+#[inline(always)]
+fn ds_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, step: Step) -> u64 {
+    let (params, work) = (steps.params, steps.work);
+    let head = work.batch * params.forward.heads_q + work.head_q + step.head;
+    to_global(params.ds_of(head, work.first_row / DS_KEYS, step.block * C::Streamed::ROWS))
+}
+
+/// Writes the warp's dS of a stage.
+///
+/// # Safety
+/// All lanes take part; the stage has landed, and its dS is writable.
+#[inline(always)]
+unsafe fn write_ds<C: WgmmaBackwardConfig>(stage: u32, ds: &Operand<C>) {
+    // SAFETY: the caller's; each lane has places of its own.
+    unsafe {
+        let [.., low, high] = ld_shared_v4(layout::note::<C>(stage));
+        let lane =
+            (u64::from(high) << 32 | u64::from(low)) + u64::from(lane_offset(warp_row(), lane_again()));
+        for (step, ds) in (0..).zip(ds.row(0)) {
+            for (i, &pair) in (0..).zip(ds) {
+                st_global_b32(lane + u64::from(register_offset(2 * step + i / 2, i % 2)), pair);
+            }
         }
     }
 }
@@ -185,12 +220,12 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u3
             steps -= 1;
         }
         // Worked out again, as registers kept across the loop spill.
-        let Some((work, past)) = key_work(params, block_idx_x_again()) else { return };
+        let Some((work, past)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
         let steps = Steps::<C>::new(params, &work);
         let to = steps.destinations(past);
         let [d_k, d_v] = gradients;
-        store::<C>(d_k, params.scale, &to[0]);
-        store::<C>(d_v, 1.0, &to[1]);
+        store::<C>(d_k, params.scale, warp_row(), &to[0]);
+        store::<C>(d_v, 1.0, warp_row(), &to[1]);
         if tainted {
             // dK and dV are written.
             sync_consumers::<C>();
@@ -223,7 +258,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
             C::Warp::wait_scores::<0>(&mut ds);
             recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
             hide::<C::Warp, Plain, 2>([&mut p, &mut ds], &statistics);
-            found = keep_out::<C>(ring.buffer, 2);
+            found = keep_out::<C>((layout::streamed::<C>(ring.buffer, 0), 2 * C::Streamed::BYTES));
             pack::<C::Element, C::Warp>(&p, &mut p_operand);
             issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
         } else {
@@ -236,6 +271,9 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
             score_gradients::<C::Warp>(&p, &mut ds, &statistics);
         }
         pack::<C::Element, C::Warp>(&ds, &mut ds_operand);
+        if C::WRITES_DS {
+            write_ds::<C>(ring.buffer, &ds_operand);
+        }
         issue_gradient::<C>(d_k, &ds_operand, ring.buffer, 0);
         C::Warp::wait_output(d_v);
         C::Warp::wait_output(d_k);

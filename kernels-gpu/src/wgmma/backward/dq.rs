@@ -110,7 +110,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         // Worked out again, as registers kept across the loop spill.
         let Some(work) = query_work(params, block_idx_x_again()) else { return };
         let to = destination(params, &work);
-        store::<C>(d_q, params.scale, &to);
+        store::<C>(d_q, params.scale, warp_row(), &to);
         if tainted {
             // dQ is written.
             sync_consumers::<C>();
@@ -186,7 +186,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
             });
             recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
             hide::<C::Warp, Plain, 1>([&mut ds], &statistics);
-            found = keep_out::<C>(ring.buffer, 1);
+            found = keep_out::<C>((layout::streamed::<C>(ring.buffer, 0), C::Streamed::BYTES));
         } else {
             // P while dP is on its way.
             C::Warp::wait_scores::<1>(&mut p);

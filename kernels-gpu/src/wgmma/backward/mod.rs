@@ -4,10 +4,12 @@
 //! second warp writes its queries' statistics and limits beside it. A consumer issues S and dP of its rows and a stage from shared
 //! memory, and multiplies P and dS, which stay in registers, with the same stage along its rows. Consumers share nothing but the stages,
 //! so that one's element work runs under another's products; only in blocks that are seen in part do they look for NaN together.
+//! `dqds` has one product, of the dS that a `dkv` has written, from shared memory, and 128 rows a consumer.
 
 pub mod config;
 mod consumer;
 pub mod dkv;
 pub mod dq;
+pub mod dqds;
 mod layout;
 mod producer;

@@ -96,10 +96,12 @@ pub(super) unsafe fn copy_streamed<C: WgmmaBackwardConfig>(ring: Ring, maps: [us
     }
 }
 
+/// Starts copying a tile of the tensor whose map is at `map` in the parameter block.
+///
 /// # Safety
 /// The barrier expects the tile's bytes, and nobody uses the tile.
 #[inline(always)]
-unsafe fn copy<C: WgmmaBackwardConfig, S: Shape>(map: usize, smem: u32, at: At, barrier: u32) {
+pub(super) unsafe fn copy<C: WgmmaBackwardConfig, S: Shape>(map: usize, smem: u32, at: At, barrier: u32) {
     for column in 0..S::COLUMNS {
         let at = [column * S::COLUMN_WIDTH, at.row, at.head, at.batch];
         // SAFETY: the caller's.

@@ -1,0 +1,61 @@
+//! The statistics of all queries, for a backward pass whose kernels do not compute them on the way: L·log2(e) and δ = rowsum(dO∘O) − dL.
+
+use super::dq_tile::statistics_of_row;
+use super::params::BackwardParams;
+use super::spill::{DS_QUERIES, ds_bytes};
+use super::{STATISTICS_LANES, STATISTICS_ROWS};
+use crate::element::{Element, half};
+use crate::keys::KeyRows;
+use crate::ptx::memory::{ld_global_v4, st_global_v4, to_global};
+use crate::ptx::warp::shfl_bfly;
+use crate::steps::STEP_THREADS;
+use cuda_std::thread::{block_idx_x, thread_idx_x};
+
+/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head, the first one also writes the zeros before dS.
+///
+/// # Safety
+/// Launched with [`STEP_THREADS`] threads, a CTA for [`STATISTICS_ROWS`] rows of each head, and parameters that describe device memory as
+/// [`BackwardParams`] says.
+#[inline(always)]
+pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
+    let forward = &params.forward;
+    let (lane, group) = (thread_idx_x() % STATISTICS_LANES, thread_idx_x() / STATISTICS_LANES);
+    let blocks = forward.seqlen_q.div_ceil(STATISTICS_ROWS);
+    let (index, block) = (block_idx_x() / blocks, block_idx_x() % blocks);
+    let (batch, head) = forward.tile_heads.divide(index);
+    let rows = |base, strides| KeyRows::new(to_global(base), strides, batch, head);
+    let (o, d_o) = (rows(forward.o, &forward.o_strides), rows(params.d_o, &params.d_o_strides));
+    let groups = STEP_THREADS / STATISTICS_LANES;
+    // SAFETY: the caller's; rows that do not exist are neither read nor written.
+    unsafe {
+        for step in 0..STATISTICS_ROWS / groups {
+            let row = block * STATISTICS_ROWS + step * groups + group;
+            let exists = row < forward.seqlen_q;
+            let mut delta = 0.0;
+            if exists {
+                let mut chunk = lane;
+                while chunk * 8 < forward.ragged.width_v {
+                    let [o, d_o] = [&o, &d_o].map(|rows| ld_global_v4(rows.address(row, chunk * 16)));
+                    for i in 0..8 {
+                        delta += half::<E>(o[i / 2], i % 2) * half::<E>(d_o[i / 2], i % 2);
+                    }
+                    chunk += STATISTICS_LANES;
+                }
+            }
+            delta += shfl_bfly::<1>(delta);
+            delta += shfl_bfly::<2>(delta);
+            delta += shfl_bfly::<4>(delta);
+            if exists {
+                let index = u64::from(index) * u64::from(forward.seqlen_q) + u64::from(row);
+                statistics_of_row(params, index, delta, lane == 0);
+            }
+        }
+        if block_idx_x() == 0 {
+            let mut at = thread_idx_x() * 16;
+            while at < const { ds_bytes(DS_QUERIES) } {
+                st_global_v4(to_global(params.zeros()) + u64::from(at), [0; 4]);
+                at += STEP_THREADS * 16;
+            }
+        }
+    }
+}
