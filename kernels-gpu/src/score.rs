@@ -2,7 +2,8 @@
 
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
-use crate::ptx::math::{ex2, fma, rcp, select};
+use crate::math::softmax::Reading;
+use crate::ptx::math::{ex2, fma, min_nan, rcp, select};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
 use crate::row::ScoreKind;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -80,6 +81,39 @@ pub trait Score: Copy {
 
     /// Whether [`Score::score`] depends on more than the product.
     const OF_KEYS: bool = true;
+
+    /// Whether, where all rows see a whole block, row maxima are taken of products: the score grows with them and depends on nothing else.
+    const MONOTONE: bool = false;
+
+    /// The score of a product, where it is [`Score::MONOTONE`].
+    #[inline(always)]
+    fn of_product(self, qk: f32) -> f32 {
+        qk
+    }
+
+    /// The exponents, in base 2, of four products of a row relative to a score, where it is [`Score::MONOTONE`]. A NaN may spoil all four.
+    #[inline(always)]
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        let _ = base;
+        qk
+    }
+
+    /// Whether [`Score::before`] and [`Score::shift`] stand for [`Score::score`] where keys are not behind a row's own.
+    const SHIFTS: bool = false;
+
+    /// The score of a row and a key that is not behind its own, less what is the same for all keys: [`Score::shift`].
+    #[inline(always)]
+    fn before(self, qk: f32, keys: Self::Keys, offset: u32) -> f32 {
+        let _ = (keys, offset);
+        qk
+    }
+
+    /// What [`Score::before`] lacks.
+    #[inline(always)]
+    fn shift(self, keys: Self::Keys) -> f32 {
+        let _ = keys;
+        0.0
+    }
 
     /// Whether it hides keys: [`Score::sees`].
     const HIDES: bool = false;
@@ -165,6 +199,11 @@ impl Score for Softcap {
 
     #[inline(always)]
     fn score(self, qk: f32, (): Self::Keys, _: u32) -> f32 {
+        self.of_product(qk)
+    }
+
+    #[inline(always)]
+    fn of_product(self, qk: f32) -> f32 {
         // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
         // a cap of 30.
         fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
@@ -173,6 +212,21 @@ impl Score for Softcap {
     #[inline(always)]
     fn derivative(self, tanh: f32) -> f32 {
         fma(-tanh, tanh, 1.0)
+    }
+
+    const MONOTONE: bool = true;
+
+    #[inline(always)]
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        // tanh x = 1 − 2 / (e^2x + 1) with one reciprocal for four of them: that of a·b·c·d, which is below 2^121 as none is over 2^30 + 1.
+        let [e0, e1, e2, e3] = qk.map(|qk| ex2(min_nan(qk * self.factor, 30.0)));
+        let (a, c) = (e0 + 1.0, e2 + 1.0);
+        let (ab, cd) = (fma(a, e1, a), fma(c, e3, c));
+        let all = rcp(ab * cd);
+        let (of_ab, of_cd) = (all * cd, all * ab);
+        let inverses = [fma(of_ab, e1, of_ab), of_ab * a, fma(of_cd, e3, of_cd), of_cd * c];
+        let offset = (1.0 - base) * self.scale_log2;
+        inverses.map(|inverse| fma(inverse, -2.0 * self.scale_log2, offset))
     }
 }
 
@@ -217,6 +271,18 @@ impl Score for Alibi {
     #[inline(always)]
     fn score(self, qk: f32, (slope, distance): Self::Keys, offset: u32) -> f32 {
         fma(slope, (distance - offset as f32).abs(), qk)
+    }
+
+    const SHIFTS: bool = true;
+
+    #[inline(always)]
+    fn before(self, qk: f32, (slope, _): Self::Keys, offset: u32) -> f32 {
+        fma(slope, -(offset as f32), qk)
+    }
+
+    #[inline(always)]
+    fn shift(self, (slope, distance): Self::Keys) -> f32 {
+        slope * distance
     }
 }
 
@@ -383,4 +449,60 @@ pub fn score_all<W: WarpTile, S: Score>(
             }
         }
     }
+}
+
+/// Products of a block that all rows see whole, under a score that is [`Score::MONOTONE`].
+pub struct Products<S>(pub S);
+
+impl<W: WarpTile, S: Score> Reading<W> for Products<S> {
+    #[inline(always)]
+    fn score(&self, _: usize, _: usize, product: f32) -> f32 {
+        self.0.of_product(product)
+    }
+
+    #[inline(always)]
+    fn exponents(&self, _: usize, _: usize, products: [f32; 4], base: f32) -> [f32; 4] {
+        self.0.exponents(products, base)
+    }
+}
+
+/// Scores of keys that are not behind the rows' own, each less what [`before_all`] has left out.
+pub struct Shifted<W: WarpTile> {
+    shifts: W::Rows<f32>,
+    scale_log2: f32,
+}
+
+impl<W: WarpTile> Reading<W> for Shifted<W> {
+    #[inline(always)]
+    fn score(&self, m: usize, half: usize, number: f32) -> f32 {
+        number + self.shifts.row(m)[half]
+    }
+
+    #[inline(always)]
+    fn exponents(&self, m: usize, half: usize, numbers: [f32; 4], base: f32) -> [f32; 4] {
+        let offset = (self.shifts.row(m)[half] - base) * self.scale_log2;
+        numbers.map(|number| fma(number, self.scale_log2, offset))
+    }
+}
+
+/// As [`score_all`], of keys that are not behind the rows' own, but for what is the same for all keys of a row.
+#[inline(always)]
+pub fn before_all<W: WarpTile, S: Score>(
+    score: S,
+    s: &mut W::S<[f32; 4]>,
+    rows: &W::Rows<S::Row>,
+    first_key: u32,
+    lane: u32,
+) -> Shifted<W> {
+    let lane_key = first_key + lane % 4 * 2;
+    for m in 0..W::M {
+        let keys = [0, 1].map(|half| score.keys(rows.row(m)[half], lane_key));
+        for (n, tile) in (0..).zip(s.row_mut(m)) {
+            for (i, s) in tile.iter_mut().enumerate() {
+                *s = score.before(*s, keys[i / 2], n * 8 + i as u32 % 2);
+            }
+        }
+    }
+    let shifts = Tiles::from_fn(|m, half| score.shift(score.keys(rows.row(m)[half], lane_key)));
+    Shifted { shifts, scale_log2: score.scale_log2() }
 }

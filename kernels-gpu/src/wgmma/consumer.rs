@@ -17,36 +17,55 @@ use crate::math::epilogue::{
 };
 use crate::math::mask::RowLimits;
 use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
-use crate::math::softmax::{LAZY_RESCALE_AT, OnlineSoftmax, halves, scale_rows};
+use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared, to_global};
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_fence;
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{Score, hide_all, score_all};
+use crate::score::{Products, Score, before_all, hide_all, score_all};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
-use crate::visible::{KeyBlocks, MaskParams};
+use crate::visible::{Band, KeyBlocks, MaskParams};
 use crate::work::{intervals_of_rows, is_partial, score_rows, score_sees, visible_of_row, work_of};
 
-/// Which blocks a step masks.
+/// Which blocks a step masks, and what else it knows of them.
 trait Masking {
+    /// Whether all rows see all of its blocks whole.
+    const WHOLE: bool = false;
+    /// Whether no key of its blocks is behind a row's own, too.
+    const BEFORE: bool = false;
+
     /// Whether it masks a block that some row sees only in part, or one that all rows see whole.
     fn applies(is_partial: impl FnOnce() -> bool) -> bool;
 }
 
 /// None: all rows see the block whole.
 enum Never {}
+/// None: all rows see the block whole, and no key of it is behind a row's own.
+enum NeverBefore {}
 /// All: some row sees the block only in part.
 enum Always {}
 /// Those that some row sees only in part.
 enum AsNeeded {}
 
 impl Masking for Never {
+    const WHOLE: bool = true;
+
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        false
+    }
+}
+
+impl Masking for NeverBefore {
+    const WHOLE: bool = true;
+    const BEFORE: bool = true;
+
     #[inline(always)]
     fn applies(_: impl FnOnce() -> bool) -> bool {
         false
@@ -74,36 +93,55 @@ impl Consumer<'_> {
         C::Score::new(self.params).scale_log2()
     }
 
-    /// What follows the products that give S: K is released, Q after the tile's last ones if they read it, and S is masked.
+    /// What follows the products that give S: K is released, Q after the tile's last ones if they read it.
     ///
     /// # Safety
     /// The warp's products of S are done; once a block, by all lanes.
     #[inline(always)]
-    unsafe fn finish_scores<C: WgmmaConfig, M: Masking>(
-        &mut self,
-        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-        k_loop: &mut KLoop<C>,
-    ) {
+    unsafe fn release_after_scores<C: WgmmaConfig>(&mut self, k_loop: &KLoop<C>) {
         // SAFETY: the caller's.
         unsafe {
             self.release_k::<C>();
             self.release_q::<C>(k_loop.block == k_loop.blocks.first);
         }
+    }
+
+    /// Turns the products of the k-loop's current block into P, relative to row_max, which grows with them, and then row_sum and O's factor
+    /// with `rescale`.
+    ///
+    /// # Safety
+    /// All lanes take part, while the tile's slot is written.
+    #[inline(always)]
+    unsafe fn softmax<C: WgmmaConfig, M: Masking>(
+        &self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &mut KLoop<C>,
+        rescale: impl FnOnce(<C::Warp as WarpTile>::Rows<f32>),
+    ) {
         let score = C::Score::new(self.params);
-        if C::Score::OF_KEYS {
-            let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
-            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
-        } else {
-            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, 0, lane_again());
+        let at = (score.scale_log2(), LAZY_RESCALE_AT);
+        if M::WHOLE && C::Score::MONOTONE {
+            k_loop.softmax.grow_max(s, &Products(score), at, rescale);
+            return k_loop.softmax.exponentiate_as(s, &Products(score));
         }
+        let first_key =
+            if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 };
+        if M::BEFORE && C::Score::SHIFTS {
+            let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+            k_loop.softmax.grow_max(s, &shifted, at, rescale);
+            return k_loop.softmax.exponentiate_as(s, &shifted);
+        }
+        score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
         if M::applies(|| k_loop.is_partial()) {
             if C::RAGGED {
-                // SAFETY: the caller's; the tile's slot is not released yet.
+                // SAFETY: the caller's.
                 unsafe { self.hide_ragged::<C>(s, k_loop) }
             } else {
                 k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
             }
         }
+        k_loop.softmax.grow_max(s, &AsIs, at, rescale);
+        k_loop.softmax.exponentiate(s, score.scale_log2());
     }
 
     /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
@@ -145,7 +183,6 @@ impl Consumer<'_> {
         fragments: &mut Fragments<C::Warp>,
         k_loop: &mut KLoop<C>,
     ) {
-        let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
             self.wait_q::<C>(&mut fragments.q);
@@ -155,10 +192,9 @@ impl Consumer<'_> {
             self.issue_scores::<C>(&mut fragments.s, &fragments.q);
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<0>(&mut fragments.s);
-            self.finish_scores::<C, AsNeeded>(&mut fragments.s, k_loop);
+            self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |_| {});
-            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
+            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, |_| {});
             fragments.pack::<C::Element>();
         }
     }
@@ -175,7 +211,6 @@ impl Consumer<'_> {
         k_loop: &mut KLoop<C>,
         (before, blocks_before): (u32, KeyBlocks),
     ) -> Option<[f32; 2]> {
-        let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
             self.k.wait_full();
@@ -186,12 +221,11 @@ impl Consumer<'_> {
             self.issue_output::<C>(fragments);
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<1>(&mut fragments.s);
-            self.finish_scores::<C, M>(&mut fragments.s, k_loop);
+            self.release_after_scores::<C>(k_loop);
             let mut factor = None;
-            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |correction| {
+            self.softmax::<C, M>(&mut fragments.s, k_loop, |correction| {
                 factor = Some(halves(&correction, 0));
             });
-            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();
             factor
@@ -228,6 +262,11 @@ impl Consumer<'_> {
         unsafe {
             while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
                 self.next_step::<C, Always>(fragments, k_loop);
+            }
+            if C::Score::SHIFTS && C::RAGGED && Band::of(&self.params.ragged).hides_behind() {
+                while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+                    self.next_step::<C, NeverBefore>(fragments, k_loop);
+                }
             }
             while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
                 self.next_step::<C, Never>(fragments, k_loop);
@@ -447,7 +486,12 @@ pub(super) unsafe fn consume<C: WgmmaConfig>(params: &ForwardParams) {
         }
         if C::SPLIT && params.split.counters != 0 {
             let work = work_of::<C>(params, block_idx_x_again());
-            let queries = QueryRows::new(params, &work, C::BLOCK);
+            let mut block = C::BLOCK;
+            if C::RAGGED {
+                // What is known of the block before the main loop is not to be kept through it.
+                block.block_m = opaque(block.block_m);
+            }
+            let queries = QueryRows::new(params, &work, block);
             let tile = Work::tile_of_split(params, block_idx_x_again());
             let threads = (thread_idx_x_again() - WARPGROUP, C::CONSUMER_THREADS);
             let sync = || named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS);
