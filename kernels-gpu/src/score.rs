@@ -1,12 +1,14 @@
 //! What touches every score between Q·Kᵀ and the softmax: a type of the kernel, so that a plain score costs nothing.
 
 use crate::element::{Element, TypeOf};
-use crate::params::ForwardParams;
 use crate::math::softmax::Reading;
+use crate::params::ForwardParams;
 use crate::ptx::math::{ex2, fma, min_nan, rcp, select};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
+use crate::ptx::opaque;
 use crate::row::ScoreKind;
 use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::Band;
 use core::marker::PhantomData;
 
 /// The score of a [`ScoreKind`], by its number, in kernels of an element type.
@@ -47,6 +49,17 @@ pub struct RowAt {
     pub seqlen_k: u32,
     /// Where the query stands in Q without heads: `[batch, seqlen_q]`, or packed.
     pub row: u64,
+}
+
+/// What blocks that all rows see whole spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortWay {
+    /// Nothing.
+    None,
+    /// No key is behind a row's own: [`Score::before`] and [`Score::shift`] stand for [`Score::score`].
+    Shift,
+    /// What scores are made of besides is loaded for two keys at a time, and before the products have come: [`Score::load_pair`].
+    Pairs,
 }
 
 /// Turns Q·Kᵀ into scores. The order is: Q·Kᵀ, [`Score::score`], mask, times [`Score::scale_log2`], softmax.
@@ -98,8 +111,15 @@ pub trait Score: Copy {
         qk
     }
 
-    /// Whether [`Score::before`] and [`Score::shift`] stand for [`Score::score`] where keys are not behind a row's own.
-    const SHIFTS: bool = false;
+    /// Whether blocks that all rows see whole have a shorter way, in launches that it [`Score::has_short_way`] for.
+    const SHORT_WAY: ShortWay = ShortWay::None;
+
+    /// Whether a launch is one of them.
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        let _ = params;
+        false
+    }
 
     /// The score of a row and a key that is not behind its own, less what is the same for all keys: [`Score::shift`].
     #[inline(always)]
@@ -113,6 +133,20 @@ pub trait Score: Copy {
     fn shift(self, keys: Self::Keys) -> f32 {
         let _ = keys;
         0.0
+    }
+
+    /// What is loaded for the key that is `offset` behind the first, an even number, and the one behind it, both of which exist.
+    #[inline(always)]
+    fn load_pair(self, keys: Self::Keys, offset: u32) -> u32 {
+        let _ = (keys, offset);
+        0
+    }
+
+    /// The scores of two neighbouring keys, given what [`Score::load_pair`] has loaded.
+    #[inline(always)]
+    fn of_pair(self, qk: [f32; 2], loaded: u32) -> [f32; 2] {
+        let _ = loaded;
+        qk
     }
 
     /// Whether it hides keys: [`Score::sees`].
@@ -273,7 +307,12 @@ impl Score for Alibi {
         fma(slope, (distance - offset as f32).abs(), qk)
     }
 
-    const SHIFTS: bool = true;
+    const SHORT_WAY: ShortWay = ShortWay::Shift;
+
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        Band::of(&params.ragged).hides_behind()
+    }
 
     #[inline(always)]
     fn before(self, qk: f32, (slope, _): Self::Keys, offset: u32) -> f32 {
@@ -336,6 +375,27 @@ impl<E: Element> Score for Bias<E> {
         // SAFETY: an element of the bias.
         let bias = unsafe { ld_global_b16(first.wrapping_add_signed(i64::from(offset) * 2)) };
         fma(E::widen(bias), self.factor, qk)
+    }
+
+    const SHORT_WAY: ShortWay = ShortWay::Pairs;
+
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        let score = &params.ragged.score;
+        let strides = score.batch_stride | score.head_stride | score.row_stride;
+        (score.address as u32 | strides as u32).is_multiple_of(4)
+    }
+
+    #[inline(always)]
+    fn load_pair(self, (first, _): Self::Keys, offset: u32) -> u32 {
+        // SAFETY: two elements of the bias, of an even key and the one behind it.
+        unsafe { ld_global_b32(first + u64::from(offset) * 2) }
+    }
+
+    #[inline(always)]
+    fn of_pair(self, qk: [f32; 2], loaded: u32) -> [f32; 2] {
+        let bias = E::unpack(loaded);
+        core::array::from_fn(|i| fma(bias[i], self.factor, qk[i]))
     }
 }
 
@@ -505,4 +565,34 @@ pub fn before_all<W: WarpTile, S: Score>(
     }
     let shifts = Tiles::from_fn(|m, half| score.shift(score.keys(rows.row(m)[half], lane_key)));
     Shifted { shifts, scale_log2: score.scale_log2() }
+}
+
+/// What [`Score::load_pair`] loads for a fragment as that of [`score_all`]: of each n8 tile a word for each of the lane's rows.
+#[inline(always)]
+pub fn load_pairs<W: WarpTile, S: Score>(
+    score: S,
+    rows: &W::Rows<S::Row>,
+    first_key: u32,
+    lane: u32,
+) -> W::S<[u32; 2]> {
+    let mut lane_key = first_key + lane % 4 * 2;
+    if <W::S<[u32; 2]> as Tiles<_>>::N.is_power_of_two() {
+        // Nothing is to be known of its bits: else each load has an address of its own.
+        lane_key = opaque(lane_key);
+    }
+    Tiles::from_fn(|m, n| {
+        [0, 1].map(|half| score.load_pair(score.keys(rows.row(m)[half], lane_key), n as u32 * 8))
+    })
+}
+
+/// As [`score_all`], given what [`load_pairs`] has loaded.
+#[inline(always)]
+pub fn score_pairs<W: WarpTile, S: Score>(score: S, s: &mut W::S<[f32; 4]>, loaded: &W::S<[u32; 2]>) {
+    for m in 0..W::M {
+        for (tile, loaded) in s.row_mut(m).iter_mut().zip(loaded.row(m)) {
+            let [low, high] = *loaded;
+            [tile[0], tile[1]] = score.of_pair([tile[0], tile[1]], low);
+            [tile[2], tile[3]] = score.of_pair([tile[2], tile[3]], high);
+        }
+    }
 }

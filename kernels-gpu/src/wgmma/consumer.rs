@@ -26,19 +26,19 @@ use crate::ptx::wgmma::wgmma_fence;
 use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{Products, Score, before_all, hide_all, score_all};
+use crate::score::{Products, Score, ShortWay, before_all, hide_all, load_pairs, score_all, score_pairs};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
-use crate::visible::{Band, KeyBlocks, MaskParams};
+use crate::visible::{KeyBlocks, MaskParams};
 use crate::work::{intervals_of_rows, is_partial, score_rows, score_sees, visible_of_row, work_of};
 
 /// Which blocks a step masks, and what else it knows of them.
 trait Masking {
     /// Whether all rows see all of its blocks whole.
     const WHOLE: bool = false;
-    /// Whether no key of its blocks is behind a row's own, too.
-    const BEFORE: bool = false;
+    /// Whether the score takes its short way, too.
+    const SHORT: bool = false;
 
     /// Whether it masks a block that some row sees only in part, or one that all rows see whole.
     fn applies(is_partial: impl FnOnce() -> bool) -> bool;
@@ -46,8 +46,8 @@ trait Masking {
 
 /// None: all rows see the block whole.
 enum Never {}
-/// None: all rows see the block whole, and no key of it is behind a row's own.
-enum NeverBefore {}
+/// None: all rows see the block whole, and the score takes its short way.
+enum NeverShort {}
 /// All: some row sees the block only in part.
 enum Always {}
 /// Those that some row sees only in part.
@@ -62,9 +62,9 @@ impl Masking for Never {
     }
 }
 
-impl Masking for NeverBefore {
+impl Masking for NeverShort {
     const WHOLE: bool = true;
-    const BEFORE: bool = true;
+    const SHORT: bool = true;
 
     #[inline(always)]
     fn applies(_: impl FnOnce() -> bool) -> bool {
@@ -84,6 +84,12 @@ impl Masking for AsNeeded {
     fn applies(is_partial: impl FnOnce() -> bool) -> bool {
         is_partial()
     }
+}
+
+/// The first key of the k-loop's current block, where the score asks for it.
+#[inline(always)]
+fn first_key_of_scores<C: WgmmaConfig>(k_loop: &KLoop<C>) -> u32 {
+    if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
 }
 
 impl Consumer<'_> {
@@ -116,6 +122,7 @@ impl Consumer<'_> {
         &self,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &mut KLoop<C>,
+        loaded: &<C::Warp as WarpTile>::S<[u32; 2]>,
         rescale: impl FnOnce(<C::Warp as WarpTile>::Rows<f32>),
     ) {
         let score = C::Score::new(self.params);
@@ -124,9 +131,13 @@ impl Consumer<'_> {
             k_loop.softmax.grow_max(s, &Products(score), at, rescale);
             return k_loop.softmax.exponentiate_as(s, &Products(score));
         }
-        let first_key =
-            if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 };
-        if M::BEFORE && C::Score::SHIFTS {
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
+            score_pairs::<C::Warp, _>(score, s, loaded);
+            k_loop.softmax.grow_max(s, &AsIs, at, rescale);
+            return k_loop.softmax.exponentiate(s, score.scale_log2());
+        }
+        let first_key = first_key_of_scores(k_loop);
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Shift) {
             let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
             k_loop.softmax.grow_max(s, &shifted, at, rescale);
             return k_loop.softmax.exponentiate_as(s, &shifted);
@@ -142,6 +153,19 @@ impl Consumer<'_> {
         }
         k_loop.softmax.grow_max(s, &AsIs, at, rescale);
         k_loop.softmax.exponentiate(s, score.scale_log2());
+    }
+
+    /// What the score loads before the products of the k-loop's current block have come.
+    #[inline(always)]
+    fn load_ahead<C: WgmmaConfig, M: Masking>(
+        &self,
+        k_loop: &KLoop<C>,
+    ) -> <C::Warp as WarpTile>::S<[u32; 2]> {
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
+            let (score, first_key) = (C::Score::new(self.params), first_key_of_scores(k_loop));
+            return load_pairs::<C::Warp, _>(score, &k_loop.score_rows, first_key, lane_again());
+        }
+        Tiles::splat([0; 2])
     }
 
     /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
@@ -194,7 +218,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, |_| {});
+            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, &Tiles::splat([0; 2]), |_| {});
             fragments.pack::<C::Element>();
         }
     }
@@ -213,6 +237,7 @@ impl Consumer<'_> {
     ) -> Option<[f32; 2]> {
         // SAFETY: the caller's.
         unsafe {
+            let loaded = self.load_ahead::<C, M>(k_loop);
             self.k.wait_full();
             self.ping_pong_wait::<C>();
             wgmma_fence();
@@ -223,7 +248,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             let mut factor = None;
-            self.softmax::<C, M>(&mut fragments.s, k_loop, |correction| {
+            self.softmax::<C, M>(&mut fragments.s, k_loop, &loaded, |correction| {
                 factor = Some(halves(&correction, 0));
             });
             C::Warp::wait_output(&mut fragments.acc_o);
@@ -263,9 +288,10 @@ impl Consumer<'_> {
             while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
                 self.next_step::<C, Always>(fragments, k_loop);
             }
-            if C::Score::SHIFTS && C::RAGGED && Band::of(&self.params.ragged).hides_behind() {
+            let has_short_way = !matches!(C::Score::SHORT_WAY, ShortWay::None);
+            if has_short_way && C::Score::has_short_way(self.params) {
                 while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
-                    self.next_step::<C, NeverBefore>(fragments, k_loop);
+                    self.next_step::<C, NeverShort>(fragments, k_loop);
                 }
             }
             while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
