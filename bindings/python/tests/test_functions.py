@@ -206,6 +206,15 @@ def test_bad_input_is_refused_with_its_values(change, kind, message):
         flash_attn_func(**given)
 
 
+def test_a_bool_bias_is_refused():
+    q = random(1, 3, 2, 8)
+    libraries = [np] if torch is None else [np, torch]
+    for library in libraries:
+        of = np.asarray if library is np else torch.from_numpy
+        with pytest.raises(TypeError, match="attn_bias is bool"):
+            flash_attn_func(of(q), of(q), of(q), attn_bias=of(np.ones((1, 1, 3, 3), bool)))
+
+
 def test_bad_lengths_and_tables_are_refused_with_their_values():
     q, k = random(2, 1, 2, 16), random(3, 4, 2, 16)
     int32 = lambda *values: np.array(values, np.int32)

@@ -127,7 +127,8 @@ fn work(planner: &Planner, problem: &Problem, time: &PlanTime, fill: Fill) -> Op
     let rows = RowSelection::Named(time.entry.clone());
     let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
     let plan = planner.plan(problem, &options).ok()?;
-    let prior = estimated(&plan.kernel().row, planner.device());
+    let costs = estimated(plan.kernel(), planner.device());
+    let prior = if time.splits > 1 { costs.split.or(costs.whole) } else { costs.whole }?;
     Some((plan.work(planner.device(), fill), prior))
 }
 

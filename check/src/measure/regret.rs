@@ -4,11 +4,16 @@ use super::draw::Class;
 use super::sweep::Record;
 use serde::Serialize;
 
+/// Problems whose lengths lie on the device.
+const LENGTHS: &str = "lengths";
+/// All problems.
+const ALL: &str = "all";
+
 /// The regret over some problems; shares of the best time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Regret {
-    /// Of which class; `None` for all.
-    pub class: Option<Class>,
+    /// Of which problems: a class, `lengths` for those of any class whose lengths lie on the device, where no plan can know them, or `all`.
+    pub class: &'static str,
     /// How many problems.
     pub problems: usize,
     /// The median.
@@ -24,18 +29,19 @@ pub struct Regret {
 }
 
 impl Regret {
-    /// By class, then of all; classes without problems are left out. `of` gives a record's regret, `None` where it has none.
+    /// By class, then of what has lengths on the device, then of all; classes without problems are left out. `of` gives a record's regret,
+    /// `None` where it has none.
     pub fn by_class(records: &[Record], of: impl Fn(usize, &Record) -> Option<f64>) -> Vec<Regret> {
-        let classes = Class::ALL.map(Some).into_iter().chain([None]);
-        let of_class = |class: Option<Class>| {
-            let is_of = |record: &Record| class.is_none_or(|class| class == record.class);
+        let class_of = |record: &Record| if record.lengths { LENGTHS } else { record.class.name() };
+        let of_class = |class: &'static str| {
+            let is_of = |record: &Record| class == ALL || class == class_of(record);
             let of_record = |(number, record)| of(number, record).filter(|_| is_of(record));
             Regret::new(class, records.iter().enumerate().filter_map(of_record).collect())
         };
-        classes.filter_map(of_class).collect()
+        Class::ALL.map(Class::name).into_iter().chain([LENGTHS, ALL]).filter_map(of_class).collect()
     }
 
-    fn new(class: Option<Class>, mut regrets: Vec<f64>) -> Option<Regret> {
+    fn new(class: &'static str, mut regrets: Vec<f64>) -> Option<Regret> {
         regrets.sort_by(f64::total_cmp);
         let last = regrets.len().checked_sub(1)?;
         let at = |share: f64| regrets[(share * last as f64).round() as usize];
@@ -61,9 +67,9 @@ mod tests {
     #[test]
     fn percentiles_are_of_the_sorted_regrets() {
         let regrets = (0..=100).rev().map(|percent| f64::from(percent) / 100.0).collect();
-        let found = Regret::new(None, regrets).expect("some");
+        let found = Regret::new(ALL, regrets).expect("some");
         assert_eq!((found.problems, found.median, found.p95, found.worst), (101, 0.5, 0.95, 1.0));
         assert_eq!((found.over_5_percent, found.over_25_percent), (95.0 / 101.0, 75.0 / 101.0));
-        assert_eq!(Regret::new(None, Vec::new()), None);
+        assert_eq!(Regret::new(ALL, Vec::new()), None);
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn summary(regret: &Regret) -> String {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     format!(
         "{:8} {:5} problems: regret median {}, 95th percentile {}, worst {}; over 5 %: {}, over 25 %: {}",
-        regret.class.map_or("all", |class| class.name()),
+        regret.class,
         regret.problems,
         percent(regret.median),
         percent(regret.p95),

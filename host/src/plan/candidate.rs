@@ -26,12 +26,13 @@ pub(super) struct Candidate {
 impl Candidate {
     pub(super) fn new(kernel: &Arc<Kernel>, device: &DeviceInfo, profile: Option<&Profile>) -> Candidate {
         let measured = profile.map(|profile| profile.costs(kernel)).unwrap_or_default();
-        let estimated = profile::estimated(&kernel.row, device);
-        let whole = measured.whole.unwrap_or(estimated);
+        let estimated = profile::estimated(kernel, device);
+        let whole = measured.whole.or(estimated.whole).unwrap_or(Coefficients::START);
+        let split = measured.split.or(estimated.split).unwrap_or(whole);
         Candidate {
             kernel: kernel.clone(),
             resident_ctas: resident_ctas(kernel, device),
-            costs: [whole, measured.split.unwrap_or(whole)],
+            costs: [whole, split],
         }
     }
 

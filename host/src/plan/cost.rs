@@ -55,6 +55,7 @@ coefficients! {
     overlap = 0.2, "How much of the lesser of latency and throughput shows where both are as long.";
     tail_equal = 2.0, "How far CTAs of equal length leave a last round unfilled: x / (1 + x) of it.";
     tail_masked = 1.0, "The same for CTAs of many lengths.";
+    contention = 0.1, "By how much everything takes longer where all multiprocessors have as many CTAs as the one that has most.";
     longest = 0.1, "How much of the longest CTA's lead over the average shows.";
     miss_start = 0.2, "By how much a start takes longer where L2 misses.";
     miss_block = 0.05, "By how much a block does, alone.";
@@ -129,6 +130,7 @@ impl Coefficients {
         let varied =
             larger(alone, worked * steady, self.overlap) + self.longest.min(1.5) * self.block * (most - mean);
         let compute = varied * variety + equal * (1.0 - variety);
+        let compute = compute * (1.0 + self.contention * per_sm / per_sm.ceil());
         let crowd = 1.0 + self.crowd * (per_sm.min(work.resident) - 1.3).clamp(0.0, 1.2);
         let memory = (work.kv_mb + work.qo_mb)
             * miss

@@ -10,8 +10,9 @@ use kernels_gpu::table::VARIANTS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// Profiles that come with the library, as `ferroflash tune` wrote them.
+/// Profiles that come with the library, as `ferroflash tune` wrote them, the one of most problems first.
 const EMBEDDED: &[&str] =
     &[include_str!("../../profiles/h200.json"), include_str!("../../profiles/h100.json")];
 /// The variable that names a profile's file.
@@ -75,12 +76,13 @@ impl Profile {
 
     /// The profile for a device that comes with the library: of a device of its model, which drivers name in several ways.
     pub fn embedded(device: &DeviceInfo) -> Option<Profile> {
-        let mut profiles = EMBEDDED.iter().filter_map(|text| serde_json::from_str::<Profile>(text).ok());
-        profiles.find(|profile| {
-            let model =
-                DeviceModel::of_device(&profile.device).filter(|_| profile.sm_count == device.sm_count);
-            profile.is_for(device) || model.is_some() && model == DeviceModel::of_device(&device.name)
-        })
+        embedded().iter().find(|profile| profile.fits(device)).cloned()
+    }
+
+    /// Whether it is for such a device, or for one of the same model that another driver names otherwise.
+    fn fits(&self, device: &DeviceInfo) -> bool {
+        let model = DeviceModel::of_device(&self.device).filter(|_| self.sm_count == device.sm_count);
+        self.is_for(device) || model.is_some() && model == DeviceModel::of_device(&device.name)
     }
 
     /// Where the user's own profile for a device lies, if a home is known: `ferroflash/NAME.json` in `XDG_CONFIG_HOME` or `~/.config`.
@@ -165,6 +167,30 @@ impl Profile {
     }
 }
 
+/// The profiles that come with the library, the one of most problems first.
+fn embedded() -> &'static [Profile] {
+    static PROFILES: OnceLock<Vec<Profile>> = OnceLock::new();
+    PROFILES.get_or_init(|| EMBEDDED.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+}
+
+/// What a kernel costs on a device where nobody measured it: what it costs on the first measured device of the same compute capability,
+/// times what the two devices' data sheets differ by; without such, by the data sheet alone.
+pub fn estimated(kernel: &Kernel, device: &DeviceInfo) -> KernelCosts {
+    let by_sheet = by_data_sheet(&kernel.row, device);
+    let model_of = |profile: &Profile| DeviceModel::of_device(&profile.device).map(DeviceModel::info);
+    let relative = embedded().iter().filter_map(|profile| Some((profile, model_of(profile)?)));
+    // The first was fitted to more problems than the others, which are fitted with it in mind: it has no relative.
+    let relative = relative.take(1).find(|(profile, info)| info.sm == device.sm && !profile.fits(device));
+    let Some((profile, info)) = relative else {
+        return KernelCosts { whole: Some(by_sheet), split: None };
+    };
+    let theirs = by_data_sheet(&kernel.row, &info).to_vec();
+    let ratios: Vec<f64> = by_sheet.to_vec().iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    let scaled = |costs: Coefficients| costs.scaled(&Coefficients::from_slice(&ratios));
+    let KernelCosts { whole, split } = profile.costs(kernel);
+    KernelCosts { whole: Some(whole.map_or(by_sheet, scaled)), split: split.map(scaled) }
+}
+
 /// What a data sheet says of a device, as far as the model asks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rates {
@@ -198,8 +224,8 @@ impl Rates {
     }
 }
 
-/// What a kernel of a row costs where nobody measured it: from the device's rates.
-pub fn estimated(row: &Row, device: &DeviceInfo) -> Coefficients {
+/// What a kernel of a row costs by the device's rates.
+fn by_data_sheet(row: &Row, device: &DeviceInfo) -> Coefficients {
     let rates = Rates::of(device);
     // mma.sync reaches the data sheet's rate up to Ada; Hopper's is that of wgmma.
     let reached = match row.isa {

@@ -55,6 +55,8 @@ def flash_attn_func(
         framework, into = framework_of(q)
         bias = into(attn_bias)
         framework.check_tensor("attn_bias", bias)
+        if str(bias.dtype).rpartition(".")[2] in ("bool", "bool_"):
+            raise TypeError("attn_bias is bool, must be what is added to the scores: give a mask to scaled_dot_product_attention, or as tree_mask")
         call.attn_bias = framework.compact(bias, into(q))
     return _returned(*_computed(call, tree_mask), return_attn_probs)
 
