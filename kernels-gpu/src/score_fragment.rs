@@ -1,4 +1,4 @@
-//! A score on a fragment: the lane's products of a block of keys, and what stands for its scores where a shorter way is taken.
+//! A score on a fragment, the lane's products of a block of keys: all of them, or by a shorter way.
 
 use crate::math::softmax::Reading;
 use crate::ptx::math::{fma, select};

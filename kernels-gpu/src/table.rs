@@ -185,8 +185,6 @@ macro_rules! for_each_wgmma_kernel {
             // Rows for ragged batches; with a bias fewer keys at head_dim 96 and 128, and none at 256, or registers spill.
             fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged          => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
             fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged         => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
-            fwd_wgmma_f16_d64_m64n64_w8s2c3_ragged           => { F16,   64, 64, 64, 8, 2, F32, 3, 16, Ragged };
-            fwd_wgmma_bf16_d64_m64n64_w8s2c3_ragged          => { Bf16,  64, 64, 64, 8, 2, F32, 3, 16, Ragged };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged        => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged       => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d64_m192n112_w16s2c1_ragged        => { F16,    64, 192, 112, 16, 2, F32, 1, 16, Ragged };
@@ -197,18 +195,14 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged      => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged        => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_f16_d64_m64n112_w8s2c2_ragged_softcap  => { F16,   64, 64, 112, 8, 2, F32, 2, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d64_m64n112_w8s2c2_ragged_softcap => { Bf16,  64, 64, 112, 8, 2, F32, 2, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d64_m192n80_w16s2c1_ragged_softcap => { F16,   64, 192, 80, 16, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d64_m192n80_w16s2c1_ragged_softcap=> { Bf16,  64, 192, 80, 16, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_softcap=> { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_softcap=> { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_softcap=> { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_softcap=> { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_softcap=> { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_softcap=> { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_alibi    => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
-            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_alibi   => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
             fwd_wgmma_f16_d64_m192n96_w16s2c1_ragged_alibi   => { F16,   64, 192, 96, 16, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_bf16_d64_m192n96_w16s2c1_ragged_alibi  => { Bf16,  64, 192, 96, 16, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_alibi  => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };

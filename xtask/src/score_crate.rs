@@ -89,12 +89,10 @@ impl Scores {
         matches!(row.score, ScoreKind::User(name) if self.types.contains_key(name.as_str()))
     }
 
-    /// The rows that each score is compiled in unless a file says which: those that the table has with a softcap, but for the tallest, which
-    /// leave a score no registers.
+    /// The rows that each score is compiled in unless a file says which: those that the table has with a softcap.
     pub(crate) fn usual_rows(&self) -> impl Iterator<Item = Row> + '_ {
         let names = self.types.keys().filter_map(|name| ScoreName::new(name));
-        let takes = |row: &Row| row.score == ScoreKind::Softcap && row.block_m < 192;
-        let rows = move || VARIANTS.iter().filter(move |variant| takes(&variant.row));
+        let rows = || VARIANTS.iter().filter(|variant| variant.row.score == ScoreKind::Softcap);
         names.flat_map(move |name| {
             rows().map(move |variant| Row { score: ScoreKind::User(name), ..variant.row })
         })
