@@ -197,8 +197,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_softcap=> { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_softcap=> { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d96_m128n112_w12s2c1_ragged_softcap=> { F16,    96, 128, 112, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_softcap=> { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_softcap=> { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_softcap=> { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };

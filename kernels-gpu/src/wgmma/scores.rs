@@ -93,7 +93,8 @@ impl Consumer<'_> {
     ) {
         let score = C::Score::new(self.params);
         let at = (scale_log2, LAZY_RESCALE_AT);
-        if M::WHOLE && C::Score::MONOTONE {
+        // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
+        if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
             k_loop.softmax.grow_max(s, &Products(score), at, rescale);
             return k_loop.softmax.exponentiate_as(s, &Products(score));
         }
