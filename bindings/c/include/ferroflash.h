@@ -40,6 +40,11 @@ extern "C" {
 #define FERROFLASH_CAUSAL 1 /* no key after its own */
 #define FERROFLASH_WINDOW 2 /* window_left keys before its own and window_right after it; -1: all */
 
+/* Dimensions of a bias that are 1, as all have the same: to be added up. */
+#define FERROFLASH_SHARED_BATCH 1
+#define FERROFLASH_SHARED_HEADS 2
+#define FERROFLASH_SHARED_QUERIES 4
+
 /* A device that was opened. */
 typedef struct ferroflash_device ferroflash_device;
 
@@ -92,7 +97,25 @@ typedef struct ferroflash_forward_args {
     uint32_t alibi_by_batch;
     uint32_t tree_keys;        /* of so many last keys a query sees those whose bit it has */
     const uint32_t *tree_bits; /* [batch, seqlen_q, (tree_keys + 31) / 32]; NULL: no tree */
+    const uint32_t *intervals; /* the first key that each query sees and the one past its last, [batch, seqlen_q, 2]; NULL: none */
+    /* What is added to each score after the scale, of type dtype: contiguous [batch, heads_q, seqlen_q, seqlen_k], of which the
+     * dimensions that bias_shared names are 1. NULL: nothing. */
+    const void *bias;
+    uint32_t bias_shared;
+    uint32_t head_dim_v; /* of V and O; 0: head_dim */
 } ferroflash_forward_args;
+
+/* The gradients of a call, from its O and LSE. Set `size` to sizeof(ferroflash_backward_args). */
+typedef struct ferroflash_backward_args {
+    size_t size;
+    const ferroflash_forward_args *forward; /* as it was computed: o and lse are read, and lse must be there */
+    ferroflash_tensor d_o;                  /* the gradient of O */
+    ferroflash_tensor d_q;                  /* written, shaped as Q, K and V */
+    ferroflash_tensor d_k;
+    ferroflash_tensor d_v;
+    const float *d_lse; /* the gradient of LSE, as LSE lies; NULL: 0 */
+    float *d_sinks;     /* the gradient of the sinks, [heads_q]; NULL: not wanted */
+} ferroflash_backward_args;
 
 /* New keys and values into a cache, and rotations (RoPE) of them and of Q. `size` is sizeof(ferroflash_append_args). */
 typedef struct ferroflash_append_args {
@@ -161,6 +184,9 @@ void ferroflash_close(ferroflash_device *device);
  * workspace. */
 int32_t ferroflash_forward(ferroflash_device *device, const ferroflash_forward_args *args, void *stream);
 
+/* Computes dQ, dK and dV of one call, as ferroflash_forward on a GPU: enqueued. The same bits on every run. */
+int32_t ferroflash_backward(ferroflash_device *device, const ferroflash_backward_args *args, void *stream);
+
 /* Writes new keys and values into a cache behind those that it has, rotated, and Q rotated, as ferroflash_forward on a GPU: enqueued. */
 int32_t ferroflash_append(ferroflash_device *device, const ferroflash_append_args *args, void *stream);
 
@@ -172,6 +198,10 @@ int32_t ferroflash_merge(ferroflash_device *device, const ferroflash_merge_args 
  * many, the call allocates nothing and can be captured into a CUDA graph. Data addresses may be NULL. */
 int32_t ferroflash_missing_workspace(ferroflash_device *device, const ferroflash_forward_args *args, void *stream,
                                      uint64_t *bytes);
+
+/* The same of ferroflash_backward, whose kernels are loaded by its first call. */
+int32_t ferroflash_missing_backward_workspace(ferroflash_device *device, const ferroflash_backward_args *args, void *stream,
+                                              uint64_t *bytes);
 
 /* Gives a stream device memory to work in, at a multiple of 256 bytes, until the device is closed or the stream is given other memory. */
 int32_t ferroflash_give_workspace(ferroflash_device *device, void *stream, void *memory, uint64_t bytes);

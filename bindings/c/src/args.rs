@@ -1,7 +1,7 @@
 //! The struct of a call, as the header has it, and what it means.
 
 use crate::last_error::Failure;
-use ferroflash_call::{Alibi, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
+use ferroflash_call::{Alibi, Backward, Bias, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
 use std::mem::offset_of;
 
 /// `ferroflash_tensor`.
@@ -58,6 +58,25 @@ pub struct ForwardArgs {
     pub alibi_by_batch: u32,
     pub tree_keys: u32,
     pub tree_bits: usize,
+    pub intervals: usize,
+    pub bias: usize,
+    pub bias_shared: u32,
+    pub head_dim_v: u32,
+}
+
+/// `ferroflash_backward_args`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct BackwardArgs {
+    pub size: usize,
+    pub forward: usize,
+    pub d_o: TensorArgs,
+    pub d_q: TensorArgs,
+    pub d_k: TensorArgs,
+    pub d_v: TensorArgs,
+    pub d_lse: usize,
+    pub d_sinks: usize,
 }
 
 /// A struct of plain numbers whose first field is its size.
@@ -77,8 +96,54 @@ unsafe impl Versioned for ForwardArgs {
     const FIRST_SIZE: usize = offset_of!(ForwardArgs, cu_seqlens_q);
 }
 
+// SAFETY: plain numbers.
+unsafe impl Versioned for BackwardArgs {
+    const NAME: &'static str = "sizeof(ferroflash_backward_args)";
+    const FIRST_SIZE: usize = size_of::<BackwardArgs>();
+}
+
+/// The dimensions of a bias that may be 1, in order: batch, heads, queries.
+const SHARED: [u32; 3] = [1, 2, 4];
 /// More than any version will have: what a size field that was not set is likely to exceed.
 const SIZE_MAX: usize = 4096;
+
+/// The gradients that the struct describes.
+///
+/// # Safety
+/// `args` is null or holds as many bytes as its first field says, and so does what its `forward` points to.
+pub(crate) unsafe fn backward(args: *const BackwardArgs) -> Result<Backward, Failure> {
+    // SAFETY: the caller's promise.
+    let args: BackwardArgs = unsafe { read(args)? };
+    // SAFETY: the same.
+    let forward = unsafe { read(args.forward as *const ForwardArgs)? };
+    let [of_q, of_k, of_v, of_o] = extents(&forward);
+    let gradient = |at: &TensorArgs, extent| tensor(at, forward.layout, extent);
+    Ok(Backward {
+        call: call_of(&forward)?,
+        d_o: gradient(&args.d_o, of_o),
+        d_lse: given(args.d_lse),
+        d_q: gradient(&args.d_q, of_q),
+        d_k: gradient(&args.d_k, of_k),
+        d_v: gradient(&args.d_v, of_v),
+        d_sinks: given(args.d_sinks),
+    })
+}
+
+/// Heads, rows and width of Q, K, V and O.
+fn extents(args: &ForwardArgs) -> [(u32, u32, u32); 4] {
+    let rows_k = if args.block_table == 0 { args.seqlen_k } else { args.page_size };
+    let (width, width_v) = (args.head_dim, head_dim_v(args));
+    [
+        (args.heads_q, args.seqlen_q, width),
+        (args.heads_kv, rows_k, width),
+        (args.heads_kv, rows_k, width_v),
+        (args.heads_q, args.seqlen_q, width_v),
+    ]
+}
+
+fn head_dim_v(args: &ForwardArgs) -> u32 {
+    if args.head_dim_v == 0 { args.head_dim } else { args.head_dim_v }
+}
 
 /// The call that the struct describes.
 ///
@@ -86,11 +151,18 @@ const SIZE_MAX: usize = 4096;
 /// `args` is null or holds as many bytes as its first field says.
 pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
     // SAFETY: the caller's promise.
-    let args = unsafe { read(args)? };
+    call_of(&unsafe { read(args)? })
+}
+
+fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
     let dtype = dtype("dtype", args.dtype)?;
     layout(args.layout)?;
     if args.reserved != 0 {
         return Err(Failure::number("reserved", args.reserved.into(), "0"));
+    }
+    if args.bias_shared >= 1 << SHARED.len() {
+        let dimensions = "a sum of ferroflash.h's FERROFLASH_SHARED_...";
+        return Err(Failure::number("bias_shared", args.bias_shared.into(), dimensions));
     }
     let sizes = Sizes {
         batch: args.batch as usize,
@@ -103,14 +175,14 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
         },
         head_dim: args.head_dim as usize,
     };
-    let (window_left, window_right) = window(&args)?;
-    let rows_k = if args.block_table == 0 { args.seqlen_k } else { args.page_size };
+    let (window_left, window_right) = window(args)?;
+    let [of_q, of_k, of_v, of_o] = extents(args);
     let alibi_stride = if args.alibi_by_batch == 0 { 0 } else { args.heads_q.into() };
     Ok(Call {
-        q: tensor(&args.q, args.layout, (args.heads_q, args.seqlen_q, args.head_dim)),
-        k: tensor(&args.k, args.layout, (args.heads_kv, rows_k, args.head_dim)),
-        v: tensor(&args.v, args.layout, (args.heads_kv, rows_k, args.head_dim)),
-        o: tensor(&args.o, args.layout, (args.heads_q, args.seqlen_q, args.head_dim)),
+        q: tensor(&args.q, args.layout, of_q),
+        k: tensor(&args.k, args.layout, of_k),
+        v: tensor(&args.v, args.layout, of_v),
+        o: tensor(&args.o, args.layout, of_o),
         lse: given(args.lse),
         scale: (args.scale != 0.0).then_some(args.scale.into()),
         window_left,
@@ -120,6 +192,10 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
         alibi: given(args.alibi_slopes).map(|slopes| Alibi { slopes, stride: alibi_stride }),
         chunk: (args.attention_chunk != 0).then_some(args.attention_chunk as usize),
         tree: given(args.tree_bits).map(|bits| Tree { bits, keys: args.tree_keys as usize }),
+        intervals: given(args.intervals),
+        bias: given(args.bias)
+            .map(|values| Bias { values, own: SHARED.map(|dimension| args.bias_shared & dimension == 0) }),
+        head_dim_v: head_dim_v(args) as usize,
         lengths: Lengths {
             used_k: given(args.seqlens_k),
             cumulative_q: given(args.cu_seqlens_q),

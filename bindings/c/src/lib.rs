@@ -8,7 +8,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use args::{ForwardArgs, TensorArgs};
+pub use args::{BackwardArgs, ForwardArgs, TensorArgs};
 pub use steps::{AppendArgs, MergeArgs};
 
 use ferroflash_call::Engine;
@@ -104,6 +104,25 @@ pub unsafe extern "C" fn ferroflash_forward(
     })
 }
 
+/// Computes the gradients of one call.
+///
+/// # Safety
+/// `device` is open, `args` and its `forward` hold as many bytes as they say, and what they describe is as [`Engine::backward`] asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_backward(
+    device: *mut Device,
+    args: *const BackwardArgs,
+    stream: *mut c_void,
+) -> i32 {
+    last_error::code(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
+            engine.backward(&args::backward(args)?, stream as u64).map_err(Failure::from)
+        }
+    })
+}
+
 /// Appends new keys and values to a cache.
 ///
 /// # Safety
@@ -161,6 +180,30 @@ pub unsafe extern "C" fn ferroflash_missing_workspace(
         unsafe {
             let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
             *bytes = engine.missing_workspace(&args::call(args)?, stream as u64)?;
+        }
+        Ok(())
+    })
+}
+
+/// Says what workspace the gradients of a call lack.
+///
+/// # Safety
+/// As [`ferroflash_backward`], data aside; `bytes` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroflash_missing_backward_workspace(
+    device: *mut Device,
+    args: *const BackwardArgs,
+    stream: *mut c_void,
+    bytes: *mut u64,
+) -> i32 {
+    last_error::code(|| {
+        if bytes.is_null() {
+            return Err(Failure::null("bytes"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
+            *bytes = engine.missing_backward_workspace(&args::backward(args)?, stream as u64)?;
         }
         Ok(())
     })

@@ -40,7 +40,9 @@ fn the_headers_structs_lie_as_the_librarys() {
     compare!("ferroflash_tensor" TensorArgs: data stride_batch stride_head stride_row);
     compare!("ferroflash_forward_args" ForwardArgs: size dtype layout mask batch heads_q heads_kv seqlen_q seqlen_k head_dim scale
         q k v o lse seqlens_k window_left window_right softcap reserved sinks cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k
-        block_table table_entries page_size page_count attention_chunk alibi_slopes alibi_by_batch tree_keys tree_bits);
+        block_table table_entries page_size page_count attention_chunk alibi_slopes alibi_by_batch tree_keys tree_bits intervals bias
+        bias_shared head_dim_v);
+    compare!("ferroflash_backward_args" BackwardArgs: size forward d_o d_q d_k d_v d_lse d_sinks);
     compare!("ferroflash_append_args" AppendArgs: size dtype layout batch heads_q heads_kv seqlen_q seqlen_k head_dim tokens reserved
         new_k new_v k v q rotated_q seqlens_k seqlens_after cu_seqlens_new block_table table_entries page_size page_count rotary_dim
         rotary_cos rotary_sin rotary_positions rotary_interleaved rotary_each_query reserved2 rotary_starts);
@@ -273,6 +275,109 @@ fn a_cache_grows_and_parts_merge() {
     }
     // SAFETY: it is open, once.
     unsafe { ferroflash_close(device) };
+}
+
+/// Two queries and three keys, one head, V wider than Q: dQ, dK and dV of a loss, against differences of it.
+#[test]
+fn gradients_are_the_slopes_of_a_loss() {
+    let device = opened(CPU);
+    let at = |numbers: &[f32]| TensorArgs { data: numbers.as_ptr() as usize, ..TensorArgs::default() };
+    let number = |index: usize| ((index * 37 % 17) as f32 - 8.0) / 9.0;
+    // Q [2, 2], K [3, 2], V [3, 4] behind one another; a weight for each element of O in the loss.
+    let inputs: Vec<f32> = (0..22).map(number).collect();
+    let weights: Vec<f32> = (30..38).map(number).collect();
+    let bias: Vec<f32> = (40..46).map(number).collect();
+    let (mut o, mut lse, intervals) = ([0.0f32; 8], [0.0f32; 2], [0u32, 2, 0, 3]);
+    let mut call = |inputs: &[f32]| {
+        let args = ForwardArgs {
+            size: size_of::<ForwardArgs>(),
+            dtype: 2,
+            batch: 1,
+            heads_q: 1,
+            heads_kv: 1,
+            seqlen_q: 2,
+            seqlen_k: 3,
+            head_dim: 2,
+            head_dim_v: 4,
+            q: at(inputs),
+            k: at(&inputs[4..]),
+            v: at(&inputs[10..]),
+            o: TensorArgs { data: o.as_mut_ptr() as usize, ..TensorArgs::default() },
+            lse: lse.as_mut_ptr() as usize,
+            intervals: intervals.as_ptr() as usize,
+            ..ForwardArgs::default()
+        };
+        assert_eq!(forward(device, &args), 0, "{}", last());
+        let loss = o.iter().zip(&weights).map(|(o, weight)| f64::from(o * weight)).sum::<f64>();
+        (args, loss)
+    };
+    let mut gradients = [f32::NAN; 22];
+    let (args, _) = call(&inputs);
+    let of = |first: usize, gradients: &mut [f32]| at(&gradients[first..]);
+    let backward = BackwardArgs {
+        size: size_of::<BackwardArgs>(),
+        forward: (&raw const args) as usize,
+        d_o: at(&weights),
+        d_q: of(0, &mut gradients),
+        d_k: of(4, &mut gradients),
+        d_v: of(10, &mut gradients),
+        ..BackwardArgs::default()
+    };
+    // SAFETY: every address is of an array as long as the sizes say, or the call is refused.
+    let run = |args: &BackwardArgs| unsafe { ferroflash_backward(device, args, std::ptr::null_mut()) };
+    assert_eq!(run(&backward), 0, "{}", last());
+    for index in 0..22 {
+        let [more, less] = [1e-2, -1e-2].map(|step| {
+            let mut moved = inputs.clone();
+            moved[index] += step;
+            call(&moved).1
+        });
+        let slope = (more - less) / 2e-2;
+        assert!(
+            (f64::from(gradients[index]) - slope).abs() < 2e-3,
+            "{index}: {} for {slope}",
+            gradients[index]
+        );
+    }
+    // A bias moves LSE of each query by at most itself, and one that all queries share is read once.
+    let (with, _) = call(&inputs);
+    let plain = lse_of(&with, device);
+    for (shared, rows) in [(0, [0, 3]), (4, [0, 0])] {
+        let biased = ForwardArgs { bias: bias.as_ptr() as usize, bias_shared: shared, ..with };
+        let moved = lse_of(&biased, device);
+        for query in 0..2 {
+            let seen = &bias[rows[query]..rows[query] + 2 + query];
+            let least = seen.iter().copied().fold(f32::INFINITY, f32::min);
+            let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let by = moved[query] - plain[query];
+            assert!((least..=most).contains(&by), "bias_shared {shared}: {by} of {least} to {most}");
+        }
+    }
+    let without_lse = ForwardArgs { lse: 0, ..args };
+    for (bad, code, word) in [
+        (BackwardArgs { size: 8, ..backward }, 1, "size is 8, must be sizeof(ferroflash_backward_args)"),
+        (BackwardArgs { forward: 0, ..backward }, 1, "args is NULL"),
+        (BackwardArgs { d_k: TensorArgs::default(), ..backward }, 1, "dK is null"),
+        (BackwardArgs { forward: (&raw const without_lse) as usize, ..backward }, 1, "LSE is null"),
+    ] {
+        assert_eq!(run(&bad), code, "{word}");
+        assert!(last().contains(word), "{word}: {}", last());
+    }
+    assert_eq!(forward(device, &ForwardArgs { bias_shared: 8, ..args }), 1);
+    assert!(last().contains("bias_shared is 8"), "{}", last());
+    let mut bytes = 1;
+    // SAFETY: it may be written.
+    let code =
+        unsafe { ferroflash_missing_backward_workspace(device, &backward, std::ptr::null_mut(), &mut bytes) };
+    assert_eq!((code, bytes), (0, 0), "the CPU needs none");
+    // SAFETY: it is open, once.
+    unsafe { ferroflash_close(device) };
+}
+
+fn lse_of(args: &ForwardArgs, device: *mut Device) -> [f32; 2] {
+    let mut lse = [f32::NAN; 2];
+    assert_eq!(forward(device, &ForwardArgs { lse: lse.as_mut_ptr() as usize, ..*args }), 0, "{}", last());
+    lse
 }
 
 #[test]

@@ -209,9 +209,11 @@ fn fit_and_write(
     let (fitted, left_out): (Vec<Record>, Vec<Record>) =
         records.iter().cloned().partition(|record| record.index % 2 == 0);
     let trial = Planner::with_profile(library, info, Some(fit::fit(&sheet, &fitted)?));
-    for (what, planner) in
-        [("by the data sheet", &sheet), ("as planned so far", &current), ("by the new profile", &trial)]
-    {
+    for (what, planner) in [
+        ("before anything was measured", &sheet),
+        ("as planned so far", &current),
+        ("by the new profile", &trial),
+    ] {
         output::print(&format!("{what}:"));
         let regrets = Regret::by_class(&left_out, |_, record| fit::regret(planner, record));
         regrets.iter().for_each(|regret| output::print(&format!("  {}", regret::summary(regret))));

@@ -28,7 +28,7 @@ pub struct Planner {
     groups: Vec<Vec<Candidate>>,
     /// Kernels that need more shared memory than a CTA may have.
     too_large: Vec<Arc<Kernel>>,
-    /// What kernels cost on the device; `None` where that is estimated from a data sheet.
+    /// What kernels cost on the device; `None` where that is estimated ([`super::profile::estimated`]).
     profile: Option<Profile>,
     combine: [Option<Arc<Kernel<StepRow>>>; 2],
     /// Every kernel's name and where they are, for messages.
@@ -42,7 +42,8 @@ impl Planner {
         Planner::with_profile(library, device, Profile::embedded(device))
     }
 
-    /// The kernels of a library that run on a device, and what they cost there: what the profile lacks is estimated from a data sheet.
+    /// The kernels of a library that run on a device, and what they cost there: what the profile lacks is estimated from a
+    /// relative's profile and data sheets.
     pub fn with_profile(library: &Library, device: &DeviceInfo, profile: Option<Profile>) -> Planner {
         let runs = |kernel: &&Arc<Kernel>| library.source(kernel, device.sm).is_some();
         let kernels: Vec<Arc<Kernel>> = library.kernels().iter().filter(runs).cloned().collect();

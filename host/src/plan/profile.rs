@@ -225,7 +225,7 @@ impl Rates {
 }
 
 /// What a kernel of a row costs by the device's rates.
-fn by_data_sheet(row: &Row, device: &DeviceInfo) -> Coefficients {
+pub(super) fn by_data_sheet(row: &Row, device: &DeviceInfo) -> Coefficients {
     let rates = Rates::of(device);
     // mma.sync reaches the data sheet's rate up to Ada; Hopper's is that of wgmma.
     let reached = match row.isa {

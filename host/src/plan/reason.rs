@@ -41,7 +41,7 @@ pub enum Reason {
         launch_us: f64,
         /// The part of merging splits.
         merge_us: f64,
-        /// What the device's profile was fitted to; `None` where the costs follow from a data sheet.
+        /// What the device's profile was fitted to; `None` where the costs follow from data sheets.
         profile: Option<String>,
     },
     /// The next best.
@@ -152,7 +152,7 @@ impl fmt::Display for Reason {
                 }
                 match profile {
                     Some(fitted_to) => write!(f, ", by this device's profile ({fitted_to})"),
-                    None => write!(f, ", by the device's data sheet; `ferroflash tune` measures it"),
+                    None => write!(f, ", by data sheets; `ferroflash tune` measures it"),
                 }
             }
             Reason::RunnerUp { estimate, times } => {

@@ -1,6 +1,7 @@
 //! What plans are made of, and why.
 
 mod merging;
+mod relatives;
 
 use super::profile::Profile;
 use super::*;
