@@ -219,8 +219,12 @@ impl Plan {
         };
         let tile_heads = sizes.heads_q / packed_heads;
         let heads = queries.batch * tile_heads;
-        let together =
-            options.heads_together.unwrap_or_else(|| order::heads_together(problem, row, device, heads));
+        let together = match options.heads_together {
+            // The number of a tile's splits follows from their order.
+            _ if splitting.splits > 1 => 1,
+            Some(together) => together,
+            None => order::heads_together(problem, row, device, heads),
+        };
         let query_blocks = work::query_blocks(problem, row) as u32;
         let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let params = ForwardParams {

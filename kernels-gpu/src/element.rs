@@ -45,6 +45,9 @@ pub trait Element: Copy {
     /// An element as float32, exactly.
     fn widen(bits: u16) -> f32;
 
+    /// The two elements of a packed pair as float32, exactly, that of the lower half first.
+    fn unpack(pair: u32) -> [f32; 2];
+
     /// a · b + c of packed pairs.
     fn fma_pair(a: u32, b: u32, c: u32) -> u32;
 
@@ -102,6 +105,11 @@ impl Element for F16 {
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         math::unpack_f16(bits.into())[0]
+    }
+
+    #[inline(always)]
+    fn unpack(pair: u32) -> [f32; 2] {
+        math::unpack_f16(pair)
     }
 
     #[inline(always)]
@@ -163,6 +171,11 @@ impl Element for Bf16 {
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         f32::from_bits(u32::from(bits) << 16)
+    }
+
+    #[inline(always)]
+    fn unpack(pair: u32) -> [f32; 2] {
+        [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
     }
 
     #[inline(always)]

@@ -51,6 +51,8 @@ pub mod queries;
 #[cfg(target_arch = "nvptx64")]
 pub mod score;
 #[cfg(target_arch = "nvptx64")]
+pub mod score_fragment;
+#[cfg(target_arch = "nvptx64")]
 pub mod user_score;
 #[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]
 pub mod wgmma;

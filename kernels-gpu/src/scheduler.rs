@@ -70,7 +70,8 @@ impl<'a> Work<'a> {
     }
 
     /// As [`Self::of_split`], of a ragged batch: the blocks of all packed sequences follow each other. `start_of` gives the first row of
-    /// a sequence among those of all, each query counted with its packed heads, and `sequence` its lengths.
+    /// a sequence among those of all, each query counted with its packed heads, and `sequence` its lengths. Where keys are not split,
+    /// `heads_together` heads advance block by block as in [`Self::of_head`].
     ///
     /// A sequence has room for one block more than it needs at most: block n of sequence b is number ⌊start / block⌋ + b + n, which
     /// follows from its start alone. Blocks without rows have nothing to do.
@@ -81,7 +82,9 @@ impl<'a> Work<'a> {
         start_of: impl Fn(u32) -> u32,
         sequence: impl FnOnce(u32) -> Sequence<'a>,
     ) -> Self {
-        let (splits, order) = params.query_blocks.divide(index);
+        let (blocks, within) = params.heads_together.divide(index);
+        let (together, order) = params.query_blocks.divide(blocks);
+        let splits = together * params.heads_together.value + within;
         let (head_index, split) = params.split.splits.divide(splits);
         let (batch, head_kv) = params.tile_heads.divide(head_index);
         let block = block_in_order(params, order, 0);
@@ -371,6 +374,28 @@ mod tests {
         assert!(splits_of_tile.keys().copied().eq(0..4 * 2 * 3));
         for splits in splits_of_tile.values() {
             assert!(splits.len() == 5 && splits.iter().all(|tile| *tile == splits[0]), "{splits:?}");
+        }
+    }
+
+    #[test]
+    fn heads_of_a_ragged_batch_advance_together_and_causal_blocks_are_taken_from_the_end() {
+        let (query_blocks, tile_heads, heads) = (3, 2, 8);
+        for together in [1, 2, 4, 8] {
+            let mut params = ForwardParams {
+                query_blocks: Divisor::new(query_blocks),
+                tile_heads: Divisor::new(tile_heads),
+                heads_together: Divisor::new(together),
+                ..params(150, 150, true, 3)
+            };
+            params.ragged.block_rows = Divisor::new(64);
+            for index in 0..heads * query_blocks {
+                let work = Work::of_ragged(&params, index, |_| 0, |_| Sequence::unpacked(&150, 150));
+                let head = index / (query_blocks * together) * together + index % together;
+                assert_eq!((work.batch, work.head_kv), (head / tile_heads, head % tile_heads));
+                assert_eq!(work.head_q, work.head_kv * 3);
+                let block = query_blocks - 1 - index / together % query_blocks;
+                assert_eq!((work.first_row, work.split), (block * 64, 0));
+            }
         }
     }
 

@@ -2,10 +2,10 @@
 
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
-use crate::ptx::math::{ex2, fma, rcp, select};
+use crate::ptx::math::{ex2, fma, min_nan, rcp};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
 use crate::row::ScoreKind;
-use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::visible::Band;
 use core::marker::PhantomData;
 
 /// The score of a [`ScoreKind`], by its number, in kernels of an element type.
@@ -48,6 +48,17 @@ pub struct RowAt {
     pub row: u64,
 }
 
+/// What blocks that all rows see whole spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortWay {
+    /// Nothing.
+    None,
+    /// No key is behind a row's own: [`Score::before`] and [`Score::shift`] stand for [`Score::score`].
+    Shift,
+    /// What scores are made of besides is loaded for two keys at a time, and before the products have come: [`Score::load_pair`].
+    Pairs,
+}
+
 /// Turns Q·Kᵀ into scores. The order is: Q·Kᵀ, [`Score::score`], mask, times [`Score::scale_log2`], softmax.
 pub trait Score: Copy {
     /// What it keeps of a query row.
@@ -80,6 +91,60 @@ pub trait Score: Copy {
 
     /// Whether [`Score::score`] depends on more than the product.
     const OF_KEYS: bool = true;
+
+    /// Whether, where all rows see a whole block, row maxima are taken of products: the score grows with them and depends on nothing else.
+    const MONOTONE: bool = false;
+
+    /// The score of a product, where it is [`Score::MONOTONE`].
+    #[inline(always)]
+    fn of_product(self, qk: f32) -> f32 {
+        qk
+    }
+
+    /// The exponents, in base 2, of four products of a row relative to a score, where it is [`Score::MONOTONE`]. A NaN may spoil all four.
+    #[inline(always)]
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        let _ = base;
+        qk
+    }
+
+    /// Whether blocks that all rows see whole have a shorter way, in launches that it [`Score::has_short_way`] for.
+    const SHORT_WAY: ShortWay = ShortWay::None;
+
+    /// Whether a launch is one of them.
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        let _ = params;
+        false
+    }
+
+    /// The score of a row and a key that is not behind its own, less what is the same for all keys: [`Score::shift`].
+    #[inline(always)]
+    fn before(self, qk: f32, keys: Self::Keys, offset: u32) -> f32 {
+        let _ = (keys, offset);
+        qk
+    }
+
+    /// What [`Score::before`] lacks.
+    #[inline(always)]
+    fn shift(self, keys: Self::Keys) -> f32 {
+        let _ = keys;
+        0.0
+    }
+
+    /// What is loaded for the key that is `offset` behind the first, an even number, and the one behind it, both of which exist.
+    #[inline(always)]
+    fn load_pair(self, keys: Self::Keys, offset: u32) -> u32 {
+        let _ = (keys, offset);
+        0
+    }
+
+    /// The scores of two neighbouring keys, given what [`Score::load_pair`] has loaded.
+    #[inline(always)]
+    fn of_pair(self, qk: [f32; 2], loaded: u32) -> [f32; 2] {
+        let _ = loaded;
+        qk
+    }
 
     /// Whether it hides keys: [`Score::sees`].
     const HIDES: bool = false;
@@ -165,6 +230,11 @@ impl Score for Softcap {
 
     #[inline(always)]
     fn score(self, qk: f32, (): Self::Keys, _: u32) -> f32 {
+        self.of_product(qk)
+    }
+
+    #[inline(always)]
+    fn of_product(self, qk: f32) -> f32 {
         // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
         // a cap of 30.
         fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
@@ -173,6 +243,21 @@ impl Score for Softcap {
     #[inline(always)]
     fn derivative(self, tanh: f32) -> f32 {
         fma(-tanh, tanh, 1.0)
+    }
+
+    const MONOTONE: bool = true;
+
+    #[inline(always)]
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        // tanh x = 1 − 2 / (e^2x + 1) with one reciprocal for four of them: that of a·b·c·d, which is below 2^121 as none is over 2^30 + 1.
+        let [e0, e1, e2, e3] = qk.map(|qk| ex2(min_nan(qk * self.factor, 30.0)));
+        let (a, c) = (e0 + 1.0, e2 + 1.0);
+        let (ab, cd) = (fma(a, e1, a), fma(c, e3, c));
+        let all = rcp(ab * cd);
+        let (of_ab, of_cd) = (all * cd, all * ab);
+        let inverses = [fma(of_ab, e1, of_ab), of_ab * a, fma(of_cd, e3, of_cd), of_cd * c];
+        let offset = (1.0 - base) * self.scale_log2;
+        inverses.map(|inverse| fma(inverse, -2.0 * self.scale_log2, offset))
     }
 }
 
@@ -217,6 +302,23 @@ impl Score for Alibi {
     #[inline(always)]
     fn score(self, qk: f32, (slope, distance): Self::Keys, offset: u32) -> f32 {
         fma(slope, (distance - offset as f32).abs(), qk)
+    }
+
+    const SHORT_WAY: ShortWay = ShortWay::Shift;
+
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        Band::of(&params.ragged).hides_behind()
+    }
+
+    #[inline(always)]
+    fn before(self, qk: f32, (slope, _): Self::Keys, offset: u32) -> f32 {
+        fma(slope, -(offset as f32), qk)
+    }
+
+    #[inline(always)]
+    fn shift(self, (slope, distance): Self::Keys) -> f32 {
+        slope * distance
     }
 }
 
@@ -270,6 +372,27 @@ impl<E: Element> Score for Bias<E> {
         // SAFETY: an element of the bias.
         let bias = unsafe { ld_global_b16(first.wrapping_add_signed(i64::from(offset) * 2)) };
         fma(E::widen(bias), self.factor, qk)
+    }
+
+    const SHORT_WAY: ShortWay = ShortWay::Pairs;
+
+    #[inline(always)]
+    fn has_short_way(params: &ForwardParams) -> bool {
+        let score = &params.ragged.score;
+        let strides = score.batch_stride | score.head_stride | score.row_stride;
+        (score.address as u32 | strides as u32).is_multiple_of(4)
+    }
+
+    #[inline(always)]
+    fn load_pair(self, (first, _): Self::Keys, offset: u32) -> u32 {
+        // SAFETY: two elements of the bias, of an even key and the one behind it.
+        unsafe { ld_global_b32(first + u64::from(offset) * 2) }
+    }
+
+    #[inline(always)]
+    fn of_pair(self, qk: [f32; 2], loaded: u32) -> [f32; 2] {
+        let bias = E::unpack(loaded);
+        core::array::from_fn(|i| fma(bias[i], self.factor, qk[i]))
     }
 }
 
@@ -341,46 +464,5 @@ impl Score for Tree {
         let both = u64::from(high) << 32 | u64::from(low);
         let bits = (both >> (at & 31)) as u32;
         (at < -(offset as i32)) | (bits >> (offset % 32) & 1 != 0)
-    }
-}
-
-/// Sets the scores of keys that the score hides to −∞, in a fragment as that of [`score_all`].
-#[inline(always)]
-pub fn hide_all<W: WarpTile, S: Score>(
-    score: S,
-    s: &mut W::S<[f32; 4]>,
-    rows: &W::Rows<S::Row>,
-    first_key: u32,
-    lane: u32,
-) {
-    let lane_key = first_key + lane % 4 * 2;
-    for m in 0..W::M {
-        let keys = [0, 1].map(|half| score.keys(rows.row(m)[half], lane_key));
-        for (n, tile) in (0..).zip(s.row_mut(m)) {
-            for (i, s) in tile.iter_mut().enumerate() {
-                let seen = score.sees(keys[i / 2], n * 8 + i as u32 % 2);
-                *s = f32::from_bits(select(seen, s.to_bits(), f32::NEG_INFINITY.to_bits()));
-            }
-        }
-    }
-}
-
-/// Turns products into scores, in a fragment whose columns start at `first_key`; `rows` is what the score keeps of the lane's rows.
-#[inline(always)]
-pub fn score_all<W: WarpTile, S: Score>(
-    score: S,
-    s: &mut W::S<[f32; 4]>,
-    rows: &W::Rows<S::Row>,
-    first_key: u32,
-    lane: u32,
-) {
-    let lane_key = first_key + lane % 4 * 2;
-    for m in 0..W::M {
-        let keys = [0, 1].map(|half| score.keys(rows.row(m)[half], lane_key));
-        for (n, tile) in (0..).zip(s.row_mut(m)) {
-            for (i, s) in tile.iter_mut().enumerate() {
-                *s = score.score(*s, keys[i / 2], n * 8 + i as u32 % 2);
-            }
-        }
     }
 }

@@ -195,16 +195,16 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged      => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged        => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_softcap  => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_softcap => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_softcap=> { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_softcap=> { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_f16_d96_m128n112_w12s2c1_ragged_softcap=> { F16,    96, 128, 112, 12, 2, F32, 1, 16, Ragged, Softcap };
+            fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_softcap=> { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_softcap=> { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_softcap=> { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged_softcap=> { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_softcap=> { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Softcap };
-            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged_alibi    => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
-            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged_alibi   => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged, Alibi };
+            fwd_wgmma_f16_d64_m192n96_w16s2c1_ragged_alibi   => { F16,   64, 192, 96, 16, 2, F32, 1, 16, Ragged, Alibi };
+            fwd_wgmma_bf16_d64_m192n96_w16s2c1_ragged_alibi  => { Bf16,  64, 192, 96, 16, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_ragged_alibi  => { F16,    96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_bf16_d96_m128n128_w12s2c1_ragged_alibi => { Bf16,   96, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_alibi => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Alibi };
@@ -215,12 +215,12 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_bias  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d96_m128n112_w12s2c1_ragged_bias   => { F16,    96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_bias  => { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_f16_d128_m128n80_w12s2c1_ragged_bias   => { F16,   128, 128,  80, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_bf16_d128_m128n80_w12s2c1_ragged_bias  => { Bf16,  128, 128,  80, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d128_m128n112_w12s2c1_ragged_bias  => { F16,   128, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_bf16_d128_m128n112_w12s2c1_ragged_bias => { Bf16,  128, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_tree   => { F16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_tree  => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_f16_d128_m128n112_w12s2c1_ragged_tree  => { F16,   128, 128, 112, 12, 2, F32, 1, 16, Ragged, Tree };
-            fwd_wgmma_bf16_d128_m128n112_w12s2c1_ragged_tree => { Bf16,  128, 128, 112, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_tree  => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_tree => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
         }
     };
 }

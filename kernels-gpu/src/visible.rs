@@ -84,6 +84,12 @@ impl Band {
         Visible { begin: window_begin.max(chunk), end }
     }
 
+    /// Whether no query sees a key behind its own.
+    #[inline(always)]
+    pub fn hides_behind(self) -> bool {
+        self.window_right <= 0 && self.prefix == 0
+    }
+
     /// The queries that see any of the keys `first..past` of a sequence, or sink tokens among them: from the first of them to the one
     /// past the last.
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use crate::device::DeviceInfo;
 use crate::problem::Problem;
+use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
 /// The share of L2 that K and V of the heads that are worked on together may take.
@@ -16,7 +17,8 @@ pub(super) fn heads_together(problem: &Problem, row: &Row, device: &DeviceInfo, 
     let sizes = problem.sizes();
     let kv_bytes = 2.0 * f64::from(sizes.seqlen_k) * f64::from(sizes.head_dim * row.dtype.bytes());
     let kv_heads = L2_SHARE * device.l2_bytes as f64 / kv_bytes;
-    ((kv_heads as u32).max(1).saturating_mul(problem.group())).min(heads)
+    let heads_of_kv = problem.group() / geometry::packed_heads(row, problem.group());
+    (kv_heads as u32).max(1).saturating_mul(heads_of_kv).min(heads)
 }
 
 /// Query blocks of a head that are taken last, in ascending order: half of them under a causal mask where the device holds the whole

@@ -293,6 +293,17 @@ fn heads_together_divide_the_heads() {
 }
 
 #[test]
+fn kv_heads_of_a_ragged_batch_advance_together_where_keys_are_not_split() {
+    let ragged = Row { schedule: Schedule::Ragged, ..ROW };
+    let together = |splits| {
+        let problem = shaped([3, 8, 2, 640, 640, 64]).with_causal(true).with_sinks(true);
+        let plan = planner(&[ragged], &info(80, 58)).plan(&problem, &with(splits)).expect("planned");
+        (plan.splits(), plan.params(&Addresses::default()).heads_together.value)
+    };
+    assert_eq!([1, 2].map(|splits| together(Splits::Count(splits))), [(1, 6), (2, 1)]);
+}
+
+#[test]
 fn causal_blocks_are_taken_longest_first_and_folded_where_two_an_sm_run_at_once() {
     let order = |batch, causal| {
         let problem = shaped([batch, 8, 2, 640, 640, 64]).with_causal(causal);

@@ -12,6 +12,35 @@ use core::f32::consts::{LN_2, LOG2_E};
 /// only a common factor of O and row_sum.
 pub const LAZY_RESCALE_AT: f32 = 8.0;
 
+/// How the numbers of a fragment stand for scores. Of a row, the greatest score is that of the greatest number.
+pub trait Reading<W: WarpTile> {
+    /// Whether they are the scores.
+    const AS_IS: bool = false;
+
+    /// The score of the greatest number of a row.
+    fn score(&self, m: usize, half: usize, number: f32) -> f32;
+
+    /// The exponents, in base 2, of four numbers of a row relative to the score `base`.
+    fn exponents(&self, m: usize, half: usize, numbers: [f32; 4], base: f32) -> [f32; 4];
+}
+
+/// The numbers are the scores.
+pub struct AsIs;
+
+impl<W: WarpTile> Reading<W> for AsIs {
+    const AS_IS: bool = true;
+
+    #[inline(always)]
+    fn score(&self, _: usize, _: usize, number: f32) -> f32 {
+        number
+    }
+
+    #[inline(always)]
+    fn exponents(&self, _: usize, _: usize, numbers: [f32; 4], _: f32) -> [f32; 4] {
+        numbers
+    }
+}
+
 /// Running maximum and sum of the rows a lane shares.
 #[derive(Clone, Copy, Debug)]
 pub struct OnlineSoftmax<W: WarpTile> {
@@ -28,7 +57,7 @@ impl<W: WarpTile> OnlineSoftmax<W> {
     /// Turns S into P in place, and rescales O and row_sum where the maximum grew by more than 2 to the power of `rescale_at`.
     #[inline(always)]
     pub fn step(&mut self, s: &mut W::S<[f32; 4]>, acc_o: &mut W::O, (scale_log2, rescale_at): (f32, f32)) {
-        self.grow_max(s, (scale_log2, rescale_at), |correction| {
+        self.grow_max(s, &AsIs, (scale_log2, rescale_at), |correction| {
             for m in 0..W::M {
                 scale_rows(acc_o.row_mut(m), halves(&correction, m));
             }
@@ -54,12 +83,35 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         }
     }
 
-    /// Updates row_max from S. If a row of the warp grew by more than 2 to the power of `rescale_at`, rescales row_sum and passes O's
+    /// As [`Self::exponentiate`], of numbers that stand for scores.
+    #[inline(always)]
+    pub fn exponentiate_as(&mut self, s: &mut W::S<[f32; 4]>, reading: &impl Reading<W>) {
+        for m in 0..W::M {
+            for half in 0..2 {
+                let base = base(self.row_max.row(m)[half]);
+                let mut sum = 0.0;
+                for tiles in s.row_mut(m).chunks_exact_mut(2) {
+                    let at = 2 * half;
+                    let numbers = [tiles[0][at], tiles[0][at + 1], tiles[1][at], tiles[1][at + 1]];
+                    let p = reading.exponents(m, half, numbers, base).map(ex2);
+                    (tiles[0][at], tiles[0][at + 1]) = (p[0], p[1]);
+                    (tiles[1][at], tiles[1][at + 1]) = (p[2], p[3]);
+                    for p in p {
+                        sum += p;
+                    }
+                }
+                self.row_sum.row_mut(m)[half] += sum;
+            }
+        }
+    }
+
+    /// Updates row_max from S, as `reading` has it. If a row of the warp grew by more than 2 to the power of `rescale_at`, rescales row_sum and passes O's
     /// factors to `rescale`. The same for all lanes of a warp.
     #[inline(always)]
-    pub fn grow_max(
+    pub fn grow_max<R: Reading<W>>(
         &mut self,
         s: &W::S<[f32; 4]>,
+        reading: &R,
         (scale_log2, rescale_at): (f32, f32),
         rescale: impl FnOnce(W::Rows<f32>),
     ) {
@@ -67,9 +119,12 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         let mut grew = false;
         for m in 0..W::M {
             for half in 0..2 {
-                let mut row_max = self.row_max.row(m)[half];
+                let mut row_max = if R::AS_IS { self.row_max.row(m)[half] } else { f32::NEG_INFINITY };
                 for tile in s.row(m) {
                     row_max = max(row_max, max(tile[2 * half], tile[2 * half + 1]));
+                }
+                if !R::AS_IS {
+                    row_max = max(self.row_max.row(m)[half], reading.score(m, half, row_max));
                 }
                 row_max = max(row_max, shfl_bfly::<1>(row_max));
                 row_max = max(row_max, shfl_bfly::<2>(row_max));

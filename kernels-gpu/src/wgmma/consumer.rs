@@ -7,8 +7,9 @@
 use super::config::{CONSUMERS_BARRIER, WARPGROUP, WgmmaConfig};
 use super::gemm::WgmmaTile;
 use super::k_loop::{Fragments, KLoop};
-use super::pipeline::{Consumer, consumer_again, lane_again, position_again};
+use super::pipeline::{Consumer, consumer_again, position_again};
 use super::ring::{Ring, TILES_AHEAD};
+use super::scores::{Always, AsNeeded, Masking, Never, NeverShort};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
@@ -17,121 +18,33 @@ use crate::math::epilogue::{
 };
 use crate::math::mask::RowLimits;
 use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
-use crate::math::softmax::{LAZY_RESCALE_AT, OnlineSoftmax, halves, scale_rows};
+use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared, to_global};
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_fence;
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::queries::QueryRows;
 use crate::scheduler::Work;
-use crate::score::{Score, hide_all, score_all};
+use crate::score::{Score, ShortWay};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{intervals_of_rows, is_partial, score_rows, score_sees, visible_of_row, work_of};
-
-/// Which blocks a step masks.
-trait Masking {
-    /// Whether it masks a block that some row sees only in part, or one that all rows see whole.
-    fn applies(is_partial: impl FnOnce() -> bool) -> bool;
-}
-
-/// None: all rows see the block whole.
-enum Never {}
-/// All: some row sees the block only in part.
-enum Always {}
-/// Those that some row sees only in part.
-enum AsNeeded {}
-
-impl Masking for Never {
-    #[inline(always)]
-    fn applies(_: impl FnOnce() -> bool) -> bool {
-        false
-    }
-}
-
-impl Masking for Always {
-    #[inline(always)]
-    fn applies(_: impl FnOnce() -> bool) -> bool {
-        true
-    }
-}
-
-impl Masking for AsNeeded {
-    #[inline(always)]
-    fn applies(is_partial: impl FnOnce() -> bool) -> bool {
-        is_partial()
-    }
-}
+use crate::work::{is_partial, score_rows, score_sees, visible_of_row, work_of};
 
 impl Consumer<'_> {
-    /// What the softmax multiplies scores with. Anew at each call, so that nothing is kept in registers.
-    #[inline(always)]
-    fn scale_log2<C: WgmmaConfig>(&self) -> f32 {
-        C::Score::new(self.params).scale_log2()
-    }
-
-    /// What follows the products that give S: K is released, Q after the tile's last ones if they read it, and S is masked.
+    /// What follows the products that give S: K is released, Q after the tile's last ones if they read it.
     ///
     /// # Safety
     /// The warp's products of S are done; once a block, by all lanes.
     #[inline(always)]
-    unsafe fn finish_scores<C: WgmmaConfig, M: Masking>(
-        &mut self,
-        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-        k_loop: &mut KLoop<C>,
-    ) {
+    unsafe fn release_after_scores<C: WgmmaConfig>(&mut self, k_loop: &KLoop<C>) {
         // SAFETY: the caller's.
         unsafe {
             self.release_k::<C>();
             self.release_q::<C>(k_loop.block == k_loop.blocks.first);
-        }
-        let score = C::Score::new(self.params);
-        if C::Score::OF_KEYS {
-            let first_key = k_loop.blocks.block(k_loop.block) * C::K::ROWS;
-            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
-        } else {
-            score_all::<C::Warp, _>(score, s, &k_loop.score_rows, 0, lane_again());
-        }
-        if M::applies(|| k_loop.is_partial()) {
-            if C::RAGGED {
-                // SAFETY: the caller's; the tile's slot is not released yet.
-                unsafe { self.hide_ragged::<C>(s, k_loop) }
-            } else {
-                k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
-            }
-        }
-    }
-
-    /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
-    /// slot: few blocks are seen only in part, and registers are short in all others.
-    ///
-    /// # Safety
-    /// All lanes take part, while the tile's slot is written.
-    #[inline(always)]
-    unsafe fn hide_ragged<C: WgmmaConfig>(
-        &self,
-        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
-        k_loop: &KLoop<C>,
-    ) {
-        // Not by `position_again`: shuffles while products are on their way serialise them.
-        let thread = thread_idx_x_again() - WARPGROUP;
-        let (warp_row, lane) = (thread / 32 % C::WARPS.along_rows * 16, thread % 32);
-        // SAFETY: the caller's.
-        unsafe {
-            let slot = C::LAYOUT.tile_slot(k_loop.tile.buffer);
-            let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
-            let first_key = blocks.block(k_loop.block) * C::K::ROWS;
-            let first_row = work.first_row + warp_row + lane / 4;
-            let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
-            limits.apply_by_bits(&begins, s, first_key, lane);
-            if C::Score::HIDES {
-                let rows = score_rows::<C>(self.params, &work, first_row);
-                hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
-            }
         }
     }
 
@@ -155,10 +68,14 @@ impl Consumer<'_> {
             self.issue_scores::<C>(&mut fragments.s, &fragments.q);
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<0>(&mut fragments.s);
-            self.finish_scores::<C, AsNeeded>(&mut fragments.s, k_loop);
+            self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |_| {});
-            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
+            self.softmax::<C, AsNeeded>(
+                &mut fragments.s,
+                k_loop,
+                (&Tiles::splat([0; 2]), scale_log2),
+                |_| {},
+            );
             fragments.pack::<C::Element>();
         }
     }
@@ -178,6 +95,7 @@ impl Consumer<'_> {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
+            let loaded = self.load_ahead::<C, M>(k_loop);
             self.k.wait_full();
             self.ping_pong_wait::<C>();
             wgmma_fence();
@@ -186,12 +104,11 @@ impl Consumer<'_> {
             self.issue_output::<C>(fragments);
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<1>(&mut fragments.s);
-            self.finish_scores::<C, M>(&mut fragments.s, k_loop);
+            self.release_after_scores::<C>(k_loop);
             let mut factor = None;
-            k_loop.softmax.grow_max(&fragments.s, (scale_log2, LAZY_RESCALE_AT), |correction| {
+            self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2), |correction| {
                 factor = Some(halves(&correction, 0));
             });
-            k_loop.softmax.exponentiate(&mut fragments.s, scale_log2);
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();
             factor
@@ -228,6 +145,12 @@ impl Consumer<'_> {
         unsafe {
             while k_loop.block >= k_loop.blocks.full.max(k_loop.blocks.first) + C::KEY_GROUPS {
                 self.next_step::<C, Always>(fragments, k_loop);
+            }
+            let has_short_way = !matches!(C::Score::SHORT_WAY, ShortWay::None);
+            if has_short_way && C::Score::has_short_way(self.params) {
+                while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
+                    self.next_step::<C, NeverShort>(fragments, k_loop);
+                }
             }
             while k_loop.block >= k_loop.blocks.first + C::KEY_GROUPS {
                 self.next_step::<C, Never>(fragments, k_loop);
@@ -447,7 +370,12 @@ pub(super) unsafe fn consume<C: WgmmaConfig>(params: &ForwardParams) {
         }
         if C::SPLIT && params.split.counters != 0 {
             let work = work_of::<C>(params, block_idx_x_again());
-            let queries = QueryRows::new(params, &work, C::BLOCK);
+            let mut block = C::BLOCK;
+            if C::RAGGED {
+                // What is known of the block before the main loop is not to be kept through it.
+                block.block_m = opaque(block.block_m);
+            }
+            let queries = QueryRows::new(params, &work, block);
             let tile = Work::tile_of_split(params, block_idx_x_again());
             let threads = (thread_idx_x_again() - WARPGROUP, C::CONSUMER_THREADS);
             let sync = || named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS);

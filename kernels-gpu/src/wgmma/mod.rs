@@ -9,5 +9,6 @@ mod k_loop;
 mod pipeline;
 mod producer;
 mod ring;
+mod scores;
 mod scrubber;
 mod work_tile;

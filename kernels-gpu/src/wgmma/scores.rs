@@ -1,0 +1,166 @@
+//! From the products of a block to P: the score, the mask and the softmax of a step, and the ways that are shorter where a block is seen whole.
+
+use super::config::{WARPGROUP, WgmmaConfig};
+use super::k_loop::KLoop;
+use super::pipeline::{Consumer, lane_again};
+use super::work_tile::Tile;
+use crate::math::softmax::{AsIs, LAZY_RESCALE_AT};
+use crate::ptx::thread_idx_x_again;
+use crate::score::{Score, ShortWay};
+use crate::score_fragment::{Products, before_all, hide_all, load_pairs, score_all, score_pairs};
+use crate::shape::Shape;
+use crate::tile::warp_tile::{Tiles, WarpTile};
+use crate::work::{intervals_of_rows, score_rows};
+
+/// Which blocks a step masks, and what else it knows of them.
+pub(super) trait Masking {
+    /// Whether all rows see all of its blocks whole.
+    const WHOLE: bool = false;
+    /// Whether the score takes its short way, too.
+    const SHORT: bool = false;
+
+    /// Whether it masks a block that some row sees only in part, or one that all rows see whole.
+    fn applies(is_partial: impl FnOnce() -> bool) -> bool;
+}
+
+/// None: all rows see the block whole.
+pub(super) enum Never {}
+/// None: all rows see the block whole, and the score takes its short way.
+pub(super) enum NeverShort {}
+/// All: some row sees the block only in part.
+pub(super) enum Always {}
+/// Those that some row sees only in part.
+pub(super) enum AsNeeded {}
+
+impl Masking for Never {
+    const WHOLE: bool = true;
+
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        false
+    }
+}
+
+impl Masking for NeverShort {
+    const WHOLE: bool = true;
+    const SHORT: bool = true;
+
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        false
+    }
+}
+
+impl Masking for Always {
+    #[inline(always)]
+    fn applies(_: impl FnOnce() -> bool) -> bool {
+        true
+    }
+}
+
+impl Masking for AsNeeded {
+    #[inline(always)]
+    fn applies(is_partial: impl FnOnce() -> bool) -> bool {
+        is_partial()
+    }
+}
+
+/// The first key of the k-loop's current block, where the score asks for it.
+#[inline(always)]
+fn first_key_of_scores<C: WgmmaConfig>(k_loop: &KLoop<C>) -> u32 {
+    if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
+}
+
+impl Consumer<'_> {
+    /// What the softmax multiplies scores with. Anew at each call, so that nothing is kept in registers.
+    #[inline(always)]
+    pub(super) fn scale_log2<C: WgmmaConfig>(&self) -> f32 {
+        C::Score::new(self.params).scale_log2()
+    }
+
+    /// Turns the products of the k-loop's current block into P, relative to row_max, which grows with them, and then row_sum and O's factor
+    /// with `rescale`.
+    ///
+    /// # Safety
+    /// All lanes take part, while the tile's slot is written.
+    #[inline(always)]
+    pub(super) unsafe fn softmax<C: WgmmaConfig, M: Masking>(
+        &self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &mut KLoop<C>,
+        (loaded, scale_log2): (&<C::Warp as WarpTile>::S<[u32; 2]>, f32),
+        rescale: impl FnOnce(<C::Warp as WarpTile>::Rows<f32>),
+    ) {
+        let score = C::Score::new(self.params);
+        let at = (scale_log2, LAZY_RESCALE_AT);
+        // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
+        if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
+            k_loop.softmax.grow_max(s, &Products(score), at, rescale);
+            return k_loop.softmax.exponentiate_as(s, &Products(score));
+        }
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
+            score_pairs::<C::Warp, _>(score, s, loaded);
+            k_loop.softmax.grow_max(s, &AsIs, at, rescale);
+            return k_loop.softmax.exponentiate(s, scale_log2);
+        }
+        let first_key = first_key_of_scores(k_loop);
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Shift) {
+            let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+            k_loop.softmax.grow_max(s, &shifted, at, rescale);
+            return k_loop.softmax.exponentiate_as(s, &shifted);
+        }
+        score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+        if M::applies(|| k_loop.is_partial()) {
+            if C::RAGGED {
+                // SAFETY: the caller's.
+                unsafe { self.hide_ragged::<C>(s, k_loop) }
+            } else {
+                k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
+            }
+        }
+        k_loop.softmax.grow_max(s, &AsIs, at, rescale);
+        k_loop.softmax.exponentiate(s, scale_log2);
+    }
+
+    /// What the score loads before the products of the k-loop's current block have come.
+    #[inline(always)]
+    pub(super) fn load_ahead<C: WgmmaConfig, M: Masking>(
+        &self,
+        k_loop: &KLoop<C>,
+    ) -> <C::Warp as WarpTile>::S<[u32; 2]> {
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
+            let (score, first_key) = (C::Score::new(self.params), first_key_of_scores(k_loop));
+            return load_pairs::<C::Warp, _>(score, &k_loop.score_rows, first_key, lane_again());
+        }
+        Tiles::splat([0; 2])
+    }
+
+    /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
+    /// slot: few blocks are seen only in part, and registers are short in all others.
+    ///
+    /// # Safety
+    /// All lanes take part, while the tile's slot is written.
+    #[inline(always)]
+    unsafe fn hide_ragged<C: WgmmaConfig>(
+        &self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &KLoop<C>,
+    ) {
+        // Not by `position_again`: shuffles while products are on their way serialise them.
+        let thread = thread_idx_x_again() - WARPGROUP;
+        let (warp_row, lane) = (thread / 32 % C::WARPS.along_rows * 16, thread % 32);
+        // SAFETY: the caller's.
+        unsafe {
+            let slot = C::LAYOUT.tile_slot(k_loop.tile.buffer);
+            let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
+            let first_key = blocks.block(k_loop.block) * C::K::ROWS;
+            let first_row = work.first_row + warp_row + lane / 4;
+            let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
+            limits.apply_by_bits(&begins, s, first_key, lane);
+            if C::Score::HIDES {
+                let rows = score_rows::<C>(self.params, &work, first_row);
+                hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
+            }
+        }
+    }
+}
