@@ -78,7 +78,7 @@ impl BackwardPlan {
     /// # Errors
     /// [`Error::NoSuchKernel`], [`Error::TooLarge`].
     pub fn new(backward: &Backward, library: &Library, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        Pairs::of_library(backward, library, device)?.plan([0, 0])
+        Pairs::of_library(backward, library, device)?.taken()
     }
 
     /// The plan for a device with the kernels of the table, compiled or not: for planning alone.
@@ -86,7 +86,7 @@ impl BackwardPlan {
     /// # Errors
     /// Those of [`BackwardPlan::new`].
     pub fn of_table(backward: &Backward, device: &DeviceInfo) -> Result<BackwardPlan, Error> {
-        Pairs::of_table(backward, device)?.plan([0, 0])
+        Pairs::of_table(backward, device)?.taken()
     }
 
     /// The plans with every pair of the kernels of a library that are the narrowest of their family for a problem,
@@ -304,6 +304,9 @@ impl BackwardPlan {
     }
 }
 
+/// Pairs of a query and a key of all heads from which on it is worth to keep dS.
+const PAIRS_LEAST: u64 = 1 << 26;
+
 /// The kernels of each pass that compute a problem on a device.
 struct Pairs<'a> {
     backward: &'a Backward,
@@ -344,7 +347,29 @@ impl<'a> Pairs<'a> {
         Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], spilling })
     }
 
-    /// The plan with one kernel of each pass; those at 0 are taken.
+    /// The plan that is taken.
+    fn taken(&self) -> Result<BackwardPlan, Error> {
+        match self.keeping_ds()?.into_iter().next().filter(|_| self.is_worth_keeping_ds()) {
+            Some(plan) => Ok(plan),
+            None => self.plan([0, 0]),
+        }
+    }
+
+    /// Whether five products and what dS takes in memory are less than seven products: on an H200 from [`PAIRS_LEAST`] on, where the kernels
+    /// are as wide as those that would compute seven.
+    fn is_worth_keeping_ds(&self) -> bool {
+        let problem = self.backward.problem();
+        let (queries, keys) = (problem.extent(TensorRole::Q), problem.extent(TensorRole::K));
+        let pairs =
+            [queries.batch, queries.heads, queries.rows, keys.rows].map(u64::from).iter().product::<u64>();
+        let row = |choices: &[Choice; 2]| {
+            choices.each_ref().map(|choice| (choice.kernels[0].row.isa, choice.kernels[0].row.head_dim))
+        };
+        pairs >= PAIRS_LEAST
+            && self.spilling.as_ref().is_some_and(|spilling| row(spilling) == row(&self.choices))
+    }
+
+    /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.
     fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
         let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
         let mut plan = BackwardPlan::of(self.backward, [dq, dkv], None, self.device)?;
@@ -356,13 +381,22 @@ impl<'a> Pairs<'a> {
         Ok(plan)
     }
 
-    /// The plans with every pair, the one that is taken first. Those that keep dS, which have not been measured, are last.
+    /// The plans with every pair, the one that is taken first.
     fn plans(&self) -> Result<Vec<BackwardPlan>, Error> {
         let [dq, dkv] = self.choices.each_ref().map(|choice| choice.kernels.len());
         let mut plans = Vec::new();
         for index in 0..dq * dkv {
             plans.push(self.plan([index / dkv, index % dkv])?);
         }
+        let keeping = self.keeping_ds()?;
+        let at = if self.is_worth_keeping_ds() { 0 } else { plans.len() };
+        plans.splice(at..at, keeping);
+        Ok(plans)
+    }
+
+    /// The plans that keep dS, where it can be kept.
+    fn keeping_ds(&self) -> Result<Vec<BackwardPlan>, Error> {
+        let mut plans = Vec::new();
         for [dkv, dq] in self.spilling.iter().map(|[dkv, dq]| [&dkv.kernels, &dq.kernels]) {
             for (dkv, dq) in dkv.iter().flat_map(|dkv| dq.iter().map(move |dq| (dkv, dq))) {
                 let chunks = Chunks::new(self.backward, dkv, self.device);
