@@ -75,10 +75,11 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         device.name, device.sm, device.sm_count
     ));
     if let Some(ctas) = plan.statistics_ctas() {
-        let (name, chunks) = ("statistics", plan.chunks());
-        output::print(&format!(
-            "  {name:<11} {ctas} CTAs; what follows is launched {chunks} times, for some heads each"
-        ));
+        let follows = match plan.chunks() {
+            1 => String::new(),
+            chunks => format!("; what follows is launched {chunks} times, for some heads each"),
+        };
+        output::print(&format!("  {:<11} {ctas} CTAs{follows}", "statistics"));
     }
     for step in plan.steps() {
         let kernel = step.kernel();
