@@ -61,7 +61,7 @@ pub use plan::partial::{PartialPlan, PartialStates};
 pub use plan::profile::Profile;
 pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
 pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};
-pub use workspace::Workspace;
+pub use workspace::{Workspace, workspace_bytes_for};
 
 /// The README's examples compile.
 #[cfg(doctest)]

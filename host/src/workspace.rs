@@ -10,6 +10,18 @@ use std::thread::ThreadId;
 /// Bytes that the address of a workspace must be a multiple of.
 pub const WORKSPACE_ALIGNMENT: u64 = 256;
 
+/// Bytes to set aside for a need of so many: a power of two and a sixteenth of it. What outgrows a workspace leaves the memory behind, as a
+/// graph may have its address; so growing step by step, as sequences get longer, takes no more than about twice what the last one needs.
+pub fn workspace_bytes_for(needed: u64) -> u64 {
+    const LEAST: u64 = 4096;
+    let with_a_sixteenth = |power: u64| power + power / 16;
+    let mut power = LEAST;
+    while with_a_sixteenth(power) < needed && power < 1 << 62 {
+        power *= 2;
+    }
+    with_a_sixteenth(power).max(needed)
+}
+
 /// Device memory that the calls on one stream work in, one call after the other.
 ///
 /// Any number of calls on its stream may share one, from any number of threads, and so may graphs captured from them as long as these
@@ -203,7 +215,7 @@ impl Workspaces {
             return Ok(cached.workspace.clone());
         }
         // SAFETY: the caller's promise.
-        let workspace = Arc::new(unsafe { Workspace::new(device, bytes, stream)? });
+        let workspace = Arc::new(unsafe { Workspace::new(device, workspace_bytes_for(bytes), stream)? });
         let outgrown = by_stream.remove(&key).map_or_else(Vec::new, |mut cached| {
             cached._outgrown.push(cached.workspace);
             cached._outgrown
@@ -226,4 +238,27 @@ fn check_memory(address: u64, bytes: u64) -> Result<(), Error> {
         return Err(Error::WorkspaceTooSmall { needed: COUNTER_BYTES, got: bytes });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_that_grow_step_by_step_leave_little_behind() {
+        let (mut all, mut last, mut count) = (0, 0, 0);
+        for needed in (1..=2048).map(|step| step << 20) {
+            if needed > last {
+                last = workspace_bytes_for(needed);
+                assert!(last >= needed && last <= needed * 9 / 4 && last.is_multiple_of(WORKSPACE_ALIGNMENT));
+                (all, count) = (all + last, count + 1);
+            }
+        }
+        assert_eq!((count, last), (12, (2 << 30) + (128 << 20)));
+        assert!(all < 2 * last);
+        // dS of two GiB and what comes with it.
+        assert_eq!(workspace_bytes_for(2_149_605_376), last);
+        assert_eq!(workspace_bytes_for(1), 4352);
+        assert_eq!(workspace_bytes_for(u64::MAX), u64::MAX);
+    }
 }

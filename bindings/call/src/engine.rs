@@ -7,7 +7,10 @@ use crate::merge::merge_states;
 use crate::problem::{device_tensors, problem};
 #[cfg(feature = "sim")]
 use crate::simulate;
-use ferroflash::{Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace};
+use ferroflash::{
+    Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace,
+    workspace_bytes_for,
+};
 use ferroflash_cpu::{Append, Backward, Call, Merge};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -237,7 +240,7 @@ impl Engine {
                 gpu.check_process()?;
                 let plan = gpu.attention.plan_backward(&gradients(backward, self.name())?)?;
                 let needed = plan.workspace_bytes();
-                Ok(if gpu.workspaces.get(stream, needed).is_some() { 0 } else { needed })
+                Ok(if gpu.workspaces.get(stream, needed).is_some() { 0 } else { workspace_bytes_for(needed) })
             }
             _ => Ok(0),
         }
@@ -248,7 +251,7 @@ impl Engine {
         matches!(self, Engine::Cpu)
     }
 
-    /// Bytes of the workspace that a call needs on a stream and that was not given yet; 0 where nothing is missing. Loads the call's
+    /// Bytes of the workspace to give for a call on a stream, where what was given is too small or nothing was; 0 where nothing is missing. Loads the call's
     /// kernels, so that after this and [`Engine::give_workspace`] the call allocates nothing and can be captured.
     ///
     /// # Errors
@@ -388,7 +391,7 @@ impl Gpu {
         if let Some(combine) = plan.combine() {
             self.attention.source_of(combine)?;
         }
-        Ok(needed)
+        Ok(workspace_bytes_for(needed))
     }
 
     fn check_process(&self) -> Result<(), Error> {
