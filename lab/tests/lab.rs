@@ -217,7 +217,10 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
 
 /// Three changes to the softmax that each save instructions, and change no bit.
 const SAVINGS: [(&str, &str); 3] = [
-    ("                let mut sum = 0.0;\n", "                let mut sum = -0.0;\n"),
+    (
+        "                let mut sum = 0.0;\n                for tile in s.row_mut(m) {\n",
+        "                let mut sum = -0.0;\n                for tile in s.row_mut(m) {\n",
+    ),
     (
         "let offset = -base(self.row_max.row(m)[half]) * scale_log2;",
         "let offset = -max(self.row_max.row(m)[half], -1e36) * scale_log2;",
