@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(complaints_of(root).len(), 3, "README, page and plot");
         let rendered = render(root).expect("rendered");
         let [(README, readme), (PAGE, page)] = &rendered.pages[..] else { panic!("both pages") };
-        for (text, last) in [(readme, "| 2.00 × |"), (page, "1.0 × default: met |")] {
+        for (text, last) in [(readme, "| 2.00 | 2.00 |"), (page, "1.0 × default: met |")] {
             assert!(text.starts_with(&format!("# Title\n{BEGIN}\n")) && !text.contains("old"), "{text}");
             assert!(text.ends_with(&format!("{last}\n{END}\nafter\n")), "{text}");
         }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(complaints_of(root), Vec::<String>::new());
 
         for (file, text, other) in
-            [(README, readme, ["2.00 ×", "2.01 ×"]), (PAGE, page, ["| 1.50 |", "| 1.51 |"])]
+            [(README, readme, ["2.00 | 2.00 |", "2.00 | 2.01 |"]), (PAGE, page, ["| 1.50 |", "| 1.51 |"])]
         {
             fs::write(root.join(file), text.replace(other[0], other[1])).expect("written");
             assert_eq!(
