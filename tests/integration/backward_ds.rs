@@ -32,7 +32,7 @@ fn plan(backward: &Backward, attention: &Attention) -> Option<BackwardPlan> {
     all.into_iter().find(|plan| plan.statistics_ctas().is_some())
 }
 
-/// The gradients of a case by that plan in so many chunks, which are right.
+/// Computes a case by the plan that keeps dS, in `chunks` chunks, and asserts that the gradients are right.
 #[track_caller]
 fn computed(case: &BackwardCase, chunks: u32, attention: &Attention) -> Gradients {
     let plan = plan(&case.backward, attention).expect("it can keep dS");

@@ -85,6 +85,39 @@ pub unsafe extern "C" fn ferroflash_close(device: *mut Device) {
     }
 }
 
+/// What a function answers that asks the engine of a device.
+///
+/// # Safety
+/// `device` is null or open.
+unsafe fn asked(device: *mut Device, ask: impl FnOnce(&Engine) -> Result<(), Failure>) -> i32 {
+    last_error::code(|| {
+        // SAFETY: the caller's promise.
+        let Device(engine) = unsafe { device.as_ref() }.ok_or_else(|| Failure::null("device"))?;
+        ask(engine)
+    })
+}
+
+/// As [`asked`], for a number that is written to `bytes`.
+///
+/// # Safety
+/// As [`asked`]; `bytes` is null or may be written.
+unsafe fn asked_bytes(
+    device: *mut Device,
+    bytes: *mut u64,
+    ask: impl FnOnce(&Engine) -> Result<u64, Failure>,
+) -> i32 {
+    if bytes.is_null() {
+        return last_error::code(|| Err(Failure::null("bytes")));
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| {
+            *bytes = ask(engine)?;
+            Ok(())
+        })
+    }
+}
+
 /// Computes one call.
 ///
 /// # Safety
@@ -95,13 +128,10 @@ pub unsafe extern "C" fn ferroflash_forward(
     args: *const ForwardArgs,
     stream: *mut c_void,
 ) -> i32 {
-    last_error::code(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            engine.forward(&args::call(args)?, stream as u64).map_err(Failure::from)
-        }
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| engine.forward(&args::call(args)?, stream as u64).map_err(Failure::from))
+    }
 }
 
 /// Computes the gradients of one call.
@@ -114,13 +144,10 @@ pub unsafe extern "C" fn ferroflash_backward(
     args: *const BackwardArgs,
     stream: *mut c_void,
 ) -> i32 {
-    last_error::code(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            engine.backward(&args::backward(args)?, stream as u64).map_err(Failure::from)
-        }
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| engine.backward(&args::backward(args)?, stream as u64).map_err(Failure::from))
+    }
 }
 
 /// Appends new keys and values to a cache.
@@ -133,13 +160,10 @@ pub unsafe extern "C" fn ferroflash_append(
     args: *const AppendArgs,
     stream: *mut c_void,
 ) -> i32 {
-    last_error::code(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            engine.append(&steps::append(args)?, stream as u64).map_err(Failure::from)
-        }
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| engine.append(&steps::append(args)?, stream as u64).map_err(Failure::from))
+    }
 }
 
 /// Merges O and LSE of several calls.
@@ -152,13 +176,10 @@ pub unsafe extern "C" fn ferroflash_merge(
     args: *const MergeArgs,
     stream: *mut c_void,
 ) -> i32 {
-    last_error::code(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            engine.merge(&steps::merge(args)?, stream as u64).map_err(Failure::from)
-        }
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| engine.merge(&steps::merge(args)?, stream as u64).map_err(Failure::from))
+    }
 }
 
 /// Loads a call's kernels and says what workspace it lacks.
@@ -172,17 +193,10 @@ pub unsafe extern "C" fn ferroflash_missing_workspace(
     stream: *mut c_void,
     bytes: *mut u64,
 ) -> i32 {
-    last_error::code(|| {
-        if bytes.is_null() {
-            return Err(Failure::null("bytes"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            *bytes = engine.missing_workspace(&args::call(args)?, stream as u64)?;
-        }
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked_bytes(device, bytes, |engine| Ok(engine.missing_workspace(&args::call(args)?, stream as u64)?))
+    }
 }
 
 /// Says what workspace the gradients of a call lack.
@@ -196,17 +210,12 @@ pub unsafe extern "C" fn ferroflash_missing_backward_workspace(
     stream: *mut c_void,
     bytes: *mut u64,
 ) -> i32 {
-    last_error::code(|| {
-        if bytes.is_null() {
-            return Err(Failure::null("bytes"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
-            *bytes = engine.missing_backward_workspace(&args::backward(args)?, stream as u64)?;
-        }
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked_bytes(device, bytes, |engine| {
+            Ok(engine.missing_backward_workspace(&args::backward(args)?, stream as u64)?)
+        })
+    }
 }
 
 /// Gives a stream memory to work in.
@@ -220,13 +229,12 @@ pub unsafe extern "C" fn ferroflash_give_workspace(
     memory: *mut c_void,
     bytes: u64,
 ) -> i32 {
-    last_error::code(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Device(engine) = device.as_ref().ok_or_else(|| Failure::null("device"))?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asked(device, |engine| {
             engine.give_workspace(stream as u64, memory as u64, bytes).map_err(Failure::from)
-        }
-    })
+        })
+    }
 }
 
 /// Says what would be launched for a call, and why.

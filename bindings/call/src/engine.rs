@@ -251,8 +251,8 @@ impl Engine {
         matches!(self, Engine::Cpu)
     }
 
-    /// Bytes of the workspace to give for a call on a stream, where what was given is too small or nothing was; 0 where nothing is missing. Loads the call's
-    /// kernels, so that after this and [`Engine::give_workspace`] the call allocates nothing and can be captured.
+    /// Bytes of the workspace to give for a call on a stream, where what was given is too small or nothing was; 0 where nothing is
+    /// missing. Loads the call's kernels, so that after this and [`Engine::give_workspace`] the call allocates nothing and can be captured.
     ///
     /// # Errors
     /// [`Error`].

@@ -178,9 +178,9 @@ fn embedded() -> &'static [Profile] {
 pub fn estimated(kernel: &Kernel, device: &DeviceInfo) -> KernelCosts {
     let by_sheet = by_data_sheet(&kernel.row, device);
     let model_of = |profile: &Profile| DeviceModel::of_device(&profile.device).map(DeviceModel::info);
-    let relative = embedded().iter().filter_map(|profile| Some((profile, model_of(profile)?)));
+    let mut measured = embedded().iter().filter_map(|profile| Some((profile, model_of(profile)?)));
     // The first was fitted to more problems than the others, which are fitted with it in mind: it has no relative.
-    let relative = relative.take(1).find(|(profile, info)| info.sm == device.sm && !profile.fits(device));
+    let relative = measured.next().filter(|(profile, info)| info.sm == device.sm && !profile.fits(device));
     let Some((profile, info)) = relative else {
         return KernelCosts { whole: Some(by_sheet), split: None };
     };
