@@ -6,8 +6,9 @@ use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequenc
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
 
-/// Bytes of dS that a pass keeps in its workspace at most, unless it is said: enough that the grids of its launches fill every device.
-const DS_BYTES_MAX: u64 = 2 << 30;
+/// Bytes of dS that a pass keeps in its workspace at most, unless it is said: of 2³⁰ pairs of a query and a key, enough that the grids of its
+/// launches fill every device, and an eighth more, for the blocks on the diagonal of a causal mask.
+const DS_BYTES_MAX: u64 = (2 << 30) + (256 << 20);
 
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
 /// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative. A learned sink's is −Σ exp(sink − LSE)·δ over the rows of
@@ -84,8 +85,8 @@ impl Backward {
         Ok(backward)
     }
 
-    /// With another limit for the bytes of dS that a plan may keep in its workspace, 2 GiB by default: longer problems are computed in
-    /// several launches, of some heads each. Below what one KV head needs, no plan keeps dS.
+    /// With another limit for the bytes of dS that a plan may keep in its workspace, 2.25 GiB by default: longer problems are computed in
+    /// several launches, of some heads each. Below what one KV head needs, no plan keeps dS, and none does with 0.
     #[must_use]
     pub fn with_ds_bytes_max(self, bytes: u64) -> Backward {
         Backward { ds_bytes_max: bytes, ..self }

@@ -6,7 +6,7 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::problem::{ElementStrides, TensorRole};
 use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Gradients, Mask, Problem, SimOptions, Sizes,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, GradientInputs, Gradients, Mask, Problem, SimOptions, Sizes,
 };
 use ptx_sim::Schedule;
 
@@ -14,7 +14,9 @@ support::trials!(
     chunks_and_schedules_do_not_change_a_bit,
     a_batch_entry_is_the_same_wherever_it_stands,
     ds_of_blocks_that_nobody_sees_is_neither_written_nor_read,
-    no_plan_keeps_ds_over_its_limit_or_of_packed_sequences,
+    no_plan_keeps_ds_over_its_limit,
+    packed_sequences_of_any_length_are_right_by_five_products,
+    a_packed_sequence_is_the_same_wherever_it_stands,
 );
 
 fn simulator(schedule: Schedule) -> Attention {
@@ -54,7 +56,7 @@ fn chunks_and_schedules_do_not_change_a_bit() {
         };
         let attention = simulator(Schedule::Deterministic);
         let whole = computed(&of(u64::MAX), 1, &attention);
-        let of_head = plan(&backward, &attention).expect("it can keep dS").workspace_bytes() / 4;
+        let of_head = plan(&backward, &attention).expect("it can keep dS").ds_bytes() / 4;
         // Two KV heads of four at most, then one.
         for (bytes, chunks, seed) in
             [(2 * of_head, 2, 1), (of_head, 4, 2), (u64::MAX, 1, 3), (2 * of_head, 2, 4)]
@@ -103,7 +105,7 @@ fn ds_of_blocks_that_nobody_sees_is_neither_written_nor_read() {
     }
 }
 
-fn no_plan_keeps_ds_over_its_limit_or_of_packed_sequences() {
+fn no_plan_keeps_ds_over_its_limit() {
     let attention = simulator(Schedule::Deterministic);
     let problem = Problem::new(sizes(1, (4, 2), (64, 128), 128), Dtype::Bf16).expect("valid");
     let backward = Backward::new(&problem).expect("it has kernels");
@@ -111,11 +113,103 @@ fn no_plan_keeps_ds_over_its_limit_or_of_packed_sequences() {
     let of_head = 2 * 64 * 128 * 2;
     assert!(plan(&backward.with_ds_bytes_max(of_head - 1), &attention).is_none());
     let kept = plan(&backward.with_ds_bytes_max(of_head), &attention).expect("one head fits");
-    assert_eq!((kept.chunks(), kept.statistics_ctas()), (2, Some(4)));
+    assert_eq!((kept.chunks(), kept.statistics_ctas(), kept.ds_bytes()), (2, Some(4), of_head));
     let apart =
         BackwardPlan::new(&backward, attention.library(), attention.device().info()).expect("planned");
-    let zeros = 32 * 128 * 2;
-    assert_eq!(kept.workspace_bytes(), apart.workspace_bytes() + zeros + of_head);
+    let (zeros, starts) = (32 * 128 * 2, 128);
+    assert_eq!(kept.workspace_bytes(), apart.workspace_bytes() + zeros + starts + of_head);
+    // Of queries and keys, both or none are packed.
     let packed = problem.with_packed_queries(64).expect("valid");
     assert!(plan(&Backward::new(&packed).expect("it has kernels"), &attention).is_none());
+}
+
+/// A pass of packed sequences with so many queries and keys, with room for `behind` rows more.
+fn packed(sequences: &[(u32, u32)], mask: Mask, (dtype, head_dim): (Dtype, u32), behind: u32) -> Backward {
+    let most = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).max().unwrap_or(1).max(1);
+    let sum = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).sum::<u32>() + behind;
+    let longest = (most(|of| of.0), most(|of| of.1));
+    let problem = Problem::new(sizes(sequences.len() as u32, (4, 2), longest, head_dim), dtype)
+        .and_then(|problem| problem.with_mask(mask))
+        .and_then(|problem| problem.with_packed_queries(sum(|of| of.0)))
+        .and_then(|problem| problem.with_packed_keys(sum(|of| of.1)));
+    Backward::new(&problem.expect("valid")).expect("it has kernels")
+}
+
+fn case_of(backward: &Backward, sequences: &[(u32, u32)], kind: InputKind) -> BackwardCase {
+    let lengths = [sequences.iter().map(|of| of.0).collect(), sequences.iter().map(|of| of.1).collect()];
+    let workload = Workload::with_sequences(backward.problem(), lengths, 7);
+    BackwardCase::new(backward, workload, (kind, 3), true).expect("a case")
+}
+
+fn packed_sequences_of_any_length_are_right_by_five_products() {
+    let attention = simulator(Schedule::Seeded(6));
+    let sequences = [(130, 190), (0, 70), (257, 257), (1, 1), (65, 0), (200, 129)];
+    let rows = [(Dtype::F16, 64), (Dtype::Bf16, 128)];
+    for (mask, kind, chunks) in [
+        (Mask::FULL, InputKind::Random, 1),
+        (Mask::CAUSAL, InputKind::NotANumber, 2),
+        (Mask::window(Some(30), Some(0)).with_sink_tokens(3), InputKind::Outliers, 2),
+    ] {
+        let row = rows[chunks as usize - 1];
+        let backward = packed(&sequences, mask, row, 9);
+        let all = plan(&backward, &attention).expect("it can keep dS").ds_bytes();
+        let backward = backward.with_ds_bytes_max(all / u64::from(chunks));
+        computed(&case_of(&backward, &sequences, kind), chunks, &attention);
+    }
+}
+
+fn a_packed_sequence_is_the_same_wherever_it_stands() {
+    const SEQUENCE: (u32, u32) = (130, 190);
+    let row = (Dtype::Bf16, 128);
+    let alone = packed(&[SEQUENCE], Mask::CAUSAL, row, 0);
+    let alone = case_of(&alone, &[SEQUENCE], InputKind::Random);
+    let expected = computed(&alone, 1, &simulator(Schedule::Deterministic));
+    for (sequences, at, chunks, seed) in [
+        (&[SEQUENCE, (70, 300)][..], 0, 2, 1),
+        (&[(257, 64), SEQUENCE], 1, 1, 2),
+        (&[(0, 5), (33, 33), SEQUENCE, (1, 129)], 2, 2, 3),
+    ] {
+        let backward = packed(sequences, Mask::CAUSAL, row, 0);
+        let attention = simulator(Schedule::Seeded(seed));
+        let all = plan(&backward, &attention).expect("it can keep dS").ds_bytes();
+        let backward = backward.with_ds_bytes_max(all / u64::from(chunks));
+        let case = case_of(&backward, sequences, InputKind::Random);
+        // The rows of the sequence take those of the one alone; the plan is that of everybody.
+        let before = |of: fn(&(u32, u32)) -> u32| sequences[..at].iter().map(of).sum::<u32>() as usize;
+        let (first_q, first_k) = (before(|of| of.0), before(|of| of.1));
+        let (total_q, own) = (sequences.iter().map(|of| of.0 as usize).sum::<usize>(), alone.inputs());
+        let given = case.inputs();
+        let pasted = |into: &[u16], from: &[u16], first: usize, heads: usize| {
+            let (mut all, first) = (into.to_vec(), first * heads * 128);
+            all[first..first + from.len()].copy_from_slice(from);
+            all
+        };
+        let lse = |into: &[f32], from: &[f32]| {
+            let mut all = into.to_vec();
+            for (all, from) in all.chunks_mut(total_q).zip(from.chunks(SEQUENCE.0 as usize)) {
+                all[first_q..first_q + from.len()].copy_from_slice(from);
+            }
+            all
+        };
+        let qkv = [
+            pasted(given.tensors.q, own.tensors.q, first_q, 4),
+            pasted(given.tensors.k, own.tensors.k, first_k, 2),
+            pasted(given.tensors.v, own.tensors.v, first_k, 2),
+        ];
+        let (o, d_o) = (pasted(given.o, own.o, first_q, 4), pasted(given.d_o, own.d_o, first_q, 4));
+        let [own_d_lse, given_d_lse] = [&own, &given].map(|inputs| inputs.d_lse.expect("it has one"));
+        let (all_lse, d_lse) = (lse(given.lse, own.lse), lse(given_d_lse, own_d_lse));
+        let inputs = GradientInputs::new(case.workload().tensors(&qkv), &o, &all_lse, &d_o);
+        let taken = attention.plan_backward(&backward).expect("planned");
+        assert_eq!((taken.chunks(), taken.statistics_ctas().is_some()), (chunks, true));
+        let found = attention.backward(&backward, &inputs.with_d_lse(Some(&d_lse))).expect("computed");
+        for (name, of, all, first, heads) in [
+            ("dQ", &expected.q, &found.q, first_q, 4),
+            ("dK", &expected.k, &found.k, first_k, 2),
+            ("dV", &expected.v, &found.v, first_k, 2),
+        ] {
+            let first = first * heads * 128;
+            assert!(all[first..first + of.len()] == of[..], "{name} at {at} of {sequences:?}, {chunks} chunks");
+        }
+    }
 }

@@ -115,6 +115,8 @@ typedef struct ferroflash_backward_args {
     ferroflash_tensor d_v;
     const float *d_lse; /* the gradient of LSE, as LSE lies; NULL: 0 */
     float *d_sinks;     /* the gradient of the sinks, [heads_q]; NULL: not wanted */
+    /* Bytes of dS that kernels may keep in their workspace: 1 for none of it, which is slower; 0: 2.25 GiB. */
+    uint64_t ds_bytes_max;
 } ferroflash_backward_args;
 
 /* New keys and values into a cache, and rotations (RoPE) of them and of Q. `size` is sizeof(ferroflash_append_args). */

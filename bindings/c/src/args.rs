@@ -77,6 +77,7 @@ pub struct BackwardArgs {
     pub d_v: TensorArgs,
     pub d_lse: usize,
     pub d_sinks: usize,
+    pub ds_bytes_max: u64,
 }
 
 /// A struct of plain numbers whose first field is its size.
@@ -99,7 +100,7 @@ unsafe impl Versioned for ForwardArgs {
 // SAFETY: plain numbers.
 unsafe impl Versioned for BackwardArgs {
     const NAME: &'static str = "sizeof(ferroflash_backward_args)";
-    const FIRST_SIZE: usize = size_of::<BackwardArgs>();
+    const FIRST_SIZE: usize = offset_of!(BackwardArgs, ds_bytes_max);
 }
 
 /// The dimensions of a bias that may be 1, in order: batch, heads, queries.
@@ -126,6 +127,7 @@ pub(crate) unsafe fn backward(args: *const BackwardArgs) -> Result<Backward, Fai
         d_k: gradient(&args.d_k, of_k),
         d_v: gradient(&args.d_v, of_v),
         d_sinks: given(args.d_sinks),
+        ds_bytes_max: (args.ds_bytes_max > 0).then_some(args.ds_bytes_max),
     })
 }
 

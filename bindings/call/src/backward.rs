@@ -20,7 +20,10 @@ pub(crate) fn gradients(backward: &Backward, device: &'static str) -> Result<fer
         (TensorRole::K, backward.d_k),
         (TensorRole::V, backward.d_v),
     ];
-    let gradients = gradients_of(&backward.call, device)?;
+    let mut gradients = gradients_of(&backward.call, device)?;
+    if let Some(bytes) = backward.ds_bytes_max {
+        gradients = gradients.with_ds_bytes_max(bytes);
+    }
     Ok(tensors.into_iter().try_fold(gradients, of)?)
 }
 

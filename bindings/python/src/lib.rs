@@ -123,6 +123,7 @@ struct BackwardArgs {
     d_k: TensorArgs,
     d_v: TensorArgs,
     d_sinks: Option<u64>,
+    ds_bytes_max: Option<u64>,
 }
 
 impl BackwardArgs {
@@ -135,6 +136,7 @@ impl BackwardArgs {
             d_k: tensor(self.d_k),
             d_v: tensor(self.d_v),
             d_sinks: self.d_sinks,
+            ds_bytes_max: self.ds_bytes_max,
         })
     }
 }

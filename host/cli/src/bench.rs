@@ -1,5 +1,6 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
+use crate::backward_args::BackwardArgs;
 use crate::bench_backward;
 use crate::bench_devices;
 use crate::bench_report::{self, Measurement, Report};
@@ -137,6 +138,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "RegretArgs", "baseline", "lse", "l2"])]
     backward: bool,
 
+    #[command(flatten)]
+    of_backward: BackwardArgs,
+
     /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
     /// a problem is done, write `turn DONE of REPS: PROBLEM` and wait for a line on standard input
     #[arg(long)]
@@ -219,7 +223,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.device == DeviceName::Sim {
         let library = Arc::new(Library::find(args.ptx.as_deref())?);
         if args.backward {
-            return bench_sim::run_backward(&workloads, args.device_model, library, file);
+            return bench_sim::run_backward((&workloads, args.of_backward), args.device_model, library, file);
         }
         check_names(&args.rows, &library)?;
         let simulated = Simulated {
@@ -266,7 +270,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..default
     };
     if args.backward {
-        return bench_backward::run(&bench, (&workloads, &args.rows), (&options, args.turns), file);
+        return bench_backward::run(&bench, (&workloads, args.of_backward, &args.rows), (&options, args.turns), file);
     }
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));

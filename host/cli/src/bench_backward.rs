@@ -1,5 +1,6 @@
 //! `ferroflash bench --backward`: device time of backward passes, all launches of one together.
 
+use crate::backward_args::BackwardArgs;
 use crate::backward_rows;
 use crate::bench::take_turn;
 use crate::bench_report::title;
@@ -10,14 +11,14 @@ use check::measure::{Bench, MeasureOptions};
 use check::workload::Workload;
 use ferroflash::device::Device;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Backward, RowSelection};
+use ferroflash::RowSelection;
 use serde_json::json;
 
 /// Measures every problem with the kernels that rows select, prints a line each, and writes the file; with `turns`, in turns with the
 /// program that reads the output. A wrong gradient fails the command.
 pub(crate) fn run(
     bench: &Bench,
-    (workloads, rows): (&[Workload], &[RowSelection]),
+    (workloads, of_backward, rows): (&[Workload], BackwardArgs, &[RowSelection]),
     (options, turns): (&MeasureOptions, bool),
     file: Option<OutputFile>,
 ) -> Result<(), Failure> {
@@ -28,8 +29,7 @@ pub(crate) fn run(
     ));
     let (mut results, mut failed, mut total) = (Vec::new(), 0, 0);
     for workload in workloads {
-        let refused = |source| Failure::Argument { option: "--backward", source };
-        let backward = Backward::new(workload.problem()).map_err(refused)?;
+        let backward = of_backward.gradients(workload.problem())?;
         for plan in backward_rows::plans(bench.attention(), &backward, rows)? {
             let progress = Progress::new("measuring");
             let name = title(workload.problem());

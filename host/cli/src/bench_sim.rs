@@ -1,5 +1,6 @@
 //! `ferroflash bench --device sim`: what kernels execute, counted by the simulator; where asked for, the time that they are predicted to take.
 
+use crate::backward_args::BackwardArgs;
 use crate::bench_report;
 use crate::failure::Failure;
 use crate::output::{self, Progress};
@@ -11,7 +12,7 @@ use check::workload::Workload;
 use ferroflash::device::sim::{SimDevice, SimOptions};
 use ferroflash::module::Library;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{Attention, Backward, DeviceModel, GradientInputs, Plan, RowSelection};
+use ferroflash::{Attention, DeviceModel, GradientInputs, Plan, RowSelection};
 use ptx_sim::{InstructionClass, Report};
 use serde_json::json;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ pub(crate) fn run(
 
 /// Runs the backward pass of every problem, whose O and LSE the kernel of the plan computes before, and prints what its kernels execute.
 pub(crate) fn run_backward(
-    workloads: &[Workload],
+    (workloads, options): (&[Workload], BackwardArgs),
     model: &'static DeviceModel,
     library: Arc<Library>,
     file: Option<OutputFile>,
@@ -103,8 +104,7 @@ pub(crate) fn run_backward(
     let mut results = Vec::new();
     for workload in workloads {
         let problem = workload.problem();
-        let refused = |source| Failure::Argument { option: "--backward", source };
-        let backward = Backward::new(problem).map_err(refused)?;
+        let backward = options.gradients(problem)?;
         let qkv = random_input::qkv(problem, InputKind::Random, 0);
         let (d_o, _) = random_input::d_output(&backward, InputKind::Random, 1);
         let tensors = workload.tensors(&qkv);

@@ -1,5 +1,6 @@
 //! The command `ferroflash`.
 
+mod backward_args;
 mod backward_rows;
 mod bench;
 mod bench_backward;

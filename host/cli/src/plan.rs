@@ -1,5 +1,6 @@
 //! `ferroflash plan`: how a problem would be computed on a device, and why so. Needs no GPU.
 
+use crate::backward_args::{BackwardArgs, parse_bytes};
 use crate::bench_report::title;
 use crate::device::parse_model;
 use crate::devices_args::DevicesArgs;
@@ -48,6 +49,7 @@ const EXAMPLES: &str = "Examples:
 
   # the backward pass: its launches and its workspace
   ferroflash plan --shape 4,16,16,4096,4096,128 --causal --backward
+  ferroflash plan --shape 4,16,16,4096,4096,128 --causal --backward --device-model h200 --ds-max 512M
 
   # a predicted time, with the error that such predictions have
   ferroflash plan --shape 2,8,8,512,512,64 --device-model l4 --predict
@@ -77,6 +79,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["PlanArgs", "PredictArgs", "ctas_per_sm"])]
     backward: bool,
 
+    #[command(flatten)]
+    of_backward: BackwardArgs,
+
     /// Kernels: best, all, or one by name
     #[arg(long, value_name = "best|all|NAME", default_value = "best")]
     rows: RowSelection,
@@ -98,7 +103,7 @@ pub(crate) struct Args {
     device_model: Option<&'static DeviceModel>,
 
     /// Shared memory that a CTA may have at most, as in 48K
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_smem_bytes)]
     smem_max: Option<u32>,
 
     /// Fail where a plan has fewer CTAs a multiprocessor than this while the work allows more
@@ -159,7 +164,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.backward {
         let kernels = (args.ptx.as_deref(), &args.rows);
-        return plan_backward::run(&workloads, target.planner.device(), kernels, args.json);
+        let passes = (&workloads[..], args.of_backward);
+        return plan_backward::run(passes, target.planner.device(), kernels, args.json);
     }
     let mut values = Vec::new();
     let mut under_filled = None;
@@ -200,13 +206,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     under_filled.map_or(Ok(()), Err)
 }
 
-/// A number of bytes, or of KiB with a K.
-fn parse_bytes(text: &str) -> Result<u32, String> {
-    let (number, unit) = text.strip_suffix(['K', 'k']).map_or((text, 1), |number| (number, 1024));
-    let bytes = number.parse().ok().and_then(|number: u32| number.checked_mul(unit));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
+/// A number of bytes that shared memory may have.
+fn parse_smem_bytes(text: &str) -> Result<u32, String> {
+    let bytes = u32::try_from(parse_bytes(text)?).ok();
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 fn target(args: &Args) -> Result<Target, Failure> {

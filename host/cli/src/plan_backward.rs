@@ -1,5 +1,6 @@
 //! `ferroflash plan --backward`: the launches and the workspace of a backward pass.
 
+use crate::backward_args::BackwardArgs;
 use crate::backward_rows::selected;
 use crate::bench_report::title;
 use crate::failure::Failure;
@@ -7,13 +8,13 @@ use crate::output;
 use check::workload::Workload;
 use ferroflash::device::DeviceInfo;
 use ferroflash::module::{Library, backward_kernels_of_table};
-use ferroflash::{Backward, BackwardPlan, Error, RowSelection};
+use ferroflash::{BackwardPlan, Error, RowSelection};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// Prints the plans of each problem on a device that rows select, with the kernels of a folder, or where there is none of the table.
 pub(crate) fn run(
-    workloads: &[Workload],
+    (workloads, options): (&[Workload], BackwardArgs),
     device: &DeviceInfo,
     (ptx, rows): (Option<&Path>, &RowSelection),
     as_json: bool,
@@ -30,8 +31,7 @@ pub(crate) fn run(
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let mut values = Vec::new();
     for workload in workloads {
-        let refused = |source| Failure::Argument { option: "--backward", source };
-        let backward = Backward::new(workload.problem()).map_err(refused)?;
+        let backward = options.gradients(workload.problem())?;
         let plans = match &library {
             Some(library) => BackwardPlan::all(&backward, library, device)?,
             None => BackwardPlan::all_of_table(&backward, device)?,
@@ -64,6 +64,7 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "statistics_ctas": plan.statistics_ctas(),
         "sink_ctas": plan.sink_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
+        "ds_bytes": plan.ds_bytes(),
         "flops": flops,
     })
 }
@@ -99,6 +100,10 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         let name = "sinks";
         output::print(&format!("  {name:<11} where their gradient is wanted, {ctas} CTAs"));
     }
-    output::print(&format!("  workspace   {} bytes", plan.workspace_bytes()));
+    let of_ds = match plan.ds_bytes() {
+        0 => String::new(),
+        bytes => format!(", {bytes} of them dS (--ds-max)"),
+    };
+    output::print(&format!("  workspace   {} bytes{of_ds}", plan.workspace_bytes()));
     output::print(&format!("  work        {:.3} GFLOP, five products", flops * 1e-9));
 }

@@ -1,5 +1,6 @@
 //! `ferroflash verify`: kernels against the float64 reference.
 
+use crate::backward_args::BackwardArgs;
 use crate::device::{DeviceArgs, Engine};
 use crate::devices_args::DevicesArgs;
 use crate::failure::Failure;
@@ -70,6 +71,9 @@ pub(crate) struct Args {
     /// The backward pass: dQ, dK and dV on generated tensors, against float64
     #[arg(long, conflicts_with_all = ["input", "compare_simulator", "PlanArgs"])]
     backward: bool,
+
+    #[command(flatten)]
+    pub(crate) of_backward: BackwardArgs,
 
     /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
     #[arg(long, value_name = "best|all|NAME")]

@@ -10,7 +10,7 @@ use check::random_input::InputKind;
 use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
 use check::workload::Workload;
-use ferroflash::{Attention, Backward, BackwardPlan, Dtype, Error, RowSelection};
+use ferroflash::{Attention, BackwardPlan, Dtype, Error, RowSelection};
 use kernels_gpu::row::ScoreKind;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -47,8 +47,7 @@ pub(crate) fn run(args: &Args, what: What, engine: &Engine) -> Result<(), Failur
 }
 
 fn one(args: &Args, workload: &Workload, kind: InputKind, attention: &Attention) -> Result<(), Failure> {
-    let backward = Backward::new(workload.problem())
-        .map_err(|source| Failure::Argument { option: "--backward", source })?;
+    let backward = args.of_backward.gradients(workload.problem())?;
     let case = BackwardCase::new(&backward, workload.clone(), (kind, args.seed), true)?;
     let rows = [args.rows.clone().unwrap_or_default()];
     let mut all = Vec::new();
@@ -139,7 +138,8 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         let progress = Progress::new("drawn problems");
         let (mut wrong, mut runs, mut worst, mut first_failure) = (0, 0, (0.0, String::new()), None);
         for draw in 0..draws {
-            let case = BackwardCase::draw(dtype, head_dim, score, args.seed.wrapping_add(draw))?;
+            let mut case = BackwardCase::draw(dtype, head_dim, score, args.seed.wrapping_add(draw))?;
+            case.backward = args.of_backward.of(case.backward);
             let plans = match args.rows {
                 Some(RowSelection::Best) => vec![attention.plan_backward(&case.backward)?],
                 _ => BackwardPlan::covering(&case.backward, library, info)?,

@@ -30,6 +30,8 @@ pub struct Backward {
     pub d_v: Tensor,
     /// Address of the gradient of the sinks, float32 `[heads_q]`, where it is wanted.
     pub d_sinks: Option<u64>,
+    /// Bytes of dS that kernels may keep in their workspace, but for the usual limit; the CPU keeps none.
+    pub ds_bytes_max: Option<u64>,
 }
 
 impl Backward {

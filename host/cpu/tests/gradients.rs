@@ -180,6 +180,7 @@ impl Case {
             d_k: at(call.k, &out[1]),
             d_v: at(call.v, &out[2]),
             d_sinks: call.sinks.map(|_| of_sinks.address()),
+            ds_bytes_max: None,
         };
         // SAFETY: as above.
         unsafe { backward.run() }.expect("computed");
@@ -318,7 +319,7 @@ fn what_has_no_gradient_is_refused() {
         tensor.address = 8;
     }
     let backward =
-        Backward { call, d_o: call.o, d_lse: None, d_q: call.q, d_k: call.k, d_v: call.v, d_sinks: None };
+        Backward { call, d_o: call.o, d_lse: None, d_q: call.q, d_k: call.k, d_v: call.v, d_sinks: None, ds_bytes_max: None };
     assert_eq!(backward.check(), Err(Error::Null { tensor: "LSE" }));
     let call = Call { lse: Some(8), ..call };
     assert_eq!(Backward { call, ..backward }.check(), Ok(()));

@@ -11,7 +11,6 @@ use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
 use kernels_gpu::backward::STATISTICS_ROWS;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
-use kernels_gpu::backward::spill::{DS_QUERIES, ds_bytes};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
@@ -191,12 +190,12 @@ impl BackwardPlan {
             key_block_rows: Divisor::new(dkv.row.block_n),
             kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device, heads)),
             scale: problem.scale(),
-            ds_rows: chunks.map_or(0, |chunks| chunks.ds_rows),
+            ds_groups: chunks.map_or(0, |chunks| chunks.groups),
             ds_block_rows: dkv.row.block_m,
             ..BackwardParams::default()
         };
         let statistics_bytes = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
-        let of_ds = chunks.map_or(0, |chunks| u64::from(ds_bytes(DS_QUERIES)) + chunks.bytes);
+        let of_ds = chunks.map_or(0, |chunks| chunks.workspace_bytes());
         let workspace_bytes = COUNTERS_BYTES + statistics_bytes + of_ds;
         Ok(BackwardPlan { backward: *backward, steps, chunks, params, statistics_bytes, workspace_bytes })
     }
@@ -227,6 +226,11 @@ impl BackwardPlan {
         self.workspace_bytes
     }
 
+    /// Bytes of dS in it, at most [`Backward::ds_bytes_max`].
+    pub fn ds_bytes(&self) -> u64 {
+        self.chunks.map_or(0, |chunks| chunks.bytes)
+    }
+
     /// Q, dO, K and V of a launch, where its kernel's copies need tensor maps.
     pub(crate) fn tensors(&self, step: usize, at: &BackwardTensors) -> Option<[TensorBox; 4]> {
         let [q, d_o, k, v] = self.steps[step].boxes?;
@@ -253,6 +257,7 @@ impl BackwardPlan {
     pub(crate) fn params(&self, at: &BackwardTensors, workspace: u64) -> BackwardParams {
         let forward = &self.params.forward;
         let operands = at.forward.operands.map(|address| address.unwrap_or(0));
+        let kept = workspace + COUNTERS_BYTES + self.statistics_bytes;
         BackwardParams {
             forward: ForwardParams {
                 q: at.forward.q,
@@ -270,7 +275,8 @@ impl BackwardPlan {
             d_k: at.d_k,
             d_v: at.d_v,
             statistics: workspace + COUNTERS_BYTES,
-            d_s: self.chunks.map_or(0, |_| workspace + COUNTERS_BYTES + self.statistics_bytes),
+            d_s: self.chunks.map_or(0, |chunks| kept + chunks.ds_offset()),
+            ds_starts: self.chunks.map_or(0, |_| kept),
             ..self.params
         }
     }
@@ -359,7 +365,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200. Neither batch nor heads are
-    /// asked, so that a sequence has the same bits in every batch.
+    /// asked, nor the lengths of packed sequences, so that a sequence has the same bits in every batch.
     fn is_worth_keeping_ds(&self) -> bool {
         let problem = self.backward.problem();
         let [queries, keys] = [TensorRole::Q, TensorRole::K].map(|role| u64::from(problem.extent(role).rows));
@@ -369,9 +375,11 @@ impl<'a> Pairs<'a> {
         let Some([(isa, width), _]) = self.spilling.as_ref().map(row) else { return false };
         let [(isa_of_seven, width_of_seven), _] = row(&self.choices);
         let is_wide = width == width_of_seven && width >= WIDE;
-        isa == isa_of_seven
-            && 5 * width < 7 * width_of_seven
-            && queries * keys >= if is_wide { PAIRS_LEAST_WIDE } else { PAIRS_LEAST }
+        let is_long = match problem.queries() {
+            QuerySequences::Batch => queries * keys >= if is_wide { PAIRS_LEAST_WIDE } else { PAIRS_LEAST },
+            QuerySequences::Packed { .. } => is_wide,
+        };
+        isa == isa_of_seven && 5 * width < 7 * width_of_seven && is_long
     }
 
     /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.

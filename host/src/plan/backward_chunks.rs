@@ -4,10 +4,13 @@ use super::backward::blocks;
 use super::candidate::resident_ctas_of;
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
-use crate::problem::{KeySequences, QuerySequences, TensorRole};
+use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
 use kernels_gpu::backward::row::BackwardRow;
-use kernels_gpu::backward::spill::{DS_KEYS, ds_bytes};
+use kernels_gpu::backward::spill::{DS_KEYS, DS_QUERIES, QUERIES_STEP, ds_bytes};
 use kernels_gpu::manifest::Kernel;
+
+/// What stands before dS starts at a multiple of this.
+const ALIGNMENT: u64 = 128;
 
 /// The chunks of a pass, all of as many KV heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,31 +19,29 @@ pub(super) struct Chunks {
     pub(super) count: u32,
     /// KV heads of a chunk, of all batch entries.
     pub(super) heads_kv: u32,
-    /// Queries of dS of a query head and a block of keys.
-    pub(super) ds_rows: u32,
+    /// Groups of 8 queries of dS that a query head has room for, those of all its blocks of keys.
+    pub(super) groups: u32,
     /// Bytes of dS of a chunk.
     pub(super) bytes: u64,
+    /// Bytes of where pieces start.
+    starts_bytes: u64,
 }
 
 impl Chunks {
-    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. None where dS of one head does not fit, or sequences are packed.
+    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. None where dS of one head
+    /// does not fit, or of queries and keys only one are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
         device: &DeviceInfo,
     ) -> Option<Chunks> {
         let problem = backward.problem();
-        if problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch {
-            return None;
-        }
+        let is_packed = is_packed(problem)?;
         let extent = problem.extent(TensorRole::K);
         let heads = extent.batch.checked_mul(extent.heads)?;
-        let key_blocks = blocks(extent.rows, DS_KEYS, None);
-        let rows = keys.row.block_m;
-        let ds_rows = blocks(problem.extent(TensorRole::Q).rows, rows, None).checked_mul(rows)?;
-        let of_head = [problem.group(), key_blocks, ds_rows / 8, ds_bytes(8)]
-            .into_iter()
-            .try_fold(1_u64, |bytes, n| bytes.checked_mul(n.into()))?;
+        let key_blocks = blocks(extent.rows, DS_KEYS, is_packed.then_some(problem.sizes().batch));
+        let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
+        let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
         let rounds = |count: u32| {
             let ctas = u64::from(heads / count) * u64::from(key_blocks);
@@ -52,6 +53,145 @@ impl Chunks {
             .filter(fits)
             .min_by_key(|&n| (rounds(n), n))?;
         let heads_kv = heads / count;
-        Some(Chunks { count, heads_kv, ds_rows, bytes: u64::from(heads_kv) * of_head })
+        let starts_bytes = (u64::from(extent.batch) * u64::from(key_blocks) * 4).next_multiple_of(ALIGNMENT);
+        Some(Chunks { count, heads_kv, groups, bytes: u64::from(heads_kv) * of_head, starts_bytes })
+    }
+
+    /// Bytes that a pass keeps in its workspace: where pieces start, zeros, and dS.
+    pub(super) fn workspace_bytes(&self) -> u64 {
+        self.ds_offset() + self.bytes
+    }
+
+    /// Where dS starts behind where pieces start.
+    pub(super) fn ds_offset(&self) -> u64 {
+        self.starts_bytes + u64::from(ds_bytes(DS_QUERIES))
+    }
+}
+
+/// Whether both queries and keys are packed; none where one of them is.
+fn is_packed(problem: &Problem) -> Option<bool> {
+    match (problem.queries(), problem.keys()) {
+        (QuerySequences::Batch, KeySequences::Batch) => Some(false),
+        (QuerySequences::Packed { .. }, KeySequences::Packed { .. }) => Some(true),
+        _ => None,
+    }
+}
+
+/// Queries of dS that the blocks of keys of a head keep together at most, of a batch entry or of all packed sequences, whose lengths are known on
+/// the device only: the least of what follows from the longest sequence of keys, from the width of the mask's band, and from the area under its diagonal.
+/// A piece is whole blocks of `rows` queries.
+fn queries_kept(problem: &Problem, rows: u32) -> Option<u64> {
+    let is_packed = is_packed(problem)?;
+    let [queries, keys] = [TensorRole::Q, TensorRole::K].map(|role| problem.extent(role).rows);
+    let sequences = if is_packed { problem.sizes().batch } else { 1 };
+    let blocks_of = |total, block| u64::from(blocks(total, block, is_packed.then_some(sequences)));
+    let (key_blocks, longest) = (blocks_of(keys, DS_KEYS), problem.sizes().seqlen_k.min(keys));
+    let [total_q, total_k, longest, rows] = [queries, keys, longest, rows].map(u64::from);
+    let all_queries = blocks_of(queries, rows as u32) * rows;
+    let mask = problem.mask();
+    // Keys that some queries see wherever these are: blocks of them may keep all queries.
+    let always = |keys: u32| u64::from(keys.min(longest as u32).div_ceil(DS_KEYS)) * all_queries;
+    let whole = longest.div_ceil(DS_KEYS.into()) * all_queries;
+    let side = |side: Option<u32>| side.map_or(u64::MAX, u64::from);
+    let chunk = mask.chunk.map_or(u64::MAX, |chunk| 2 * u64::from(chunk));
+    let width = side(mask.window_left).saturating_add(side(mask.window_right)).min(chunk);
+    let of_block = width.saturating_add(u64::from(DS_KEYS)).saturating_add(2 * rows) / rows * rows;
+    let band = key_blocks.saturating_mul(of_block).saturating_add(always(mask.prefix.max(mask.sink_tokens)));
+    // Key k of a sequence is seen by at most `lengths + right − k` queries.
+    let right = side(mask.window_right);
+    let area = total_k.saturating_mul((longest + 1).saturating_add(right.saturating_mul(2))).div_ceil(2);
+    let first = total_q.min(total_k.saturating_add(right.saturating_mul(sequences.into())));
+    let diagonal = area.div_ceil(DS_KEYS.into()).saturating_add(first + key_blocks * 2 * rows);
+    let diagonal = diagonal.saturating_add(always(mask.prefix));
+    Some(whole.min(band).min(diagonal).next_multiple_of(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ragged;
+    use crate::problem::{Mask, Sizes};
+    use kernels_gpu::backward::params::BackwardParams;
+    use kernels_gpu::row::Dtype;
+    use kernels_gpu::sequence::{QueryCount, Sequence};
+    use kernels_gpu::visible::Band;
+
+    /// Queries of dS that the blocks of keys of these sequences keep, as the kernels go by.
+    fn kept(problem: &Problem, sequences: &[(u32, u32)], rows: u32) -> u64 {
+        let ragged = ragged::params(problem, 128, 0);
+        let params = BackwardParams { ds_block_rows: rows, ..BackwardParams::default() };
+        let of_block = |&(queries, keys): &(u32, u32), first: u32| {
+            let sequence =
+                Sequence { seqlen_q: QueryCount::Own(queries), seqlen_k: keys, q_start: 0, k_start: 0 };
+            let block = (first, (first + DS_KEYS).min(keys));
+            let seen = Band::of(&ragged).queries_of(block, ragged.sink_tokens, &sequence);
+            let (first, past) = params.queries_written(seen);
+            u64::from(past - first)
+        };
+        let blocks = |sequence: &(u32, u32)| (0..sequence.1).step_by(DS_KEYS as usize);
+        sequences.iter().flat_map(|of| blocks(of).map(move |first| of_block(of, first))).sum()
+    }
+
+    fn masks() -> Vec<Mask> {
+        let window = |left, right| Mask::window(left, right);
+        vec![
+            Mask::FULL,
+            Mask::CAUSAL,
+            window(None, Some(70)),
+            window(Some(100), Some(0)),
+            window(Some(30), Some(500)),
+            window(Some(0), None),
+            window(Some(60), Some(0)).with_sink_tokens(130),
+            Mask::CAUSAL.with_chunk(75),
+            Mask::FULL.with_chunk(300),
+            Mask::CAUSAL.with_prefix(200),
+        ]
+    }
+
+    #[test]
+    fn no_lengths_keep_more_than_a_head_has_room_for() {
+        let lengths: [&[(u32, u32)]; 7] = [
+            &[(1, 1)],
+            &[(1, 1), (1, 1), (1, 1), (129, 129), (1, 1)],
+            &[(700, 700), (3, 3), (1200, 1200), (0, 0), (127, 127)],
+            &[(0, 900), (900, 0), (65, 1000), (1000, 65)],
+            &[(64, 128), (64, 128), (64, 128), (96, 128)],
+            &[(5, 2000), (5, 2000), (700, 2000)],
+            &[(2000, 5), (2000, 130)],
+        ];
+        for (mask, sequences) in masks().into_iter().flat_map(|mask| lengths.map(|of| (mask, of))) {
+            let sum = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).sum::<u32>();
+            let most = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).max().expect("one");
+            let (seqlen_q, seqlen_k) = (most(|of| of.0).max(1), most(|of| of.1).max(1));
+            let batch = sequences.len() as u32;
+            let sizes = Sizes { batch, heads_q: 2, heads_kv: 1, seqlen_q, seqlen_k, head_dim: 64 };
+            let whole = Problem::new(sizes, Dtype::F16).and_then(|of| of.with_mask(mask)).expect("valid");
+            let packed = whole.with_packed_queries(sum(|of| of.0)).and_then(|of| of.with_packed_keys(sum(|of| of.1)));
+            let packed = packed.expect("valid");
+            for rows in [64, 96, 128] {
+                let (most, kept) = (queries_kept(&packed, rows).expect("packed"), kept(&packed, sequences, rows));
+                assert!(kept <= most, "{mask:?} {sequences:?} of {rows}: {kept} of {most}");
+                // Of batch entries, each has room for the longest, however many keys it has.
+                let most = queries_kept(&whole, rows).expect("not packed");
+                for &(_, keys) in sequences {
+                    let kept = self::kept(&whole, &[(seqlen_q, keys)], rows);
+                    assert!(kept <= most, "{mask:?} {seqlen_q} {keys} of {rows}: {kept} of {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_causal_mask_needs_half_of_the_memory_and_a_window_a_strip() {
+        let of = |mask, seqlen: u32| {
+            let sizes = Sizes { batch: 3, heads_q: 2, heads_kv: 1, seqlen_q: seqlen, seqlen_k: seqlen, head_dim: 128 };
+            let problem = Problem::new(sizes, Dtype::Bf16).and_then(|of| of.with_mask(mask)).expect("valid");
+            queries_kept(&problem, 64).expect("not packed") * u64::from(DS_KEYS)
+        };
+        let pairs = 16384_u64 * 16384;
+        assert_eq!(of(Mask::FULL, 16384), pairs);
+        assert!(of(Mask::CAUSAL, 16384) <= pairs * 52 / 100);
+        // Of blocks of 64 queries and 128 keys, a band of 1024 has 18 or 19 and of ends at most one more.
+        assert!(of(Mask::window(Some(1024), Some(0)), 16384) <= 16384 * (1024 + 4 * 64));
     }
 }

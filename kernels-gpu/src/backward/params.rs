@@ -24,6 +24,9 @@ pub struct BackwardParams {
     pub statistics: u64,
     /// dS ([`crate::backward::spill`]) behind zeros, at a multiple of 128 bytes; 0 where it is not kept.
     pub d_s: u64,
+    /// Where dS of each block of keys starts in that of its head, in groups of 8 queries: a u32 a block, of each batch entry or of all packed
+    /// sequences.
+    pub ds_starts: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,
     /// Strides of dQ.
@@ -46,8 +49,8 @@ pub struct BackwardParams {
     pub first_tile: u32,
     /// The first query head of which dS is kept, of all batch entries.
     pub first_head: u32,
-    /// Queries of dS of a head and a block of keys, a multiple of 8.
-    pub ds_rows: u32,
+    /// Groups of 8 queries of dS that a head has room for, those of all its blocks of keys together.
+    pub ds_groups: u32,
     /// Queries of a block of the kernel that writes it.
     pub ds_block_rows: u32,
 }
@@ -57,14 +60,15 @@ impl BackwardParams {
     pub fn to_bytes(&self) -> [u8; size_of::<BackwardParams>()] {
         let mut bytes = Bytes::new();
         bytes.put(&self.forward.to_bytes());
-        bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics, self.d_s]);
+        bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
+        bytes.u64s([self.d_s, self.ds_starts]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
         bytes.u32s([
             self.scale.to_bits(),
             self.first_tile,
             self.first_head,
-            self.ds_rows,
+            self.ds_groups,
             self.ds_block_rows,
         ]);
         // Up to a multiple of 8.
@@ -125,7 +129,8 @@ mod tests {
             kv_heads_together: Divisor::new(8),
             scale: 0.5,
             first_tile: 9,
-            ds_rows: 11,
+            ds_starts: 7,
+            ds_groups: 11,
             ds_block_rows: 12,
             ..BackwardParams::default()
         };
@@ -144,7 +149,8 @@ mod tests {
         assert_eq!(u32_at(offset_of!(BackwardParams, kv_heads_together)), 8);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
         assert_eq!(u32_at(offset_of!(BackwardParams, first_tile)), 9);
-        assert_eq!(u32_at(offset_of!(BackwardParams, ds_rows)), 11);
+        assert_eq!(u64_at(offset_of!(BackwardParams, ds_starts)), 7);
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_groups)), 11);
         assert_eq!(u32_at(offset_of!(BackwardParams, ds_block_rows)), 12);
     }
 

@@ -3,9 +3,11 @@
 use super::nonfinite::{Destination, Taint, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
-use super::work::{key_rows, query_rows};
+use super::spill::{DS_KEYS, Piece};
+use super::work::{key_block_index, key_rows, query_rows};
 use crate::config::BackwardConfig;
 use crate::keys::KeyRows;
+use crate::ptx::memory::{ld_global_b32, to_global};
 use crate::ptx::opaque;
 use crate::scheduler::Work;
 use crate::shape::Shape;
@@ -32,6 +34,25 @@ pub fn keys_of_block(work: &Work<'_>, first: u32, rows: u32) -> (u32, u32) {
 pub fn queries_of(params: &BackwardParams, work: &Work<'_>, keys: (u32, u32)) -> (u32, u32) {
     let ragged = &params.forward.ragged;
     Band::of(ragged).queries_of(keys, ragged.sink_tokens, &work.sequence)
+}
+
+/// Where dS of a block of keys of the work's sequence lies.
+///
+/// # Safety
+/// As for [`crate::sequence::Sequence::of_ragged`]; the kernel of statistics has written where pieces start.
+#[inline(always)]
+pub unsafe fn piece(params: &BackwardParams, work: &Work<'_>, block: u32) -> Piece {
+    let at = to_global(params.ds_starts) + u64::from(key_block_index(params, work, block)) * 4;
+    // SAFETY: the caller's.
+    let start = unsafe { ld_global_b32(at) };
+    Piece::new(params, queries_of(params, work, keys_of_block(work, block * DS_KEYS, DS_KEYS)), start)
+}
+
+/// A query head of the work's batch entry among those of which dS is kept: packed sequences share one.
+#[inline(always)]
+pub fn ds_head(params: &BackwardParams, work: &Work<'_>, head_q: u32) -> u32 {
+    let batch = if params.forward.ragged.cu_seqlens_q == 0 { work.batch } else { 0 };
+    batch * params.forward.heads_q + head_q
 }
 
 /// The steps of a tile.

@@ -4,6 +4,10 @@
 //! each of its registers; a key's 8 queries are 16 bytes. Of a head and a block of keys, those of 8 queries and all keys follow each other,
 //! then come the next 8 queries. So any 64 queries are an operand of wgmma without a swizzle, as they lie (PTX ISA, "Canonical Layouts",
 //! MN-major).
+//!
+//! Of a block of keys, dS of the queries that see any of it is kept, in whole blocks, and no other: a [`Piece`]. A head's pieces follow each
+//! other, through all packed sequences of it, and the kernel of statistics sums up where each starts: so a causal mask needs half of the
+//! memory, a window a strip, and packed sequences what they have.
 
 use super::params::BackwardParams;
 
@@ -32,23 +36,43 @@ pub const fn lane_offset(warp_row: u32, lane: u32) -> u32 {
     warp_row / 8 * KEYS_STEP + lane * 4
 }
 
-impl BackwardParams {
-    /// The address of dS of a query head, counted over all batch entries, a block of keys, and the queries from `query` on, a multiple of 8.
+/// The queries of which dS is written for a block of keys, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first query, a multiple of [`BackwardParams::ds_block_rows`].
+    pub first: u32,
+    /// The query past the last: whole blocks.
+    pub past: u32,
+    /// Where the first query's dS lies in that of its head, in groups of 8 queries.
+    pub start: u32,
+}
+
+impl Piece {
+    /// Of the queries that see some of a block's keys, the first and the one past the last, with dS from `start` on; but within what its head
+    /// has room for, as `start` follows from lengths on the device, which may be wrong.
     #[inline(always)]
-    pub fn ds_of(&self, head: u32, key_block: u32, query: u32) -> u64 {
-        let head = u64::from(head - self.first_head);
-        let keys = head * u64::from(self.key_blocks.value) + u64::from(key_block);
-        let groups = keys * u64::from(self.ds_rows / 8) + u64::from(query / 8);
-        self.d_s + u64::from(ds_bytes(DS_QUERIES)) + groups * u64::from(QUERIES_STEP)
+    pub fn new(params: &BackwardParams, seen: (u32, u32), start: u32) -> Piece {
+        let (first, past) = params.queries_written(seen);
+        Piece { first, past, start: start.min(params.ds_groups.saturating_sub((past - first) / 8)) }
     }
 
+    /// The address of dS of the queries from `query` of it on, a multiple of 8, of a query head, counted over all batch entries.
+    #[inline(always)]
+    pub fn address(&self, params: &BackwardParams, head: u32, query: u32) -> u64 {
+        let of_heads = u64::from(head - params.first_head) * u64::from(params.ds_groups);
+        let groups = of_heads + u64::from(self.start + (query - self.first) / 8);
+        params.d_s + groups * u64::from(QUERIES_STEP)
+    }
+}
+
+impl BackwardParams {
     /// The address of zeros, as many as dS of [`DS_QUERIES`].
     #[inline(always)]
     pub fn zeros(&self) -> u64 {
-        self.d_s
+        self.d_s - u64::from(ds_bytes(DS_QUERIES))
     }
 
-    /// The queries of which dS was written, where these see a block of keys: the first, and the one past the last. Whole blocks.
+    /// The queries of which dS is written, where these see a block of keys: the first, and the one past the last. Whole blocks.
     #[inline(always)]
     pub fn queries_written(&self, (first, past): (u32, u32)) -> (u32, u32) {
         let rows = self.ds_block_rows.max(1);
@@ -59,7 +83,6 @@ impl BackwardParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::divisor::Divisor;
     use std::collections::BTreeMap;
 
     #[test]
@@ -82,17 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn ds_follows_by_queries_then_keys_then_heads_behind_zeros() {
+    fn pieces_follow_heads_and_stay_within_them() {
         let params = BackwardParams {
             d_s: 1 << 20,
-            key_blocks: Divisor::new(3),
-            ds_rows: 64,
+            ds_groups: 24,
+            ds_block_rows: 64,
             first_head: 5,
             ..BackwardParams::default()
         };
-        let offset = |head, key_block, query| params.ds_of(head, key_block, query) - params.zeros();
-        assert_eq!([offset(5, 0, 0), offset(5, 0, 32), offset(5, 1, 0)], [1, 2, 3].map(|n| n * 8192));
-        assert_eq!(offset(6, 0, 8), 7 * 8192 + 2048);
+        let piece = Piece::new(&params, (70, 200), 3);
+        assert_eq!(piece, Piece { first: 64, past: 256, start: 0 }, "24 groups are all that a head has");
+        let piece = Piece::new(&params, (70, 128), 3);
+        let offset = |head, query| (piece.address(&params, head, query) - params.d_s) / 2048;
+        assert_eq!([offset(5, 64), offset(5, 96), offset(6, 64), offset(7, 72)], [3, 7, 27, 52]);
+        assert_eq!(Piece::new(&params, (40, 40), u32::MAX), Piece { first: 0, past: 0, start: 24 });
+        assert_eq!(params.d_s - params.zeros(), 8192);
     }
 
     #[test]

@@ -1,17 +1,21 @@
-//! The statistics of all queries, for a backward pass whose kernels do not compute them on the way: L·log2(e) and δ = rowsum(dO∘O) − dL.
+//! The statistics of all queries, for a backward pass whose kernels do not compute them on the way: L·log2(e) and δ = rowsum(dO∘O) − dL; and where
+//! dS of each block of keys starts.
 
 use super::dq_tile::statistics_of_row;
 use super::params::BackwardParams;
-use super::spill::{DS_QUERIES, ds_bytes};
+use super::query_steps::{keys_of_block, queries_of};
+use super::spill::{DS_KEYS, DS_QUERIES, Piece, ds_bytes};
+use super::work::key_block_work;
 use super::{STATISTICS_LANES, STATISTICS_ROWS};
 use crate::element::{Element, half};
 use crate::keys::KeyRows;
-use crate::ptx::memory::{ld_global_v4, st_global_v4, to_global};
-use crate::ptx::warp::shfl_bfly;
+use crate::ptx::memory::{ld_global_v4, st_global_b32, st_global_v4, to_global};
+use crate::ptx::warp::{shfl_bfly, shfl_idx_b32};
 use crate::steps::STEP_THREADS;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 
-/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head, the first one also writes the zeros before dS.
+/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head. The first one also writes the zeros before dS, and one a batch entry, or the first
+/// one of packed sequences, where its pieces start.
 ///
 /// # Safety
 /// Launched with [`STEP_THREADS`] threads, a CTA for [`STATISTICS_ROWS`] rows of each head, and parameters that describe device memory as
@@ -50,6 +54,11 @@ pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
                 statistics_of_row(params, index, delta, lane == 0);
             }
         }
+        let is_packed = forward.ragged.cu_seqlens_k != 0;
+        let entries = if is_packed { 1 } else { forward.batch };
+        if (block_idx_x() < entries) & (thread_idx_x() < 32) {
+            write_starts(params, block_idx_x());
+        }
         if block_idx_x() == 0 {
             let mut at = thread_idx_x() * 16;
             while at < const { ds_bytes(DS_QUERIES) } {
@@ -57,5 +66,42 @@ pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
                 at += STEP_THREADS * 16;
             }
         }
+    }
+}
+
+/// Writes where dS of each block of keys starts, of batch entry `batch` or of all packed sequences: how much those before it have.
+///
+/// # Safety
+/// As for [`statistics`], by one warp.
+#[inline(always)]
+unsafe fn write_starts(params: &BackwardParams, batch: u32) {
+    let blocks = params.key_blocks.value;
+    let lane = thread_idx_x() % 32;
+    let (mut first, mut before) = (0, 0_u32);
+    while first < blocks {
+        let block = first + lane;
+        let mut groups = 0;
+        if block < blocks {
+            // SAFETY: the caller's.
+            let work = unsafe { key_block_work(params, batch, block) };
+            let piece = Piece::new(
+                params,
+                queries_of(params, &work, keys_of_block(&work, work.first_row, DS_KEYS)),
+                0,
+            );
+            groups = (piece.past - piece.first) / 8;
+        }
+        let mut sum = groups;
+        for step in [1, 2, 4, 8, 16] {
+            let other = shfl_idx_b32(sum, lane.wrapping_sub(step) % 32);
+            sum = sum.wrapping_add(if lane >= step { other } else { 0 });
+        }
+        if block < blocks {
+            let at = to_global(params.ds_starts) + u64::from(batch * blocks + block) * 4;
+            // SAFETY: the caller's; an element a block.
+            unsafe { st_global_b32(at, before.wrapping_add(sum).wrapping_sub(groups)) };
+        }
+        before = before.wrapping_add(shfl_idx_b32(sum, 31));
+        first += 32;
     }
 }

@@ -4,7 +4,7 @@ Tensors are PyTorch's, NumPy's, or any that speak DLPack; results are of the kin
 supported is refused by name with NotImplementedError; no argument is ignored.
 """
 
-from ._devices import use_cpu_device, use_kernels
+from ._devices import use_cpu_device, use_ds_bytes_max, use_kernels
 from ._native import __version__
 from .functional import (
     flash_attn_func,
@@ -33,6 +33,7 @@ __all__ = [
     "register",
     "scaled_dot_product_attention",
     "use_cpu_device",
+    "use_ds_bytes_max",
     "use_kernels",
 ]
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from operator import index
 
 from . import _again, _native
 
@@ -10,6 +11,7 @@ _opened = {}
 _workspaces = {}
 _cpu = os.environ.get("FERROFLASH_CPU_DEVICE", "reference")
 _folder = None
+_ds_bytes_max = None
 
 
 def use_cpu_device(name, model=None):
@@ -28,6 +30,20 @@ def use_kernels(folder):
     """Takes the compiled kernels of a folder instead of those inside the package, for devices that are opened from now on."""
     global _folder
     _folder = os.fspath(folder) if folder is not None else None
+
+
+def use_ds_bytes_max(limit):
+    """At most so many bytes of dS in the workspace of a backward pass from now on: less memory, and more launches where heads do not fit
+    together; 0 for none of it, which is slower. None is the usual limit, 2.25 GiB. Gradients are the same for every limit that one head fits."""
+    global _ds_bytes_max
+    if limit is not None and not 0 <= index(limit) < 1 << 64:
+        raise ValueError(f"limit {limit} is no number of bytes")
+    _ds_bytes_max = None if limit is None else index(limit)
+
+
+def ds_bytes_max():
+    """The limit that use_ds_bytes_max gave, or None."""
+    return _ds_bytes_max
 
 
 def device_at(place):

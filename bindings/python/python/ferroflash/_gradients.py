@@ -7,7 +7,7 @@ from ._call import _strided, filled, is_empty, numbers, with_intervals
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "forward d_o d_lse d_q d_k d_v d_sinks".split()
+    __slots__ = "forward d_o d_lse d_q d_k d_v d_sinks ds_bytes_max".split()
 
 
 def check(framework, call):
@@ -36,7 +36,7 @@ def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
     if 0 in call.k.shape:
         return d_q, d_k, d_v, d_lse.sum((0, 2) if d_lse.ndim == 3 else 1) if of_sinks and d_lse is not None else d_sinks
     args = Args()
-    args.forward = forward
+    args.forward, args.ds_bytes_max = forward, _devices.ds_bytes_max()
     o, d_o = framework.aligned(o), framework.aligned(d_o)
     forward.o, args.d_o = _strided(framework.describe(o)), _strided(framework.describe(d_o))
     forward.lse = framework.describe(lse)[0]

@@ -9,10 +9,10 @@ use super::consumer::{
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start};
 use crate::backward::params::BackwardParams;
-use crate::backward::query_steps::{Step, Steps};
+use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
 use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
-use crate::backward::spill::{DS_KEYS, lane_offset, register_offset};
+use crate::backward::spill::{DS_KEYS, Piece, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
 use crate::ptx::block_idx_x_again;
@@ -73,10 +73,14 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     // SAFETY: the caller's.
     unsafe {
         copy_stationary::<C>(KEYS, At::key(params, work, work.first_row));
+        let mut kept = Piece { first: 0, past: 0, start: 0 };
+        if C::WRITES_DS {
+            kept = piece(params, work, work.first_row / DS_KEYS);
+        }
         for _ in 0..steps.count() {
             ring.wait_empty(C::STAGES);
             if C::WRITES_DS {
-                let (note, ds) = (layout::note::<C>(ring.buffer), ds_of(steps, step));
+                let (note, ds) = (layout::note::<C>(ring.buffer), ds_of(steps, &kept, step));
                 st_shared(note + 8, ds as u32);
                 st_shared(note + 12, (ds >> 32) as u32);
             }
@@ -147,10 +151,10 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
 
 /// Where dS of a step goes.
 #[inline(always)]
-fn ds_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, step: Step) -> u64 {
+fn ds_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, kept: &Piece, step: Step) -> u64 {
     let (params, work) = (steps.params, steps.work);
-    let head = work.batch * params.forward.heads_q + work.head_q + step.head;
-    to_global(params.ds_of(head, work.first_row / DS_KEYS, step.block * C::Streamed::ROWS))
+    let head = ds_head(params, work, work.head_q + step.head);
+    to_global(kept.address(params, head, step.block * C::Streamed::ROWS))
 }
 
 /// Writes the warp's dS of a stage.

@@ -11,7 +11,7 @@ use super::layout;
 use super::producer::{At, KEYS, copy, start};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
 use crate::backward::params::BackwardParams;
-use crate::backward::query_steps::{keys_of_block, queries_of};
+use crate::backward::query_steps::{ds_head, piece};
 use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
@@ -87,15 +87,14 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         if lane_again() != 0 {
             return;
         }
-        let head = work.batch * params.forward.heads_q + work.head_q;
+        let head = ds_head(params, work, work.head_q);
         let mut step = blocks.end.max(blocks.first);
         while step > blocks.first {
             step -= 1;
             let block = blocks.block(step);
             let first_key = block * C::Streamed::ROWS;
             // By what the kernel that wrote dS went by.
-            let seen = queries_of(params, work, keys_of_block(work, first_key, C::Streamed::ROWS));
-            let (first, past) = params.queries_written(seen);
+            let kept = piece(params, work, block);
             ring.wait_empty(C::STAGES);
             let note = [blocks.is_partial(step).into(), first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
@@ -105,8 +104,8 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             let mut query = 0;
             while query < C::Stationary::ROWS {
                 let at = work.first_row + query;
-                let is_written = (at >= first) & (at < past);
-                let from = if is_written { params.ds_of(head, block, at) } else { params.zeros() };
+                let is_written = (at >= kept.first) & (at < kept.past);
+                let from = if is_written { kept.address(params, head, at) } else { params.zeros() };
                 let bytes = const { ds_bytes(DS_QUERIES) };
                 bulk_copy(ds_smem::<C>(ring.buffer, query), to_global(from), bytes, ring.full());
                 query += DS_QUERIES;
