@@ -15,6 +15,13 @@ Steps, with the time that each took on an H200:
   verify      every kernel on the odd grid, 250 runs bit by bit (5 min)
   backward    every kernel of the backward pass on drawn problems, then on odd lengths and by turns with PyTorch's flash and cuDNN, table
               last: backward.json (3 min)
+  gradients   1000 backward passes bit by bit: dense, packed, in chunks of heads; a head of 16384 queries and keys against float64; and
+              compute-sanitizer's memcheck of every kernel of the backward pass (not run yet)
+  chunks      backward passes with dS of several sizes, in turns of a problem: chunks-*.json (not run yet)
+  packed      backward passes of packed sequences by five products and by seven: packed-*.json (not run yet)
+  candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json) beside the table's (not run yet)
+  peers       forward and backward passes beside other libraries in one process, by the program that FERROFLASH_PEERS names, which
+              takes benches/peer.py; it asks for the wheel (not run yet)
   sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
   merge       splits merged in the same launch and in another, in turns (20 s)
   calls       device time of the standard problems, and the host's time for a call (1 min)
@@ -48,8 +55,9 @@ pack() {
     cargo bench --package benches --bench device --no-run
     install -s target/release/ferroflash target/release/lab "$folder"
     install -s "$(find target/release/deps -maxdepth 1 -name 'device-*' -executable | xargs ls -t | head -n 1)" "$folder/device"
-    rm -rf "$folder/ptx" "$folder/space"
+    rm -rf "$folder/ptx" "$folder/space" "$folder/candidates"
     cp -r target/ptx "$folder/ptx"
+    cargo xtask build-ptx --ptxas --cubin --rows benches/backward_candidates.json --out "$folder/candidates"
     target/release/lab build --device sim --arch sm_90a --space "$SEARCH_ROW" \
         --only block_m=64,128,192 --only block_n=64,128 --only stages=1,2,3 --out "$folder/space" "$SEARCH_ROW"
     git rev-parse --short HEAD >"$folder/commit"
@@ -88,6 +96,66 @@ verify() { "$ferroflash" verify --grid odd --rows all --repeats 250 --device cud
 backward() {
     timeout 150 "$ferroflash" verify --backward --grid quick --repeats 20 --device cuda
     timeout 420 python3 benches/torch_backward.py --ferroflash "$ferroflash" --ptx "$from/ptx" --out "$out/backward.json"
+}
+GRADIENTS_SHAPE=2,6,2,331,457
+gradients() {
+    local head_dim mask failed=0
+    local repeated=("$ferroflash" verify --backward --device cuda --repeats 1000)
+    for head_dim in 64 96 128 256; do
+        for mask in full causal; do
+            "${repeated[@]}" --shape "$GRADIENTS_SHAPE,$head_dim" --mask "$mask" --dtype bf16 --rows all || failed=1
+        done
+    done
+    # Heads together, apart, and not kept at all.
+    for limit in 2G 4M 0; do
+        "${repeated[@]}" --shape 2,4,2,1000,1000,128 --causal --dtype bf16 --ds-max "$limit" || failed=1
+    done
+    "${repeated[@]}" --shape 4,6,2,900,900,128 --causal --dtype bf16 --seqlens-q 900,1,333,512 || failed=1
+    "$ferroflash" verify --backward --device cuda --shape 1,1,1,16384,16384,128 --causal --dtype bf16 --repeats 3 || failed=1
+    compute-sanitizer --tool memcheck --error-exitcode 1 "$ferroflash" verify --backward --grid quick --device cuda || failed=1
+    return $failed
+}
+chunks() {
+    local shape limit
+    for shape in 4,32,32,4096,4096,64 2,16,16,8192,8192,128 1,16,16,16384,16384,128 1,64,8,8192,8192,128; do
+        for limit in 256M 512M 1G 2304M 4608M 9G; do
+            "$ferroflash" plan --backward --shape "$shape" --causal --dtype bf16 --ds-max "$limit" | sed -n 1,2p
+            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --ds-max "$limit" \
+                --json "$out/chunks-$shape-$limit.json"
+        done
+    done
+}
+packed() {
+    # Sixteen sequences of 128 to 8192 tokens, drawn as the programs of other libraries draw them; and many short ones.
+    local long short lengths
+    long=$(python3 -c 'import torch; g = torch.Generator().manual_seed(0); print(*torch.randint(128, 8193, (16,), generator=g).tolist(), sep=",")')
+    short=$(python3 -c 'print(*[20 + 37 * i % 300 for i in range(128)], sep=",")')
+    for lengths in "$long" "$short"; do
+        local sequences longest limit head_dim
+        sequences=$(tr , '\n' <<<"$lengths" | wc -l)
+        longest=$(tr , '\n' <<<"$lengths" | sort -n | tail -n 1)
+        for head_dim in 64 128; do
+            for limit in 2304M 4608M 0; do
+                "$ferroflash" bench --backward --shape "$sequences,16,16,$longest,$longest,$head_dim" --causal --dtype bf16 \
+                    --rows best,bwd_wgmma_dq_bf16_d${head_dim}_m128n128_w12s2 --seqlens-q "$lengths" --ds-max "$limit" \
+                    --json "$out/packed-$sequences-$head_dim-$limit.json"
+            done
+        done
+    done
+}
+candidates() {
+    # Both folders by turns of a problem would need one process; the table's come first and last instead.
+    local shape folder
+    for shape in 4,32,32,4096,4096,64 4,16,16,4096,4096,128; do
+        for folder in "$from/ptx" "$from/candidates" "$from/ptx"; do
+            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --rows all --ptx "$folder" \
+                --json "$out/candidates-$shape-$(basename "$folder").json" --force
+        done
+    done
+}
+peers() {
+    FERROFLASH_PEER=$PWD/benches/peer.py python3 "${FERROFLASH_PEERS:?the program that times libraries}" \
+        --peers torch_cudnn,torch_fa2,fa3,fa4,ours --ops bwd,bwd_det,varlen_bwd --reps 11
 }
 sanitize() {
     compute-sanitizer --tool memcheck --error-exitcode 1 "$ferroflash" verify --grid quick --rows all --device cuda
@@ -143,7 +211,7 @@ summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | backward | sanitize | merge | calls | search | gate | profile | canonical) ;;
+    tables | verify | backward | gradients | chunks | packed | candidates | peers | sanitize | merge | calls | search | gate | profile | canonical) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2
@@ -153,7 +221,7 @@ for step in "$@"; do
     begun=$SECONDS
     # A shell of its own, so that a limit can end it.
     export -f "$step" gate profile
-    export ferroflash from out SEARCH_START SEARCH_SHAPE CANONICAL_START PROFILED
+    export ferroflash from out GRADIENTS_SHAPE SEARCH_START SEARCH_SHAPE CANONICAL_START PROFILED
     if timeout "${FERROFLASH_STEP_S:-590}" bash -euo pipefail -c "$step" 2>&1 | tee "$out/$step.log"; then
         verdict=done
     else
