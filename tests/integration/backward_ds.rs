@@ -6,7 +6,8 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::problem::{ElementStrides, TensorRole};
 use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, GradientInputs, Gradients, Mask, Problem, SimOptions, Sizes,
+    Attention, Backward, BackwardPlan, DeviceModel, Dtype, GradientInputs, Gradients, Mask, Problem,
+    SimOptions, Sizes,
 };
 use ptx_sim::Schedule;
 
@@ -209,7 +210,10 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
             ("dV", &expected.v, &found.v, first_k, 2),
         ] {
             let first = first * heads * 128;
-            assert!(all[first..first + of.len()] == of[..], "{name} at {at} of {sequences:?}, {chunks} chunks");
+            assert!(
+                all[first..first + of.len()] == of[..],
+                "{name} at {at} of {sequences:?}, {chunks} chunks"
+            );
         }
     }
 }

@@ -10,6 +10,7 @@ support::trials!(
     what_cannot_be_planned_is_refused,
     without_kernels_the_table_is_planned_with,
     several_devices_are_a_model_on_paper,
+    a_backward_pass_keeps_no_more_ds_than_it_may,
 );
 
 /// Plans with the table's kernels, whose registers are estimated alike on every machine.
@@ -150,4 +151,33 @@ fn several_devices_are_a_model_on_paper() {
     plan(&[&shape[..], &["--devices", "64", "--method", "ulysses"]].concat())
         .refused_after_output(1, &["do not divide"]);
     plan(&["--shape", "1,2,2,64,64,64", "--method", "ring"]).refused(2, &["--devices"]);
+}
+
+fn a_backward_pass_keeps_no_more_ds_than_it_may() {
+    let folder = folder();
+    let plan = |args: &[&str]| {
+        let shape = ["plan", "--shape", "1,16,16,16384,16384,128", "--causal", "--dtype", "bf16"];
+        ferroflash(folder.path(), &[&shape[..], &["--device-model", "h200"], args].concat())
+    };
+    // A head's dS is half of 16384 × 16384 pairs, 2 bytes each, and blocks on the diagonal.
+    const OF_HEAD: u64 = 276_840_448;
+    for (limit, chunks, heads) in
+        [(None, 2, 8), (Some("600M"), 8, 2), (Some("300M"), 16, 1), (Some("263M"), 1, 0)]
+    {
+        let limit = limit.map_or(vec![], |limit| vec!["--ds-max", limit]);
+        let ended = plan(&[&["--backward", "--json"], &limit[..]].concat());
+        let value = &ended.succeeded().json()[0];
+        assert_eq!(
+            (&value["chunks"], &value["ds_bytes"]),
+            (&chunks.into(), &(heads * OF_HEAD).into()),
+            "{limit:?}"
+        );
+        assert_eq!(value["statistics_ctas"].is_null(), heads == 0, "{limit:?}");
+    }
+    let stdout = plan(&["--backward"]).succeeded().stdout.clone();
+    for needle in ["statistics", "launched 2 times", "of them dS (--ds-max)"] {
+        assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
+    }
+    plan(&["--ds-max", "1G"]).refused(2, &["--backward"]);
+    plan(&["--backward", "--ds-max", "1.5G"]).refused(2, &["no number of bytes", "512M"]);
 }

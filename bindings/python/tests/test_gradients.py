@@ -203,6 +203,21 @@ def test_only_what_is_wanted_has_a_gradient():
     assert flash_attn_func(q, k, v, deterministic=True).requires_grad
 
 
+def test_the_limit_of_ds_is_a_number_of_bytes_and_changes_no_gradient():
+    qkv = tensors((1, 3, 5, 2, 1, 4, 4))
+    gradients = lambda: torch.autograd.grad(flash_attn_func(*qkv).square().sum(), qkv)  # noqa: E731
+    usual = gradients()
+    try:
+        for limit in (0, 1 << 29, None):
+            ferroflash.use_ds_bytes_max(limit)
+            assert all(map(torch.equal, gradients(), usual))
+        for wrong, error in ((-1, ValueError), (1 << 64, ValueError), (1.5, TypeError)):
+            with pytest.raises(error):
+                ferroflash.use_ds_bytes_max(wrong)
+    finally:
+        ferroflash.use_ds_bytes_max(None)
+
+
 def test_compiled_gradients_are_eager_ones():
     ends = torch.tensor([0, 2, 5], dtype=torch.int32)
 

@@ -270,7 +270,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ..default
     };
     if args.backward {
-        return bench_backward::run(&bench, (&workloads, args.of_backward, &args.rows), (&options, args.turns), file);
+        return bench_backward::run(
+            &bench,
+            (&workloads, args.of_backward, &args.rows),
+            (&options, args.turns),
+            file,
+        );
     }
     let mut report = Report::new(&bench, &options);
     output::print(&bench_report::heading(&report));

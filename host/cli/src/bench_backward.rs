@@ -9,9 +9,9 @@ use crate::output::{self, Progress};
 use check::measure::backward::MeasuredBackward;
 use check::measure::{Bench, MeasureOptions};
 use check::workload::Workload;
+use ferroflash::RowSelection;
 use ferroflash::device::Device;
 use ferroflash::output_file::OutputFile;
-use ferroflash::RowSelection;
 use serde_json::json;
 
 /// Measures every problem with the kernels that rows select, prints a line each, and writes the file; with `turns`, in turns with the

@@ -209,7 +209,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// A number of bytes that shared memory may have.
 fn parse_smem_bytes(text: &str) -> Result<u32, String> {
     let bytes = u32::try_from(parse_bytes(text)?).ok();
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("{text} is no number of bytes such as 49152 or 48K"))
 }
 
 fn target(args: &Args) -> Result<Target, Failure> {

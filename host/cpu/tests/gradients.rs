@@ -318,8 +318,16 @@ fn what_has_no_gradient_is_refused() {
     for tensor in [&mut call.q, &mut call.k, &mut call.v, &mut call.o] {
         tensor.address = 8;
     }
-    let backward =
-        Backward { call, d_o: call.o, d_lse: None, d_q: call.q, d_k: call.k, d_v: call.v, d_sinks: None, ds_bytes_max: None };
+    let backward = Backward {
+        call,
+        d_o: call.o,
+        d_lse: None,
+        d_q: call.q,
+        d_k: call.k,
+        d_v: call.v,
+        d_sinks: None,
+        ds_bytes_max: None,
+    };
     assert_eq!(backward.check(), Err(Error::Null { tensor: "LSE" }));
     let call = Call { lse: Some(8), ..call };
     assert_eq!(Backward { call, ..backward }.check(), Ok(()));

@@ -166,10 +166,12 @@ mod tests {
             let batch = sequences.len() as u32;
             let sizes = Sizes { batch, heads_q: 2, heads_kv: 1, seqlen_q, seqlen_k, head_dim: 64 };
             let whole = Problem::new(sizes, Dtype::F16).and_then(|of| of.with_mask(mask)).expect("valid");
-            let packed = whole.with_packed_queries(sum(|of| of.0)).and_then(|of| of.with_packed_keys(sum(|of| of.1)));
+            let packed =
+                whole.with_packed_queries(sum(|of| of.0)).and_then(|of| of.with_packed_keys(sum(|of| of.1)));
             let packed = packed.expect("valid");
             for rows in [64, 96, 128] {
-                let (most, kept) = (queries_kept(&packed, rows).expect("packed"), kept(&packed, sequences, rows));
+                let (most, kept) =
+                    (queries_kept(&packed, rows).expect("packed"), kept(&packed, sequences, rows));
                 assert!(kept <= most, "{mask:?} {sequences:?} of {rows}: {kept} of {most}");
                 // Of batch entries, each has room for the longest, however many keys it has.
                 let most = queries_kept(&whole, rows).expect("not packed");
@@ -184,7 +186,14 @@ mod tests {
     #[test]
     fn a_causal_mask_needs_half_of_the_memory_and_a_window_a_strip() {
         let of = |mask, seqlen: u32| {
-            let sizes = Sizes { batch: 3, heads_q: 2, heads_kv: 1, seqlen_q: seqlen, seqlen_k: seqlen, head_dim: 128 };
+            let sizes = Sizes {
+                batch: 3,
+                heads_q: 2,
+                heads_kv: 1,
+                seqlen_q: seqlen,
+                seqlen_k: seqlen,
+                head_dim: 128,
+            };
             let problem = Problem::new(sizes, Dtype::Bf16).and_then(|of| of.with_mask(mask)).expect("valid");
             queries_kept(&problem, 64).expect("not packed") * u64::from(DS_KEYS)
         };
