@@ -69,6 +69,7 @@ impl Calls {
         let (o, lse) = outputs;
         // SAFETY: PyTorch's, as Q is.
         let o = unsafe { self.exchange.describe(&o)? };
+        // SAFETY: as O.
         let lse = lse.map(|lse| unsafe { self.exchange.describe(&lse) }).transpose()?;
         if !described.shape().is_of(&o, lse.as_ref()) {
             return Ok(());
