@@ -5,12 +5,14 @@ use super::dq_tile::statistics_of_row;
 use super::params::BackwardParams;
 use super::query_steps::{keys_of_block, queries_of};
 use super::spill::{DS_KEYS, DS_QUERIES, Piece, ds_bytes};
-use super::work::key_block_work;
+use super::work::key_block_at;
 use super::{STATISTICS_LANES, STATISTICS_ROWS};
 use crate::element::{Element, half};
 use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_v4, st_global_b32, st_global_v4, to_global};
 use crate::ptx::warp::{shfl_bfly, shfl_idx_b32};
+use crate::scheduler::Work;
+use crate::sequence::Sequence;
 use crate::steps::STEP_THREADS;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 
@@ -83,18 +85,21 @@ unsafe fn write_starts(params: &BackwardParams, batch: u32) {
         let mut groups = 0;
         if block < blocks {
             // SAFETY: the caller's.
-            let work = unsafe { key_block_work(params, batch, block) };
-            let piece = Piece::new(
-                params,
-                queries_of(params, &work, keys_of_block(&work, work.first_row, DS_KEYS)),
-                0,
-            );
+            let seen = unsafe {
+                let (batch, first_row) = key_block_at(params, batch, block);
+                let sequence = Sequence::of_ragged(&params.forward, batch);
+                let work = Work { batch, head_q: 0, head_kv: 0, first_row, split: 0, sequence };
+                queries_of(params, &work, keys_of_block(&work, first_row, DS_KEYS))
+            };
+            let piece = Piece::new(params, seen, 0);
             groups = (piece.past - piece.first) / 8;
         }
         let mut sum = groups;
-        for step in [1, 2, 4, 8, 16] {
+        let mut step = 1;
+        while step < 32 {
             let other = shfl_idx_b32(sum, lane.wrapping_sub(step) % 32);
             sum = sum.wrapping_add(if lane >= step { other } else { 0 });
+            step *= 2;
         }
         if block < blocks {
             let at = to_global(params.ds_starts) + u64::from(batch * blocks + block) * 4;

@@ -36,27 +36,26 @@ impl Blocks {
         let (together, order) = self.of_head.divide(blocks);
         let (batch, head) = self.heads.divide(together * self.together.value + within);
         let block = if descending { self.of_head.value - 1 - order } else { order };
-        // SAFETY: the caller's.
-        let (batch, block) = unsafe { self.of_sequence(batch, block, sequences) };
+        let (batch, block) = if self.starts == 0 {
+            (batch, block)
+        } else {
+            // SAFETY: the caller's.
+            let first = |batch| unsafe { first_block(self.starts, self.total, self.rows, batch) };
+            block_of_packed(sequences, block, first)
+        };
         (batch, head, block * self.rows.value)
     }
+}
 
-    /// Batch entry and block of it of a block of a head: of batch entry `batch`, or of all packed sequences.
-    ///
-    /// # Safety
-    /// As for [`Sequence::of_ragged`].
-    #[inline(always)]
-    unsafe fn of_sequence(self, batch: u32, block: u32, sequences: u32) -> (u32, u32) {
-        if self.starts == 0 {
-            return (batch, block);
-        }
-        block_of_packed(sequences, block, |batch| {
-            let at = to_global_again(self.starts) + u64::from(batch) * 4;
-            // SAFETY: the caller's; one element a sequence, and one more.
-            let start = unsafe { ld_global_b32(at) }.min(self.total);
-            self.rows.quotient(start) + batch
-        })
-    }
+/// The first block of a packed sequence, of blocks of `rows` rows: each sequence has room for one block more than it needs at most.
+///
+/// # Safety
+/// `starts` has one element a sequence, and one more.
+#[inline(always)]
+unsafe fn first_block(starts: u64, total: u32, rows: Divisor, batch: u32) -> u32 {
+    // SAFETY: the caller's.
+    let start = unsafe { ld_global_b32(to_global_again(starts) + u64::from(batch) * 4) }.min(total);
+    rows.quotient(start) + batch
 }
 
 /// The block of queries of CTA `index` of `dq`; none where the sequence has fewer. Under a causal mask those with most keys are first.
@@ -91,7 +90,15 @@ pub unsafe fn query_work(params: &BackwardParams, index: u32) -> Option<Work<'_>
 /// As for [`Sequence::of_ragged`].
 #[inline(always)]
 pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>, u32)> {
-    let (forward, blocks) = (&params.forward, blocks_of_keys(params));
+    let forward = &params.forward;
+    let blocks = Blocks {
+        of_head: params.key_blocks,
+        heads: params.heads_kv,
+        together: params.kv_heads_together,
+        rows: params.key_block_rows,
+        starts: forward.ragged.cu_seqlens_k,
+        total: forward.ragged.total_k,
+    };
     // SAFETY: the caller's.
     unsafe {
         let (batch, head_kv, first_row) = blocks.at(index, false, forward.batch);
@@ -103,31 +110,21 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
     }
 }
 
-/// The blocks of keys of a launch.
-#[inline(always)]
-fn blocks_of_keys(params: &BackwardParams) -> Blocks {
-    Blocks {
-        of_head: params.key_blocks,
-        heads: params.heads_kv,
-        together: params.kv_heads_together,
-        rows: params.key_block_rows,
-        starts: params.forward.ragged.cu_seqlens_k,
-        total: params.forward.ragged.total_k,
-    }
-}
-
-/// The block of keys with this number in batch entry `batch`, or in all packed sequences, as work of head 0; without keys where there is none.
+/// Batch entry and first row of the block of keys with this number in batch entry `batch`, or in all packed sequences.
 ///
 /// # Safety
 /// As for [`Sequence::of_ragged`].
 #[inline(always)]
-pub unsafe fn key_block_work(params: &BackwardParams, batch: u32, block: u32) -> Work<'_> {
-    let (forward, blocks) = (&params.forward, blocks_of_keys(params));
+pub unsafe fn key_block_at(params: &BackwardParams, batch: u32, block: u32) -> (u32, u32) {
+    let (forward, rows) = (&params.forward, params.key_block_rows);
+    let (starts, total) = (forward.ragged.cu_seqlens_k, forward.ragged.total_k);
+    if starts == 0 {
+        return (batch, block * rows.value);
+    }
     // SAFETY: the caller's.
-    let (batch, block) = unsafe { blocks.of_sequence(batch, block, forward.batch) };
-    // SAFETY: the caller's.
-    let sequence = unsafe { Sequence::of_ragged(forward, batch) };
-    Work { batch, head_q: 0, head_kv: 0, first_row: block * blocks.rows.value, split: 0, sequence }
+    let first = |batch| unsafe { first_block(starts, total, rows, batch) };
+    let (batch, block) = block_of_packed(forward.batch, block, first);
+    (batch, block * rows.value)
 }
 
 /// The number of a block of the work's sequence among all that [`BackwardParams::ds_starts`] lists.
