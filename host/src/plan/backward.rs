@@ -469,6 +469,17 @@ mod tests {
             assert!(keeps(batch, [2048, 2048], 80, &h200) && !keeps(batch, [1024, 2048], 80, &h200));
         }
         assert!(!keeps(1, [2048, 2048], 256, &h200), "no kernels of this width keep it");
+        // Of packed sequences the width decides alone, whose lengths differ from batch to batch.
+        let packed = |rows: u32, longest: u32, head_dim: u32| {
+            let sizes =
+                Sizes { batch: 3, heads_q: 8, heads_kv: 4, seqlen_q: longest, seqlen_k: longest, head_dim };
+            let problem = Problem::new(sizes, Dtype::Bf16).and_then(|of| of.with_packed_queries(rows));
+            let problem = problem.and_then(|of| of.with_packed_keys(rows)).expect("valid");
+            let backward = Backward::new(&problem).expect("it has kernels");
+            BackwardPlan::of_table(&backward, &h200).expect("planned").statistics_ctas().is_some()
+        };
+        assert!(packed(3, 1, 128) && packed(60000, 8192, 128));
+        assert!(!packed(60000, 8192, 64) && !packed(60000, 8192, 96));
         assert!(!keeps(1, [2048, 2048], 128, &DeviceModel::L4.info()));
     }
 }

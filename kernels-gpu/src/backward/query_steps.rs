@@ -4,7 +4,7 @@ use super::nonfinite::{Destination, Taint, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
 use super::spill::{DS_KEYS, Piece};
-use super::work::{key_block_index, key_rows, query_rows};
+use super::work::{ds_block_index, key_rows, query_rows};
 use crate::config::BackwardConfig;
 use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_b32, to_global};
@@ -42,7 +42,7 @@ pub fn queries_of(params: &BackwardParams, work: &Work<'_>, keys: (u32, u32)) ->
 /// As for [`crate::sequence::Sequence::of_ragged`]; the kernel of statistics has written where pieces start.
 #[inline(always)]
 pub unsafe fn piece(params: &BackwardParams, work: &Work<'_>, block: u32) -> Piece {
-    let at = to_global(params.ds_starts) + u64::from(key_block_index(params, work, block)) * 4;
+    let at = to_global(params.ds_starts) + u64::from(ds_block_index(params, work, block)) * 4;
     // SAFETY: the caller's.
     let start = unsafe { ld_global_b32(at) };
     Piece::new(params, queries_of(params, work, keys_of_block(work, block * DS_KEYS, DS_KEYS)), start)

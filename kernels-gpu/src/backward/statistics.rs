@@ -5,7 +5,7 @@ use super::dq_tile::statistics_of_row;
 use super::params::BackwardParams;
 use super::query_steps::{keys_of_block, queries_of};
 use super::spill::{DS_KEYS, DS_QUERIES, Piece, ds_bytes};
-use super::work::key_block_at;
+use super::work::ds_block_at;
 use super::{STATISTICS_LANES, STATISTICS_ROWS};
 use crate::element::{Element, half};
 use crate::keys::KeyRows;
@@ -86,7 +86,7 @@ unsafe fn write_starts(params: &BackwardParams, batch: u32) {
         if block < blocks {
             // SAFETY: the caller's.
             let seen = unsafe {
-                let (batch, first_row) = key_block_at(params, batch, block);
+                let (batch, first_row) = ds_block_at(params, batch, block);
                 let sequence = Sequence::of_ragged(&params.forward, batch);
                 let work = Work { batch, head_q: 0, head_kv: 0, first_row, split: 0, sequence };
                 queries_of(params, &work, keys_of_block(&work, first_row, DS_KEYS))

@@ -1,6 +1,7 @@
 //! Which tile a CTA of the backward pass has, and where the rows of a head lie.
 
 use super::params::BackwardParams;
+use super::spill::DS_KEYS;
 use crate::divisor::Divisor;
 use crate::keys::KeyRows;
 use crate::params::{ForwardParams, Strides};
@@ -40,22 +41,21 @@ impl Blocks {
             (batch, block)
         } else {
             // SAFETY: the caller's.
-            let first = |batch| unsafe { first_block(self.starts, self.total, self.rows, batch) };
-            block_of_packed(sequences, block, first)
+            let start = |batch| unsafe { packed_start(self.starts, self.total, batch) };
+            block_of_packed(sequences, block, |batch| self.rows.quotient(start(batch)) + batch)
         };
         (batch, head, block * self.rows.value)
     }
 }
 
-/// The first block of a packed sequence, of blocks of `rows` rows: each sequence has room for one block more than it needs at most.
+/// The first row of a packed sequence.
 ///
 /// # Safety
 /// `starts` has one element a sequence, and one more.
 #[inline(always)]
-unsafe fn first_block(starts: u64, total: u32, rows: Divisor, batch: u32) -> u32 {
+unsafe fn packed_start(starts: u64, total: u32, batch: u32) -> u32 {
     // SAFETY: the caller's.
-    let start = unsafe { ld_global_b32(to_global_again(starts) + u64::from(batch) * 4) }.min(total);
-    rows.quotient(start) + batch
+    unsafe { ld_global_b32(to_global_again(starts) + u64::from(batch) * 4) }.min(total)
 }
 
 /// The block of queries of CTA `index` of `dq`; none where the sequence has fewer. Under a causal mask those with most keys are first.
@@ -110,30 +110,29 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
     }
 }
 
-/// Batch entry and first row of the block of keys with this number in batch entry `batch`, or in all packed sequences.
+/// Batch entry and first row of a block of keys of dS by its number: in batch entry `batch`, or in all packed sequences.
 ///
 /// # Safety
 /// As for [`Sequence::of_ragged`].
 #[inline(always)]
-pub unsafe fn key_block_at(params: &BackwardParams, batch: u32, block: u32) -> (u32, u32) {
-    let (forward, rows) = (&params.forward, params.key_block_rows);
-    let (starts, total) = (forward.ragged.cu_seqlens_k, forward.ragged.total_k);
+pub unsafe fn ds_block_at(params: &BackwardParams, batch: u32, block: u32) -> (u32, u32) {
+    let ragged = &params.forward.ragged;
+    let (starts, total) = (ragged.cu_seqlens_k, ragged.total_k);
     if starts == 0 {
-        return (batch, block * rows.value);
+        return (batch, block * DS_KEYS);
     }
     // SAFETY: the caller's.
-    let first = |batch| unsafe { first_block(starts, total, rows, batch) };
-    let (batch, block) = block_of_packed(forward.batch, block, first);
-    (batch, block * rows.value)
+    let first = |batch| unsafe { packed_start(starts, total, batch) } / DS_KEYS + batch;
+    let (batch, block) = block_of_packed(params.forward.batch, block, first);
+    (batch, block * DS_KEYS)
 }
 
-/// The number of a block of the work's sequence among all that [`BackwardParams::ds_starts`] lists.
+/// The number of a block of the work's sequence among all that [`BackwardParams::ds_starts`] lists: the inverse of [`ds_block_at`].
 #[inline(always)]
-pub fn key_block_index(params: &BackwardParams, work: &Work<'_>, block: u32) -> u32 {
-    let first = if params.forward.ragged.cu_seqlens_k == 0 {
-        work.batch * params.key_blocks.value
-    } else {
-        params.key_block_rows.quotient(work.sequence.k_start) + work.batch
+pub fn ds_block_index(params: &BackwardParams, work: &Work<'_>, block: u32) -> u32 {
+    let first = match params.forward.ragged.cu_seqlens_k {
+        0 => work.batch * params.key_blocks.value,
+        _ => work.sequence.k_start / DS_KEYS + work.batch,
     };
     first + block
 }
