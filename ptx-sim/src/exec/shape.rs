@@ -60,8 +60,8 @@ impl Shape {
     fn is_of(&self, list: &[u32; LANES], active: u32, bytes: u32) -> bool {
         let first = list[first_lane(active)];
         let mut differs = 0;
-        for lane in 0..LANES {
-            differs |= list[lane].wrapping_sub(first) ^ self.beyond[lane];
+        for (address, beyond) in list.iter().zip(&self.beyond) {
+            differs |= address.wrapping_sub(first) ^ beyond;
         }
         differs == 0 && (self.active, self.bytes, self.phase) == (active, bytes, first % PERIOD)
     }
