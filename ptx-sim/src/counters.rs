@@ -211,28 +211,17 @@ impl GlobalTraffic {
 }
 
 impl SharedTraffic {
-    /// An access is served a quarter warp at a time for 16 bytes a lane, a half warp for 8, whole otherwise.
     fn add(&mut self, list: &[u64; LANES], active: u32, bytes: u32) {
+        self.add_known(shared_wavefronts(list, active, bytes), active, bytes);
+    }
+
+    /// An access whose wavefronts and conflicts are known.
+    #[inline]
+    pub(crate) fn add_known(&mut self, (wavefronts, conflicts): (u64, u64), active: u32, bytes: u32) {
         self.requests += 1;
         self.bytes += u64::from(active.count_ones() * bytes);
-        let group = match bytes {
-            16 => 8,
-            8 => 16,
-            _ => 32,
-        };
-        for first in (0..LANES).step_by(group) {
-            let mut chosen = [0u64; LANES];
-            let mut count = 0;
-            for lane in (first..first + group).filter(|lane| active >> lane & 1 == 1) {
-                chosen[count] = list[lane];
-                count += 1;
-            }
-            if count > 0 {
-                let wavefronts = wavefronts(&chosen[..count], bytes);
-                self.wavefronts += wavefronts;
-                self.conflicts += wavefronts - 1;
-            }
-        }
+        self.wavefronts += wavefronts;
+        self.conflicts += conflicts;
     }
 
     fn merge(&mut self, other: &SharedTraffic) {
@@ -241,6 +230,31 @@ impl SharedTraffic {
         self.conflicts += other.conflicts;
         self.bytes += other.bytes;
     }
+}
+
+/// Passes over the banks that an access takes, and those beyond what its size needs: it is served a quarter warp at a time for 16
+/// bytes a lane, a half warp for 8, whole otherwise.
+pub(crate) fn shared_wavefronts(list: &[u64; LANES], active: u32, bytes: u32) -> (u64, u64) {
+    let group = match bytes {
+        16 => 8,
+        8 => 16,
+        _ => 32,
+    };
+    let mut total = (0, 0);
+    for first in (0..LANES).step_by(group) {
+        let mut chosen = [0u64; LANES];
+        let mut count = 0;
+        for lane in (first..first + group).filter(|lane| active >> lane & 1 == 1) {
+            chosen[count] = list[lane];
+            count += 1;
+        }
+        if count > 0 {
+            let wavefronts = wavefronts(&chosen[..count], bytes);
+            total.0 += wavefronts;
+            total.1 += wavefronts - 1;
+        }
+    }
+    total
 }
 
 /// Whether aligned accesses share no bank.

@@ -138,18 +138,17 @@ impl Reads {
 
     /// Remembers a read.
     #[inline]
-    pub(crate) fn note(&mut self, who: &Who<'_>) {
-        let now = who.mark();
+    pub(crate) fn note(&mut self, now: Mark, synced: u32) {
         for past in &mut self.first {
             if past.clock == 0 {
                 *past = now;
                 return;
             }
-            if past.is_one_with(&now, who.synced) {
+            if past.is_one_with(&now, synced) {
                 return;
             }
         }
-        if self.more.iter_mut().any(|past| past.is_one_with(&now, who.synced)) {
+        if self.more.iter_mut().any(|past| past.is_one_with(&now, synced)) {
             return;
         }
         if self.more.len() == MOST_READS {

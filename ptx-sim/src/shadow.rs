@@ -59,6 +59,11 @@ impl Shadow {
         Shadow { lines, bytes, granule, shift: granule.trailing_zeros() }
     }
 
+    /// Whether nothing is watched.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Calls `f` with every cell of a range and the part of the range in it; stops at the first error.
     #[inline]
     pub(crate) fn each(
@@ -94,6 +99,28 @@ impl Shadow {
             at = until;
         }
         Ok(())
+    }
+
+    /// Calls `f` with every cell of a range of 4, 8 or 16 bytes that is aligned to its size, until it gives false; says whether it never
+    /// did.
+    #[inline]
+    pub(crate) fn all_of(&mut self, offset: u64, bytes: u32, mut f: impl FnMut(&mut Cell) -> bool) -> bool {
+        let within = offset % LINE;
+        let Some(line) = self.lines.get_mut((offset / LINE) as usize) else { return true };
+        if line.granules.is_empty() && (u64::from(bytes) == LINE || self.granule == LINE) {
+            return f(&mut line.whole);
+        }
+        if !line.granules.is_empty() && u64::from(bytes) < LINE {
+            let (first, last) = (within >> self.shift, (within + u64::from(bytes) - 1) >> self.shift);
+            return line.granules[first as usize..=last as usize].iter_mut().all(f);
+        }
+        // The line parts or joins.
+        let mut all = true;
+        let gone = self.each(offset, bytes, |_, cell| {
+            all = all && f(cell);
+            Ok(())
+        });
+        all && gone.is_ok()
     }
 
     /// Every cell, with its offset.

@@ -10,6 +10,8 @@ use crate::memory::Words;
 use crate::shadow::{Cell, Shadow};
 use crate::window::SHARED_BASE;
 
+mod at_once;
+
 /// Shared memory with its shadow.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -143,7 +145,7 @@ impl Shared {
             }
             if checks.shared_races {
                 check_order(range.start, &cell.write, true, who)?;
-                cell.reads.note(who);
+                cell.reads.note(who.mark(), who.synced);
             }
             if checks.async_copies {
                 match check_proxy(range.start, cell, who) {

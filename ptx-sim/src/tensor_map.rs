@@ -2,6 +2,8 @@
 //! 128 bytes that `cuTensorMapEncodeTiled` writes, so the simulator has its own, which it knows by a tag; the limits are those
 //! of that call. Tile mode only; elements outside the tensor read as zero.
 
+use std::cmp::Ordering;
+
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorType {
@@ -103,9 +105,20 @@ pub enum TensorMapError {
         /// What is allowed.
         rule: &'static str,
     },
-    /// An inner row of the box that is not the swizzle's span, which is all that the simulator knows.
-    #[error("a row of the box is {bytes} bytes, the swizzle's span is {span}")]
+    /// An inner row of the box that is longer than the swizzle's span, which no hardware takes.
+    #[error("a row of the box is {bytes} bytes, more than the swizzle's span of {span}")]
     Span {
+        /// Bytes of a row.
+        bytes: u64,
+        /// Bytes of the span.
+        span: u64,
+    },
+    /// An inner row of the box that is shorter than the swizzle's span. Hardware takes it. CUDA's programming guide asks for shared
+    /// memory of the full span for each row, but says neither where the rows begin nor how many bytes the mbarrier counts.
+    #[error(
+        "not supported: a row of the box is {bytes} bytes, less than the swizzle's span of {span}; CUDA does not say how such rows lie"
+    )]
+    ShortRow {
         /// Bytes of a row.
         bytes: u64,
         /// Bytes of the span.
@@ -157,8 +170,12 @@ impl TensorMap {
         check("box length", box_dims, "1 to 256", |b| (1..=256).contains(&b))?;
         let row = box_dims[0] * ty.bytes();
         check("bytes of a box row", &[row], "a multiple of 16", |r| r.is_multiple_of(16))?;
-        if swizzle != Swizzle::None && row != swizzle.span() {
-            return Err(TensorMapError::Span { bytes: row, span: swizzle.span() });
+        let span = swizzle.span();
+        match row.cmp(&span) {
+            _ if swizzle == Swizzle::None => {}
+            Ordering::Less => return Err(TensorMapError::ShortRow { bytes: row, span }),
+            Ordering::Equal => {}
+            Ordering::Greater => return Err(TensorMapError::Span { bytes: row, span }),
         }
         let (dims, strides, box_dims) = (dims.to_vec(), strides.to_vec(), box_dims.to_vec());
         Ok(TensorMap { ty, address, dims, strides, box_dims, swizzle })
@@ -329,9 +346,11 @@ mod tests {
         assert_eq!(new(0, &[64], &[], &[257], none), "box length 0 is 257: 1 to 256");
         assert_eq!(new(0, &[64], &[], &[4], none), "bytes of a box row 0 is 8: a multiple of 16");
         assert_eq!(
-            new(0, &[64], &[], &[32], Swizzle::B128),
-            "a row of the box is 64 bytes, the swizzle's span is 128"
+            new(0, &[64], &[], &[64], Swizzle::B64),
+            "a row of the box is 128 bytes, more than the swizzle's span of 64"
         );
+        let short = new(0, &[64], &[], &[32], Swizzle::B128);
+        assert!(short.starts_with("not supported: a row of the box is 64 bytes"), "{short}");
         assert!(new(0, &[], &[], &[], none).starts_with("0 dimensions"));
     }
 

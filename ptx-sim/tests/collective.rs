@@ -155,6 +155,18 @@ const DELETED: [&str; 7] = [
     "wgmma.wait_group",
 ];
 
+/// What can go in silence, each of which `collective_deletion.txt` explains.
+fn explained() -> Vec<String> {
+    let lines = include_str!("collective_deletion.txt").lines().filter(|line| !line.starts_with('#'));
+    lines
+        .flat_map(|line| {
+            let (label, _) = line.split_once(": ").expect("KERNEL INSTRUCTION NUMBERS: why");
+            let (what, numbers) = label.rsplit_once(' ').expect("numbers with commas");
+            numbers.split(',').map(move |number| format!("{what} {number}"))
+        })
+        .collect()
+}
+
 #[test]
 fn no_barrier_wait_or_fence_of_a_collective_can_go_and_leave_a_wrong_result_in_silence() {
     let (products, lines) = (products(), PTX.lines().collect::<Vec<_>>());
@@ -183,7 +195,7 @@ fn no_barrier_wait_or_fence_of_a_collective_can_go_and_leave_a_wrong_result_in_s
         }
     }
     silent.sort();
-    // With so few k-blocks and tiles some buffers are used once, some fences are followed by another before the barrier, and no
-    // accumulator is written between two products.
-    assert_eq!((deleted, silent.len()), (42, 19), "{silent:?}");
+    let mut explained = explained();
+    explained.sort();
+    assert_eq!((deleted, silent), (42, explained));
 }

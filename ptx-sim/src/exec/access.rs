@@ -31,8 +31,14 @@ pub(super) fn addresses(regs: &Regs, addr: &Addr) -> [u64; LANES] {
 }
 
 /// The lanes of a mask.
+#[inline]
 pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
-    (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest.wrapping_sub(1);
+        (lane < LANES).then_some(lane)
+    })
 }
 
 /// The space and the address in it of a generic address (PTX ISA §5.1).
@@ -56,10 +62,10 @@ impl Warp {
     pub(super) fn load(&mut self, access: &Access, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
-        cta.counters.request(access.space, &list, active, bytes, false);
         if let Some(space) = plain_space(access, &list, active, cta.rank) {
             return self.load_plain(access, space, &list, frame, active, cta);
         }
+        cta.counters.request(access.space, &list, active, bytes, false);
         for lane in lanes(active) {
             self.dark = (0, None);
             let words = self.read(access.space, list[lane], (lane, bytes), access.order, frame, cta)?;

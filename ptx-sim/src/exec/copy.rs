@@ -5,10 +5,11 @@
 use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::memory::Words;
-use crate::op::{CopyArrive, CopyAsync, MemoryOrder};
+use crate::op::{CopyArrive, CopyAsync};
+use crate::race::{Held, RaceAccess};
 use crate::regs::LANES;
 
-use super::access::{addresses, check_alignment, lanes};
+use super::access::{addresses, check_alignment, lanes, note_global};
 use super::cta::Cta;
 use super::mbarrier::{LIMIT, shared_address};
 use super::warp::Warp;
@@ -115,6 +116,9 @@ impl Warp {
             line,
             number,
         };
+        let (by, mut hint, mut held) = ((self.index, self.place()), self.hint, Held::default());
+        let mut who = self.who(0, None, cta);
+        let checked = cta.launch.config.checks;
         for lane in lanes(active) {
             let size = source_bytes[lane];
             if size > bytes {
@@ -122,19 +126,29 @@ impl Warp {
             }
             check_alignment(cta, lane, to[lane], bytes)?;
             check_alignment(cta, lane, from[lane], bytes)?;
+            (who.lane, who.lanes) = (lane, 1 << lane);
             if size > 0 {
-                // Bytes beyond the size are zero, as the words start out.
-                self.dark = (0, None);
-                new.data[lane] = self.load_global(lane, from[lane], size, MemoryOrder::WEAK, cta)?;
-                new.dark[lane] = self.dark.0;
+                match cta.launch.memory.locate(from[lane], size.into(), &mut hint) {
+                    Ok((allocation, offset)) => {
+                        if checked.initialized {
+                            new.dark[lane] = allocation.unwritten(offset, size);
+                        }
+                        note_global(RaceAccess::Read, (allocation, offset, size), &who, &mut held, by, cta)?;
+                        // Bytes beyond the size are zero, as the words start out.
+                        new.data[lane] = allocation.load(offset, size);
+                    }
+                    Err(kind) if checked.bounds => return Err(Fault::at(kind, lane, from[lane])),
+                    Err(_) => {}
+                }
             }
             let Some(offset) = cta.shared.offset(lane, to[lane], bytes)? else { continue };
-            let who = self.who(lane, None, cta);
             let noted = cta.shared.note_copy(offset, bytes, &who);
-            cta.tolerate(noted, (self.index, self.place()))?;
+            cta.tolerate(noted, by)?;
             new.to[lane] = offset;
             new.open |= 1 << lane;
         }
+        drop(held);
+        self.hint = hint;
         self.copies.copies.push(new);
         if cta.random_bit() {
             self.land_some(cta);

@@ -21,6 +21,7 @@ use super::call;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
+use super::shape::Shapes;
 use super::warp::{Frame, Warp};
 
 /// Warnings that a launch keeps.
@@ -43,6 +44,8 @@ pub(crate) struct Cta<'c> {
     /// Findings that do not end the launch.
     pub(super) warnings: Vec<Finding>,
     pub(super) shared: Shared,
+    /// The patterns of its instructions' addresses.
+    pub(super) shapes: Shapes,
     pub(super) barriers: Vec<BarrierState>,
     pub(super) releases: Vec<Release>,
     /// By offset in shared memory; those that are no longer valid stay.
@@ -104,6 +107,7 @@ impl<'c> Cta<'c> {
                 launch.config.checks,
                 launch.uses_reserved(),
             ),
+            shapes: Shapes::default(),
             barriers: vec![BarrierState::default(); BARRIERS],
             releases: Vec::new(),
             mbarriers: BTreeMap::new(),

@@ -4,11 +4,13 @@
 use crate::finding::Outcome;
 use crate::mark::Who;
 use crate::op::Matrix;
-use crate::regs::{Bank, LANES, Regs, Slot};
+use crate::regs::{Bank, FULL, LANES, Regs, Slot};
+use crate::window;
 
 use super::access::{addresses, check_alignment};
 use super::cta::Cta;
 use super::shade::Origin;
+use super::shape;
 use super::warp::Warp;
 
 /// Eight rows of eight 16-bit elements, two elements to a word.
@@ -23,6 +25,9 @@ impl Warp {
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let list = addresses(&self.frame(frame)?.regs, &matrix.addr);
+        if self.load_matrix_at_once(matrix, &list, frame, active, cta)? {
+            return Ok(());
+        }
         cta.counters.matrix(&list, matrix.regs.len(), false);
         let mut who = self.who(0, None, cta);
         let mut loaded: [(Rows, Rows); 4] = Default::default();
@@ -62,6 +67,41 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// An `ldmatrix` that nothing is wrong with; false if something may be, and nothing was loaded.
+    fn load_matrix_at_once(
+        &mut self,
+        matrix: &Matrix,
+        list: &[u64; LANES],
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<bool> {
+        let own = self.frame(frame)?;
+        let addressed = FULL >> (LANES - 8 * matrix.regs.len());
+        let Some(low) = shape::aligned(list, 0, addressed, 16).filter(|_| own.shade.is_none()) else {
+            return Ok(false);
+        };
+        let who = self.who(0, None, cta);
+        let shape = cta.shapes.at(self.at, &low, addressed, 16);
+        let (least, most) = shape.range(low[0], 16);
+        let base = low[0].wrapping_sub(window::SHARED_BASE as u32);
+        let rows = shape.groups.iter().map(|(beyond, lanes)| {
+            (*beyond, super::access::lanes(*lanes).fold(0, |all, lane| all | row_lanes(lane, lane % 8)))
+        });
+        if !cta.shared.is_own(least, most) || !cta.shared.note_reads(base, rows, 16, &who) {
+            return Ok(false);
+        }
+        cta.counters.shared_load.add_known(shape.wavefronts, addressed, 16);
+        let regs = &mut self.frame(frame)?.regs;
+        for (m, &slot) in matrix.regs.iter().enumerate() {
+            let row = |r: usize| cta.shared.row(low[8 * m + r].wrapping_sub(window::SHARED_BASE as u32));
+            let rows: Rows = std::array::from_fn(row);
+            let values = if matrix.transposed { spread_transposed(&rows) } else { spread(&rows) };
+            regs.set_word(slot, active, &values);
+        }
+        Ok(true)
     }
 
     pub(super) fn store_matrix(

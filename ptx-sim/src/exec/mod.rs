@@ -26,6 +26,7 @@ mod service;
 mod shade;
 mod shade_bits;
 mod shade_memory;
+mod shape;
 mod spin;
 mod tensor_maps;
 mod together;

@@ -12,6 +12,7 @@ use super::access::{
 };
 use super::cta::Cta;
 use super::order::weak_write;
+use super::shape;
 use super::warp::Warp;
 
 /// Words of every lane: word `i` of a lane's bytes is `rows[i][lane]`.
@@ -69,6 +70,12 @@ impl Warp {
         let last = (u32::BITS - 1 - active.leading_zeros()) as usize;
         let taken = if let Plain::Shared { window } = space { window } else { 0 };
         self.watch.last_read = Some((list[last].wrapping_sub(taken), self.place()));
+        if let Plain::Shared { window } = space
+            && self.load_at_once(access, window, list, frame, active, cta)?
+        {
+            return Ok(());
+        }
+        cta.counters.request(access.space, list, active, bytes, false);
         let (mut rows, mut dark): (Rows, [u32; LANES]) = Default::default();
         let (by, mut hint, mut held) = ((self.index, self.place()), self.hint, Held::default());
         let checks = cta.launch.config.checks;
@@ -121,6 +128,43 @@ impl Warp {
             self.shade_loaded(access, frame, lane)?;
         }
         Ok(())
+    }
+
+    /// A load of the CTA's own shared memory that nothing is wrong with; false if something may be, and nothing was loaded.
+    #[inline]
+    fn load_at_once(
+        &mut self,
+        access: &Access,
+        taken: u64,
+        list: &[u64; LANES],
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<bool> {
+        let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
+        if !matches!(bytes, 4 | 8 | 16) || self.frame(frame)?.shade.is_some() {
+            return Ok(false);
+        }
+        let Some(mut low) = shape::aligned(list, taken, active, bytes) else { return Ok(false) };
+        let first = low[shape::first_lane(active)];
+        let at = self.at;
+        let who = self.who(shape::first_lane(active), None, cta);
+        let shape = cta.shapes.at(at, &low, active, bytes);
+        let (least, end) = shape.range(first, bytes);
+        let base = first.wrapping_sub(window::SHARED_BASE as u32);
+        if !cta.shared.is_own(least, end)
+            || !cta.shared.note_reads(base, shape.groups.iter().copied(), bytes, &who)
+        {
+            return Ok(false);
+        }
+        if access.space != Space::Cluster {
+            cta.counters.shared_load.add_known(shape.wavefronts, active, bytes);
+        }
+        low.iter_mut().for_each(|address| *address = address.wrapping_sub(window::SHARED_BASE as u32));
+        let mut rows: Rows = Default::default();
+        cta.shared.load_rows(&low, bytes, &mut rows);
+        self.keep(access, &rows, frame, active)?;
+        Ok(true)
     }
 
     /// What was loaded goes to the registers.

@@ -1,0 +1,74 @@
+//! The common reads of shared memory, a warp at a time: they are looked at until something may be wrong with one.
+
+use crate::mark::Who;
+use crate::memory::Words;
+use crate::regs::LANES;
+use crate::window::SHARED_BASE;
+
+use super::Shared;
+
+impl Shared {
+    /// Notes reads by a warp's lanes, of distinct ranges of 4, 8 or 16 bytes, each aligned to its size and inside: their offsets beyond
+    /// `base`, and their lanes. False if something may be wrong with one: then it is to be noted lane by lane, which finds out what.
+    #[inline]
+    pub(crate) fn note_reads(
+        &mut self,
+        base: u32,
+        groups: impl Iterator<Item = (u32, u32)>,
+        bytes: u32,
+        who: &Who<'_>,
+    ) -> bool {
+        if !self.dark.is_empty() {
+            return false;
+        }
+        if self.shadow.is_empty() {
+            return true;
+        }
+        let (races, mut who, mut now) = (self.checks.shared_races, *who, who.mark());
+        let mut clean = true;
+        for (beyond, lanes) in groups {
+            (who.lanes, now.lanes) = (lanes, lanes);
+            clean &= self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| {
+                if cell.pending > 0 || cell.mbarrier || cell.write.clock == 0 {
+                    return false;
+                }
+                if races {
+                    if who.collides(&cell.write, who.group) {
+                        return false;
+                    }
+                    cell.reads.note(now, who.synced);
+                }
+                true
+            });
+            if !clean {
+                break;
+            }
+        }
+        clean
+    }
+
+    /// The words of every lane at aligned offsets inside: word `i` of a lane goes to `rows[i][lane]`.
+    #[inline]
+    pub(crate) fn load_rows(&self, list: &[u32; LANES], bytes: u32, rows: &mut [[u32; LANES]; 4]) {
+        for (i, row) in rows.iter_mut().enumerate().take(bytes as usize / 4) {
+            for (to, offset) in row.iter_mut().zip(list) {
+                *to = self.words[*offset as usize / 4 + i];
+            }
+        }
+    }
+
+    /// 16 bytes at an aligned offset inside.
+    #[inline]
+    pub(crate) fn row(&self, offset: u32) -> Words {
+        let at = offset as usize / 4;
+        let mut row = [0; 4];
+        row.copy_from_slice(&self.words[at..at + 4]);
+        row
+    }
+
+    /// Whether a range of addresses is the CTA's own, none of it the system's.
+    #[inline]
+    pub(crate) fn is_own(&self, first: i64, end: i64) -> bool {
+        first >= SHARED_BASE as i64 && end <= (SHARED_BASE + self.bytes) as i64
+    }
+}
