@@ -151,7 +151,8 @@ impl SelfTest {
                 runs.push(run);
             }
             let done = self.lab.session.records::<Run>(RUN).len() as u64;
-            self.screen.progress(done, Some(self.left_s(&self.wanted)));
+            let left_s = self.left_s(&self.wanted);
+            self.screen.progress(done, Some(left_s));
         }
         Ok(runs)
     }
