@@ -14,21 +14,18 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`Error::BadFile`] where a kernel's PTX cannot be cut out, [`Error::Host`], [`Error::Io`].
-pub fn side_by_side(
-    first: &KernelRef,
-    others: &[KernelRef],
-    out: &Path,
-) -> Result<(KernelRef, Vec<String>)> {
+pub fn side_by_side(first: &KernelRef, others: &[KernelRef], out: &Path) -> Result<(KernelRef, Vec<String>)> {
     let found = std::iter::once(first).chain(others).map(kernels::find).collect::<Result<Vec<_>>>()?;
     let mut entries: Vec<String> = Vec::new();
     for (at, (_, kernel)) in found.iter().enumerate() {
         let is_taken = entries.contains(&kernel.entry);
-        entries.push(if is_taken { format!("{}_{at}", kernel.entry) } else { kernel.entry.clone() });
+        entries.push(if is_taken { format!("{}_beside{at}", kernel.entry) } else { kernel.entry.clone() });
     }
     let is_renamed = found.iter().zip(&entries).any(|((_, kernel), entry)| kernel.entry != *entry);
     let (_, first_kernel) = &found[0];
     let has_all = |arch: &&String| found.iter().all(|(_, kernel)| kernel.cubins.contains_key(*arch));
-    let archs: Vec<&String> = first_kernel.cubins.keys().filter(|arch| !is_renamed && has_all(arch)).collect();
+    let archs: Vec<&String> =
+        first_kernel.cubins.keys().filter(|arch| !is_renamed && has_all(arch)).collect();
     let io = |source| Error::io(out, source);
     let mut folder = KernelFolder::new(out, found[0].0.device_compiler()).map_err(io)?;
     let mut families: BTreeMap<&str, String> = BTreeMap::new();

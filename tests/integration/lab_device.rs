@@ -112,11 +112,13 @@ exit 1
 
 fn a_profile_without_counters_goes_on_with_a_timeline_and_then_with_counts() {
     let home = folder();
-    let seen = format!(r#"{{"kernels": [{{"name": "{ENTRY}", "launches": 20, "us": 7.5, "grid": [8, 4, 2]}}]}}"#);
+    let seen =
+        format!(r#"{{"kernels": [{{"name": "{ENTRY}", "launches": 20, "us": 7.5, "grid": [8, 4, 2]}}]}}"#);
     let tool = |name: &str, text: &str| {
         let path = home.path().join(name);
         std::fs::write(&path, text).expect("written");
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its own file");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("its own file");
         path
     };
     tool("ncu", REFUSED);
@@ -143,6 +145,9 @@ fn a_profile_without_counters_goes_on_with_a_timeline_and_then_with_counts() {
     assert!(said.contains("ERR_NVGPUCTRPERM") && said.contains("timeline instead"), "{said}");
     let (counted, said) = profile(&pythons[1]);
     assert_eq!(counted["source"], "simulator and measured time", "{said}");
-    assert!(counted["verdict"]["bound"].is_string() && counted["metrics"] == serde_json::json!([]), "{counted}");
+    assert!(
+        counted["verdict"]["bound"].is_string() && counted["metrics"] == serde_json::json!([]),
+        "{counted}"
+    );
     assert!(said.contains("No module named 'torch'") && said.contains("counts on the simulator"), "{said}");
 }

@@ -1,7 +1,7 @@
 //! The tensors that are measured on, in one or several sets, and the check that a kernel computes something with them.
 
-use crate::random_input::{self, InputKind, Random};
 use super::drawn::{Drawn, PATTERN_LEN, at_pattern};
+use crate::random_input::{self, InputKind, Random};
 use crate::reference::{row_coordinates, row_start};
 use crate::verification::Oracle;
 use crate::workload::Workload;

@@ -56,8 +56,9 @@ impl CrossCheck {
             return Some(format!("it takes {whole} {measured}, a GEMM of its tile {products}"));
         }
         let is_short = measured.starts_with('µ') && after.whole < LAUNCH_US;
-        (!is_short && claimed - 1.0 > 2.0 * (gain - 1.0).max(0.0) + NOISE)
-            .then(|| format!("{claimed:.3} times as fast where it was decided, {gain:.3} times in {measured}"))
+        (!is_short && claimed - 1.0 > 2.0 * (gain - 1.0).max(0.0) + NOISE).then(|| {
+            format!("{claimed:.3} times as fast where it was decided, {gain:.3} times in {measured}")
+        })
     }
 }
 
@@ -111,16 +112,13 @@ pub(crate) fn cross_check(
     let [before, opinion] = [0, 1].map(|at| Opinion { whole: whole[at], products: products[at] });
     let measured = if simulated { "clocks counted" } else { "µs by the host's clock" }.to_owned();
     let name = after.0.name.clone();
-    let found = CrossCheck { candidate: name, problem, measured, before, after: opinion, claimed, doubt: None };
+    let found =
+        CrossCheck { candidate: name, problem, measured, before, after: opinion, claimed, doubt: None };
     Ok(Some(CrossCheck { doubt: found.find_doubt(), ..found }))
 }
 
 /// The largest problem of two evaluations, how many times as fast the second is there, and the clocks of both where they were counted.
-fn claimed(
-    before: &Evaluation,
-    after: &Evaluation,
-    simulated: bool,
-) -> Option<(ProblemSpec, f64, [f64; 2])> {
+fn claimed(before: &Evaluation, after: &Evaluation, simulated: bool) -> Option<(ProblemSpec, f64, [f64; 2])> {
     let by_flops = |one: &ProblemSpec, other: &ProblemSpec| one.flops().total_cmp(&other.flops());
     if simulated {
         let after = after.counted.iter().max_by(|one, other| by_flops(&one.problem, &other.problem))?;
@@ -151,7 +149,10 @@ mod tests {
         let host = "µs by the host's clock";
         assert_eq!(doubt(host, [[100.0, 80.0], [70.0, 60.0]], 1.25), None);
         let impossible = doubt(host, [[100.0, 50.0], [70.0, 60.0]], 2.0).expect("faster than its GEMM");
-        assert!(impossible.contains("it takes 50.00") && impossible.contains("GEMM of its tile 60.00"), "{impossible}");
+        assert!(
+            impossible.contains("it takes 50.00") && impossible.contains("GEMM of its tile 60.00"),
+            "{impossible}"
+        );
         let unseen = doubt(host, [[100.0, 99.0], [70.0, 70.0]], 1.25).expect("only the events saw it");
         assert!(unseen.contains("1.250 times") && unseen.contains("1.010 times"), "{unseen}");
         assert_eq!(doubt(host, [[9.0, 9.0], [4.0, 4.0]], 1.25), None, "shorter than launches");

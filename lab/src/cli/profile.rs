@@ -103,7 +103,9 @@ fn profile(
                     screen.stage(&candidate.name, "PyTorch's profiler");
                     match timeline(lab, candidate, state.kernel()?, &counted.problem)? {
                         Ok(seen) => {
-                            screen::say(&format!("ncu: {refused}: PyTorch's profiler gave a timeline instead"));
+                            screen::say(&format!(
+                                "ncu: {refused}: PyTorch's profiler gave a timeline instead"
+                            ));
                             profile.source += " and PyTorch's profiler";
                             profile.metrics = seen;
                         }
@@ -209,7 +211,10 @@ fn timeline(
     let alone = context.ptx_folder(&format!("{}-alone", candidate.name));
     let (alone, _) = side_by_side(kernel, &[], &alone)?;
     let mut command = Command::new(&context.config.peers.python);
-    command.current_dir(context.tree.root()).arg(TIMELINE_SCRIPT).args(["--shape", &problem.shape.to_string()]);
+    command
+        .current_dir(context.tree.root())
+        .arg(TIMELINE_SCRIPT)
+        .args(["--shape", &problem.shape.to_string()]);
     command.args(["--dtype", problem.dtype.name(), "--mask", problem.mask.name()]);
     command.env(FOLDER_VARIABLE, std::path::absolute(&alone.folder).unwrap_or(alone.folder));
     let seen = printed(lab, &mut command, b"", &log)?.map(|text| parse_timeline(&text, &alone.entry));

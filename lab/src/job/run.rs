@@ -103,7 +103,11 @@ fn second_opinion(job: &Job, against: &[String], library: &Arc<Library>) -> Resu
                 found.push(kernels::count_unjudged(library, &kernel, spec)?.clocks);
             }
         } else {
-            found.extend(kernels::wall_us(&kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?, &entries, spec)?);
+            found.extend(kernels::wall_us(
+                &kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?,
+                &entries,
+                spec,
+            )?);
         }
     }
     Ok(Report::Opinions(found))

@@ -32,7 +32,10 @@ mod tests {
             {"name": "fwd", "launches": 20, "us": 7.5, "grid": [8, 4, 2], "registers per thread": 168, "shared memory": 99328,
              "warps per SM": 0.48, "est. achieved occupancy %": 18}]}"#;
         let figures: Vec<String> = parse_timeline(printed, "fwd").iter().map(ToString::to_string).collect();
-        assert_eq!(figures[..3], ["timeline: mean time 7.50 µs", "timeline: launches 20.00", "timeline: CTAs 64.00"]);
+        assert_eq!(
+            figures[..3],
+            ["timeline: mean time 7.50 µs", "timeline: launches 20.00", "timeline: CTAs 64.00"]
+        );
         assert_eq!(figures.len(), 7);
         for nothing in ["", "Traceback", "{}", r#"{"kernels": []}"#] {
             assert_eq!(parse_timeline(nothing, "fwd"), [], "{nothing}");

@@ -91,12 +91,8 @@ pub(super) fn run(row: &str, repeats: Option<u32>, seconds: Option<u64>, common:
     let usual = if lab.context.machine.simulated { REPEATS_COUNTED } else { REPEATS };
     let count = repeats.unwrap_or(usual);
     let wrong = 1 + WRONG_EACH * Plant::WRONG.len() as u32;
-    let wanted = vec![
-        (Kind::Same, count),
-        (Kind::Slower, count.div_ceil(2)),
-        (Kind::Wrong, wrong),
-        (Kind::Hang, 2),
-    ];
+    let wanted =
+        vec![(Kind::Same, count), (Kind::Slower, count.div_ceil(2)), (Kind::Wrong, wrong), (Kind::Hang, 2)];
     let screen = Screen::new(wanted.iter().map(|(_, count)| u64::from(*count)).sum());
     let mut test = SelfTest { lab, screen, candidate, kernel, problems, wanted, deadline };
     let left_s = test.left_s(&test.wanted);
@@ -106,8 +102,13 @@ pub(super) fn run(row: &str, repeats: Option<u32>, seconds: Option<u64>, common:
         count.div_ceil(2),
         test.lab.shown()
     ));
-    let lines =
-        [test.cheats()?, test.same(count)?, test.slower(count.div_ceil(2))?, test.wrong(wrong)?, test.hang()?];
+    let lines = [
+        test.cheats()?,
+        test.same(count)?,
+        test.slower(count.div_ceil(2))?,
+        test.wrong(wrong)?,
+        test.hang()?,
+    ];
     test.screen.finish();
     show(&test, &lines, common.json)
 }
@@ -172,9 +173,8 @@ impl SelfTest {
     /// The kernel against itself: no run may see a difference.
     fn same(&mut self, count: u32) -> Result<Line> {
         let (kernel, problem) = (self.kernel.clone(), self.problem());
-        let runs = self.repeat(Kind::Same, count, |test, numbers| {
-            test.compare(Kind::Same, numbers, &kernel, problem)
-        })?;
+        let runs = self
+            .repeat(Kind::Same, count, |test, numbers| test.compare(Kind::Same, numbers, &kernel, problem))?;
         let alarms = runs.iter().filter(|run| run.found != Found::Same).count();
         let result = format!("{alarms} of {} called different{}", runs.len(), spread(&runs));
         let works = if alarms > 0 { Some(false) } else { done(&runs, count).then_some(true) };
@@ -243,8 +243,7 @@ impl SelfTest {
             let found = crate::gate::calibrate(&SLOW_DOWN, |numbers| {
                 let slow_downs = self.slow_downs(problem, numbers)?;
                 for (instructions, slow_down) in numbers.iter().zip(&slow_downs) {
-                    let tried =
-                        Planted { problem, instructions: *instructions, slow_down: Some(*slow_down) };
+                    let tried = Planted { problem, instructions: *instructions, slow_down: Some(*slow_down) };
                     self.lab.session.append(TRIED, &tried)?;
                 }
                 Ok::<_, Error>(slow_downs)
