@@ -290,12 +290,8 @@ impl KvAppend {
         StepRow { step: Step::Append, input: number, output: number }
     }
 
-    /// The kernel's parameters with these addresses.
-    ///
-    /// # Errors
-    /// [`Error::Operand`], [`Error::Misaligned`].
-    pub(crate) fn params(&self, tensors: &AppendTensors) -> Result<AppendParams, Error> {
-        self.check(tensors)?;
+    /// The kernel's parameters with these addresses, which [`KvAppend::check`] has seen.
+    pub(crate) fn params(&self, tensors: &AppendTensors) -> AppendParams {
         let (problem, sizes) = (&self.problem, self.problem.sizes());
         let bytes = |role: AppendRole, is_single: bool| {
             let strides = self.strides(role).bytes(problem.dtype().bytes());
@@ -316,7 +312,7 @@ impl KvAppend {
         let rotary = self.rotary.unwrap_or(Rotary { dim: 0, positions: 0, interleaved: false });
         let (rotated_chunks, chunks) = (rotary.dim / 8, sizes.head_dim / 8);
         let q_strides = problem.byte_strides(TensorRole::Q);
-        Ok(AppendParams {
+        AppendParams {
             new_k: tensors.new_k,
             new_v: tensors.new_v,
             k: tensors.k,
@@ -355,11 +351,14 @@ impl KvAppend {
             positions: rotary.positions,
             interleaved: rotary.interleaved.into(),
             each_query: self.rotates_each_query().into(),
-        })
+        }
     }
 
     /// Refuses what the call lacks, what it does not take, and what is misaligned or lies over the cache.
-    fn check(&self, tensors: &AppendTensors) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Operand`], [`Error::Misaligned`].
+    pub(crate) fn check(&self, tensors: &AppendTensors) -> Result<(), Error> {
         let paged = match self.problem.keys() {
             KeySequences::Paged(pages) if !self.has_slots => Some(pages.table),
             _ => None,

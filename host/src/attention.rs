@@ -1,9 +1,10 @@
 //! The public call: attention on a device, from host tensors or device pointers.
 
 mod backward;
+mod call;
+mod forward;
 mod kept_plans;
 mod operands;
-mod partial;
 mod steps;
 mod tensors;
 
@@ -12,18 +13,18 @@ pub use tensors::{DeviceTensors, HostOperand, HostTensors, OperandValues, Output
 use crate::device::cuda::CudaDevice;
 #[cfg(feature = "sim")]
 use crate::device::sim::{SimDevice, SimOptions};
-use crate::device::{Buffer, Device, L2Policy, Launch, LoadedKernel, StreamHandle};
+use crate::device::{Buffer, Device, L2Policy, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::module::{Code, Library, Source};
+use crate::plan::partial::{PartialPlan, PartialStates};
 use crate::plan::profile::Profile;
-use crate::plan::{Addresses, Plan, PlanOptions, Planner};
+use crate::plan::{Plan, PlanOptions, Planner};
 use crate::problem::{Problem, TensorRole};
 use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
 use kept_plans::KeptPlans;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::params::WgmmaParams;
-use operands::{HostOperands, check_tensors};
+use operands::HostOperands;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -227,19 +228,8 @@ impl Attention {
         tensors: &DeviceTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_tensors(plan.problem(), tensors)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            self.device.check_stream(stream)?;
-            match plan.workspace_bytes() {
-                0 => self.enqueue(plan, tensors, 0, stream),
-                needed => {
-                    let workspace = self.workspaces.get(&self.device, needed, stream)?;
-                    let _enqueue = workspace.enqueue(needed, stream)?;
-                    self.enqueue(plan, tensors, workspace.address(), stream)
-                }
-            }
-        }
+        unsafe { self.call(plan, tensors, None, stream) }
     }
 
     /// As [`Attention::launch`], in the caller's workspace, on its stream.
@@ -256,56 +246,28 @@ impl Attention {
         workspace: &Workspace,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_tensors(plan.problem(), tensors)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            self.device.check_stream(stream)?;
-            let _enqueue = workspace.enqueue(plan.workspace_bytes(), stream)?;
-            self.enqueue(plan, tensors, workspace.address(), stream)
-        }
+        unsafe { self.call(plan, tensors, Some(workspace), stream) }
     }
 
+    /// Starts a problem whose partial O and LSE go to `states`, on the caller's stream, in one launch without a workspace. O and LSE of
+    /// `tensors` are not written. Waits for nothing and allocates nothing but for the first use of its kernel ([`Attention::preload`] of
+    /// [`PartialPlan::plan`] does that before), so that it can be captured.
+    ///
+    /// # Errors
+    /// Those of [`Attention::launch`].
+    ///
     /// # Safety
-    /// As [`Attention::launch`]; the workspace is as large as the plan needs, and no other call's launches come between.
-    unsafe fn enqueue(
+    /// As [`Attention::forward_device`], and for [`PartialPlan::states`] states as for outputs.
+    pub unsafe fn launch_partial(
         &self,
-        plan: &Plan,
+        plan: &PartialPlan,
         tensors: &DeviceTensors,
-        workspace: u64,
+        states: PartialStates,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let DeviceTensors { q, k, v, o, lse, seqlens_k, operands } = *tensors;
-        let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
-        let operands = operands.map(|address| address.unwrap_or(0));
-        let partials = (0, 0);
-        let addresses = Addresses { q, k, v, o, lse, seqlens_k, operands, workspace, partials };
-        // Both before the first launch, so that a kernel that does not load leaves nothing half done.
-        let kernel = self.preload(plan)?;
-        let combine = plan.combine().map(|combine| self.load(combine, |loaded| loaded.0)).transpose()?;
-        let params = self.params(plan, &addresses)?;
-        let launch = Launch {
-            grid: plan.grid(),
-            params: params.bytes(),
-            l2_window: plan.l2_window(k, v),
-            overlaps: plan.overlaps(),
-        };
-        // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
-        unsafe {
-            self.device.launch(&kernel, &launch, stream)?;
-            let Some(combine) = combine else { return Ok(()) };
-            let params = plan.combine_params(&addresses).to_bytes();
-            let launch =
-                Launch { grid: plan.combine_grid(), params: &params, l2_window: None, overlaps: false };
-            self.device.launch(&combine, &launch, stream)
-        }
-    }
-
-    /// The parameter of a plan's kernel: with tensor maps where its copies need them.
-    fn params(&self, plan: &Plan, addresses: &Addresses) -> Result<Params, Error> {
-        let forward = plan.params(addresses);
-        let Some(tensors) = plan.tensors(addresses) else { return Ok(Params::new(&forward.to_bytes())) };
-        let [q, k, v] = self.tensor_maps.get(self.device.as_ref(), &tensors)?;
-        Ok(Params::new(&WgmmaParams { forward, q, k, v }.to_bytes()))
+        // SAFETY: the caller's promise.
+        unsafe { self.call(plan, &(*tensors, states), None, stream) }
     }
 
     /// Gives a stream the workspace that a plan needs and loads its kernels, so that launches allocate nothing: to be called before a
@@ -318,15 +280,8 @@ impl Attention {
     /// # Safety
     /// As [`Attention::forward_device`] says of the stream.
     pub unsafe fn reserve(&self, plan: &Plan, stream: StreamHandle) -> Result<(), Error> {
-        self.preload(plan)?;
-        if let Some(combine) = plan.combine() {
-            self.load(combine, |_| ())?;
-        }
-        if plan.workspace_bytes() > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream)? };
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.reserve_call(plan, stream) }
     }
 
     /// Gives back what [`Attention::reserve`] and launches took for a stream, of a thread's own default stream
@@ -364,7 +319,7 @@ impl Attention {
     /// # Errors
     /// [`Error::PtxRejected`], [`Error::DriverTooOld`], [`Error::BadKernels`], [`Error::Io`].
     pub fn preload(&self, plan: &Plan) -> Result<LoadedKernel, Error> {
-        self.load(plan.kernel(), |loaded| loaded.0)
+        self.loaded(plan.kernel())
     }
 
     /// What a plan's kernel is loaded from: "cubin sm_90" or "PTX sm_80". Loads it unless it is loaded, as a cubin that the
@@ -397,6 +352,10 @@ impl Attention {
     /// The folder of compiled kernels.
     pub fn library(&self) -> &Library {
         &self.library
+    }
+
+    fn loaded<R>(&self, kernel: &Kernel<R>) -> Result<LoadedKernel, Error> {
+        self.load(kernel, |loaded| loaded.0)
     }
 
     fn load<R, T>(
@@ -436,24 +395,6 @@ impl Attention {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-/// The bytes of a kernel's one parameter, whichever it is.
-struct Params {
-    bytes: [u8; size_of::<WgmmaParams>()],
-    length: usize,
-}
-
-impl Params {
-    fn new(of: &[u8]) -> Params {
-        let mut params = Params { bytes: [0; size_of::<WgmmaParams>()], length: of.len() };
-        params.bytes[..of.len()].copy_from_slice(of);
-        params
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
     }
 }
 

@@ -169,16 +169,12 @@ impl MergeStates {
         (self.extent.width / 8).next_power_of_two().trailing_zeros()
     }
 
-    /// The kernel's parameters with these addresses.
-    ///
-    /// # Errors
-    /// [`Error::Misaligned`], [`Error::Operand`].
-    pub(crate) fn params(&self, tensors: &MergeTensors) -> Result<MergeParams, Error> {
-        self.check(tensors)?;
+    /// The kernel's parameters with these addresses, which [`MergeStates::check`] has seen.
+    pub(crate) fn params(&self, tensors: &MergeTensors) -> MergeParams {
         let MergeTensors { partial_o, partial_lse, next_o, next_lse, o, lse, rows_used, sinks } = *tensors;
         let distance =
             |from: u64, to: u64| if self.states == 1 { 0 } else { to.wrapping_sub(from).cast_signed() };
-        Ok(MergeParams {
+        MergeParams {
             partial_o,
             partial_lse,
             o_next: distance(partial_o, next_o),
@@ -195,10 +191,14 @@ impl MergeStates {
             states: self.states,
             chunks: self.extent.width / 8,
             threads_log2: self.threads_log2(),
-        })
+        }
     }
 
-    fn check(&self, tensors: &MergeTensors) -> Result<(), Error> {
+    /// Refuses what is missing, misaligned, or overlaps what is read.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::Operand`].
+    pub(crate) fn check(&self, tensors: &MergeTensors) -> Result<(), Error> {
         let MergeTensors { partial_o, partial_lse, next_o, next_lse, o, lse, rows_used, sinks } = *tensors;
         let several = self.states > 1;
         for (tensor, address, is_taken, required) in [

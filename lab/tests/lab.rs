@@ -187,7 +187,7 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     let start = serde_json::to_string(&[support::mediocre()]).expect("JSON");
     std::fs::write(&rows, start).expect("written");
     let arguments = [&arguments[..], &["--from", rows.to_str().expect("a path"), "--budget", "6"]].concat();
-    let mut arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "1"]].concat();
+    let mut arguments = [&arguments[..], &["--proposer", &proposer, "--proposer-limit", "8"]].concat();
     // Not every system lets its users make namespaces.
     if ::lab::proposer::boxed::available().is_err() {
         arguments.push("--trust");

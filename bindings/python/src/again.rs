@@ -2,7 +2,8 @@
 //!
 //! What a call is, is decided by the general path, once; here only addresses change. A call that is not known is left to that path.
 
-use crate::exchange::{Exchange, Numbers};
+use crate::exchange::{DlTensor, Exchange, Numbers};
+use crate::torch::Torch;
 use crate::{Args, Device, raised};
 use ferroflash_call::{Call, Engine, Kept};
 use pyo3::prelude::*;
@@ -13,15 +14,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The most calls kept; with one more, all are let go.
 const CALLS_MAX: usize = 4096;
-/// The tensors of a call, in the order of [`set_addresses`].
-const TENSORS: usize = 15;
-/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, and whether
-/// gradients will be asked for.
-type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool);
+/// The tensors that a call is given, in the order of [`set_addresses`].
+const TENSORS: usize = 13;
+/// Of these, the ones that have gradients or are negated when they are read: the slopes, the sinks and the bias, beside Q, K and V.
+const OTHER_NUMBERS: [usize; 3] = [SLOPES, SINKS, BIAS];
+const SLOPES: usize = 3;
+const SINKS: usize = 4;
+const CU_SEQLENS_Q: usize = 5;
+const BIAS: usize = 12;
+/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, whether
+/// gradients will be asked for, and whether LSE is wanted.
+type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool, bool);
+/// O, and LSE where it is wanted.
+type Outputs<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
-/// The calls that were made on tensors of one type.
+/// The calls that were made on PyTorch's tensors.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Calls {
+    torch: Torch,
     exchange: Exchange,
     kept: RwLock<KeptCalls>,
 }
@@ -36,21 +46,34 @@ struct KeptCall {
 
 #[pymethods]
 impl Calls {
-    /// The calls on tensors of the type that has this `__dlpack_c_exchange_api__`.
+    /// The calls on tensors of the module `torch`, whose type of tensors has this `__dlpack_c_exchange_api__`.
     #[new]
-    fn new(capsule: &Bound<'_, PyCapsule>) -> PyResult<Option<Calls>> {
-        Ok(Exchange::new(capsule)?.map(|exchange| Calls { exchange, kept: RwLock::default() }))
+    fn new(torch: &Bound<'_, PyAny>, capsule: &Bound<'_, PyCapsule>) -> PyResult<Option<Calls>> {
+        let torch = Torch::new(torch)?;
+        Ok(Exchange::new(capsule)?.map(|exchange| Calls { torch, exchange, kept: RwLock::default() }))
     }
 
-    /// Keeps a call, which was made by [`Device::forward`] with these arguments.
+    /// Keeps a call, which was made by [`Device::forward`] with these arguments and wrote these outputs.
     fn keep(
         &self,
         device: &Device,
         args: Args,
         tensors: &Bound<'_, PyTuple>,
         options: Options,
+        outputs: Outputs<'_>,
     ) -> PyResult<()> {
+        if !self.are_plain(tensors)? {
+            return Ok(());
+        }
         let Some(described) = self.describe(tensors, options)? else { return Ok(()) };
+        let (o, lse) = outputs;
+        // SAFETY: PyTorch's, as Q is.
+        let o = unsafe { self.exchange.describe(&o)? };
+        // SAFETY: as O.
+        let lse = lse.map(|lse| unsafe { self.exchange.describe(&lse) }).transpose()?;
+        if !described.shape().is_of(&o, lse.as_ref()) {
+            return Ok(());
+        }
         let Device(engine) = device;
         let kept = engine.keep(&args.call()?).map_err(raised)?;
         let mut calls = self.kept.write().unwrap_or_else(PoisonError::into_inner);
@@ -61,20 +84,36 @@ impl Calls {
         Ok(())
     }
 
-    /// Starts a call whose like is kept. `false` where none is, or where its stream has no workspace yet.
-    fn start(&self, py: Python<'_>, tensors: &Bound<'_, PyTuple>, options: Options) -> PyResult<bool> {
-        let Some(described) = self.describe(tensors, options)? else { return Ok(false) };
+    /// O and LSE of a call whose like is kept, which is started. `None` where none is, where more than addresses tells it from the one that is kept, or
+    /// where its stream has no workspace yet.
+    fn again<'py>(&self, tensors: &Bound<'py, PyTuple>, options: Options) -> PyResult<Option<Outputs<'py>>> {
+        let py = tensors.py();
+        if !self.are_plain(tensors)? || self.torch.is_watching(py)? {
+            return Ok(None);
+        }
+        let Some(described) = self.describe(tensors, options)? else { return Ok(None) };
         let calls = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(call) = calls.get(described.key.as_slice()).cloned() else { return Ok(false) };
+        let Some(call) = calls.get(described.key.as_slice()).cloned() else { return Ok(None) };
         drop(calls);
+        for index in [0, 1, 2].into_iter().chain(OTHER_NUMBERS) {
+            let tensor = tensors.get_borrowed_item(index)?;
+            if !tensor.is_none() && self.torch.is_negated(&tensor)? {
+                return Ok(None);
+            }
+        }
+        let (o, lse) = self.torch.outputs(&*tensors.get_borrowed_item(0)?, &described.shape())?;
+        // SAFETY: the outputs are PyTorch's tensors, and read at once.
+        let address =
+            |tensor: &Bound<'_, PyAny>| unsafe { self.exchange.describe(tensor) }.map(|it| it.address());
+        let outputs = [address(&o)?, lse.as_ref().map_or(Ok(0), address)?];
         let KeptCall { engine, kept } = call.as_ref();
-        let stream = described.stream;
-        // SAFETY: as for `Device::forward`: Python's tuple holds the tensors. They are as large as those of the call that was kept.
-        let start =
-            || unsafe { engine.repeat(kept, |call| set_addresses(call, &described.addresses), stream) };
+        let (stream, inputs) = (described.stream, described.addresses);
+        // SAFETY: as for `Device::forward`: Python's tuple and this function hold the tensors. They are as large as those of the call that was
+        // kept.
+        let start = || unsafe { engine.repeat(kept, |call| set_addresses(call, &inputs, outputs), stream) };
         // A launch waits for nothing; loops on the CPU let other threads run.
         let started = if engine.is_gpu() { start() } else { py.detach(start) };
-        started.map_err(raised)
+        Ok(started.map_err(raised)?.then_some((o, lse)))
     }
 
     /// Forgets all calls, as another device computes them from now on.
@@ -83,87 +122,151 @@ impl Calls {
     }
 }
 
+/// A call as its tensors and options say.
 struct Described {
     key: Numbers,
     addresses: [u64; TENSORS],
     stream: u64,
+    q: DlTensor,
+    v: DlTensor,
+    lse: bool,
+}
+
+/// What the outputs of a call are.
+pub(crate) struct OutputShape<'a> {
+    /// Q's dimensions.
+    pub(crate) q: &'a [i64],
+    /// V's width.
+    pub(crate) width: i64,
+    /// Whether Q lies without gaps.
+    pub(crate) contiguous: bool,
+    /// Whether LSE is wanted.
+    pub(crate) lse: bool,
+    /// Bits of Q's and O's numbers.
+    pub(crate) element_bits: u8,
+}
+
+impl OutputShape<'_> {
+    /// Whether O and LSE are such tensors, without gaps.
+    fn is_of(&self, o: &DlTensor, lse: Option<&DlTensor>) -> bool {
+        let same_o = o.is_contiguous()
+            && o.element_bits() == self.element_bits
+            && o.shape().split_last() == Some((&self.width, &self.q[..self.q.len() - 1]));
+        let same_lse = match (self.q, lse) {
+            (&[batch, rows, heads, _], Some(lse)) => {
+                lse.is_contiguous()
+                    && lse.shape() == [batch, heads, rows]
+                    && lse.element_bits() == self.lse_bits()
+            }
+            (_, lse) => lse.is_none(),
+        };
+        same_o && same_lse && lse.is_some() == self.lse
+    }
+
+    /// Bits of a number of LSE.
+    pub(crate) fn lse_bits(&self) -> u8 {
+        self.element_bits.max(32)
+    }
+}
+
+impl Described {
+    fn shape(&self) -> OutputShape<'_> {
+        OutputShape {
+            q: self.q.shape(),
+            width: self.v.shape().last().copied().unwrap_or(0),
+            contiguous: self.q.is_contiguous(),
+            lse: self.lse,
+            element_bits: self.q.element_bits(),
+        }
+    }
 }
 
 impl Calls {
-    /// What tells a call from others, and the addresses of its tensors; `None` where a tensor is of another type than Q.
+    /// Whether only the tensors' addresses tell the call from the next: all are PyTorch's own, no gradients are wanted, and nothing is cast.
+    fn are_plain(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let py = tensors.py();
+        for index in 0..TENSORS {
+            let tensor = tensors.get_borrowed_item(index)?;
+            if !(self.torch.is_tensor(&tensor) || index > 2 && tensor.is_none()) {
+                return Ok(false);
+            }
+        }
+        if self.torch.is_grad_enabled(py)? {
+            for index in OTHER_NUMBERS {
+                if !tensors.get_borrowed_item(index)?.is_none() {
+                    return Ok(false);
+                }
+            }
+            for index in 0..3 {
+                if self.torch.requires_grad(&*tensors.get_borrowed_item(index)?)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(!self.torch.is_autocast_enabled(py)?)
+    }
+
+    /// What tells a call from others, and the addresses of its tensors, all of which are PyTorch's; `None` where only the general path knows what to make
+    /// of one.
     fn describe(&self, tensors: &Bound<'_, PyTuple>, options: Options) -> PyResult<Option<Described>> {
-        let mut described = Described { key: Numbers::new(), addresses: [0; TENSORS], stream: 0 };
-        let mut fits = true;
-        let mut given = 0;
-        for (index, address) in described.addresses.iter_mut().enumerate() {
+        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients, lse) =
+            options;
+        let mut key = Numbers::new();
+        let mut addresses = [0; TENSORS];
+        let (mut q, mut v) = (None, None);
+        let (mut fits, mut given) = (true, 0);
+        for (index, address) in addresses.iter_mut().enumerate() {
             let tensor = tensors.get_borrowed_item(index)?;
             if tensor.is_none() {
                 continue;
             }
             given |= 1 << index;
-            // SAFETY: two objects of the tuple, which holds them.
-            let same = unsafe {
-                let q = pyo3::ffi::PyTuple_GetItem(tensors.as_ptr(), 0);
-                pyo3::ffi::Py_TYPE(q) == pyo3::ffi::Py_TYPE(tensor.as_ptr())
-            };
-            if !same {
-                return Ok(None);
-            }
-            // SAFETY: Q is of the type (`_again.py`), so this is; it is read at once.
+            // SAFETY: it is PyTorch's, and read while the tuple holds it.
             let Ok(found) = (unsafe { self.exchange.describe(&tensor) }) else {
                 // The general path says what is wrong with it.
                 return Ok(None);
             };
             *address = found.address();
             // Of memory that was freed; the general path says so.
-            fits &= *address != 0;
-            fits &= found.write_kind(&mut described.key);
-            if index == 0 {
-                described.stream = self.exchange.stream(tensors.py(), &found)?;
+            fits &= *address != 0 && found.write_kind(&mut key);
+            match index {
+                0 => q = Some(found),
+                2 => v = Some(found),
+                _ => {}
             }
         }
-        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients) = options;
+        let (Some(q), Some(v)) = (q, v) else { return Ok(None) };
+        // LSE of packed queries begins as −∞.
+        fits &= !lse || q.shape().len() == 4 && given & (1 << CU_SEQLENS_Q) == 0;
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
-        let (left, right) = (left.unwrap_or(-1), right.unwrap_or(-1));
-        let softcap = softcap.to_bits() as i64;
         let numbers = [
             given,
             scale,
             i64::from(causal),
-            left,
-            right,
-            softcap,
+            left.unwrap_or(-1),
+            right.unwrap_or(-1),
+            softcap.to_bits() as i64,
             longest_q,
             longest_k,
             chunk,
             tree,
             i64::from(gradients),
+            i64::from(lse),
         ];
-        fits &= numbers.into_iter().all(|number| described.key.push(number));
-        Ok(fits.then_some(described))
+        fits &= numbers.into_iter().all(|number| key.push(number));
+        if !fits || q.shape().is_empty() {
+            return Ok(None);
+        }
+        let stream = self.exchange.stream(tensors.py(), &q)?;
+        Ok(Some(Described { key, addresses, stream, q, v, lse }))
     }
 }
 
-/// Puts addresses in the places of those of the call that was kept: q, k, v, o, lse, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-/// used_k, entry_k, block_table, tree, intervals, bias.
-fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS]) {
-    let [
-        q,
-        k,
-        v,
-        o,
-        lse,
-        slopes,
-        sinks,
-        cumulative_q,
-        cumulative_k,
-        used_k,
-        entry_k,
-        table,
-        tree,
-        intervals,
-        bias,
-    ] = *addresses;
+/// Puts addresses in the places of those of the call that was kept: q, k, v, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_k,
+/// entry_k, block_table, tree, intervals, bias; and O and LSE.
+fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS], [o, lse]: [u64; 2]) {
+    let [q, k, v, slopes, sinks, cumulative_q, cumulative_k, used_k, entry_k, table, tree, intervals, bias] =
+        *addresses;
     (call.q.address, call.k.address, call.v.address, call.o.address) = (q, k, v, o);
     let optional = [
         (&mut call.lse, lse),

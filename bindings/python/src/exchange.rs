@@ -110,20 +110,51 @@ impl DlTensor {
         self.data as u64 + self.byte_offset
     }
 
+    /// Sizes of its dimensions.
+    pub(crate) fn shape(&self) -> &[i64] {
+        // SAFETY: as `DlTensor::list` asks.
+        unsafe { self.list(self.shape) }
+    }
+
+    fn strides(&self) -> &[i64] {
+        // SAFETY: as `DlTensor::list` asks.
+        unsafe { self.list(self.strides) }
+    }
+
+    /// # Safety
+    /// It is the tensor's shape or its strides: DLPack has as many numbers of each as there are dimensions, and the tensor lives
+    /// ([`Exchange::describe`]).
+    unsafe fn list(&self, numbers: *const i64) -> &[i64] {
+        let dimensions = usize::try_from(self.dimensions).unwrap_or(0);
+        if numbers.is_null() || dimensions == 0 {
+            return &[];
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(numbers, dimensions) }
+    }
+
+    /// Bits of an element.
+    pub(crate) fn element_bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether it lies without gaps, its last dimension innermost; strides of dimensions of size 1 tell nothing.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        self.shape().iter().zip(self.strides()).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected *= size;
+            fits
+        })
+    }
+
     /// All but the address, as numbers; the first says how many there are. `false` where they do not fit.
     pub(crate) fn write_kind(&self, into: &mut Numbers) -> bool {
-        let dimensions = usize::try_from(self.dimensions).unwrap_or(usize::MAX);
-        if dimensions > 8 || self.shape.is_null() || self.strides.is_null() {
+        let (shape, strides) = (self.shape(), self.strides());
+        if self.dimensions < 0 || shape.len() > 8 || strides.len() != shape.len() {
             return false;
         }
         let element = i64::from(self.code) << 32 | i64::from(self.bits) << 16 | i64::from(self.lanes);
-        // SAFETY: DLPack: both have as many numbers as the tensor has dimensions.
-        let (shape, strides) = unsafe {
-            (
-                std::slice::from_raw_parts(self.shape, dimensions),
-                std::slice::from_raw_parts(self.strides, dimensions),
-            )
-        };
         into.push(element << 8 | i64::from(self.dimensions))
             && into.push(i64::from(self.device_type) << 32 | i64::from(self.device_id))
             && shape.iter().chain(strides).all(|&number| into.push(number))

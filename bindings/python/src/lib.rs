@@ -5,6 +5,7 @@
 mod again;
 mod exchange;
 mod simulator;
+mod torch;
 
 use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;

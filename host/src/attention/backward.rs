@@ -1,11 +1,12 @@
 //! The backward pass on a device, from host tensors or device pointers.
 
 use super::Attention;
+use super::call::{Call, Queue};
 use super::operands::{HostOperands, check_tensors};
 use super::tensors::DeviceTensors;
 use crate::addresses::aligned;
 use crate::backward::{Backward, BackwardTensors, GradientInputs, Gradients, gradient_name};
-use crate::device::{Buffer, Launch, LoadedKernel, StreamHandle};
+use crate::device::{Buffer, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::plan::backward::BackwardPlan;
 use crate::problem::{ALIGNMENT_BYTES, TensorRole};
@@ -110,15 +111,8 @@ impl Attention {
         tensors: &BackwardTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_backward(plan, tensors)?;
-        let needed = plan.workspace_bytes();
         // SAFETY: the caller's promise.
-        unsafe {
-            self.device.check_stream(stream)?;
-            let workspace = self.workspaces.get(&self.device, needed, stream)?;
-            let _enqueue = workspace.enqueue(needed, stream)?;
-            self.enqueue_backward(plan, tensors, workspace.address(), stream)
-        }
+        unsafe { self.call(plan, tensors, None, stream) }
     }
 
     /// As [`Attention::backward_device`], in the caller's workspace, on its stream.
@@ -135,13 +129,8 @@ impl Attention {
         workspace: &Workspace,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        check_backward(plan, tensors)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            self.device.check_stream(stream)?;
-            let _enqueue = workspace.enqueue(plan.workspace_bytes(), stream)?;
-            self.enqueue_backward(plan, tensors, workspace.address(), stream)
-        }
+        unsafe { self.call(plan, tensors, Some(workspace), stream) }
     }
 
     /// Gives a stream the workspace that a backward pass needs and loads its kernels, as [`Attention::reserve`] does for the forward pass.
@@ -152,66 +141,75 @@ impl Attention {
     /// # Safety
     /// As [`Attention::forward_device`] says of the stream.
     pub unsafe fn reserve_backward(&self, plan: &BackwardPlan, stream: StreamHandle) -> Result<(), Error> {
-        self.backward_kernels(plan)?;
-        if plan.backward().problem().has_sinks() {
-            self.step(StepRow::SINK_GRADIENT)?;
-        }
-        if plan.statistics_ctas().is_some() {
-            self.step(StepRow::statistics(plan.backward().problem().dtype()))?;
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream).map(drop) }
+        unsafe { self.reserve_call(plan, stream) }
+    }
+}
+
+/// The kernels of a backward pass.
+pub(super) struct BackwardKernels {
+    /// The step before the others that computes the statistics of all queries, where they keep dS.
+    statistics: Option<LoadedKernel>,
+    steps: [LoadedKernel; 2],
+    /// The step behind them that computes the gradient of sinks.
+    sinks: Option<LoadedKernel>,
+}
+
+impl Call for BackwardPlan {
+    type Tensors = BackwardTensors;
+    type Kernels = BackwardKernels;
+
+    fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes()
     }
 
-    fn backward_kernels(&self, plan: &BackwardPlan) -> Result<[LoadedKernel; 2], Error> {
-        let [first, second] = plan.steps();
-        Ok([self.load(first.kernel(), |loaded| loaded.0)?, self.load(second.kernel(), |loaded| loaded.0)?])
+    fn check(&self, tensors: &BackwardTensors) -> Result<(), Error> {
+        check_backward(self, tensors)
     }
 
-    /// # Safety
-    /// As [`Attention::backward_device`]; the workspace is as large as the plan needs, and no other call's launches come between.
-    unsafe fn enqueue_backward(
+    fn kernels(&self, attention: &Attention) -> Result<BackwardKernels, Error> {
+        let statistics = StepRow::statistics(self.backward().problem().dtype());
+        let step = |is_launched: bool, row| is_launched.then(|| attention.step(row)).transpose();
+        let [first, second] = self.steps();
+        Ok(BackwardKernels {
+            statistics: step(self.statistics_ctas().is_some(), statistics)?,
+            steps: [attention.loaded(first.kernel())?, attention.loaded(second.kernel())?],
+            sinks: step(self.sink_ctas().is_some(), StepRow::SINK_GRADIENT)?,
+        })
+    }
+
+    unsafe fn enqueue(
         &self,
-        plan: &BackwardPlan,
+        kernels: &BackwardKernels,
         tensors: &BackwardTensors,
-        workspace: u64,
-        stream: StreamHandle,
+        queue: &Queue<'_>,
     ) -> Result<(), Error> {
-        // All before the first launch, so that a kernel that does not load leaves nothing half done.
-        let kernels = self.backward_kernels(plan)?;
-        let of_sinks = plan.sink_gradient(tensors, workspace);
-        if of_sinks.is_some() {
-            self.step(StepRow::SINK_GRADIENT)?;
-        }
-        let of_statistics = StepRow::statistics(plan.backward().problem().dtype());
-        if plan.statistics_ctas().is_some() {
-            self.step(of_statistics)?;
-        }
+        let Attention { tensor_maps, device, .. } = queue.attention;
         let maps = |step| {
-            let tensors = plan.tensors(step, tensors);
-            tensors.map(|tensors| self.tensor_maps.get(self.device.as_ref(), &tensors)).transpose()
+            let boxes = self.tensors(step, tensors);
+            boxes.map(|boxes| tensor_maps.get(device.as_ref(), &boxes)).transpose()
         };
-        let maps = [maps(0)?, maps(1)?];
-        if let Some(ctas) = plan.statistics_ctas() {
-            let params = plan.params(tensors, workspace).to_bytes();
-            // SAFETY: the caller's.
-            unsafe { self.launch_step(of_statistics, (ctas, &params), stream)? };
+        let (maps, workspace) = ([maps(0)?, maps(1)?], queue.workspace);
+        // SAFETY: the caller's promise; each launch works on what those before it left in the workspace.
+        unsafe {
+            if let Some((kernel, ctas)) = kernels.statistics.zip(self.statistics_ctas()) {
+                queue.run(&kernel, ctas, &self.params(tensors, workspace).to_bytes())?;
+            }
+            for (step, backward) in self.launches(tensors, workspace) {
+                let (kernel, grid) = (&kernels.steps[step], self.steps()[step].grid());
+                match maps[step] {
+                    None => queue.run(kernel, grid, &backward.to_bytes())?,
+                    Some([q, d_o, k, v]) => {
+                        let params = WgmmaBackwardParams { q, d_o, k, v, backward };
+                        queue.run(kernel, grid, &params.to_bytes())?;
+                    }
+                }
+            }
+            match kernels.sinks.zip(self.sink_gradient(tensors, workspace)) {
+                Some((kernel, (grid, params))) => queue.run(&kernel, grid, &params.to_bytes()),
+                None => Ok(()),
+            }
         }
-        for (step, backward) in plan.launches(tensors, workspace) {
-            let params = match maps[step] {
-                None => backward.to_bytes().to_vec(),
-                Some([q, d_o, k, v]) => WgmmaBackwardParams { q, d_o, k, v, backward }.to_bytes().to_vec(),
-            };
-            let grid = plan.steps()[step].grid();
-            let launch = Launch { grid, params: &params, l2_window: None, overlaps: false };
-            // SAFETY: the kernels were loaded on this device and take this one parameter; the addresses are the caller's promise.
-            unsafe { self.device.launch(&kernels[step], &launch, stream)? };
-        }
-        if let Some((grid, params)) = of_sinks {
-            // SAFETY: the caller's; the statistics are those of the launches before it.
-            unsafe { self.launch_step(StepRow::SINK_GRADIENT, (grid, &params.to_bytes()), stream)? };
-        }
-        Ok(())
     }
 }
 

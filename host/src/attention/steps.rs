@@ -1,12 +1,13 @@
 //! The steps beside attention as launches: appending to caches, merging partial results, passes over a shared prefix.
 
-use super::operands::check_tensors;
+use super::call::{Call, Queue};
+use super::forward::ForwardKernels;
 use super::{Attention, DeviceTensors};
 use crate::append::{AppendTensors, KvAppend};
-use crate::device::{Launch, LoadedKernel, StreamHandle};
+use crate::device::{LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::merge::{MergeStates, MergeTensors};
-use crate::plan::cascade::{Cascade, PrefixPlan};
+use crate::plan::cascade::PrefixPlan;
 use kernels_gpu::steps::StepRow;
 
 impl Attention {
@@ -25,11 +26,8 @@ impl Attention {
         tensors: &AppendTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let params = append.params(tensors)?;
-        // Checked when the call was made: fewer than 2^31.
-        let grid = params.ctas() as u32;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_step(append.kernel(), (grid, &params.to_bytes()), stream) }
+        unsafe { self.call(append, tensors, None, stream) }
     }
 
     /// Merges O and LSE of several calls on the caller's stream, in one launch. Waits for nothing and allocates nothing but for the first
@@ -47,9 +45,8 @@ impl Attention {
         tensors: &MergeTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let params = merge.params(tensors)?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_step(merge.kernel(), (merge.ctas(), &params.to_bytes()), stream) }
+        unsafe { self.call(merge, tensors, None, stream) }
     }
 
     /// Starts a problem whose sequences share a prefix, as [`Attention::launch`] starts others: one launch, or three in the stream's
@@ -69,27 +66,8 @@ impl Attention {
         seqlens_behind: Option<u64>,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let behind = DeviceTensors { seqlens_k: seqlens_behind, ..*tensors };
-        check_tensors(plan.whole().problem(), &behind)?;
-        let Some(cascade) = plan.cascade() else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.launch(plan.whole(), tensors, stream) };
-        };
-        // A launch as a whole checks them itself.
-        check_tensors(plan.whole().problem(), tensors)?;
-        let needed = plan.workspace_bytes();
-        // Before the first launch, so that a kernel that does not load leaves nothing half done.
-        self.preload_passes(cascade)?;
-        // SAFETY: the caller's promise; the passes are of the same tensors, and work in the workspace one after the other.
-        unsafe {
-            self.device.check_stream(stream)?;
-            let workspace = self.workspaces.get(&self.device, needed, stream)?;
-            let _enqueue = workspace.enqueue(needed, stream)?;
-            let (of_prefix, of_suffix, merge) = cascade.tensors(tensors, seqlens_behind, workspace.address());
-            self.enqueue(&cascade.prefix, &of_prefix, workspace.address(), stream)?;
-            self.enqueue(&cascade.suffix, &of_suffix, workspace.address(), stream)?;
-            self.merge(&cascade.merge, &merge, stream)
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.call(plan, &(*tensors, seqlens_behind), None, stream) }
     }
 
     /// As [`Attention::reserve`], for [`Attention::launch_shared_prefix`].
@@ -100,23 +78,8 @@ impl Attention {
     /// # Safety
     /// As [`Attention::forward_device`] says of the stream.
     pub unsafe fn reserve_shared_prefix(&self, plan: &PrefixPlan, stream: StreamHandle) -> Result<(), Error> {
-        let Some(cascade) = plan.cascade() else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.reserve(plan.whole(), stream) };
-        };
-        self.preload_passes(cascade)?;
         // SAFETY: the caller's promise.
-        unsafe { self.workspaces.get(&self.device, plan.workspace_bytes(), stream).map(drop) }
-    }
-
-    fn preload_passes(&self, cascade: &Cascade) -> Result<(), Error> {
-        for pass in [&cascade.prefix, &cascade.suffix] {
-            self.preload(pass)?;
-            if let Some(combine) = pass.combine() {
-                self.load(combine, |_| ())?;
-            }
-        }
-        self.preload_merge(&cascade.merge)
+        unsafe { self.reserve_call(plan, stream) }
     }
 
     /// Loads the kernel of [`Attention::append`] unless it is loaded: to be called before a capture.
@@ -124,7 +87,7 @@ impl Attention {
     /// # Errors
     /// Those of [`Attention::preload`].
     pub fn preload_append(&self, append: &KvAppend) -> Result<(), Error> {
-        self.step(append.kernel()).map(drop)
+        append.kernels(self).map(drop)
     }
 
     /// Loads the kernel of [`Attention::merge`] unless it is loaded: to be called before a capture.
@@ -132,7 +95,7 @@ impl Attention {
     /// # Errors
     /// Those of [`Attention::preload`].
     pub fn preload_merge(&self, merge: &MergeStates) -> Result<(), Error> {
-        self.step(merge.kernel()).map(drop)
+        merge.kernels(self).map(drop)
     }
 
     pub(super) fn step(&self, row: StepRow) -> Result<LoadedKernel, Error> {
@@ -141,22 +104,104 @@ impl Attention {
             let available = "the folder of kernels has none: run `cargo xtask build-ptx`".to_owned();
             return Err(Error::NoSuchKernel { wanted, available });
         };
-        self.load(kernel, |loaded| loaded.0)
+        self.loaded(kernel)
+    }
+}
+
+impl Call for KvAppend {
+    type Tensors = AppendTensors;
+    type Kernels = LoadedKernel;
+
+    fn workspace_bytes(&self) -> u64 {
+        0
     }
 
-    /// # Safety
-    /// The parameters are the kernel's; the rest as for [`Attention::append`].
-    pub(super) unsafe fn launch_step(
+    fn check(&self, tensors: &AppendTensors) -> Result<(), Error> {
+        self.check(tensors)
+    }
+
+    fn kernels(&self, attention: &Attention) -> Result<LoadedKernel, Error> {
+        attention.step(self.kernel())
+    }
+
+    unsafe fn enqueue(
         &self,
-        row: StepRow,
-        (grid, params): (u32, &[u8]),
-        stream: StreamHandle,
+        kernel: &LoadedKernel,
+        tensors: &AppendTensors,
+        queue: &Queue<'_>,
+    ) -> Result<(), Error> {
+        let params = self.params(tensors);
+        // Checked when the call was made: fewer than 2^31.
+        let grid = params.ctas() as u32;
+        // SAFETY: the caller's promise.
+        unsafe { queue.run(kernel, grid, &params.to_bytes()) }
+    }
+}
+
+impl Call for MergeStates {
+    type Tensors = MergeTensors;
+    type Kernels = LoadedKernel;
+
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
+    fn check(&self, tensors: &MergeTensors) -> Result<(), Error> {
+        self.check(tensors)
+    }
+
+    fn kernels(&self, attention: &Attention) -> Result<LoadedKernel, Error> {
+        attention.step(self.kernel())
+    }
+
+    unsafe fn enqueue(
+        &self,
+        kernel: &LoadedKernel,
+        tensors: &MergeTensors,
+        queue: &Queue<'_>,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.device.check_stream(stream)? };
-        let kernel = self.step(row)?;
-        let launch = Launch { grid, params, l2_window: None, overlaps: false };
-        // SAFETY: the kernel was loaded on this device; the rest is the caller's promise.
-        unsafe { self.device.launch(&kernel, &launch, stream) }
+        unsafe { queue.run(kernel, self.ctas(), &self.params(tensors).to_bytes()) }
+    }
+}
+
+impl Call for PrefixPlan {
+    /// With the keys of each sequence behind the prefix.
+    type Tensors = (DeviceTensors, Option<u64>);
+    /// Of all in one; or of the pass over the prefix, and of the one behind it and the merge.
+    type Kernels = (ForwardKernels, Option<(ForwardKernels, LoadedKernel)>);
+
+    fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes()
+    }
+
+    fn check(&self, (tensors, seqlens_behind): &Self::Tensors) -> Result<(), Error> {
+        self.whole().check(&DeviceTensors { seqlens_k: *seqlens_behind, ..*tensors })?;
+        self.whole().check(tensors)
+    }
+
+    fn kernels(&self, attention: &Attention) -> Result<Self::Kernels, Error> {
+        let Some(cascade) = self.cascade() else { return Ok((self.whole().kernels(attention)?, None)) };
+        let behind = (cascade.suffix.kernels(attention)?, cascade.merge.kernels(attention)?);
+        Ok((cascade.prefix.kernels(attention)?, Some(behind)))
+    }
+
+    unsafe fn enqueue(
+        &self,
+        (first, behind): &Self::Kernels,
+        (tensors, seqlens_behind): &Self::Tensors,
+        queue: &Queue<'_>,
+    ) -> Result<(), Error> {
+        let Some((cascade, (suffix, merging))) = self.cascade().zip(behind.as_ref()) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.whole().enqueue(first, tensors, queue) };
+        };
+        let (of_prefix, of_suffix, merge) = cascade.tensors(tensors, *seqlens_behind, queue.workspace);
+        // SAFETY: the caller's promise; the passes are of the same tensors, and work in the workspace one after the other.
+        unsafe {
+            cascade.prefix.enqueue(first, &of_prefix, queue)?;
+            cascade.suffix.enqueue(suffix, &of_suffix, queue)?;
+            cascade.merge.enqueue(merging, &merge, queue)
+        }
     }
 }

@@ -50,6 +50,10 @@ def flash_attn_func(
     """
     del deterministic
     _refuse("dropout_p", dropout_p)
+    if tree_mask is None and attn_bias is None:
+        found = _again.dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs)
+        if found is not None:
+            return _returned(*found, return_attn_probs)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     if attn_bias is not None:
         framework, into = framework_of(q)
