@@ -4,6 +4,7 @@ pub mod backward;
 pub mod contest;
 mod copy;
 pub mod draw;
+mod drawn;
 pub mod fit;
 mod fresh;
 pub mod kept;

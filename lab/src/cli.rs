@@ -3,6 +3,7 @@
 mod account;
 mod benchmark;
 pub mod child;
+mod cross_check;
 mod evaluate;
 mod evolve;
 mod gate;

@@ -64,6 +64,14 @@ pub enum Task {
         against: Vec<String>,
         /// Timed replays.
         reps: u32,
+        /// Measurements, one behind the other, each on inputs of its own.
+        runs: u32,
+    },
+    /// Say of the kernel and of others of the same folder how long they take by the host's clock, or how many clocks they count on the
+    /// simulator, and judge no number.
+    SecondOpinion {
+        /// The others.
+        against: Vec<String>,
     },
     /// Time the kernel, and others of the same folder in turns with it.
     Time {
@@ -108,6 +116,8 @@ pub enum Report {
     Launched,
     /// Timed on each problem, the kernel first and the others behind it; without times where an output was wrong.
     Timed(Vec<Timed>),
+    /// A number for each problem and kernel, of each problem the kernel's first.
+    Opinions(Vec<f64>),
     /// The candidate is at fault.
     Refused(Refusal),
     /// The job could not be done, for a reason that is not the candidate's.
@@ -151,6 +161,12 @@ pub fn in_child(program: &Path, job: &Job, log: &Path, limit: Duration) -> Resul
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    /// A problem.
+    pub(crate) fn problem() -> ProblemSpec {
+        let shape = "8,16,16,512,512,64".parse().expect("a shape");
+        ProblemSpec { shape, dtype: ferroflash::Dtype::F16, mask: crate::problem_spec::Mask::Full }
+    }
 
     /// What a kernel that takes so long, give or take half a percent, is timed at.
     pub(crate) fn timed(problem: ProblemSpec, entry: &str, us: f64) -> Timed {

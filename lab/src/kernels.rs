@@ -4,9 +4,9 @@ mod count;
 mod ragged;
 mod times;
 
-pub use count::{Counted, count, special_cased};
+pub use count::{Counted, count, count_unjudged, special_cased};
 pub use ragged::examine_ragged;
-pub use times::{Times, open_bench, time, time_briefly, time_fresh};
+pub use times::{Times, open_bench, time, time_briefly, time_fresh, wall_us};
 
 use crate::config::{self, DeviceKind};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Two kernels of two folders in one, so that one process loads both.
+//! Kernels of several folders in one, so that one process loads them all.
 
 use crate::error::{Error, Result};
 use crate::kernels::{self, KernelRef};
@@ -8,45 +8,41 @@ use kernels_gpu::manifest::Kernel;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the second kernel's entry ends with where both have one name.
-const SUFFIX: &str = "_incumbent";
-
-/// Writes a folder with both kernels; the second gets another name where both have the same. Machine code is kept for the
-/// architectures for which both have it, and for none where a name changes: the two are compared, so one way of compiling serves both.
+/// Writes a folder with a kernel and others; those whose name is taken get another. Returns the first where it is now, and the names of
+/// the others. Machine code is kept for the architectures for which all have it, and for none where a name changes: they are compared,
+/// so one way of compiling serves all.
 ///
 /// # Errors
 /// [`Error::BadFile`] where a kernel's PTX cannot be cut out, [`Error::Host`], [`Error::Io`].
-pub fn side_by_side(first: &KernelRef, second: &KernelRef, out: &Path) -> Result<(KernelRef, Vec<String>)> {
-    let (library, first_kernel) = kernels::find(first)?;
+pub fn side_by_side(first: &KernelRef, others: &[KernelRef], out: &Path) -> Result<(KernelRef, Vec<String>)> {
+    let found = std::iter::once(first).chain(others).map(kernels::find).collect::<Result<Vec<_>>>()?;
+    let mut entries: Vec<String> = Vec::new();
+    for (at, (_, kernel)) in found.iter().enumerate() {
+        let is_taken = entries.contains(&kernel.entry);
+        entries.push(if is_taken { format!("{}_beside{at}", kernel.entry) } else { kernel.entry.clone() });
+    }
+    let is_renamed = found.iter().zip(&entries).any(|((_, kernel), entry)| kernel.entry != *entry);
+    let (_, first_kernel) = &found[0];
+    let has_all = |arch: &&String| found.iter().all(|(_, kernel)| kernel.cubins.contains_key(*arch));
+    let archs: Vec<&String> =
+        first_kernel.cubins.keys().filter(|arch| !is_renamed && has_all(arch)).collect();
     let io = |source| Error::io(out, source);
-    let mut folder = KernelFolder::new(out, library.device_compiler()).map_err(io)?;
-    let (other_library, second_kernel) = kernels::find(second)?;
-    let (header, first_body) = parts(&library, &first_kernel)?;
-    let (second_header, mut second_body) = parts(&other_library, &second_kernel)?;
-    let mut second_entry = second.entry.clone();
-    let is_renamed = second_entry == first.entry;
-    if is_renamed {
-        second_entry += SUFFIX;
-        second_body = second_body.replace(&second.entry, &second_entry);
-    }
-    if first_kernel.family == second_kernel.family {
-        let text = format!("{header}\n{first_body}\n{second_body}\n");
-        folder.family(&first_kernel.family, &text).map_err(io)?;
-    } else {
-        folder.family(&first_kernel.family, &format!("{header}\n{first_body}\n")).map_err(io)?;
-        folder.family(&second_kernel.family, &format!("{second_header}\n{second_body}\n")).map_err(io)?;
-    }
-    let has_both = |arch: &&String| second_kernel.cubins.contains_key(*arch) && !is_renamed;
-    let archs: Vec<&String> = first_kernel.cubins.keys().filter(has_both).collect();
-    let kernel = |library: &Library, kernel: &Kernel, entry: &str| -> Result<Kernel> {
+    let mut folder = KernelFolder::new(out, found[0].0.device_compiler()).map_err(io)?;
+    let mut families: BTreeMap<&str, String> = BTreeMap::new();
+    for ((library, kernel), entry) in found.iter().zip(&entries) {
+        let (header, body) = parts(library, kernel)?;
+        let text = families.entry(&kernel.family).or_insert(header);
+        *text += &format!("\n{}\n", body.replace(&kernel.entry, entry));
         let cubins = cubins(library, kernel, &archs, out)?;
-        Ok(Kernel { entry: entry.to_owned(), cubins, ..kernel.clone() })
-    };
-    folder.kernel(kernel(&library, &first_kernel, &first.entry)?);
-    folder.kernel(kernel(&other_library, &second_kernel, &second_entry)?);
+        folder.kernel(Kernel { entry: entry.clone(), cubins, ..Kernel::clone(kernel) });
+    }
+    for (family, text) in families {
+        folder.family(family, &text).map_err(io)?;
+    }
     // Nothing that is compared here splits keys in several: no combine kernels.
     folder.finish().map_err(io)?;
-    Ok((KernelRef { folder: out.to_owned(), entry: first.entry.clone() }, vec![second_entry]))
+    let first = KernelRef { folder: out.to_owned(), entry: entries.remove(0) };
+    Ok((first, entries))
 }
 
 /// Copies a kernel's machine code for some architectures.
@@ -109,7 +105,7 @@ mod tests {
         let one = folder(&home.path().join("one"), "sm_80", &[0]);
         let code = |first: &KernelRef, second: &KernelRef| {
             let out = home.path().join("out");
-            let (first, others) = side_by_side(first, second, &out).expect("merged");
+            let (first, others) = side_by_side(first, std::slice::from_ref(second), &out).expect("merged");
             let second = KernelRef { entry: others[0].clone(), ..first.clone() };
             [first, second].map(|kernel| {
                 let (library, kernel) = kernels::find(&kernel).expect("there");
@@ -126,7 +122,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let old = folder(&home.path().join("old"), "sm_80", &[]);
         let new = folder(&home.path().join("new"), "sm_90a", &[]);
-        let (first, others) = side_by_side(&new[0], &old[0], &home.path().join("out")).expect("merged");
+        let (first, others) = side_by_side(&new[0], &old[..1], &home.path().join("out")).expect("merged");
         let (library, kernel) = kernels::find(&first).expect("there");
         assert_eq!((kernel.family.as_str(), library.families().len()), ("sm_90a", 2));
         let second = KernelRef { entry: others[0].clone(), ..first };

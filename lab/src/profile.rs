@@ -2,10 +2,12 @@
 
 mod ncu;
 mod targets;
+mod timeline;
 mod units;
 
 pub use ncu::{METRICS, parse_ncu, verdict_of_ncu};
 pub use targets::{Target, targets};
+pub use timeline::parse_timeline;
 pub(crate) use units::Work;
 pub use units::{Unit, UnitKind, clocks, tensor_flops_per_clock, units};
 
@@ -91,7 +93,7 @@ pub struct Profile {
     pub name: String,
     /// The problem.
     pub problem: ProblemSpec,
-    /// Where the figures are from: `simulator`, `simulator and measured time`, or `ncu`.
+    /// Where the figures are from: `simulator`, `simulator and measured time`, `ncu`, or the two before and PyTorch's profiler.
     pub source: String,
     /// The verdict.
     pub verdict: Verdict,
@@ -103,7 +105,7 @@ pub struct Profile {
     pub time_us: Option<f64>,
     /// Speed at that time, and what the tensor cores could do at the highest clock, in TFLOP/s.
     pub tflops: Option<(f64, Option<f64>)>,
-    /// What ncu measured, by metric.
+    /// What ncu measured, by metric, or what PyTorch's profiler saw.
     pub metrics: Vec<Figure>,
     /// What a good kernel reaches.
     #[serde(default)]

@@ -27,8 +27,6 @@ pub const TIMING: &str = "timing";
 
 /// What a driver gets to recover in before a job that failed is tried once more.
 const RECOVERY: Duration = Duration::from_secs(5);
-/// Timed replays of each kernel in a measurement in turns.
-const REPS: u32 = 41;
 
 /// Everything that stages work with.
 #[derive(Clone, Debug)]
@@ -235,7 +233,8 @@ impl Context {
         }
     }
 
-    /// Times kernels in turns, on inputs that no launch has seen; the kernel's times first, then those of the others.
+    /// Times kernels in turns on one problem, on inputs that no launch has seen, as often as `runs` says: of each run the kernel's times
+    /// first, then those of the others.
     ///
     /// # Errors
     /// [`Error::Missing`] where one of them may not be timed; those of [`Context::child`].
@@ -244,16 +243,20 @@ impl Context {
         kernel: &KernelRef,
         against: Vec<String>,
         [candidate, stage]: [&str; 2],
-        problems: Vec<ProblemSpec>,
-    ) -> Result<Vec<Timed>> {
-        let task = Task::Fresh { against, reps: REPS };
+        problem: ProblemSpec,
+        [reps, runs]: [u32; 2],
+    ) -> Result<Vec<Vec<Timed>>> {
+        let kernels = 1 + against.len();
+        let task = Task::Fresh { against, reps, runs };
         let limit = self.config.limits.benchmark_s.duration();
-        match self.child(kernel, candidate, stage, task, problems, limit)?.report {
-            Report::Timed(timed) => Ok(timed),
-            Report::Refused(Refusal { fault, evidence }) => {
-                Err(Error::Missing { what: "a measurement", reason: format!("{fault}: {evidence}") })
+        let missing = |reason| Error::Missing { what: "a measurement", reason };
+        match self.child(kernel, candidate, stage, task, vec![problem], limit)?.report {
+            Report::Timed(timed) if timed.len() == kernels * runs as usize => {
+                Ok(timed.chunks(kernels).map(<[Timed]>::to_vec).collect())
             }
-            _ => Ok(Vec::new()),
+            Report::Timed(timed) => Err(missing(format!("{} kernels were timed", timed.len()))),
+            Report::Refused(Refusal { fault, evidence }) => Err(missing(format!("{fault}: {evidence}"))),
+            _ => Err(missing("nothing was timed".to_owned())),
         }
     }
 }

@@ -11,7 +11,8 @@ trials!(
     a_row_goes_through_the_whole_cascade_beside_its_incumbent,
     a_kernel_that_is_wrong_on_the_device_is_refused,
     kernels_that_are_compiled_are_timed_and_nothing_else_is,
-    a_gate_that_finds_nothing_of_what_it_plants_says_so
+    a_gate_that_finds_nothing_of_what_it_plants_says_so,
+    a_profile_without_counters_goes_on_with_a_timeline_and_then_with_counts
 );
 
 /// A row of the table that is not the one that rows are timed against.
@@ -101,4 +102,52 @@ fn a_gate_that_finds_nothing_of_what_it_plants_says_so() {
     assert!(!part("wrong kernels").0 && part("wrong kernels").1.starts_with("0 of 9 refused"), "{found}");
     let hang = part("a kernel that never ends");
     assert_eq!(hang, (false, "ran; the next kernel: ran".to_owned()));
+}
+
+/// An ncu that may not count, as NVIDIA's says it.
+const REFUSED: &str = "#!/bin/sh
+echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters'
+exit 1
+";
+
+fn a_profile_without_counters_goes_on_with_a_timeline_and_then_with_counts() {
+    let home = folder();
+    let seen =
+        format!(r#"{{"kernels": [{{"name": "{ENTRY}", "launches": 20, "us": 7.5, "grid": [8, 4, 2]}}]}}"#);
+    let tool = |name: &str, text: &str| {
+        let path = home.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("its own file");
+        path
+    };
+    tool("ncu", REFUSED);
+    let pythons = [
+        tool("with-torch", &format!("#!/bin/sh\necho '{seen}'\n")),
+        tool("without-torch", "#!/bin/sh\necho \"No module named 'torch'\" >&2\nexit 1\n"),
+    ];
+    let profile = |python: &Path| {
+        let config = home.path().join("test.toml");
+        std::fs::write(&config, format!("{CONFIG}[peers]\npython = {python:?}\n")).expect("written");
+        let mut lab = Command::new(lab_binary());
+        lab.args(["profile", ENTRY, "--device", "cuda", "--json", "--config"]).arg(&config);
+        lab.arg("--runs").arg(home.path().join("runs")).env("FERROFLASH_LIBCUDA", fake_driver());
+        let path = std::env::var("PATH").unwrap_or_default();
+        lab.env("PATH", format!("{}:{path}", home.path().display()));
+        let output = lab.output().expect("the lab starts");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{stderr}"));
+        (found["profiles"][0].clone(), stderr)
+    };
+    let (timeline, said) = profile(&pythons[0]);
+    assert_eq!(timeline["source"], "simulator and measured time and PyTorch's profiler", "{said}");
+    assert_eq!(timeline["metrics"][0]["name"], "timeline: mean time", "{timeline}");
+    assert!(said.contains("ERR_NVGPUCTRPERM") && said.contains("timeline instead"), "{said}");
+    let (counted, said) = profile(&pythons[1]);
+    assert_eq!(counted["source"], "simulator and measured time", "{said}");
+    assert!(
+        counted["verdict"]["bound"].is_string() && counted["metrics"] == serde_json::json!([]),
+        "{counted}"
+    );
+    assert!(said.contains("No module named 'torch'") && said.contains("counts on the simulator"), "{said}");
 }

@@ -1,7 +1,8 @@
 //! The tensors that are measured on, in one or several sets, and the check that a kernel computes something with them.
 
+use super::drawn::{Drawn, PATTERN_LEN, at_pattern};
 use crate::random_input::{self, InputKind, Random};
-use crate::reference::{Ragged, keys, row_coordinates, row_start, visible_keys};
+use crate::reference::{row_coordinates, row_start};
 use crate::verification::Oracle;
 use crate::workload::Workload;
 use ferroflash::attention::{Attention, DeviceTensors, Output};
@@ -12,13 +13,11 @@ use ferroflash::plan::Plan;
 use ferroflash::problem::{Extent, Operand, Problem, Sizes, TensorRole};
 use ferroflash::rounding::widen;
 use kernels_gpu::row::{Accumulation, Dtype};
+use rayon::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
-/// Elements after which the inputs repeat: a prime under 2²⁰, so that no row or head repeats another at the same place.
-const PATTERN_LEN: usize = 1_048_573;
 /// The most sets, so that a graph that uses each stays small.
 const SETS_MAX: u64 = 2048;
 /// Rows of O that are judged of a kernel that is trusted.
@@ -227,8 +226,8 @@ struct Inputs {
     secret: Option<u64>,
     /// Where in the pattern Q begins.
     start: Cell<usize>,
-    /// Judges of rows of O and LSE on these inputs, by `[batch, head, row]`: the same for every plan.
-    rows: RefCell<BTreeMap<[usize; 3], Oracle>>,
+    /// Judges of rows of O and LSE on these inputs, by `[batch, head, row]` and how a kernel accumulates: the same for every plan.
+    rows: RefCell<BTreeMap<([usize; 3], Accumulation), Oracle>>,
 }
 
 /// The seed of the usual pattern.
@@ -248,11 +247,6 @@ fn pattern(dtype: Dtype, secret: Option<u64>) -> Result<Arc<Vec<u16>>, Error> {
         Some(secret) => make(secret),
         None => PATTERNS[dtype as usize].get_or_init(|| make(PATTERN_SEED)).clone(),
     })
-}
-
-/// Where in the pattern element `index` of a tensor lies, when Q begins at `start`.
-fn at_pattern(role: TensorRole, index: usize, start: usize) -> usize {
-    (index + start + role as usize * (PATTERN_LEN / 4)) % PATTERN_LEN
 }
 
 /// Elements that are NaN, from their bits: a whole O is looked through after every check.
@@ -311,24 +305,20 @@ impl Inputs {
     ) -> Result<f64, Error> {
         let (head_dim, dtype) = (problem.head_dim_v() as usize, problem.dtype());
         let (mut error, mut allowed, mut share) = (0.0_f64, 0.0_f64, 0.0_f64);
-        for row in self.sampled_rows(problem) {
-            let at = row_coordinates(problem, row);
+        let rows = self.sampled_rows(problem);
+        let sampled: Vec<[usize; 3]> = rows.iter().map(|row| row_coordinates(problem, *row)).collect();
+        self.prepare(problem, accumulation, &sampled)?;
+        let judges = self.rows.borrow();
+        for (row, at) in rows.into_iter().zip(sampled) {
             let start = row_start(problem, TensorRole::O, at);
             let (o, lse) = (&o[start..start + head_dim], lse.map(|lse| lse[row]));
-            if !problem.is_ragged() && self.visible(problem, at) == 0 {
+            if self.drawn().sees_nothing(problem, at) {
                 let is_right = o.iter().all(|&o| widen(dtype, o) == 0.0)
                     && lse.is_none_or(|lse| lse == f32::NEG_INFINITY);
                 share = share.max(if is_right { 0.0 } else { f64::INFINITY });
                 continue;
             }
-            let mut rows = self.rows.borrow_mut();
-            let oracle = match rows.entry(at) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => match self.judge_of(problem, at)? {
-                    Some(oracle) => new.insert(oracle),
-                    None => continue,
-                },
-            };
+            let Some(oracle) = judges.get(&(at, accumulation)) else { continue };
             let verdict = oracle.judge(accumulation, &Output::new(o.to_vec(), lse.map(|lse| vec![lse])))?;
             error = error.max(verdict.max_error);
             allowed = allowed.max(verdict.allowed);
@@ -340,39 +330,27 @@ impl Inputs {
         Ok(if error > 0.0 { share.max(error / allowed) } else { share })
     }
 
-    fn visible(&self, problem: &Problem, [batch, _, row]: [usize; 3]) -> usize {
-        visible_keys(problem, keys(problem, self.workload.seqlens_k(), batch), row)
+    fn drawn(&self) -> Drawn<'_> {
+        Drawn { workload: &self.workload, pattern: &self.pattern, start: self.start.get() }
     }
 
-    /// The judge of row `[batch, head, row]`: of a problem of this one query and the keys that it sees; `None` where the row belongs to
-    /// no sequence.
-    fn judge_of(&self, problem: &Problem, at: [usize; 3]) -> Result<Option<Oracle>, Error> {
-        if problem.is_ragged() {
-            let none = Default::default();
-            let tensors = self.workload.tensors(&none);
-            let (start, pattern) = (self.start.get(), &self.pattern);
-            let element = move |role, index| pattern[at_pattern(role, index, start)];
-            let row = Ragged::of_elements(problem, &tensors, element).judged_row(at);
-            return row.map(|row| Oracle::of_row(problem, row)).transpose();
-        }
-        let [batch, head, _] = at;
-        let (visible, head_dim) = (self.visible(problem, at), problem.sizes().head_dim);
-        let one =
-            Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 1, seqlen_k: visible as u32, head_dim };
-        let one = Problem::new(one, problem.dtype())?.with_scale(problem.scale())?;
-        let elements = |role: TensorRole, at: [usize; 3]| {
-            let start = row_start(problem, role, at);
-            (start..start + head_dim as usize).map(move |index| self.pattern[self.at(role, index)])
-        };
-        let keys = |role| {
-            let head_kv = head / problem.group() as usize;
-            (0..visible).flat_map(|key| elements(role, [batch, head_kv, key])).collect::<Vec<u16>>()
-        };
-        let qkv = [elements(TensorRole::Q, at).collect(), keys(TensorRole::K), keys(TensorRole::V)];
-        let mut oracle = Oracle::new(&one, qkv, None, &[Accumulation::F32, Accumulation::F16], &|_, _| ());
-        // Many rows are judged, and their keys are not needed again.
-        oracle.qkv = Default::default();
-        Ok(Some(oracle))
+    /// Makes the judges of rows that have none yet, beside each other: of a kernel that nobody trusts hundreds are judged after every
+    /// replay, and a gate compares kernels in thousands of replays.
+    fn prepare(
+        &self,
+        problem: &Problem,
+        accumulation: Accumulation,
+        sampled: &[[usize; 3]],
+    ) -> Result<(), Error> {
+        let (mut judges, drawn) = (self.rows.borrow_mut(), self.drawn());
+        let is_unknown =
+            |at: &[usize; 3]| !drawn.sees_nothing(problem, *at) && !judges.contains_key(&(*at, accumulation));
+        let unknown: Vec<[usize; 3]> = sampled.iter().copied().filter(is_unknown).collect();
+        let judge = |at: [usize; 3]| Ok((at, drawn.judge_of(problem, at, accumulation)?));
+        let made = unknown.into_par_iter().map(judge).collect::<Result<Vec<_>, Error>>()?;
+        let made = made.into_iter().filter_map(|(at, judge)| Some(((at, accumulation), judge?)));
+        judges.extend(made);
+        Ok(())
     }
 
     /// Indices of the rows that are judged: a few, the first and the last among them; with a secret random ones of every head.

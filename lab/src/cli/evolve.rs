@@ -6,6 +6,7 @@ mod summary;
 
 use crate::candidate::Candidate;
 use crate::cli::Common;
+use crate::cli::cross_check::{CROSS_CHECK, cross_check};
 use crate::cli::lab::Lab;
 use crate::cli::micro;
 use crate::cli::sanitize;
@@ -240,6 +241,12 @@ impl Evolution {
                 found =
                     Some(format!("refused: {}: {}: {}", Fault::RuleBroken, finding.checker, finding.said));
             }
+        }
+        if decision.as_ref().is_some_and(Decision::is_keep)
+            && let Some((before, of_before)) = &self.incumbent
+            && let Some(opinion) = cross_check(&self.lab, [(before, of_before), (&candidate, &evaluation)])?
+        {
+            self.lab.session.append(CROSS_CHECK, &opinion)?;
         }
         let step = Step {
             step: hypothesis.step,

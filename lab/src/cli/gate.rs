@@ -4,7 +4,7 @@
 //! a slow-down planted in the main loop is seen.
 
 mod self_test;
-mod timed;
+pub(crate) mod timed;
 
 use crate::candidate::Candidate;
 use crate::cheats;
@@ -67,9 +67,13 @@ pub(crate) struct GateArgs {
     /// The row whose kernel the self test takes
     #[arg(long, value_name = "ROW", default_value = DEFAULT_ROW, requires = "self_test")]
     row: String,
-    /// Runs of the self test in which a kernel is compared with itself; half as many have a slow-down planted
-    #[arg(long, value_name = "N", default_value_t = 20, requires = "self_test")]
-    repeats: u32,
+    /// Runs of the self test in which a kernel is compared with itself; half as many have a slow-down planted [default: 20 on a GPU, 2
+    /// on the simulator, whose counts are exact]
+    #[arg(long, value_name = "N", requires = "self_test")]
+    repeats: Option<u32>,
+    /// Seconds after which the self test ends with what it has (exit code 3); --resume goes on
+    #[arg(long, value_name = "S", requires = "self_test")]
+    seconds: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
@@ -85,7 +89,7 @@ struct Gated {
 
 pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     if args.self_test {
-        return self_test::run(&args.row, args.repeats, &args.common);
+        return self_test::run(&args.row, args.repeats, args.seconds, &args.common);
     }
     if args.patch.is_some() && args.common.compiled().is_some() {
         return misuse("--ptx", "a patch has to be compiled");

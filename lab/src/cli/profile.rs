@@ -8,17 +8,24 @@ use crate::cli::screen::{self, Screen};
 use crate::error::{EXIT_DONE, Error, Result};
 use crate::job::{CHILD, Job, Report, Task};
 use crate::kernels::KernelRef;
+use crate::merge::side_by_side;
 use crate::problem_spec::ProblemSpec;
 use crate::process::{self, End};
-use crate::profile::{Figure, METRICS, Profile, of_counters, parse_ncu, targets, verdict_of_ncu};
+use crate::profile::{
+    Figure, METRICS, Profile, of_counters, parse_ncu, parse_timeline, targets, verdict_of_ncu,
+};
 use crate::stages::{Cascade, State, Watcher};
 use crate::table::{Table, short};
 use clap::Args;
+use ferroflash::module::FOLDER_VARIABLE;
 use serde_json::json;
+use std::path::Path;
 use std::process::Command;
 
 /// The record of a profile.
 pub(crate) const PROFILE: &str = "profile";
+/// What shows a timeline where ncu may not count.
+const TIMELINE_SCRIPT: &str = "benches/torch_profile.py";
 /// Timed replays: enough for a median.
 const REPS: u32 = 15;
 
@@ -92,8 +99,21 @@ fn profile(
                     profile.targets = targets(counted, &context.machine, &metrics);
                     profile.metrics = metrics;
                 }
-                Err(reason) => {
-                    screen::say(&format!("ncu: {reason}: going on with counters and the measured time"))
+                Err(refused) => {
+                    screen.stage(&candidate.name, "PyTorch's profiler");
+                    match timeline(lab, candidate, state.kernel()?, &counted.problem)? {
+                        Ok(seen) => {
+                            screen::say(&format!(
+                                "ncu: {refused}: PyTorch's profiler gave a timeline instead"
+                            ));
+                            profile.source += " and PyTorch's profiler";
+                            profile.metrics = seen;
+                        }
+                        Err(reason) => screen::say(&format!(
+                            "ncu: {refused}; PyTorch's profiler: {reason}; the verdict is that of counts on the simulator and \
+                             the measured time"
+                        )),
+                    }
                 }
             }
         }
@@ -124,7 +144,35 @@ fn recount_on_gpu_shapes(lab: &Lab, state: &mut State, screen: &mut Screen) -> R
     Ok(())
 }
 
-/// What ncu measured, or why there is nothing. All that it printed goes to the log.
+/// What a tool printed, or why it is nothing. All that it said goes to the log.
+fn printed(
+    lab: &Lab,
+    command: &mut Command,
+    input: &[u8],
+    log: &Path,
+) -> Result<std::result::Result<String, String>> {
+    let limit = lab.context.config.limits.profile_s.duration();
+    let ended = match process::run_logged(command, input, log, limit) {
+        Ok(ended) => ended,
+        Err(Error::Start { source, .. }) => return Ok(Err(source.to_string())),
+        Err(error) => return Err(error),
+    };
+    Ok(match ended.end {
+        _ if std::fs::read_to_string(log).is_ok_and(|said| said.contains("ERR_NVGPUCTRPERM")) => {
+            Err("the counters are not permitted here (ERR_NVGPUCTRPERM)".to_owned())
+        }
+        End::Exited(status) if status.success() => Ok(ended.stdout),
+        End::Exited(status) => {
+            let said = process::last_line(log).unwrap_or_else(|| status.to_string());
+            Err(format!("{said}, see {}", log.display()))
+        }
+        End::PrintedTooMuch => Err("it printed without end".to_owned()),
+        End::TimedOut => Err("it was killed at its limit".to_owned()),
+        End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log.to_owned() })),
+    })
+}
+
+/// What ncu measured, or why there is nothing.
 fn ncu(
     lab: &Lab,
     candidate: &Candidate,
@@ -134,18 +182,9 @@ fn ncu(
     let context = &lab.context;
     let log = context.log(&candidate.name, "ncu")?;
     let mut command = Command::new("ncu");
-    command.args([
-        "--csv",
-        "--page",
-        "details",
-        "--target-processes",
-        "all",
-        // As everything else is timed; the default locks the clock, at the base frequency.
-        "--clock-control",
-        "none",
-        "--metrics",
-        &METRICS.join(","),
-    ]);
+    command.args(["--csv", "--page", "details", "--target-processes", "all"]);
+    // As everything else is timed; the default locks the clock, at the base frequency.
+    command.args(["--clock-control", "none", "--metrics", &METRICS.join(",")]);
     command.arg(&context.program).arg(CHILD);
     let job = Job {
         kernel: kernel.clone(),
@@ -155,23 +194,41 @@ fn ncu(
         seed: context.secret,
     };
     let input = serde_json::to_vec(&job).unwrap_or_default();
-    let limit = context.config.limits.profile_s.duration();
-    let ended = match process::run_logged(&mut command, &input, &log, limit) {
-        Ok(ended) => ended,
-        Err(Error::Start { source, .. }) => return Ok(Err(source.to_string())),
-        Err(error) => return Err(error),
-    };
-    let refused = ended.stdout.lines().find(|line| line.contains("ERR_NVGPUCTRPERM"));
-    Ok(match ended.end {
-        _ if refused.is_some() => Err("the counters are not permitted here (ERR_NVGPUCTRPERM)".to_owned()),
-        End::Exited(status) if status.success() => match parse_ncu(&ended.stdout) {
-            metrics if metrics.is_empty() => Err(format!("it measured nothing, see {}", log.display())),
-            metrics => Ok(metrics),
-        },
-        End::Exited(status) => Err(format!("it ended with {status}, see {}", log.display())),
-        End::PrintedTooMuch => Err("it printed without end".to_owned()),
-        End::TimedOut => Err("it was killed at its limit".to_owned()),
-        End::Interrupted => return Err(lab.with_folder(Error::Interrupted { folder: log })),
+    let measured = printed(lab, &mut command, &input, &log)?.map(|text| parse_ncu(&text));
+    Ok(something(measured, &log))
+}
+
+/// What PyTorch's profiler saw of the kernel, or why there is nothing.
+fn timeline(
+    lab: &Lab,
+    candidate: &Candidate,
+    kernel: &KernelRef,
+    problem: &ProblemSpec,
+) -> Result<std::result::Result<Vec<Figure>, String>> {
+    let context = &lab.context;
+    let log = context.log(&candidate.name, "timeline")?;
+    // A folder of this kernel alone: there is no other that a plan could take.
+    let alone = context.ptx_folder(&format!("{}-alone", candidate.name));
+    let (alone, _) = side_by_side(kernel, &[], &alone)?;
+    let mut command = Command::new(&context.config.peers.python);
+    command
+        .current_dir(context.tree.root())
+        .arg(TIMELINE_SCRIPT)
+        .args(["--shape", &problem.shape.to_string()]);
+    command.args(["--dtype", problem.dtype.name(), "--mask", problem.mask.name()]);
+    command.env(FOLDER_VARIABLE, std::path::absolute(&alone.folder).unwrap_or(alone.folder));
+    let seen = printed(lab, &mut command, b"", &log)?.map(|text| parse_timeline(&text, &alone.entry));
+    Ok(something(seen, &log))
+}
+
+/// Figures, where there are any.
+fn something(
+    found: std::result::Result<Vec<Figure>, String>,
+    log: &Path,
+) -> std::result::Result<Vec<Figure>, String> {
+    found.and_then(|figures| match figures.is_empty() {
+        true => Err(format!("it measured nothing, see {}", log.display())),
+        false => Ok(figures),
     })
 }
 

@@ -50,12 +50,21 @@ fn perform(job: &Job) -> Result<Report> {
             let measured = kernels::time_briefly(bench, entries, spec, job.seed, *reps)?;
             Ok(Ok(measured.into_iter().map(|measured| brief(spec, measured)).collect()))
         }),
-        Task::Fresh { against, reps } => time(job, against, |bench, entries, spec| {
-            let (warm, fresh) = kernels::time_fresh(bench, entries, spec, job.seed, *reps)?;
-            let times = Times { wall_us: vec![None; warm.len()], cold: warm.clone(), warm, fresh };
+        Task::Fresh { against, reps, runs } => time(job, against, |bench, entries, spec| {
+            let mut all = Vec::new();
+            for run in 0..u64::from(*runs) {
+                let seed = job.seed.wrapping_add(run);
+                let (warm, fresh) = kernels::time_fresh(bench, entries, spec, seed, *reps)?;
+                let times = Times { wall_us: vec![None; warm.len()], cold: warm.clone(), warm, fresh };
+                match timings(spec, &times) {
+                    Ok(timed) => all.extend(timed),
+                    refused => return Ok(refused),
+                }
+            }
             let only_fresh = |timed: Timed| Timed { warm_us: Vec::new(), cold_us: Vec::new(), ..timed };
-            Ok(timings(spec, &times).map(|timed| timed.into_iter().map(only_fresh).collect()))
+            Ok(Ok(all.into_iter().map(only_fresh).collect()))
         }),
+        Task::SecondOpinion { against } => second_opinion(job, against, &library),
         Task::Time { against, reps } => time(job, against, |bench, entries, spec| {
             let times = kernels::time(bench, entries, spec, job.seed, *reps)?;
             Ok(timings(spec, &times))
@@ -81,6 +90,27 @@ fn count(job: &Job, schedules: u64, library: &Arc<Library>, kernel: &Arc<Kernel>
         counted.push(own);
     }
     Ok(Report::Counted(counted))
+}
+
+/// How long kernels of a folder take by the host's clock, or the clocks that they count; no number is judged.
+fn second_opinion(job: &Job, against: &[String], library: &Arc<Library>) -> Result<Report> {
+    let entries: Vec<String> = std::iter::once(&job.kernel.entry).chain(against).cloned().collect();
+    let mut found = Vec::new();
+    for spec in &job.problems {
+        if job.machine.simulated {
+            for entry in &entries {
+                let kernel = kernels::find_in(library, entry)?;
+                found.push(kernels::count_unjudged(library, &kernel, spec)?.clocks);
+            }
+        } else {
+            found.extend(kernels::wall_us(
+                &kernels::open_bench(&job.kernel.folder, job.machine.ordinal)?,
+                &entries,
+                spec,
+            )?);
+        }
+    }
+    Ok(Report::Opinions(found))
 }
 
 fn launch(subject: &mut dyn Subject, problems: &[ProblemSpec], seed: u64) -> Result<Report> {

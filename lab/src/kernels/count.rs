@@ -10,7 +10,7 @@ use check::random_input::{InputKind, qkv};
 use check::verification::{GuardedTensors, Oracle};
 use ferroflash::device::sim::SimDevice;
 use ferroflash::module::Library;
-use ferroflash::{Attention, PlanOptions, SimOptions, Splits};
+use ferroflash::{Attention, Output, PlanOptions, Problem, SimOptions, Splits};
 use kernels_gpu::manifest::Kernel;
 use ptx_sim::Schedule;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,33 @@ pub fn count(
     spec: &ProblemSpec,
     seed: Option<u64>,
 ) -> Result<std::result::Result<Counted, Refusal>> {
+    let (counted, judged) = run(library, kernel, spec, seed)?;
+    let (problem, qkv, output) = judged;
+    let oracle = Oracle::new(&problem, qkv, None, &[kernel.row.acc], &|_, _| ());
+    if let Err(refusal) = exam::judge(&oracle, kernel.row.acc, &output)? {
+        let evidence = format!("{spec}, as it was counted: {}", refusal.evidence);
+        return Ok(Err(Refusal { evidence, ..refusal }));
+    }
+    Ok(Ok(counted))
+}
+
+/// Runs a kernel on the simulator as [`count`] does, and counts: for kernels that compute something else.
+///
+/// # Errors
+/// Those of [`count`].
+pub fn count_unjudged(library: &Arc<Library>, kernel: &Arc<Kernel>, spec: &ProblemSpec) -> Result<Counted> {
+    Ok(run(library, kernel, spec, None)?.0)
+}
+
+/// What was run, on what, and what came out.
+type Judged = (Problem, [Vec<u16>; 3], Output);
+
+fn run(
+    library: &Arc<Library>,
+    kernel: &Arc<Kernel>,
+    spec: &ProblemSpec,
+    seed: Option<u64>,
+) -> Result<(Counted, Judged)> {
     let schedule = seed.map_or(Schedule::Deterministic, Schedule::Seeded);
     let device = Arc::new(SimDevice::new(
         SimOptions::default().with_model(model(kernel.row.isa)).with_schedule(schedule),
@@ -91,17 +118,12 @@ pub fn count(
     tensors.poison_outputs()?;
     tensors.launch(&attention)?;
     let output = tensors.output()?;
-    let oracle = Oracle::new(&problem, qkv, None, &[kernel.row.acc], &|_, _| ());
-    if let Err(refusal) = exam::judge(&oracle, kernel.row.acc, &output)? {
-        let evidence = format!("{spec}, as it was counted: {}", refusal.evidence);
-        return Ok(Err(Refusal { evidence, ..refusal }));
-    }
     // A launch that succeeded has a report.
     let report = device.report(&kernel.entry);
     let numbers = report.map(|report| report.numbers().into_iter().collect()).unwrap_or_default();
     let mut counted = Counted { problem: *spec, ctas: u64::from(plan.grid()), clocks: 0.0, numbers };
     counted.clocks = clocks(&units(&counted, &Machine::simulating(kernel.row.isa)));
-    Ok(Ok(counted))
+    Ok((counted, (problem, qkv, output)))
 }
 
 /// Share of a counter by which two launches of one kernel may differ that have the same sizes and other inputs: where maxima grow,

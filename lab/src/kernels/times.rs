@@ -45,14 +45,22 @@ pub fn time(bench: &Bench, entries: &[String], spec: &ProblemSpec, seed: u64, re
     let plans = plans(bench, entries, spec)?;
     let warm = MeasureOptions { reps, ..untrusted(seed) };
     let cold = MeasureOptions { cold: true, ..warm };
-    let by_host = |plan| bench.wall_us(plan).map(Some);
-    let wall_us = plans.iter().map(by_host).collect::<HostResult<_>>()?;
+    let wall_us = wall_us(bench, entries, spec)?.into_iter().map(Some).collect();
     Ok(Times {
         wall_us,
         warm: bench.measure(&plans, &warm, &mut |_, _| ())?,
         cold: bench.measure(&plans, &cold, &mut |_, _| ())?,
         fresh: bench.measure_fresh(&plans, &warm, seed, &mut |_, _| ())?,
     })
+}
+
+/// Times of entries of a bench's folder on one problem by the host's clock, in microseconds.
+///
+/// # Errors
+/// [`crate::error::Error::NoSuchRow`], [`crate::error::Error::Host`].
+pub fn wall_us(bench: &Bench, entries: &[String], spec: &ProblemSpec) -> Result<Vec<f64>> {
+    let plans = plans(bench, entries, spec)?;
+    Ok(plans.iter().map(|plan| bench.wall_us(plan)).collect::<HostResult<_>>()?)
 }
 
 /// Replays on the usual tensors that check the output and let the clocks be read, before those that count.

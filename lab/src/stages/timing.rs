@@ -61,7 +61,7 @@ fn beside_incumbent(state: &State, context: &Context) -> Result<(KernelRef, Vec<
     let Some(incumbent) = rival else { return Ok((kernel, Vec::new())) };
     let incumbent_kernel = incumbent_kernel(incumbent, context)?;
     let out = context.ptx_folder(&format!("{}-and-incumbent", state.candidate.name));
-    merge::side_by_side(&kernel, &incumbent_kernel, &out)
+    merge::side_by_side(&kernel, &[incumbent_kernel], &out)
 }
 
 /// The incumbent's kernel: of the folder that the candidates come from where it is there, else compiled once.

@@ -31,7 +31,7 @@ impl Kernel {
 
     /// Whether an entry is this kernel, or the copy of it that the lab compares it with under another name.
     fn is_named(self, entry: &str) -> bool {
-        entry.strip_suffix("_incumbent").unwrap_or(entry) == self.entry()
+        entry.split_once("_beside").map_or(entry, |(name, _)| name) == self.entry()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a search found, in a table, and in files of the session.
 
 use crate::cli::account::{Files, stepped};
+use crate::cli::cross_check::{CROSS_CHECK, CrossCheck};
 use crate::cli::evolve::bad_file;
 use crate::cli::lab::Lab;
 use crate::cli::screen;
@@ -38,8 +39,9 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
     if let Some(patch) = kept {
         write_whole(&lab.session.folder().join(KEPT_FILE), patch)?;
     }
+    let opinions: Vec<CrossCheck> = lab.session.records(CROSS_CHECK);
     let object = json!({
-        "session": lab.shown(), "device": header.device, "seed": header.seed, "measured": measured,
+        "session": lab.shown(), "second_harness": opinions, "device": header.device, "seed": header.seed, "measured": measured,
         "ended": why, "start": start, "best": found.map(|step| &step.evaluated), "candidate": found.map(|step| &step.candidate.name),
         "patch": kept.map(|_| KEPT_FILE), "steps": steps,
     });
@@ -63,6 +65,10 @@ pub(crate) fn show(lab: &Lab, steps: &[Step], why: &str, as_json: bool) -> Resul
             short(start)
         ));
     }
+    let of_best = found.and_then(|best| opinions.iter().rfind(|one| one.candidate == best.candidate.name));
+    let doubted = opinions.iter().filter(|opinion| opinion.doubt.is_some());
+    let shown: Vec<&CrossCheck> = doubted.chain(of_best.filter(|opinion| opinion.doubt.is_none())).collect();
+    shown.iter().for_each(|opinion| screen::print(&opinion.to_string()));
     if kept.is_some() {
         screen::print(&format!("all that was kept: git apply {}/{KEPT_FILE}", lab.shown()));
     }

@@ -65,7 +65,7 @@ pub(super) fn gate(
             Subject::Candidate => ("candidate", &own),
         };
         screen.stage(&entry, &format!("time {name}, run {}", rerun + 1));
-        samples(lab, &format!("{}-{name}", candidate.name), other, &best, &problem)
+        sample(lab, &format!("{}-{name}", candidate.name), other, &best, problem)
     });
     match gate {
         Ok(gate) => Ok(Gate { verdict: gate.verdict, reason: gate.reason(), log_change: gate.log_change() }),
@@ -74,7 +74,7 @@ pub(super) fn gate(
 }
 
 /// The kernel of a candidate that went through the cascade.
-pub(super) fn own(lab: &Lab, candidate: &Candidate) -> Result<KernelRef> {
+pub(crate) fn own(lab: &Lab, candidate: &Candidate) -> Result<KernelRef> {
     let context = &lab.context;
     let folder = context.compiled.clone().unwrap_or_else(|| context.ptx_folder(&candidate.name));
     context.tree.compiled(&candidate.row, &folder)
@@ -118,25 +118,35 @@ fn compile(lab: &Lab, tree: &Tree, row: ferroflash::Row, out: &std::path::Path) 
     context.tree.compiled(&row, out)
 }
 
-/// One measurement: the other kernel and the best in turns, on inputs that no launch has seen.
+/// Timed replays of each kernel in a measurement that a gate decides by.
+pub(super) const REPS: u32 = 41;
+
+/// Measurements in one process: the best and others in turns, on inputs that no launch has seen. Of each run the samples of each other.
 pub(super) fn samples(
+    lab: &Lab,
+    name: &str,
+    others: &[KernelRef],
+    best: &KernelRef,
+    problem: ProblemSpec,
+    how: [u32; 2],
+) -> Result<Vec<Vec<Samples>>> {
+    let context = &lab.context;
+    let out = context.ptx_folder(&format!("{name}-and-best"));
+    let (kernel, against) = side_by_side(best, others, &out)?;
+    let runs = context.in_turns(&kernel, against, [name, "gate"], problem, how)?;
+    Ok(runs.iter().map(|run| run[1..].iter().map(|other| pairs(&run[0], other)).collect()).collect())
+}
+
+/// One measurement of one other.
+pub(super) fn sample(
     lab: &Lab,
     name: &str,
     other: &KernelRef,
     best: &KernelRef,
-    problem: &ProblemSpec,
+    problem: ProblemSpec,
 ) -> Result<Samples> {
-    let context = &lab.context;
-    let out = context.ptx_folder(&format!("{name}-and-best"));
-    let (kernel, against) = side_by_side(other, best, &out)?;
-    let timed = context.in_turns(&kernel, against, [name, "gate"], vec![*problem])?;
-    let [other, best] = timed.as_slice() else {
-        return Err(Error::Missing {
-            what: "a measurement",
-            reason: format!("{} kernels were timed", timed.len()),
-        });
-    };
-    Ok(pairs(best, other))
+    let mut runs = samples(lab, name, std::slice::from_ref(other), best, problem, [REPS, 1])?;
+    Ok(runs.swap_remove(0).swap_remove(0))
 }
 
 fn pairs(best: &Timed, other: &Timed) -> Samples {

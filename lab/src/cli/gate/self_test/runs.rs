@@ -1,10 +1,10 @@
 //! The runs of a self test: each is recorded when it is done, so that a session that was killed goes on behind it.
 
 use super::SelfTest;
-use crate::cli::gate::timed::{rule, samples, slower};
+use crate::cli::gate::timed::{REPS, rule, sample, samples, slower};
 use crate::error::{Error, Result};
 use crate::exam::Refusal;
-use crate::gate::{Finding, Subject, Timed, compare_counters, settle};
+use crate::gate::{Finding, Samples, Subject, Timed, compare_counters, judge, settle};
 use crate::interrupt;
 use crate::job::{Report, Task};
 use crate::kernels::KernelRef;
@@ -12,6 +12,8 @@ use crate::plant::{Plant, plant};
 use crate::problem_spec::ProblemSpec;
 use crate::stages::{Cascade, Context, Watcher};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::time::Instant;
 
 /// The record of a run.
 pub(super) const RUN: &str = "self_test";
@@ -29,6 +31,26 @@ pub(super) enum Kind {
     /// A copy that never ends, and the kernel after it.
     Hang,
 }
+
+impl Kind {
+    /// Seconds of a run, about: on an H200 beside 16 processors, or on the simulator on two, whose limit ends what hangs. A guess, until
+    /// the session has runs of its own.
+    fn guess_s(self, simulated: bool) -> f64 {
+        match (self, simulated) {
+            (Kind::Same | Kind::Slower, false) => 2.0,
+            (Kind::Wrong, false) => 4.0,
+            (Kind::Hang, false) => 6.0,
+            (Kind::Same | Kind::Slower, true) => 20.0,
+            (Kind::Wrong, true) => 15.0,
+            (Kind::Hang, true) => 10.0,
+        }
+    }
+}
+
+/// Measurements of one process: its start, and what is compiled in it, then serve them all, and a session that is killed loses no more.
+const AT_ONCE: u32 = 5;
+/// Timed replays of a measurement that looks for how much to plant.
+const CALIBRATING_REPS: u32 = 21;
 
 /// What a run found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,11 +78,14 @@ pub(super) struct Run {
     pub(super) change: Option<f64>,
     /// The fault and its figures, or what was counted.
     pub(super) evidence: String,
+    /// What it took.
+    #[serde(default)]
+    pub(super) seconds: f64,
 }
 
 impl Run {
     fn new(found: Found, change: Option<f64>, evidence: String) -> Run {
-        Run { kind: None, number: 0, found, change, evidence }
+        Run { kind: None, number: 0, found, change, evidence, seconds: 0.0 }
     }
 
     pub(super) fn of_launch(report: Report) -> Run {
@@ -85,24 +110,49 @@ impl Run {
 }
 
 impl SelfTest {
-    /// Runs of one kind: those that are recorded, and those that are left.
+    /// Seconds that the runs take that are not recorded yet, about.
+    pub(super) fn left_s(&self, wanted: &[(Kind, u32)]) -> f64 {
+        let recorded: Vec<Run> = self.lab.session.records(RUN);
+        let of_kind = |(kind, count): &(Kind, u32)| {
+            let took = recorded.iter().filter(|run| run.kind == Some(*kind)).map(|run| run.seconds);
+            let (done, seconds) = took.fold((0, 0.0), |(done, all), seconds| (done + 1, all + seconds));
+            let each = match done {
+                0 => kind.guess_s(self.lab.context.machine.simulated),
+                done => seconds / f64::from(done),
+            };
+            each * f64::from(count.saturating_sub(done))
+        };
+        wanted.iter().map(of_kind).sum()
+    }
+
+    /// Runs of one kind: those that are recorded, and those that are left, a few at a time; fewer where the time is over.
     pub(super) fn repeat(
         &mut self,
         kind: Kind,
         count: u32,
-        mut once: impl FnMut(&mut SelfTest, u32) -> Result<Run>,
+        mut few: impl FnMut(&mut SelfTest, Range<u32>) -> Result<Vec<Run>>,
     ) -> Result<Vec<Run>> {
         let recorded: Vec<Run> = self.lab.session.records(RUN);
         let mut runs: Vec<Run> = recorded.into_iter().filter(|run| run.kind == Some(kind)).collect();
         runs.truncate(count as usize);
-        for number in runs.len() as u32..count {
+        while (runs.len() as u32) < count && !self.is_over() {
             self.lab.check_time()?;
+            let first = runs.len() as u32;
+            let is_timed = matches!(kind, Kind::Same | Kind::Slower) && !self.lab.context.machine.simulated;
+            let numbers = first..count.min(first + if is_timed { AT_ONCE } else { 1 });
             let name = self.candidate.name.clone();
-            self.screen.stage(&name, &format!("{kind:?}, run {} of {count}", number + 1));
-            let run = once(self, number).map_err(|error| self.lab.with_folder(error))?;
-            let run = Run { kind: Some(kind), number, ..run };
-            self.lab.session.append(RUN, &run)?;
-            runs.push(run);
+            self.screen.stage(&name, &format!("{kind:?}, run {} of {count}", first + 1));
+            let begun = Instant::now();
+            let found = few(self, numbers.clone()).map_err(|error| self.lab.with_folder(error))?;
+            let seconds = begun.elapsed().as_secs_f64() / found.len().max(1) as f64;
+            for (number, run) in numbers.zip(found) {
+                let run = Run { kind: Some(kind), number, seconds, ..run };
+                self.lab.session.append(RUN, &run)?;
+                runs.push(run);
+            }
+            let done = self.lab.session.records::<Run>(RUN).len() as u64;
+            let left_s = self.left_s(&self.wanted);
+            self.screen.progress(done, Some(left_s));
         }
         Ok(runs)
     }
@@ -111,27 +161,35 @@ impl SelfTest {
     pub(super) fn compare(
         &mut self,
         kind: Kind,
-        number: u32,
+        numbers: Range<u32>,
         other: &KernelRef,
         problem: ProblemSpec,
-    ) -> Result<Run> {
+    ) -> Result<Vec<Run>> {
         if self.lab.context.machine.simulated {
-            return self.compare_counters(number, other, problem);
+            return numbers.map(|number| self.compare_counters(number, other, problem)).collect();
         }
         let subject = if kind == Kind::Same { Subject::Control } else { Subject::Planted };
-        let rule = rule(&self.lab.context);
-        let name = format!("{}-{kind:?}-{number}", self.candidate.name);
-        let timed = settle(&rule, &[], subject, &mut |_, rerun| {
-            samples(&self.lab, &format!("{name}-{rerun}"), other, &self.kernel, &problem)
-        });
-        match timed {
-            Ok(timed) => Ok(Run::of_times(&timed)),
-            // A test that was interrupted is not one that failed.
-            Err(_) if interrupt::requested() => {
-                Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() })
+        let (rule, best) = (rule(&self.lab.context), &self.kernel);
+        let name = |number| format!("{}-{kind:?}-{number}", self.candidate.name);
+        let others = std::slice::from_ref(other);
+        let how = [REPS, numbers.len() as u32];
+        let first = samples(&self.lab, &name(numbers.start), others, best, problem, how)?;
+        let of_run = |(number, mut first): (u32, Vec<Samples>)| {
+            let mut first = first.pop();
+            let timed = settle(&rule, &[], subject, &mut |_, rerun| match first.take() {
+                Some(samples) => Ok(samples),
+                None => sample(&self.lab, &format!("{}-{rerun}", name(number)), other, best, problem),
+            });
+            match timed {
+                Ok(timed) => Ok(Run::of_times(&timed)),
+                // A test that was interrupted is not one that failed.
+                Err(_) if interrupt::requested() => {
+                    Err(Error::Interrupted { folder: self.lab.session.folder().to_owned() })
+                }
+                Err(error) => Err(Error::Missing { what: "a measurement", reason: error.to_string() }),
             }
-            Err(error) => Err(Error::Missing { what: "a measurement", reason: error.to_string() }),
-        }
+        };
+        numbers.zip(first).map(of_run).collect()
     }
 
     fn compare_counters(&mut self, number: u32, other: &KernelRef, problem: ProblemSpec) -> Result<Run> {
@@ -177,16 +235,20 @@ impl SelfTest {
         Context { secret: context.secret.wrapping_add(u64::from(number)), ..context.clone() }
     }
 
-    /// The relative slow-down of so many planted instructions, by one measurement.
-    pub(super) fn slow_down(&mut self, problem: ProblemSpec, instructions: u32) -> Result<f64> {
+    /// The relative slow-downs of so many planted instructions each, by one measurement of all.
+    pub(super) fn slow_downs(&mut self, problem: ProblemSpec, instructions: &[u32]) -> Result<Vec<f64>> {
         self.lab.check_time()?;
-        let name = format!("{}-{instructions}", self.candidate.name);
+        let name = format!("{}-{}", self.candidate.name, instructions[0]);
         self.screen.stage(&name, "measure the planted slow-down");
-        let kernel = slower(&self.lab, &self.kernel, instructions)?;
-        let samples = samples(&self.lab, &name, &kernel, &self.kernel, &problem)?;
-        let timed = crate::gate::judge(&rule(&self.lab.context), &[], &samples)
-            .map_err(|error| Error::Missing { what: "a measurement", reason: error.to_string() })?;
-        Ok(timed.time.estimate)
+        let planted = instructions.iter().map(|number| slower(&self.lab, &self.kernel, *number));
+        let planted = planted.collect::<Result<Vec<_>>>()?;
+        let runs = samples(&self.lab, &name, &planted, &self.kernel, problem, [CALIBRATING_REPS, 1])?;
+        let rule = rule(&self.lab.context);
+        let slow_down = |samples| match judge(&rule, &[], samples) {
+            Ok(timed) => Ok(timed.time.estimate),
+            Err(error) => Err(Error::Missing { what: "a measurement", reason: error.to_string() }),
+        };
+        runs.iter().flatten().map(slow_down).collect()
     }
 
     /// Whether the numbers of a copy with a fault, or of the kernel itself, are refused.
@@ -209,7 +271,7 @@ impl SelfTest {
     }
 
     /// Launches a copy with a fault once.
-    pub(super) fn launch(&mut self, name: &str, what: Plant) -> Result<Run> {
+    pub(super) fn launch(&self, name: &str, what: Plant) -> Result<Run> {
         let planted = self.plant(what)?;
         self.launched(name, &planted)
     }
