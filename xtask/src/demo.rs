@@ -37,11 +37,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         out: Some(folder.clone()),
         ..build_ptx::Options::default()
     })?;
-    println!("2/3  the program: cargo build --release -p ferroflash-cli");
-    process::run(workspace::cargo().args(["build", "--release", "-p", "ferroflash-cli"]))?;
+    println!("2/3  the program: cargo build -p ferroflash-cli");
+    process::run(workspace::cargo().args(["build", "-p", "ferroflash-cli"]))?;
     println!("3/3  attention on {TENSORS}: all-MiniLM-L6-v2, layer 2, on real text");
     let mut verify = workspace::cargo();
-    verify.args(["run", "--release", "--quiet", "-p", "ferroflash-cli", "--", "verify", "--input", TENSORS]);
+    verify.args(["run", "--quiet", "-p", "ferroflash-cli", "--", "verify", "--input", TENSORS]);
     verify.arg("--ptx").arg(&folder);
     process::run(verify.args(&options.arguments))?;
     Ok(())

@@ -20,7 +20,6 @@ const TENSORS: usize = 13;
 const OTHER_NUMBERS: [usize; 3] = [SLOPES, SINKS, BIAS];
 const SLOPES: usize = 3;
 const SINKS: usize = 4;
-const CU_SEQLENS_Q: usize = 5;
 const BIAS: usize = 12;
 /// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, whether
 /// gradients will be asked for, and whether LSE is wanted.
@@ -147,7 +146,7 @@ pub(crate) struct OutputShape<'a> {
 }
 
 impl OutputShape<'_> {
-    /// Whether O and LSE are such tensors, without gaps.
+    /// Whether O and LSE are such tensors, without gaps. LSE of packed queries is not: it begins as −∞.
     fn is_of(&self, o: &DlTensor, lse: Option<&DlTensor>) -> bool {
         let same_o = o.is_contiguous()
             && o.element_bits() == self.element_bits
@@ -236,8 +235,6 @@ impl Calls {
             }
         }
         let (Some(q), Some(v)) = (q, v) else { return Ok(None) };
-        // LSE of packed queries begins as −∞.
-        fits &= !lse || q.shape().len() == 4 && given & (1 << CU_SEQLENS_Q) == 0;
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
         let numbers = [
             given,

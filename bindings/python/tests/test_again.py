@@ -114,6 +114,48 @@ def test_what_is_refused_stays_refused():
         flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=int32(6))
 
 
+def test_negated_tensors_are_not_those_that_lie_there():
+    plain = [random(1, 6, 4, 32, seed=seed) for seed in range(3)]
+    flash_attn_func(*plain)
+    for at in range(3):
+        given = list(plain)
+        given[at] = torch._neg_view(given[at])
+        assert given[at].is_neg()
+        found = flash_attn_func(*given)
+        _again.forget()
+        assert torch.equal(found, flash_attn_func(*(x.resolve_neg() for x in given)))
+
+
+def test_lse_is_written_where_it_is_wanted_and_begins_as_minus_infinity_where_rows_belong_to_nobody():
+    with torch.no_grad():
+        dense(0)
+        found = dense(0, return_attn_probs=True)
+        _again.forget()
+        for ours, theirs in zip(tensors(found), tensors(dense(0, return_attn_probs=True))):
+            assert torch.equal(ours, theirs)
+        q, k = random(12, 4, 32), random(20, 2, 32, seed=1)
+        for _ in range(2):
+            _, lse, _ = flash_attn_varlen_func(q, k, k, int32(0, 3, 9), int32(0, 8, 20), 9, 13, return_attn_probs=True)
+            assert lse[..., 9:].eq(-float("inf")).all() and lse[..., :9].isfinite().all()
+
+
+def test_a_mode_sees_calls_that_were_made_before():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with torch.no_grad():
+        dense(0)
+        with Log():
+            dense(0)
+    assert any("ferroflash" in name for name in seen), seen
+
+
 def test_the_kept_calls_do_not_grow_without_end():
     q = random(1, 1, 1, 8)
     k = random(1, 5000, 1, 8, seed=1)
