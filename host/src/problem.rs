@@ -261,6 +261,7 @@ impl Problem {
     }
 
     /// Element type of Q, K, V and O.
+    #[inline]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
