@@ -17,8 +17,9 @@ Steps, with the time that each took on an H200:
               last: backward.json (3 min)
   gradients   1000 backward passes bit by bit: dense, packed, in chunks of heads; a head of 16384 queries and keys against float64; and
               compute-sanitizer's memcheck of every kernel of the backward pass (not run yet)
-  chunks      backward passes with dS of several sizes, in turns of a problem: chunks-*.json (not run yet)
-  packed      backward passes of packed sequences by five products and by seven: packed-*.json (not run yet)
+  ragged      packed sequences, pages, windows and scores in turns with the dense kernel of the same sizes: ragged.json (1 min)
+  chunks      backward passes with dS of several sizes, in turns: chunks.json (not run yet)
+  packed      backward passes of packed sequences by five products and by seven, in turns: packed.json (not run yet)
   candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json) beside the table's (not run yet)
   peers       forward and backward passes beside other libraries in one process, by the program that FERROFLASH_PEERS names, which
               takes benches/peer.py; it asks for the wheel (not run yet)
@@ -118,33 +119,34 @@ gradients() {
     compute-sanitizer --tool memcheck --error-exitcode 1 "$ferroflash" verify --backward --grid quick --device cuda || failed=1
     return $failed
 }
+turns() { python3 benches/turns.py --ferroflash "$ferroflash" --ptx "$from/ptx" --json "$out/$1.json" "$2"; }
+ragged() { turns ragged benches/turns/ragged.txt; }
 chunks() {
-    local shape limit
+    local shape mask limit line
     for shape in 4,32,32,4096,4096,64 2,16,16,8192,8192,128 1,16,16,16384,16384,128 1,64,8,8192,8192,128; do
-        for limit in 256M 512M 1G 2304M 4608M 9G; do
-            "$ferroflash" plan --backward --shape "$shape" --causal --dtype bf16 --ds-max "$limit" | sed -n 1,2p
-            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --ds-max "$limit" \
-                --json "$out/chunks-$shape-$limit.json"
+        for mask in full causal; do
+            line=
+            for limit in 2304M 256M 512M 1G 4608M 9G; do
+                line+="${line:+ | }--backward --shape $shape --mask $mask --dtype bf16 --ds-max $limit"
+            done
+            echo "$shape $mask: $line"
         done
-    done
+    done | turns chunks -
 }
 packed() {
     # Sixteen sequences of 128 to 8192 tokens, drawn as the programs of other libraries draw them; and many short ones.
-    local long short lengths
+    local long short lengths sequences longest head_dim passes
     long=$(python3 -c 'import torch; g = torch.Generator().manual_seed(0); print(*torch.randint(128, 8193, (16,), generator=g).tolist(), sep=",")')
     short=$(python3 -c 'print(*[20 + 37 * i % 300 for i in range(128)], sep=",")')
     for lengths in "$long" "$short"; do
-        local sequences longest limit head_dim
         sequences=$(tr , '\n' <<<"$lengths" | wc -l)
         longest=$(tr , '\n' <<<"$lengths" | sort -n | tail -n 1)
         for head_dim in 64 128; do
-            for limit in 2304M 4608M 0; do
-                "$ferroflash" bench --backward --shape "$sequences,16,16,$longest,$longest,$head_dim" --causal --dtype bf16 \
-                    --rows best,bwd_wgmma_dq_bf16_d${head_dim}_m128n128_w12s2 --seqlens-q "$lengths" --ds-max "$limit" \
-                    --json "$out/packed-$sequences-$head_dim-$limit.json"
-            done
+            passes="--backward --shape $sequences,16,16,$longest,$longest,$head_dim --mask causal --dtype bf16 --seqlens-q $lengths"
+            # The plan's, with more memory for dS, and seven products.
+            echo "$sequences sequences, head_dim $head_dim: $passes | $passes --ds-max 4608M | $passes --rows bwd_wgmma_dq_bf16_d${head_dim}_m128n128_w12s2"
         done
-    done
+    done | turns packed -
 }
 candidates() {
     # Both folders by turns of a problem would need one process; the table's come first and last instead.
@@ -223,7 +225,7 @@ summary=()
 failed=0
 for step in "$@"; do
     case $step in
-    tables | verify | backward | gradients | chunks | packed | candidates | peers | sanitize | merge | calls | search | gate | profile | canonical) ;;
+    tables | verify | backward | gradients | ragged | chunks | packed | candidates | peers | sanitize | merge | calls | search | gate | profile | canonical) ;;
     *)
         echo "on_gpu.sh: no step is called $step" >&2
         exit 2
@@ -232,7 +234,7 @@ for step in "$@"; do
     echo "== $step"
     begun=$SECONDS
     # A shell of its own, so that a limit can end it.
-    export -f "$step" gate profile
+    export -f "$step" turns gate profile
     export ferroflash from out GRADIENTS_SHAPE SEARCH_START SEARCH_SHAPE CANONICAL_START PROFILED
     if timeout "${FERROFLASH_STEP_S:-590}" bash -euo pipefail -c "$step" 2>&1 | tee "$out/$step.log"; then
         verdict=done
