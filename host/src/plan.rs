@@ -250,11 +250,7 @@ impl Plan {
             causal: problem.causal().into(),
             scale_log2: problem.score().factors(problem.scale()).0,
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
-            split: SplitParams {
-                splits: Divisor::new(splitting.splits),
-                split_blocks: splitting.blocks,
-                ..SplitParams::default()
-            },
+            split: splitting.params(),
             ragged: ragged::params(
                 problem,
                 geometry::rows_of_block(row, group),
@@ -339,9 +335,15 @@ impl Plan {
         self.params.split.splits.value
     }
 
-    /// Keys of a range, in whole blocks.
+    /// Keys of a range, in whole blocks; where sequences have lengths, of one that has all keys.
     pub fn split_keys(&self) -> u64 {
-        u64::from(self.params.split.split_blocks) * u64::from(self.kernel.row.block_n)
+        u64::from(self.splitting().blocks) * u64::from(self.kernel.row.block_n)
+    }
+
+    fn splitting(&self) -> Splitting {
+        let split = &self.params.split;
+        let blocks = split.blocks_of(work::key_blocks(&self.problem, &self.kernel.row));
+        Splitting { splits: split.splits.value, blocks, by_sequence: split.split_share != 0 }
     }
 
     /// Blocks of query rows of all heads and batch entries.
@@ -367,14 +369,13 @@ impl Plan {
 
     /// What the plan has to do on a device, with sequences as full as `fill` says: what the cost model makes a time of.
     pub fn work(&self, device: &DeviceInfo, fill: Fill) -> Work {
-        let splitting = Splitting { splits: self.splits(), blocks: self.params.split.split_blocks };
         let merge = match (self.splits(), &self.combine) {
             (1, _) => Merge::Nothing,
             (_, None) => Merge::Fused,
             (_, Some(_)) => Merge::Kernel,
         };
         let whole = Work::new(&self.problem, &self.kernel.row, (device, self.resident_ctas), fill);
-        if self.splits() > 1 { whole.with_splits(splitting, merge) } else { whole }
+        if self.splits() > 1 { whole.with_splits(self.splitting(), merge) } else { whole }
     }
 
     /// The parameters of a launch with these addresses.

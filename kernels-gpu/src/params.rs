@@ -96,10 +96,39 @@ pub struct SplitParams {
     /// A u32 a block of query rows, 0 before the launch and after it, by which the last CTA of the block knows that it is to merge the
     /// splits; 0 where there is one split, or the combine kernel merges them.
     pub counters: u64,
-    /// Splits: at least ⌈key blocks / split_blocks⌉.
+    /// Splits, which take all blocks of keys.
     pub splits: Divisor,
-    /// Blocks of keys of a split.
+    /// Blocks of keys of a split, to which
     pub split_blocks: u32,
+    /// each block of the tile adds this share of one, in units of 2^-32.
+    pub split_share: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl SplitParams {
+    /// Splits of `split_blocks` blocks of keys each, wherever a sequence ends.
+    pub fn of_equal(splits: u32, split_blocks: u32) -> SplitParams {
+        SplitParams { splits: Divisor::new(splits), split_blocks, ..SplitParams::default() }
+    }
+
+    /// Splits among which each tile's own blocks are divided, so that none of a short sequence is empty; for tiles of at most
+    /// [`Self::shared_most`] blocks.
+    pub fn of_shares(splits: u32) -> SplitParams {
+        // One and a little less than 1 / splits of all is ⌈all / splits⌉.
+        SplitParams { split_share: u32::MAX / splits, ..SplitParams::of_equal(splits, 1) }
+    }
+
+    /// The most blocks of a tile that are divided right: by then what a share lacks of 1 / splits adds up to that.
+    pub const fn shared_most(splits: u32) -> u32 {
+        u32::MAX / splits
+    }
+
+    /// Blocks of keys of a split of a tile that has `blocks`.
+    #[inline(always)]
+    pub const fn blocks_of(&self, blocks: u32) -> u32 {
+        self.split_blocks + ((blocks as u64 * self.split_share as u64) >> 32) as u32
+    }
 }
 
 /// A ragged batch: where its sequences and their pages lie, which keys their queries see, and what is done to scores.
@@ -337,10 +366,19 @@ impl ForwardParams {
         let PersistentParams { counter, tiles, reserved } = self.persistent;
         bytes.u64s([counter]);
         bytes.u32s([tiles, reserved]);
-        let SplitParams { seqlens_k, partial_o, partial_lse, counters, splits, split_blocks } = self.split;
+        let SplitParams {
+            seqlens_k,
+            partial_o,
+            partial_lse,
+            counters,
+            splits,
+            split_blocks,
+            split_share,
+            reserved,
+        } = self.split;
         bytes.u64s([seqlens_k, partial_o, partial_lse, counters]);
         bytes.divisors([splits]);
-        bytes.u32s([split_blocks]);
+        bytes.u32s([split_blocks, split_share, reserved]);
         self.ragged.put(&mut bytes);
         bytes.finish()
     }
@@ -444,6 +482,8 @@ mod tests {
                 counters: 75,
                 splits: Divisor::new(73),
                 split_blocks: 74,
+                split_share: 76,
+                reserved: 0,
             },
             ragged: RaggedParams {
                 sinks: 80,
@@ -474,6 +514,7 @@ mod tests {
         assert_eq!(u64_at(&bytes, split + offset_of!(SplitParams, counters)), 75);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, splits)), 73);
         assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, split_blocks)), 74);
+        assert_eq!(u32_at(&bytes, split + offset_of!(SplitParams, split_share)), 76);
         let ragged = offset_of!(ForwardParams, ragged);
         let score = ragged + offset_of!(RaggedParams, score);
         assert_eq!(u64_at(&bytes, ragged + offset_of!(RaggedParams, sinks)), 80);

@@ -183,8 +183,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_f16_d256_m128n64_w12s2c1_split         => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_split        => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Split };
             // Rows for ragged batches; with a bias fewer keys at head_dim 96 and 128, and none at 256, or registers spill.
-            fwd_wgmma_f16_d64_m64n128_w8s2c2_ragged          => { F16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
-            fwd_wgmma_bf16_d64_m64n128_w8s2c2_ragged         => { Bf16,  64,  64, 128,  8, 2, F32, 2, 16, Ragged };
+            fwd_wgmma_f16_d64_m64n64_w8s2c3_ragged           => { F16,  64,  64,  64,  8, 2, F32, 3, 16, Ragged };
+            fwd_wgmma_bf16_d64_m64n64_w8s2c3_ragged          => { Bf16, 64,  64,  64,  8, 2, F32, 3, 16, Ragged };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged        => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged       => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d64_m192n112_w16s2c1_ragged        => { F16,    64, 192, 112, 16, 2, F32, 1, 16, Ragged };

@@ -2,7 +2,7 @@
 //! nowhere else.
 
 use crate::divisor::Divisor;
-use crate::params::{ForwardParams, RaggedParams};
+use crate::params::{ForwardParams, RaggedParams, SplitParams};
 use crate::sequence::Sequence;
 
 /// The keys that a query sees: `begin..end`.
@@ -199,11 +199,12 @@ impl KeyBlocks {
         Self { first: 0, full, end: past - skipped, left, sink_blocks, skipped }
     }
 
-    /// Those of them that belong to a split of `split_blocks` steps.
+    /// Those of them that belong to a split.
     #[inline(always)]
-    pub fn of_split(self, split: u32, split_blocks: u32) -> Self {
-        let first = split * split_blocks;
-        Self { first, end: self.end.min(first + split_blocks), ..self }
+    pub fn of_split(self, split: u32, params: &SplitParams) -> Self {
+        let steps = params.blocks_of(self.end);
+        let first = split * steps;
+        Self { first, end: self.end.min((split + 1) * steps), ..self }
     }
 
     /// Whether there is nothing to do.
@@ -394,9 +395,21 @@ mod tests {
     #[test]
     fn splits_cover_the_blocks_once_and_may_be_empty() {
         let blocks = KeyBlocks::before(4, 7);
-        let splits: Vec<_> = (0..4).map(|split| blocks.of_split(split, 3)).collect();
-        let ranges: Vec<_> = splits.iter().map(|blocks| (blocks.first, blocks.end)).collect();
-        assert_eq!(ranges, [(0, 3), (3, 6), (6, 7), (9, 7)]);
-        assert_eq!(splits.iter().map(KeyBlocks::is_empty).collect::<Vec<_>>(), [false, false, false, true]);
+        let of = |params: SplitParams| {
+            let splits: Vec<_> = (0..4).map(|split| blocks.of_split(split, &params)).collect();
+            let ranges: Vec<_> = splits.iter().map(|blocks| (blocks.first, blocks.end)).collect();
+            (ranges, splits.iter().map(KeyBlocks::is_empty).collect::<Vec<_>>())
+        };
+        let equal = SplitParams::of_equal(4, 3);
+        assert_eq!(of(equal), (vec![(0, 3), (3, 6), (6, 7), (9, 7)], vec![false, false, false, true]));
+        let shares = SplitParams::of_shares(4);
+        assert_eq!(of(shares), (vec![(0, 2), (2, 4), (4, 6), (6, 7)], vec![false; 4]), "of 7 steps");
+        for splits in 1..=256 {
+            let params = SplitParams::of_shares(splits);
+            for blocks in [1, 2, splits - 1, splits, splits + 1, 3 * splits, SplitParams::shared_most(splits)]
+            {
+                assert_eq!(params.blocks_of(blocks), blocks.div_ceil(splits).max(1), "{blocks} / {splits}");
+            }
+        }
     }
 }

@@ -53,7 +53,7 @@ pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> 
     } else {
         C::BLOCK.key_blocks(params, work, C::K::ROWS)
     };
-    if C::SPLIT { blocks.of_split(work.split, params.split.split_blocks) } else { blocks }
+    if C::SPLIT { blocks.of_split(work.split, &params.split) } else { blocks }
 }
 
 /// The least and the greatest begin, and end, of the intervals of the queries `first..past`, where the caller gives intervals.

@@ -80,7 +80,9 @@ pub(crate) fn samples(
         let problem = record.problem()?;
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let Some((work, prior)) = work(planner, &problem, time, measured_fill(&problem)) else {
+            let Some((work, prior)) =
+                work(planner, &problem, (time, record.by_sequence), measured_fill(&problem))
+            else {
                 continue;
             };
             let over = NEAR * best / time.us;
@@ -121,12 +123,21 @@ fn measured_fill(problem: &Problem) -> Fill {
     Fill { mean, longest }
 }
 
-fn work(planner: &Planner, problem: &Problem, time: &PlanTime, fill: Fill) -> Option<(Work, Coefficients)> {
+fn work(
+    planner: &Planner,
+    problem: &Problem,
+    (time, by_sequence): (&PlanTime, bool),
+    fill: Fill,
+) -> Option<(Work, Coefficients)> {
     let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
     let combine = if time.fused { Combine::Fused } else { Combine::Kernel };
     let rows = RowSelection::Named(time.entry.clone());
     let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
-    let plan = planner.plan(problem, &options).ok()?;
+    let mut plan = planner.plan(problem, &options).ok()?;
+    if problem.has_lengths() && !by_sequence {
+        let keys = u32::try_from(plan.split_keys()).ok()?;
+        plan = planner.plan(problem, &PlanOptions { splits: Splits::Size(keys), ..options }).ok()?;
+    }
     let costs = estimated(plan.kernel(), planner.device());
     let prior = if time.splits > 1 { costs.split.or(costs.whole) } else { costs.whole }?;
     Some((plan.work(planner.device(), fill), prior))

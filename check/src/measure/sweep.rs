@@ -29,6 +29,9 @@ pub struct Record {
     pub causal: bool,
     /// Whether with lengths on the device.
     pub lengths: bool,
+    /// Whether splits were of each sequence's own keys: in older files they were of all that there was room for.
+    #[serde(default)]
+    pub by_sequence: bool,
     /// The tensors' layout.
     pub layout: Layout,
     /// The plan that was taken, then the others.
@@ -72,6 +75,7 @@ impl Record {
             dtype: problem.dtype(),
             causal: problem.causal(),
             lengths: problem.has_lengths(),
+            by_sequence: problem.has_lengths(),
             layout: problem.layout().unwrap_or_default(),
             times: Vec::new(),
             wrong: Vec::new(),

@@ -33,43 +33,40 @@ pub(super) struct Choice<'a> {
     pub(super) us: f64,
 }
 
-/// What one candidate is estimated to take for one problem, in the cases that lengths leave open.
+/// What one candidate is estimated to take for one problem, whatever the lengths turn out to be.
 pub(super) struct Estimates<'a> {
     candidate: &'a Candidate,
     tiles: u64,
-    /// The first is the usual one.
-    cases: [Option<Work>; 3],
+    /// With all keys, and with lengths where there are any.
+    cases: (Work, Option<Work>),
 }
 
 impl<'a> Estimates<'a> {
     pub(super) fn new(problem: &Problem, candidate: &'a Candidate, device: &DeviceInfo) -> Estimates<'a> {
         let row = &candidate.kernel.row;
         let place = (device, candidate.resident_ctas);
-        let cases = Fill::expected(problem).map(|fill| fill.map(|fill| Work::new(problem, row, place, fill)));
-        Estimates { candidate, tiles: tiles(row, problem), cases }
+        let of = |fill| Work::new(problem, row, place, fill);
+        let (full, any) = Fill::expected(problem);
+        Estimates { candidate, tiles: tiles(row, problem), cases: (of(full), any.map(of)) }
     }
 
     /// The time of the kernel. Cases are weighed by ratios: a plan that takes twice as long in one may take half as long in another.
-    fn kernel_us(&mut self, splitting: Splitting) -> f64 {
+    fn kernel_us(&self, splitting: Splitting) -> f64 {
         let coefficients = self.candidate.coefficients(splitting.splits);
         let time = |work: &Work| match splitting.splits {
             1 => coefficients.kernel_us(work),
             _ => coefficients.kernel_us(&work.with_splits(splitting, Merge::Kernel)),
         };
         match &self.cases {
-            [Some(only), None, _] => time(only),
-            cases => {
-                let times = cases.iter().flatten().map(time);
-                let (count, logarithms) = times.fold((0, 0.0), |(count, sum), us| (count + 1, sum + us.ln()));
-                (logarithms / f64::from(count.max(1))).exp()
-            }
+            (full, None) => time(full),
+            (full, Some(any)) => (time(full) * time(any)).sqrt(),
         }
     }
 
-    /// The time of merging, in the usual case.
+    /// The time of merging, which no length changes.
     pub(super) fn merge_us(&self, splitting: Splitting, merge: Merge) -> f64 {
         let coefficients = self.candidate.coefficients(splitting.splits);
-        self.cases[0].map_or(0.0, |usual| coefficients.merge_us(&usual.with_splits(splitting, merge)))
+        coefficients.merge_us(&self.cases.0.with_splits(splitting, merge))
     }
 }
 
@@ -92,10 +89,14 @@ impl Choosing<'_> {
         let mut best: Option<Choice<'b>> = None;
         for candidate in candidates {
             let row = &candidate.kernel.row;
-            let mut estimates = Estimates::new(problem, candidate, device);
+            let estimates = Estimates::new(problem, candidate, device);
             let tiles = estimates.tiles;
             let mut is_usable = None;
+            let key_blocks = work::key_blocks(problem, row);
+            // A size is the same for all sequences, whatever they have.
+            let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
             let mut consider = |splitting: Splitting| {
+                let splitting = if by_sequence { splitting.by_sequence(key_blocks) } else { splitting };
                 let kernel_us = estimates.kernel_us(splitting);
                 if trace.is_silent() && best.is_some_and(|best| kernel_us >= best.us) {
                     return Ok(());
@@ -116,7 +117,6 @@ impl Choosing<'_> {
                 }
                 Ok::<(), Error>(())
             };
-            let key_blocks = work::key_blocks(problem, row);
             if !row.schedule.splits() {
                 consider(Splitting::whole(key_blocks))?;
                 continue;

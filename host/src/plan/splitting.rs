@@ -3,12 +3,16 @@
 use super::Splits;
 use crate::error::Error;
 use kernels_gpu::geometry::SPLITS_MAX;
+use kernels_gpu::params::SplitParams;
 
 /// Ranges of keys, and the blocks of keys of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Splitting {
     pub(super) splits: u32,
+    /// Of a sequence that has all keys.
     pub(super) blocks: u32,
+    /// Whether each sequence's own keys are divided, so that no range of a short one is empty.
+    pub(super) by_sequence: bool,
 }
 
 /// Numbers of splits that are always considered; the others fill rounds of CTAs.
@@ -21,13 +25,27 @@ const ROUNDS_MOST: u64 = 4;
 impl Splitting {
     /// One range of all keys.
     pub(super) const fn whole(key_blocks: u32) -> Splitting {
-        Splitting { splits: 1, blocks: key_blocks }
+        Splitting { splits: 1, blocks: key_blocks, by_sequence: false }
     }
 
     /// As few ranges as `splits` that have equally many blocks, but for the last.
     pub(super) const fn of(key_blocks: u32, splits: u32) -> Splitting {
         let blocks = key_blocks.div_ceil(splits);
-        Splitting { splits: key_blocks.div_ceil(blocks), blocks }
+        Splitting { splits: key_blocks.div_ceil(blocks), blocks, by_sequence: false }
+    }
+
+    /// The same ranges where all sequences have all keys, and where they have lengths, of each sequence's own.
+    pub(super) const fn by_sequence(self, key_blocks: u32) -> Splitting {
+        Splitting { by_sequence: key_blocks <= SplitParams::shared_most(self.splits), ..self }
+    }
+
+    /// As kernels are told.
+    pub(super) fn params(self) -> SplitParams {
+        if self.by_sequence {
+            SplitParams::of_shares(self.splits)
+        } else {
+            SplitParams::of_equal(self.splits, self.blocks)
+        }
     }
 
     /// What is asked for; `None` where it is left to the cost model.
@@ -51,7 +69,7 @@ impl Splitting {
                     );
                     return Err(refused(splits, advice));
                 }
-                Ok(Some(Splitting { splits, blocks }))
+                Ok(Some(Splitting { splits, blocks, by_sequence: false }))
             }
         }
     }
@@ -86,7 +104,7 @@ mod tests {
         for (key_blocks, tiles, capacity) in [(1, 1, 132), (128, 64, 264), (1000, 3, 396), (7, 5000, 132)] {
             let choices: Vec<Splitting> = Splitting::choices(key_blocks, tiles, capacity).collect();
             assert!(choices.contains(&Splitting::whole(key_blocks)));
-            for Splitting { splits, blocks } in &choices {
+            for Splitting { splits, blocks, .. } in &choices {
                 assert!(splits * blocks >= key_blocks && (splits - 1) * blocks < key_blocks, "none is empty");
             }
         }
@@ -97,13 +115,14 @@ mod tests {
     #[test]
     fn counts_and_sizes_are_taken_as_far_as_there_are_blocks() {
         let of = |asked, key_blocks| {
-            Splitting::asked(asked, key_blocks, 64).map(|splitting| splitting.expect("asked"))
+            let splitting = Splitting::asked(asked, key_blocks, 64)?.expect("asked");
+            Ok::<_, Error>((splitting.splits, splitting.blocks))
         };
-        assert_eq!(of(Splits::Count(3), 7).expect("possible"), Splitting { splits: 3, blocks: 3 });
-        assert_eq!(of(Splits::Count(256), 7).expect("possible"), Splitting { splits: 7, blocks: 1 });
-        assert_eq!(of(Splits::Count(5), 8).expect("possible"), Splitting { splits: 4, blocks: 2 });
-        assert_eq!(of(Splits::Size(65), 7).expect("possible"), Splitting { splits: 4, blocks: 2 });
-        assert_eq!(of(Splits::Size(1 << 30), 7).expect("possible"), Splitting { splits: 1, blocks: 1 << 24 });
+        assert_eq!(of(Splits::Count(3), 7).expect("possible"), (3, 3));
+        assert_eq!(of(Splits::Count(256), 7).expect("possible"), (7, 1));
+        assert_eq!(of(Splits::Count(5), 8).expect("possible"), (4, 2));
+        assert_eq!(of(Splits::Size(65), 7).expect("possible"), (4, 2));
+        assert_eq!(of(Splits::Size(1 << 30), 7).expect("possible"), (1, 1 << 24));
         for (asked, splits) in [(Splits::Count(0), 0), (Splits::Count(257), 257), (Splits::Size(0), 0)] {
             assert!(matches!(of(asked, 7), Err(Error::Splits { splits: s, limit: 256, .. }) if s == splits));
         }

@@ -80,18 +80,12 @@ impl Fill {
     /// Every sequence has all keys.
     pub const FULL: Fill = Fill { mean: 1.0, longest: 1.0 };
 
-    /// What may be expected of lengths that nobody knows when the plan is made, each as likely as any other: short ones, usual ones and
-    /// long ones, the less apart the more sequences there are. One case where there are no lengths.
-    pub fn expected(problem: &Problem) -> [Option<Fill>; 3] {
-        if !problem.has_lengths() {
-            return [Some(Fill::FULL), None, None];
-        }
+    /// What may be expected of lengths that nobody knows when the plan is made: that sequences fill the room that was made for them, and
+    /// that each length is as likely as any other.
+    pub fn expected(problem: &Problem) -> (Fill, Option<Fill>) {
         let batch = f64::from(problem.sizes().batch);
-        // The standard deviation of a mean of uniform shares, and a little more for the outer thirds.
-        let apart = 1.2 / (12.0 * batch).sqrt();
-        let of =
-            |mean: f64| Some(Fill { mean, longest: mean + (1.0 - mean) * (batch - 1.0) / (batch + 1.0) });
-        [of(0.5), of(0.5 - apart), of(0.5 + apart)]
+        let any = Fill { mean: 0.5, longest: batch / (batch + 1.0) };
+        (Fill::FULL, problem.has_lengths().then_some(any))
     }
 }
 
@@ -167,11 +161,16 @@ impl Work {
     /// The same with the keys split.
     pub(super) fn with_splits(self, splitting: Splitting, merge: Merge) -> Work {
         let splits = f64::from(splitting.splits);
+        let longest = if splitting.by_sequence {
+            (self.blocks_max / splits).ceil()
+        } else {
+            self.blocks_max.min(f64::from(splitting.blocks))
+        };
         Work {
             ctas: self.tiles * splits,
             splits,
             blocks: self.blocks / splits,
-            blocks_max: self.blocks_max.min(f64::from(splitting.blocks)),
+            blocks_max: longest,
             merge,
             partial_mb: self.partial_mb * splits,
             merge_width: self.merge_width * splits,

@@ -279,7 +279,7 @@ impl Forward {
         let splits = split.splits.value;
         if split.split_blocks == 0
             || splits > geometry::SPLITS_MAX
-            || key_blocks.div_ceil(split.split_blocks) > splits
+            || key_blocks.div_ceil(split.blocks_of(key_blocks)) > splits
         {
             return Err(refuse(entry, "the splits do not cover the keys"));
         }

@@ -1,5 +1,6 @@
-//! Where splits are merged.
+//! Where splits are merged, and how sequences of several lengths are split.
 
+use super::super::work::Fill;
 use super::*;
 
 #[test]
@@ -42,4 +43,23 @@ fn kernels_with_wgmma_merge_their_own_splits_too() {
         let plan = planner.plan(&problem, &merged(4, combine)).expect("planned");
         assert_eq!((plan.kernel().row, plan.is_fused()), (WGMMA_SPLIT, is_fused));
     }
+}
+
+#[test]
+fn lengths_divide_each_sequences_own_keys() {
+    let planner = planner(&[ROW, SPLIT], &info(80, 58));
+    let problem = shaped([3, 8, 2, 5, 1000, 64]);
+    let told = |problem: &Problem, splits| {
+        let plan = planner.plan(problem, &with(splits)).expect("planned");
+        let params = plan.params(&Addresses::default()).split;
+        assert_eq!((plan.splits(), plan.split_keys()), (4, 256), "of a sequence with all keys");
+        (params.split_blocks, params.split_share)
+    };
+    assert_eq!(told(&problem, Splits::Count(4)), (4, 0));
+    assert_eq!(told(&problem.with_lengths(true), Splits::Count(4)), (1, (1 << 30) - 1));
+    // A size says where ranges begin, whatever the length.
+    assert_eq!(told(&problem.with_lengths(true), Splits::Size(256)), (4, 0));
+    let plan = planner.plan(&problem.with_lengths(true), &with(Splits::Count(4))).expect("planned");
+    let half = plan.work(planner.device(), Fill { mean: 0.5, longest: 0.5 });
+    assert_eq!((half.blocks, half.blocks_max), (2.0, 2.0), "8 of 16 blocks in 4 ranges");
 }
