@@ -47,6 +47,8 @@ pub(crate) struct Who<'c> {
     /// The warp's own time, and its time when all of its lanes were last in order with each other.
     pub(crate) now: u32,
     pub(crate) synced: u32,
+    /// Its time when some of its lanes last met in a shuffle, a vote or the like, and which.
+    pub(crate) met: (u32, u32),
     /// As whom it accesses what it does not wait for; `None` where the lane itself does.
     pub(crate) later: Option<Later>,
     /// The order among its lanes, where barriers of some of them gave one.
@@ -105,6 +107,16 @@ impl Who<'_> {
             && (past.lanes | self.lanes).count_ones() > 1
             && !self.order.is_some_and(|order| order.ordered(past.lanes, past.barriers, self.lanes))
             && !self.clock.covers(past.agent, past.clock, past.lanes)
+    }
+
+    /// Whether a past read was over before this access: a lane that comes to a shuffle or a vote with others has what it read. That
+    /// orders no writes, but cooperative groups build on it.
+    pub(crate) fn comes_after_read(&self, past: &Mark, group: u32) -> bool {
+        let (time, lanes) = self.met;
+        (past.agent, group) == (self.agent, self.group)
+            && self.later.is_none()
+            && past.clock < time
+            && (past.lanes | self.lanes) & !lanes == 0
     }
 
     /// Whether the two would be in order, had a fence followed the read of the flag.

@@ -127,6 +127,7 @@ impl Cta<'_> {
             clock: &clock,
             now: 0,
             synced: 0,
+            met: (0, 0),
             later: Some(Later { agent, time: number, by_async_proxy: true }),
             order: None,
             warps: self.launch.warps() as u16,
