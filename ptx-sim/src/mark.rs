@@ -128,7 +128,7 @@ impl Who<'_> {
 /// Past reads: as many as are not known to come before another that is remembered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reads {
-    first: [Mark; 2],
+    first: [Mark; 4],
     more: Vec<Mark>,
 }
 
@@ -143,7 +143,7 @@ impl Reads {
     /// Forgets reads that a write came after.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.first = [Mark::default(); 2];
+        self.first = [Mark::default(); 4];
         // The room is kept: what is read by many warps once is so again.
         self.more.clear();
     }
