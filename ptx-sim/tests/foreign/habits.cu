@@ -36,8 +36,9 @@ K bad_shuffle_of_others ARGS { T; __shared__ int s[128]; s[t] = in[i]; SYNC; int
   s[t] = x; // BUG shared-race
 }
 // The loop's read is moved out of it, to a place of no line.
-K bad_hoisted ARGS { T; if (b == 0 && t == 0) { __nanosleep(5); flag[0] = 1; } if (b == 1 && t == 0) { int n = 0; while (flag[0] == 0) n++; // BUG global-race deadlock
-  out[0] = n; } }
+K bad_hoisted ARGS { T; if (b == 0 && t == 0) { __nanosleep(5); flag[0] = 1; }
+  if (b == 1 && t == 0) { int n = 0; while (flag[0] == 0) n++; out[0] = n; } // BUG global-race deadlock
+}
 K ok_look_back ARGS {
   T; using State = cub::ScanTileState<int>; using Prefix = cub::TilePrefixCallbackOp<int, cuda::std::plus<>, State>; using Scan = cub::BlockScan<int, 128, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ union { typename Scan::TempStorage scan; typename Prefix::TempStorage prefix; } temp[2]; __shared__ int tile; State state; state.Init(4, out + 2048, 1024);
