@@ -49,7 +49,7 @@
 //! - Bulk copies read their source when they are issued. Tensor maps are the simulator's own ([`TensorMap`]).
 //! - What a warp has before `setmaxnreg` is an estimate: the most that lets the CTA start.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod allocate;
 mod bits;
@@ -93,6 +93,7 @@ mod table;
 mod tensor_map;
 mod time;
 mod video;
+mod wide;
 mod window;
 
 pub use blocked::{ArrivalSite, Blocked, BlockedOn};

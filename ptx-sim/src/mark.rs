@@ -47,6 +47,8 @@ pub(crate) struct Who<'c> {
     /// The warp's own time, and its time when all of its lanes were last in order with each other.
     pub(crate) now: u32,
     pub(crate) synced: u32,
+    /// Its time when some of its lanes last met in a shuffle, a vote or the like, and which.
+    pub(crate) met: (u32, u32),
     /// As whom it accesses what it does not wait for; `None` where the lane itself does.
     pub(crate) later: Option<Later>,
     /// The order among its lanes, where barriers of some of them gave one.
@@ -107,6 +109,16 @@ impl Who<'_> {
             && !self.clock.covers(past.agent, past.clock, past.lanes)
     }
 
+    /// Whether a past read was over before this access: a lane that comes to a shuffle or a vote with others has what it read. That
+    /// orders no writes, but cooperative groups build on it.
+    pub(crate) fn comes_after_read(&self, past: &Mark, group: u32) -> bool {
+        let (time, lanes) = self.met;
+        (past.agent, group) == (self.agent, self.group)
+            && self.later.is_none()
+            && past.clock < time
+            && (past.lanes | self.lanes) & !lanes == 0
+    }
+
     /// Whether the two would be in order, had a fence followed the read of the flag.
     pub(crate) fn nearly_ordered(&self, past: &Mark, group: u32) -> bool {
         self.clock.nearly_covers(self.group, group, past.agent, past.clock, past.lanes)
@@ -116,7 +128,7 @@ impl Who<'_> {
 /// Past reads: as many as are not known to come before another that is remembered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reads {
-    first: [Mark; 2],
+    first: [Mark; 4],
     more: Vec<Mark>,
 }
 
@@ -131,7 +143,7 @@ impl Reads {
     /// Forgets reads that a write came after.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.first = [Mark::default(); 2];
+        self.first = [Mark::default(); 4];
         // The room is kept: what is read by many warps once is so again.
         self.more.clear();
     }

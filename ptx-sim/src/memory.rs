@@ -44,6 +44,8 @@ pub(crate) struct Allocation {
     /// A bit for every byte that was written.
     written: Vec<AtomicU32>,
     all_written: AtomicBool,
+    /// Whether anybody has stored here since the grid began.
+    is_stored: AtomicBool,
     live: bool,
     pub(crate) is_const: bool,
     /// Whether its bounds are those of the blocks of the heap.
@@ -85,6 +87,7 @@ impl Memory {
             words: zeroed(bytes.div_ceil(4)),
             written: zeroed(bytes.div_ceil(32)),
             all_written: AtomicBool::new(bytes == 0),
+            is_stored: AtomicBool::new(false),
             live: true,
             is_const: false,
             is_heap: false,
@@ -201,6 +204,7 @@ impl Memory {
         for allocation in &mut self.allocations {
             let bytes = if allocation.live && !allocation.is_const { allocation.bytes } else { 0 };
             allocation.races.reset(watches, bytes);
+            *allocation.is_stored.get_mut() = false;
         }
         self.with_flags(Flags::forget);
     }
@@ -225,6 +229,12 @@ impl Memory {
 }
 
 impl Allocation {
+    /// Whether a range may hold something else than these words, which it held since the grid began.
+    #[inline]
+    pub(crate) fn differs(&self, offset: u64, bytes: u32, words: &Words) -> bool {
+        self.is_stored.load(Relaxed) && self.load(offset, bytes) != *words
+    }
+
     /// Whether the bytes are written and hold these values already.
     pub(crate) fn holds(&self, offset: u64, bytes: u32, words: &Words) -> bool {
         let mut wanted = *words;
@@ -256,6 +266,9 @@ impl Allocation {
     /// Stores `bytes` ≤ 16 at an offset inside and marks them as written.
     #[inline]
     pub(crate) fn store(&self, offset: u64, bytes: u32, words: &Words) {
+        if !self.is_stored.load(Relaxed) {
+            self.is_stored.store(true, Relaxed);
+        }
         if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
             let at = offset as usize / 4;
             for (to, from) in self.words[at..at + bytes as usize / 4].iter().zip(words) {

@@ -168,7 +168,9 @@ impl Block {
         let mut outcome = Ok(());
         let overlapping = self.entries().filter(|e| e.bytes & bytes != 0 && (write || e.write));
         for entry in overlapping {
-            if !who.collides(&entry.mark, entry.group) {
+            if !who.collides(&entry.mark, entry.group)
+                || !entry.write && who.comes_after_read(&entry.mark, entry.group)
+            {
                 continue;
             }
             let same_instruction =
@@ -266,7 +268,8 @@ mod tests {
 
     fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {
         let (now, synced, later, order, lanes) = (1, 1, None, None, 1 << lane);
-        Who { agent, group, lane, lanes, line: 7 + group, scope, clock, now, synced, later, order, warps: 4 }
+        let (line, met) = (7 + group, (0, 0));
+        Who { agent, group, lane, lanes, line, scope, clock, now, synced, met, later, order, warps: 4 }
     }
 
     fn noted(

@@ -317,7 +317,10 @@ fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who
 /// The fault of a past access that is not ordered before this one.
 #[inline]
 fn check_order(offset: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome {
-    if who.collides(past, who.group) { Err(race(offset, past, write, who)) } else { Ok(()) }
+    if who.collides(past, who.group) && (write || !who.comes_after_read(past, who.group)) {
+        return Err(race(offset, past, write, who));
+    }
+    Ok(())
 }
 
 /// The async proxy sees a generic write only through a proxy fence (PTX ISA §8.6). Triton and CUTLASS leave it out between
@@ -381,7 +384,8 @@ mod tests {
     fn who(warp: u32, lane: usize, clock: &Clock, now: u32) -> Who<'_> {
         let (lanes, synced, agent) = (1 << lane, now, warp as Agent);
         let (group, scope, later, order, warps) = (0, None, None, None, 4);
-        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, later, order, warps }
+        let met = (0, 0);
+        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, met, later, order, warps }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Statements to decoded programs: names resolved, operands in registers, control flow analysed.
 
 mod control;
+mod expected;
 mod hopper;
 mod lane;
 mod lookup;
@@ -156,6 +157,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
+                    expected::relax(&mut self.program);
                     allocate::share(&mut self.program);
                     self.program.touches = compact::touches(&self.program);
                 }
@@ -216,6 +218,8 @@ impl<'a> Builder<'_, 'a> {
             }
             Statement::Targets { name, labels } => self.declare(name, Symbol::Targets(labels.clone())),
             Statement::Prototype => Ok(()),
+            // A compiler says line 0 of what it moved: then the place before it is nearer than none.
+            Statement::Location { here: (_, 0, _), .. } => Ok(()),
             Statement::Location { here, inlined_at } => {
                 let pc = self.pc();
                 self.inlined.insert(*here, *inlined_at);

@@ -246,6 +246,7 @@ impl Warp {
             clock: &self.clock,
             now: self.now,
             synced: self.synced,
+            met: self.met,
             later: None,
             order: self.order.as_deref(),
             warps: cta.launch.warps() as u16,

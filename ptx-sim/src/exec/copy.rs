@@ -4,6 +4,7 @@
 
 use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
+use crate::mark::Who;
 use crate::memory::Words;
 use crate::op::{CopyArrive, CopyAsync};
 use crate::race::{Held, RaceAccess};
@@ -235,38 +236,28 @@ impl Warp {
         cta: &mut Cta<'_>,
         complete: impl Fn(&Copy, usize) -> bool,
     ) -> Outcome {
-        let queue = &mut self.copies;
-        for copy in &mut queue.copies {
+        let mut copies = std::mem::take(&mut self.copies.copies);
+        let mut hint = self.hint;
+        for copy in &mut copies {
             let mut done = 0;
+            let mut who = Who { line: copy.line, now, ..self.who(0, None, cta) };
             for lane in lanes(copy.open & active) {
                 if !complete(copy, lane) {
                     continue;
                 }
                 done |= 1 << lane;
-                check_source(copy, lane, &mut self.hint, cta)?;
+                (who.lane, who.lanes) = (lane, 1 << lane);
+                check_source(copy, lane, &mut hint, cta)?;
                 if copy.landed >> lane & 1 == 0 {
                     cta.shared.store(copy.to[lane], copy.bytes, &copy.data[lane]);
                 }
-                let who = crate::mark::Who {
-                    agent: cta.agents.warp(self.index),
-                    group: cta.group,
-                    lane,
-                    lanes: 1 << lane,
-                    line: copy.line,
-                    scope: None,
-                    clock: &self.clock,
-                    now,
-                    synced: self.synced,
-                    later: None,
-                    order: self.order.as_deref(),
-                    warps: cta.launch.warps() as u16,
-                };
                 cta.shared.note_landed(copy.to[lane], copy.bytes, &who);
                 cta.shared.shade(copy.to[lane], copy.bytes, copy.dark[lane]);
             }
             copy.open &= !done;
         }
-        queue.copies.retain(|c| c.open != 0);
+        copies.retain(|c| c.open != 0);
+        self.copies.copies = copies;
         Ok(())
     }
 }
@@ -278,7 +269,7 @@ fn check_source(copy: &Copy, lane: usize, hint: &mut usize, cta: &Cta<'_>) -> Ou
         return Ok(());
     }
     match cta.launch.memory.locate(address, bytes.into(), hint) {
-        Ok((allocation, offset)) if allocation.load(offset, bytes) != copy.data[lane] => {
+        Ok((allocation, offset)) if allocation.differs(offset, bytes, &copy.data[lane]) => {
             let mut fault = Fault::at(FindingKind::AsyncPending, lane, address);
             let line = Some(copy.line);
             fault.other = Some(OtherAccess { write: false, line, warp: None, lanes: 1 << lane, cta: None });

@@ -10,6 +10,7 @@ use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
 use crate::matrix_type::MatrixType;
 use crate::op::{Mma, Reg};
 use crate::regs::{LANES, Regs};
+use crate::wide::{add_product, compiled_twice};
 
 use super::wmma::integer_sum;
 
@@ -20,8 +21,8 @@ pub(super) fn execute(mma: &Mma, regs: &mut Regs, active: u32) {
     }
     let plain = mma.m == 16 && mma.k <= 16 && mma.sparse.is_none() && mma.a_type.bits() == 16;
     match mma.a_type {
-        MatrixType::F16 if plain => execute_with(mma, regs, active, f16_to_f32),
-        MatrixType::Bf16 if plain => execute_with(mma, regs, active, bf16_to_f32),
+        MatrixType::F16 if plain => execute_f16(mma, regs, active),
+        MatrixType::Bf16 if plain => execute_bf16(mma, regs, active),
         _ => execute_any(mma, regs, active),
     }
 }
@@ -161,8 +162,27 @@ fn places(mma: &Mma, regs: &Regs, row: usize) -> Vec<usize> {
         .collect()
 }
 
-#[inline]
-fn execute_with(mma: &Mma, regs: &mut Regs, active: u32, widen: impl Fn(u16) -> f32 + Copy) {
+compiled_twice! {
+    fn execute_f16(mma: &Mma, regs: &mut Regs, active: u32) {
+        execute_with::<FUSED>(mma, regs, active, f16_to_f32, true);
+    }
+}
+
+compiled_twice! {
+    fn execute_bf16(mma: &Mma, regs: &mut Regs, active: u32) {
+        execute_with::<FUSED>(mma, regs, active, bf16_to_f32, false);
+    }
+}
+
+/// Products of f16, with factors of 11 bits, are `exact`; those of bf16 may be too small for f32.
+#[inline(always)]
+fn execute_with<const FUSED: bool>(
+    mma: &Mma,
+    regs: &mut Regs,
+    active: u32,
+    widen: impl Fn(u16) -> f32 + Copy,
+    exact: bool,
+) {
     let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
     for (i, reg) in mma.a.iter().enumerate() {
         let pairs = wide(&regs.word[reg.slot as usize], widen);
@@ -185,21 +205,26 @@ fn execute_with(mma: &Mma, regs: &mut Regs, active: u32, widen: impl Fn(u16) -> 
     }
     read_accumulator(mma, regs, &mut sum);
     if mma.k == 16 {
-        add_products::<16>(&a, &b, &mut sum);
+        add_products::<16, FUSED>(&a, &b, &mut sum, exact);
     } else {
-        add_products::<8>(&a, &b, &mut sum);
+        add_products::<8, FUSED>(&a, &b, &mut sum, exact);
     }
     write_accumulator(mma, regs, active, &sum);
 }
 
 /// Adds the products of the first K columns of A and rows of B, in order of k.
-#[inline]
-fn add_products<const K: usize>(a: &[[f32; 16]; 16], b: &[[f32; 8]; 16], sum: &mut [[f32; 8]; 16]) {
+#[inline(always)]
+fn add_products<const K: usize, const FUSED: bool>(
+    a: &[[f32; 16]; 16],
+    b: &[[f32; 8]; 16],
+    sum: &mut [[f32; 8]; 16],
+    exact: bool,
+) {
     for (row, sum) in a.iter().zip(sum) {
         let mut total = *sum;
         for k in 0..K {
             for column in 0..8 {
-                total[column] += row[k] * b[k][column];
+                total[column] = add_product::<FUSED>(total[column], row[k], b[k][column], exact);
             }
         }
         *sum = total;
@@ -207,7 +232,7 @@ fn add_products<const K: usize>(a: &[[f32; 16]; 16], b: &[[f32; 8]; 16], sum: &m
 }
 
 /// Low and high halves of a register, widened.
-#[inline]
+#[inline(always)]
 fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
     let mut halves = [[0f32; LANES]; 2];
     for (lane, &word) in words.iter().enumerate() {
@@ -217,6 +242,7 @@ fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
     halves
 }
 
+#[inline(always)]
 fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
     for (i, reg) in mma.c.iter().enumerate() {
         let words = &regs.word[reg.slot as usize];
@@ -234,6 +260,7 @@ fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
     }
 }
 
+#[inline(always)]
 fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 16]) {
     for (i, reg) in mma.d.iter().enumerate() {
         let mut values = [0; LANES];
@@ -248,5 +275,57 @@ fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 1
             }
         }
         regs.set_word(reg.slot, active, &values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regs::Bank;
+
+    /// Registers of numbers that follow from `seed`: infinities, NaN and numbers that are nearly zero among them.
+    fn registers(mut seed: u32, kept: u32) -> Regs {
+        let mut regs = Regs::new(14, 0, 0);
+        for (slot, lane) in (0..10).flat_map(|slot| (0..LANES).map(move |lane| (slot, lane))) {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let mixed = (seed ^ seed >> 15).wrapping_mul(0x2c1b_3c6d);
+            regs.word[slot][lane] = if slot < 6 { mixed & kept } else { mixed };
+        }
+        regs
+    }
+
+    #[test]
+    fn sums_have_the_same_bits_however_they_are_compiled() {
+        let list = |from: u32, count: u32| -> Vec<Reg> {
+            (from..from + count).map(|slot| Reg { bank: Bank::Word, slot, bits: 32 }).collect()
+        };
+        for (seed, kept) in
+            (0..200).flat_map(|seed| [(seed, u32::MAX), (seed, 0x83ff_83ff), (seed, 0xbfff_bfff)])
+        {
+            for (ty, k) in [(MatrixType::F16, 16), (MatrixType::F16, 8), (MatrixType::Bf16, 16)] {
+                let mma = Mma {
+                    m: 16,
+                    k,
+                    a_type: ty,
+                    b_type: ty,
+                    c_f32: true,
+                    d_f32: true,
+                    saturates: false,
+                    round: crate::float::Round::Nearest,
+                    sparse: None,
+                    volta: None,
+                    a: list(0, k as u32 / 4),
+                    b: list(4, k as u32 / 8),
+                    c: list(6, 4),
+                    d: list(10, 4),
+                };
+                let (mut plain, mut wide) = (registers(seed, kept), registers(seed, kept));
+                let is_f16 = ty == MatrixType::F16;
+                let widen = if is_f16 { f16_to_f32 } else { bf16_to_f32 };
+                execute_with::<false>(&mma, &mut plain, u32::MAX, widen, is_f16);
+                execute(&mma, &mut wide, u32::MAX);
+                assert_eq!(plain.word, wide.word, "{ty:?}, {seed}");
+            }
+        }
     }
 }

@@ -189,6 +189,7 @@ impl Warp {
             }
             _ => self.order_lanes(lanes),
         }
+        self.meet(lanes);
         for (frame, mask, op) in ops {
             let own = &mut self.frame(frame)?.regs;
             let (result, pred) = match op {
@@ -377,6 +378,7 @@ impl Warp {
                 for lanes in super::collective::by_mask(regs, shuffle.members, active) {
                     super::collective::shuffle(shuffle, regs, lanes, checked)?;
                 }
+                self.meet(active);
                 Ok(())
             }
             Op::Collective(collective) => {
@@ -385,6 +387,7 @@ impl Warp {
                 for lanes in super::collective::by_mask(regs, collective.members, active) {
                     super::collective::execute(collective, regs, lanes, checked)?;
                 }
+                self.meet(active);
                 Ok(())
             }
             Op::WarpBarrier(members) => {

@@ -112,6 +112,8 @@ pub(super) struct Warp {
     /// Its own time, and its time when all of its lanes were last in order with each other.
     pub(super) now: u32,
     pub(super) synced: u32,
+    /// Its time when some lanes last met in a shuffle, a vote or the like, and which.
+    pub(super) met: (u32, u32),
     /// The order among its lanes beyond the clock, once a barrier names some of them only.
     pub(super) order: Option<Box<LaneOrder>>,
     /// Its groups of `wgmma`.
@@ -156,6 +158,7 @@ impl Warp {
             clock: Clock::default(),
             now: 1,
             synced: 1,
+            met: (0, 0),
             order: None,
             wgmma: Groups::default(),
             failed_waits: HashSet::new(),
@@ -201,6 +204,12 @@ impl Warp {
         self.now += 1;
         self.synced = self.now;
         self.order = None;
+    }
+
+    /// Lanes have met in a shuffle, a vote or the like.
+    pub(super) fn meet(&mut self, lanes: u32) {
+        self.now += 1;
+        self.met = (self.now, lanes);
     }
 
     /// The frame of that index, which is live as long as a path is in it.

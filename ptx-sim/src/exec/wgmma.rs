@@ -12,6 +12,7 @@ use crate::mark::{Later, Who};
 use crate::matrix_type::MatrixType;
 use crate::op::{Op, Pc, Wgmma, WgmmaA};
 use crate::regs::{LANES, Regs, Slot};
+use crate::wide::{add_product, compiled_twice};
 
 use super::cta::Cta;
 use super::descriptor::Descriptor;
@@ -127,6 +128,7 @@ impl Cta<'_> {
             clock: &clock,
             now: 0,
             synced: 0,
+            met: (0, 0),
             later: Some(Later { agent, time: number, by_async_proxy: true }),
             order: None,
             warps: self.launch.warps() as u16,
@@ -139,21 +141,28 @@ impl Cta<'_> {
                 // A row for every row or column, 16 values each.
                 let mut tile = vec![0.0; extent * k_elements];
                 let (steps_mn, steps_k) = if descriptor.mn_major() { (8, 1) } else { (1, 8) };
-                for mn in (0..extent).step_by(steps_mn) {
-                    for k in (0..K).step_by(steps_k) {
-                        let address = descriptor.chunk(mn as u64, k as u64);
-                        let Some(offset) = self.shared.offset(0, address, 16)? else { continue };
+                let chunks = (0..extent)
+                    .step_by(steps_mn)
+                    .flat_map(|mn| (0..K).step_by(steps_k).map(move |k| (mn, k)));
+                let mut places = Vec::with_capacity(extent * K / 8);
+                for (mn, k) in chunks {
+                    let address = descriptor.chunk(mn as u64, k as u64);
+                    if let Some(offset) = self.shared.offset(0, address, 16)? {
+                        places.push((mn, k, offset));
+                    }
+                }
+                let all = places.iter().map(|(.., offset)| (*offset as u32, 0));
+                let is_clean = self.shared.note_reads(0, all, 16, &who);
+                for (mn, k, offset) in places {
+                    if !is_clean {
                         self.note_read(self.rank, offset, 16, &who, (leader, place))?;
-                        // Of types other than 16-bit ones the chunk is found by its bytes along k.
-                        let (first, step) = if mn_major {
-                            (mn * K + k, K)
-                        } else {
-                            (mn * k_elements + k * k_elements / K, 1)
-                        };
-                        let mut places = tile[first..].iter_mut().step_by(step);
-                        for word in self.shared.load(offset, 16) {
-                            values(ty, word, sign, &mut places);
-                        }
+                    }
+                    // Of types other than 16-bit ones the chunk is found by its bytes along k.
+                    let (first, step) =
+                        if mn_major { (mn * K + k, K) } else { (mn * k_elements + k * k_elements / K, 1) };
+                    let mut places = tile[first..].iter_mut().step_by(step);
+                    for word in self.shared.load(offset, 16) {
+                        values(ty, word, sign, &mut places);
                     }
                 }
                 Ok(tile)
@@ -230,15 +239,38 @@ fn values<'t>(ty: MatrixType, word: u32, sign: f32, places: &mut impl Iterator<I
 const COLUMNS: usize = 16;
 
 /// Adds the products of a row of A and columns of B, in order of k; a row of B has `n` values.
-#[inline]
-fn add_products<const N: usize>(row: &[f32], b: &[f32], n: usize, sum: &mut [f32; N]) {
+#[inline(always)]
+fn add_products<const N: usize, const FUSED: bool>(
+    row: &[f32],
+    b: &[f32],
+    n: usize,
+    sum: &mut [f32; N],
+    exact: bool,
+) {
     let mut total = *sum;
     for (x, b) in row.iter().zip(b.chunks(n)) {
         for (total, y) in total.iter_mut().zip(&b[..N]) {
-            *total += x * y;
+            *total = add_product::<FUSED>(*total, *x, *y, exact);
         }
     }
     *sum = total;
+}
+
+compiled_twice! {
+    /// Adds the products of rows of A of `k` values and B, of rows of `n`.
+    fn add_rows(a: &[f32], b: &[f32], k: usize, n: usize, sum: &mut [f32], exact: bool) {
+        for (row, sum) in a.chunks_exact(k).zip(sum.chunks_exact_mut(n)) {
+            let (wide, narrow) = sum.as_chunks_mut::<COLUMNS>();
+            let done = COLUMNS * wide.len();
+            for (sum, at) in wide.iter_mut().zip((0..).step_by(COLUMNS)) {
+                add_products::<COLUMNS, FUSED>(row, &b[at..], n, sum, exact);
+            }
+            // N is a multiple of eight.
+            for (sum, at) in narrow.as_chunks_mut::<8>().0.iter_mut().zip((done..).step_by(8)) {
+                add_products::<8, FUSED>(row, &b[at..], n, sum, exact);
+            }
+        }
+    }
 }
 
 /// One warp's sixteen rows.
@@ -255,37 +287,41 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
     let mut sum = vec![0f32; 16 * n];
     if keeps {
         for (i, &slot) in op.d.iter().enumerate() {
-            for (lane, &word) in regs.word[slot as usize].iter().enumerate() {
-                if op.d_f16 {
-                    let at = place_of(2 * i, lane, n);
-                    (sum[at], sum[at + 1]) = (f16_to_f32(word as u16), f16_to_f32((word >> 16) as u16));
-                } else {
-                    sum[place_of(i, lane, n)] = f32::from_bits(word);
+            let words = &regs.word[slot as usize];
+            for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks::<4>().0) {
+                let row = &mut sum[at..at + 8];
+                for (pair, word) in row.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+                    if op.d_f16 {
+                        *pair = [*word as u16, (*word >> 16) as u16].map(f16_to_f32);
+                    } else {
+                        pair[i % 2] = f32::from_bits(*word);
+                    }
                 }
             }
         }
     }
-    for (row, sum) in own.chunks_exact(k).zip(sum.chunks_exact_mut(n)) {
-        let (wide, narrow) = sum.as_chunks_mut::<COLUMNS>();
-        let done = COLUMNS * wide.len();
-        for (sum, at) in wide.iter_mut().zip((0..).step_by(COLUMNS)) {
-            add_products(row, &tiles.b[at..], n, sum);
-        }
-        // N is a multiple of eight.
-        for (sum, at) in narrow.as_chunks_mut::<8>().0.iter_mut().zip((done..).step_by(8)) {
-            add_products(row, &tiles.b[at..], n, sum);
-        }
-    }
+    // Products of tf32 and bf16 may be too small for f32.
+    let exact = ![op.a_type, op.b_type].iter().any(|ty| matches!(ty, MatrixType::Tf32 | MatrixType::Bf16));
+    add_rows(&own, &tiles.b, k, n, &mut sum, exact);
     for (i, &slot) in op.d.iter().enumerate() {
-        regs.word[slot as usize] = std::array::from_fn(|lane| {
-            if op.d_f16 {
-                let at = place_of(2 * i, lane, n);
-                u32::from(f32_to_f16(sum[at])) | u32::from(f32_to_f16(sum[at + 1])) << 16
-            } else {
-                canonical_bits(sum[place_of(i, lane, n)])
+        let words = &mut regs.word[slot as usize];
+        for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks_mut::<4>().0) {
+            for (pair, word) in sum[at..at + 8].as_chunks::<2>().0.iter().zip(words) {
+                *word = if op.d_f16 {
+                    u32::from(f32_to_f16(pair[0])) | u32::from(f32_to_f16(pair[1])) << 16
+                } else {
+                    canonical_bits(pair[i % 2])
+                };
             }
-        });
+        }
     }
+}
+
+/// Where the eight columns begin that each four lanes have in register `i` of D: two to a lane, of f16 both, else the first or the
+/// second.
+fn rows_of(i: usize, d_f16: bool, n: usize) -> impl Iterator<Item = usize> {
+    let i = if d_f16 { 2 * i } else { i };
+    (0..8).map(move |g| place_of(i - i % 2, 4 * g, n))
 }
 
 fn multiply_integers(op: &Wgmma, regs: &mut Regs, (a, b): (&[f32], &[f32]), keeps: bool) {
@@ -326,6 +362,23 @@ fn fragment(op: &Wgmma, regs: &Regs, slots: &[Slot]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_summed_in_order_of_k_with_the_same_bits_however_they_are_compiled() {
+        let number = |i: usize| f16_to_f32((i * 40_503 % 65_521) as u16);
+        for n in [8, 24, 64] {
+            let (a, b): (Vec<f32>, Vec<f32>) =
+                ((0..16 * K).map(number).collect(), (0..K * n).map(|i| number(i + 77)).collect());
+            let (mut sum, mut expected) = (vec![0.5; 16 * n], vec![0.5f32; 16 * n]);
+            for at in 0..16 * n {
+                let terms = (0..K).map(|k| a[at / n * K + k] * b[k * n + at % n]);
+                expected[at] = terms.fold(expected[at], |sum, term| sum + term);
+            }
+            add_rows(&a, &b, K, n, &mut sum, true);
+            let bits = |list: &[f32]| list.iter().map(|x| canonical_bits(*x)).collect::<Vec<_>>();
+            assert_eq!(bits(&sum), bits(&expected), "{n}");
+        }
+    }
 
     #[test]
     fn every_element_of_the_accumulator_has_one_place() {

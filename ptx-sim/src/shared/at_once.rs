@@ -5,7 +5,7 @@ use crate::memory::Words;
 use crate::regs::LANES;
 use crate::window::SHARED_BASE;
 
-use super::Shared;
+use super::{Shared, check_proxy};
 
 impl Shared {
     /// Notes reads by a warp's lanes, of distinct ranges of 4, 8 or 16 bytes, each aligned to its size and inside: their offsets beyond
@@ -24,12 +24,14 @@ impl Shared {
         if self.shadow.is_empty() {
             return true;
         }
-        let (races, mut who, mut now) = (self.checks.shared_races, *who, who.mark());
+        let (races, async_copies) = (self.checks.shared_races, self.checks.async_copies);
+        let (mut who, mut now) = (*who, who.mark());
         let mut clean = true;
         for (beyond, lanes) in groups {
             (who.lanes, now.lanes) = (lanes, lanes);
             clean &= self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| {
-                if cell.pending > 0 || cell.mbarrier || cell.write.clock == 0 {
+                let crosses = async_copies && who.later.is_some() && check_proxy(0, cell, &who).is_err();
+                if cell.pending > 0 || cell.mbarrier || cell.write.clock == 0 || crosses {
                     return false;
                 }
                 if races {
