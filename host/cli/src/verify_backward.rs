@@ -53,7 +53,7 @@ fn one(args: &Args, workload: &Workload, kind: InputKind, attention: &Attention)
     let mut all = Vec::new();
     for plan in backward_rows::plans(attention, &backward, &rows)? {
         all.push((
-            plan.steps().each_ref().map(|step| step.kernel().entry.clone()),
+            plan.entries(),
             judge(&case, &plan, args.repeats, attention)?,
         ));
     }
@@ -146,7 +146,7 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
             };
             let mut failure = None;
             for plan in plans {
-                let entries = plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+                let entries = plan.entries();
                 if !entries.iter().any(|entry| is_meant(entry)) {
                     continue;
                 }

@@ -1,12 +1,16 @@
-//! How a backward pass that keeps dS in memory is divided: into launches for some KV heads each, so that dS of those fits a limit.
+//! How a backward pass that keeps dS in memory is divided into chunks of some KV heads each, so that dS fits a limit: chunks are two launches
+//! each, or follow each other in one.
 
 use super::backward::blocks;
 use super::candidate::resident_ctas_of;
+use super::largest_divisor;
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
 use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
-use kernels_gpu::backward::row::BackwardRow;
+use kernels_gpu::backward::order::Order;
+use kernels_gpu::backward::row::{BackwardRow, Pass};
 use kernels_gpu::backward::spill::{DS_KEYS, DS_QUERIES, QUERIES_STEP, ds_bytes};
+use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 
 /// What stands before dS starts at a multiple of this.
@@ -21,15 +25,24 @@ pub(super) struct Chunks {
     pub(super) heads_kv: u32,
     /// Groups of 8 queries of dS that a query head has room for, those of all its blocks of keys.
     pub(super) groups: u32,
-    /// Bytes of dS of a chunk.
+    /// Chunks that dS has room for.
+    pub(super) slots: u32,
+    /// In one launch, how many chunks of dK and dV are ahead of dQ; 0 where each chunk is launched by itself.
+    pub(super) lag: u32,
+    /// Bytes of dS.
     pub(super) bytes: u64,
     /// Bytes of where pieces start.
     starts_bytes: u64,
 }
 
+/// The part of the SMs, in eighths, that compute dK and dV while others compute dQ in the same launch; and how long a CTA of dQ takes to one of
+/// dK and dV. Estimated from the clocks of a step, not measured.
+const OF_KEYS_EIGHTHS: u32 = 7;
+const OF_QUERIES_EIGHTHS: u32 = 5;
+
 impl Chunks {
-    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. None where dS of one head
-    /// does not fit, or of queries and keys only one are packed.
+    /// The chunks of a pass whose dS this kernel writes, within [`Backward::ds_bytes_max`]. None where too few heads fit, or of queries and keys
+    /// only one are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
@@ -43,29 +56,79 @@ impl Chunks {
         let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
-        let rounds = |count: u32| {
-            let ctas = u64::from(heads / count) * u64::from(key_blocks);
-            u64::from(count) * ctas.div_ceil(u64::from(at_once.max(1)))
+        let at_once = at_once.max(1);
+        let room = (backward.ds_bytes_max() / of_head.max(1)).min(heads.into()) as u32;
+        let (heads_kv, slots, lag) = if keys.row.pass == Pass::DqDkv {
+            let together = if problem.causal() && !is_packed { at_once / key_blocks.max(1) } else { 1 };
+            in_one_launch((heads, together), room, (key_blocks, at_once))?
+        } else {
+            (apart(heads, room, (key_blocks, at_once))?, 1, 0)
         };
-        let fits = |count: &u32| u64::from(heads / count).saturating_mul(of_head) <= backward.ds_bytes_max();
-        let count = (1..=heads)
-            .filter(|&count| heads.is_multiple_of(count))
-            .filter(fits)
-            .min_by_key(|&n| (rounds(n), n))?;
-        let heads_kv = heads / count;
         let starts_bytes = (u64::from(extent.batch) * u64::from(key_blocks) * 4).next_multiple_of(ALIGNMENT);
-        Some(Chunks { count, heads_kv, groups, bytes: u64::from(heads_kv) * of_head, starts_bytes })
+        let bytes = u64::from(slots * heads_kv) * of_head;
+        Some(Chunks { count: heads / heads_kv, heads_kv, groups, slots, lag, bytes, starts_bytes })
     }
 
-    /// Bytes that a pass keeps in its workspace: where pieces start, zeros, and dS.
+    /// Bytes that a pass keeps in its workspace: where pieces start, counters of a launch, zeros, and dS.
     pub(super) fn workspace_bytes(&self) -> u64 {
         self.ds_offset() + self.bytes
     }
 
+    /// Pairs of launches, or 1 where one launch computes all chunks.
+    pub(super) fn launches(&self) -> u32 {
+        if self.lag > 0 { 1 } else { self.count }
+    }
+
+    /// KV heads of which dS is kept at a time.
+    pub(super) fn heads_kept(&self) -> u32 {
+        self.slots * self.heads_kv
+    }
+
+    /// Where the counters of a launch of all chunks lie behind where pieces start.
+    pub(super) fn counters_offset(&self) -> Option<u64> {
+        (self.lag > 0).then_some(self.starts_bytes)
+    }
+
     /// Where dS starts behind where pieces start.
     pub(super) fn ds_offset(&self) -> u64 {
-        self.starts_bytes + u64::from(ds_bytes(DS_QUERIES))
+        let counters = if self.lag > 0 { (1 + u64::from(self.count)) * 4 } else { 0 };
+        self.starts_bytes + counters.next_multiple_of(ALIGNMENT) + u64::from(ds_bytes(DS_QUERIES))
     }
+
+    /// The order of the CTAs of a launch of all chunks, with blocks of keys of a KV head, and of queries of all query heads of it.
+    pub(super) fn order(&self, key_blocks: u32, query_blocks: u32) -> Order {
+        if self.lag == 0 {
+            return Order::default();
+        }
+        let [keys, queries] = [key_blocks, query_blocks].map(|of| Divisor::new(self.heads_kv * of));
+        Order { keys, queries, chunks: self.count, lag: self.lag, slots: self.slots }
+    }
+}
+
+/// KV heads of a chunk that is launched by itself: those with the fewest rounds of CTAs, of equals the most.
+fn apart(heads: u32, room: u32, (key_blocks, at_once): (u32, u32)) -> Option<u32> {
+    let rounds = |of: u32| {
+        let ctas = u64::from(of) * u64::from(key_blocks);
+        u64::from(heads / of) * ctas.div_ceil(u64::from(at_once))
+    };
+    (1..=room).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
+}
+
+/// KV heads of a chunk, room for how many chunks, and how many dK and dV are ahead of dQ, where one launch computes all. `together` heads are taken
+/// in turns where there is room, longest blocks first; else the smaller a chunk the sooner dQ can follow. dQ of a chunk comes when the SMs that
+/// compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS is overwritten when dQ is likely to
+/// be. None where there is no room for that.
+fn in_one_launch(
+    (heads, together): (u32, u32),
+    room: u32,
+    (key_blocks, at_once): (u32, u32),
+) -> Option<(u32, u32, u32)> {
+    let heads_kv = largest_divisor(heads, together.min(room / 3).max(1));
+    let count = heads / heads_kv;
+    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
+    let lag = (1 + chunks(OF_KEYS_EIGHTHS)).min(count);
+    let slots = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count).min(room / heads_kv);
+    (slots == count || slots > lag).then_some((heads_kv, slots, lag))
 }
 
 /// Whether both queries and keys are packed; none where one of them is.

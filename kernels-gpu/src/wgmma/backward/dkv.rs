@@ -6,6 +6,7 @@ use super::consumer::{
     Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
     threads, wait_stationary, wait_streamed, warp_row,
 };
+use super::dqdkv::{done_with_ds, nothing_to_do, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start};
 use crate::backward::params::BackwardParams;
@@ -15,7 +16,6 @@ use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
 use crate::backward::spill::{DS_KEYS, Piece, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
 use crate::ptx::memory::{ld_global_v2, ld_shared_v4, st_global_b32, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
@@ -44,7 +44,9 @@ pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const C
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some((work, _)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
+        let Some((work, _)) = key_work(params, tile::<C>(params)) else {
+            return nothing_to_do::<C>(params);
+        };
         // One copies, and one writes statistics.
         start::<C>(2);
         let steps = Steps::<C>::new(params, &work);
@@ -106,6 +108,8 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     // SAFETY: the caller's.
     unsafe {
         let mut ahead = statistics_of(steps, step);
+        // Before the first stage is full: consumers write dS of a stage only then.
+        wait_for_ds::<C>(steps.params);
         while done < count {
             let (now, next) = (ahead, steps.after(step));
             done += 1;
@@ -223,8 +227,9 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u3
             release::<C>(&mut ring);
             steps -= 1;
         }
+        done_with_ds::<C>(params);
         // Worked out again, as registers kept across the loop spill.
-        let Some((work, past)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
+        let Some((work, past)) = key_work(params, tile::<C>(params)) else { return };
         let steps = Steps::<C>::new(params, &work);
         let to = steps.destinations(past);
         let [d_k, d_v] = gradients;

@@ -7,6 +7,7 @@ use super::config::WgmmaBackwardConfig;
 use super::consumer::{
     Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_streamed,
 };
+use super::dqdkv::{done_with_ds, nothing_to_do, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, copy, start};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
@@ -15,7 +16,6 @@ use crate::backward::query_steps::{ds_head, piece};
 use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::bulk::bulk_copy;
 use crate::ptx::mbarrier::mbarrier_arrive_expect_tx;
 use crate::ptx::memory::{dynamic_smem, st_shared_v4, to_global};
@@ -48,7 +48,7 @@ pub unsafe fn dqds<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const 
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some(work) = query_work(params, params.first_tile + block_idx_x_again()) else { return };
+        let Some(work) = query_work(params, tile::<C>(params)) else { return nothing_to_do::<C>(params) };
         start::<C>(1);
         if thread_idx_x_again() < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
@@ -87,6 +87,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         if lane_again() != 0 {
             return;
         }
+        wait_for_ds::<C>(params);
         let head = ds_head(params, work, work.head_q);
         let mut step = blocks.end.max(blocks.first);
         while step > blocks.first {
@@ -143,8 +144,9 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             release::<C>(&mut ring);
             steps -= 1;
         }
+        done_with_ds::<C>(params);
         // Worked out again, as registers kept across the loop spill.
-        let Some(work) = query_work(params, params.first_tile + block_idx_x_again()) else { return };
+        let Some(work) = query_work(params, tile::<C>(params)) else { return };
         let to = destination(params, &work);
         let mut row = first_query() + thread_idx_x_again() % WARPGROUP / 32 * 16;
         for d_q in d_q {
