@@ -22,6 +22,8 @@ const DQ_STAGES: u32 = 2;
 const TILE_BYTES: u32 = 16;
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = 8;
+/// Bytes by which a producer says how many steps a tile has.
+const STEPS_BYTES: u32 = 8;
 /// Bytes by which a producer says what a stage holds: whether it is seen in part, and the first key.
 pub const NOTE_BYTES: u32 = 16;
 /// Bytes of a query's statistics: L·log2(e) and δ.
@@ -332,12 +334,13 @@ impl BackwardRow {
         self.stages * NOTE_BYTES + rows
     }
 
-    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages, and with [`Isa::Wgmma`] the barriers of those.
+    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages, and with [`Isa::Wgmma`] the barriers of those and the
+    /// number of steps; or what either kind of CTA needs, and behind it which tile it has.
     pub const fn smem_bytes(&self) -> u32 {
         match self.isa {
             Isa::Wgmma if matches!(self.pass, Pass::DqDkv) => self.tile_offset() + TILE_BYTES,
             Isa::Mma => 2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes(),
-            Isa::Wgmma => self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES,
+            Isa::Wgmma => self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES + STEPS_BYTES,
         }
     }
 
@@ -455,8 +458,8 @@ mod tests {
         assert_eq!((dkv.check(), dq.check()), (Ok(()), Ok(())));
         assert_eq!(
             dq.smem_bytes(),
-            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8,
-            "K and dS, notes, barriers"
+            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8 + 8,
+            "K and dS, notes, barriers, steps"
         );
         assert_eq!((dq.computing_warps(), dq.warp_rows(), dq.registers_estimate()), (8, 32, 152));
         assert_eq!(dkv.smem_bytes(), BackwardRow { pass: Pass::Dkv, ..dkv }.smem_bytes());
@@ -474,7 +477,7 @@ mod tests {
         let dq = BackwardRow { isa: Isa::Wgmma, block_n: 64, warps: 12, ..GOOD };
         assert_eq!(dq.check(), Ok(()));
         let of_stages = 2 * (2 * 64 * 256 + 16);
-        assert_eq!(dq.smem_bytes(), 2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8, "tiles, limits, barriers");
+        assert_eq!(dq.smem_bytes(), 2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8 + 8, "tiles, limits, barriers, steps");
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 64, block_n: 128, ..dq };
         assert_eq!(dkv.check(), Ok(()));
         assert_eq!(dkv.smem_bytes(), dq.smem_bytes() - 128 * 8 + 2 * 64 * 16, "statistics and limits");

@@ -114,29 +114,9 @@ pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParam
     sync_warp();
     if lane_again() == 0 {
         // SAFETY: the caller's.
-        unsafe { count::<C>(params, 1) }
-    }
-}
-
-/// A CTA that has nothing to compute is done.
-///
-/// # Safety
-/// As for [`dqdkv`], by all threads of the CTA, instead of [`done_with_ds`].
-#[inline(always)]
-pub(super) unsafe fn nothing_to_do<C: WgmmaBackwardConfig>(params: &BackwardParams) {
-    if C::TILE_OFFSET.is_some() && thread_idx_x_again() == 0 {
-        // SAFETY: the caller's.
-        unsafe { count::<C>(params, C::CONSUMER_WARPS) }
-    }
-}
-
-/// # Safety
-/// As for [`dqdkv`].
-#[inline(always)]
-unsafe fn count<C: WgmmaBackwardConfig>(params: &BackwardParams, warps: u32) {
-    // SAFETY: the caller's.
-    unsafe {
-        let chunk = params.order.chunk(of_order::<C>(params));
-        red_add_release(counter(params, chunk), warps);
+        unsafe {
+            let chunk = params.order.chunk(of_order::<C>(params));
+            red_add_release(counter(params, chunk), 1);
+        }
     }
 }
