@@ -423,7 +423,7 @@ impl<'a> Pairs<'a> {
         Ok(plans)
     }
 
-    /// The plans that keep dS, where it can be kept: those of one launch first.
+    /// The plans that keep dS, where it can be kept: those of one launch first, but last where they have less room than they want.
     fn keeping_ds(&self) -> Result<Vec<BackwardPlan>, Error> {
         let joined = self.joined.iter().flat_map(|choice| &choice.kernels).map(|kernel| vec![kernel]);
         let pairs = self.spilling.iter().flat_map(|[dkv, dq]| {
@@ -436,6 +436,7 @@ impl<'a> Pairs<'a> {
                 plans.push(BackwardPlan::of(self.backward, &kernels, chunks, self.device)?);
             }
         }
+        plans.sort_by_key(|plan| plan.chunks.is_some_and(|chunks| !chunks.is_roomy));
         Ok(plans)
     }
 }
@@ -458,14 +459,15 @@ mod tests {
             let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q: 4096, seqlen_k: 4096, head_dim: 128 };
             let problem = Problem::new(sizes, Dtype::Bf16).expect("valid").with_causal(causal);
             let backward = Backward::new(&problem).expect("it has kernels");
-            let plan = BackwardPlan::of_table(&backward, &DeviceModel::H200.info()).expect("planned");
-            plan.params.kv_heads_together.value
+            let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+            let keeping = plans.iter().filter(|plan| plan.statistics_ctas().is_some());
+            keeping.map(|plan| plan.params.kv_heads_together.value).collect::<Vec<_>>()
         };
-        // 132 SMs with a CTA each, eight of a head.
-        assert_eq!(together(1, 64, 8, true), 8);
-        assert_eq!(together(4, 16, 16, true), 16);
-        assert_eq!(together(3, 7, 7, true), 7, "a divisor of the heads");
-        assert_eq!(together(1, 64, 8, false), 1);
+        // 132 SMs with a CTA each: in one launch as many heads as they have blocks for, 32 each, else eight of a head.
+        assert_eq!(together(1, 64, 8, true), [4, 8]);
+        assert_eq!(together(4, 16, 16, true), [4, 16]);
+        assert_eq!(together(3, 7, 7, true), [3, 7], "a divisor of the heads");
+        assert_eq!(together(1, 64, 8, false), [1, 1]);
     }
 
     #[test]

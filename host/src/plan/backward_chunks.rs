@@ -29,6 +29,8 @@ pub(super) struct Chunks {
     pub(super) slots: u32,
     /// In one launch, how many chunks of dK and dV are ahead of dQ; 0 where each chunk is launched by itself.
     pub(super) lag: u32,
+    /// Whether there is room for as many chunks as let CTAs of one launch hardly wait for each other.
+    pub(super) is_roomy: bool,
     /// Bytes of dS.
     pub(super) bytes: u64,
     /// Bytes of where pieces start.
@@ -57,16 +59,17 @@ impl Chunks {
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
         let at_once = at_once.max(1);
-        let room = (backward.ds_bytes_max() / of_head.max(1)).min(heads.into()) as u32;
-        let (heads_kv, slots, lag) = if keys.row.pass == Pass::DqDkv {
+        let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
+        let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
             let together = if problem.causal() && !is_packed { at_once / key_blocks.max(1) } else { 1 };
             in_one_launch((heads, together), room, (key_blocks, at_once))?
         } else {
-            (apart(heads, room, (key_blocks, at_once))?, 1, 0)
+            (apart(heads, room, (key_blocks, at_once))?, 1, 0, true)
         };
         let starts_bytes = (u64::from(extent.batch) * u64::from(key_blocks) * 4).next_multiple_of(ALIGNMENT);
         let bytes = u64::from(slots * heads_kv) * of_head;
-        Some(Chunks { count: heads / heads_kv, heads_kv, groups, slots, lag, bytes, starts_bytes })
+        let count = heads / heads_kv;
+        Some(Chunks { count, heads_kv, groups, slots, lag, is_roomy, bytes, starts_bytes })
     }
 
     /// Bytes that a pass keeps in its workspace: where pieces start, counters of a launch, zeros, and dS.
@@ -111,24 +114,26 @@ fn apart(heads: u32, room: u32, (key_blocks, at_once): (u32, u32)) -> Option<u32
         let ctas = u64::from(of) * u64::from(key_blocks);
         u64::from(heads / of) * ctas.div_ceil(u64::from(at_once))
     };
-    (1..=room).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
+    (1..=room.min(heads)).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
 }
 
-/// KV heads of a chunk, room for how many chunks, and how many dK and dV are ahead of dQ, where one launch computes all. `together` heads are taken
-/// in turns where there is room, longest blocks first; else the smaller a chunk the sooner dQ can follow. dQ of a chunk comes when the SMs that
-/// compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS is overwritten when dQ is likely to
-/// be. None where there is no room for that.
+/// KV heads of a chunk, room for how many chunks, how many dK and dV are ahead of dQ, and whether that is as many as wanted, where one launch
+/// computes all. `together` heads are taken in turns where there is room, longest blocks first; else the smaller a chunk the sooner dQ can follow.
+/// dQ of a chunk comes when the SMs that compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS is
+/// overwritten when dQ is likely to be. None where there is no room for two chunks of several.
 fn in_one_launch(
     (heads, together): (u32, u32),
     room: u32,
     (key_blocks, at_once): (u32, u32),
-) -> Option<(u32, u32, u32)> {
+) -> Option<(u32, u32, u32, bool)> {
     let heads_kv = largest_divisor(heads, together.min(room / 3).max(1));
     let count = heads / heads_kv;
     let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
     let lag = (1 + chunks(OF_KEYS_EIGHTHS)).min(count);
-    let slots = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count).min(room / heads_kv);
-    (slots == count || slots > lag).then_some((heads_kv, slots, lag))
+    let wanted = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count);
+    let slots = wanted.min(room / heads_kv);
+    let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
+    (lag > 0).then_some((heads_kv, slots, lag, slots == wanted))
 }
 
 /// Whether both queries and keys are packed; none where one of them is.
@@ -244,6 +249,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn chunks_of_one_launch_are_small_and_far_enough_apart() {
+        // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
+        assert_eq!(in_one_launch((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
+        assert_eq!(in_one_launch((64, 4), 140, (32, 132)), Some((4, 3, 2, true)));
+        // 1,64,8,4096: few heads, all of which have room.
+        assert_eq!(in_one_launch((8, 1), 9, (32, 132)), Some((1, 8, 5, true)));
+        assert_eq!(in_one_launch((8, 4), 17, (32, 132)), Some((4, 2, 2, true)));
+        // Less room than wanted, and too little.
+        assert_eq!(in_one_launch((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
+        assert_eq!(in_one_launch((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
+        assert_eq!(in_one_launch((16, 1), 1, (128, 132)), None);
+        assert_eq!(in_one_launch((1, 1), 1, (128, 132)), Some((1, 1, 1, true)), "one chunk waits for no room");
     }
 
     #[test]
