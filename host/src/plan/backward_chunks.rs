@@ -94,7 +94,7 @@ impl Chunks {
 
     /// Where dS starts behind where pieces start.
     pub(super) fn ds_offset(&self) -> u64 {
-        let counters = if self.lag > 0 { (1 + u64::from(self.count)) * 4 } else { 0 };
+        let counters = if self.lag > 0 { (1 + 2 * u64::from(self.count)) * 4 } else { 0 };
         self.starts_bytes + counters.next_multiple_of(ALIGNMENT) + u64::from(ds_bytes(DS_QUERIES))
     }
 

@@ -63,24 +63,35 @@ impl Order {
         }
     }
 
-    /// The chunk of a tile.
+    /// Counters of a launch: the ticket, and for each chunk the CTAs of keys and those of queries that are done with dS.
+    pub const fn counters(&self) -> u32 {
+        1 + 2 * self.chunks
+    }
+
+    /// The counter of a tile's CTA when it is done.
     #[inline(always)]
-    pub fn chunk(&self, tile: Tile) -> u32 {
+    pub fn counts_in(&self, tile: Tile) -> u32 {
         match tile {
-            Tile::Keys(index) => self.keys.quotient(index),
-            Tile::Queries(index) => self.queries.quotient(index),
+            Tile::Keys(index) => 1 + self.keys.quotient(index),
+            Tile::Queries(index) => 1 + self.chunks + self.queries.quotient(index),
         }
     }
 
-    /// For which chunk a tile waits, and how many of its CTAs must be done: those of keys that write what it reads, or all that use what it
-    /// overwrites. Where it waits for nothing, 0 CTAs.
+    /// The counter that a tile's CTA waits for, and how many CTAs it must have counted: those of keys that write what it reads, or those of queries
+    /// that read what it overwrites; 0 where it overwrites nothing. CTAs of queries that read nothing are done without waiting, so that the
+    /// two kinds are counted apart. Who writes after readers writes after those that wrote before, too: readers wait for all of these.
     #[inline(always)]
     pub fn waits_for(&self, tile: Tile) -> (u32, u32) {
-        let chunk = self.chunk(tile);
         match tile {
-            Tile::Queries(_) => (chunk, self.keys.value),
-            Tile::Keys(_) if chunk >= self.slots => (chunk - self.slots, self.keys.value + self.queries.value),
-            Tile::Keys(_) => (chunk, 0),
+            Tile::Queries(index) => (1 + self.queries.quotient(index), self.keys.value),
+            Tile::Keys(index) => {
+                let chunk = self.keys.quotient(index);
+                let is_first = chunk < self.slots;
+                (
+                    1 + self.chunks + if is_first { chunk } else { chunk - self.slots },
+                    if is_first { 0 } else { self.queries.value },
+                )
+            }
         }
     }
 }
@@ -88,7 +99,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn orders() -> impl Iterator<Item = Order> {
         let sizes = [(1, 1), (3, 2), (2, 5), (32, 16), (4, 64)];
@@ -108,22 +119,25 @@ mod tests {
     fn every_tile_has_one_ticket_and_waits_only_for_smaller_ones() {
         for order in orders() {
             let ctas = order.ctas() as u32;
+            let counters: BTreeSet<u32> = (0..ctas).map(|ticket| order.counts_in(order.tile(ticket))).collect();
+            assert!(counters.into_iter().eq(1..order.counters()), "{order:?}");
             let tickets: BTreeMap<Tile, u32> = (0..ctas).map(|ticket| (order.tile(ticket), ticket)).collect();
             assert_eq!(tickets.len() as u32, ctas, "{order:?}");
             for chunk in 0..order.chunks {
                 let last = |of: fn(u32) -> Tile, each: u32| tickets[&of((chunk + 1) * each - 1)];
                 let (keys, queries) = (order.keys.value, order.queries.value);
                 let written = last(Tile::Keys, keys);
-                let read = last(Tile::Queries, queries).max(written);
+                let read = last(Tile::Queries, queries);
                 for i in 0..queries {
                     let tile = Tile::Queries(chunk * queries + i);
-                    assert_eq!(order.waits_for(tile), (chunk, keys));
+                    assert_eq!(order.waits_for(tile), (order.counts_in(Tile::Keys(chunk * keys)), keys));
                     assert!(tickets[&tile] > written, "{order:?} {tile:?}");
                 }
                 for i in 0..keys {
                     let tile = Tile::Keys((chunk + order.slots) * keys + i);
                     if let Some(&ticket) = tickets.get(&tile) {
-                        assert_eq!(order.waits_for(tile), (chunk, keys + queries));
+                        let counter = order.counts_in(Tile::Queries(chunk * queries));
+                        assert_eq!(order.waits_for(tile), (counter, queries));
                         assert!(ticket > read, "{order:?} {tile:?}");
                     }
                     assert_eq!(order.waits_for(Tile::Keys(i)).1, 0);

@@ -28,7 +28,7 @@ pub struct BackwardParams {
     /// Where dS of each block of keys starts in that of its head, in groups of 8 queries: a u32 a block, of each batch entry or of all packed
     /// sequences.
     pub ds_starts: u64,
-    /// A ticket and a counter for each of [`Order::chunks`], u32 each, which the kernel of statistics sets to 0; 0 where there are no chunks.
+    /// [`Order::counters`], u32 each, which the kernel of statistics sets to 0; 0 where there are none.
     pub counters: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,

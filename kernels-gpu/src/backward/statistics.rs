@@ -62,7 +62,7 @@ pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
             write_starts(params, block_idx_x());
         }
         if block_idx_x() == 0 {
-            let counters = if params.counters == 0 { 0 } else { 1 + params.order.chunks };
+            let counters = if params.counters == 0 { 0 } else { params.order.counters() };
             let mut counter = thread_idx_x();
             while counter < counters {
                 st_global_b32(to_global(params.counters) + u64::from(counter) * 4, 0);

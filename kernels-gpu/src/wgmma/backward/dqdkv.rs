@@ -1,6 +1,6 @@
 //! All gradients in one launch: each CTA computes dK, dV and dS of a block of keys ([`super::dkv`]) or dQ of a block of queries ([`super::dqds`]),
 //! in the order that [`crate::backward::order`] gives. What writes dS and what reads it wait for each other through counters in global
-//! memory, one a chunk: each warp that computes adds 1 when it is done with dS.
+//! memory: each warp that computes adds 1 to that of its chunk and kind when it is done with dS.
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::lane_again;
@@ -76,10 +76,10 @@ unsafe fn of_order<C: WgmmaBackwardConfig>(params: &BackwardParams) -> Tile {
     if C::WRITES_DS { Tile::Keys(index) } else { Tile::Queries(index) }
 }
 
-/// The address of a chunk's counter.
+/// The address of a counter.
 #[inline(always)]
-fn counter(params: &BackwardParams, chunk: u32) -> u64 {
-    to_global(params.counters) + u64::from(1 + chunk) * 4
+fn counter(params: &BackwardParams, index: u32) -> u64 {
+    to_global(params.counters) + u64::from(index) * 4
 }
 
 /// Waits until dS that this CTA reads is written, or dS that it overwrites is read. What this thread copies in bulk afterwards, and what
@@ -94,8 +94,8 @@ pub(super) unsafe fn wait_for_ds<C: WgmmaBackwardConfig>(params: &BackwardParams
     }
     // SAFETY: the caller's; those that it waits for have started, and wait for none that have not.
     unsafe {
-        let (chunk, ctas) = params.order.waits_for(of_order::<C>(params));
-        while ld_acquire_b32(counter(params, chunk)) < ctas * C::CONSUMER_WARPS {}
+        let (index, ctas) = params.order.waits_for(of_order::<C>(params));
+        while ld_acquire_b32(counter(params, index)) < ctas * C::CONSUMER_WARPS {}
         fence_proxy_async_global();
     }
 }
@@ -115,8 +115,8 @@ pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParam
     if lane_again() == 0 {
         // SAFETY: the caller's.
         unsafe {
-            let chunk = params.order.chunk(of_order::<C>(params));
-            red_add_release(counter(params, chunk), 1);
+            let index = params.order.counts_in(of_order::<C>(params));
+            red_add_release(counter(params, index), 1);
         }
     }
 }
