@@ -62,7 +62,8 @@ impl Chunks {
         let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
         let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
             let together = if problem.causal() && !is_packed { at_once / key_blocks.max(1) } else { 1 };
-            in_one_launch((heads, together), room, (key_blocks, at_once))?
+            let order = backward.ds_order();
+            in_one_launch((heads, together), room, (key_blocks, at_once), order)?
         } else {
             (apart(heads, room, (key_blocks, at_once))?, 1, 0, true)
         };
@@ -125,11 +126,13 @@ fn in_one_launch(
     (heads, together): (u32, u32),
     room: u32,
     (key_blocks, at_once): (u32, u32),
+    order: Option<[u32; 2]>,
 ) -> Option<(u32, u32, u32, bool)> {
-    let heads_kv = largest_divisor(heads, together.min(room / 3).max(1));
+    let heads_kv =
+        largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
     let count = heads / heads_kv;
     let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
-    let lag = (1 + chunks(OF_KEYS_EIGHTHS)).min(count);
+    let lag = order.map_or(1 + chunks(OF_KEYS_EIGHTHS), |[_, lag]| lag.max(1)).min(count);
     let wanted = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count);
     let slots = wanted.min(room / heads_kv);
     let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
@@ -253,17 +256,18 @@ mod tests {
 
     #[test]
     fn chunks_of_one_launch_are_small_and_far_enough_apart() {
+        let of = |heads, room, ctas| in_one_launch(heads, room, ctas, None);
         // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
-        assert_eq!(in_one_launch((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
-        assert_eq!(in_one_launch((64, 4), 140, (32, 132)), Some((4, 3, 2, true)));
+        assert_eq!(of((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
+        assert_eq!(of((64, 4), 140, (32, 132)), Some((4, 3, 2, true)));
         // 1,64,8,4096: few heads, all of which have room.
-        assert_eq!(in_one_launch((8, 1), 9, (32, 132)), Some((1, 8, 5, true)));
-        assert_eq!(in_one_launch((8, 4), 17, (32, 132)), Some((4, 2, 2, true)));
+        assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 5, true)));
+        assert_eq!(of((8, 4), 17, (32, 132)), Some((4, 2, 2, true)));
         // Less room than wanted, and too little.
-        assert_eq!(in_one_launch((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
-        assert_eq!(in_one_launch((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
-        assert_eq!(in_one_launch((16, 1), 1, (128, 132)), None);
-        assert_eq!(in_one_launch((1, 1), 1, (128, 132)), Some((1, 1, 1, true)), "one chunk waits for no room");
+        assert_eq!(of((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
+        assert_eq!(of((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
+        assert_eq!(of((16, 1), 1, (128, 132)), None);
+        assert_eq!(of((1, 1), 1, (128, 132)), Some((1, 1, 1, true)), "one chunk waits for no room");
     }
 
     #[test]
