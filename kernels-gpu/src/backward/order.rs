@@ -78,7 +78,7 @@ impl Order {
     }
 
     /// The counter that a tile's CTA waits for, and how many CTAs it must have counted: those of keys that write what it reads, or those of queries
-    /// that read what it overwrites; 0 where it overwrites nothing. CTAs of queries that read nothing are done without waiting, so that the
+    /// that read what it overwrites; 0 where it overwrites nothing. CTAs of queries that have none are done without waiting, so that the
     /// two kinds are counted apart. Who writes after readers writes after those that wrote before, too: readers wait for all of these.
     #[inline(always)]
     pub fn waits_for(&self, tile: Tile) -> (u32, u32) {

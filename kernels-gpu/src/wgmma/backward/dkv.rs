@@ -6,7 +6,7 @@ use super::consumer::{
     Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
     threads, wait_steps, wait_streamed, warp_row,
 };
-use super::dqdkv::{done_with_ds, tile, wait_for_ds};
+use super::dqdkv::{ds_is_written, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
 use crate::backward::params::BackwardParams;
@@ -227,7 +227,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
             release::<C>(&mut ring);
             steps -= 1;
         }
-        done_with_ds::<C>(params);
+        ds_is_written::<C>(params);
         // Worked out only here, as registers kept across the loop spill.
         let Some((work, past)) = key_work(params, tile::<C>(params)) else { return };
         let steps = Steps::<C>::new(params, &work);

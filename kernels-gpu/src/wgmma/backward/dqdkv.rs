@@ -1,6 +1,6 @@
 //! All gradients in one launch: each CTA computes dK, dV and dS of a block of keys ([`super::dkv`]) or dQ of a block of queries ([`super::dqds`]),
 //! in the order that [`crate::backward::order`] gives. What writes dS and what reads it wait for each other through counters in global
-//! memory: each warp that computes adds 1 to that of its chunk and kind when it is done with dS.
+//! memory, two a chunk: of warps that have written theirs, and of CTAs that have read it.
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::lane_again;
@@ -95,17 +95,19 @@ pub(super) unsafe fn wait_for_ds<C: WgmmaBackwardConfig>(params: &BackwardParams
     // SAFETY: the caller's; those that it waits for have started, and wait for none that have not.
     unsafe {
         let (index, ctas) = params.order.waits_for(of_order::<C>(params));
-        while ld_acquire_b32(counter(params, index)) < ctas * C::CONSUMER_WARPS {}
+        // Of a CTA that writes dS each warp counts, of one that reads it the thread that copies.
+        let of_cta = if C::WRITES_DS { 1 } else { C::CONSUMER_WARPS };
+        while ld_acquire_b32(counter(params, index)) < ctas * of_cta {}
         fence_proxy_async_global();
     }
 }
 
-/// The warp is done with dS: it has written all of its own, or what it has multiplied has landed.
+/// The warp has written all of its dS.
 ///
 /// # Safety
 /// As for [`dqdkv`], by all lanes of each warp that computes, once.
 #[inline(always)]
-pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+pub(super) unsafe fn ds_is_written<C: WgmmaBackwardConfig>(params: &BackwardParams) {
     if C::TILE_OFFSET.is_none() {
         return;
     }
@@ -114,9 +116,31 @@ pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParam
     sync_warp();
     if lane_again() == 0 {
         // SAFETY: the caller's.
-        unsafe {
-            let index = params.order.counts_in(of_order::<C>(params));
-            red_add_release(counter(params, index), 1);
-        }
+        unsafe { count::<C>(params) }
+    }
+}
+
+/// All dS that the CTA reads has landed, or there is none.
+///
+/// # Safety
+/// As for [`dqdkv`], by the thread that copies it, once.
+#[inline(always)]
+pub(super) unsafe fn ds_is_read<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+    if C::TILE_OFFSET.is_some() {
+        // SAFETY: the caller's.
+        unsafe { count::<C>(params) }
+    }
+}
+
+/// Adds 1 to the counter of the CTA's tile.
+///
+/// # Safety
+/// As for [`dqdkv`].
+#[inline(always)]
+unsafe fn count<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+    // SAFETY: the caller's.
+    unsafe {
+        let index = params.order.counts_in(of_order::<C>(params));
+        red_add_release(counter(params, index), 1);
     }
 }
