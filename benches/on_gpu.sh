@@ -19,7 +19,7 @@ Steps, with the time that each took on an H200:
               compute-sanitizer's memcheck of every kernel of the backward pass (not run yet)
   chunks      backward passes with dS of several sizes, in turns of a problem: chunks-*.json (not run yet)
   packed      backward passes of packed sequences by five products and by seven: packed-*.json (not run yet)
-  candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json) beside the table's (not run yet)
+  candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json), verified first (not run yet)
   peers       forward and backward passes beside other libraries in one process, by the program that FERROFLASH_PEERS names, which
               takes benches/peer.py; it asks for the wheel (not run yet)
   sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
@@ -147,14 +147,20 @@ packed() {
     done
 }
 candidates() {
-    # Both folders by turns of a problem would need one process; the table's come first and last instead.
-    local shape folder
-    for shape in 4,32,32,4096,4096,64 4,16,16,4096,4096,128; do
-        for folder in "$from/ptx" "$from/candidates" "$from/ptx"; do
-            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --rows all --ptx "$folder" \
-                --json "$out/candidates-$shape-$(basename "$folder").json" --force
+    # In one launch, with 2 to 4 stages, beside pairs of launches and seven products: two rounds.
+    local shape round failed=0
+    for shape in 64_m96 128_m64; do
+        "$ferroflash" verify --backward --grid quick --repeats 20 --device cuda --ptx "$from/candidates" \
+            --rows "bwd_wgmma_dqdkv_bf16_d${shape}n128_w12s2" || failed=1
+    done
+    for round in 1 2; do
+        for shape in 4,32,32,4096,4096,64 4,16,16,4096,4096,128 2,16,16,8192,8192,128 1,16,16,16384,16384,128 \
+            16,16,16,1024,1024,128 1,64,8,4096,4096,128; do
+            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --rows all --ptx "$from/candidates" \
+                --json "$out/candidates-$shape-$round.json" --force || failed=1
         done
     done
+    return $failed
 }
 peers() {
     FERROFLASH_PEER=$PWD/benches/peer.py python3 "${FERROFLASH_PEERS:?the program that times libraries}" \
