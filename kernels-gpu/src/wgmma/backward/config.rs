@@ -17,6 +17,4 @@ pub trait WgmmaBackwardConfig: BackwardConfig<Warp: WgmmaTile, Score = Plain> {
     const CONSUMERS: u32 = Self::ROW.computing_warps() / 4;
     /// Threads of all consumers.
     const CONSUMER_THREADS: u32 = Self::CONSUMERS * WARPGROUP;
-    /// Warps of all consumers.
-    const CONSUMER_WARPS: u32 = Self::ROW.computing_warps();
 }

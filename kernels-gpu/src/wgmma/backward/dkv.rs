@@ -6,7 +6,7 @@ use super::consumer::{
     Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
     threads, wait_steps, wait_streamed, warp_row,
 };
-use super::dqdkv::{ds_is_written, tile, wait_for_ds};
+use super::dqdkv::{done_with_ds, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
 use crate::backward::params::BackwardParams;
@@ -51,7 +51,10 @@ pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const C
             let work = key_work(params, tile::<C>(params));
             let steps = work.as_ref().map(|(work, _)| Steps::<C>::new(params, work));
             match steps {
-                None if thread_idx_x_again() == 0 => tell_steps::<C>(0),
+                None if thread_idx_x_again() == 0 => {
+                    tell_steps::<C>(0);
+                    done_with_ds::<C>(params, layout::stages::<C>());
+                }
                 Some(steps) if thread_idx_x_again() == 0 => produce::<C>(&steps),
                 Some(steps) if thread_idx_x_again() / 32 == 1 => describe::<C>(&steps),
                 _ => {}
@@ -91,6 +94,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
             ring.advance(C::STAGES);
             step = steps.after(step);
         }
+        done_with_ds::<C>(params, ring);
     }
 }
 
@@ -227,7 +231,6 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
             release::<C>(&mut ring);
             steps -= 1;
         }
-        ds_is_written::<C>(params);
         // Worked out only here, as registers kept across the loop spill.
         let Some((work, past)) = key_work(params, tile::<C>(params)) else { return };
         let steps = Steps::<C>::new(params, &work);

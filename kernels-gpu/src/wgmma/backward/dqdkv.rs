@@ -1,9 +1,8 @@
 //! All gradients in one launch: each CTA computes dK, dV and dS of a block of keys ([`super::dkv`]) or dQ of a block of queries ([`super::dqds`]),
 //! in the order that [`crate::backward::order`] gives. What writes dS and what reads it wait for each other through counters in global
-//! memory, two a chunk: of warps that have written theirs, and of CTAs that have read it.
+//! memory, two a chunk, in which the thread that copies counts its CTA.
 
 use super::config::WgmmaBackwardConfig;
-use super::consumer::lane_again;
 use super::dkv::dkv;
 use super::dqds::dqds;
 use crate::backward::order::Tile;
@@ -14,8 +13,8 @@ use crate::ptx::memory::{
     atomic_inc, dynamic_smem, ld_acquire_b32, ld_shared, red_add_release, st_shared, to_global,
 };
 use crate::ptx::thread_idx_x_again;
-use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::named_barrier_sync;
+use crate::wgmma::ring::Ring;
 
 /// The kernel: a CTA draws its tile, and computes it as a kernel of one of two configurations.
 ///
@@ -95,51 +94,29 @@ pub(super) unsafe fn wait_for_ds<C: WgmmaBackwardConfig>(params: &BackwardParams
     // SAFETY: the caller's; those that it waits for have started, and wait for none that have not.
     unsafe {
         let (index, ctas) = params.order.waits_for(of_order::<C>(params));
-        // Of a CTA that writes dS each warp counts, of one that reads it the thread that copies.
-        let of_cta = if C::WRITES_DS { 1 } else { C::CONSUMER_WARPS };
-        while ld_acquire_b32(counter(params, index)) < ctas * of_cta {}
+        while ld_acquire_b32(counter(params, index)) < ctas {}
         fence_proxy_async_global();
     }
 }
 
-/// The warp has written all of its dS.
+/// Waits until the CTA is done with dS, and counts it: all that it reads has landed, or all that it writes is written.
 ///
 /// # Safety
-/// As for [`dqdkv`], by all lanes of each warp that computes, once.
+/// As for [`dqdkv`], by the thread that copies, once, behind its last copy, with the stage behind that.
 #[inline(always)]
-pub(super) unsafe fn ds_is_written<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParams, mut ring: Ring) {
     if C::TILE_OFFSET.is_none() {
         return;
     }
-    // Bulk copies of others read what this thread wrote.
-    fence_proxy_async_global();
-    sync_warp();
-    if lane_again() == 0 {
-        // SAFETY: the caller's.
-        unsafe { count::<C>(params) }
-    }
-}
-
-/// All dS that the CTA reads has landed, or there is none.
-///
-/// # Safety
-/// As for [`dqdkv`], by the thread that copies it, once.
-#[inline(always)]
-pub(super) unsafe fn ds_is_read<C: WgmmaBackwardConfig>(params: &BackwardParams) {
-    if C::TILE_OFFSET.is_some() {
-        // SAFETY: the caller's.
-        unsafe { count::<C>(params) }
-    }
-}
-
-/// Adds 1 to the counter of the CTA's tile.
-///
-/// # Safety
-/// As for [`dqdkv`].
-#[inline(always)]
-unsafe fn count<C: WgmmaBackwardConfig>(params: &BackwardParams) {
     // SAFETY: the caller's.
     unsafe {
+        // Warps free a stage when they have multiplied its dS, or written it.
+        for _ in 0..C::STAGES {
+            ring.wait_empty(C::STAGES);
+            ring.advance(C::STAGES);
+        }
+        // Bulk copies of others read what these warps wrote.
+        fence_proxy_async_global();
         let index = params.order.counts_in(of_order::<C>(params));
         red_add_release(counter(params, index), 1);
     }

@@ -7,7 +7,7 @@ use super::config::WgmmaBackwardConfig;
 use super::consumer::{
     Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_steps, wait_streamed,
 };
-use super::dqdkv::{ds_is_read, tile, wait_for_ds};
+use super::dqdkv::{done_with_ds, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, copy, start, tell_steps};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
@@ -84,7 +84,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
         let Some(work) = &query_work(params, tile::<C>(params)) else {
             if lane_again() == 0 {
                 tell_steps::<C>(0);
-                ds_is_read::<C>(params);
+                done_with_ds::<C>(params, ring);
             }
             return;
         };
@@ -119,12 +119,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
             }
             ring.advance(C::STAGES);
         }
-        // A stage that is free has landed.
-        for _ in 0..C::STAGES {
-            ring.wait_empty(C::STAGES);
-            ring.advance(C::STAGES);
-        }
-        ds_is_read::<C>(params);
+        done_with_ds::<C>(params, ring);
     }
 }
 
