@@ -52,10 +52,7 @@ fn one(args: &Args, workload: &Workload, kind: InputKind, attention: &Attention)
     let rows = [args.rows.clone().unwrap_or_default()];
     let mut all = Vec::new();
     for plan in backward_rows::plans(attention, &backward, &rows)? {
-        all.push((
-            plan.entries(),
-            judge(&case, &plan, args.repeats, attention)?,
-        ));
+        all.push((plan.entries(), judge(&case, &plan, args.repeats, attention)?));
     }
     let failed = all.iter().filter(|(_, judged)| !judged.passed()).count();
     if args.json {

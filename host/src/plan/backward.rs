@@ -262,7 +262,8 @@ impl BackwardPlan {
     ) -> impl Iterator<Item = (usize, BackwardParams)> {
         let params = self.params(at, workspace);
         (0..self.chunks()).flat_map(move |chunk| {
-            let of_step = move |step: &BackwardStep| BackwardParams { first_tile: chunk * step.grid, ..params };
+            let of_step =
+                move |step: &BackwardStep| BackwardParams { first_tile: chunk * step.grid, ..params };
             self.steps.iter().map(of_step).enumerate()
         })
     }
@@ -291,7 +292,10 @@ impl BackwardPlan {
             statistics: workspace + COUNTERS_BYTES,
             d_s: self.chunks.map_or(0, |chunks| kept + chunks.ds_offset()),
             ds_starts: self.chunks.map_or(0, |_| kept),
-            counters: self.chunks.and_then(|chunks| chunks.counters_offset()).map_or(0, |offset| kept + offset),
+            counters: self
+                .chunks
+                .and_then(|chunks| chunks.counters_offset())
+                .map_or(0, |offset| kept + offset),
             ..self.params
         }
     }

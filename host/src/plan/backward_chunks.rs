@@ -128,8 +128,7 @@ fn in_one_launch(
     (key_blocks, at_once): (u32, u32),
     order: Option<[u32; 2]>,
 ) -> Option<(u32, u32, u32, bool)> {
-    let heads_kv =
-        largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
+    let heads_kv = largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
     let count = heads / heads_kv;
     let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
     let lag = order.map_or(1 + chunks(OF_KEYS_EIGHTHS), |[_, lag]| lag.max(1)).min(count);

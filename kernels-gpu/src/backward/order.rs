@@ -119,7 +119,8 @@ mod tests {
     fn every_tile_has_one_ticket_and_waits_only_for_smaller_ones() {
         for order in orders() {
             let ctas = order.ctas() as u32;
-            let counters: BTreeSet<u32> = (0..ctas).map(|ticket| order.counts_in(order.tile(ticket))).collect();
+            let counters: BTreeSet<u32> =
+                (0..ctas).map(|ticket| order.counts_in(order.tile(ticket))).collect();
             assert!(counters.into_iter().eq(1..order.counters()), "{order:?}");
             let tickets: BTreeMap<Tile, u32> = (0..ctas).map(|ticket| (order.tile(ticket), ticket)).collect();
             assert_eq!(tickets.len() as u32, ctas, "{order:?}");
@@ -153,7 +154,8 @@ mod tests {
             let both = keys + queries;
             let mixed = order.lag * keys..order.lag * keys + (order.chunks - order.lag) * both;
             for first in mixed.clone().filter(|first| first + both <= mixed.end) {
-                let of = (first..first + both).filter(|&ticket| matches!(order.tile(ticket), Tile::Queries(_)));
+                let of =
+                    (first..first + both).filter(|&ticket| matches!(order.tile(ticket), Tile::Queries(_)));
                 assert!((of.count() as u32).abs_diff(queries) <= 1, "{order:?} from {first}");
             }
         }

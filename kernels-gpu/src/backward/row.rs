@@ -340,7 +340,9 @@ impl BackwardRow {
         match self.isa {
             Isa::Wgmma if matches!(self.pass, Pass::DqDkv) => self.tile_offset() + TILE_BYTES,
             Isa::Mma => 2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes(),
-            Isa::Wgmma => self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES + STEPS_BYTES,
+            Isa::Wgmma => {
+                self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES + STEPS_BYTES
+            }
         }
     }
 
@@ -477,7 +479,11 @@ mod tests {
         let dq = BackwardRow { isa: Isa::Wgmma, block_n: 64, warps: 12, ..GOOD };
         assert_eq!(dq.check(), Ok(()));
         let of_stages = 2 * (2 * 64 * 256 + 16);
-        assert_eq!(dq.smem_bytes(), 2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8 + 8, "tiles, limits, barriers, steps");
+        assert_eq!(
+            dq.smem_bytes(),
+            2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8 + 8,
+            "tiles, limits, barriers, steps"
+        );
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 64, block_n: 128, ..dq };
         assert_eq!(dkv.check(), Ok(()));
         assert_eq!(dkv.smem_bytes(), dq.smem_bytes() - 128 * 8 + 2 * 64 * 16, "statistics and limits");

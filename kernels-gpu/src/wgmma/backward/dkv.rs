@@ -6,9 +6,9 @@ use super::consumer::{
     Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
     threads, wait_steps, wait_streamed, warp_row,
 };
-use super::dqdkv::{done_with_ds, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
+use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};

@@ -1,20 +1,14 @@
 //! All gradients in one launch: each CTA computes dK, dV and dS of a block of keys ([`super::dkv`]) or dQ of a block of queries ([`super::dqds`]),
-//! in the order that [`crate::backward::order`] gives. What writes dS and what reads it wait for each other through counters in global
-//! memory, two a chunk, in which the thread that copies counts its CTA.
+//! in the order that [`crate::backward::order`] gives.
 
 use super::config::WgmmaBackwardConfig;
 use super::dkv::dkv;
 use super::dqds::dqds;
 use crate::backward::order::Tile;
 use crate::backward::params::BackwardParams;
-use crate::ptx::block_idx_x_again;
-use crate::ptx::mbarrier::fence_proxy_async_global;
-use crate::ptx::memory::{
-    atomic_inc, dynamic_smem, ld_acquire_b32, ld_shared, red_add_release, st_shared, to_global,
-};
+use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_shared, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warpgroup::named_barrier_sync;
-use crate::wgmma::ring::Ring;
 
 /// The kernel: a CTA draws its tile, and computes it as a kernel of one of two configurations.
 ///
@@ -48,76 +42,5 @@ pub unsafe fn dqdkv<
         } else {
             dqds::<Queries, PRODUCER_REGISTERS, CONSUMER_REGISTERS>(params);
         }
-    }
-}
-
-/// The CTA's tile, counted over all launches of its kind. Found again at each call.
-///
-/// # Safety
-/// Where the kernel has two kinds of CTAs, it has written the tile.
-#[inline(always)]
-pub(super) unsafe fn tile<C: WgmmaBackwardConfig>(params: &BackwardParams) -> u32 {
-    match C::TILE_OFFSET {
-        // SAFETY: the caller's.
-        Some(offset) => unsafe { ld_shared(dynamic_smem() + offset) },
-        None => params.first_tile + block_idx_x_again(),
-    }
-}
-
-/// The tile in the order of both kinds.
-///
-/// # Safety
-/// As for [`tile`].
-#[inline(always)]
-unsafe fn of_order<C: WgmmaBackwardConfig>(params: &BackwardParams) -> Tile {
-    // SAFETY: the caller's.
-    let index = unsafe { tile::<C>(params) };
-    if C::WRITES_DS { Tile::Keys(index) } else { Tile::Queries(index) }
-}
-
-/// The address of a counter.
-#[inline(always)]
-fn counter(params: &BackwardParams, index: u32) -> u64 {
-    to_global(params.counters) + u64::from(index) * 4
-}
-
-/// Waits until dS that this CTA reads is written, or dS that it overwrites is read. What this thread copies in bulk afterwards, and what
-/// threads do that it then lets go on, comes behind.
-///
-/// # Safety
-/// As for [`dqdkv`].
-#[inline(always)]
-pub(super) unsafe fn wait_for_ds<C: WgmmaBackwardConfig>(params: &BackwardParams) {
-    if C::TILE_OFFSET.is_none() {
-        return;
-    }
-    // SAFETY: the caller's; those that it waits for have started, and wait for none that have not.
-    unsafe {
-        let (index, ctas) = params.order.waits_for(of_order::<C>(params));
-        while ld_acquire_b32(counter(params, index)) < ctas {}
-        fence_proxy_async_global();
-    }
-}
-
-/// Waits until the CTA is done with dS, and counts it: all that it reads has landed, or all that it writes is written.
-///
-/// # Safety
-/// As for [`dqdkv`], by the thread that copies, once, behind its last copy, with the stage behind that.
-#[inline(always)]
-pub(super) unsafe fn done_with_ds<C: WgmmaBackwardConfig>(params: &BackwardParams, mut ring: Ring) {
-    if C::TILE_OFFSET.is_none() {
-        return;
-    }
-    // SAFETY: the caller's.
-    unsafe {
-        // Warps free a stage when they have multiplied its dS, or written it.
-        for _ in 0..C::STAGES {
-            ring.wait_empty(C::STAGES);
-            ring.advance(C::STAGES);
-        }
-        // Bulk copies of others read what these warps wrote.
-        fence_proxy_async_global();
-        let index = params.order.counts_in(of_order::<C>(params));
-        red_add_release(counter(params, index), 1);
     }
 }

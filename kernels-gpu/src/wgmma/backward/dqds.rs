@@ -7,9 +7,9 @@ use super::config::WgmmaBackwardConfig;
 use super::consumer::{
     Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_steps, wait_streamed,
 };
-use super::dqdkv::{done_with_ds, tile, wait_for_ds};
 use super::layout;
 use super::producer::{At, KEYS, copy, start, tell_steps};
+use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{ds_head, piece};

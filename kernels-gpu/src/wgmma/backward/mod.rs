@@ -15,3 +15,4 @@ pub mod dqdkv;
 pub mod dqds;
 mod layout;
 mod producer;
+mod turns;

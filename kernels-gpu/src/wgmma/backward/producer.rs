@@ -4,7 +4,9 @@ use super::config::WgmmaBackwardConfig;
 use super::layout;
 use crate::backward::params::{BackwardParams, WgmmaBackwardParams};
 use crate::ptx::bulk::bulk_tensor_4d;
-use crate::ptx::mbarrier::{fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_arrive_if, mbarrier_init};
+use crate::ptx::mbarrier::{
+    fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_arrive_if, mbarrier_init,
+};
 use crate::ptx::memory::st_shared;
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warpgroup::named_barrier_sync;
