@@ -372,8 +372,12 @@ impl<'a> Pairs<'a> {
         kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
         let of = |pass| choose(backward, pass, &kernels, device, origin);
         // Not every score and device has them.
-        let spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
         let joined = of(Pass::DqDkv).ok();
+        let spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
+        // Wider ones would add up in other blocks, and so have other bits.
+        let width = |choice: &Choice| choice.kernels[0].row.head_dim;
+        let spilling =
+            spilling.filter(|[dkv, _]| joined.as_ref().is_none_or(|joined| width(joined) == width(dkv)));
         Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], joined, spilling })
     }
 
