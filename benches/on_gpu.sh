@@ -20,20 +20,19 @@ Steps, with the time that each took on an H200:
   ragged      packed sequences, pages, windows and scores in turns with the dense kernel of the same sizes: ragged.json (1 min)
   chunks      backward passes with dS of several sizes, in turns: chunks.json (not run yet)
   packed      backward passes of packed sequences by five products and by seven, in turns: packed.json (not run yet)
-  candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json) beside the table's (not run yet)
+  candidates  backward passes by the rows of FOLDER/candidates (benches/backward_candidates.json), verified first (3 min)
   peers       forward and backward passes beside other libraries in one process, by the program that FERROFLASH_PEERS names, which
               takes benches/peer.py; it asks for the wheel (not run yet)
   sanitize    compute-sanitizer's memcheck and racecheck over every kernel (6 min)
   merge       splits merged in the same launch and in another, in turns (20 s)
   calls       device time of the standard problems, and the host's time for a call (1 min)
   search      a search from a poor row, for `cargo lab leaderboard --add` (1 min)
-  gate        the gate shows that it finds what it plants; what GATE_S seconds (200) did not reach, the same call goes on with
-              (not run since it measures several runs a process; meant for 2 min)
+  gate        the gate shows that it finds what it plants; what GATE_S seconds (200) did not reach, the same call goes on with (2 min)
   profile     Nsight Compute on the fastest row of a long problem; where it may not count, what PyTorch's profiler sees (1 min)
   canonical   the lab's session: PyTorch's p50 and p90 beside ours on the six canonical problems, and their places on the leaderboard;
-              runs.tar.gz is to be kept (not run yet; meant for 5 min)
+              runs.tar.gz is to be kept (2 min)
 
-`gate profile` in one call is meant for 300 s; what they found is in gate.tar.gz and profile.tar.gz.
+`gate profile` in one call takes 120 s; what they found is in gate.tar.gz and profile.tar.gz.
 
 A step that fails does not keep the next from running; the summary comes last and the exit code is 1.
 FERROFLASH_STEP_S limits a step, in seconds (default 590).
@@ -149,14 +148,20 @@ packed() {
     done | turns packed -
 }
 candidates() {
-    # Both folders by turns of a problem would need one process; the table's come first and last instead.
-    local shape folder
-    for shape in 4,32,32,4096,4096,64 4,16,16,4096,4096,128; do
-        for folder in "$from/ptx" "$from/candidates" "$from/ptx"; do
-            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --rows all --ptx "$folder" \
-                --json "$out/candidates-$shape-$(basename "$folder").json" --force
+    # In one launch, with 2 to 4 stages, beside pairs of launches and seven products: two rounds.
+    local shape round failed=0
+    for shape in 64_m96 128_m64; do
+        "$ferroflash" verify --backward --grid quick --repeats 20 --device cuda --ptx "$from/candidates" \
+            --rows "bwd_wgmma_dqdkv_bf16_d${shape}n128_w12s2" || failed=1
+    done
+    for round in 1 2; do
+        for shape in 4,32,32,4096,4096,64 4,16,16,4096,4096,128 2,16,16,8192,8192,128 1,16,16,16384,16384,128 \
+            16,16,16,1024,1024,128 1,64,8,4096,4096,128; do
+            "$ferroflash" bench --backward --shape "$shape" --mask both --dtype bf16 --rows all --ptx "$from/candidates" \
+                --json "$out/candidates-$shape-$round.json" --force || failed=1
         done
     done
+    return $failed
 }
 peers() {
     FERROFLASH_PEER=$PWD/benches/peer.py python3 "${FERROFLASH_PEERS:?the program that times libraries}" \

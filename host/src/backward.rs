@@ -22,6 +22,7 @@ pub struct Backward {
     strides: [ElementStrides; 4],
     lengths: [usize; 4],
     ds_bytes_max: u64,
+    ds_order: Option<[u32; 2]>,
 }
 
 impl Backward {
@@ -53,6 +54,7 @@ impl Backward {
             strides: TensorRole::ALL.map(|role| problem.strides(role)),
             lengths: TensorRole::ALL.map(|role| problem.len(role)),
             ds_bytes_max: DS_BYTES_MAX,
+            ds_order: None,
         };
         for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
             let own = backward.with_strides(role, problem.strides(role));
@@ -90,6 +92,17 @@ impl Backward {
     #[must_use]
     pub fn with_ds_bytes_max(self, bytes: u64) -> Backward {
         Backward { ds_bytes_max: bytes, ..self }
+    }
+
+    /// With KV heads of a chunk and how many chunks dK and dV are ahead of dQ, where one launch computes all: to measure what is best.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_ds_order(self, order: Option<[u32; 2]>) -> Backward {
+        Backward { ds_order: order, ..self }
+    }
+
+    pub(crate) fn ds_order(&self) -> Option<[u32; 2]> {
+        self.ds_order
     }
 
     /// Bytes of dS that a plan may keep in its workspace.

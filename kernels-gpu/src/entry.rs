@@ -97,20 +97,23 @@ macro_rules! wgmma_entries {
 #[cfg(ferroflash_wgmma)]
 for_each_wgmma_kernel!(wgmma_entries);
 
-/// The type `Kernel` of an entry of the backward pass, in the entry's own scope.
+/// The type of a row of the backward pass, in an entry's own scope.
 macro_rules! backward_config {
-    ($entry:ident) => {
-        enum Kernel {}
-        const ROW: BackwardRow = backward_row_of(stringify!($entry));
-        const N: usize = ROW.streamed_rows() as usize / 8;
-        const HEAD_DIM: usize = ROW.head_dim as usize;
-        impl BackwardConfig for Kernel {
-            const ROW: BackwardRow = ROW;
-            type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
-            type Stationary = TileOf<{ ROW.stationary_rows() }, { ROW.head_dim }>;
-            type Streamed = TileOf<{ ROW.streamed_rows() }, { ROW.head_dim }>;
-            type Warp = Fragments<1, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
-            type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
+    ($kernel:ident: $row:expr) => {
+        enum $kernel {}
+        impl BackwardConfig for $kernel {
+            const ROW: BackwardRow = $row;
+            type Element = <ElementOf<{ $row.dtype as u8 }> as TypeOf>::Type;
+            type Stationary = TileOf<{ $row.stationary_rows() }, { $row.head_dim }>;
+            type Streamed = TileOf<{ $row.streamed_rows() }, { $row.head_dim }>;
+            type Warp = Fragments<
+                1,
+                { $row.streamed_rows() as usize / 8 },
+                { $row.streamed_rows() as usize / 16 },
+                { $row.head_dim as usize / 8 },
+                { $row.head_dim as usize / 16 },
+            >;
+            type Score = <ScoreOf<{ score_number($row.score) }, Self::Element> as TypeOf>::Type;
         }
     };
 }
@@ -122,7 +125,8 @@ macro_rules! backward_entries {
         /// As for [`crate::mma::backward::dq::dq`].
         #[kernel]
         pub unsafe fn $entry(params: BackwardParams) {
-            backward_config!($entry);
+            const ROW: BackwardRow = backward_row_of(stringify!($entry));
+            backward_config!(Kernel: ROW);
             // SAFETY: the caller's.
             unsafe { pass!($pass)(&params) }
         }
@@ -147,32 +151,58 @@ macro_rules! wgmma_backward_entries {
         /// As for [`crate::wgmma::backward::dq::dq`].
         #[kernel]
         pub unsafe fn $entry(params: WgmmaBackwardParams) {
-            backward_config!($entry);
-            impl WgmmaBackwardConfig for Kernel {
-                #[inline(always)]
-                fn parameter_address() -> u64 {
-                    parameter_address!($entry)
-                }
-            }
+            const ROW: BackwardRow = backward_row_of(stringify!($entry));
             // SAFETY: the caller's.
-            unsafe { wgmma_pass!($pass)(&params.backward) }
+            unsafe { wgmma_pass!($pass, $entry)(&params.backward) }
         }
     )* };
 }
+/// The type of a row of the backward pass on wgmma, in its entry's own scope.
+#[cfg(ferroflash_wgmma)]
+macro_rules! wgmma_backward_config {
+    ($entry:ident, $kernel:ident: $row:expr, $tile_offset:expr) => {
+        backward_config!($kernel: $row);
+        impl WgmmaBackwardConfig for $kernel {
+            const TILE_OFFSET: Option<u32> = $tile_offset;
+            #[inline(always)]
+            fn parameter_address() -> u64 {
+                parameter_address!($entry)
+            }
+        }
+    };
+}
 #[cfg(ferroflash_wgmma)]
 macro_rules! wgmma_pass {
-    (Dq) => {
-        crate::wgmma::backward::dq::dq::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    (Dq, $entry:ident) => {
+        wgmma_pass!($entry: dq::dq)
     };
-    (Dkv) => {
-        crate::wgmma::backward::dkv::dkv::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    (Dkv, $entry:ident) => {
+        wgmma_pass!($entry: dkv::dkv)
     };
-    (DkvDs) => {
-        wgmma_pass!(Dkv)
+    (DkvDs, $entry:ident) => {
+        wgmma_pass!($entry: dkv::dkv)
     };
-    (DqDs) => {
-        crate::wgmma::backward::dqds::dqds::<Kernel, { ROW.producer_registers() }, { ROW.consumer_registers() }>
+    (DqDs, $entry:ident) => {
+        wgmma_pass!($entry: dqds::dqds)
     };
+    (DqDkv, $entry:ident) => {{
+        wgmma_backward_config!($entry, Keys: ROW.parts()[0], Some(ROW.tile_offset()));
+        wgmma_backward_config!($entry, Queries: ROW.parts()[1], Some(ROW.tile_offset()));
+        crate::wgmma::backward::dqdkv::dqdkv::<
+            Keys,
+            Queries,
+            { ROW.producer_registers() },
+            { ROW.consumer_registers() },
+        >
+    }};
+    ($entry:ident: $module:ident::$kernel:ident) => {{
+        wgmma_backward_config!($entry, Kernel: ROW, None);
+        crate::wgmma::backward::$module::$kernel::<
+            Kernel,
+            { ROW.producer_registers() },
+            { ROW.consumer_registers() },
+        >
+    }};
 }
 #[cfg(ferroflash_wgmma)]
 for_each_wgmma_backward_kernel!(wgmma_backward_entries);

@@ -47,7 +47,7 @@ fn check(attention: &Attention, case: &BackwardCase) -> Gradients {
     let (library, info) = (attention.library(), attention.device().info());
     let plans = BackwardPlan::covering(&case.backward, library, info).expect("planned");
     let mut gradients = plans.iter().map(|plan| {
-        let kernels = plan.steps().each_ref().map(|step| step.kernel().entry.as_str());
+        let kernels = plan.entries();
         let gradients =
             case.run_plan(attention, plan).unwrap_or_else(|error| panic!("{case}, {kernels:?}: {error}"));
         let verdict = case.judge(&gradients).expect("whole");
@@ -295,13 +295,13 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
     let of = |model: &DeviceModel, sizes: Sizes| {
         let backward = Backward::new(&Problem::new(sizes, Dtype::Bf16).expect("valid")).expect("kernels");
         let plan = BackwardPlan::of_table(&backward, &model.info()).expect("planned");
-        plan.steps().each_ref().map(|step| step.kernel().entry.clone())
+        plan.entries()
     };
     let (a100, l4) = (DeviceModel::find("a100").expect("known"), DeviceModel::L4);
     for head_dim in [40, 64, 72, 96, 104, 128] {
         let large = sizes(4, (16, 16), (4096, 4096), head_dim);
         let small = sizes(1, (4, 4), (200, 200), head_dim);
-        for entry in [of(DeviceModel::H200, large), of(DeviceModel::H200, small)].as_flattened() {
+        for entry in [of(DeviceModel::H200, large), of(DeviceModel::H200, small)].concat() {
             assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
         }
         for model in [a100, l4] {
@@ -323,8 +323,7 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
     }
     // Every kernel of the table is among those that are verified, the ones that are taken first.
     let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
-    let names = |plan: &BackwardPlan| plan.steps().each_ref().map(|step| step.kernel().entry.clone());
-    let entries: BTreeSet<String> = plans.iter().flat_map(names).collect();
+    let entries: BTreeSet<String> = plans.iter().flat_map(BackwardPlan::entries).collect();
     let of_width = BACKWARD_VARIANTS.iter().filter(|variant| variant.entry.contains("_f16_d64_"));
     // Widths above 128 are of mma.sync everywhere, and fit where a CTA has 99 KB.
     for model in [DeviceModel::H200, a100, l4] {
@@ -333,8 +332,7 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
         }
     }
     assert_eq!(entries.len(), of_width.count(), "{entries:?}");
-    assert_eq!(
-        names(&plans[0]),
-        of(DeviceModel::H200, sizes(1, (4, 4), (200, 200), 64)).map(|name| name.replace("bf16", "f16"))
-    );
+    let taken = of(DeviceModel::H200, sizes(1, (4, 4), (200, 200), 64));
+    let of_f16: Vec<String> = taken.iter().map(|name| name.replace("bf16", "f16")).collect();
+    assert_eq!(plans[0].entries(), of_f16);
 }

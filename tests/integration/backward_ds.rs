@@ -1,4 +1,5 @@
-//! The backward pass that keeps dS in memory, on the simulator: the same bits whatever is computed when and together with what.
+//! The backward pass that keeps dS in memory, on the simulator: the same bits in one launch or several, whatever is computed when and together
+//! with what.
 
 use crate::support;
 use check::random_input::InputKind;
@@ -29,21 +30,26 @@ fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> S
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
 }
 
-/// The plan that keeps dS.
-fn plan(backward: &Backward, attention: &Attention) -> Option<BackwardPlan> {
-    let all = BackwardPlan::all(backward, attention.library(), attention.device().info()).expect("planned");
-    all.into_iter().find(|plan| plan.statistics_ctas().is_some())
+/// The plans that keep dS: of one launch, or of pairs of launches.
+fn plans(backward: &Backward, attention: &Attention) -> Vec<BackwardPlan> {
+    let mut all =
+        BackwardPlan::all(backward, attention.library(), attention.device().info()).expect("planned");
+    all.retain(|plan| plan.statistics_ctas().is_some());
+    all
 }
 
-/// Computes a case by the plan that keeps dS, in `chunks` chunks, and asserts that the gradients are right.
+/// Computes a case by all plans that keep dS, and asserts that the gradients are right and the same. Of each plan, `kept` has how often it
+/// launches its kernels, and of how many KV heads it keeps dS.
 #[track_caller]
-fn computed(case: &BackwardCase, chunks: u32, attention: &Attention) -> Gradients {
-    let plan = plan(&case.backward, attention).expect("it can keep dS");
-    assert_eq!(plan.chunks(), chunks);
-    let gradients = case.run_plan(attention, &plan).expect("computed");
-    let verdict = case.judge(&gradients).expect("whole");
+fn computed(case: &BackwardCase, kept: &[(u32, u32)], attention: &Attention) -> Gradients {
+    let plans = plans(&case.backward, attention);
+    assert_eq!(plans.iter().map(|plan| (plan.chunks(), plan.heads_kept())).collect::<Vec<_>>(), kept);
+    let mut gradients = plans.iter().map(|plan| case.run_plan(attention, plan).expect("computed"));
+    let first = gradients.next().expect("it can keep dS");
+    let verdict = case.judge(&first).expect("whole");
     assert!(verdict.passed, "{case}: {verdict}");
-    gradients
+    assert!(gradients.all(|of_plan| of_plan == first), "{case}: the plans differ");
+    first
 }
 
 fn chunks_and_schedules_do_not_change_a_bit() {
@@ -56,14 +62,24 @@ fn chunks_and_schedules_do_not_change_a_bit() {
             BackwardCase::new(&backward, workload, (InputKind::Outliers, 1), true).expect("a case")
         };
         let attention = simulator(Schedule::Deterministic);
-        let whole = computed(&of(u64::MAX), 1, &attention);
-        let of_head = plan(&backward, &attention).expect("it can keep dS").ds_bytes() / 4;
-        // Two KV heads of four at most, then one.
-        for (bytes, chunks, seed) in
-            [(2 * of_head, 2, 1), (of_head, 4, 2), (u64::MAX, 1, 3), (2 * of_head, 2, 4)]
-        {
+        // Kernels of two launches are of head_dim 128.
+        let kept = |of: &[(u32, u32)]| if head_dim == 64 { of[of.len() - 1..].to_vec() } else { of.to_vec() };
+        let whole = computed(&of(u64::MAX), &kept(&[(1, 4), (1, 4)]), &attention);
+        let of_head = plans(&backward, &attention)[0].ds_bytes() / 4;
+        // Two or three KV heads of four at a time.
+        for (heads, of_plans, seed) in [
+            (2, [(2, 2), (1, 2)], 1),
+            (4, [(1, 4), (1, 4)], 3),
+            (2, [(2, 2), (1, 2)], 4),
+            (3, [(2, 2), (1, 3)], 5),
+            (2, [(2, 2), (1, 2)], 6),
+        ] {
             let attention = simulator(Schedule::Seeded(seed));
-            assert_eq!(computed(&of(bytes), chunks, &attention), whole, "{chunks} chunks, seed {seed}");
+            let gradients = computed(&of(heads * of_head), &kept(&of_plans), &attention);
+            assert_eq!(gradients, whole, "{heads} heads, seed {seed}");
+        }
+        if head_dim == 128 {
+            assert_eq!(computed(&of(of_head), &[(4, 1)], &simulator(Schedule::Seeded(2))), whole);
         }
     }
 }
@@ -79,10 +95,10 @@ fn a_batch_entry_is_the_same_wherever_it_stands() {
     }
     let backward = Backward::new(&problem).expect("it has kernels");
     let d_o = ElementStrides { batch: 0, ..backward.strides(TensorRole::O) };
-    let backward = backward.with_strides(TensorRole::O, d_o).expect("an input").with_ds_bytes_max(200_000);
+    let backward = backward.with_strides(TensorRole::O, d_o).expect("an input").with_ds_bytes_max(400_000);
     let workload = Workload::of(backward.problem());
     let case = BackwardCase::new(&backward, workload, (InputKind::Random, 2), false).expect("a case");
-    let gradients = computed(&case, 3, &attention);
+    let gradients = computed(&case, &[(1, 2)], &attention);
     for of in [gradients.q, gradients.k, gradients.v] {
         let entry = of.len() / 3;
         assert!(of[..entry] == of[entry..2 * entry] && of[..entry] == of[2 * entry..]);
@@ -102,7 +118,7 @@ fn ds_of_blocks_that_nobody_sees_is_neither_written_nor_read() {
         let backward = Backward::new(&problem.with_mask(mask).expect("valid")).expect("it has kernels");
         let workload = Workload::of(backward.problem());
         let case = BackwardCase::new(&backward, workload, (InputKind::NotANumber, 5), true).expect("a case");
-        computed(&case, 1, &attention);
+        computed(&case, if head_dim == 64 { &[(1, 1)] } else { &[(1, 1), (1, 1)] }, &attention);
     }
 }
 
@@ -112,16 +128,23 @@ fn no_plan_keeps_ds_over_its_limit() {
     let backward = Backward::new(&problem).expect("it has kernels");
     // Two heads of 64 queries and 128 keys of each KV head.
     let of_head = 2 * 64 * 128 * 2;
-    assert!(plan(&backward.with_ds_bytes_max(of_head - 1), &attention).is_none());
-    let kept = plan(&backward.with_ds_bytes_max(of_head), &attention).expect("one head fits");
+    assert!(plans(&backward.with_ds_bytes_max(of_head - 1), &attention).is_empty());
+    let [kept] = &plans(&backward.with_ds_bytes_max(of_head), &attention)[..] else { panic!("one plan") };
     assert_eq!((kept.chunks(), kept.statistics_ctas(), kept.ds_bytes()), (2, Some(4), of_head));
+    let both = plans(&backward.with_ds_bytes_max(2 * of_head), &attention);
+    assert_eq!(
+        both.iter().map(|plan| (plan.steps().len(), plan.ds_bytes())).collect::<Vec<_>>(),
+        [(1, 2 * of_head), (2, 2 * of_head)]
+    );
     let apart =
         BackwardPlan::new(&backward, attention.library(), attention.device().info()).expect("planned");
     let (zeros, starts) = (32 * 128 * 2, 128);
     assert_eq!(kept.workspace_bytes(), apart.workspace_bytes() + zeros + starts + of_head);
+    let counters = 128;
+    assert_eq!(both[0].workspace_bytes(), kept.workspace_bytes() + counters + of_head);
     // Of queries and keys, both or none are packed.
     let packed = problem.with_packed_queries(64).expect("valid");
-    assert!(plan(&Backward::new(&packed).expect("it has kernels"), &attention).is_none());
+    assert!(plans(&Backward::new(&packed).expect("it has kernels"), &attention).is_empty());
 }
 
 /// A pass of packed sequences with so many queries and keys, with room for `behind` rows more.
@@ -129,7 +152,7 @@ fn packed(sequences: &[(u32, u32)], mask: Mask, (dtype, head_dim): (Dtype, u32),
     let most = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).max().unwrap_or(1).max(1);
     let sum = |of: fn(&(u32, u32)) -> u32| sequences.iter().map(of).sum::<u32>() + behind;
     let longest = (most(|of| of.0), most(|of| of.1));
-    let problem = Problem::new(sizes(sequences.len() as u32, (4, 2), longest, head_dim), dtype)
+    let problem = Problem::new(sizes(sequences.len() as u32, (6, 3), longest, head_dim), dtype)
         .and_then(|problem| problem.with_mask(mask))
         .and_then(|problem| problem.with_packed_queries(sum(|of| of.0)))
         .and_then(|problem| problem.with_packed_keys(sum(|of| of.1)));
@@ -146,16 +169,16 @@ fn packed_sequences_of_any_length_are_right_by_five_products() {
     let attention = simulator(Schedule::Seeded(6));
     let sequences = [(130, 190), (0, 70), (257, 257), (1, 1), (65, 0), (200, 129)];
     let rows = [(Dtype::F16, 64), (Dtype::Bf16, 128)];
-    for (mask, kind, chunks) in [
-        (Mask::FULL, InputKind::Random, 1),
-        (Mask::CAUSAL, InputKind::NotANumber, 2),
-        (Mask::window(Some(30), Some(0)).with_sink_tokens(3), InputKind::Outliers, 2),
+    let (all, two) = (&[(1, 3)][..], &[(3, 1), (1, 2)][..]);
+    for (mask, kind, row, kept) in [
+        (Mask::FULL, InputKind::Random, rows[0], all),
+        (Mask::CAUSAL, InputKind::NotANumber, rows[1], two),
+        (Mask::window(Some(30), Some(0)).with_sink_tokens(3), InputKind::Outliers, rows[1], two),
     ] {
-        let row = rows[chunks as usize - 1];
         let backward = packed(&sequences, mask, row, 9);
-        let all = plan(&backward, &attention).expect("it can keep dS").ds_bytes();
-        let backward = backward.with_ds_bytes_max(all / u64::from(chunks));
-        computed(&case_of(&backward, &sequences, kind), chunks, &attention);
+        let of_head = plans(&backward, &attention)[0].ds_bytes() / 3;
+        let backward = backward.with_ds_bytes_max(of_head * u64::from(kept[kept.len() - 1].1));
+        computed(&case_of(&backward, &sequences, kind), kept, &attention);
     }
 }
 
@@ -164,15 +187,15 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
     let row = (Dtype::Bf16, 128);
     let alone = packed(&[SEQUENCE], Mask::CAUSAL, row, 0);
     let alone = case_of(&alone, &[SEQUENCE], InputKind::Random);
-    let expected = computed(&alone, 1, &simulator(Schedule::Deterministic));
+    let expected = computed(&alone, &[(1, 3), (1, 3)], &simulator(Schedule::Deterministic));
     for (sequences, at, chunks, seed) in [
-        (&[SEQUENCE, (70, 300)][..], 0, 2, 1),
+        (&[SEQUENCE, (70, 300)][..], 0, 3, 1),
         (&[(257, 64), SEQUENCE], 1, 1, 2),
-        (&[(0, 5), (33, 33), SEQUENCE, (1, 129)], 2, 2, 3),
+        (&[(0, 5), (33, 33), SEQUENCE, (1, 129)], 2, 3, 3),
     ] {
         let backward = packed(sequences, Mask::CAUSAL, row, 0);
         let attention = simulator(Schedule::Seeded(seed));
-        let all = plan(&backward, &attention).expect("it can keep dS").ds_bytes();
+        let all = plans(&backward, &attention)[0].ds_bytes();
         let backward = backward.with_ds_bytes_max(all / u64::from(chunks));
         let case = case_of(&backward, sequences, InputKind::Random);
         // The rows of the sequence take those of the one alone; the plan is that of everybody.
@@ -193,11 +216,11 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
             all
         };
         let qkv = [
-            pasted(given.tensors.q, own.tensors.q, first_q, 4),
-            pasted(given.tensors.k, own.tensors.k, first_k, 2),
-            pasted(given.tensors.v, own.tensors.v, first_k, 2),
+            pasted(given.tensors.q, own.tensors.q, first_q, 6),
+            pasted(given.tensors.k, own.tensors.k, first_k, 3),
+            pasted(given.tensors.v, own.tensors.v, first_k, 3),
         ];
-        let (o, d_o) = (pasted(given.o, own.o, first_q, 4), pasted(given.d_o, own.d_o, first_q, 4));
+        let (o, d_o) = (pasted(given.o, own.o, first_q, 6), pasted(given.d_o, own.d_o, first_q, 6));
         let [own_d_lse, given_d_lse] = [&own, &given].map(|inputs| inputs.d_lse.expect("it has one"));
         let (all_lse, d_lse) = (lse(given.lse, own.lse), lse(given_d_lse, own_d_lse));
         let inputs = GradientInputs::new(case.workload().tensors(&qkv), &o, &all_lse, &d_o);
@@ -205,9 +228,9 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
         assert_eq!((taken.chunks(), taken.statistics_ctas().is_some()), (chunks, true));
         let found = attention.backward(&backward, &inputs.with_d_lse(Some(&d_lse))).expect("computed");
         for (name, of, all, first, heads) in [
-            ("dQ", &expected.q, &found.q, first_q, 4),
-            ("dK", &expected.k, &found.k, first_k, 2),
-            ("dV", &expected.v, &found.v, first_k, 2),
+            ("dQ", &expected.q, &found.q, first_q, 6),
+            ("dK", &expected.k, &found.k, first_k, 3),
+            ("dV", &expected.v, &found.v, first_k, 3),
         ] {
             let first = first * heads * 128;
             assert!(

@@ -162,7 +162,7 @@ fn a_backward_pass_keeps_no_more_ds_than_it_may() {
     // A head's dS is half of 16384 × 16384 pairs, 2 bytes each, and blocks on the diagonal.
     const OF_HEAD: u64 = 276_840_448;
     for (limit, chunks, heads) in
-        [(None, 2, 8), (Some("600M"), 8, 2), (Some("300M"), 16, 1), (Some("263M"), 1, 0)]
+        [(None, 1, 3), (Some("600M"), 8, 2), (Some("300M"), 16, 1), (Some("263M"), 1, 0)]
     {
         let limit = limit.map_or(vec![], |limit| vec!["--ds-max", limit]);
         let ended = plan(&[&["--backward", "--json"], &limit[..]].concat());
@@ -174,9 +174,14 @@ fn a_backward_pass_keeps_no_more_ds_than_it_may() {
         );
         assert_eq!(value["statistics_ctas"].is_null(), heads == 0, "{limit:?}");
     }
-    let stdout = plan(&["--backward"]).succeeded().stdout.clone();
-    for needle in ["statistics", "launched 2 times", "of them dS (--ds-max)"] {
-        assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
+    for (args, needles) in [
+        (&["--backward"][..], ["statistics", "dS of 3 KV heads at a time", "of them dS (--ds-max)"]),
+        (&["--backward", "--ds-max", "600M"], ["dkvds", "dqds", "launched 8 times, for 2 KV heads each"]),
+    ] {
+        let stdout = plan(args).succeeded().stdout.clone();
+        for needle in needles {
+            assert!(stdout.contains(needle), "{needle:?} is in: {stdout}");
+        }
     }
     plan(&["--ds-max", "1G"]).refused(2, &["--backward"]);
     plan(&["--backward", "--ds-max", "1.5G"]).refused(2, &["no number of bytes", "512M"]);

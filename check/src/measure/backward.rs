@@ -146,7 +146,7 @@ impl Bench {
         // SAFETY: all replays were waited for, and the graphs are not replayed again.
         unsafe { self.release(&timeline) };
         Ok(MeasuredBackward {
-            entries: plan.steps().iter().map(|step| step.kernel().entry.clone()).collect(),
+            entries: plan.entries(),
             workspace_bytes: plan.workspace_bytes(),
             passes_per_replay: passes,
             check,

@@ -9,11 +9,15 @@ pub(crate) struct BackwardArgs {
     /// other, and with 0 none is kept, which is slower [default: 2304M]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "backward")]
     ds_max: Option<u64>,
+    /// KV heads of a chunk and how many chunks dK and dV are ahead of dQ, where one launch computes all
+    #[arg(long, value_name = "HEADS,CHUNKS", value_parser = parse_order, requires = "backward", hide = true)]
+    ds_order: Option<[u32; 2]>,
 }
 
 impl BackwardArgs {
     /// A backward pass under these options.
     pub(crate) fn of(&self, backward: Backward) -> Backward {
+        let backward = backward.with_ds_order(self.ds_order);
         self.ds_max.map_or(backward, |bytes| backward.with_ds_bytes_max(bytes))
     }
 
@@ -22,6 +26,12 @@ impl BackwardArgs {
         let refused = |source| Failure::Argument { option: "--backward", source };
         Ok(self.of(Backward::new(problem).map_err(refused)?))
     }
+}
+
+/// Two numbers.
+fn parse_order(text: &str) -> Result<[u32; 2], String> {
+    let numbers: Vec<u32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
+    numbers.try_into().map_err(|_| format!("{text} is not two numbers such as 1,5"))
 }
 
 /// A number of bytes, or of KiB, MiB or GiB with a K, M or G.

@@ -48,9 +48,9 @@ pub(crate) fn selected(
     // The named kernels of each plan; of plans with the same ones, the first.
     let mut meant: Vec<(BackwardPlan, BTreeSet<&str>)> = Vec::new();
     for plan in all {
-        let entries = plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+        let entries = plan.entries();
         let of_plan: BTreeSet<&str> =
-            named.iter().copied().filter(|name| entries.iter().any(|e| e == name)).collect();
+            named.iter().copied().filter(|name| entries.iter().any(|entry| entry == name)).collect();
         if !of_plan.is_empty() && meant.iter().all(|(_, of_other)| *of_other != of_plan) {
             meant.push((plan, of_plan));
         }

@@ -61,6 +61,7 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "device": device.name,
         "steps": steps.collect::<Vec<_>>(),
         "chunks": plan.chunks(),
+        "heads_kept": plan.heads_kept(),
         "statistics_ctas": plan.statistics_ctas(),
         "sink_ctas": plan.sink_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
@@ -76,9 +77,10 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         device.name, device.sm, device.sm_count
     ));
     if let Some(ctas) = plan.statistics_ctas() {
+        let heads = plan.heads_kept();
         let follows = match plan.chunks() {
-            1 => String::new(),
-            chunks => format!("; what follows is launched {chunks} times, for some heads each"),
+            1 => format!("; dS of {heads} KV heads at a time"),
+            chunks => format!("; what follows is launched {chunks} times, for {heads} KV heads each"),
         };
         output::print(&format!("  {:<11} {ctas} CTAs{follows}", "statistics"));
     }

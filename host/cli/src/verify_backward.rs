@@ -52,10 +52,7 @@ fn one(args: &Args, workload: &Workload, kind: InputKind, attention: &Attention)
     let rows = [args.rows.clone().unwrap_or_default()];
     let mut all = Vec::new();
     for plan in backward_rows::plans(attention, &backward, &rows)? {
-        all.push((
-            plan.steps().each_ref().map(|step| step.kernel().entry.clone()),
-            judge(&case, &plan, args.repeats, attention)?,
-        ));
+        all.push((plan.entries(), judge(&case, &plan, args.repeats, attention)?));
     }
     let failed = all.iter().filter(|(_, judged)| !judged.passed()).count();
     if args.json {
@@ -146,7 +143,7 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
             };
             let mut failure = None;
             for plan in plans {
-                let entries = plan.steps().each_ref().map(|step| step.kernel().entry.clone());
+                let entries = plan.entries();
                 if !entries.iter().any(|entry| is_meant(entry)) {
                     continue;
                 }

@@ -96,8 +96,8 @@ impl Attention {
 
     /// Starts a backward pass on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
     /// allocates nothing, but for the first use of its kernels and of the stream's workspace ([`Attention::reserve_backward`] does both
-    /// before). It is two launches, three with a gradient of sinks, or where dS is kept one and two for each
-    /// of [`BackwardPlan::chunks`], and can be captured into a graph.
+    /// before). It is two launches, three with a gradient of sinks, or where dS is kept one and those of
+    /// [`BackwardPlan::steps`] for each of [`BackwardPlan::chunks`], and can be captured into a graph.
     ///
     /// # Errors
     /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::Operand`] where LSE is missing, [`Error::ForeignStream`],
@@ -150,7 +150,7 @@ impl Attention {
 pub(super) struct BackwardKernels {
     /// The step before the others that computes the statistics of all queries, where they keep dS.
     statistics: Option<LoadedKernel>,
-    steps: [LoadedKernel; 2],
+    steps: Vec<LoadedKernel>,
     /// The step behind them that computes the gradient of sinks.
     sinks: Option<LoadedKernel>,
 }
@@ -170,10 +170,9 @@ impl Call for BackwardPlan {
     fn kernels(&self, attention: &Attention) -> Result<BackwardKernels, Error> {
         let statistics = StepRow::statistics(self.backward().problem().dtype());
         let step = |is_launched: bool, row| is_launched.then(|| attention.step(row)).transpose();
-        let [first, second] = self.steps();
         Ok(BackwardKernels {
             statistics: step(self.statistics_ctas().is_some(), statistics)?,
-            steps: [attention.loaded(first.kernel())?, attention.loaded(second.kernel())?],
+            steps: self.steps().iter().map(|of| attention.loaded(of.kernel())).collect::<Result<_, _>>()?,
             sinks: step(self.sink_ctas().is_some(), StepRow::SINK_GRADIENT)?,
         })
     }
@@ -189,7 +188,8 @@ impl Call for BackwardPlan {
             let boxes = self.tensors(step, tensors);
             boxes.map(|boxes| tensor_maps.get(device.as_ref(), &boxes)).transpose()
         };
-        let (maps, workspace) = ([maps(0)?, maps(1)?], queue.workspace);
+        let maps = (0..self.steps().len()).map(maps).collect::<Result<Vec<_>, _>>()?;
+        let workspace = queue.workspace;
         // SAFETY: the caller's promise; each launch works on what those before it left in the workspace.
         unsafe {
             if let Some((kernel, ctas)) = kernels.statistics.zip(self.statistics_ctas()) {

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
 use kernels_gpu::backward::STATISTICS_ROWS;
+use kernels_gpu::backward::order::Order;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
 use kernels_gpu::divisor::Divisor;
@@ -60,11 +61,12 @@ impl BackwardStep {
 }
 
 /// The plan of a backward pass: its launches, in order, on one stream and in one workspace. Either `dq` and `dkv`, which compute seven
-/// products; or five: the statistics of all queries, and then, for some heads after others, `dkvds`, which keeps dS, and `dqds`.
+/// products; or five: the statistics of all queries, and then `dqdkv`, which keeps dS of some heads after others, or for some heads after
+/// others two launches, `dkvds`, which keeps it, and `dqds`.
 #[derive(Clone, Debug)]
 pub struct BackwardPlan {
     backward: Backward,
-    steps: [BackwardStep; 2],
+    steps: Vec<BackwardStep>,
     chunks: Option<Chunks>,
     params: BackwardParams,
     statistics_bytes: u64,
@@ -120,11 +122,12 @@ impl BackwardPlan {
     ) -> Result<Vec<BackwardPlan>, Error> {
         let (mut chosen, mut covered) = (Vec::new(), BTreeSet::new());
         let all = BackwardPlan::all(backward, library, device)?;
-        // First the pairs of which both kernels are new, then what is left of the longer list.
-        for enough in [2, 1] {
+        // First the plans of which all kernels are new, then what is left of the longer list.
+        for all_new in [true, false] {
             for plan in &all {
-                let entries = plan.steps.each_ref().map(|step| step.kernel.entry.clone());
-                if entries.iter().filter(|entry| !covered.contains(*entry)).count() >= enough {
+                let entries = plan.entries();
+                let known = entries.iter().filter(|entry| covered.contains(*entry)).count();
+                if if all_new { known == 0 } else { known < entries.len() } {
                     covered.extend(entries);
                     chosen.push(plan.clone());
                 }
@@ -133,31 +136,33 @@ impl BackwardPlan {
         Ok(chosen)
     }
 
-    /// The plan with these two kernels, in the order of their launches.
+    /// The plan with these kernels, in the order of their launches: two, or one that has CTAs of two kinds.
     fn of(
         backward: &Backward,
-        kernels: [&Arc<Kernel<BackwardRow>>; 2],
+        kernels: &[&Arc<Kernel<BackwardRow>>],
         chunks: Option<Chunks>,
         device: &DeviceInfo,
     ) -> Result<BackwardPlan, Error> {
-        let [dq, dkv] = if kernels[0].row.pass.keeps_keys() { [kernels[1], kernels[0]] } else { kernels };
+        let of = |keeps_keys: bool| kernels.iter().find(|kernel| kernel.row.pass.keeps_keys() == keeps_keys);
+        let keeping_keys = of(true).unwrap_or(&kernels[0]);
+        let [dkv, dq] = of(false).map_or(keeping_keys.row.parts(), |dq| [keeping_keys.row, dq.row]);
         let problem = backward.problem();
         let sizes = problem.sizes();
         let (queries, keys) = (problem.extent(TensorRole::Q), problem.extent(TensorRole::K));
         let rows = problem.lse_len() as u64;
         limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows, GRID_MAX)?;
         let is_packed = problem.queries() != QuerySequences::Batch;
-        let query_blocks = blocks(queries.rows, dq.row.block_m, is_packed.then_some(sizes.batch));
+        let query_blocks = blocks(queries.rows, dq.block_m, is_packed.then_some(sizes.batch));
         let is_packed = problem.keys() != KeySequences::Batch;
-        let key_blocks = blocks(keys.rows, dkv.row.block_n, is_packed.then_some(sizes.batch));
-        let mut steps = [
-            BackwardStep::new(backward, kernels[0], device)?,
-            BackwardStep::new(backward, kernels[1], device)?,
-        ];
+        let key_blocks = blocks(keys.rows, dkv.block_n, is_packed.then_some(sizes.batch));
+        let mut steps = Vec::new();
+        for kernel in kernels {
+            steps.push(BackwardStep::new(backward, kernel, device)?);
+        }
         let mut heads = keys.batch.saturating_mul(keys.heads);
         if let Some(chunks) = &chunks {
             heads = chunks.heads_kv;
-            steps.iter_mut().for_each(|step| step.grid /= chunks.count);
+            steps.iter_mut().for_each(|step| step.grid /= chunks.launches());
         }
         let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let of_gradient = |role| of_one_batch(problem, role, backward.byte_strides(role));
@@ -176,7 +181,7 @@ impl BackwardPlan {
             heads_together: Divisor::new(1),
             causal: problem.causal().into(),
             scale_log2: problem.score().factors(problem.scale()).0,
-            ragged: ragged::params(problem, dq.row.block_m, 0),
+            ragged: ragged::params(problem, dq.block_m, 0),
             ..ForwardParams::default()
         };
         let params = BackwardParams {
@@ -187,11 +192,13 @@ impl BackwardPlan {
             d_v_strides: of_gradient(TensorRole::V),
             key_blocks: Divisor::new(key_blocks),
             heads_kv: Divisor::new(sizes.heads_kv),
-            key_block_rows: Divisor::new(dkv.row.block_n),
-            kv_heads_together: Divisor::new(kv_heads_together(backward, dkv, device, heads)),
+            key_block_rows: Divisor::new(dkv.block_n),
+            kv_heads_together: Divisor::new(kv_heads_together(backward, keeping_keys, device, heads)),
             scale: problem.scale(),
+            ds_heads: Divisor::new(chunks.map_or(1, |chunks| chunks.heads_kept() * problem.group())),
+            order: chunks.map_or(Order::default(), |of| of.order(key_blocks, query_blocks * problem.group())),
             ds_groups: chunks.map_or(0, |chunks| chunks.groups),
-            ds_block_rows: dkv.row.block_m,
+            ds_block_rows: dkv.block_m,
             ..BackwardParams::default()
         };
         let statistics_bytes = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
@@ -206,16 +213,26 @@ impl BackwardPlan {
     }
 
     /// Its kernels, in the order of their launches.
-    pub fn steps(&self) -> &[BackwardStep; 2] {
+    pub fn steps(&self) -> &[BackwardStep] {
         &self.steps
     }
 
-    /// How often both kernels are launched, each time for as many heads: more than once only where they keep dS.
-    pub fn chunks(&self) -> u32 {
-        self.chunks.map_or(1, |chunks| chunks.count)
+    /// Their entries.
+    pub fn entries(&self) -> Vec<String> {
+        self.steps.iter().map(|step| step.kernel.entry.clone()).collect()
     }
 
-    /// CTAs of the launch before both kernels that computes the statistics of all queries, where they keep dS.
+    /// How often its kernels are launched, each time for as many heads: more than once only where two kernels keep dS.
+    pub fn chunks(&self) -> u32 {
+        self.chunks.map_or(1, |chunks| chunks.launches())
+    }
+
+    /// KV heads, of all batch entries, of which dS is kept at a time; 0 where it is not.
+    pub fn heads_kept(&self) -> u32 {
+        self.chunks.map_or(0, |chunks| chunks.heads_kept())
+    }
+
+    /// CTAs of the launch before these kernels that computes the statistics of all queries, where they keep dS.
     pub fn statistics_ctas(&self) -> Option<u32> {
         let extent = self.backward.problem().extent(TensorRole::Q);
         self.chunks.map(|_| extent.batch * extent.heads * extent.rows.div_ceil(STATISTICS_ROWS))
@@ -237,19 +254,17 @@ impl BackwardPlan {
         Some([q.at(at.forward.q), d_o.at(at.d_o), k.at(at.forward.k), v.at(at.forward.v)])
     }
 
-    /// The parameters of the launches of both kernels in order, each with the number of its kernel.
+    /// The parameters of the launches of all kernels in order, each with the number of its kernel.
     pub(crate) fn launches(
         &self,
         at: &BackwardTensors,
         workspace: u64,
     ) -> impl Iterator<Item = (usize, BackwardParams)> {
-        let (params, grids) = (self.params(at, workspace), self.steps.each_ref().map(|step| step.grid));
-        let heads = self.chunks.map_or(0, |chunks| chunks.heads_kv) * params.forward.group.value;
+        let params = self.params(at, workspace);
         (0..self.chunks()).flat_map(move |chunk| {
-            [0, 1].map(|step: usize| {
-                let (first_tile, first_head) = (chunk * grids[step], chunk * heads);
-                (step, BackwardParams { first_tile, first_head, ..params })
-            })
+            let of_step =
+                move |step: &BackwardStep| BackwardParams { first_tile: chunk * step.grid, ..params };
+            self.steps.iter().map(of_step).enumerate()
         })
     }
 
@@ -277,6 +292,10 @@ impl BackwardPlan {
             statistics: workspace + COUNTERS_BYTES,
             d_s: self.chunks.map_or(0, |chunks| kept + chunks.ds_offset()),
             ds_starts: self.chunks.map_or(0, |_| kept),
+            counters: self
+                .chunks
+                .and_then(|chunks| chunks.counters_offset())
+                .map_or(0, |offset| kept + offset),
             ..self.params
         }
     }
@@ -321,7 +340,8 @@ struct Pairs<'a> {
     backward: &'a Backward,
     device: &'a DeviceInfo,
     choices: [Choice; 2],
-    /// Of those that keep dS, where it can be kept.
+    /// Of those that keep dS, where it can be kept: in one launch, or in two.
+    joined: Option<Choice>,
     spilling: Option<[Choice; 2]>,
 }
 
@@ -352,8 +372,13 @@ impl<'a> Pairs<'a> {
         kernels.retain(|kernel| kernel.smem_bytes <= device.smem_opt_in_bytes);
         let of = |pass| choose(backward, pass, &kernels, device, origin);
         // Not every score and device has them.
+        let joined = of(Pass::DqDkv).ok();
         let spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
-        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], spilling })
+        // Wider ones would add up in other blocks, and so have other bits.
+        let width = |choice: &Choice| choice.kernels[0].row.head_dim;
+        let spilling =
+            spilling.filter(|[dkv, _]| joined.as_ref().is_none_or(|joined| width(joined) == width(dkv)));
+        Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], joined, spilling })
     }
 
     /// The plan that is taken.
@@ -369,11 +394,10 @@ impl<'a> Pairs<'a> {
     fn is_worth_keeping_ds(&self) -> bool {
         let problem = self.backward.problem();
         let [queries, keys] = [TensorRole::Q, TensorRole::K].map(|role| u64::from(problem.extent(role).rows));
-        let row = |choices: &[Choice; 2]| {
-            choices.each_ref().map(|choice| (choice.kernels[0].row.isa, choice.kernels[0].row.head_dim))
-        };
-        let Some([(isa, width), _]) = self.spilling.as_ref().map(row) else { return false };
-        let [(isa_of_seven, width_of_seven), _] = row(&self.choices);
+        let row = |choice: &Choice| (choice.kernels[0].row.isa, choice.kernels[0].row.head_dim);
+        let five = self.joined.as_ref().or(self.spilling.as_ref().map(|[dkv, _]| dkv));
+        let Some((isa, width)) = five.map(row) else { return false };
+        let (isa_of_seven, width_of_seven) = row(&self.choices[0]);
         let is_wide = width == width_of_seven && width >= WIDE;
         let is_long = match problem.queries() {
             QuerySequences::Batch => queries * keys >= if is_wide { PAIRS_LEAST_WIDE } else { PAIRS_LEAST },
@@ -385,7 +409,7 @@ impl<'a> Pairs<'a> {
     /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.
     fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
         let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
-        let mut plan = BackwardPlan::of(self.backward, [dq, dkv], None, self.device)?;
+        let mut plan = BackwardPlan::of(self.backward, &[dq, dkv], None, self.device)?;
         for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
             if step.kernel.row.isa == Isa::Mma {
                 step.obstacle.clone_from(&choice.obstacle);
@@ -407,17 +431,20 @@ impl<'a> Pairs<'a> {
         Ok(plans)
     }
 
-    /// The plans that keep dS, where it can be kept.
+    /// The plans that keep dS, where it can be kept: those of one launch first, but last where they have less room than they want.
     fn keeping_ds(&self) -> Result<Vec<BackwardPlan>, Error> {
+        let joined = self.joined.iter().flat_map(|choice| &choice.kernels).map(|kernel| vec![kernel]);
+        let pairs = self.spilling.iter().flat_map(|[dkv, dq]| {
+            dkv.kernels.iter().flat_map(|dkv| dq.kernels.iter().map(move |dq| vec![dkv, dq]))
+        });
         let mut plans = Vec::new();
-        for [dkv, dq] in self.spilling.iter().map(|[dkv, dq]| [&dkv.kernels, &dq.kernels]) {
-            for (dkv, dq) in dkv.iter().flat_map(|dkv| dq.iter().map(move |dq| (dkv, dq))) {
-                let chunks = Chunks::new(self.backward, dkv, self.device);
-                if chunks.is_some() {
-                    plans.push(BackwardPlan::of(self.backward, [dkv, dq], chunks, self.device)?);
-                }
+        for kernels in joined.chain(pairs) {
+            let chunks = Chunks::new(self.backward, kernels[0], self.device);
+            if chunks.is_some() {
+                plans.push(BackwardPlan::of(self.backward, &kernels, chunks, self.device)?);
             }
         }
+        plans.sort_by_key(|plan| plan.chunks.is_some_and(|chunks| !chunks.is_roomy));
         Ok(plans)
     }
 }
@@ -440,14 +467,15 @@ mod tests {
             let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q: 4096, seqlen_k: 4096, head_dim: 128 };
             let problem = Problem::new(sizes, Dtype::Bf16).expect("valid").with_causal(causal);
             let backward = Backward::new(&problem).expect("it has kernels");
-            let plan = BackwardPlan::of_table(&backward, &DeviceModel::H200.info()).expect("planned");
-            plan.params.kv_heads_together.value
+            let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
+            let keeping = plans.iter().filter(|plan| plan.statistics_ctas().is_some());
+            keeping.map(|plan| plan.params.kv_heads_together.value).collect::<Vec<_>>()
         };
-        // 132 SMs with a CTA each, eight of a head.
-        assert_eq!(together(1, 64, 8, true), 8);
-        assert_eq!(together(4, 16, 16, true), 16);
-        assert_eq!(together(3, 7, 7, true), 7, "a divisor of the heads");
-        assert_eq!(together(1, 64, 8, false), 1);
+        // 132 SMs with a CTA each: in one launch as many heads as half of them have blocks for, 32 each, else eight of a head.
+        assert_eq!(together(4, 16, 16, true), [2, 16]);
+        assert_eq!(together(3, 7, 7, true), [1, 7], "a divisor of the heads");
+        assert_eq!(together(1, 64, 8, true), [8, 2], "too few heads for one launch: it comes second");
+        assert_eq!(together(1, 64, 8, false), [1, 1]);
     }
 
     #[test]

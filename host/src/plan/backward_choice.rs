@@ -104,8 +104,12 @@ pub(super) fn kv_heads_together(
     largest_divisor(heads, at_once)
 }
 
-/// CTAs of a row's kernel: a block of stationary rows of each head, or two of each.
+/// CTAs of a row's kernel: a block of stationary rows of each head, or two of each; or those of both its parts.
 pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
+    if row.pass == Pass::DqDkv {
+        let [keys, queries] = row.parts().map(|part| ctas(backward, &part));
+        return keys?.checked_add(queries?);
+    }
     let problem = backward.problem();
     let (role, packed) = if row.pass.keeps_keys() {
         (TensorRole::K, problem.keys() != KeySequences::Batch)

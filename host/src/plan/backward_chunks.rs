@@ -1,12 +1,16 @@
-//! How a backward pass that keeps dS in memory is divided: into launches for some KV heads each, so that dS of those fits a limit.
+//! How a backward pass that keeps dS in memory is divided into chunks of some KV heads each, so that dS fits a limit: chunks are two launches
+//! each, or follow each other in one.
 
 use super::backward::blocks;
 use super::candidate::resident_ctas_of;
+use super::largest_divisor;
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
 use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
-use kernels_gpu::backward::row::BackwardRow;
+use kernels_gpu::backward::order::Order;
+use kernels_gpu::backward::row::{BackwardRow, Pass};
 use kernels_gpu::backward::spill::{DS_KEYS, DS_QUERIES, QUERIES_STEP, ds_bytes};
+use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 
 /// What stands before dS starts at a multiple of this.
@@ -21,15 +25,29 @@ pub(super) struct Chunks {
     pub(super) heads_kv: u32,
     /// Groups of 8 queries of dS that a query head has room for, those of all its blocks of keys.
     pub(super) groups: u32,
-    /// Bytes of dS of a chunk.
+    /// Chunks that dS has room for.
+    pub(super) slots: u32,
+    /// In one launch, how many chunks of dK and dV are ahead of dQ; 0 where each chunk is launched by itself.
+    pub(super) lag: u32,
+    /// Whether CTAs of one launch hardly wait for each other: chunks are many and small, and dS has room for as many as that takes.
+    pub(super) is_roomy: bool,
+    /// Bytes of dS.
     pub(super) bytes: u64,
     /// Bytes of where pieces start.
     starts_bytes: u64,
 }
 
+/// The part of the SMs, in eighths, that compute dK and dV while others compute dQ in the same launch; and how long a CTA of dQ takes to one of
+/// dK and dV. Estimated from the clocks of a step, not measured.
+const OF_KEYS_EIGHTHS: u32 = 7;
+const OF_QUERIES_EIGHTHS: u32 = 5;
+/// How many times as many chunks as dK and dV are ahead by there are at least: what is ahead at the start and behind at the end is computed alone.
+/// With fewer pairs of launches were up to 50 % faster on an H200, with more up to 6 % slower (docs/notes/backward.md).
+const CHUNKS_A_LAG: u32 = 4;
+
 impl Chunks {
-    /// The chunks with the fewest rounds of CTAs that fit [`Backward::ds_bytes_max`]; of equals the fewest chunks. None where dS of one head
-    /// does not fit, or of queries and keys only one are packed.
+    /// The chunks of a pass whose dS this kernel writes, within [`Backward::ds_bytes_max`]. None where too few heads fit, or of queries and keys
+    /// only one are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
@@ -43,29 +61,89 @@ impl Chunks {
         let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
-        let rounds = |count: u32| {
-            let ctas = u64::from(heads / count) * u64::from(key_blocks);
-            u64::from(count) * ctas.div_ceil(u64::from(at_once.max(1)))
+        let at_once = at_once.max(1);
+        let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
+        let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
+            // Half of a round: with whole ones 1024 and 2048 tokens took 10 % longer.
+            let together = if problem.causal() && !is_packed { at_once / 2 / key_blocks.max(1) } else { 1 };
+            let order = backward.ds_order();
+            let (heads_kv, slots, lag, is_roomy) =
+                in_one_launch((heads, together), room, (key_blocks, at_once), order)?;
+            // CTAs of a chunk, those under a diagonal half of one: nearly a round of them is complete too late.
+            let ctas = heads_kv * key_blocks / if problem.causal() { 2 } else { 1 };
+            (heads_kv, slots, lag, is_roomy && 4 * ctas <= 3 * at_once)
+        } else {
+            (apart(heads, room, (key_blocks, at_once))?, 1, 0, true)
         };
-        let fits = |count: &u32| u64::from(heads / count).saturating_mul(of_head) <= backward.ds_bytes_max();
-        let count = (1..=heads)
-            .filter(|&count| heads.is_multiple_of(count))
-            .filter(fits)
-            .min_by_key(|&n| (rounds(n), n))?;
-        let heads_kv = heads / count;
         let starts_bytes = (u64::from(extent.batch) * u64::from(key_blocks) * 4).next_multiple_of(ALIGNMENT);
-        Some(Chunks { count, heads_kv, groups, bytes: u64::from(heads_kv) * of_head, starts_bytes })
+        let bytes = u64::from(slots * heads_kv) * of_head;
+        let count = heads / heads_kv;
+        Some(Chunks { count, heads_kv, groups, slots, lag, is_roomy, bytes, starts_bytes })
     }
 
-    /// Bytes that a pass keeps in its workspace: where pieces start, zeros, and dS.
+    /// Bytes that a pass keeps in its workspace: where pieces start, counters of a launch, zeros, and dS.
     pub(super) fn workspace_bytes(&self) -> u64 {
         self.ds_offset() + self.bytes
     }
 
+    /// Pairs of launches, or 1 where one launch computes all chunks.
+    pub(super) fn launches(&self) -> u32 {
+        if self.lag > 0 { 1 } else { self.count }
+    }
+
+    /// KV heads of which dS is kept at a time.
+    pub(super) fn heads_kept(&self) -> u32 {
+        self.slots * self.heads_kv
+    }
+
+    /// Where the counters of a launch of all chunks lie behind where pieces start.
+    pub(super) fn counters_offset(&self) -> Option<u64> {
+        (self.lag > 0).then_some(self.starts_bytes)
+    }
+
     /// Where dS starts behind where pieces start.
     pub(super) fn ds_offset(&self) -> u64 {
-        self.starts_bytes + u64::from(ds_bytes(DS_QUERIES))
+        let counters = if self.lag > 0 { (1 + 2 * u64::from(self.count)) * 4 } else { 0 };
+        self.starts_bytes + counters.next_multiple_of(ALIGNMENT) + u64::from(ds_bytes(DS_QUERIES))
     }
+
+    /// The order of the CTAs of a launch of all chunks, with blocks of keys of a KV head, and of queries of all query heads of it.
+    pub(super) fn order(&self, key_blocks: u32, query_blocks: u32) -> Order {
+        if self.lag == 0 {
+            return Order::default();
+        }
+        let [keys, queries] = [key_blocks, query_blocks].map(|of| Divisor::new(self.heads_kv * of));
+        Order { keys, queries, chunks: self.count, lag: self.lag, slots: self.slots }
+    }
+}
+
+/// KV heads of a chunk that is launched by itself: those with the fewest rounds of CTAs, of equals the most.
+fn apart(heads: u32, room: u32, (key_blocks, at_once): (u32, u32)) -> Option<u32> {
+    let rounds = |of: u32| {
+        let ctas = u64::from(of) * u64::from(key_blocks);
+        u64::from(heads / of) * ctas.div_ceil(u64::from(at_once))
+    };
+    (1..=room.min(heads)).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
+}
+
+/// KV heads of a chunk, room for how many chunks, how many dK and dV are ahead of dQ, and whether there are and fit as many as wanted, where one
+/// launch computes all. `together` heads are taken in turns where there is room, longest blocks first; else the smaller a chunk the sooner dQ can follow.
+/// dQ of a chunk comes when the SMs that compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS is
+/// overwritten when dQ is likely to be. None where there is no room for two chunks of several.
+fn in_one_launch(
+    (heads, together): (u32, u32),
+    room: u32,
+    (key_blocks, at_once): (u32, u32),
+    order: Option<[u32; 2]>,
+) -> Option<(u32, u32, u32, bool)> {
+    let heads_kv = largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
+    let count = heads / heads_kv;
+    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
+    let lag = order.map_or(1 + chunks(OF_KEYS_EIGHTHS), |[_, lag]| lag.max(1)).min(count);
+    let wanted = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count);
+    let slots = wanted.min(room / heads_kv);
+    let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
+    (lag > 0).then_some((heads_kv, slots, lag, slots == wanted && count >= CHUNKS_A_LAG * lag))
 }
 
 /// Whether both queries and keys are packed; none where one of them is.
@@ -181,6 +259,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn chunks_of_one_launch_are_small_and_far_enough_apart() {
+        let of = |heads, room, ctas| in_one_launch(heads, room, ctas, None);
+        // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
+        assert_eq!(of((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
+        assert_eq!(of((64, 2), 140, (32, 132)), Some((2, 5, 3, true)));
+        // 1,64,8,4096: few heads, all of which have room, but dQ of most is computed when no others are left.
+        assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 5, false)));
+        assert_eq!(of((8, 2), 17, (32, 132)), Some((2, 4, 3, false)));
+        // Less room than wanted, and too little.
+        assert_eq!(of((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
+        assert_eq!(of((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
+        assert_eq!(of((16, 1), 1, (128, 132)), None);
+        assert_eq!(of((1, 1), 1, (128, 132)), Some((1, 1, 1, false)), "one chunk");
     }
 
     #[test]

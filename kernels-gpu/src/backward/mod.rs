@@ -6,13 +6,14 @@
 //! P = exp(S − L), and dS = P∘(dP − δ) with δ = rowsum(dO∘O) − dL (FlashAttention-2, algorithm 2).
 //!
 //! Or five products instead of seven, with wgmma: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and
-//! `dqds` is dQ = dS·K alone.
+//! `dqds` is dQ = dS·K alone; `dqdkv` is both in one launch.
 
 /// Queries of a head of a CTA of the kernel of statistics.
 pub const STATISTICS_ROWS: u32 = 64;
 /// Lanes of that kernel that share a row, 16 bytes of it at a time.
 pub const STATISTICS_LANES: u32 = 8;
 
+pub mod order;
 pub mod params;
 pub mod row;
 pub mod spill;

@@ -1,5 +1,6 @@
 //! The parameter block of the backward pass's kernels, written by the host and read by the device.
 
+use super::order::Order;
 use crate::divisor::Divisor;
 use crate::params::{Bytes, ForwardParams, Strides, TensorMap};
 
@@ -27,6 +28,8 @@ pub struct BackwardParams {
     /// Where dS of each block of keys starts in that of its head, in groups of 8 queries: a u32 a block, of each batch entry or of all packed
     /// sequences.
     pub ds_starts: u64,
+    /// [`Order::counters`], u32 each, which the kernel of statistics sets to 0; 0 where there are none.
+    pub counters: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,
     /// Strides of dQ.
@@ -43,12 +46,14 @@ pub struct BackwardParams {
     pub key_block_rows: Divisor,
     /// KV heads whose blocks `dkv` takes in turns, of all batch entries: a divisor of their number.
     pub kv_heads_together: Divisor,
+    /// Query heads that dS has room for, of all batch entries: they take the room in turns.
+    pub ds_heads: Divisor,
+    /// The order of CTAs where one launch computes all gradients.
+    pub order: Order,
     /// The softmax scale, which dQ and dK are multiplied with at the end.
     pub scale: f32,
     /// The tile of the launch's first CTA.
     pub first_tile: u32,
-    /// The first query head of which dS is kept, of all batch entries.
-    pub first_head: u32,
     /// Groups of 8 queries of dS that a head has room for, those of all its blocks of keys together.
     pub ds_groups: u32,
     /// Queries of a block of the kernel that writes it.
@@ -61,16 +66,13 @@ impl BackwardParams {
         let mut bytes = Bytes::new();
         bytes.put(&self.forward.to_bytes());
         bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
-        bytes.u64s([self.d_s, self.ds_starts]);
+        bytes.u64s([self.d_s, self.ds_starts, self.counters]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
-        bytes.u32s([
-            self.scale.to_bits(),
-            self.first_tile,
-            self.first_head,
-            self.ds_groups,
-            self.ds_block_rows,
-        ]);
+        let Order { keys, queries, chunks, lag, slots } = self.order;
+        bytes.divisors([self.ds_heads, keys, queries]);
+        bytes.u32s([chunks, lag, slots]);
+        bytes.u32s([self.scale.to_bits(), self.first_tile, self.ds_groups, self.ds_block_rows]);
         // Up to a multiple of 8.
         bytes.fill();
         bytes.finish()
@@ -127,6 +129,9 @@ mod tests {
             key_blocks: Divisor::new(5),
             key_block_rows: Divisor::new(7),
             kv_heads_together: Divisor::new(8),
+            ds_heads: Divisor::new(13),
+            order: Order { queries: Divisor::new(14), lag: 15, slots: 16, ..Order::default() },
+            counters: 17,
             scale: 0.5,
             first_tile: 9,
             ds_starts: 7,
@@ -148,6 +153,12 @@ mod tests {
         assert_eq!(u32_at(offset_of!(BackwardParams, key_block_rows)), 7);
         assert_eq!(u32_at(offset_of!(BackwardParams, kv_heads_together)), 8);
         assert_eq!(u32_at(offset_of!(BackwardParams, scale)), 0.5f32.to_bits());
+        assert_eq!(u32_at(offset_of!(BackwardParams, ds_heads)), 13);
+        let order = offset_of!(BackwardParams, order);
+        assert_eq!(u32_at(order + offset_of!(Order, queries)), 14);
+        assert_eq!(u32_at(order + offset_of!(Order, lag)), 15);
+        assert_eq!(u32_at(order + offset_of!(Order, slots)), 16);
+        assert_eq!(u64_at(offset_of!(BackwardParams, counters)), 17);
         assert_eq!(u32_at(offset_of!(BackwardParams, first_tile)), 9);
         assert_eq!(u64_at(offset_of!(BackwardParams, ds_starts)), 7);
         assert_eq!(u32_at(offset_of!(BackwardParams, ds_groups)), 11);

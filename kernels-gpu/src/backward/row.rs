@@ -14,8 +14,16 @@ const PRODUCER_REGISTERS: u32 = 56;
 const REGISTERS_PER_SM: u32 = 65536;
 /// The most registers that setmaxnreg is asked for.
 const SETMAXNREG_MAX: u32 = 240;
+/// Queries of a block of [`Pass::DqDs`].
+const DQ_QUERIES: u32 = 256;
+/// Stages of the CTAs of [`Pass::DqDkv`] that compute dQ: more do not fit.
+const DQ_STAGES: u32 = 2;
+/// Bytes in which a CTA of [`Pass::DqDkv`] keeps which tile it has.
+const TILE_BYTES: u32 = 16;
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = 8;
+/// Bytes by which a producer says how many steps a tile has.
+const STEPS_BYTES: u32 = 8;
 /// Bytes by which a producer says what a stage holds: whether it is seen in part, and the first key.
 pub const NOTE_BYTES: u32 = 16;
 /// Bytes of a query's statistics: L·log2(e) and δ.
@@ -39,6 +47,8 @@ pub enum Pass {
     DkvDs,
     /// dQ = dS·K with the dS of [`Pass::DkvDs`]: no rows are stationary but the gradient's.
     DqDs,
+    /// [`Pass::DkvDs`] and [`Pass::DqDs`] in one launch: a CTA is of one or the other ([`super::order`]).
+    DqDkv,
 }
 
 impl Pass {
@@ -49,25 +59,26 @@ impl Pass {
             Pass::Dkv => "dkv",
             Pass::DkvDs => "dkvds",
             Pass::DqDs => "dqds",
+            Pass::DqDkv => "dqdkv",
         }
     }
 
-    /// Gradients that it accumulates.
+    /// Gradients that a CTA accumulates, at most.
     pub const fn gradients(self) -> u32 {
         match self {
             Pass::Dq | Pass::DqDs => 1,
-            Pass::Dkv | Pass::DkvDs => 2,
+            Pass::Dkv | Pass::DkvDs | Pass::DqDkv => 2,
         }
     }
 
-    /// Whether a CTA keeps keys, and not queries.
+    /// Whether a CTA keeps keys, and not queries: with [`Pass::DqDkv`] those of its first part.
     pub const fn keeps_keys(self) -> bool {
-        matches!(self, Pass::Dkv | Pass::DkvDs)
+        matches!(self, Pass::Dkv | Pass::DkvDs | Pass::DqDkv)
     }
 
     /// Whether dS is kept in memory.
     pub const fn spills(self) -> bool {
-        matches!(self, Pass::DkvDs | Pass::DqDs)
+        matches!(self, Pass::DkvDs | Pass::DqDs | Pass::DqDkv)
     }
 }
 
@@ -132,7 +143,7 @@ impl BackwardRowError {
             BackwardRowError::Stages => "stages must be 2 to 4",
             BackwardRowError::Score => "score must be plain, or without wgmma softcap or alibi",
             BackwardRowError::Spill => {
-                "dkvds and dqds are of wgmma, with block_n 128, and block_m 64, 96 or 128 of dkvds and 256 of dqds"
+                "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128"
             }
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
@@ -179,8 +190,8 @@ impl BackwardRow {
         }
         let is_ds = match self.pass {
             Pass::Dq | Pass::Dkv => true,
-            Pass::DkvDs => self.block_m.is_multiple_of(DS_QUERIES) && self.block_n == DS_KEYS,
-            Pass::DqDs => self.block_m == 256 && self.block_n == DS_KEYS,
+            Pass::DkvDs | Pass::DqDkv => self.block_m.is_multiple_of(DS_QUERIES) && self.block_n == DS_KEYS,
+            Pass::DqDs => self.block_m == DQ_QUERIES && self.block_n == DS_KEYS,
         };
         if !is_ds || self.pass.spills() && matches!(self.isa, Isa::Mma) {
             return Err(BackwardRowError::Spill);
@@ -202,6 +213,21 @@ impl BackwardRow {
             return Err(BackwardRowError::Registers);
         }
         Ok(())
+    }
+
+    /// The two kinds of CTAs of [`Pass::DqDkv`], each as a row of its own: [`Pass::DkvDs`] and [`Pass::DqDs`].
+    pub const fn parts(&self) -> [BackwardRow; 2] {
+        [
+            BackwardRow { pass: Pass::DkvDs, ..*self },
+            BackwardRow { pass: Pass::DqDs, block_m: DQ_QUERIES, stages: DQ_STAGES, ..*self },
+        ]
+    }
+
+    /// Where a CTA of [`Pass::DqDkv`] keeps in shared memory which tile it has: behind all that either kind has there.
+    pub const fn tile_offset(&self) -> u32 {
+        let [keys, queries] = self.parts();
+        let (keys, queries) = (keys.smem_bytes(), queries.smem_bytes());
+        (if keys > queries { keys } else { queries }).next_multiple_of(TILE_BYTES)
     }
 
     /// Rows that a CTA keeps.
@@ -303,16 +329,20 @@ impl BackwardRow {
         let rows = match self.pass {
             Pass::Dq => self.stationary_rows() * LIMITS_BYTES,
             Pass::DqDs => 0,
-            Pass::Dkv | Pass::DkvDs => self.stages * self.beside_bytes(),
+            Pass::Dkv | Pass::DkvDs | Pass::DqDkv => self.stages * self.beside_bytes(),
         };
         self.stages * NOTE_BYTES + rows
     }
 
-    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages, and with [`Isa::Wgmma`] the barriers of those.
+    /// Bytes of dynamic shared memory of a CTA: the two stationary tiles and the stages, and with [`Isa::Wgmma`] the barriers of those and the
+    /// number of steps; or what either kind of CTA needs, and behind it which tile it has.
     pub const fn smem_bytes(&self) -> u32 {
         match self.isa {
+            Isa::Wgmma if matches!(self.pass, Pass::DqDkv) => self.tile_offset() + TILE_BYTES,
             Isa::Mma => 2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes(),
-            Isa::Wgmma => self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES,
+            Isa::Wgmma => {
+                self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES + STEPS_BYTES
+            }
         }
     }
 
@@ -339,7 +369,7 @@ impl BackwardRow {
         let room = match (self.isa, self.pass) {
             (Isa::Mma, Pass::Dq | Pass::DqDs) => 160,
             // Statistics of columns are operands that are being loaded, too.
-            (Isa::Mma, Pass::Dkv | Pass::DkvDs) => 144,
+            (Isa::Mma, Pass::Dkv | Pass::DkvDs | Pass::DqDkv) => 144,
             (Isa::Wgmma, _) => 0,
         };
         self.fragment_registers() + self.head_dim / 2 <= room
@@ -430,8 +460,8 @@ mod tests {
         assert_eq!((dkv.check(), dq.check()), (Ok(()), Ok(())));
         assert_eq!(
             dq.smem_bytes(),
-            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8,
-            "K and dS, notes, barriers"
+            2 * (128 * 256 + 256 * 256) + 2 * 16 + 5 * 8 + 8,
+            "K and dS, notes, barriers, steps"
         );
         assert_eq!((dq.computing_warps(), dq.warp_rows(), dq.registers_estimate()), (8, 32, 152));
         assert_eq!(dkv.smem_bytes(), BackwardRow { pass: Pass::Dkv, ..dkv }.smem_bytes());
@@ -449,7 +479,11 @@ mod tests {
         let dq = BackwardRow { isa: Isa::Wgmma, block_n: 64, warps: 12, ..GOOD };
         assert_eq!(dq.check(), Ok(()));
         let of_stages = 2 * (2 * 64 * 256 + 16);
-        assert_eq!(dq.smem_bytes(), 2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8, "tiles, limits, barriers");
+        assert_eq!(
+            dq.smem_bytes(),
+            2 * 128 * 256 + of_stages + 128 * 8 + 5 * 8 + 8,
+            "tiles, limits, barriers, steps"
+        );
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 64, block_n: 128, ..dq };
         assert_eq!(dkv.check(), Ok(()));
         assert_eq!(dkv.smem_bytes(), dq.smem_bytes() - 128 * 8 + 2 * 64 * 16, "statistics and limits");

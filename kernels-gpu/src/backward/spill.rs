@@ -59,7 +59,7 @@ impl Piece {
     /// The address of dS of the queries from `query` of it on, a multiple of 8, of a query head, counted over all batch entries.
     #[inline(always)]
     pub fn address(&self, params: &BackwardParams, head: u32, query: u32) -> u64 {
-        let of_heads = u64::from(head - params.first_head) * u64::from(params.ds_groups);
+        let of_heads = u64::from(params.ds_heads.divide(head).1) * u64::from(params.ds_groups);
         let groups = of_heads + u64::from(self.start + (query - self.first) / 8);
         params.d_s + groups * u64::from(QUERIES_STEP)
     }
@@ -83,6 +83,7 @@ impl BackwardParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::divisor::Divisor;
     use std::collections::BTreeMap;
 
     #[test]
@@ -110,14 +111,14 @@ mod tests {
             d_s: 1 << 20,
             ds_groups: 24,
             ds_block_rows: 64,
-            first_head: 5,
+            ds_heads: Divisor::new(5),
             ..BackwardParams::default()
         };
         let piece = Piece::new(&params, (70, 200), 3);
         assert_eq!(piece, Piece { first: 64, past: 256, start: 0 }, "24 groups are all that a head has");
         let piece = Piece::new(&params, (70, 128), 3);
         let offset = |head, query| (piece.address(&params, head, query) - params.d_s) / 2048;
-        assert_eq!([offset(5, 64), offset(5, 96), offset(6, 64), offset(7, 72)], [3, 7, 27, 52]);
+        assert_eq!([offset(5, 64), offset(0, 96), offset(6, 64), offset(12, 72)], [3, 7, 27, 52]);
         assert_eq!(Piece::new(&params, (40, 40), u32::MAX), Piece { first: 0, past: 0, start: 24 });
         assert_eq!(params.d_s - params.zeros(), 8192);
     }

@@ -16,7 +16,7 @@ use crate::sequence::Sequence;
 use crate::steps::STEP_THREADS;
 use cuda_std::thread::{block_idx_x, thread_idx_x};
 
-/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head. The first one also writes the zeros before dS, and one a batch entry, or the first
+/// The kernel: a CTA has [`STATISTICS_ROWS`] queries of a head. The first one also writes the zeros before dS and sets counters to 0, and one a batch entry, or the first
 /// one of packed sequences, where its pieces start.
 ///
 /// # Safety
@@ -62,6 +62,12 @@ pub unsafe fn statistics<E: Element>(params: &BackwardParams) {
             write_starts(params, block_idx_x());
         }
         if block_idx_x() == 0 {
+            let counters = if params.counters == 0 { 0 } else { params.order.counters() };
+            let mut counter = thread_idx_x();
+            while counter < counters {
+                st_global_b32(to_global(params.counters) + u64::from(counter) * 4, 0);
+                counter += STEP_THREADS;
+            }
             let mut at = thread_idx_x() * 16;
             while at < const { ds_bytes(DS_QUERIES) } {
                 st_global_v4(to_global(params.zeros()) + u64::from(at), [0; 4]);

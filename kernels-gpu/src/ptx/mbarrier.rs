@@ -33,6 +33,14 @@ pub fn fence_proxy_async() {
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }
 
+/// `fence.proxy.async.global`: what this thread wrote to global memory, or has seen of what others wrote there, comes before what bulk
+/// copies read there afterwards.
+#[inline(always)]
+pub fn fence_proxy_async_global() {
+    // SAFETY: a fence has no precondition.
+    unsafe { asm!("fence.proxy.async.global;", options(nostack)) }
+}
+
 /// `mbarrier.arrive.shared::cta.b64` where `condition` holds: one arrival; what this thread did before comes before what
 /// waiters do after. Predicated, so that no branch parts the warp.
 ///

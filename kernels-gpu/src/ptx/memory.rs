@@ -323,3 +323,34 @@ pub unsafe fn atomic_inc(global: u64, last: u32) -> u32 {
     }
     r
 }
+
+/// `ld.acquire.gpu.global.b32`: what was published by the write that it reads, or by those before, has happened.
+///
+/// PTX ISA "Data Movement and Conversion Instructions: ld", "Memory Consistency Model"; sm_70.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 bytes behind it that all others change by atomics only.
+#[inline(always)]
+pub unsafe fn ld_acquire_b32(global: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.acquire.gpu.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global, options(nostack))
+    }
+    r
+}
+
+/// `red.release.gpu.global.add.u32`: adds, and publishes the writes that this thread has seen to those who acquire the sum.
+///
+/// PTX ISA "Parallel Synchronization and Communication Instructions: red", "Memory Consistency Model"; sm_70.
+///
+/// # Safety
+/// As for [`ld_acquire_b32`].
+#[inline(always)]
+pub unsafe fn red_add_release(global: u64, value: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("red.release.gpu.global.add.u32 [{g}], {v};", g = in(reg64) global, v = in(reg32) value,
+            options(nostack));
+    }
+}

@@ -5,7 +5,7 @@ use super::layout;
 use crate::backward::nonfinite::{self, Destination};
 use crate::math::epilogue::store_rows_from_registers;
 use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_wait};
-use crate::ptx::memory::ld_shared_v4;
+use crate::ptx::memory::{ld_shared, ld_shared_v4};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
@@ -49,6 +49,20 @@ pub(super) fn warp_row() -> u32 {
 pub(super) unsafe fn wait_stationary<C: WgmmaBackwardConfig>() {
     // SAFETY: the barrier is used once.
     unsafe { mbarrier_wait(layout::stationary_barrier::<C>(), 0) }
+}
+
+/// Waits for the stationary tiles, where there are any, and how many steps the tile has. Consumers do not work that out themselves: what they
+/// need after the main loop would be the same, and be kept in registers until then.
+///
+/// # Safety
+/// As for [`wait_stationary`].
+#[inline(always)]
+pub(super) unsafe fn wait_steps<C: WgmmaBackwardConfig>() -> u32 {
+    // SAFETY: the caller's; the number is written before the barrier says so.
+    unsafe {
+        wait_stationary::<C>();
+        ld_shared(layout::steps::<C>())
+    }
 }
 
 /// Waits for a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.

@@ -4,10 +4,11 @@
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
     Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
-    threads, wait_stationary, wait_streamed, warp_row,
+    threads, wait_steps, wait_streamed, warp_row,
 };
 use super::layout;
-use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start};
+use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
+use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
@@ -15,7 +16,6 @@ use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
 use crate::backward::spill::{DS_KEYS, Piece, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
 use crate::ptx::memory::{ld_global_v2, ld_shared_v4, st_global_b32, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
@@ -44,20 +44,24 @@ pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const C
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some((work, _)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
         // One copies, and one writes statistics.
         start::<C>(2);
-        let steps = Steps::<C>::new(params, &work);
         if thread_idx_x_again() < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
-            if thread_idx_x_again() == 0 {
-                produce::<C>(&steps);
-            } else if thread_idx_x_again() / 32 == 1 {
-                describe::<C>(&steps);
+            let work = key_work(params, tile::<C>(params));
+            let steps = work.as_ref().map(|(work, _)| Steps::<C>::new(params, work));
+            match steps {
+                None if thread_idx_x_again() == 0 => {
+                    tell_steps::<C>(0);
+                    done_with_ds::<C>(params, layout::stages::<C>());
+                }
+                Some(steps) if thread_idx_x_again() == 0 => produce::<C>(&steps),
+                Some(steps) if thread_idx_x_again() / 32 == 1 => describe::<C>(&steps),
+                _ => {}
             }
         } else {
             take_registers::<CONSUMER_REGISTERS>();
-            consume::<C>(params, steps.count());
+            consume::<C>(params);
         }
     }
 }
@@ -72,6 +76,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     let (mut ring, mut step) = (layout::stages::<C>(), steps.first());
     // SAFETY: the caller's.
     unsafe {
+        st_shared(layout::steps::<C>(), steps.count());
         copy_stationary::<C>(KEYS, At::key(params, work, work.first_row));
         let mut kept = Piece { first: 0, past: 0, start: 0 };
         if C::WRITES_DS {
@@ -89,6 +94,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
             ring.advance(C::STAGES);
             step = steps.after(step);
         }
+        done_with_ds::<C>(params, ring);
     }
 }
 
@@ -106,6 +112,8 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     // SAFETY: the caller's.
     unsafe {
         let mut ahead = statistics_of(steps, step);
+        // Before the first stage is full: consumers write dS of a stage only then.
+        wait_for_ds::<C>(steps.params);
         while done < count {
             let (now, next) = (ahead, steps.after(step));
             done += 1;
@@ -206,13 +214,13 @@ unsafe fn statistics_of<C: WgmmaBackwardConfig>(
 /// # Safety
 /// As for [`dkv`], by all threads of the consumer's warpgroup.
 #[inline(always)]
-unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u32) {
+unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
     let mut ring = layout::stages::<C>();
     let mut gradients = [C::Warp::NO_O, C::Warp::NO_O];
     let mut tainted = false;
     // SAFETY: the caller's; steps are the same for all consumers.
     unsafe {
-        wait_stationary::<C>();
+        let mut steps = wait_steps::<C>();
         while steps > 0 {
             let (is_partial, first_key) = wait_streamed::<C>(ring);
             if is_partial {
@@ -223,8 +231,8 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, mut steps: u3
             release::<C>(&mut ring);
             steps -= 1;
         }
-        // Worked out again, as registers kept across the loop spill.
-        let Some((work, past)) = key_work(params, params.first_tile + block_idx_x_again()) else { return };
+        // Worked out only here, as registers kept across the loop spill.
+        let Some((work, past)) = key_work(params, tile::<C>(params)) else { return };
         let steps = Steps::<C>::new(params, &work);
         let to = steps.destinations(past);
         let [d_k, d_v] = gradients;

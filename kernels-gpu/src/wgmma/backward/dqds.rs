@@ -5,17 +5,17 @@
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
-    Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_streamed,
+    Gradient, keep_out, lane_again, release, store, sync_consumers, threads, wait_steps, wait_streamed,
 };
 use super::layout;
-use super::producer::{At, KEYS, copy, start};
+use super::producer::{At, KEYS, copy, start, tell_steps};
+use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::dq_tile::{destination, key_blocks, spread_keys};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{ds_head, piece};
 use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::bulk::bulk_copy;
 use crate::ptx::mbarrier::mbarrier_arrive_expect_tx;
 use crate::ptx::memory::{dynamic_smem, st_shared_v4, to_global};
@@ -23,7 +23,6 @@ use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::first_lane;
 use crate::ptx::warpgroup::{give_registers, take_registers};
 use crate::ptx::wgmma::{wgmma_commit_group, wgmma_fence};
-use crate::scheduler::Work;
 use crate::shape::Shape;
 use crate::tile::descriptor::{self, Descriptor};
 use crate::tile::warp_tile::WarpTile;
@@ -48,16 +47,15 @@ pub unsafe fn dqds<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const 
     const { check_backward::<C>() }
     // SAFETY: the caller's; the tile is the same for all threads.
     unsafe {
-        let Some(work) = query_work(params, params.first_tile + block_idx_x_again()) else { return };
         start::<C>(1);
         if thread_idx_x_again() < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
             if thread_idx_x_again() < 32 {
-                produce::<C>(params, &work);
+                produce::<C>(params);
             }
         } else {
             take_registers::<CONSUMER_REGISTERS>();
-            consume::<C>(params, &work);
+            consume::<C>(params);
         }
     }
 }
@@ -79,14 +77,23 @@ fn ds_smem<C: WgmmaBackwardConfig>(stage: u32, query: u32) -> u32 {
 /// # Safety
 /// As for [`dqds`], by one warp.
 #[inline(always)]
-unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
+unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
     let mut ring = layout::stages::<C>();
     // SAFETY: the caller's.
     unsafe {
+        let Some(work) = &query_work(params, tile::<C>(params)) else {
+            if lane_again() == 0 {
+                tell_steps::<C>(0);
+                done_with_ds::<C>(params, ring);
+            }
+            return;
+        };
         let blocks = key_blocks::<C>(params, work);
         if lane_again() != 0 {
             return;
         }
+        tell_steps::<C>(blocks.end.saturating_sub(blocks.first));
+        wait_for_ds::<C>(params);
         let head = ds_head(params, work, work.head_q);
         let mut step = blocks.end.max(blocks.first);
         while step > blocks.first {
@@ -112,6 +119,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             }
             ring.advance(C::STAGES);
         }
+        done_with_ds::<C>(params, ring);
     }
 }
 
@@ -126,11 +134,10 @@ fn first_query() -> u32 {
 /// # Safety
 /// As for [`dqds`], by all threads of the consumer's warpgroup.
 #[inline(always)]
-unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
+unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
     // SAFETY: the caller's; steps are the same for all consumers.
     unsafe {
-        let blocks = key_blocks::<C>(params, work);
-        let mut steps = blocks.end.saturating_sub(blocks.first);
+        let mut steps = wait_steps::<C>();
         let mut ring = layout::stages::<C>();
         let mut d_q = [C::Warp::NO_O; GRADIENTS as usize];
         let mut tainted = false;
@@ -143,8 +150,8 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             release::<C>(&mut ring);
             steps -= 1;
         }
-        // Worked out again, as registers kept across the loop spill.
-        let Some(work) = query_work(params, params.first_tile + block_idx_x_again()) else { return };
+        // Worked out only here, as registers kept across the loop spill.
+        let Some(work) = query_work(params, tile::<C>(params)) else { return };
         let to = destination(params, &work);
         let mut row = first_query() + thread_idx_x_again() % WARPGROUP / 32 * 16;
         for d_q in d_q {

@@ -48,6 +48,12 @@ pub(super) fn stationary_barrier<C: WgmmaBackwardConfig>() -> u32 {
     dynamic_smem() + C::TILES_BYTES + C::NOTES_BYTES
 }
 
+/// How many steps a tile has, but of `dq`.
+#[inline(always)]
+pub(super) fn steps<C: WgmmaBackwardConfig>() -> u32 {
+    stationary_barrier::<C>() + (1 + 2 * C::STAGES) * 8
+}
+
 /// The stages, before the first.
 #[inline(always)]
 pub(super) fn stages<C: WgmmaBackwardConfig>() -> Ring {

@@ -4,7 +4,10 @@ use super::config::WgmmaBackwardConfig;
 use super::layout;
 use crate::backward::params::{BackwardParams, WgmmaBackwardParams};
 use crate::ptx::bulk::bulk_tensor_4d;
-use crate::ptx::mbarrier::{fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_init};
+use crate::ptx::mbarrier::{
+    fence_mbarrier_init, mbarrier_arrive_expect_tx, mbarrier_arrive_if, mbarrier_init,
+};
+use crate::ptx::memory::st_shared;
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warpgroup::named_barrier_sync;
 use crate::scheduler::Work;
@@ -61,6 +64,19 @@ pub(super) unsafe fn start<C: WgmmaBackwardConfig>(writers: u32) {
             fence_mbarrier_init();
         }
         named_barrier_sync(0, C::THREADS);
+    }
+}
+
+/// Says how many steps a tile has, where there are no stationary tiles to copy.
+///
+/// # Safety
+/// One thread of the CTA, once, after [`start`].
+#[inline(always)]
+pub(super) unsafe fn tell_steps<C: WgmmaBackwardConfig>(steps: u32) {
+    // SAFETY: the caller's; who waits for the barrier sees what was written before.
+    unsafe {
+        st_shared(layout::steps::<C>(), steps);
+        mbarrier_arrive_if(layout::stationary_barrier::<C>(), true);
     }
 }
 
