@@ -62,7 +62,7 @@ unsafe fn compute_head(launch: &Forward, index: u32) {
             attend(&q, &k[keys.clone()], &v[keys], f64::from(params.scale_log2))
         };
         if launch.is_partial() {
-            let split_blocks = params.split.blocks_of((keys as u32).div_ceil(row_of_table.block_n));
+            let split_blocks = params.split.blocks_of(keys.div_ceil(row_of_table.block_n));
             let split_keys = (split_blocks * row_of_table.block_n) as usize;
             for split in 0..params.split.splits.value as usize {
                 let first = (split * split_keys).min(visible);
