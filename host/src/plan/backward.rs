@@ -329,10 +329,11 @@ impl BackwardPlan {
     }
 }
 
-/// Pairs of a query and a key of a head from which on it is worth to keep dS: 3 % slower to 10 % faster there at head_dim 64.
-const PAIRS_LEAST: u64 = 1 << 22;
-/// The same of kernels of [`WIDE`] on, where that is the fewest that were measured: 1.21 times as fast.
-const PAIRS_LEAST_WIDE: u64 = 1 << 18;
+/// Pairs of a query and a key of a head from which on it is worth to keep dS, the fewest that were measured: 1.21 times as fast at head_dim 128; at
+/// 64 1.14 times where there are 256 heads, 0.93 where there are 16.
+const PAIRS_LEAST: u64 = 1 << 18;
+/// The same of kernels that are wider than those that do not keep it.
+const PAIRS_LEAST_WIDER: u64 = 1 << 22;
 const WIDE: u32 = 128;
 
 /// The kernels of each pass that compute a problem on a device.
@@ -398,10 +399,12 @@ impl<'a> Pairs<'a> {
         let five = self.joined.as_ref().or(self.spilling.as_ref().map(|[dkv, _]| dkv));
         let Some((isa, width)) = five.map(row) else { return false };
         let (isa_of_seven, width_of_seven) = row(&self.choices[0]);
-        let is_wide = width == width_of_seven && width >= WIDE;
+        let is_of_width = width == width_of_seven;
         let is_long = match problem.queries() {
-            QuerySequences::Batch => queries * keys >= if is_wide { PAIRS_LEAST_WIDE } else { PAIRS_LEAST },
-            QuerySequences::Packed { .. } => is_wide,
+            QuerySequences::Batch => {
+                queries * keys >= if is_of_width { PAIRS_LEAST } else { PAIRS_LEAST_WIDER }
+            }
+            QuerySequences::Packed { .. } => is_of_width && width >= WIDE,
         };
         isa == isa_of_seven && 5 * width < 7 * width_of_seven && is_long
     }
@@ -492,7 +495,7 @@ mod tests {
         let h200 = DeviceModel::H200.info();
         for batch in [1, 64] {
             assert!(keeps(batch, [512, 512], 128, &h200) && !keeps(batch, [512, 511], 128, &h200));
-            assert!(keeps(batch, [2048, 2048], 64, &h200) && !keeps(batch, [1024, 2048], 64, &h200));
+            assert!(keeps(batch, [512, 512], 64, &h200) && !keeps(batch, [512, 511], 64, &h200));
             // Five products of 128 are less than seven of 96.
             assert!(keeps(batch, [2048, 2048], 80, &h200) && !keeps(batch, [1024, 2048], 80, &h200));
         }
