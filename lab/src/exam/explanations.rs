@@ -121,6 +121,7 @@ impl<'a> Suspect<'a> {
             self.small_p(),
             self.hidden(),
             self.block(),
+            self.single(),
         ];
         found.extend(STRIDES.into_iter().flat_map(|stride| self.strided(stride)));
         found.extend(self.other_heads());
@@ -278,6 +279,22 @@ impl<'a> Suspect<'a> {
         });
         let how = format!("a block of them from key {} on", firsts[0]);
         (squares * 1.05, Explained::new(Fault::DroppedKeys, how))
+    }
+
+    /// One key alone.
+    fn single(&self) -> (f64, Explained) {
+        let (squares, keys) = self.each(|row| {
+            let (mut sum, p_sum) = (vec![0.0; row.o.len()], row.p[..row.visible].iter().sum::<f64>());
+            (0..row.visible).for_each(|key| self.add(row.at, row.p[key], key, &mut sum));
+            (0..row.visible).fold(Fit::NONE, |best, key| {
+                let mut left = sum.clone();
+                self.add(row.at, -row.p[key], key, &mut left);
+                [p_sum - row.p[key], p_sum].into_iter().fold(best, |best, divisor| {
+                    best.or(squares_within(&row.o, &left, divisor, best.squares), key as f64)
+                })
+            })
+        });
+        (squares * 1.05, Explained::new(Fault::DroppedKeys, format!("key {}", keys[0])))
     }
 
     /// One softmax scale for all rows.
