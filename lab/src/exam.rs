@@ -69,7 +69,7 @@ pub type Outcome = Result<Result<Vec<Examined>, Refusal>, Error>;
 /// Keys times rows that tell mistakes apart beyond doubt.
 const CLEAR: usize = 200;
 /// Further questions that may fail after one that leaves a doubt.
-const DOUBTS: usize = 4;
+const DOUBTS: usize = 8;
 
 /// What fills the workspace before each launch, in turns: NaN, zeros, and finite floats.
 const WORKSPACE_BYTES: [u8; 3] = [0xff, 0x00, 0x3b];
@@ -412,20 +412,23 @@ impl Paper<'_> {
         if matches!(of_numbers.fault, Fault::Zeros | Fault::Constant | Fault::NotWritten) {
             return of_numbers;
         }
-        let [wrong, _] =
+        let [wrong, wrong_lse] =
             oracle.tolerance(self.exam.accumulation).wrong_rows(&self.problem, &oracle.reference, output);
         let head_dim = self.problem.sizes().head_dim as usize;
-        let starts: Vec<usize> = wrong
-            .iter()
-            .map(|&row| row_start(&self.problem, TensorRole::O, row_coordinates(&self.problem, row)))
-            .collect();
         let is_stale = |earlier: &&Earlier| {
-            let same = |&&at: &&usize| earlier.output.o[at..at + head_dim] == output.o[at..at + head_dim];
-            !starts.is_empty() && starts.iter().filter(same).count() * 10 >= starts.len() * 9
+            let same_o = |&&row: &&usize| {
+                let at = row_start(&self.problem, TensorRole::O, row_coordinates(&self.problem, row));
+                earlier.output.o[at..at + head_dim] == output.o[at..at + head_dim]
+            };
+            let lse = |output: &Output, row: usize| output.lse.as_ref().map(|lse| lse[row].to_bits());
+            let same_lse = |&&row: &&usize| lse(&earlier.output, row) == lse(output, row);
+            let same = wrong.iter().filter(same_o).count() + wrong_lse.iter().filter(same_lse).count();
+            let all = wrong.len() + wrong_lse.len();
+            all > 0 && same * 10 >= all * 9
         };
         let said = |fault: Fault| Named {
             fault,
-            how: format!("{} in {} rows", fault.meaning(), wrong.len()),
+            how: format!("{} in {} rows", fault.meaning(), wrong.len().max(wrong_lse.len())),
             weight: CLEAR,
         };
         match self.outputs.iter().rev().find(is_stale) {

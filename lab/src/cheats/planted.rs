@@ -308,7 +308,8 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
     planted(When::Strided, Wrong::Gaps, Fault::OutOfBounds),
     planted(When::NoLse, Wrong::Factor(0.97), Fault::WrongFactor),
-    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask),
+    // In a sequence without keys what is hidden is NaN, and so is 0 / 0.
+    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask).or(Fault::WrongNan),
     planted(When::Splits, Wrong::Keys(Keys::Middle), Fault::DroppedKeys),
     planted(When::Causal, Wrong::Keys(Keys::OneTooMany), Fault::WrongMask),
     planted(When::Always, Wrong::OwnScale, Fault::WrongScale),
@@ -319,8 +320,9 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::Keys(Keys::LargeP(5)), Fault::SmallP),
     planted(When::Always, Wrong::CoarseP(4), Fault::Imprecise),
     planted(When::NegativeFirst, Wrong::Constant(0.0), Fault::Zeros),
-    planted(When::Always, Wrong::LastCall, Fault::LastCall),
-    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer),
+    // What another question left behind is not looked for.
+    planted(When::Always, Wrong::LastCall, Fault::LastCall).or(Fault::State),
+    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer).or(Fault::State),
     planted(When::ThirdLaunch, Wrong::Constant(0.0), Fault::State),
     planted(When::Always, Wrong::Workspace, Fault::State),
     planted(When::Always, Wrong::Counter, Fault::State),
@@ -425,14 +427,15 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::SquareExp, Fault::Imprecise).or(Fault::WrongLse),
     planted(When::Always, Wrong::StaleOLast, Fault::WrongNumbers),
     planted(When::Always, Wrong::ScaleBf16, Fault::WrongScale).or(Fault::WrongLse),
-    planted(When::Always, Wrong::GroupSwapped, Fault::WrongNumbers),
+    // Where the scale is tiny all heads of a group are alike.
+    planted(When::Always, Wrong::GroupSwapped, Fault::WrongNumbers).or(Fault::Imprecise),
     planted(When::Always, Wrong::CachedBy(TensorRole::Q), Fault::CachedByPointer).or(Fault::State),
     planted(When::Always, Wrong::CachedBy(TensorRole::K), Fault::CachedByPointer).or(Fault::State),
     planted(When::Always, Wrong::CachedBy(TensorRole::V), Fault::CachedByPointer).or(Fault::State),
     planted(When::Always, Wrong::LeftOver, Fault::State).or(Fault::CachedByPointer),
     planted(When::Always, Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
     planted(When::Always, Wrong::InfinityClamped, Fault::WrongNan),
-    planted(When::Always, Wrong::NanSpreads, Fault::WrongNan),
+    planted(When::Always, Wrong::NanSpreads, Fault::WrongNan).or(Fault::WrongMask),
 ];
 
 /// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other
