@@ -69,7 +69,7 @@ pub type Outcome = Result<Result<Vec<Examined>, Refusal>, Error>;
 /// Keys times rows that tell mistakes apart beyond doubt.
 const CLEAR: usize = 200;
 /// Further questions that may fail after one that leaves a doubt.
-const DOUBTS: usize = 4;
+const DOUBTS: usize = 8;
 
 /// What fills the workspace before each launch, in turns: NaN, zeros, and finite floats.
 const WORKSPACE_BYTES: [u8; 3] = [0xff, 0x00, 0x3b];
@@ -81,14 +81,18 @@ const NAN: u8 = POISON as u8;
 const NUMBERS: u8 = 0x3b;
 
 impl Exam<'_> {
-    /// Examines a subject on every question, up to the first that it fails. A mistake on three keys may be one of many: what leaves
+    /// Examines a subject on questions, which have numbers that their inputs depend on, up to the first that it fails. A mistake on three keys may be one of many: what leaves
     /// such a doubt is named by the clearest of the questions that follow.
     ///
     /// # Errors
     /// What the device reports, but for broken rules, which refuse the candidate.
-    pub fn run(&self, subject: &mut dyn Subject, questions: &[Question]) -> Outcome {
+    pub fn run<'a>(
+        &self,
+        subject: &mut dyn Subject,
+        questions: impl Iterator<Item = (usize, &'a Question)>,
+    ) -> Outcome {
         let (mut examined, mut failed) = (Vec::new(), Vec::new());
-        for (number, question) in questions.iter().enumerate() {
+        for (number, question) in questions {
             // Each has inputs of its own, so that what depends on a value meets many.
             let seed = self.seed ^ (number as u64).wrapping_mul(0xd1b5_4a32_d192_ed03);
             match self.ask(subject, question, seed)? {
@@ -114,7 +118,8 @@ impl Exam<'_> {
     /// Examines a subject on one question; a refusal comes with how clear it is.
     ///
     /// Set 0 gets the usual inputs and runs before and after the reference is computed, over NaN and over numbers, bitwise alike; set 1
-    /// gets others; set 0 gets odd ones at the same addresses, then every other distribution, and at last the first again, which must give the first
+    /// gets others; set 0 gets odd ones at the same addresses, of which some tensors are the first ones, over the workspace that the
+    /// launch before left there, then every other distribution, and at last the first again, which must give the first
     /// output in every bit. After each launch the outputs are read at the event and again once the stream and the device are
     /// drained, and the inputs are compared.
     ///
@@ -134,6 +139,7 @@ impl Exam<'_> {
             Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
         paper.subject.pose(question)?;
         let usual = self.usual(question);
+        let mut first = None;
         for (number, sitting) in sittings(question, usual).into_iter().enumerate() {
             if !sitting.kind.is_for(self.accumulation) {
                 continue;
@@ -141,6 +147,11 @@ impl Exam<'_> {
             let of_sitting = seed.wrapping_add(number as u64 * 0x9e37_79b9);
             let made = question.inputs(&problem, sitting.kind, of_sitting, self.real);
             let Some(mut inputs) = made else { continue };
+            match &first {
+                None => first = Some(inputs.clone()),
+                Some(first) if sitting.is_odd => keep_some(first, &mut inputs, of_sitting),
+                Some(_) => {}
+            }
             if let (true, Some(odd)) = (sitting.is_odd, question.odd) {
                 odd.put(&problem, &mut inputs, of_sitting);
             }
@@ -148,7 +159,9 @@ impl Exam<'_> {
                 return Ok(Err(refusal));
             }
         }
-        if let Err(refusal) = paper.sit_first_again(usual, seed)? {
+        if !question.once
+            && let Err(refusal) = paper.sit_first_again(usual, seed)?
+        {
             return Ok(Err(refusal));
         }
         Ok(Ok(paper.examined))
@@ -189,10 +202,24 @@ pub fn judge_ragged(case: &RaggedCase, output: &Output) -> Result<Result<(), Ref
 /// The usual inputs on both sets and odd ones on the first, then what else is asked for: this is what tells stale outputs.
 fn sittings(question: &Question, usual: Kind) -> Vec<Sitting> {
     let of = |set, is_odd| Sitting { set, kind: usual, is_odd };
-    let mut sittings = vec![of(0, false), of(1, false), of(0, true)];
+    let mut sittings = vec![of(0, false)];
+    if !question.once {
+        sittings.extend([of(1, false), of(0, true)]);
+    }
     let others = question.kinds.iter().filter(|kind| **kind != usual);
     sittings.extend(others.enumerate().map(|(at, &kind)| Sitting { set: (at + 1) % 2, kind, is_odd: false }));
     sittings
+}
+
+/// Puts one or two of the first inputs' tensors into others, as whoever keeps a result by some of its inputs takes them for the same.
+/// Where sequences have lengths, tensors belong to these.
+fn keep_some(first: &Inputs, inputs: &mut Inputs, seed: u64) {
+    let kept = fastrand::Rng::with_seed(seed).u8(1..=6);
+    if inputs.seqlens_k.is_none() {
+        for role in (0..3).filter(|role| kept >> role & 1 == 1) {
+            inputs.qkv[role].clone_from(&first.qkv[role]);
+        }
+    }
 }
 
 /// One launch that is judged.
@@ -227,7 +254,8 @@ type Sat<T> = Result<Result<T, (Refusal, usize)>, Error>;
 impl Paper<'_> {
     /// Launches and judges.
     fn sit(&mut self, sitting: Sitting, inputs: &Inputs) -> Sat<()> {
-        let output = match self.launch(sitting.set, inputs, NAN)? {
+        let workspace = (!sitting.is_odd).then(|| self.next_byte());
+        let output = match self.launch(sitting.set, inputs, NAN, workspace)? {
             Ok(output) => output,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -254,8 +282,9 @@ impl Paper<'_> {
             return Ok(Err((Refusal { fault: named.fault, evidence }, named.weight.min(most))));
         }
         // Behind the reference, which takes its time and memory of its own.
-        if self.outputs.is_empty() {
-            match self.launch(sitting.set, inputs, NUMBERS)? {
+        if self.outputs.is_empty() && !self.question.once {
+            let workspace = Some(self.next_byte());
+            match self.launch(sitting.set, inputs, NUMBERS, workspace)? {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(second) if !same_bits(&output, &second) => {
                     return self.not_the_same(inputs, &[output, second]);
@@ -279,7 +308,7 @@ impl Paper<'_> {
     fn is_right_alone(&mut self, set: usize, inputs: &Inputs, oracle: &Oracle) -> Result<bool, Error> {
         self.subject.restart()?;
         self.subject.pose(self.question)?;
-        match observe(self.subject, set, inputs, [NAN, 0]) {
+        match observe(self.subject, set, inputs, (NAN, Some(0))) {
             Ok((None, output)) => Ok(oracle.judge(self.exam.accumulation, &output)?.passed),
             Ok(_) => Ok(false),
             Err(error) => Fault::of_error(&error).map(|_| false).ok_or(error),
@@ -291,7 +320,8 @@ impl Paper<'_> {
         let made = self.question.inputs(&self.problem, kind, seed, self.exam.real);
         let (Some(inputs), Some(first)) = (made, self.outputs.first()) else { return Ok(Ok(())) };
         let first = first.output.clone();
-        match self.launch(0, &inputs, NAN)? {
+        let workspace = Some(self.next_byte());
+        match self.launch(0, &inputs, NAN, workspace)? {
             Err(refusal) => Ok(Err(refusal)),
             Ok(last) if !same_bits(&first, &last) => self.not_the_same(&inputs, &[first, last]),
             Ok(_) => Ok(Ok(())),
@@ -311,7 +341,8 @@ impl Paper<'_> {
             for _ in 0..launches {
                 // The second as the first time.
                 let before = if outputs.len() == 1 { NUMBERS } else { NAN };
-                match self.launch(0, inputs, before)? {
+                let workspace = Some(self.next_byte());
+                match self.launch(0, inputs, before, workspace)? {
                     Ok(output) => outputs.push(output),
                     Err(refusal) => return Ok(Err(refusal)),
                 }
@@ -335,12 +366,15 @@ impl Paper<'_> {
         Ok(Err((Refusal { fault, evidence: format!("{}: {figures}", self.question) }, CLEAR)))
     }
 
-    /// One launch, with everything around it watched. The output is as it was at the event.
-    fn launch(&mut self, set: usize, inputs: &Inputs, outputs: u8) -> Sat<Output> {
-        let byte = WORKSPACE_BYTES[self.launches % WORKSPACE_BYTES.len()];
+    /// What the workspace is full of before the next launch.
+    fn next_byte(&self) -> u8 {
+        WORKSPACE_BYTES[self.launches % WORKSPACE_BYTES.len()]
+    }
+
+    /// One launch, with everything around it watched; without a byte the workspace stays as it is. The output is as it was at the event.
+    fn launch(&mut self, set: usize, inputs: &Inputs, outputs: u8, workspace: Option<u8>) -> Sat<Output> {
         self.launches += 1;
-        let subject = &mut *self.subject;
-        match observe(subject, set, inputs, [outputs, byte]) {
+        match observe(self.subject, set, inputs, (outputs, workspace)) {
             Ok((None, output)) => match self.without_gaps(output, outputs) {
                 Some(output) => Ok(Ok(output)),
                 None => {
@@ -378,20 +412,23 @@ impl Paper<'_> {
         if matches!(of_numbers.fault, Fault::Zeros | Fault::Constant | Fault::NotWritten) {
             return of_numbers;
         }
-        let [wrong, _] =
+        let [wrong, wrong_lse] =
             oracle.tolerance(self.exam.accumulation).wrong_rows(&self.problem, &oracle.reference, output);
         let head_dim = self.problem.sizes().head_dim as usize;
-        let starts: Vec<usize> = wrong
-            .iter()
-            .map(|&row| row_start(&self.problem, TensorRole::O, row_coordinates(&self.problem, row)))
-            .collect();
         let is_stale = |earlier: &&Earlier| {
-            let same = |&&at: &&usize| earlier.output.o[at..at + head_dim] == output.o[at..at + head_dim];
-            !starts.is_empty() && starts.iter().filter(same).count() * 10 >= starts.len() * 9
+            let same_o = |&&row: &&usize| {
+                let at = row_start(&self.problem, TensorRole::O, row_coordinates(&self.problem, row));
+                earlier.output.o[at..at + head_dim] == output.o[at..at + head_dim]
+            };
+            let lse = |output: &Output, row: usize| output.lse.as_ref().map(|lse| lse[row].to_bits());
+            let same_lse = |&&row: &&usize| lse(&earlier.output, row) == lse(output, row);
+            let same = wrong.iter().filter(same_o).count() + wrong_lse.iter().filter(same_lse).count();
+            let all = wrong.len() + wrong_lse.len();
+            all > 0 && same * 10 >= all * 9
         };
         let said = |fault: Fault| Named {
             fault,
-            how: format!("{} in {} rows", fault.meaning(), wrong.len()),
+            how: format!("{} in {} rows", fault.meaning(), wrong.len().max(wrong_lse.len())),
             weight: CLEAR,
         };
         match self.outputs.iter().rev().find(is_stale) {
@@ -419,7 +456,7 @@ fn observe(
     subject: &mut dyn Subject,
     set: usize,
     inputs: &Inputs,
-    [outputs, workspace]: [u8; 2],
+    (outputs, workspace): (u8, Option<u8>),
 ) -> Result<(Option<Fault>, Output), Error> {
     subject.write_inputs(set, inputs)?;
     subject.fill(set, outputs, workspace)?;

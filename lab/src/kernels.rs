@@ -261,10 +261,10 @@ impl Subject for KernelSubject {
         inputs.seqlens_k.as_ref().map_or(Ok(()), |lengths| self.sets[set].write_lengths(lengths))
     }
 
-    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> HostResult<()> {
+    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> HostResult<()> {
         self.sets[set].poison_outputs()?;
         self.sets[set].fill_outputs(outputs)?;
-        self.sets[set].poison_workspace(workspace)
+        workspace.map_or(Ok(()), |byte| self.sets[set].poison_workspace(byte))
     }
 
     fn launch(&mut self, set: usize) -> HostResult<()> {

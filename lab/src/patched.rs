@@ -50,7 +50,9 @@ impl PatchedTree {
     /// # Errors
     /// A patch that may not be applied or does not fit; a repository that git cannot use; a full disk.
     pub fn new(own: &Tree, patch: &str, within: &Path) -> std::result::Result<PatchedTree, PatchedTreeError> {
-        let Base { worktree } = Base::new(own, Some(patch), within)?;
+        let base = Base::new(own, None, within)?;
+        base.change(patch)?;
+        let Base { worktree } = base;
         let tree = Tree::copy(worktree.path());
         tree.share_compiler(own)?;
         Ok(PatchedTree { tree, _worktree: worktree })
@@ -173,6 +175,35 @@ mod tests {
         let text = |file: &str| std::fs::read_to_string(tree.tree().root().join(file)).expect("there");
         assert_eq!((text(FILE).as_str(), text("kernels-gpu/src/new.rs").as_str()), ("b\nd\n", "//! New.\n"));
         assert!(kept.contains("+b\n+d\n") && !kept.contains("+c\n"), "{kept}");
+    }
+
+    #[test]
+    fn a_patch_is_taken_however_a_person_or_a_program_writes_it() {
+        let (repository, within) = (repository(), tempfile::tempdir().expect("a folder"));
+        let own = Tree::copy(repository.path());
+        let plain = format!("--- a/{FILE}\n+++ b/{FILE}\n@@ -1 +1 @@\n-a\n+b\n");
+        let git = format!("diff --git a/{FILE} b/{FILE}\n{plain}");
+        let mail = "From 12 Mon Sep 17 00:00:00 2001\nFrom: A <a@b>\nSubject: [PATCH] faster\n\n---\n a.rs | 2 +-\n\n";
+        for text in [
+            format!("{mail}{git}-- \n2.39.5\n\n"),
+            git.replace('\n', "\r\n"),
+            git.replace("-1 +1", "-7,9 +9,1"),
+            git.replace("@@ -1 +1 @@", "@@ @@"),
+            git.replace("a.rs\n+++", "a.rs\t2026-01-01 00:00:00 +0000\n+++"),
+            git.replace(" a/", " ").replace(" b/", " "),
+            git.replace(" a/", " i/").replace(" b/", " w/"),
+            plain.replace(" a/", " ./").replace(" b/", " ./"),
+            plain.replace(" a/", " a/./").replace(" b/", " b/./"),
+            plain.trim_end().to_owned(),
+            block("a", "b"),
+            block("a", "b").replace('\n', "\r\n"),
+        ] {
+            // As a candidate of its own, and as what a program proposes.
+            let tree = PatchedTree::new(&own, &text, within.path())
+                .unwrap_or_else(|error| panic!("{text}\n{error}"));
+            let file = std::fs::read_to_string(tree.tree().root().join(FILE)).expect("there");
+            assert_eq!(file, "b\n", "{text}");
+        }
     }
 
     #[test]

@@ -28,11 +28,11 @@ pub trait Subject {
     /// What the device reports.
     fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> Result<(), Error>;
 
-    /// Fills a set's O and LSE with a byte, and its workspace but for the counters with another; the bands around them are NaN.
+    /// Fills a set's O and LSE with a byte, and its workspace but for the counters with another, where there is one; the bands around them are NaN.
     ///
     /// # Errors
     /// What the device reports.
-    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> Result<(), Error>;
+    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> Result<(), Error>;
 
     /// Launches on one set and records the event behind the launch; then waits for the event and for nothing else.
     ///

@@ -45,31 +45,48 @@ pub enum Keys {
     OtherHead,
     /// Those of the batch entry before.
     OtherBatch,
+    /// All but this one.
+    Without(usize),
 }
 
 /// Attention in the order that a kernel has, in float32 with P rounded to the element type.
 pub(super) fn honest(problem: &Problem, inputs: &Inputs, how: Honest) -> Output {
     let (mut rows, mut lse) = (Vec::new(), Vec::new());
-    for row in 0..problem.lse_len() {
-        let (o, row_lse) = blockwise(problem, inputs, row_coordinates(problem, row), how);
-        rows.push(o);
-        lse.push(row_lse);
+    let sizes = problem.sizes();
+    let places = (0..sizes.batch as usize)
+        .flat_map(|batch| (0..sizes.heads_kv as usize).map(move |head| [batch, head]));
+    for [batch, head_kv] in places {
+        let load = |role: TensorRole, [head, row]: [usize; 2]| {
+            let start = row_start(problem, role, [batch, head, row]);
+            let bits = &inputs.qkv[role as usize][start..start + sizes.head_dim as usize];
+            bits.iter().map(|&bits| widen(problem.dtype(), bits) as f32).collect::<Vec<f32>>()
+        };
+        let kv = [TensorRole::K, TensorRole::V].map(|role| {
+            (0..sizes.seqlen_k as usize).map(|key| load(role, [head_kv, key])).collect::<Vec<_>>()
+        });
+        let keys = keys(problem, inputs.seqlens_k.as_deref(), batch);
+        let group = problem.group() as usize;
+        for head in head_kv * group..(head_kv + 1) * group {
+            for row in 0..sizes.seqlen_q as usize {
+                let visible = visible_keys(problem, keys, row);
+                let (o, row_lse) = blockwise(problem, &load(TensorRole::Q, [head, row]), &kv, visible, how);
+                rows.push(o);
+                lse.push(row_lse);
+            }
+        }
     }
     gapped(problem, rows.into_iter(), lse)
 }
 
-fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) -> (Vec<f64>, f32) {
-    let [batch, head, row] = at;
-    let head_dim = problem.sizes().head_dim as usize;
-    let head_kv = head / problem.group() as usize;
-    let vector = |role: TensorRole, at: [usize; 3]| {
-        let start = row_start(problem, role, at);
-        inputs.qkv[role as usize][start..start + head_dim]
-            .iter()
-            .map(|&bits| widen(problem.dtype(), bits) as f32)
-    };
-    let q: Vec<f32> = vector(TensorRole::Q, at).collect();
-    let visible = visible_keys(problem, keys(problem, inputs.seqlens_k.as_deref(), batch), row);
+/// One row, over the keys that it sees.
+fn blockwise(
+    problem: &Problem,
+    q: &[f32],
+    [k, v]: &[Vec<Vec<f32>>; 2],
+    visible: usize,
+    how: Honest,
+) -> (Vec<f64>, f32) {
+    let head_dim = q.len();
     let scale_log2 = problem.scale() * std::f32::consts::LOG2_E;
     let (mut acc_o, mut row_sum, mut row_max) = (vec![0.0_f32; head_dim], 0.0_f32, f32::NEG_INFINITY);
     let blocks = visible.div_ceil(how.block);
@@ -77,11 +94,10 @@ fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) ->
         let block = if how.from_the_end { blocks - 1 - step } else { step };
         let range = block * how.block..visible.min((block + 1) * how.block);
         let score = |key: usize| -> f32 {
-            let k: Vec<f32> = vector(TensorRole::K, [batch, head_kv, key]).collect();
             let mut sum = 0.0;
             let steps = q.len() / MMA_DEPTH;
             for step in (0..steps).map(|step| if how.from_the_end { steps - 1 - step } else { step }) {
-                let [q, k] = [&q, &k].map(|row| &row[step * MMA_DEPTH..][..MMA_DEPTH]);
+                let [q, k] = [q, &k[key]].map(|row| &row[step * MMA_DEPTH..][..MMA_DEPTH]);
                 sum += q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
                 if how.acc == Accumulation::F16 {
                     sum = widen(Dtype::F16, narrow(Dtype::F16, sum.into())) as f32;
@@ -108,8 +124,7 @@ fn blockwise(problem: &Problem, inputs: &Inputs, at: [usize; 3], how: Honest) ->
                     let p = (score - row_max).exp2();
                     row_sum += p;
                     let p = widen(problem.dtype(), narrow(problem.dtype(), p.into())) as f32;
-                    let v = vector(TensorRole::V, [batch, head_kv, key]);
-                    sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += p * v);
+                    sum.iter_mut().zip(&v[key]).for_each(|(sum, v)| *sum += p * v);
                 }
                 if is_narrow {
                     sum.iter_mut()
@@ -163,17 +178,43 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
         Some(Wrong::CrudeExp(share)) => {
             by_rows(&|row| row.weighted(|_, p| p * (1.0 + share * (7.0 * p.ln()).sin())))
         }
-        Some(Wrong::Acc16 | Wrong::RowSum16 | Wrong::StaleO | Wrong::StaleSum) => {
-            by_rows(&|row| row.in_blocks(mistake))
-        }
+        Some(Wrong::SquareExp) => by_rows(&|row| {
+            row.weighted(|_, p| {
+                let (whole, rest) = (p.log2().floor(), p.log2() - p.log2().floor());
+                if p > 0.0 { whole.exp2() * (1.0 + rest * (0.6565 + 0.3435 * rest)) } else { p }
+            })
+        }),
+        Some(Wrong::LseOfRoundedP) => by_rows(&|row| {
+            let (_, lse) = row.weighted(|_, p| widen(problem.dtype(), narrow(problem.dtype(), p)));
+            (row.weighted(|_, p| p).0, lse)
+        }),
+        Some(
+            Wrong::Acc16
+            | Wrong::AccBf16
+            | Wrong::RowSum16
+            | Wrong::RowSumBf16
+            | Wrong::StaleO
+            | Wrong::StaleOLast
+            | Wrong::StaleSum,
+        ) => by_rows(&|row| row.in_blocks(mistake)),
         Some(Wrong::MaximumFrom(least)) => by_rows(&|row| row.relative_to(|largest| largest.max(least))),
         Some(Wrong::NoMaximum) => by_rows(&|row| row.relative_to(|_| 0.0)),
         Some(Wrong::Scale(factor)) => scaled(problem.scale() * factor as f32),
+        Some(Wrong::ScaleBf16) => {
+            scaled(widen(Dtype::Bf16, narrow(Dtype::Bf16, problem.scale().into())) as f32)
+        }
         Some(Wrong::OwnScale) => scaled(1.0 / (problem.sizes().head_dim as f32).sqrt()),
-        Some(Wrong::NanSwallowed) => {
-            let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
-            let [q, k, v] = [q, k, v].map(|tensor| changed(tensor, &finite));
-            other(problem, [&q, &k, &v])
+        Some(Wrong::NanSwallowed | Wrong::NanSwallowedIn(_) | Wrong::InfinityClamped) => {
+            let each = |role: TensorRole, tensor: &[u16]| {
+                changed(tensor, &|value: f64| match mistake {
+                    _ if value.is_finite() => value,
+                    Some(Wrong::InfinityClamped) if value.is_infinite() => value.signum() * 65504.0,
+                    Some(Wrong::NanSwallowed) => 0.0,
+                    Some(Wrong::NanSwallowedIn(swallows)) if swallows == role => 0.0,
+                    _ => value,
+                })
+            };
+            other(problem, [&each(TensorRole::Q, q), &each(TensorRole::K, k), &each(TensorRole::V, v)])
         }
         Some(Wrong::FlushedV) => {
             let flushed = |value: f64| if value.abs() < f64::exp2(-14.0) { 0.0 } else { value };
@@ -190,9 +231,7 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             Some(Wrong::Factor(factor)) => o.iter_mut().for_each(|o| *o *= factor),
             Some(Wrong::LseFactor(factor)) => lse[row] = (f64::from(lse[row]) * factor) as f32,
             Some(Wrong::LseOffset(offset)) => lse[row] = (f64::from(lse[row]) + offset) as f32,
-            Some(Wrong::LseRounded) => {
-                lse[row] = widen(Dtype::Bf16, narrow(Dtype::Bf16, lse[row].into())) as f32
-            }
+            Some(Wrong::LseRounded(to)) => lse[row] = widen(to, narrow(to, lse[row].into())) as f32,
             Some(Wrong::FactorIn(rows)) if rows.have(problem, [batch, head, at]) => {
                 o.iter_mut().for_each(|o| *o *= 1.03);
             }
@@ -220,6 +259,18 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
     }
     match mistake {
         Some(Wrong::OneElement) => rows.last_mut().into_iter().for_each(|row| row[3] += 0.25),
+        Some(Wrong::NanSpreads) => rows.chunks_mut(problem.sizes().seqlen_q as usize).for_each(|head| {
+            for block in head.chunks_mut(16).filter(|block| block.iter().flatten().any(|o| o.is_nan())) {
+                block.iter_mut().for_each(|row| row.fill(f64::NAN));
+            }
+        }),
+        Some(Wrong::GroupSwapped) if problem.group() > 1 => {
+            let queries = problem.sizes().seqlen_q as usize;
+            for group in rows.chunks_mut(queries * problem.group() as usize) {
+                let (first, others) = group.split_at_mut(queries);
+                first.swap_with_slice(&mut others[..queries]);
+            }
+        }
         Some(Wrong::RowTwice) => (1..rows.len()).step_by(2).for_each(|row| rows[row] = rows[row - 1].clone()),
         _ => {}
     }
@@ -234,6 +285,9 @@ impl Rows {
             Rows::OddOfGroup => head % problem.group() as usize % 2 == 1,
             Rows::From(first) => row >= first,
             Rows::EndOfBlock => row % 64 == 63,
+            Rows::HeadsFrom(first) => head >= first,
+            Rows::Batch(entry) => batch == entry,
+            Rows::Query(query) => row == query,
         }
     }
 }
@@ -309,6 +363,7 @@ impl OneRow<'_> {
             Keys::WholeBlocks => key < whole || whole == 0,
             Keys::Below(end) => key < end,
             Keys::From(first) => key >= first || count <= first,
+            Keys::Without(gone) => key != gone || count == 1,
             Keys::Middle => count < 96 || !(32..64).contains(&key),
             Keys::LargeP(power) => {
                 let less = largest - scores[key];
@@ -358,16 +413,20 @@ impl OneRow<'_> {
     /// Block by block, with what one of a block's steps does wrong.
     fn in_blocks(&self, mistake: Option<Wrong>) -> (Vec<f64>, f64) {
         let (place, scores, _) = self.own();
-        let half = |value: f64, is: Wrong| {
-            if mistake == Some(is) { widen(Dtype::F16, narrow(Dtype::F16, value)) } else { value }
+        let rounded = |value: f64, [to_f16, to_bf16]: [Wrong; 2]| match mistake {
+            Some(is) if is == to_f16 => widen(Dtype::F16, narrow(Dtype::F16, value)),
+            Some(is) if is == to_bf16 => widen(Dtype::Bf16, narrow(Dtype::Bf16, value)),
+            _ => value,
         };
+        let last = scores.len().saturating_sub(1) / BLOCK;
         let mut o = vec![0.0; self.of.problem.sizes().head_dim as usize];
         let (mut row_sum, mut row_max) = (0.0, f64::NEG_INFINITY);
         for (block, scores) in scores.chunks(BLOCK).enumerate() {
             let largest = scores.iter().copied().fold(row_max, f64::max);
             if largest > row_max + LAZY * std::f64::consts::LN_2 {
                 let factor = (row_max - largest).exp();
-                if mistake != Some(Wrong::StaleO) {
+                let is_stale = mistake == Some(Wrong::StaleOLast) && block == last;
+                if mistake != Some(Wrong::StaleO) && !is_stale {
                     o.iter_mut().for_each(|o| *o *= factor);
                 }
                 if mistake != Some(Wrong::StaleSum) {
@@ -377,11 +436,11 @@ impl OneRow<'_> {
             }
             for (key, score) in scores.iter().enumerate() {
                 let p = (score - row_max).exp();
-                row_sum = half(row_sum + p, Wrong::RowSum16);
+                row_sum = rounded(row_sum + p, [Wrong::RowSum16, Wrong::RowSumBf16]);
                 let v = row_start(&self.of.problem, TensorRole::V, [place[0], place[1], block * BLOCK + key]);
                 o.iter_mut().enumerate().for_each(|(d, o)| *o += p * self.element(TensorRole::V, v + d));
                 if key % MMA_DEPTH == MMA_DEPTH - 1 {
-                    o.iter_mut().for_each(|o| *o = half(*o, Wrong::Acc16));
+                    o.iter_mut().for_each(|o| *o = rounded(*o, [Wrong::Acc16, Wrong::AccBf16]));
                 }
             }
         }

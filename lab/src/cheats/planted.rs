@@ -2,6 +2,7 @@
 
 use super::attention::Keys;
 use crate::exam::Fault;
+use ferroflash::{Dtype, TensorRole};
 use kernels_gpu::row::Accumulation;
 
 /// When a candidate makes its mistake.
@@ -91,6 +92,18 @@ pub enum When {
     UnlikeStrides,
     /// In every seventh launch.
     SeventhLaunch,
+    /// Where both hold.
+    Both(&'static When, &'static When),
+    /// With just so many query heads a KV head.
+    GroupOf(u32),
+    /// With just so many splits.
+    SplitsOf(u32),
+    /// With just so many batch entries.
+    BatchOf(u32),
+    /// With a scale under a hundredth of the usual one.
+    TinyScale,
+    /// From so many keys on.
+    KeysFrom(u32),
 }
 
 /// Rows of O that a mistake is in.
@@ -104,6 +117,12 @@ pub enum Rows {
     From(usize),
     /// Of the last query of each block of 64.
     EndOfBlock,
+    /// Of heads from this one on.
+    HeadsFrom(usize),
+    /// Of this batch entry, of several.
+    Batch(usize),
+    /// Of this query alone.
+    Query(usize),
 }
 
 /// What a candidate does wrong.
@@ -131,10 +150,18 @@ pub enum Wrong {
     LseClamped,
     /// LSE times this.
     LseFactor(f64),
-    /// LSE as bfloat16.
-    LseRounded,
+    /// LSE as such a number.
+    LseRounded(Dtype),
+    /// LSE of P as it is rounded for P·V.
+    LseOfRoundedP,
     /// NaN and infinities of the inputs become 0.
     NanSwallowed,
+    /// Those of one input do.
+    NanSwallowedIn(TensorRole),
+    /// Infinities of the inputs become the largest number.
+    InfinityClamped,
+    /// A row with NaN gives it to all of its block of 16.
+    NanSpreads,
     /// Each P is rounded to this many bits behind its leading one.
     CoarseP(i32),
     /// Exponentials in float32 of scores from which this is taken, and not the largest, unless that is larger.
@@ -147,6 +174,10 @@ pub enum Wrong {
     LastCall,
     /// Computed once for each address.
     CachedByPointer,
+    /// Computed once for each Q, K or V, whatever the others are.
+    CachedBy(TensorRole),
+    /// What a launch left in the workspace, where it is still there.
+    LeftOver,
     /// A byte that lies in the workspace before the launch changes O's first number.
     Workspace,
     /// A counter is left at 1.
@@ -199,6 +230,18 @@ pub enum Wrong {
     StaleO,
     /// The sum of P is not.
     StaleSum,
+    /// O is not rescaled for the last block.
+    StaleOLast,
+    /// P·V accumulates in bfloat16.
+    AccBf16,
+    /// The sum of P does.
+    RowSumBf16,
+    /// Exponentials by a polynomial of degree 2.
+    SquareExp,
+    /// The scale is rounded to bfloat16.
+    ScaleBf16,
+    /// Two heads of a group have each other's O.
+    GroupSwapped,
 }
 
 /// A cheat and the names that it may be refused by.
@@ -229,8 +272,15 @@ const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
     Planted { when, wrong, fault, or: None }
 }
 
+const fn both(one: &'static When, other: &'static When) -> When {
+    When::Both(one, other)
+}
+
+/// What every cheat is where it makes no mistake.
+pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
+
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 112] = [
+pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -258,19 +308,21 @@ pub const PLANTED: [Planted; 112] = [
     planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
     planted(When::Strided, Wrong::Gaps, Fault::OutOfBounds),
     planted(When::NoLse, Wrong::Factor(0.97), Fault::WrongFactor),
-    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask),
+    // In a sequence without keys what is hidden is NaN, and so is 0 / 0.
+    planted(When::Lengths, Wrong::Keys(Keys::LengthsIgnored), Fault::WrongMask).or(Fault::WrongNan),
     planted(When::Splits, Wrong::Keys(Keys::Middle), Fault::DroppedKeys),
     planted(When::Causal, Wrong::Keys(Keys::OneTooMany), Fault::WrongMask),
     planted(When::Always, Wrong::OwnScale, Fault::WrongScale),
     planted(When::Always, Wrong::NoLse, Fault::NotWritten),
     planted(When::Always, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
-    planted(When::Always, Wrong::LseRounded, Fault::RoundedLse),
+    planted(When::Always, Wrong::LseRounded(Dtype::Bf16), Fault::RoundedLse),
     planted(When::Always, Wrong::NanSwallowed, Fault::WrongNan),
     planted(When::Always, Wrong::Keys(Keys::LargeP(5)), Fault::SmallP),
     planted(When::Always, Wrong::CoarseP(4), Fault::Imprecise),
     planted(When::NegativeFirst, Wrong::Constant(0.0), Fault::Zeros),
-    planted(When::Always, Wrong::LastCall, Fault::LastCall),
-    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer),
+    // What another question left behind is not looked for.
+    planted(When::Always, Wrong::LastCall, Fault::LastCall).or(Fault::State),
+    planted(When::Always, Wrong::CachedByPointer, Fault::CachedByPointer).or(Fault::State),
     planted(When::ThirdLaunch, Wrong::Constant(0.0), Fault::State),
     planted(When::Always, Wrong::Workspace, Fault::State),
     planted(When::Always, Wrong::Counter, Fault::State),
@@ -287,7 +339,7 @@ pub const PLANTED: [Planted; 112] = [
     planted(When::Keys2048, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
     planted(When::Queries1000, Wrong::NoLse, Fault::NotWritten),
     planted(When::Causal, Wrong::LseFactor(-1.0), Fault::WrongLse),
-    planted(When::OtherScale, Wrong::LseRounded, Fault::RoundedLse),
+    planted(When::OtherScale, Wrong::LseRounded(Dtype::Bf16), Fault::RoundedLse),
     planted(When::Slices, Wrong::NoLse, Fault::NotWritten),
     planted(When::OneQuery, Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::OneKey, Wrong::Factor(1.03), Fault::WrongFactor),
@@ -345,6 +397,45 @@ pub const PLANTED: [Planted; 112] = [
     planted(When::Always, Wrong::FactorIn(Rows::EndOfBlock), Fault::WrongFactor),
     planted(When::Always, Wrong::InfinityForNan, Fault::WrongNan),
     planted(When::Always, Wrong::LseClamped, Fault::WrongLse),
+    planted(both(&When::Causal, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Causal, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Splits, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Group5, &When::Causal), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Slices, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::OtherScale, &When::Causal), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Lengths, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::OneQuery, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Keys2048, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Batch3, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::Keys2048, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::OneQuery, &When::Group5), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::GroupOf(7), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::SplitsOf(3), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::BatchOf(2), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::TinyScale, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::KeysFrom(16384), Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
+    planted(When::KeysModulo(64, 33), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::Splits, Wrong::LseOffset(1e-3), Fault::WrongLse),
+    planted(When::Causal, Wrong::LseRounded(Dtype::F16), Fault::RoundedLse),
+    planted(When::Always, Wrong::LseOfRoundedP, Fault::WrongLse),
+    planted(When::Always, Wrong::FactorIn(Rows::HeadsFrom(40)), Fault::WrongFactor),
+    planted(When::Always, Wrong::FactorIn(Rows::Batch(1)), Fault::WrongFactor),
+    planted(When::Always, Wrong::FactorIn(Rows::Query(127)), Fault::WrongFactor),
+    planted(When::Always, Wrong::Keys(Keys::Without(127)), Fault::DroppedKeys).or(Fault::DroppedTail),
+    planted(When::Always, Wrong::AccBf16, Fault::Imprecise),
+    planted(When::Always, Wrong::RowSumBf16, Fault::WrongLse).or(Fault::WrongFactor),
+    planted(When::Always, Wrong::SquareExp, Fault::Imprecise).or(Fault::WrongLse),
+    planted(When::Always, Wrong::StaleOLast, Fault::WrongNumbers),
+    planted(When::Always, Wrong::ScaleBf16, Fault::WrongScale).or(Fault::WrongLse),
+    // Where the scale is tiny all heads of a group are alike.
+    planted(When::Always, Wrong::GroupSwapped, Fault::WrongNumbers).or(Fault::Imprecise),
+    planted(When::Always, Wrong::CachedBy(TensorRole::Q), Fault::CachedByPointer).or(Fault::State),
+    planted(When::Always, Wrong::CachedBy(TensorRole::K), Fault::CachedByPointer).or(Fault::State),
+    planted(When::Always, Wrong::CachedBy(TensorRole::V), Fault::CachedByPointer).or(Fault::State),
+    planted(When::Always, Wrong::LeftOver, Fault::State).or(Fault::CachedByPointer),
+    planted(When::Always, Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
+    planted(When::Always, Wrong::InfinityClamped, Fault::WrongNan),
+    planted(When::Always, Wrong::NanSpreads, Fault::WrongNan).or(Fault::WrongMask),
 ];
 
 /// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other

@@ -135,11 +135,11 @@ impl Subject for StandIn {
         Ok(())
     }
 
-    fn fill(&mut self, set: usize, outputs: u8, workspace: u8) -> Result<(), Error> {
+    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> Result<(), Error> {
         let tensors = &mut self.sets[set];
         tensors.guarded_o.fill(POISON);
         tensors.o_mut().fill(u16::from_ne_bytes([outputs; 2]));
-        tensors.workspace[1..].fill(workspace);
+        workspace.into_iter().for_each(|byte| tensors.workspace[1..].fill(byte));
         if let Some(lse) = &mut tensors.lse {
             lse.fill(f32::from_ne_bytes([outputs; 4]));
         }

@@ -1,6 +1,6 @@
 //! The name of a wrong output, from evidence: which elements are wrong, and which one mistake gives just those numbers.
 
-use super::explanations::{Explained, Suspect};
+use super::explanations::{Explained, ROWS, Suspect};
 use super::{CLEAR, Fault, POISON};
 use check::reference::{Reference, keys, row_coordinates, row_start, visible_keys};
 use check::verification::Oracle;
@@ -30,7 +30,8 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     if wrong_o.is_empty() {
         let lse = output.lse.as_deref().unwrap_or_default();
         let (fault, more) = super::lse::diagnose(oracle, lse, &wrong_lse);
-        let weight = problem.sizes().seqlen_k as usize * wrong_lse.len().min(6);
+        // One number a row: of few rows a scale explains whatever an offset does.
+        let weight = (problem.sizes().seqlen_k as usize).min(CLEAR / ROWS + 1) * wrong_lse.len().min(ROWS);
         return Named { weight, ..place(fault, &wrong_lse, &more) };
     }
     let in_place = in_place_of_o(problem, output, &wrong_o);
@@ -49,7 +50,8 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     let numbers: Vec<usize> = wrong_o.iter().filter(is_number).copied().collect();
     if numbers.is_empty() {
         // Whatever the mistake is, NaN hides it.
-        return Named { weight: CLEAR / 2, ..place(of_nan(oracle, &wrong_o), &wrong_o, "") };
+        let weight = if sees_none(oracle, &wrong_o) { 1 } else { CLEAR / 2 };
+        return Named { weight, ..place(of_nan(oracle, &wrong_o), &wrong_o, "") };
     }
     let suspect = Suspect::new(oracle, output, tolerance.allowed(), &numbers);
     let named = match suspect.explain() {
@@ -136,12 +138,17 @@ fn of_nan(oracle: &Oracle, wrong: &[usize]) -> Fault {
         is_number && (visible..sizes.seqlen_k as usize).any(is_odd)
     };
     // 0 / 0 of a row that sees no key is NaN too.
-    let sees_some = |&row: &usize| {
-        let [batch, _, row] = row_coordinates(problem, row);
-        visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row) > 0
-    };
-    let is_hidden = wrong.iter().all(hides_some) && wrong.iter().any(sees_some);
+    let is_hidden = wrong.iter().all(hides_some) && !sees_none(oracle, wrong);
     if is_hidden { Fault::WrongMask } else { Fault::WrongNan }
+}
+
+/// Whether these rows see no key, so that NaN in them has several causes.
+fn sees_none(oracle: &Oracle, rows: &[usize]) -> bool {
+    let Oracle { problem, seqlens_k, .. } = oracle;
+    rows.iter().all(|&row| {
+        let [batch, _, row] = row_coordinates(problem, row);
+        visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row) == 0
+    })
 }
 
 /// Which rows they are, in a few words.

@@ -121,6 +121,7 @@ impl<'a> Suspect<'a> {
             self.small_p(),
             self.hidden(),
             self.block(),
+            self.single(),
         ];
         found.extend(STRIDES.into_iter().flat_map(|stride| self.strided(stride)));
         found.extend(self.other_heads());
@@ -280,10 +281,26 @@ impl<'a> Suspect<'a> {
         (squares * 1.05, Explained::new(Fault::DroppedKeys, how))
     }
 
+    /// One key alone.
+    fn single(&self) -> (f64, Explained) {
+        let (squares, keys) = self.each(|row| {
+            let (mut sum, p_sum) = (vec![0.0; row.o.len()], row.p[..row.visible].iter().sum::<f64>());
+            (0..row.visible).for_each(|key| self.add(row.at, row.p[key], key, &mut sum));
+            (0..row.visible).fold(Fit::NONE, |best, key| {
+                let mut left = sum.clone();
+                self.add(row.at, -row.p[key], key, &mut left);
+                [p_sum - row.p[key], p_sum].into_iter().fold(best, |best, divisor| {
+                    best.or(squares_within(&row.o, &left, divisor, best.squares), key as f64)
+                })
+            })
+        });
+        (squares * 1.05, Explained::new(Fault::DroppedKeys, format!("key {}", keys[0])))
+    }
+
     /// One softmax scale for all rows.
     fn scale(&self) -> (f64, Explained) {
         let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
-        let (log, squares) = least(&squares, -7.0, 7.0);
+        let (log, squares) = least(&squares, -16.0, 16.0);
         let how = format!("{:.4} times the problem's", log.exp());
         (squares, Explained::new(Fault::WrongScale, how))
     }
@@ -470,9 +487,9 @@ fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
 
 /// Where a function of one number is least: a coarse look, then golden section.
 pub(super) fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
-    const STEPS: usize = 70;
-    let step = (to - from) / STEPS as f64;
-    let looked = (0..=STEPS).map(|at| from + step * at as f64).map(|x| (x, of(x)));
+    let steps = (5.0 * (to - from)).max(70.0) as usize;
+    let step = (to - from) / steps as f64;
+    let looked = (0..=steps).map(|at| from + step * at as f64).map(|x| (x, of(x)));
     let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| if x.1 < best.1 { x } else { best });
     let (mut a, mut b) = (middle - step, middle + step);
     let golden = (5.0_f64.sqrt() - 1.0) / 2.0;

@@ -38,7 +38,8 @@ pub(super) fn diagnose(oracle: &Oracle, lse: &[f32], wrong: &[usize]) -> (Fault,
         .map(|part| wrong[part * (wrong.len() - 1) / (ROWS - 1)])
         .map(|row| (WrongRow::new(oracle, row, &|_| 0.0), f64::from(lse[row])))
         .collect();
-    if let Some(factor) = scale(oracle, &rows) {
+    // One number explains one row whatever is wrong.
+    if let Some(factor) = scale(oracle, &rows).filter(|_| wrong.len() >= 3) {
         return (Fault::WrongScale, format!("the LSE is that of {factor:.4} times the scale"));
     }
     if rows.iter().all(|(row, lse)| leaves_out_small(oracle, row, *lse)) {

@@ -1,6 +1,7 @@
 //! Questions of an examination: problems of the library's whole domain, drawn anew for each candidate from a secret seed.
 
 mod edges;
+mod once;
 
 use crate::inputs::{Inputs, Kind, Odd, RealTensors};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
@@ -50,6 +51,9 @@ pub struct Question {
     pub odd: Option<Odd>,
     /// Distributions of the inputs beside random ones.
     pub kinds: Vec<Kind>,
+    /// Whether one launch on each distribution answers it: what launches leave behind is asked by others.
+    #[serde(default)]
+    pub once: bool,
 }
 
 impl Question {
@@ -57,8 +61,20 @@ impl Question {
     pub fn measured(spec: ProblemSpec, kinds: &[Kind]) -> Question {
         let kinds = kinds.to_vec();
         let (placement, scale, lengths, splits) = (Placement::Bhsd, None, false, None);
-        let [is_slice, few_sms] = [false; 2];
-        Question { spec, placement, scale, lse: true, lengths, splits, is_slice, few_sms, odd: None, kinds }
+        let [is_slice, few_sms, once] = [false; 3];
+        Question {
+            spec,
+            placement,
+            scale,
+            lse: true,
+            lengths,
+            splits,
+            is_slice,
+            few_sms,
+            odd: None,
+            kinds,
+            once,
+        }
     }
 
     /// The host's problem.
@@ -324,6 +340,7 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
             few_sms: row.schedule == Schedule::Persistent || random.bool(),
             odd: odd[at],
             kinds,
+            once: false,
         });
     }
     questions.extend(edges(row, &mut random));
@@ -334,6 +351,8 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
         let sides = Sides::draw(&mut random);
         questions.push(sides.question(row, shape, 1, &mut random));
     }
+    let more = once::once(row, &questions, &mut random);
+    questions.extend(more);
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
     questions
@@ -370,12 +389,15 @@ mod tests {
                         let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
                         assert_eq!(inputs.qkv[0].len(), problem.q_len());
                     }
-                    assert!(question.spec.fits(&row) && question.spec.flops() < 2e9, "{question}");
+                    assert!(question.spec.fits(&row) && question.spec.flops() < 2.3e9, "{question}");
                 }
                 let of = |question: &Question| question.spec.shape.0;
                 (1..=8).for_each(|group| any(&|question| of(question)[1] / of(question)[2] == group));
                 any(&|question| of(question)[0] >= 3 && of(question)[1] >= 16);
-                any(&|question| of(question)[4] >= 2048);
+                any(&|question| of(question)[4] >= 16_384);
+                let times =
+                    |question: &Question| question.scale.unwrap_or(1.0) * (row.head_dim as f32).sqrt();
+                any(&|question| times(question) < 0.01);
                 any(&|question| of(question)[3] >= 1024);
                 any(&|question| of(question)[4].is_multiple_of(64));
                 any(&|question| of(question)[4] > 32 && !of(question)[4].is_multiple_of(16));
@@ -414,6 +436,10 @@ mod tests {
                 }
                 Kind::DEALT.into_iter().for_each(|kind| any(&|question| question.kinds.contains(&kind)));
                 Odd::ALL.into_iter().for_each(|odd| any(&|question| question.odd == Some(odd)));
+                let left = once::pairs_left(&row, questions.iter());
+                assert!(left.is_empty(), "{left:?}");
+                (0..64).for_each(|rest| any(&|question| of(question)[4] % 64 == rest));
+                (0..64).for_each(|rest| any(&|question| of(question)[3] % 64 == rest));
                 let splits = row.schedule == Schedule::Split;
                 assert_eq!(questions.iter().any(|question| question.lengths), splits);
             }

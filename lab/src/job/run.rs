@@ -34,7 +34,7 @@ fn perform(job: &Job) -> Result<Report> {
             let accumulation = kernel.row.acc;
             let (seed, error_share) = (job.seed, *error_share);
             let exam = Exam { seed, real: real.as_ref(), accumulation, error_share, oracles: None };
-            let found = exam.run(&mut subject, questions)?;
+            let found = exam.run(&mut subject, questions.iter().enumerate())?;
             let ragged = match found {
                 Ok(_) => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
                 Err(_) => Ok(()),

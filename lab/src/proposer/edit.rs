@@ -160,7 +160,7 @@ fn diff(path: &str, before: &str, after: &str) -> String {
     text
 }
 
-/// A diff whose hunks say how long they are: people and models count wrong.
+/// A diff whose hunks say how long they are and whose paths begin with `a/` and `b/`: people, models and programs write them otherwise.
 pub fn recount(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let mut counted = String::new();
@@ -169,7 +169,7 @@ pub fn recount(text: &str) -> String {
         let line = lines[at];
         at += 1;
         let Some((old, new)) = starts(line) else {
-            counted += &format!("{line}\n");
+            counted += &format!("{}\n", prefixed(line));
             continue;
         };
         let is_next = |at: usize| {
@@ -177,7 +177,9 @@ pub fn recount(text: &str) -> String {
                 && lines.get(at + 1).is_some_and(|line| line.starts_with("+++ "));
             lines[at].starts_with("@@ ") || lines[at].starts_with("diff --git ") || is_header
         };
-        let is_line = |line: &str| line.is_empty() || line.starts_with([' ', '+', '-', '\\']);
+        // What ends a patch that was mailed is no line of it.
+        let is_line =
+            |line: &str| line != "-- " && (line.is_empty() || line.starts_with([' ', '+', '-', '\\']));
         let mut end = (at..lines.len()).find(|&at| is_next(at) || !is_line(lines[at])).unwrap_or(lines.len());
         // Blank lines between a hunk and what follows belong to neither.
         while end > at && lines[end - 1].is_empty() {
@@ -191,6 +193,21 @@ pub fn recount(text: &str) -> String {
         at = end;
     }
     counted
+}
+
+/// A header with the paths that git writes.
+fn prefixed(header: &str) -> String {
+    let is_header = ["diff --git ", "--- ", "+++ "].iter().any(|mark| header.starts_with(mark));
+    let mut words: Vec<String> = header.split(' ').map(str::to_owned).collect();
+    let last = words.len() - 1;
+    for (at, word) in words.iter_mut().enumerate().filter(|_| is_header) {
+        let plain = word.replace("/./", "/");
+        let plain = plain.strip_prefix("./").unwrap_or(&plain);
+        let side =
+            if header.starts_with("+++") || (header.starts_with("diff") && at == last) { 'b' } else { 'a' };
+        *word = if plain.starts_with(DEVICE_SOURCE) { format!("{side}/{plain}") } else { plain.to_owned() };
+    }
+    words.join(" ")
 }
 
 /// Where a hunk begins in the old and the new file, by its header; line 1 where it says nothing.

@@ -25,10 +25,9 @@ const MACROS: [&str; 8] = [
 /// Words that no kernel needs more of: state, symbols and libraries of its own.
 const WORDS: [&str; 2] = ["static", "extern"];
 /// Words in attributes that change what is compiled, or under which name.
-const ATTRIBUTES: [&str; 14] = [
+const ATTRIBUTES: [&str; 13] = [
     "path",
     "feature",
-    "cfg_attr",
     "no_mangle",
     "export_name",
     "link_section",
@@ -42,7 +41,10 @@ const ATTRIBUTES: [&str; 14] = [
     "ignore",
 ];
 /// What a condition of compilation may ask: whether tests or kernels are compiled. What else it could ask is how the lab compiles.
-const CONDITIONS: [&str; 7] = ["cfg", "test", "target_arch", "not", "all", "any", "doc"];
+const CONDITIONS: [&str; 8] = ["cfg", "cfg_attr", "test", "target_arch", "not", "all", "any", "doc"];
+/// Macros that make a test.
+const ASSERTS: [&str; 6] =
+    ["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
 /// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
 const PTX: [&str; 16] = [
     ".global",
@@ -89,6 +91,10 @@ pub fn in_ptx(ptx: &str) -> Option<&'static str> {
             if let Some(found) = PTX.iter().find(|what| is(what)) {
                 return Some(found);
             }
+            // The system's functions have memory of their own.
+            if (before, word) == (".extern", ".func") {
+                return Some(".extern .func");
+            }
             (before, rest) = (word, behind);
         }
     }
@@ -112,7 +118,7 @@ pub enum Breach {
         what: String,
     },
     /// A test is gone, asks less, or is not compiled as before.
-    #[error("{path}: it takes away `{what}`, or some of what it asks: tests stay")]
+    #[error("{path}: it takes away `{what}`, or some of what it asks: tests and modules stay")]
     TakesAway {
         /// The file.
         path: String,
@@ -160,6 +166,17 @@ pub fn check(changes: &[Change]) -> Result<(), Breach> {
         let _ = before.add_file(path, old);
         after.add_file(path, new).ok_or_else(|| Breach::NotRust { path: path.clone() })?;
     }
+    // Who hides a file takes its tests away; and a file that no module is made of is not compiled.
+    let gone: Vec<String> =
+        changes.iter().filter(|change| change.after.is_empty()).map(|change| stem(&change.path)).collect();
+    if let Some((name, path)) =
+        before.modules.iter().find(|(name, _)| !after.modules.contains_key(*name) && !gone.contains(name))
+    {
+        return Err(Breach::TakesAway { path: path.clone(), what: format!("mod {name}") });
+    }
+    let is_new = |path: &str| changes.iter().any(|change| change.path == path && change.before.is_empty());
+    let modules = std::mem::take(&mut after.modules);
+    after.tests.retain(|_, (path, ..)| !is_new(path) || modules.contains_key(&stem(path)));
     for (what, places) in &after.forbidden {
         let known = before.forbidden.get(what).map_or(0, Vec::len);
         if places.len() > known {
@@ -174,11 +191,19 @@ pub fn check(changes: &[Change]) -> Result<(), Breach> {
             return Err(Breach::TakesAway { path: path.clone(), what });
         }
     }
-    if after.asserts < before.asserts {
+    if after.asserts + after.in_macros < before.asserts + before.in_macros {
         let path = changes.first().map(|change| change.path.clone()).unwrap_or_default();
         return Err(Breach::TakesAway { path, what: "assert".to_owned() });
     }
     Ok(())
+}
+
+/// The name of the module that a file is.
+fn stem(path: &str) -> String {
+    let path = Path::new(path);
+    let is_mod = path.file_name().is_some_and(|name| name == "mod.rs");
+    let named = if is_mod { path.parent().and_then(Path::file_name) } else { path.file_stem() };
+    named.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Whether the host reads a file of the device crate's source too.
@@ -194,7 +219,11 @@ struct Found {
     forbidden: BTreeMap<String, Vec<(String, usize)>>,
     /// Tests by what they are compiled under and their names, with their file, asserts, and ends before the end.
     tests: BTreeMap<String, (String, usize, usize)>,
+    /// Modules that are files of their own, with the file that says so.
+    modules: BTreeMap<String, String>,
     asserts: usize,
+    /// Those that another macro is told, and may forget.
+    in_macros: usize,
     returns: usize,
 }
 
@@ -243,8 +272,17 @@ impl Found {
                         }
                         // A comment on an item is an attribute too.
                         if !is_comment(&inner) {
-                            let is_condition = text.starts_with("cfg");
-                            self.look(inner, &Within { is_attribute: true, is_condition, ..within.clone() });
+                            let [condition, rest] = condition_and_rest(inner);
+                            let is_attribute = true;
+                            self.look(
+                                condition,
+                                &Within { is_attribute, is_condition: true, ..within.clone() },
+                            );
+                            // A condition behind a condition is looked for in vain.
+                            if rest.to_string().contains("cfg") {
+                                self.add("#[cfg_attr]", line);
+                            }
+                            self.look(rest, &Within { is_attribute, ..within.clone() });
                         }
                         continue;
                     }
@@ -270,7 +308,12 @@ impl Found {
                     (conditions, is_test) = (String::new(), false);
                 }
                 TokenTree::Ident(ident) if !before(1, '\'') => {
-                    let text = ident.to_string();
+                    let written = ident.to_string();
+                    // `r#include!` is `include!`, but `r#static` no keyword.
+                    let text = written.strip_prefix("r#").unwrap_or(&written).to_owned();
+                    if text == "mod" && is(at + 2, ';') {
+                        self.modules.insert(word(at + 1), self.path.clone());
+                    }
                     if word(at.wrapping_sub(1)) == "fn" {
                         name.clone_from(&text);
                     }
@@ -283,7 +326,7 @@ impl Found {
                     if within.is_condition && !CONDITIONS.contains(&text.as_str()) {
                         self.add(&format!("cfg({text})"), line);
                     }
-                    if !within.is_attribute && WORDS.contains(&text.as_str()) {
+                    if !within.is_attribute && WORDS.contains(&written.as_str()) {
                         self.add(&text, line);
                     }
                     // Also renamed, as in `use core::include as harmless;`, and told to another macro.
@@ -291,8 +334,13 @@ impl Found {
                         self.add(&format!("{text}!"), line);
                     }
                     if text.starts_with("assert") {
-                        self.asserts += usize::from(is_called);
-                        if is_named || (before(1, '!') && word(at.wrapping_sub(2)) == "macro_rules") {
+                        let asserts = if within.is_macro { &mut self.in_macros } else { &mut self.asserts };
+                        *asserts += usize::from(is_called);
+                        let is_told = within.is_macro && !is_called && ASSERTS.contains(&text.as_str());
+                        if is_named
+                            || is_told
+                            || (before(1, '!') && word(at.wrapping_sub(2)) == "macro_rules")
+                        {
                             self.add(&format!("another {text}!"), line);
                         }
                     }
@@ -309,6 +357,23 @@ impl Found {
 
     fn add(&mut self, what: &str, line: usize) {
         self.forbidden.entry(what.to_owned()).or_default().push((self.path.clone(), line));
+    }
+}
+
+/// The condition of an attribute, where it has one, and the rest of it.
+fn condition_and_rest(attribute: TokenStream) -> [TokenStream; 2] {
+    let tokens: Vec<TokenTree> = attribute.into_iter().collect();
+    let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(mark) if mark.as_char() == ',');
+    match &tokens[..] {
+        [TokenTree::Ident(name), TokenTree::Group(group)] if name == "cfg_attr" => {
+            let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+            let at = inner.iter().position(is_comma).unwrap_or(inner.len());
+            [inner[..at].iter().cloned().collect(), inner[at..].iter().cloned().collect()]
+        }
+        [TokenTree::Ident(name), ..] if name.to_string().contains("cfg") => {
+            [tokens.into_iter().collect(), TokenStream::new()]
+        }
+        _ => [TokenStream::new(), tokens.into_iter().collect()],
     }
 }
 
@@ -375,6 +440,15 @@ mod tests {
             "#[cfg(not(overflow_checks))] fn g() {}",
             "#[cfg(any(test, target_os = \"cuda\"))] fn g() {}",
             "#[cfg(ferroflash_lab)] fn g() {}",
+            "r#include!(\"/etc/passwd\");",
+            "const A: &str = core::r#include_str!(\"x\");",
+            "#[r#path = \"x.rs\"] mod other;",
+            "#[cfg(r#debug_assertions)] fn g() {}",
+            "#[r#ignore] fn g() {}",
+            "#[cfg_attr(debug_assertions, inline)] fn g() {}",
+            "#[cfg_attr(test, cfg(overflow_checks))] fn g() {}",
+            "macro_rules! m { ($n:ident) => { macro_rules! $n { ($($t:tt)*) => {} } } } m!(assert_eq);",
+            "fn g() { asm!(\".extern .func (.param .b64 r) malloc (.param .b64 s);\"); }",
             "fn g() -> bool { cfg!(debug_assertions) }",
             "fn g() -> bool { core::cfg!(target_feature = \"sm_90a\") }",
         ] {
@@ -385,6 +459,8 @@ mod tests {
         for (from, to) in [
             ("    #[test]\n", ""),
             (asks, "let _ = super::f(\"\");"),
+            (asks, "\u{430}ssert_eq!(super::f(\"\"), 1);"),
+            (asks, "gone! { assert_eq!(super::f(\"\"), 1); }"),
             (asks, "return; assert_eq!(super::f(\"\"), 1);"),
             ("fn works()", "fn works_no_more()"),
             ("#[cfg(test)]", "#[cfg(any())]"),
@@ -437,6 +513,10 @@ mod tests {
             "#[derive(Clone, Copy)] struct S { row_max: f32 }",
             "impl S { #[allow(clippy::inline_always)] fn f(self) {} }",
             "#[test] fn more() { assert!(true); }",
+            "#[cfg_attr(test, derive(Debug))] struct S;",
+            "// \u{4e2d}\u{6587} static include!, \u{43f}\u{43e}-\u{440}\u{443}\u{441}\u{441}\u{43a}\u{438}",
+            "#[expect(unused)] fn g() {}",
+            "const _: () = assert!(size_of::<u32>() == 4);",
         ] {
             assert_eq!(added(text), Ok(()), "{text}");
         }
@@ -449,7 +529,19 @@ mod tests {
             before: before.to_owned(),
             after: after.to_owned(),
         };
-        assert_eq!(super::check(&[change("softmax", BEFORE, kept), change("sum", "", moved)]), Ok(()));
+        let declares = |before: &str, after: &str| change("mod", before, after);
+        let all = [change("softmax", BEFORE, kept), change("sum", "", moved), declares("", "mod sum;")];
+        assert_eq!(super::check(&all), Ok(()));
+        // In a file that nobody compiles they are gone, and so are those of a file that nobody compiles any more.
+        for hides in [
+            &all[..2],
+            &[declares("mod softmax;\nmod sum;", "mod sum;")],
+            &[declares("mod softmax;", "mod softmax {}")],
+        ] {
+            assert!(matches!(super::check(hides), Err(Breach::TakesAway { .. })));
+        }
+        let none = [declares("mod softmax;\nmod sum;", "mod sum;"), change("softmax", "fn f() {}\n", "")];
+        assert_eq!(super::check(&none), Ok(()));
         assert!(super::check(&[change("softmax", BEFORE, kept), change("sum", "", "")]).is_err());
         // What is there may move, be indented otherwise, and go.
         let known = "static KEPT: u8 = 1;\nfn a() {}\n";

@@ -11,8 +11,12 @@ const KEPT_SHOWN: usize = 3;
 const FAILED_SHOWN: usize = 5;
 /// Lines of an earlier patch that are shown.
 const PATCH_LINES: usize = 60;
+/// Characters of such a line that are shown.
+const LINE_CHARS: usize = 160;
 /// What a prompt is long at most, in bytes: source that has no room is named instead.
 const BYTES_MAX: usize = 60_000;
+/// What earlier proposals take of it at most.
+const EARLIER_BYTES_MAX: usize = 20_000;
 /// Insights that are shown.
 const INSIGHTS_SHOWN: usize = 8;
 
@@ -80,7 +84,10 @@ pub fn render(
     // Writing to a string does not fail.
     let _ = write_task(&mut text, task);
     if configuration == Configuration::Full {
-        let _ = write_earlier(&mut text, earlier);
+        let mut told = String::new();
+        let _ = write_earlier(&mut told, earlier);
+        text += &told[..told.floor_char_boundary(EARLIER_BYTES_MAX)];
+        text += if told.len() > EARLIER_BYTES_MAX { "\n```\n(cut)\n" } else { "" };
     }
     if configuration != Configuration::Free {
         let _ = write_insights(&mut text, insights);
@@ -164,7 +171,7 @@ fn write_earlier(text: &mut String, earlier: &[Earlier]) -> fmt::Result {
         }
         writeln!(text, ". {}\n\n```diff", proposal.verdict)?;
         for line in proposal.patch.lines().take(PATCH_LINES) {
-            writeln!(text, "{line}")?;
+            writeln!(text, "{}", line.chars().take(LINE_CHARS).collect::<String>())?;
         }
         let more = proposal.patch.lines().count().saturating_sub(PATCH_LINES);
         if more > 0 {
@@ -248,6 +255,17 @@ mod tests {
         proposals.extend((0..9).map(|i| earlier(&format!("bad {i}"), false, None)));
         let insight = Insight { text: "Registers spill.".to_owned(), weight: 1.0 };
         render(configuration, &task(), &proposals, &[insight])
+    }
+
+    #[test]
+    fn whoever_proposed_endlessly_leaves_room_for_the_source() {
+        let endless = |name: &str| Earlier {
+            hypothesis: format!("{name} {}", "long ".repeat(100_000)),
+            patch: "+é".repeat(1 << 19),
+            ..earlier(name, false, None)
+        };
+        let text = render(Configuration::Full, &task(), &[endless("a"), endless("b")], &[]);
+        assert!(text.len() < BYTES_MAX && text.contains("fn step() {}") && text.contains("(cut)"));
     }
 
     #[test]

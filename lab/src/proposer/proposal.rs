@@ -13,6 +13,9 @@
 use super::edit::has_blocks;
 use serde::{Deserialize, Serialize};
 
+/// What a hypothesis may be long, in characters; the rest is left out.
+const SECTION_CHARS: usize = 2000;
+
 /// What a proposer proposes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,33 +61,37 @@ impl Proposal {
             return Err(ProposalError::Nothing);
         }
         let lines: Vec<&str> = answer.lines().collect();
-        let patch_at = lines.iter().position(|line| starts_patch(line));
+        let patch_at = (0..lines.len()).find(|&at| starts_diff(&lines[at..]) || has_blocks(lines[at]));
         let text = &lines[..patch_at.unwrap_or(lines.len())];
         let hypothesis = section(text, "hypothesis").ok_or(ProposalError::NoHypothesis)?;
         let gain = section(text, "expected gain").ok_or(ProposalError::NoGain)?;
         let expected_gain = percentage(&gain).ok_or(ProposalError::BadGain { text: gain })?;
         let patch = match patch_at.ok_or(ProposalError::NoPatch)? {
             // The file's name stands above the first block.
-            at if !starts_diff(lines[at]) => lines.iter().flat_map(|line| [line, "\n"]).collect(),
+            at if !starts_diff(&lines[at..]) => lines.iter().flat_map(|line| [line, "\n"]).collect(),
             at => patch(&lines[at..]),
         };
         Ok(Self { hypothesis, expected_gain, patch })
     }
 }
 
-fn starts_patch(line: &str) -> bool {
-    starts_diff(line) || has_blocks(line)
+fn starts_diff(lines: &[&str]) -> bool {
+    let is_old = lines.first().is_some_and(|line| line.starts_with("--- "));
+    let is_new = lines.get(1).is_some_and(|line| line.starts_with("+++ "));
+    (is_old && is_new) || lines.first().is_some_and(|line| line.starts_with("diff --git "))
 }
 
-fn starts_diff(line: &str) -> bool {
-    line.starts_with("diff --git ") || line.starts_with("--- ")
-}
-
-/// The lines of a patch, to the end of its code block if it stands in one.
+/// The lines of a patch, of all its code blocks if it stands in some.
 fn patch(lines: &[&str]) -> String {
-    // A context line that looks like a fence begins with a space.
-    let end = lines.iter().position(|line| line.starts_with("```")).unwrap_or(lines.len());
-    lines[..end].iter().flat_map(|line| [line, "\n"]).collect()
+    let (mut text, mut is_in) = (String::new(), true);
+    for (at, line) in lines.iter().enumerate() {
+        // A context line that looks like a fence begins with a space.
+        is_in = (is_in && !line.starts_with("```")) || starts_diff(&lines[at..]);
+        if is_in {
+            text += &format!("{line}\n");
+        }
+    }
+    text
 }
 
 /// The text after a label, to the next label or heading.
@@ -93,7 +100,10 @@ fn section(lines: &[&str], label: &str) -> Option<String> {
     let first = after_label(lines[at], label)?;
     let more = lines[at + 1..].iter().take_while(|line| !is_label(line)).map(|line| line.trim());
     let words: Vec<&str> = std::iter::once(first).chain(more).filter(|line| !line.is_empty()).collect();
-    Some(words.join(" ")).filter(|text| !text.is_empty())
+    // It is shown to people and to the next proposer.
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let text: String = words.join(" ").chars().take(SECTION_CHARS).map(plain).collect();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 fn is_label(line: &str) -> bool {
@@ -150,6 +160,20 @@ mod tests {
         assert_eq!(proposal.hypothesis, "The copies are not coalesced.");
         assert_eq!(proposal.expected_gain, 0.125);
         assert_eq!(proposal.patch, DIFF);
+    }
+
+    #[test]
+    fn a_patch_in_several_code_blocks_is_one_and_what_is_said_too_long_is_cut() {
+        let other = DIFF.replace("a.rs", "b.rs");
+        let said = format!("{}\u{1b}[2J", "long ".repeat(100));
+        let answer = format!(
+            "--- my answer\nHypothesis: {said}\nExpected gain: 1 %\n```diff\n{DIFF}```\nand\n```diff\n{other}```\nbye\n"
+        );
+        let proposal = Proposal::parse(&answer).expect("a proposal");
+        assert_eq!(proposal.patch, format!("{DIFF}{other}"));
+        assert!(!proposal.hypothesis.contains('\u{1b}'));
+        let endless = Proposal::parse(&answer.replace("long ", &"long ".repeat(1000))).expect("a proposal");
+        assert_eq!(endless.hypothesis.chars().count(), SECTION_CHARS);
     }
 
     #[test]

@@ -182,9 +182,9 @@ impl Worktree {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// A file's text; none where it is not there.
+    /// The text of a file that a patch may change; none where it is not there.
     pub fn read(&self, path: &str) -> Option<String> {
-        std::fs::read_to_string(self.path().join(path)).ok()
+        is_device_source(path).then(|| std::fs::read_to_string(self.path().join(path)).ok()).flatten()
     }
 
     /// Takes away worktrees below `within` that a killed session left behind. Those of others elsewhere stay.

@@ -10,7 +10,7 @@ use kernels_gpu::row::Schedule;
 /// What two questions about the same edge of the domain have otherwise, so that one of them has each.
 #[derive(Clone, Copy)]
 pub(super) struct Sides {
-    is_causal: bool,
+    pub(super) is_causal: bool,
     is_bhsd: bool,
     lse: bool,
     is_slice: bool,
@@ -98,6 +98,8 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
         .map(|(sizes, sides, splits, kinds)| Question { kinds, ..sides.question(row, sizes, splits, random) })
         .collect();
     questions[last].placement = Placement::Padded(FAR);
+    // Of these others ask what launches leave behind.
+    ONCE.into_iter().for_each(|at| questions[at].once = true);
     questions.extend(ends_of_blocks(row, random));
     questions
 }
@@ -121,6 +123,9 @@ fn ends_of_blocks(row: &Row, random: &mut Rng) -> Vec<Question> {
     let masks = [None, None, Some(is_causal), Some(!is_causal), None];
     [over, under, 128, 192, inside].into_iter().zip(queries.into_iter().zip(masks)).map(question).collect()
 }
+
+/// Those of several heads over many keys or queries, over many of both, of many batch entries, and of more than 512 heads in all.
+const ONCE: [usize; 5] = [2, 3, 4, 9, 10];
 
 /// Chunks between rows that lie so far from each other that 16 bits do not count the elements between.
 const FAR: u16 = 4200;
