@@ -1,7 +1,7 @@
 //! What is wrong with an LSE beside an O that is right.
 
 use super::Fault;
-use super::explanations::{ROWS, WrongRow, least};
+use super::explanations::{ROWS, WrongRow};
 use check::verification::Oracle;
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -76,4 +76,20 @@ fn leaves_out_small(oracle: &Oracle, row: &WrongRow, lse: f64) -> bool {
         sum += p;
         (largest + sum.ln() - lse).abs() < NEAR.min(0.2 * p / sum)
     })
+}
+
+/// Where a function of one number is least: a coarse look, then golden section.
+pub(super) fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
+    let steps = (5.0 * (to - from)).max(70.0) as usize;
+    let step = (to - from) / steps as f64;
+    let looked = (0..=steps).map(|at| from + step * at as f64).map(|x| (x, of(x)));
+    let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| if x.1 < best.1 { x } else { best });
+    let (mut a, mut b) = (middle - step, middle + step);
+    let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
+    for _ in 0..28 {
+        let (c, d) = (b - golden * (b - a), a + golden * (b - a));
+        if of(c) < of(d) { b = d } else { a = c }
+    }
+    let x = (a + b) / 2.0;
+    (x, of(x))
 }
