@@ -76,10 +76,13 @@ pub const fn column_width(row: &Row) -> u32 {
 
 /// Registers of a thread that copies, in a CTA of [`Isa::Wgmma`].
 pub const fn producer_registers(row: &Row) -> u32 {
+    let is_ragged = matches!(row.schedule, Schedule::Ragged);
     match (consumer_warpgroups(row), row.min_ctas) {
+        // The loop over tiles takes a few more where the score is a user's; consumers have them to spare.
+        (2, 1) if is_ragged && matches!(row.score, ScoreKind::User(_)) => 56,
         (1, _) | (2, 1) => 40,
         (2, _) => 24,
-        (3, _) if matches!(row.schedule, Schedule::Ragged) => 40,
+        (3, _) if is_ragged => 40,
         _ => 32,
     }
 }
