@@ -25,6 +25,7 @@ def checks(run):
     times = Times(run, torch)
     named = [
         ("host time of flash_attn_func, eager", times.eager),
+        ("host time of scaled_dot_product_attention, eager", times.of_pytorchs_name),
         ("host time of flash_attn_with_kvcache, eager", times.decoding),
         ("host time of flash_attn_varlen_func, eager", times.varlen),
         ("torch.compile", times.compiled),
@@ -83,6 +84,13 @@ class Times:
         bhsd = [x.transpose(1, 2) for x in (q, k, v)]
         sdpa = self.torch.nn.functional.scaled_dot_product_attention
         return self.compared(lambda: flash_attn_func(q, k, v, causal=True), lambda: sdpa(*bhsd, is_causal=True), HOST_BAR_US)
+
+    def of_pytorchs_name(self):
+        from ferroflash import scaled_dot_product_attention
+
+        q, k, v = (x.transpose(1, 2) for x in self.small())
+        sdpa = self.torch.nn.functional.scaled_dot_product_attention
+        return self.compared(lambda: scaled_dot_product_attention(q, k, v, is_causal=True), lambda: sdpa(q, k, v, is_causal=True), None)
 
     def decoding(self):
         from ferroflash import flash_attn_with_kvcache

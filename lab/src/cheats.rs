@@ -329,22 +329,14 @@ mod tests {
     use check::verification::Oracle;
     use rayon::prelude::*;
 
-    /// Seeds that a test draws under: ten where the variable `FERROFLASH_THOROUGH` is set, else two, which change with the commit;
-    /// `FERROFLASH_SEEDS=1,2` names others.
+    /// Seeds that a test draws under: two, ten where the variable `FERROFLASH_THOROUGH` is set; `FERROFLASH_SEEDS=1,2` names others.
+    /// The same for every commit, so that what passed passes again.
     fn seeds() -> Vec<u64> {
         if let Ok(named) = std::env::var("FERROFLASH_SEEDS") {
             return named.split(',').map(|seed| seed.trim().parse().expect("a number")).collect();
         }
-        if std::env::var_os("FERROFLASH_THOROUGH").is_some() {
-            return (0..10).collect();
-        }
-        let git = ["rev-parse", "HEAD^{tree}"];
-        let tree =
-            std::process::Command::new("git").args(git).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-        let tree =
-            tree.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let of_tree = tree.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        vec![of_tree, of_tree + 1]
+        let count = if std::env::var_os("FERROFLASH_THOROUGH").is_some() { 10 } else { 2 };
+        (0..count).collect()
     }
 
     /// Spreads a seed that a person can type over all bits.

@@ -13,7 +13,7 @@ pub(crate) struct Options {
     /// Run this step only; may be repeated
     #[arg(long, value_enum, value_name = "STEP")]
     only: Vec<Step>,
-    /// Plant the lab's cheats under ten seeds, not under two that change with the commit
+    /// Plant the lab's cheats under ten seeds, not under two
     #[arg(long)]
     thorough: bool,
 }

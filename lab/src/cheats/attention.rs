@@ -115,13 +115,15 @@ fn blockwise(
             row_sum *= factor;
             row_max = largest;
         }
+        // While every score was −∞, row_max is, and −∞ − −∞ would be NaN.
+        let base = if row_max == f32::NEG_INFINITY { 0.0 } else { row_max };
         let keys: Vec<(usize, f32)> = range.zip(scores).collect();
         for keys in keys.chunks(BLOCK_N) {
             let is_narrow = how.acc == Accumulation::F16;
             let mut sum = if is_narrow { vec![0.0; head_dim] } else { std::mem::take(&mut acc_o) };
             for keys in keys.chunks(MMA_DEPTH) {
                 for &(key, score) in keys {
-                    let p = (score - row_max).exp2();
+                    let p = (score - base).exp2();
                     row_sum += p;
                     let p = widen(problem.dtype(), narrow(problem.dtype(), p.into())) as f32;
                     sum.iter_mut().zip(&v[key]).for_each(|(sum, v)| *sum += p * v);
