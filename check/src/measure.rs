@@ -1,5 +1,6 @@
 //! Device time of plans: CUDA-graph replays between events, candidates interleaved, inputs rotated.
 
+pub mod at_once;
 pub mod backward;
 pub mod contest;
 mod copy;

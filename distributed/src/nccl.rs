@@ -98,6 +98,25 @@ impl Nccl {
         Ok(nccl)
     }
 
+    /// One rank for each of several devices of this process, all connected.
+    ///
+    /// # Errors
+    /// Those of [`Nccl::from_id`], of the first rank that failed.
+    pub fn world(devices: &[Arc<CudaDevice>], options: &NcclOptions) -> Result<Vec<Nccl>, Error> {
+        let (id, world) = (UniqueId::new()?, devices.len() as u32);
+        // Each waits for the others, and so has a thread.
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..world)
+                .zip(devices)
+                .map(|(rank, device)| scope.spawn(move || Nccl::from_id(device, &id, (rank, world), options)))
+                .collect();
+            let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
+                rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            ranks.into_iter().map(join).collect::<Vec<Result<Nccl, Error>>>().into_iter().collect()
+        })
+    }
+
     /// The rank that a communicator of the caller's is (`ncclComm_t`; from PyTorch its process group's `_comm_ptr()`, which is 0 until the group
     /// has communicated).
     ///

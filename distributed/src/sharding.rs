@@ -113,8 +113,8 @@ pub struct ShardRun {
 }
 
 impl ShardRun {
-    /// Both starts and the length in elements of 16 bits.
-    pub(crate) fn elements(&self) -> (usize, usize, usize) {
+    /// Where it starts in the whole and in the rank's tensor, and its length, in elements of 16 bits.
+    pub fn elements(&self) -> (usize, usize, usize) {
         (self.whole as usize / 2, self.local as usize / 2, self.bytes as usize / 2)
     }
 }

@@ -1,8 +1,8 @@
 //! The command on a fake driver: every journey to a device and back, and every way that a device can fail. No GPU is used.
 
 use crate::support::{
-    self, Ended, binary, fake_driver, ferroflash_with, folder, names, safetensors, tensor, write_kernels,
-    write_qkv,
+    self, Ended, binary, fake_driver, fake_nccl, ferroflash_with, folder, names, safetensors, tensor,
+    write_kernels, write_qkv,
 };
 use ferroflash::{Dtype, Schedule};
 use kernels_gpu::row::Isa;
@@ -32,6 +32,7 @@ support::trials!(
     bench_measures_another_folders_kernels_in_turns,
     bench_waits_for_its_turn,
     bench_measures_ranks_in_turns_with_one_device,
+    ranks_over_nccl_are_measured_and_verified,
     wgmma_is_taken_where_device_and_driver_have_it,
     a_driver_without_tensor_maps_has_the_other_kernels,
     doctor_says_what_there_is,
@@ -327,7 +328,6 @@ fn bench_times_lse_where_it_is_asked_for() {
     assert_eq!(report()["results"][0]["rows"][0].get("times_us"), None);
 }
 
-/// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
 fn bench_measures_ranks_in_turns_with_one_device() {
     let setup = setup();
     let args = ["bench", "--shape", "1,2,2,131,131,64", "--causal", "--devices", "1,2", "--reps", "1"];
@@ -362,6 +362,55 @@ fn bench_measures_ranks_in_turns_with_one_device() {
     setup.run(&["bench", "--devices", "2", "--device", "sim"], &[]).refused(2, &["--devices needs a GPU"]);
 }
 
+/// All ranks at once, each on a device of its own.
+fn ranks_over_nccl_are_measured_and_verified() {
+    let setup = setup();
+    let nccl = ("FERROFLASH_LIBNCCL", fake_nccl().to_str().expect("UTF-8"));
+    let two = ("FAKE_DRIVER_DEVICES", "2");
+    let over = ["--devices", "2", "--over", "nccl", "--rank-limit", "60"];
+    let bench = |shape: &str, more: &[&str], faults: &[(&str, &str)]| {
+        let args = ["bench", "--shape", shape, "--reps", "2", "--warm-up", "1", "--repeats", "3"];
+        let file = ["--json", "at-once.json", "--force"];
+        setup.run(&[&args[..], &over, &file, more].concat(), &[&[two], faults].concat())
+    };
+    let ended = bench("1,2,2,131,131,64", &["--mask", "both"], &[nccl]);
+    let stdout = &ended.succeeded().stdout;
+    assert!(stdout.contains("3 calls bitwise equal") && stdout.contains("predicted on paper"), "{stdout}");
+    let file = fs::read_to_string(setup.path().join("at-once.json")).expect("written");
+    let file: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    let results = file["results"].as_array().expect("results");
+    assert_eq!(results.len(), 6, "every method with both masks");
+    for result in results {
+        let ranks = result["measured"]["ranks"].as_array().expect("ranks");
+        assert_eq!(ranks.len(), 2);
+        assert!(ranks.iter().all(|rank| rank["received"].as_f64().expect("bytes") > 0.0), "{result}");
+        assert!(result["measured"]["efficiency"].as_f64().expect("a share") > 0.0, "{result}");
+    }
+    bench("1,2,2,131,131,64", &["--graph", "--causal", "--method", "ring"], &[nccl]).succeeded();
+    // One new token over a cache that is split.
+    let ended = bench("2,4,2,1,300,64", &[], &[nccl]);
+    assert!(ended.succeeded().stdout.contains("split cache"), "{}", ended.stdout);
+    // Rows that a launch leaves wrong are other rows of the whole than of a rank.
+    let ended = bench("1,2,2,131,131,64", &["--causal"], &[nccl, ("FAKE_DRIVER_OUTPUT", "wrong")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("outputs are wrong"), "{}", ended.stderr);
+
+    let verify = ["verify", "--shape", "1,4,2,77,77,64", "--causal", "--repeats", "2"];
+    let ended = setup.run(&[&verify[..], &over].concat(), &[two, nccl]);
+    let stdout = &ended.succeeded().stdout;
+    let lines = ["2 runs bitwise equal", "every bit is one device's"];
+    assert!(lines.iter().all(|line| stdout.contains(line)), "{stdout}");
+
+    let ended = setup.run(&[&verify[..], &over].concat(), &[nccl]);
+    ended.refused(1, &["there is no device"]);
+    let nowhere = ("FERROFLASH_LIBNCCL", "/nowhere/libnccl.so");
+    setup
+        .run(&[&verify[..], &over].concat(), &[two, nowhere])
+        .refused(1, &["no NCCL", "/nowhere/libnccl.so"]);
+    setup.run(&["bench", "--over", "nccl"], &[]).refused(2, &["--devices"]);
+}
+
+/// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
 fn wgmma_problem() -> (&'static Variant, String) {
     let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype) == (Isa::Wgmma, Dtype::F16);
     let variant = VARIANTS.iter().find(is_it).expect("in the table");

@@ -11,7 +11,7 @@ use ferroflash::device::side::SideStream;
 use ferroflash::module::Library;
 use ferroflash::problem::TensorRole;
 use ferroflash::rounding::widen;
-use ferroflash::{Attention, CudaOptions, DeviceTensors, Problem, Sizes, StreamHandle};
+use ferroflash::{Attention, CudaOptions, DeviceTensors, Dtype, Problem, Sizes, StreamHandle};
 use ferroflash_distributed::model::Footprint;
 use ferroflash_distributed::{
     ContextOptions, ContextParallel, Copies, Error, Method, RankTensors, ShardRun, Sharding, shard_runs,
@@ -114,7 +114,7 @@ pub struct RankBench {
 }
 
 /// The tensors of the whole problem, and every rank's part of Q, K and V.
-struct Tensors {
+pub(super) struct RankTensorsOnDevice {
     whole: [Buffer<CudaDevice>; 4],
     shards: [Buffer<CudaDevice>; 3],
     /// Where each rank's part starts in each of them.
@@ -165,14 +165,15 @@ impl RankBench {
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<RanksMeasured, Error> {
         let timeline = Timeline::new(&self.device)?;
-        let tensors = Tensors::new(&self.device, problem, options)?;
+        let tensors =
+            RankTensorsOnDevice::new(&self.device, problem, options.devices, options.context.granule)?;
         let plan = self.attention.plan(problem)?;
         // SAFETY: the stream lives as long as the timeline.
         unsafe { self.attention.reserve(&plan, timeline.stream())? };
-        let [q, k, v, o] = [0, 1, 2, 3].map(|tensor: usize| tensors.whole[tensor].address());
+        let whole = tensors.whole();
         let launch = |stream: StreamHandle| {
             // SAFETY: the tensors are as long as the problem says, and outlive every replay.
-            unsafe { self.attention.launch(&plan, &DeviceTensors::new(q, k, v, o), stream) }
+            unsafe { self.attention.launch(&plan, &whole, stream) }
         };
         let mut one = subject(&timeline, launch, false)?;
         let mut ranks = Vec::new();
@@ -198,7 +199,7 @@ impl RankBench {
         &self,
         problem: &Problem,
         options: &RankOptions,
-        tensors: &Tensors,
+        tensors: &RankTensorsOnDevice,
         timeline: &Timeline,
         (rank, one): (u32, &mut Subject<'_>),
     ) -> Result<RankMeasured, Error> {
@@ -209,7 +210,7 @@ impl RankBench {
             ContextParallel::new(self.attention.clone(), Box::new(copies), problem, &options.context)?;
         // SAFETY: the stream lives as long as the timeline.
         unsafe { context.reserve(timeline.stream())? };
-        tensors.o.fill(0xff)?;
+        tensors.spoil_o()?;
         let own = tensors.of(rank);
         // SAFETY: as below.
         unsafe { context.forward(&own, timeline.stream())? };
@@ -248,7 +249,7 @@ impl RankBench {
 }
 
 /// Keeps a rank's error aside, as captures return the library's alone.
-fn library_error(error: Error, aside: &mut Option<Error>) -> ferroflash::Error {
+pub(super) fn library_error(error: Error, aside: &mut Option<Error>) -> ferroflash::Error {
     let reason = error.to_string();
     *aside = Some(error);
     ferroflash::Error::Cuda { call: "a rank's launches", reason }
@@ -276,7 +277,7 @@ fn subject<'a>(
     Ok(Subject { replay, is_captured, launches, us: Vec::new() })
 }
 
-fn replay_us(
+pub(super) fn replay_us(
     timeline: &Timeline,
     replay: &mut dyn FnMut() -> Result<(), ferroflash::Error>,
 ) -> Result<f64, ferroflash::Error> {
@@ -319,12 +320,17 @@ fn time(
     Ok(())
 }
 
-impl Tensors {
-    fn new(device: &Arc<CudaDevice>, problem: &Problem, options: &RankOptions) -> Result<Tensors, Error> {
+impl RankTensorsOnDevice {
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        problem: &Problem,
+        devices: u32,
+        granule: Option<u32>,
+    ) -> Result<RankTensorsOnDevice, Error> {
         let sizes = problem.sizes();
-        let sharding = |rows| match options.context.granule {
-            Some(granule) => Sharding::with_granule(rows, options.devices, granule),
-            None => Sharding::new(rows, options.devices),
+        let sharding = |rows| match granule {
+            Some(granule) => Sharding::with_granule(rows, devices, granule),
+            None => Sharding::new(rows, devices),
         };
         let bytes = |role| problem.len(role) as u64 * u64::from(problem.dtype().bytes());
         let memory = |role| Buffer::new(device, bytes(role));
@@ -335,7 +341,7 @@ impl Tensors {
         let shard = |role, from: &Buffer<CudaDevice>| {
             let of = sharding(problem.extent(role).rows);
             let runs: Vec<Vec<ShardRun>> =
-                (0..options.devices).map(|rank| shard_runs(problem, role, &of, rank)).collect();
+                (0..devices).map(|rank| shard_runs(problem, role, &of, rank)).collect();
             let (mut end, mut starts) = (0, Vec::new());
             for runs in &runs {
                 starts.push(end);
@@ -359,36 +365,72 @@ impl Tensors {
         let rows = u64::from(sizes.batch) * u64::from(sizes.heads_q) * most;
         let o = Buffer::new(device, rows * u64::from(problem.head_dim_v()) * 2)?;
         let lse = Buffer::new(device, rows * 4)?;
-        Ok(Tensors { whole, shards: [q, k, v], starts: [of_q, of_k, of_v], o, lse })
+        Ok(RankTensorsOnDevice { whole, shards: [q, k, v], starts: [of_q, of_k, of_v], o, lse })
+    }
+
+    /// The tensors of the whole.
+    pub(super) fn whole(&self) -> DeviceTensors {
+        let [q, k, v, o] = [0, 1, 2, 3].map(|tensor: usize| self.whole[tensor].address());
+        DeviceTensors::new(q, k, v, o)
+    }
+
+    /// NaN in a rank's O: what nobody writes shows.
+    pub(super) fn spoil_o(&self) -> Result<(), Error> {
+        Ok(self.o.fill(0xff)?)
+    }
+
+    /// All of a rank's O, as bits.
+    pub(super) fn read_o(&self) -> Result<Vec<u16>, Error> {
+        let mut o = vec![0; self.o.bytes() as usize / 2];
+        self.o.read(0, &mut o)?;
+        Ok(o)
     }
 
     /// A rank's tensors; O and LSE are the same place for all.
-    fn of(&self, rank: u32) -> RankTensors {
+    pub(super) fn of(&self, rank: u32) -> RankTensors {
         let [q, k, v] =
             [0, 1, 2].map(|tensor: usize| self.shards[tensor].address() + self.starts[tensor][rank as usize]);
         RankTensors { q, k, v, o: self.o.address(), lse: Some(self.lse.address()) }
     }
 
     /// The largest difference of a rank's O from one device's, and the largest |O|, of rows at the start and the end of each run.
-    fn compare(&self, problem: &Problem, of_q: &Sharding, rank: u32) -> Result<[f64; 2], Error> {
-        let mut found = [0.0f64; 2];
+    pub(super) fn compare(&self, problem: &Problem, of_q: &Sharding, rank: u32) -> Result<[f64; 2], Error> {
+        let mut found = [0.0; 2];
         for run in shard_runs(problem, TensorRole::O, of_q, rank) {
-            let elements = run.bytes as usize / 2;
+            let (whole, local, elements) = run.elements();
             let count = elements.min(COMPARED);
             for at in [0, elements - count] {
-                let (mut ours, mut theirs) = (vec![0u16; count], vec![0u16; count]);
-                self.o.read(run.local as usize / 2 + at, &mut ours)?;
-                self.whole[3].read(run.whole as usize / 2 + at, &mut theirs)?;
-                for (ours, theirs) in ours.iter().zip(&theirs) {
-                    let [a, b] = [*ours, *theirs].map(|bits| widen(problem.dtype(), bits));
-                    let difference = if ours == theirs { 0.0 } else { (a - b).abs() };
-                    // A number that is none is as wrong as can be.
-                    found[0] = if difference.is_nan() { f64::INFINITY } else { found[0].max(difference) };
-                    found[1] = found[1].max(b.abs());
-                }
+                self.compare_range(problem.dtype(), (whole + at, local + at), count, &mut found)?;
             }
         }
         Ok(found)
+    }
+
+    /// The same where every rank has all of O.
+    pub(super) fn compare_all(&self, problem: &Problem) -> Result<[f64; 2], Error> {
+        let mut found = [0.0; 2];
+        self.compare_range(problem.dtype(), (0, 0), problem.o_len(), &mut found)?;
+        Ok(found)
+    }
+
+    fn compare_range(
+        &self,
+        dtype: Dtype,
+        (of_whole, of_rank): (usize, usize),
+        count: usize,
+        found: &mut [f64; 2],
+    ) -> Result<(), Error> {
+        let (mut ours, mut theirs) = (vec![0u16; count], vec![0u16; count]);
+        self.o.read(of_rank, &mut ours)?;
+        self.whole[3].read(of_whole, &mut theirs)?;
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let [a, b] = [*ours, *theirs].map(|bits| widen(dtype, bits));
+            let difference = if ours == theirs { 0.0 } else { (a - b).abs() };
+            // A number that is none is as wrong as can be.
+            found[0] = if difference.is_nan() { f64::INFINITY } else { found[0].max(difference) };
+            found[1] = found[1].max(b.abs());
+        }
+        Ok(())
     }
 }
 

@@ -1,12 +1,13 @@
 //! `ferroflash bench`: device time of kernels, side by side.
 
 use crate::backward_args::BackwardArgs;
+use crate::bench_at_once::{self, Turns};
 use crate::bench_backward;
 use crate::bench_devices;
 use crate::bench_report::{self, Measurement, Report};
 use crate::bench_sim::{self, Simulated};
 use crate::device::parse_model;
-use crate::devices_args::DevicesArgs;
+use crate::devices_args::{DevicesArgs, OverArgs};
 use crate::failure::Failure;
 use crate::output::{self, Progress};
 use crate::plan_args::PlanArgs;
@@ -55,6 +56,10 @@ const EXAMPLES: &str = "Examples:
 
   # each rank of 4 by itself, what it would receive copied on a stream of its own: what the schedule loses before any wire
   ferroflash bench --shape 1,32,8,32768,32768,128 --mask causal --dtype bf16 --devices 4 --method all-gather,ring
+
+  # two GPUs at once over NCCL against one: a prompt, and decoding over a cache that is split among them
+  ferroflash bench --shape 1,32,8,65536,65536,128 --mask both --dtype bf16 --devices 2 --over nccl
+  ferroflash bench --shape 1,32,8,1,1048576,128 --dtype bf16 --devices 2 --over nccl
 
   # what each kernel executes, without a GPU
   ferroflash bench --device sim --shape 1,4,4,512,512,64 --rows all
@@ -113,6 +118,17 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     devices: DevicesArgs,
+
+    #[command(flatten)]
+    over: OverArgs,
+
+    /// With --over: repeat so many calls after the timing, each of which must have the first one's bits
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "over")]
+    repeats: u32,
+
+    /// With --over: replay the ranks' calls as graphs, instead of enqueuing them one by one
+    #[arg(long, requires = "over", conflicts_with = "eager")]
+    graph: bool,
 
     /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
@@ -244,8 +260,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.devices.devices.is_empty() {
         let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
         let problems: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
-        let replays = (args.reps, args.warm_up.map(Duration::from_millis));
-        return bench_devices::run(&args.devices, &options, &problems, replays, file);
+        let warm_up = args.warm_up.map(Duration::from_millis);
+        if let Some(nccl) = args.over.nccl() {
+            let turns = Turns { reps: args.reps, warm_up, repeats: args.repeats, graph: args.graph };
+            return bench_at_once::run(&args.devices, (&options, &nccl), &problems, turns, file);
+        }
+        return bench_devices::run(&args.devices, &options, &problems, (args.reps, warm_up), file);
     }
     let l2 = match args.l2 {
         L2Name::Default => L2Policy::Default,

@@ -102,12 +102,15 @@ impl DeviceArgs {
         }
     }
 
+    /// The GPU that the options name, and the folder of its kernels.
+    pub(crate) fn cuda_options(&self) -> CudaOptions {
+        CudaOptions::default().with_ptx(self.ptx.clone()).with_ordinal(self.ordinal)
+    }
+
     /// Opens the device and says on stderr which it is.
     pub(crate) fn open(&self) -> Result<Engine, Error> {
-        let cuda = || {
-            let options = CudaOptions::default().with_ptx(self.ptx.clone()).with_ordinal(self.ordinal);
-            Attention::cuda(&options).map(|attention| Engine::Kernels(Box::new(attention)))
-        };
+        let cuda =
+            || Attention::cuda(&self.cuda_options()).map(|attention| Engine::Kernels(Box::new(attention)));
         let sim = || self.simulator().map(|attention| Engine::Kernels(Box::new(attention)));
         let without_gpu = |because: String| match sim() {
             Ok(engine) => Ok((engine, because)),

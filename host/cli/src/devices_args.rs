@@ -1,7 +1,9 @@
 //! The options about sequences that are split among several devices.
 
 use clap::ValueEnum;
+use ferroflash_distributed::nccl::NcclOptions;
 use ferroflash_distributed::{ContextOptions, Method};
+use std::time::Duration;
 
 /// Devices, and how a sequence is split among them.
 #[derive(clap::Args, Clone, Debug)]
@@ -21,6 +23,33 @@ pub(crate) struct DevicesArgs {
     /// `bench` enqueues ranks' calls one by one, instead of replaying a graph of them
     #[arg(long, requires = "devices")]
     pub(crate) eager: bool,
+}
+
+/// What connects the devices.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct OverArgs {
+    /// Put each rank on a GPU of its own, all at once, connected by this; the first GPU is --ordinal's. Without, `bench` runs ranks one by
+    /// one on one GPU, and `verify` moves what they exchange through the host
+    #[arg(long, value_enum, requires = "devices")]
+    over: Option<LinkName>,
+
+    /// With --over: a rank waits for others no longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    rank_limit: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LinkName {
+    /// NCCL, opened at run time
+    Nccl,
+}
+
+impl OverArgs {
+    /// How to connect GPUs, where each rank has one of its own.
+    pub(crate) fn nccl(&self) -> Option<NcclOptions> {
+        let limit = Duration::from_secs(self.rank_limit);
+        self.over.map(|LinkName::Nccl| NcclOptions { limit, ..NcclOptions::default() })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,6 +3,7 @@
 mod backward_args;
 mod backward_rows;
 mod bench;
+mod bench_at_once;
 mod bench_backward;
 mod bench_devices;
 mod bench_report;

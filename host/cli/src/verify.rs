@@ -2,7 +2,7 @@
 
 use crate::backward_args::BackwardArgs;
 use crate::device::{DeviceArgs, Engine};
-use crate::devices_args::DevicesArgs;
+use crate::devices_args::{DevicesArgs, OverArgs};
 use crate::failure::Failure;
 use crate::input::{ProblemArgs, describe, to_json};
 use crate::memory;
@@ -40,6 +40,9 @@ const EXAMPLES: &str = "Examples:
 
   # sequences split among 2, 3 and 8 simulated devices, every method, against the reference and one device
   ferroflash verify --devices 2,3,8 --device sim
+
+  # the same over two GPUs and NCCL, each result ten times
+  ferroflash verify --devices 2 --over nccl --repeats 10
 
   # gradients: of one shape, and of drawn problems for every backward kernel
   ferroflash verify --backward --shape 2,8,2,199,257,64 --causal --repeats 10
@@ -116,6 +119,9 @@ pub(crate) struct Args {
     devices: DevicesArgs,
 
     #[command(flatten)]
+    over: OverArgs,
+
+    #[command(flatten)]
     device: DeviceArgs,
 }
 
@@ -169,7 +175,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if !args.devices.devices.is_empty() {
         let given = args.shape.map(|sizes| args.generate(sizes)).transpose()?;
-        return verify_devices::run(&args.devices, &args.device, given, (args.seed, args.json));
+        let how = (args.seed, args.repeats, args.json);
+        return verify_devices::run(&args.devices, args.over, &args.device, given, how);
     }
     let inputs = match args.shape {
         Some(sizes) => args.generate(sizes)?,
