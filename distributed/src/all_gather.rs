@@ -66,6 +66,10 @@ impl Schedule for AllGather {
         self.groups.iter().flat_map(|group| &group.jobs).map(|job| &job.plan).collect()
     }
 
+    fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
+        (0..self.groups.len()).map(|group| self.messages(group, setup, tensors)).collect()
+    }
+
     unsafe fn forward(
         &mut self,
         lane: &mut Lane,
@@ -77,18 +81,17 @@ impl Schedule for AllGather {
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses until the jobs are done, and these
         // are on the stream that exchanges wait for; the rest is the caller's promise.
         unsafe {
-            let mut on_its_way = self.start(0, lane, setup, tensors, stream)?;
-            for (index, group) in self.groups.iter().enumerate() {
-                let arriving = on_its_way;
-                if index + 1 < self.groups.len() {
-                    on_its_way = self.start(index + 1, lane, setup, tensors, stream)?;
-                }
-                lane.join(arriving, stream)?;
-                let beside = lane.fork(stream)?;
-                // The part with the most keys first. The other comes beside it: its tiles fill the multiprocessors that the first leaves
-                // free at its end.
-                let streams = std::iter::once(stream).chain(std::iter::repeat(beside));
-                for (job, stream) in group.jobs.iter().rev().zip(streams) {
+            let beside = lane.fork(stream)?;
+            // All groups set out at once: later ones travel under the computing of the first.
+            let tickets: Vec<Ticket> = (0..self.groups.len())
+                .map(|group| self.start(group, lane, setup, tensors, stream))
+                .collect::<Result<_, _>>()?;
+            // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end. Of a group's parts
+            // the one with the most keys comes first.
+            let mut streams = [stream, beside].into_iter().cycle();
+            for (group, ticket) in self.groups.iter().zip(tickets) {
+                for (job, stream) in group.jobs.iter().rev().zip(&mut streams) {
+                    lane.join(ticket, stream)?;
                     let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } = job;
                     let lse = tensors.lse.map(|lse| lse + of_lse);
                     let on_device =
@@ -113,6 +116,12 @@ impl AllGather {
         tensors: &RankTensors,
         stream: StreamHandle,
     ) -> Result<Ticket, Error> {
+        let step = Step { what: "keys and values", index: group as u32 };
+        // SAFETY: the caller's promise.
+        unsafe { lane.exchange(step, &self.messages(group, setup, tensors), stream) }
+    }
+
+    fn messages(&self, group: usize, setup: &Setup, tensors: &RankTensors) -> Vec<Message> {
         let heads = &self.groups[group].heads_kv;
         let mut messages = Vec::new();
         for ((role, tensor), (own, gathered)) in
@@ -142,9 +151,7 @@ impl AllGather {
                 }));
             }
         }
-        let step = Step { what: "keys and values", index: group as u32 };
-        // SAFETY: the caller's promise.
-        unsafe { lane.exchange(step, &messages, stream) }
+        messages
     }
 }
 

@@ -16,6 +16,9 @@ use ferroflash::{
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The most groups of heads of an all-gather: exchanges that can be waited for at a time.
+const GROUPS_MOST: u32 = 32;
+
 /// How the keys and values that a rank lacks reach its queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -73,6 +76,9 @@ pub(crate) trait Schedule: Send {
 
     /// The plans of all launches, in order.
     fn plans(&self) -> Vec<&Plan>;
+
+    /// The messages of each exchange, for a rank whose tensors are at these addresses.
+    fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>>;
 
     /// Loads kernels that no plan names.
     fn preload(&self, _: &Attention) -> Result<(), Error> {
@@ -188,6 +194,11 @@ impl ContextParallel {
         self.schedule.buffer_bytes()
     }
 
+    /// Bytes of device memory that the transport has for messages, by the last [`ContextParallel::reserve`] or call.
+    pub fn staging_bytes(&self) -> u64 {
+        self.lane.transport.staging_bytes()
+    }
+
     /// The kernels of the launches, in order.
     pub fn kernels(&self) -> Vec<String> {
         self.plans().into_iter().map(|plan| plan.kernel().entry.clone()).collect()
@@ -204,7 +215,12 @@ impl ContextParallel {
     ///
     /// # Safety
     /// As [`Attention::reserve`] says of the stream.
-    pub unsafe fn reserve(&self, stream: StreamHandle) -> Result<(), Error> {
+    pub unsafe fn reserve(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        // Only how long messages are matters, and LSE may be wanted.
+        let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
+        for messages in self.schedule.exchanges(&self.setup, &nowhere) {
+            self.lane.transport.reserve(&messages)?;
+        }
         for stream in std::iter::once(stream).chain(self.lane.transport.beside()) {
             for plan in self.plans() {
                 // SAFETY: the caller's promise; the transport's stream lives as long as the transport.
@@ -422,7 +438,7 @@ impl Setup {
         if self.layout != Layout::Bhsd || sizes.batch > 1 || self.world == 1 {
             return 1;
         }
-        let asked = self.options.head_groups.unwrap_or(2).clamp(1, sizes.heads_kv);
+        let asked = self.options.head_groups.unwrap_or(2).clamp(1, sizes.heads_kv.min(GROUPS_MOST));
         (1..=asked).rev().find(|&groups| sizes.heads_kv.is_multiple_of(groups)).unwrap_or(1)
     }
 

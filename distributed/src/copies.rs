@@ -6,7 +6,7 @@ use crate::context::RankTensors;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::side::SideStream;
+use ferroflash::device::side::{CopyRun, SideStream};
 use std::sync::Arc;
 
 /// A rank whose peers are tensors on its own device. What other ranks compute, heads of O, is not there: its place is copied, so that
@@ -69,20 +69,18 @@ impl Transport for Copies {
         messages: &[Message],
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
+        let run = |message: &Message| match *message {
+            Message::Receive { address: to, bytes, of, .. } => {
+                Some(CopyRun { from: self.address(&of)?, to, bytes })
+            }
+            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
+            Message::Send { .. } => None,
+        };
+        let runs: Vec<CopyRun> = messages.iter().filter_map(run).collect();
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            for message in messages {
-                match message {
-                    Message::Receive { address, bytes, of, .. } => {
-                        if let Some(from) = self.address(of) {
-                            self.side.copy(from, *address, *bytes)?;
-                        }
-                    }
-                    Message::Copy { from, to, bytes } => self.side.copy(*from, *to, *bytes)?,
-                    Message::Send { .. } => {}
-                }
-            }
+            self.side.copy(&runs)?;
         }
         Ok(Ticket(self.side.mark()?))
     }
@@ -96,9 +94,8 @@ impl Transport for Copies {
         // SAFETY: the caller's promise; the others' bytes are this rank's again.
         unsafe {
             self.side.after(compute)?;
-            for rank in 0..u64::from(self.world()) {
-                self.side.copy(from, to + rank * bytes, bytes)?;
-            }
+            let of_rank = |rank| CopyRun { from, to: to + rank * bytes, bytes };
+            self.side.copy(&(0..u64::from(self.world())).map(of_rank).collect::<Vec<_>>())?;
         }
         Ok(Ticket(self.side.mark()?))
     }

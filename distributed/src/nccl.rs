@@ -7,9 +7,9 @@ pub use library::UniqueId;
 use crate::Error;
 use crate::transport::{Message, Step, Ticket, Transport};
 use ferroflash::StreamHandle;
-use ferroflash::device::Device;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::side::SideStream;
+use ferroflash::device::side::{CopyRun, SideStream};
+use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
+/// Up to so many messages of a pair of ranks travel one by one; more are packed into one, as each costs NCCL some ten microseconds.
+const APART_MOST: usize = 4;
+/// Where parcels start in the staging memory.
+const ALIGNMENT: u64 = 256;
 const JOINING: Step = Step { what: "joining", index: 0 };
 
 /// How to communicate.
@@ -59,6 +63,8 @@ pub struct Nccl {
     kernels: SideStream,
     /// Exchanges that may not be over: their marks, and the ranks that take part.
     pending: VecDeque<(u64, Step, Vec<u32>)>,
+    /// Memory for packed messages; the last is used, and those before live for graphs.
+    staging: Vec<Buffer<CudaDevice>>,
 }
 
 impl Nccl {
@@ -92,6 +98,7 @@ impl Nccl {
             side,
             kernels,
             pending: VecDeque::new(),
+            staging: Vec::new(),
         };
         let others: Vec<u32> = (0..world).filter(|&other| other != rank).collect();
         nccl.settle("ncclCommInitRankConfig", result, JOINING, &others)?;
@@ -147,8 +154,8 @@ impl Nccl {
         let world = number("ncclCommCount", library.comm_count)?;
         let rank = number("ncclCommUserRank", library.comm_user_rank)?;
         let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
-        let (comm, pending) = (comm as usize, VecDeque::new());
-        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, kernels, pending })
+        let (comm, pending, staging) = (comm as usize, VecDeque::new(), Vec::new());
+        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, kernels, pending, staging })
     }
 
     /// The communicator (`ncclComm_t`); null where it was given up.
@@ -214,6 +221,15 @@ impl Nccl {
         self.pending.clear();
     }
 
+    /// The address of as much staging memory as these take; 0 where they take none.
+    fn staging(&mut self, parcels: &[Parcel]) -> Result<u64, Error> {
+        let (_, bytes) = Parcel::places(parcels);
+        if bytes > self.staging_bytes() {
+            self.staging.push(Buffer::new(self.side.device(), bytes)?);
+        }
+        Ok(self.staging.last().map_or(0, Buffer::address))
+    }
+
     fn living(&self, step: Step) -> Result<(), Error> {
         if self.comm != 0 {
             return Ok(());
@@ -267,6 +283,92 @@ fn call(name: &'static str, result: NcclResult) -> Result<(), (&'static str, Ncc
     if result == SUCCESS || result == IN_PROGRESS { Ok(()) } else { Err((name, result)) }
 }
 
+/// What goes to one rank, or comes from it, in an exchange.
+#[derive(Debug)]
+struct Parcel {
+    peer: u32,
+    direction: Direction,
+    /// Addresses and bytes.
+    runs: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Send,
+    Receive,
+}
+
+impl Parcel {
+    /// The messages of an exchange by pair of ranks, in their order.
+    fn of(messages: &[Message]) -> Vec<Parcel> {
+        let mut parcels: Vec<Parcel> = Vec::new();
+        for message in messages {
+            let (peer, direction, run) = match *message {
+                Message::Send { to, address, bytes } => (to, Direction::Send, (address, bytes)),
+                Message::Receive { from, address, bytes, .. } => (from, Direction::Receive, (address, bytes)),
+                Message::Copy { .. } => continue,
+            };
+            match parcels.iter_mut().find(|parcel| (parcel.peer, parcel.direction) == (peer, direction)) {
+                Some(parcel) => parcel.runs.push(run),
+                None => parcels.push(Parcel { peer, direction, runs: vec![run] }),
+            }
+        }
+        parcels
+    }
+
+    /// Whether its runs travel as one message. Both ranks of a pair have the same runs, and so the same answer.
+    fn is_packed(&self) -> bool {
+        self.runs.len() > APART_MOST
+    }
+
+    fn bytes(&self) -> u64 {
+        self.runs.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Where packed ones start in the staging memory, and how long that must be.
+    fn places(parcels: &[Parcel]) -> (Vec<u64>, u64) {
+        let mut end = 0;
+        let place = |parcel: &Parcel| {
+            let start = end;
+            if parcel.is_packed() {
+                end = (end + parcel.bytes()).next_multiple_of(ALIGNMENT);
+            }
+            start
+        };
+        (parcels.iter().map(place).collect(), end)
+    }
+
+    /// Copies between the staging memory and the runs of packed ones.
+    fn copies(parcels: &[Parcel], staging: u64, direction: Direction) -> Vec<CopyRun> {
+        let (places, _) = Parcel::places(parcels);
+        let packed = parcels.iter().zip(places);
+        let packed = packed.filter(|(parcel, _)| parcel.is_packed() && parcel.direction == direction);
+        packed
+            .flat_map(|(parcel, place)| {
+                let mut at = staging + place;
+                parcel.runs.iter().map(move |&(address, bytes)| {
+                    let (from, to) = match direction {
+                        Direction::Send => (address, at),
+                        Direction::Receive => (at, address),
+                    };
+                    at += bytes;
+                    CopyRun { from, to, bytes }
+                })
+            })
+            .collect()
+    }
+
+    /// What NCCL is given: addresses and bytes.
+    fn travelling(parcels: &[Parcel], staging: u64) -> impl Iterator<Item = (&Parcel, u64, u64)> {
+        let (places, _) = Parcel::places(parcels);
+        parcels.iter().zip(places).flat_map(move |(parcel, place)| {
+            let whole = parcel.is_packed().then(|| (staging + place, parcel.bytes()));
+            let apart = parcel.runs.iter().copied().filter(move |_| whole.is_none());
+            whole.into_iter().chain(apart).map(move |(address, bytes)| (parcel, address, bytes))
+        })
+    }
+}
+
 impl Transport for Nccl {
     fn rank(&self) -> u32 {
         self.rank
@@ -276,6 +378,14 @@ impl Transport for Nccl {
         self.world
     }
 
+    fn reserve(&mut self, messages: &[Message]) -> Result<(), Error> {
+        self.staging(&Parcel::of(messages)).map(|_| ())
+    }
+
+    fn staging_bytes(&self) -> u64 {
+        self.staging.last().map_or(0, Buffer::bytes)
+    }
+
     unsafe fn exchange(
         &mut self,
         step: Step,
@@ -283,44 +393,46 @@ impl Transport for Nccl {
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         self.living(step)?;
-        let mut ranks: Vec<u32> = messages
-            .iter()
-            .filter_map(|message| match *message {
-                Message::Send { to: peer, .. } | Message::Receive { from: peer, .. } => Some(peer),
-                Message::Copy { .. } => None,
-            })
-            .collect();
+        let parcels = Parcel::of(messages);
+        let mut ranks: Vec<u32> = parcels.iter().map(|parcel| parcel.peer).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        // SAFETY: the stream is the caller's promise.
-        unsafe { self.side.after(compute)? };
-        if !ranks.is_empty() {
+        let staging = self.staging(&parcels)?;
+        // SAFETY: the stream and the addresses are the caller's promise; the staging memory is this one's own, and exchanges, one behind
+        // the other on the same stream, are all that use it.
+        unsafe {
+            self.side.after(compute)?;
+            self.side.copy(&Parcel::copies(&parcels, staging, Direction::Send))?;
+        }
+        if !parcels.is_empty() {
             self.group(step, &ranks, |library, comm, stream| {
-                messages.iter().try_for_each(|message| match *message {
-                    Message::Send { to, address, bytes } => {
-                        let from = address as *const c_void;
-                        // SAFETY: the addresses are the promise of who called exchange, and communicator and stream live.
-                        let sent =
-                            unsafe { (library.send)(from, bytes as usize, BYTES, to as c_int, comm, stream) };
-                        call("ncclSend", sent)
+                Parcel::travelling(&parcels, staging).try_for_each(|(parcel, address, bytes)| {
+                    let (bytes, peer) = (bytes as usize, parcel.peer as c_int);
+                    match parcel.direction {
+                        Direction::Send => {
+                            let from = address as *const c_void;
+                            // SAFETY: the addresses are the promise of who called exchange, and communicator and stream live.
+                            let sent = unsafe { (library.send)(from, bytes, BYTES, peer, comm, stream) };
+                            call("ncclSend", sent)
+                        }
+                        Direction::Receive => {
+                            let to = address as *mut c_void;
+                            // SAFETY: as above.
+                            let received = unsafe { (library.recv)(to, bytes, BYTES, peer, comm, stream) };
+                            call("ncclRecv", received)
+                        }
                     }
-                    Message::Receive { from, address, bytes, .. } => {
-                        let to = address as *mut c_void;
-                        // SAFETY: as above.
-                        let received =
-                            unsafe { (library.recv)(to, bytes as usize, BYTES, from as c_int, comm, stream) };
-                        call("ncclRecv", received)
-                    }
-                    Message::Copy { .. } => Ok(()),
                 })
             })?;
         }
-        for message in messages {
-            if let Message::Copy { from, to, bytes } = *message {
-                // SAFETY: the caller's promise.
-                unsafe { self.side.copy(from, to, bytes)? };
-            }
-        }
+        let own = messages.iter().filter_map(|message| match *message {
+            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
+            _ => None,
+        });
+        let mut copies = Parcel::copies(&parcels, staging, Direction::Receive);
+        copies.extend(own);
+        // SAFETY: as above.
+        unsafe { self.side.copy(&copies)? };
         self.marked(step, ranks, compute)
     }
 

@@ -120,6 +120,19 @@ pub trait Transport: Send {
     /// Ranks.
     fn world(&self) -> u32;
 
+    /// Gets the memory that an exchange of these messages takes of the transport itself, whatever their addresses.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn reserve(&mut self, _messages: &[Message]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Bytes of device memory that the transport itself has.
+    fn staging_bytes(&self) -> u64 {
+        0
+    }
+
     /// Starts the messages of a step as one group, after all work that is on `compute` now.
     ///
     /// # Errors

@@ -35,6 +35,10 @@ impl Schedule for Ulysses {
         vec![&self.plan]
     }
 
+    fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
+        self.messages(setup, tensors).into()
+    }
+
     unsafe fn forward(
         &mut self,
         lane: &mut Lane,
@@ -43,7 +47,24 @@ impl Schedule for Ulysses {
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
-        let mut messages = Vec::new();
+        let [there, back] = self.messages(setup, tensors);
+        // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses; the rest is the caller's promise.
+        unsafe {
+            let ticket = lane.exchange(Step { what: "rows for heads", index: 0 }, &there, stream)?;
+            lane.join(ticket, stream)?;
+            let on_device = DeviceTensors::new(q, k, v, o).with_lse(tensors.lse.map(|_| lse));
+            lane.attention.launch(&self.plan, &on_device, stream)?;
+            let ticket = lane.exchange(Step { what: "heads for rows", index: 0 }, &back, stream)?;
+            lane.join(ticket, stream)
+        }
+    }
+}
+
+impl Ulysses {
+    /// Rows of Q, K and V for heads, and heads of O and LSE for rows.
+    fn messages(&self, setup: &Setup, tensors: &RankTensors) -> [Vec<Message>; 2] {
+        let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
+        let mut there = Vec::new();
         for (tensor, role, rows, heads) in [
             (Tensor::Q, TensorRole::Q, tensors.q, q),
             (Tensor::K, TensorRole::K, tensors.k, k),
@@ -53,50 +74,35 @@ impl Schedule for Ulysses {
                 let to_peer = pieces(setup, role, (setup.rank, peer));
                 let to_here = pieces(setup, role, (peer, setup.rank));
                 if peer == setup.rank {
-                    messages.extend(
-                        to_here.into_iter().map(|piece| piece.copy(rows + piece.rows, heads + piece.heads)),
-                    );
+                    there.extend(to_here.iter().map(|run| run.copy(rows + run.rows, heads + run.heads)));
                 } else {
-                    messages.extend(to_peer.iter().map(|piece| piece.send(peer, rows + piece.rows)));
-                    let of = |piece: &Run| Piece { owner: peer, tensor, offset: piece.rows };
-                    messages
-                        .extend(to_here.iter().map(|piece| piece.receive(of(piece), heads + piece.heads)));
+                    there.extend(to_peer.iter().map(|run| run.send(peer, rows + run.rows)));
+                    let of = |run: &Run| Piece { owner: peer, tensor, offset: run.rows };
+                    there.extend(to_here.iter().map(|run| run.receive(of(run), heads + run.heads)));
                 }
             }
         }
-        let step = Step { what: "rows for heads", index: 0 };
-        // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses; the rest is the caller's promise.
-        unsafe {
-            let ticket = lane.exchange(step, &messages, stream)?;
-            lane.join(ticket, stream)?;
-            let on_device = DeviceTensors::new(q, k, v, o).with_lse(tensors.lse.map(|_| lse));
-            lane.attention.launch(&self.plan, &on_device, stream)?;
-            let mut messages = Vec::new();
-            let exchanged = [(Tensor::O, Some(tensors.o), o), (Tensor::Lse, tensors.lse, lse)];
-            for (tensor, rows, heads) in
-                exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads)))
-            {
-                let pieces = |ranks| match tensor {
-                    Tensor::Lse => lse_pieces(setup, ranks),
-                    _ => pieces(setup, TensorRole::O, ranks),
-                };
-                for peer in 0..setup.world {
-                    let (to_peer, to_here) = (pieces((peer, setup.rank)), pieces((setup.rank, peer)));
-                    if peer == setup.rank {
-                        messages.extend(
-                            to_here.into_iter().map(|run| run.copy(heads + run.heads, rows + run.rows)),
-                        );
-                    } else {
-                        messages.extend(to_peer.iter().map(|run| run.send(peer, heads + run.heads)));
-                        let of = |run: &Run| Piece { owner: peer, tensor, offset: run.heads };
-                        messages.extend(to_here.iter().map(|run| run.receive(of(run), rows + run.rows)));
-                    }
+        let mut back = Vec::new();
+        let exchanged = [(Tensor::O, Some(tensors.o), o), (Tensor::Lse, tensors.lse, lse)];
+        for (tensor, rows, heads) in
+            exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads)))
+        {
+            let pieces = |ranks| match tensor {
+                Tensor::Lse => lse_pieces(setup, ranks),
+                _ => pieces(setup, TensorRole::O, ranks),
+            };
+            for peer in 0..setup.world {
+                let (to_peer, to_here) = (pieces((peer, setup.rank)), pieces((setup.rank, peer)));
+                if peer == setup.rank {
+                    back.extend(to_here.iter().map(|run| run.copy(heads + run.heads, rows + run.rows)));
+                } else {
+                    back.extend(to_peer.iter().map(|run| run.send(peer, heads + run.heads)));
+                    let of = |run: &Run| Piece { owner: peer, tensor, offset: run.heads };
+                    back.extend(to_here.iter().map(|run| run.receive(of(run), rows + run.rows)));
                 }
             }
-            let step = Step { what: "heads for rows", index: 0 };
-            let ticket = lane.exchange(step, &messages, stream)?;
-            lane.join(ticket, stream)
         }
+        [there, back]
     }
 }
 

@@ -369,11 +369,11 @@ fn ranks_over_nccl_are_measured_and_verified() {
     let two = ("FAKE_DRIVER_DEVICES", "2");
     let over = ["--devices", "2", "--over", "nccl", "--rank-limit", "60"];
     let bench = |shape: &str, more: &[&str], faults: &[(&str, &str)]| {
-        let args = ["bench", "--shape", shape, "--reps", "2", "--warm-up", "1", "--repeats", "3"];
+        let args = ["bench", "--shape", shape, "--reps", "1", "--warm-up", "0", "--repeats", "3"];
         let file = ["--json", "at-once.json", "--force"];
         setup.run(&[&args[..], &over, &file, more].concat(), &[&[two], faults].concat())
     };
-    let ended = bench("1,2,2,131,131,64", &["--mask", "both"], &[nccl]);
+    let ended = bench("1,8,8,37,37,64", &["--mask", "both"], &[nccl]);
     let stdout = &ended.succeeded().stdout;
     assert!(stdout.contains("3 calls bitwise equal") && stdout.contains("predicted on paper"), "{stdout}");
     let file = fs::read_to_string(setup.path().join("at-once.json")).expect("written");
@@ -386,12 +386,12 @@ fn ranks_over_nccl_are_measured_and_verified() {
         assert!(ranks.iter().all(|rank| rank["received"].as_f64().expect("bytes") > 0.0), "{result}");
         assert!(result["measured"]["efficiency"].as_f64().expect("a share") > 0.0, "{result}");
     }
-    bench("1,2,2,131,131,64", &["--graph", "--causal", "--method", "ring"], &[nccl]).succeeded();
+    bench("1,2,2,37,37,64", &["--graph", "--causal", "--method", "ring"], &[nccl]).succeeded();
     // One new token over a cache that is split.
     let ended = bench("2,4,2,1,300,64", &[], &[nccl]);
     assert!(ended.succeeded().stdout.contains("split cache"), "{}", ended.stdout);
     // Rows that a launch leaves wrong are other rows of the whole than of a rank.
-    let ended = bench("1,2,2,131,131,64", &["--causal"], &[nccl, ("FAKE_DRIVER_OUTPUT", "wrong")]);
+    let ended = bench("1,2,2,37,37,64", &["--causal"], &[nccl, ("FAKE_DRIVER_OUTPUT", "wrong")]);
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("outputs are wrong"), "{}", ended.stderr);
 
@@ -400,6 +400,10 @@ fn ranks_over_nccl_are_measured_and_verified() {
     let stdout = &ended.succeeded().stdout;
     let lines = ["2 runs bitwise equal", "every bit is one device's"];
     assert!(lines.iter().all(|line| stdout.contains(line)), "{stdout}");
+
+    // Heads of a chunk are copied row by row where the driver takes no pitch but its own.
+    let pitch = ("FAKE_DRIVER_PITCH", "own");
+    setup.run(&[&verify[..], &over].concat(), &[two, nccl, pitch]).succeeded();
 
     let ended = setup.run(&[&verify[..], &over].concat(), &[nccl]);
     ended.refused(1, &["there is no device"]);

@@ -346,7 +346,7 @@ impl Member {
         let transport = Box::new(self.borrowed()?);
         let attention = self.attention.clone();
         if let Some(options) = &shared.options.context {
-            let context = ContextParallel::new(attention, transport, shared.problem, options)?;
+            let mut context = ContextParallel::new(attention, transport, shared.problem, options)?;
             // SAFETY: the stream lives as long as the timeline, which outlives the context.
             unsafe { context.reserve(stream)? };
             let (kernels, of_q) = (context.kernels(), context.sharding(TensorRole::Q).clone());

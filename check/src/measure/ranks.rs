@@ -7,7 +7,7 @@ use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Mark, Timeline};
 use ferroflash::device::nvml::{Nvml, Reading};
-use ferroflash::device::side::SideStream;
+use ferroflash::device::side::{CopyRun, SideStream};
 use ferroflash::module::Library;
 use ferroflash::problem::TensorRole;
 use ferroflash::rounding::widen;
@@ -348,13 +348,18 @@ impl RankTensorsOnDevice {
                 end = (end + runs.iter().map(|run| run.bytes).sum::<u64>()).next_multiple_of(ALIGNMENT);
             }
             let shard = Buffer::new(device, end)?;
-            for (start, run) in
-                starts.iter().zip(&runs).flat_map(|(start, runs)| runs.iter().map(move |run| (start, run)))
-            {
-                let (from, to) = (from.address() + run.whole, shard.address() + start + run.local);
-                // SAFETY: within both buffers, by the runs; both live until the wait below.
-                unsafe { side.copy(from, to, run.bytes)? };
-            }
+            let copies = starts.iter().zip(&runs).flat_map(|(start, runs)| {
+                let place = move |run: &ShardRun| CopyRun {
+                    from: from.address() + run.whole,
+                    to: start + run.local,
+                    bytes: run.bytes,
+                };
+                runs.iter().map(place)
+            });
+            let placed = |run: CopyRun| CopyRun { to: shard.address() + run.to, ..run };
+            let copies: Vec<CopyRun> = copies.map(placed).collect();
+            // SAFETY: within both buffers, by the runs; both live until the wait below.
+            unsafe { side.copy(&copies)? };
             Ok::<_, Error>((shard, starts))
         };
         let (q, of_q) = shard(TensorRole::Q, &whole[0])?;

@@ -17,6 +17,7 @@
 //! | `FAKE_DRIVER_OUTPUT=counter` | a launch leaves its work counter at 1 |
 //! | `FAKE_DRIVER_OUTPUT=past_partials` | a launch writes past the LSE of its splits |
 //! | `FAKE_DRIVER_L2=0` | so many bytes of L2 can be set aside |
+//! | `FAKE_DRIVER_PITCH=own` | copies of rows at pitches that it did not choose are refused |
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -95,4 +96,9 @@ pub(crate) fn output() -> Output {
 /// Bytes of L2 that can be set aside.
 pub(crate) fn l2_persisting_bytes() -> usize {
     number("FAKE_DRIVER_L2").unwrap_or(1 << 19)
+}
+
+/// Whether copies of rows at pitches that the driver did not choose are refused.
+pub(crate) fn refuses_pitches() -> bool {
+    std::env::var("FAKE_DRIVER_PITCH").as_deref() == Ok("own")
 }

@@ -146,6 +146,52 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     })
 }
 
+/// `CUDA_MEMCPY2D`, for copies between addresses of the device.
+#[repr(C)]
+struct Memcpy2d {
+    from_x: usize,
+    from_y: usize,
+    from_kind: i32,
+    from_host: *const c_void,
+    from: u64,
+    from_array: *const c_void,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: i32,
+    to_host: *const c_void,
+    to: u64,
+    to_array: *const c_void,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+/// `CU_MEMORYTYPE_DEVICE`.
+const ON_DEVICE: i32 = 2;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Memcpy2d, stream: *const Stream) -> CuResult {
+    call(|| {
+        needs_context()?;
+        // SAFETY: by the call's contract, the description lives.
+        let copy = unsafe { &*copy };
+        let starts = [copy.from_x, copy.from_y, copy.to_x, copy.to_y];
+        let is_known = (copy.from_kind, copy.to_kind) == (ON_DEVICE, ON_DEVICE) && starts == [0; 4];
+        let is_refused = crate::faults::refuses_pitches() || copy.width > copy.from_pitch.min(copy.to_pitch);
+        if !is_known || is_refused {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for row in 0..copy.height {
+            let (from, to) =
+                (copy.from + (row * copy.from_pitch) as u64, copy.to + (row * copy.to_pitch) as u64);
+            // SAFETY: by the call's contract, the stream lives, or is null, and nobody else uses the bytes.
+            unsafe { submit(Work::Copy(Copy { to, from, bytes: copy.width }), stream)? };
+        }
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) -> CuResult {
     call(|| {
