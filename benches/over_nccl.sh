@@ -3,7 +3,7 @@
 # decoding over a split cache, repeats bit by bit, and a rank that is killed.
 #
 #   benches/over_nccl.sh pack FOLDER    compile what it needs into FOLDER (no GPU)
-#   benches/over_nccl.sh FOLDER OUT     run it from FOLDER on a machine with several GPUs; results go to OUT
+#   benches/over_nccl.sh FOLDER OUT     run it from FOLDER on a machine with several GPUs, 4 min; results go to OUT and OUT.tar.gz
 #
 # Leave NVLink's multicast as the environment has it (NCCL_NVLS_ENABLE). A step that fails does not keep the next from running.
 set -uo pipefail
@@ -80,7 +80,12 @@ step graph 30 bash -c "bench --causal --graph --shape 1,32,8,$tokens,$tokens,128
 step verify 60 "$folder/ferroflash" verify --devices "$gpus" --over nccl --repeats 3
 step alone 20 bash -c "gpus=1 bench --causal --graph --method all-gather --shape 1,32,8,8192,8192,128"
 step longest 90 bash -c "bench --causal --reps 3 --warm-up 0 --shape 1,32,8,$most,$most,128 --json '$out/longest.json'"
-step python 60 torchrun --nproc-per-node "$gpus" "$here/examples/torchrun.py"
+if python3 -c 'import ferroflash' 2>/dev/null; then
+    step python 60 torchrun --nproc-per-node "$gpus" "$here/examples/torchrun.py"
+else
+    echo "== python: skipped, the wheel is not installed"
+fi
+tar -czf "$out.tar.gz" -C "$out" .
 
 echo "== ${#failed[@]} steps failed: ${failed[*]:-none}"
 [ ${#failed[@]} = 0 ]
