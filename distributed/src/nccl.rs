@@ -1,6 +1,7 @@
 //! NCCL between ranks: one GPU a rank, whatever process it is in.
 
 mod library;
+mod parcel;
 
 pub use library::UniqueId;
 
@@ -11,6 +12,7 @@ use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::{CopyRun, SideStream};
 use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
+use parcel::{Direction, Parcel};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -18,10 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
-/// Up to so many messages of a pair of ranks travel one by one; more are packed into one, as each costs NCCL some ten microseconds.
-const APART_MOST: usize = 4;
-/// Where parcels start in the staging memory.
-const ALIGNMENT: u64 = 256;
 const JOINING: Step = Step { what: "joining", index: 0 };
 
 /// How to communicate.
@@ -281,92 +279,6 @@ impl Nccl {
 fn call(name: &'static str, result: NcclResult) -> Result<(), (&'static str, NcclResult)> {
     // A call in a group may say that it is not over.
     if result == SUCCESS || result == IN_PROGRESS { Ok(()) } else { Err((name, result)) }
-}
-
-/// What goes to one rank, or comes from it, in an exchange.
-#[derive(Debug)]
-struct Parcel {
-    peer: u32,
-    direction: Direction,
-    /// Addresses and bytes.
-    runs: Vec<(u64, u64)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    Send,
-    Receive,
-}
-
-impl Parcel {
-    /// The messages of an exchange by pair of ranks, in their order.
-    fn of(messages: &[Message]) -> Vec<Parcel> {
-        let mut parcels: Vec<Parcel> = Vec::new();
-        for message in messages {
-            let (peer, direction, run) = match *message {
-                Message::Send { to, address, bytes } => (to, Direction::Send, (address, bytes)),
-                Message::Receive { from, address, bytes, .. } => (from, Direction::Receive, (address, bytes)),
-                Message::Copy { .. } => continue,
-            };
-            match parcels.iter_mut().find(|parcel| (parcel.peer, parcel.direction) == (peer, direction)) {
-                Some(parcel) => parcel.runs.push(run),
-                None => parcels.push(Parcel { peer, direction, runs: vec![run] }),
-            }
-        }
-        parcels
-    }
-
-    /// Whether its runs travel as one message. Both ranks of a pair have the same runs, and so the same answer.
-    fn is_packed(&self) -> bool {
-        self.runs.len() > APART_MOST
-    }
-
-    fn bytes(&self) -> u64 {
-        self.runs.iter().map(|(_, bytes)| bytes).sum()
-    }
-
-    /// Where packed ones start in the staging memory, and how long that must be.
-    fn places(parcels: &[Parcel]) -> (Vec<u64>, u64) {
-        let mut end = 0;
-        let place = |parcel: &Parcel| {
-            let start = end;
-            if parcel.is_packed() {
-                end = (end + parcel.bytes()).next_multiple_of(ALIGNMENT);
-            }
-            start
-        };
-        (parcels.iter().map(place).collect(), end)
-    }
-
-    /// Copies between the staging memory and the runs of packed ones.
-    fn copies(parcels: &[Parcel], staging: u64, direction: Direction) -> Vec<CopyRun> {
-        let (places, _) = Parcel::places(parcels);
-        let packed = parcels.iter().zip(places);
-        let packed = packed.filter(|(parcel, _)| parcel.is_packed() && parcel.direction == direction);
-        packed
-            .flat_map(|(parcel, place)| {
-                let mut at = staging + place;
-                parcel.runs.iter().map(move |&(address, bytes)| {
-                    let (from, to) = match direction {
-                        Direction::Send => (address, at),
-                        Direction::Receive => (at, address),
-                    };
-                    at += bytes;
-                    CopyRun { from, to, bytes }
-                })
-            })
-            .collect()
-    }
-
-    /// What NCCL is given: addresses and bytes.
-    fn travelling(parcels: &[Parcel], staging: u64) -> impl Iterator<Item = (&Parcel, u64, u64)> {
-        let (places, _) = Parcel::places(parcels);
-        parcels.iter().zip(places).flat_map(move |(parcel, place)| {
-            let whole = parcel.is_packed().then(|| (staging + place, parcel.bytes()));
-            let apart = parcel.runs.iter().copied().filter(move |_| whole.is_none());
-            whole.into_iter().chain(apart).map(move |(address, bytes)| (parcel, address, bytes))
-        })
-    }
 }
 
 impl Transport for Nccl {
