@@ -97,6 +97,9 @@ impl AtOnce {
     }
 }
 
+/// What computes on a GPU, and what connects it with the others.
+pub type Connected = (Arc<Attention>, Box<dyn Transport>);
+
 /// A GPU, what computes on it, and its communicator.
 struct Member {
     device: Arc<CudaDevice>,
@@ -134,7 +137,7 @@ impl GpuRanks {
     ///
     /// # Errors
     /// Those of [`Nccl::from_raw`].
-    pub fn transports(&self) -> Result<Vec<(Arc<Attention>, Box<dyn Transport>)>, Error> {
+    pub fn transports(&self) -> Result<Vec<Connected>, Error> {
         self.members
             .iter()
             .map(|member| Ok((member.attention.clone(), Box::new(member.borrowed()?) as Box<dyn Transport>)))
@@ -221,7 +224,7 @@ struct Shared<'a> {
 /// A rank's part of a computation.
 enum Part {
     Context(Box<ContextParallel>, ferroflash_distributed::RankTensors),
-    Cache(Box<SplitCache>, DeviceTensors),
+    Cache(Box<SplitCache>, Box<DeviceTensors>),
 }
 
 impl Part {
@@ -359,7 +362,7 @@ impl Member {
         let offset = |role| first * problem.strides(role).row as u64 * u64::from(problem.dtype().bytes());
         let (k, v) = (whole.k + offset(TensorRole::K), whole.v + offset(TensorRole::V));
         let own = DeviceTensors::new(whole.q, k, v, tensors.of(rank).o);
-        Ok((Part::Cache(Box::new(cache), own), vec![cache_kernel(self, &problem)?], None))
+        Ok((Part::Cache(Box::new(cache), Box::new(own)), vec![cache_kernel(self, &problem)?], None))
     }
 }
 
