@@ -89,7 +89,7 @@ impl Schedule for AllGather {
             // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end. Of a group's parts
             // the one with the most keys comes first.
             let mut streams = [stream, beside].into_iter().cycle();
-            for (group, ticket) in self.groups.iter().zip(tickets) {
+            for (group, &ticket) in self.groups.iter().zip(&tickets) {
                 for (job, stream) in group.jobs.iter().rev().zip(&mut streams) {
                     lane.join(ticket, stream)?;
                     let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } = job;
@@ -98,6 +98,10 @@ impl Schedule for AllGather {
                         DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
                     lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
                 }
+            }
+            // A rank without queries has sent its keys all the same.
+            if let Some(&last) = tickets.last() {
+                lane.join(last, stream)?;
             }
             lane.rejoin(stream)?;
         }
