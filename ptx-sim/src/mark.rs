@@ -91,10 +91,13 @@ impl Who<'_> {
         if past.clock == 0 || self.morally_strong(past, group) {
             return false;
         }
-        if past.scope.is_some()
-            && self.clock.covers_strong(self.group, group, past.agent, past.clock, past.lanes)
-        {
-            return false;
+        if past.scope.is_some() {
+            // Lanes that took part together with this one: it comes after itself.
+            let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
+            let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
+            if self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes) {
+                return false;
+            }
         }
         if group != self.group {
             return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);

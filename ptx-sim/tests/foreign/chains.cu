@@ -144,3 +144,6 @@ K bad_init_hidden ARGS { T; __shared__ int n; if (!t) n = 0; // BUG shared-race
 K ok_init_then_count ARGS { T; __shared__ int n; if (!t) n = 0; SYNC; atomicAdd(&n, 1); SYNC; CHECK(n == 128); SYNC; if (!t) n = 5; SYNC; atomicAdd(&n, 1); SYNC; CHECK(n == 133); }
 CK bad_cluster_init ARGS { T; auto c = cg::this_cluster(); __shared__ int n; if (!t) n = 0; SYNC; atomicAdd(c.map_shared_rank(&n, 0), 1); c.sync(); if (!t) out[b] = n; } // BUG shared-race uninitialized
 CK ok_cluster_init ARGS { T; auto c = cg::this_cluster(); __shared__ int n; if (!t) n = 0; c.sync(); atomicAdd(c.map_shared_rank(&n, 0), 1); c.sync(); if (!t && c.block_rank() == 0) CHECK(n == 256); }
+// The last of all lanes resets the counter, also where others of its own warp have counted with it.
+K ok_flag_shared_reset ARGS { T; __shared__ int f, d; if (!t) { f = 0; } SYNC; for (int r = 1; r < 5; r++) { if (t == 0) { d = r; __threadfence_block(); atomicExch(&f, r); } if (t == 64) { while (atomicAdd(&f, 0) != r) {} __threadfence_block(); CHECK(d == r); } SYNC; } if (t == 3) f = 9; SYNC; CHECK(atomicAdd(&f, 0) == 9); }
+K ok_leader_resets ARGS { T; __shared__ int c; __shared__ bool last; if (!t) c = 0; SYNC; for (int r = 0; r < 3; r++) { __threadfence_block(); int o = atomicAdd(&c, 1); if (o == 127) { c = 0; __threadfence_block(); } SYNC; } CHECK(c == 0); }
