@@ -245,7 +245,8 @@ fn hexadecimal(x: f64, precision: Option<usize>, kind: u8) -> String {
         let all = first << 52 | fraction;
         let (half, rest) = (1 << (drop - 1), all & ((1 << drop) - 1));
         let up = u64::from(rest > half || rest == half && all >> drop & 1 == 1);
-        (first, fraction) = ((all >> drop) + up >> (4 * kept), (all >> drop) + up & ((1 << (4 * kept)) - 1));
+        let rounded = (all >> drop) + up;
+        (first, fraction) = (rounded >> (4 * kept), rounded & ((1 << (4 * kept)) - 1));
         places = kept;
     }
     let mut digits = if places == 0 { String::new() } else { format!("{fraction:0places$x}") };
