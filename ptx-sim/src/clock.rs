@@ -147,6 +147,7 @@ impl Clock {
             see_other(&mut self.strong_others, released.group, &released.clock.strong);
         }
         join_others(&mut self.strong_others, &released.clock.strong_others);
+        join_own(&mut self.strong, &released.clock.strong_others, own);
     }
 
     /// Whether what some lanes of an agent of another cluster did at that time came before.
@@ -192,9 +193,9 @@ impl Clock {
             join(&mut self.fenced, &released.clock.fenced);
         } else {
             see_other(&mut self.others, released.group, &released.clock.seen);
-            // What the other cluster has seen of this one came before already.
         }
         join_others(&mut self.others, &released.clock.others);
+        join_own(&mut self.seen, &released.clock.others, own);
     }
 
     /// A strong read tells of what was released; a fence makes it an acquire.
@@ -209,12 +210,13 @@ impl Clock {
     }
 
     /// A fence: what strong reads before it have told of comes before what follows, in the CTA or beyond.
-    pub(crate) fn acquire_told(&mut self, beyond: bool) {
+    pub(crate) fn acquire_told(&mut self, beyond: bool, own: u32) {
         let told = std::mem::take(&mut self.told);
         join(&mut self.seen, &told);
         if beyond {
             let others = self.told_others.take();
             join_others(&mut self.others, &others);
+            join_own(&mut self.seen, &others, own);
         }
     }
 
@@ -229,6 +231,8 @@ impl Clock {
         }
         join_others(&mut self.nearly_others, &released.clock.others);
         join_others(&mut self.nearly_others, &released.clock.nearly_others);
+        join_own(&mut self.nearly, &released.clock.others, own);
+        join_own(&mut self.nearly, &released.clock.nearly_others, own);
     }
 
     /// Both releases together: read-modify-write operations go on with what was released before them.
@@ -253,6 +257,13 @@ impl Clock {
 fn covers_in(others: &Option<Arc<Others>>, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
     let seen = others.as_ref().and_then(|o| o.get(&group)?.get(usize::from(agent)));
     seen.is_some_and(|s| s.covers(time, lanes))
+}
+
+/// Sees what other clusters have seen of the own one: one warp's write may come to another warp of its CTA through another CTA.
+fn join_own(to: &mut Vec<Seen>, others: &Option<Arc<Others>>, own: u32) {
+    if let Some(list) = others.as_ref().and_then(|o| o.get(&own)) {
+        join(to, list);
+    }
 }
 
 fn see_other(others: &mut Option<Arc<Others>>, group: u32, seen: &[Seen]) {
@@ -378,6 +389,22 @@ mod tests {
         let mut both = reader.clone();
         both.meet(&Clock::default());
         assert!(!both.covers(0, 1, 1));
+    }
+
+    #[test]
+    fn what_another_cluster_has_seen_of_the_own_one_is_acquired() {
+        let (mut first, mut between, mut last) = (Clock::default(), Clock::default(), Clock::default());
+        first.see(0, 4);
+        between.acquire(1, &Released { group: 0, clock: Arc::new(first) });
+        let released = Released { group: 1, clock: Arc::new(between) };
+        last.hear(0, &released);
+        last.acquire_told(false, 0);
+        assert!(!last.covers(0, 4, 1));
+        last.acquire_told(true, 0);
+        assert!(last.covers(0, 4, 1) && !last.covers(0, 5, 1));
+        let mut acquired = Clock::default();
+        acquired.acquire(0, &released);
+        assert!(acquired.covers(0, 4, 1) && acquired.nearly_covers(0, 0, 0, 4, 1));
     }
 
     #[test]

@@ -91,10 +91,13 @@ impl Who<'_> {
         if past.clock == 0 || self.morally_strong(past, group) {
             return false;
         }
-        if past.scope.is_some()
-            && self.clock.covers_strong(self.group, group, past.agent, past.clock, past.lanes)
-        {
-            return false;
+        if past.scope.is_some() {
+            // Lanes that took part together with this one: it comes after itself.
+            let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
+            let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
+            if self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes) {
+                return false;
+            }
         }
         if group != self.group {
             return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);
@@ -140,6 +143,10 @@ impl Reads {
         self.first.iter().filter(|m| m.clock != 0).chain(&self.more)
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Mark> {
+        self.first.iter_mut().filter(|m| m.clock != 0).chain(&mut self.more)
+    }
+
     /// Forgets reads that a write came after.
     #[inline]
     pub(crate) fn clear(&mut self) {
@@ -171,6 +178,18 @@ impl Reads {
 }
 
 impl Mark {
+    /// Makes a plain read as strong as a strong write that the same lane makes to the same place afterwards: whoever has seen the write
+    /// comes after the read. Locks are released like this, by `*(volatile int *)&serving = serving + 1`.
+    #[inline]
+    pub(crate) fn follow(&mut self, writer: &Who<'_>, group: u32) {
+        let by_itself = (self.agent, group) == (writer.agent, writer.group)
+            && writer.later.is_none()
+            && self.lanes & !writer.lanes == 0;
+        if self.scope.is_none() && by_itself {
+            self.scope = writer.scope;
+        }
+    }
+
     /// Whether a read by the same agent can be remembered in the place of this one: then it is.
     #[inline]
     fn is_one_with(&mut self, now: &Mark, synced: u32) -> bool {

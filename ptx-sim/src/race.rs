@@ -211,6 +211,12 @@ impl Block {
             self.push(new);
             return;
         }
+        if new.write {
+            let reads = std::iter::once(&mut self.first).chain(&mut self.more);
+            reads
+                .filter(|e| e.bytes != 0 && !e.write && e.bytes & !new.bytes == 0)
+                .for_each(|e| e.mark.follow(who, e.group));
+        }
         if !new.write && !ordered && new.mark.scope.is_none() {
             let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.scope.is_none();
             let shared = self.entries().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;

@@ -13,12 +13,27 @@ pub(crate) const LINE: u64 = 16;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) write: Mark,
+    /// The weak write before it, where that is a strong one: strong accesses by others collide with this only.
+    pub(crate) weak: Mark,
     pub(crate) reads: Reads,
     /// Asynchronous copies on their way, and the PTX line of the latest.
     pub(crate) pending: u32,
     pub(crate) pending_line: u32,
     /// Part of an mbarrier, which is opaque.
     pub(crate) mbarrier: bool,
+}
+
+impl Cell {
+    /// Remembers a write that has been found to come after what was there.
+    #[inline]
+    pub(crate) fn note_write(&mut self, write: Mark) {
+        if write.scope.is_none() {
+            self.weak = Mark::default();
+        } else if self.write.scope.is_none() {
+            self.weak = self.write;
+        }
+        self.write = write;
+    }
 }
 
 /// A line: one cell, or one for every granule where these differ.

@@ -145,6 +145,7 @@ impl Shared {
             }
             if checks.shared_races {
                 check_order(range.start, &cell.write, true, who)?;
+                check_order(range.start, &cell.weak, true, who)?;
                 cell.reads.note(who.mark(), who.synced);
             }
             if checks.async_copies {
@@ -185,7 +186,7 @@ impl Shared {
                     outcome => outcome?,
                 }
             }
-            cell.write = who.mark();
+            cell.note_write(who.mark());
             Ok(())
         })?;
         warning
@@ -225,7 +226,7 @@ impl Shared {
                 Err(fault) if repeats && fault.severity == Severity::Warning => {}
                 outcome => outcome?,
             }
-            cell.write = who.mark();
+            cell.note_write(who.mark());
             cell.mbarrier = valid;
             Ok(())
         })
@@ -259,7 +260,7 @@ impl Shared {
         let landed = |_, cell: &mut Cell| {
             cell.pending = cell.pending.saturating_sub(1);
             let line = cell.pending_line;
-            cell.write = Mark { line, ..who.mark() };
+            cell.note_write(Mark { line, ..who.mark() });
             Ok(())
         };
         let noted = self.shadow.each(offset, bytes, landed);
@@ -295,10 +296,12 @@ fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who
     if !checks.shared_races {
         return Ok(());
     }
-    let same_instruction = cell.write.agent == who.agent && cell.write.line == who.line;
     let mut warning = Ok(());
-    if !(repeats && same_instruction) {
-        match check_order(offset, &cell.write, true, who) {
+    for past in [&cell.weak, &cell.write] {
+        if repeats && past.agent == who.agent && past.line == who.line {
+            continue;
+        }
+        match check_order(offset, past, true, who) {
             // Whichever comes last, the memory holds the same.
             Err(fault) if repeats && fault.kind == FindingKind::SharedRace => {
                 warning = Err(fault.warning("both write the same value"));
@@ -310,6 +313,8 @@ fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who
     if who.scope.is_none() {
         // Whoever comes after this write comes after those reads.
         cell.reads.clear();
+    } else {
+        cell.reads.iter_mut().for_each(|read| read.follow(who, who.group));
     }
     warning
 }

@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -18,6 +18,7 @@ const FILES: [(&str, &str); 11] = [
     (include_str!("foreign/orders.cu"), include_str!("foreign/orders.ptx")),
     (include_str!("foreign/unusual.cu"), include_str!("foreign/unusual.ptx")),
     (include_str!("foreign/habits.cu"), include_str!("foreign/habits.ptx")),
+    (include_str!("foreign/chains.cu"), include_str!("foreign/chains.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
 ];
 

@@ -45,8 +45,8 @@ impl Warp {
     }
 
     /// `fence` and `membar`.
-    pub(super) fn fence(&mut self, scope: Scope, active: u32) {
-        self.clock.acquire_told(scope > Scope::Cta);
+    pub(super) fn fence(&mut self, scope: Scope, active: u32, group: u32) {
+        self.clock.acquire_told(scope > Scope::Cta, group);
         let released = self.release_clock(active);
         self.clock.flush(&released, scope > Scope::Cta);
         // What these lanes write from here on needs another fence.

@@ -110,11 +110,18 @@ impl Warp {
             rest = &rest[percent + 1..];
             let end = rest.find(|c: char| c.is_ascii_alphabetic() && !"hlLqjzt".contains(c) || c == '%');
             let Some(end) = end else { break };
-            let (spec, kind) = (&rest[..end], rest.as_bytes()[end]);
+            let (mut spec, kind) = (rest[..end].to_owned(), rest.as_bytes()[end]);
             rest = &rest[end + 1..];
             if kind == b'%' {
                 out.push('%');
                 continue;
+            }
+            // A width or a precision that is an argument, an int.
+            while let Some(star) = spec.find('*') {
+                at = at.next_multiple_of(4);
+                let value = self.bytes(lane, arguments.wrapping_add(at), 4, frame, cta)? as i32;
+                (at, count) = (at + 4, count + 1);
+                spec = with_argument(&spec, star, value);
             }
             let wide = spec.contains(['l', 'q', 'j', 'z', 't']) || b"pseEfFgGaA".contains(&kind);
             let size = if wide { 8 } else { 4 };
@@ -124,10 +131,19 @@ impl Warp {
             count += 1;
             let text = if kind == b's' { Some(self.text(lane, value, frame, cta)?) } else { None };
             // Writing to a string does not fail.
-            let _ = write!(out, "{}", formatted(spec, kind, value, wide, text));
+            let _ = write!(out, "{}", formatted(&spec, kind, value, wide, text));
         }
         out.push_str(rest);
         Ok((out, count))
+    }
+}
+
+/// The conversion with `value` in place of the star. As in C a negative width is the flag `-`, a negative precision none.
+fn with_argument(spec: &str, star: usize, value: i32) -> String {
+    let (before, after) = (&spec[..star], &spec[star + 1..]);
+    match before.strip_suffix('.') {
+        Some(before) if value < 0 => format!("{before}{after}"),
+        _ => format!("{before}{value}{after}"),
     }
 }
 
@@ -140,7 +156,17 @@ fn formatted(spec: &str, kind: u8, value: u64, wide: bool, text: Option<String>)
         Some((width, precision)) => (width.parse().unwrap_or(0), Some(precision.parse().unwrap_or(0usize))),
         None => (numbers.parse().unwrap_or(0usize), None),
     };
-    let signed = if wide { value as i64 } else { i64::from(value as i32) };
+    let signed = match (wide, spec.matches('h').count()) {
+        (true, _) => value as i64,
+        (_, 0) => i64::from(value as i32),
+        (_, 1) => i64::from(value as i16),
+        _ => i64::from(value as i8),
+    };
+    let value = match (wide, spec.matches('h').count()) {
+        (false, 1) => u64::from(value as u16),
+        (false, 2) => u64::from(value as u8),
+        _ => value,
+    };
     let float = f64::from_bits(value);
     let (mut body, number) = match kind {
         b'd' | b'i' => (signed.to_string(), true),
@@ -155,6 +181,7 @@ fn formatted(spec: &str, kind: u8, value: u64, wide: bool, text: Option<String>)
             (precision.map_or(text.clone(), |p| text.chars().take(p).collect()), false)
         }
         b'e' | b'E' => (exponential(float, precision.unwrap_or(6), kind), true),
+        b'a' | b'A' => (hexadecimal(float, precision, kind), true),
         b'g' | b'G' => (general(float, precision.unwrap_or(6).max(1), kind), true),
         _ => (format!("{float:.*}", precision.unwrap_or(6)), true),
     };
@@ -166,7 +193,10 @@ fn formatted(spec: &str, kind: u8, value: u64, wide: bool, text: Option<String>)
     if b"xX".contains(&kind) && flags.contains('#') && value != 0 {
         body = format!("0{}{body}", char::from(kind));
     }
-    if number && !body.starts_with('-') && b"dieEfFgG".contains(&kind) {
+    if kind == b'o' && flags.contains('#') && !body.starts_with('0') {
+        body.insert(0, '0');
+    }
+    if number && !body.starts_with('-') && b"dieEfFgGaA".contains(&kind) {
         if flags.contains('+') {
             body.insert(0, '+');
         } else if flags.contains(' ') {
@@ -195,6 +225,38 @@ fn exponential(x: f64, precision: usize, kind: u8) -> String {
         None => ('+', exponent),
     };
     format!("{mantissa}{}{sign}{digits:0>2}", char::from(kind))
+}
+
+/// `%a`: the significand's hexadecimal digits, without zeros at the end, and the binary exponent.
+fn hexadecimal(x: f64, precision: Option<usize>, kind: u8) -> String {
+    let sign = if x.is_sign_negative() { "-" } else { "" };
+    let (mut fraction, biased) = (x.to_bits() & ((1 << 52) - 1), (x.to_bits() >> 52 & 0x7ff) as i32);
+    let (mut first, exponent) = match (biased, fraction) {
+        (0x7ff, 0) => return format!("{sign}inf"),
+        (0x7ff, _) => return "nan".into(),
+        (0, 0) => (0, 0),
+        (0, _) => (0, -1022),
+        _ => (1, biased - 1023),
+    };
+    let mut places = 13;
+    if let Some(kept) = precision.filter(|p| *p < 13) {
+        // Round to nearest, ties to even.
+        let drop = 4 * (13 - kept as u32);
+        let all = first << 52 | fraction;
+        let (half, rest) = (1 << (drop - 1), all & ((1 << drop) - 1));
+        let up = u64::from(rest > half || rest == half && all >> drop & 1 == 1);
+        let rounded = (all >> drop) + up;
+        (first, fraction) = (rounded >> (4 * kept), rounded & ((1 << (4 * kept)) - 1));
+        places = kept;
+    }
+    let mut digits = if places == 0 { String::new() } else { format!("{fraction:0places$x}") };
+    match precision {
+        Some(precision) => digits.extend(std::iter::repeat_n('0', precision.saturating_sub(13))),
+        None => digits.truncate(digits.trim_end_matches('0').len()),
+    }
+    let point = if digits.is_empty() { "" } else { "." };
+    let text = format!("{sign}0x{first}{point}{digits}p{exponent:+}");
+    if kind == b'A' { text.to_uppercase() } else { text }
 }
 
 fn general(x: f64, precision: usize, kind: u8) -> String {
@@ -237,5 +299,22 @@ mod tests {
         );
         assert_eq!((float("", b'g', 1e20), float("", b'g', 100000.0)), ("1e+20".into(), "100000".into()));
         assert_eq!(formatted("5", b's', 0, true, Some("ab".into())), "   ab");
+        assert_eq!(
+            (int("hh", b'd', -1), int("hh", b'x', -1), int("h", b'd', 65_537)),
+            ("-1".into(), "ff".into(), "1".into())
+        );
+        assert_eq!((int("#", b'o', 8), int("#", b'o', 0)), ("010".into(), "0".into()));
+        assert_eq!(
+            (float("", b'a', 1.0), float("", b'a', -0.3)),
+            ("0x1p+0".into(), "-0x1.3333333333333p-2".into())
+        );
+        assert_eq!((float(".1", b'a', 1.97), float("", b'A', 31.0)), ("0x2.0p+0".into(), "0X1.FP+4".into()));
+        assert_eq!((float("", b'a', 0.0), float(".0", b'a', 1.75)), ("0x0p+0".into(), "0x2p+0".into()));
+    }
+
+    #[test]
+    fn widths_and_precisions_can_be_arguments() {
+        assert_eq!((with_argument("*", 0, 6), with_argument(".*", 1, 2)), ("6".into(), ".2".into()));
+        assert_eq!((with_argument("*", 0, -6), with_argument("5.*", 2, -1)), ("-6".into(), "5".into()));
     }
 }

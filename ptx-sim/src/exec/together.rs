@@ -412,7 +412,7 @@ impl Warp {
                 Ok(())
             }
             Op::Fence(scope) => {
-                self.fence(*scope, active);
+                self.fence(*scope, active, cta.group);
                 Ok(())
             }
             Op::ClusterArrive { releases } => self.arrive_cluster(*releases, active, cta),
@@ -431,7 +431,7 @@ impl Warp {
             Op::TensorMapReplace(op) => self.tensor_map_replace(op, frame, active, cta),
             Op::TensorMapCopy { to, from, scope } => {
                 self.tensor_map_copy((to, from), frame, active, cta)?;
-                self.fence(*scope, active);
+                self.fence(*scope, active, cta.group);
                 Ok(())
             }
             Op::CommitBulk => {

@@ -35,7 +35,7 @@ impl Shared {
                     return false;
                 }
                 if races {
-                    if who.collides(&cell.write, who.group) {
+                    if who.collides(&cell.write, who.group) || who.collides(&cell.weak, who.group) {
                         return false;
                     }
                     cell.reads.note(now, who.synced);
