@@ -136,7 +136,8 @@ impl Step {
             Step::Python => python(),
             Step::Tests => {
                 let mut tests = workspace::cargo();
-                tests.args(["test", "--workspace"]).envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
+                // All failures of one run: the first would hide those of the programs behind it.
+                tests.args(["test", "--workspace", "--no-fail-fast"]).envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
                 passed(&mut tests)
             }
             Step::Package => package::run(&package::Options { crates_only: true, ..Default::default() })
