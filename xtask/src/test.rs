@@ -137,7 +137,9 @@ impl Step {
             Step::Tests => {
                 let mut tests = workspace::cargo();
                 // All failures of one run: the first would hide those of the programs behind it.
-                tests.args(["test", "--workspace", "--no-fail-fast"]).envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
+                tests
+                    .args(["test", "--workspace", "--no-fail-fast"])
+                    .envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
                 passed(&mut tests)
             }
             Step::Package => package::run(&package::Options { crates_only: true, ..Default::default() })
