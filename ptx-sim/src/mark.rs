@@ -178,8 +178,8 @@ impl Reads {
 }
 
 impl Mark {
-    /// Makes a plain read as strong as a strong write that the same lane makes to the same place afterwards: whoever has seen the write
-    /// comes after the read. Locks are released like this, by `*(volatile int *)&serving = serving + 1`.
+    /// Makes a plain read as strong as a strong write that the same lane makes to the same place afterwards: an access that
+    /// has seen the write comes after the read. Locks are released like this, by `*(volatile int *)&serving = serving + 1`.
     #[inline]
     pub(crate) fn follow(&mut self, writer: &Who<'_>, group: u32) {
         let by_itself = (self.agent, group) == (writer.agent, writer.group)

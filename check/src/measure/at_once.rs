@@ -160,7 +160,7 @@ impl GpuRanks {
         self.members.iter().map(|member| read(member).unwrap_or_default()).collect()
     }
 
-    /// Measures a problem of the whole sequence; `progress` is told of each turn.
+    /// Measures a problem of the whole sequence; calls `progress` after each turn with the turns done and all turns.
     ///
     /// # Errors
     /// [`Error::Refused`], and what planning, allocating, launching and NCCL report. A wrong O is no error: see [`AtOnce::is_right`].

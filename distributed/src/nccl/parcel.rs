@@ -3,7 +3,7 @@
 use crate::transport::Message;
 use ferroflash::device::side::CopyRun;
 
-/// Up to so many messages of a pair of ranks travel one by one; more are packed into one, as each costs NCCL some ten microseconds.
+/// The most messages of a pair of ranks that travel one by one. More are packed into one: each costs NCCL some ten microseconds.
 const APART_MOST: usize = 4;
 /// Where parcels start in the staging memory.
 const ALIGNMENT: u64 = 256;

@@ -122,7 +122,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     over: OverArgs,
 
-    /// With --over: repeat so many calls after the timing, each of which must have the first one's bits
+    /// With --over: N more calls after the timing, each of which must have the first one's bits
     #[arg(long, value_name = "N", default_value_t = 0, requires = "over")]
     repeats: u32,
 

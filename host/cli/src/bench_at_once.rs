@@ -8,15 +8,15 @@ use check::measure::Timing;
 use check::measure::at_once::{AtOnce, AtOnceOptions, GpuRanks};
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, Mask, Problem};
+use ferroflash_distributed::Method;
 use ferroflash_distributed::nccl::NcclOptions;
-use ferroflash_distributed::{Error, Method};
 use serde_json::json;
 use std::time::Duration;
 
 /// Turns where nobody says how many.
 const REPS: u32 = 15;
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Up to so many queries without a mask, the cache is split and Q is not.
+/// The most queries of a problem without a mask whose cache is split, where more queries are split themselves.
 const DECODING_QUERIES_MOST: u32 = 16;
 
 /// Turns, and calls that are compared bit by bit.
@@ -63,14 +63,9 @@ pub(crate) fn run(
                 let title = format!("{}: {devices} GPUs, {name}", title(problem));
                 let progress = Progress::new("turns");
                 let tell = |done: u32, all: u32| progress.set(done as usize, all as usize);
-                let measured = match ranks.measure(problem, &options, &tell) {
-                    Err(error @ Error::Refused { .. }) if args.named().is_none() => {
-                        output::print(&format!("{title}: {error}"));
-                        continue;
-                    }
-                    measured => measured?,
-                };
+                let measured = ranks.measure(problem, &options, &tell);
                 drop(progress);
+                let Some(measured) = args.unless_refused(&title, measured)? else { continue };
                 table(&title, &measured);
                 total += 1;
                 wrong += usize::from(!measured.is_right());

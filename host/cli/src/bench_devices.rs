@@ -7,7 +7,6 @@ use crate::output::{self, Progress};
 use check::measure::ranks::{RankBench, RankOptions, RanksMeasured};
 use ferroflash::output_file::OutputFile;
 use ferroflash::{CudaOptions, Problem};
-use ferroflash_distributed::{Error, Method};
 use serde_json::json;
 use std::time::Duration;
 
@@ -43,9 +42,11 @@ pub(crate) fn run(
                     eager: args.eager,
                 };
                 let title = format!("{}: {devices} devices, {}", title(problem), method.name());
-                let Some(measured) = measure(&bench, problem, &options, &title, args.named())? else {
-                    continue;
-                };
+                let progress = Progress::new("ranks");
+                let mut tell = |done: u32, all: u32| progress.set(done as usize, all as usize);
+                let measured = bench.measure(problem, &options, &mut tell);
+                drop(progress);
+                let Some(measured) = args.unless_refused(&title, measured)? else { continue };
                 table(&title, &measured);
                 total += 1;
                 wrong += usize::from(!measured.is_right());
@@ -66,26 +67,6 @@ pub(crate) fn run(
         file.commit()?;
     }
     if wrong > 0 { Err(Failure::Wrong { failed: wrong, total }) } else { Ok(()) }
-}
-
-/// `None` where a method that nobody named cannot.
-fn measure(
-    bench: &RankBench,
-    problem: &Problem,
-    options: &RankOptions,
-    title: &str,
-    named: Option<Method>,
-) -> Result<Option<RanksMeasured>, Failure> {
-    let progress = Progress::new("ranks");
-    let mut tell = |done: u32, all: u32| progress.set(done as usize, all as usize);
-    match bench.measure(problem, options, &mut tell) {
-        Ok(measured) => Ok(Some(measured)),
-        Err(error @ Error::Refused { .. }) if named.is_none() => {
-            output::print(&format!("{title}: {error}"));
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn table(title: &str, measured: &RanksMeasured) {

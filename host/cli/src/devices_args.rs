@@ -1,8 +1,10 @@
 //! The options about sequences that are split among several devices.
 
+use crate::failure::Failure;
+use crate::output;
 use clap::ValueEnum;
 use ferroflash_distributed::nccl::NcclOptions;
-use ferroflash_distributed::{ContextOptions, Method};
+use ferroflash_distributed::{ContextOptions, Error, Method};
 use std::time::Duration;
 
 /// Devices, and how a sequence is split among them.
@@ -76,6 +78,21 @@ impl DevicesArgs {
     /// A method with these options.
     pub(crate) fn context(&self, method: Method) -> ContextOptions {
         ContextOptions { method, head_groups: self.head_groups, ..ContextOptions::default() }
+    }
+
+    /// What came of a method; `None`, and a line that says why, where it cannot and nobody named it.
+    pub(crate) fn unless_refused<T>(
+        &self,
+        title: &str,
+        result: Result<T, Error>,
+    ) -> Result<Option<T>, Failure> {
+        match result {
+            Err(error @ Error::Refused { .. }) if self.named().is_none() => {
+                output::print(&format!("{title}: {error}"));
+                Ok(None)
+            }
+            result => Ok(Some(result?)),
+        }
     }
 
     /// The one method that was named.
