@@ -23,7 +23,7 @@ mod ulysses;
 pub use context::{ContextOptions, ContextParallel, Method, RankTensors};
 pub use copies::Copies;
 pub use error::Error;
-pub use local::{Local, RankRun, over_ranks, over_transports};
+pub use local::{Local, RankRun, in_threads, over_ranks, over_transports};
 pub use sharding::{ShardRun, Sharding, shard_runs};
 pub use split_cache::SplitCache;
 pub use transport::{Message, Piece, Step, Tensor, Ticket, Traffic, Transport};

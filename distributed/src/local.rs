@@ -220,11 +220,7 @@ pub fn over_transports(
     options: &ContextOptions,
     tensors: &HostTensors<'_>,
 ) -> Result<(Output, Vec<RankRun>), Error> {
-    let results: Vec<Result<_, Error>> = std::thread::scope(|scope| {
-        let ranks: Vec<_> =
-            ranks.into_iter().map(|rank| scope.spawn(|| one_rank(rank, problem, options, tensors))).collect();
-        ranks.into_iter().map(join).collect()
-    });
+    let results = in_threads(ranks, |rank| one_rank(rank, problem, options, tensors));
     let mut output = Output::new(vec![0; problem.o_len()], Some(vec![0.0; problem.lse_len()]));
     let mut runs = Vec::new();
     for (rank, result) in (0..).zip(results) {
@@ -238,8 +234,19 @@ pub fn over_transports(
     Ok((output, runs))
 }
 
-fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+/// Runs ranks that wait for each other, each in a thread of its own, and returns what each gives. A panic of one goes on here.
+pub fn in_threads<R: Send, T: Send>(
+    ranks: impl IntoIterator<Item = R>,
+    run: impl Fn(R) -> T + Sync,
+) -> Vec<T> {
+    let run = &run;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || run(rank))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, T>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 type RankResult = (Vec<u16>, Vec<f32>, Vec<std::ops::Range<u32>>, RankRun, Sharding);

@@ -5,8 +5,8 @@ mod parcel;
 
 pub use library::UniqueId;
 
-use crate::Error;
 use crate::transport::{Message, Step, Ticket, Transport};
+use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::{CopyRun, SideStream};
@@ -109,17 +109,8 @@ impl Nccl {
     /// Those of [`Nccl::from_id`], of the first rank that failed.
     pub fn world(devices: &[Arc<CudaDevice>], options: &NcclOptions) -> Result<Vec<Nccl>, Error> {
         let (id, world) = (UniqueId::new()?, devices.len() as u32);
-        // Each waits for the others, and so has a thread.
-        std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..world)
-                .zip(devices)
-                .map(|(rank, device)| scope.spawn(move || Nccl::from_id(device, &id, (rank, world), options)))
-                .collect();
-            let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
-                rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            ranks.into_iter().map(join).collect::<Vec<Result<Nccl, Error>>>().into_iter().collect()
-        })
+        let join = |(rank, device)| Nccl::from_id(device, &id, (rank, world), options);
+        in_threads((0..world).zip(devices), join).into_iter().collect()
     }
 
     /// The rank that a communicator of the caller's is (`ncclComm_t`; from PyTorch its process group's `_comm_ptr()`, which is 0 until the group

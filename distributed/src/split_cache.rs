@@ -150,6 +150,11 @@ impl SplitCache {
         Ok(())
     }
 
+    /// The kernels of the launches over this rank's keys.
+    pub fn kernels(&self) -> Vec<String> {
+        vec![self.plan.plan().kernel().entry.clone()]
+    }
+
     /// Bytes moved so far, those of the agreement aside.
     pub fn traffic(&self) -> Traffic {
         self.traffic

@@ -64,46 +64,49 @@ impl Ulysses {
     /// Rows of Q, K and V for heads, and heads of O and LSE for rows.
     fn messages(&self, setup: &Setup, tensors: &RankTensors) -> [Vec<Message>; 2] {
         let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
+        let of_rows: fn(&Run) -> u64 = |run| run.rows;
+        let of_heads: fn(&Run) -> u64 = |run| run.heads;
         let mut there = Vec::new();
         for (tensor, role, rows, heads) in [
             (Tensor::Q, TensorRole::Q, tensors.q, q),
             (Tensor::K, TensorRole::K, tensors.k, k),
             (Tensor::V, TensorRole::V, tensors.v, v),
         ] {
-            for peer in 0..setup.world {
-                let to_peer = pieces(setup, role, (setup.rank, peer));
-                let to_here = pieces(setup, role, (peer, setup.rank));
-                if peer == setup.rank {
-                    there.extend(to_here.iter().map(|run| run.copy(rows + run.rows, heads + run.heads)));
-                } else {
-                    there.extend(to_peer.iter().map(|run| run.send(peer, rows + run.rows)));
-                    let of = |run: &Run| Piece { owner: peer, tensor, offset: run.rows };
-                    there.extend(to_here.iter().map(|run| run.receive(of(run), heads + run.heads)));
-                }
-            }
+            let runs = |from, to| pieces(setup, role, (from, to));
+            there.extend(exchanged(setup, tensor, runs, (rows, of_rows), (heads, of_heads)));
         }
-        let mut back = Vec::new();
-        let exchanged = [(Tensor::O, Some(tensors.o), o), (Tensor::Lse, tensors.lse, lse)];
-        for (tensor, rows, heads) in
-            exchanged.into_iter().filter_map(|(of, rows, heads)| Some((of, rows?, heads)))
-        {
-            let pieces = |ranks| match tensor {
-                Tensor::Lse => lse_pieces(setup, ranks),
-                _ => pieces(setup, TensorRole::O, ranks),
-            };
-            for peer in 0..setup.world {
-                let (to_peer, to_here) = (pieces((peer, setup.rank)), pieces((setup.rank, peer)));
-                if peer == setup.rank {
-                    back.extend(to_here.iter().map(|run| run.copy(heads + run.heads, rows + run.rows)));
-                } else {
-                    back.extend(to_peer.iter().map(|run| run.send(peer, heads + run.heads)));
-                    let of = |run: &Run| Piece { owner: peer, tensor, offset: run.heads };
-                    back.extend(to_here.iter().map(|run| run.receive(of(run), rows + run.rows)));
-                }
-            }
+        let runs = |from, to| pieces(setup, TensorRole::O, (to, from));
+        let mut back = exchanged(setup, Tensor::O, runs, (o, of_heads), (tensors.o, of_rows));
+        if let Some(rows) = tensors.lse {
+            let runs = |from, to| lse_pieces(setup, (to, from));
+            back.extend(exchanged(setup, Tensor::Lse, runs, (lse, of_heads), (rows, of_rows)));
         }
         [there, back]
     }
+}
+
+/// The messages that bring a tensor from where ranks have it to where they want it; `runs` are what the first of two ranks has for the
+/// second, and each place is an address and where a run lies behind it.
+fn exchanged(
+    setup: &Setup,
+    tensor: Tensor,
+    runs: impl Fn(u32, u32) -> Vec<Run>,
+    (from, of_from): (u64, fn(&Run) -> u64),
+    (to, of_to): (u64, fn(&Run) -> u64),
+) -> Vec<Message> {
+    let mut messages = Vec::new();
+    for peer in 0..setup.world {
+        let to_here = runs(peer, setup.rank);
+        if peer == setup.rank {
+            messages.extend(to_here.iter().map(|run| run.copy(from + of_from(run), to + of_to(run))));
+        } else {
+            let to_peer = runs(setup.rank, peer);
+            messages.extend(to_peer.iter().map(|run| run.send(peer, from + of_from(run))));
+            let of = |run: &Run| Piece { owner: peer, tensor, offset: of_from(run) };
+            messages.extend(to_here.iter().map(|run| run.receive(of(run), to + of_to(run))));
+        }
+    }
+    messages
 }
 
 /// What a rank computes.

@@ -4,7 +4,7 @@
 //! that is not timed: ranks wait for each other's keys in every call, so that they are in step by then. What a call takes is the slowest
 //! rank's time, what one GPU takes is the fastest GPU's.
 
-use crate::measure::ranks::{RankTensorsOnDevice, library_error, replay_us};
+use crate::measure::ranks::{RankTensorsOnDevice, is_close, library_error, replay_us};
 use crate::measure::{Timing, statistics};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::Timeline;
@@ -14,7 +14,9 @@ use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, CudaOptions, DeviceTensors, Layout, Problem, Sizes, StreamHandle};
 use ferroflash_distributed::model::{Cluster, forecast};
 use ferroflash_distributed::nccl::{Nccl, NcclOptions};
-use ferroflash_distributed::{ContextOptions, ContextParallel, Error, Sharding, SplitCache, Transport};
+use ferroflash_distributed::{
+    ContextOptions, ContextParallel, Error, Sharding, SplitCache, Transport, in_threads,
+};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -86,14 +88,7 @@ impl AtOnce {
     /// Whether every O that was compared is as it must be: two units in the last place of bf16 at most, of the largest |O|, and the same
     /// bits in every call.
     pub fn is_right(&self) -> bool {
-        self.ranks.iter().all(|RankAtOnce { difference: [difference, largest], unequal, .. }| {
-            *difference <= largest * 2.0 / 128.0 && *unequal == 0
-        })
-    }
-
-    /// Whether all bits that were compared are one GPU's.
-    pub fn is_bitwise(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.difference[0] == 0.0)
+        self.ranks.iter().all(|rank| is_close(rank.difference) && rank.unequal == 0)
     }
 }
 
@@ -171,19 +166,9 @@ impl GpuRanks {
         progress: &(dyn Fn(u32, u32) + Sync),
     ) -> Result<AtOnce, Error> {
         let (devices, turns) = (self.members.len() as u32, OnceLock::new());
-        let results: Vec<Result<RankAtOnce, Error>> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..devices)
-                .map(|rank| {
-                    let shared = Shared { problem, options, devices, turns: &turns, progress };
-                    scope.spawn(move || self.members[rank as usize].measure(rank, &shared))
-                })
-                .collect();
-            let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
-                rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            ranks.into_iter().map(join).collect()
-        });
-        let ranks: Vec<RankAtOnce> = results.into_iter().collect::<Result<_, _>>()?;
+        let shared = Shared { problem, options, devices, turns: &turns, progress };
+        let ranks = in_threads((0..).zip(&self.members), |(rank, member)| member.measure(rank, &shared));
+        let ranks: Vec<RankAtOnce> = ranks.into_iter().collect::<Result<_, _>>()?;
         let planner = self.members[0].attention.planner();
         let predicted_us = options
             .context
@@ -362,13 +347,9 @@ impl Member {
         let offset = |role| first * problem.strides(role).row as u64 * u64::from(problem.dtype().bytes());
         let (k, v) = (whole.k + offset(TensorRole::K), whole.v + offset(TensorRole::V));
         let own = DeviceTensors::new(whole.q, k, v, tensors.of(rank).o);
-        Ok((Part::Cache(Box::new(cache), Box::new(own)), vec![cache_kernel(self, &problem)?], None))
+        let kernels = cache.kernels();
+        Ok((Part::Cache(Box::new(cache), Box::new(own)), kernels, None))
     }
-}
-
-fn cache_kernel(member: &Member, problem: &Problem) -> Result<String, Error> {
-    let plan = member.attention.planner().plan_partial(problem, ferroflash::Splits::Auto)?;
-    Ok(plan.plan().kernel().entry.clone())
 }
 
 /// Calls of which O is compared with the first one's: how many had other bits.

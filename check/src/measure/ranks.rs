@@ -96,8 +96,7 @@ impl RankMeasured {
 impl RanksMeasured {
     /// Whether all that was compared is as it must be: two units in the last place of bf16 at most, of the largest |O|.
     pub fn is_right(&self) -> bool {
-        let right = |[difference, largest]: [f64; 2]| difference <= largest * 2.0 / 128.0;
-        self.ranks.iter().filter_map(|rank| rank.difference).all(right)
+        self.ranks.iter().filter_map(|rank| rank.difference).all(is_close)
     }
 
     /// The rank with the largest share of one device's time.
@@ -246,6 +245,11 @@ impl RankBench {
             difference,
         })
     }
+}
+
+/// Whether the largest difference from one device's O is two units in the last place of bf16 at most, of the largest |O|.
+pub(super) fn is_close([difference, largest]: [f64; 2]) -> bool {
+    difference <= largest * 2.0 / 128.0
 }
 
 /// Keeps a rank's error aside, as captures return the library's alone.

@@ -251,29 +251,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         };
         return bench_sim::run(&workloads, &simulated, library, file);
     }
+    let cuda = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
     if args.regret.regret {
-        let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
         let given: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
         let given = if args.shape.is_empty() { &[][..] } else { &given };
-        return regret::run(&args.regret, &options, given, file);
+        return regret::run(&args.regret, &cuda, given, file);
     }
     if !args.devices.devices.is_empty() {
-        let options = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
         let problems: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
         let warm_up = args.warm_up.map(Duration::from_millis);
         if let Some(nccl) = args.over.nccl() {
             let turns = Turns { reps: args.reps, warm_up, repeats: args.repeats, graph: args.graph };
-            return bench_at_once::run(&args.devices, (&options, &nccl), &problems, turns, file);
+            return bench_at_once::run(&args.devices, (&cuda, &nccl), &problems, turns, file);
         }
-        return bench_devices::run(&args.devices, &options, &problems, (args.reps, warm_up), file);
+        return bench_devices::run(&args.devices, &cuda, &problems, (args.reps, warm_up), file);
     }
     let l2 = match args.l2 {
         L2Name::Default => L2Policy::Default,
         L2Name::Persist => L2Policy::Persist,
     };
-    let mut bench = Bench::open(
-        &CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal).with_l2(l2),
-    )?;
+    let mut bench = Bench::open(&cuda.with_l2(l2))?;
     if !args.backward {
         check_names(&args.rows, bench.attention().library())?;
     }
