@@ -34,21 +34,19 @@ struct Job {
 
 impl AllGather {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<AllGather, Error> {
-        let (sizes, count) = (setup.problem.sizes(), setup.head_groups());
-        let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
-        let mut cuts = cuts(setup)?.into_iter();
+        let group_size = setup.problem.group();
         let mut groups = Vec::new();
-        for group in 0..count {
-            let (first_q, first_kv) = (group * heads_q, group * heads_kv);
+        for (heads_kv, cuts) in cuts(setup)? {
+            let (first_q, first_kv) = (heads_kv.start * group_size, heads_kv.start);
             let mut jobs = Vec::new();
-            for (part, cut) in setup.parts.iter().zip(&mut cuts) {
+            for (part, cut) in setup.parts.iter().zip(cuts) {
                 let [q, k, v, o] = cut.shapes;
                 let lse = setup.lse_offset(part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
                 let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
                 let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
                 jobs.push(Job { plan: setup.plan(attention.planner(), &cut)?, offsets: [q, k, v, o, lse] });
             }
-            groups.push(Group { heads_kv: first_kv..first_kv + heads_kv, jobs });
+            groups.push(Group { heads_kv, jobs });
         }
         let device = attention.device();
         let [k, v] =
@@ -159,11 +157,11 @@ impl AllGather {
     }
 }
 
-/// What a rank computes, group after group of heads and part after part.
+/// What a rank computes: of each group of heads of K and V, part after part.
 ///
 /// # Errors
 /// [`Error::Refused`] where a chunk's queries do not see a prefix of the keys.
-pub(crate) fn cuts(setup: &Setup) -> Result<Vec<Cut>, Error> {
+pub(crate) fn cuts(setup: &Setup) -> Result<Vec<(Range<u32>, Vec<Cut>)>, Error> {
     let (problem, sizes) = (&setup.problem, setup.problem.sizes());
     let mask = problem.mask();
     let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
@@ -172,19 +170,21 @@ pub(crate) fn cuts(setup: &Setup) -> Result<Vec<Cut>, Error> {
             "its mask is full, or shows no key after a query's own, of as many keys as queries at least";
         return Err(setup.refused(reason.to_owned()));
     }
-    let count = setup.head_groups();
-    let (heads_kv, heads_q) = (sizes.heads_kv / count, sizes.heads_q / count);
     let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
     let [k, v] = [TensorRole::K, TensorRole::V].map(|role| shape_of(problem, role));
-    let cut = |part: &Range<u32>| Cut {
-        heads_q,
+    let cut = |heads_kv: u32, part: &Range<u32>| Cut {
+        heads_q: heads_kv * problem.group(),
         heads_kv,
         seqlen_q: part.end - part.start,
         seqlen_k: keys_end(setup, setup.rank, part),
         mask,
         shapes: [q, k, v, o],
     };
-    Ok((0..count).flat_map(|_| setup.parts.iter().map(cut)).collect())
+    let of_group = |heads: Range<u32>| {
+        let cuts = setup.parts.iter().map(|part| cut(heads.len() as u32, part)).collect();
+        (heads, cuts)
+    };
+    Ok(setup.head_groups().into_iter().map(of_group).collect())
 }
 
 /// One past the last key that a part of a rank's queries sees.

@@ -40,8 +40,8 @@ pub struct ContextOptions {
     pub method: Method,
     /// What chunks start at multiples of; as [`Sharding::new`] chooses where it is `None`.
     pub granule: Option<u32>,
-    /// Into how many groups of heads an all-gather is cut, so that one travels while another is computed; 2 where it is `None`.
-    /// One batch entry in layout `bhsd` can be cut, anything else is one group.
+    /// Into how many groups of heads an all-gather is cut, so that one travels while another is computed. `None`: each group has twice the
+    /// heads of the one before, as only the first is waited for. One batch entry in layout `bhsd` can be cut, anything else is one group.
     pub head_groups: Option<u32>,
     /// Which kernels.
     pub rows: RowSelection,
@@ -432,14 +432,20 @@ impl Setup {
             .unwrap_or(0)
     }
 
-    /// Heads of K and V in each group.
-    pub(crate) fn head_groups(&self) -> u32 {
+    /// The heads of K and V of each group that travels together.
+    pub(crate) fn head_groups(&self) -> Vec<Range<u32>> {
         let sizes = self.problem.sizes();
-        if self.layout != Layout::Bhsd || sizes.batch > 1 || self.world == 1 {
-            return 1;
-        }
-        let asked = self.options.head_groups.unwrap_or(2).clamp(1, sizes.heads_kv.min(GROUPS_MOST));
-        (1..=asked).rev().find(|&groups| sizes.heads_kv.is_multiple_of(groups)).unwrap_or(1)
+        let heads = sizes.heads_kv;
+        let can_be_cut = self.layout == Layout::Bhsd && sizes.batch == 1 && self.world > 1;
+        let ends: Vec<u32> = match self.options.head_groups {
+            _ if !can_be_cut => vec![heads],
+            Some(asked) => {
+                let count = asked.clamp(1, heads.min(GROUPS_MOST));
+                (1..=count).map(|group| heads * group / count).collect()
+            }
+            None => growing(heads),
+        };
+        std::iter::once(0).chain(ends.iter().copied()).zip(ends.iter()).map(|(start, &end)| start..end).collect()
     }
 
     /// The problem of a cut.
@@ -464,6 +470,19 @@ impl Setup {
     pub(crate) fn plan(&self, planner: &Planner, cut: &Cut) -> Result<Plan, Error> {
         Ok(planner.plan(&self.problem_of(cut)?, &PlanOptions::from(self.options.rows.clone()))?)
     }
+}
+
+/// Where groups end that double from a sixteenth of the heads on; what is left at the end joins the last.
+fn growing(heads: u32) -> Vec<u32> {
+    let mut ends = Vec::new();
+    let (mut end, mut size) = (0, heads.div_ceil(16));
+    while heads - end >= 2 * size {
+        end += size;
+        ends.push(end);
+        size *= 2;
+    }
+    ends.push(heads);
+    ends
 }
 
 fn refuse(method: Method, world: u32, reason: String) -> Error {

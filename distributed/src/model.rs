@@ -203,14 +203,18 @@ impl Times {
         let time = |problem: &Problem| kernel_us(planner, problem, &options).map(|(us, _)| us);
         match setup.options.method {
             Method::AllGather => {
-                let cuts = all_gather::cuts(setup)?;
-                let computed: Result<Vec<f64>, Error> =
-                    cuts.iter().map(|cut| time(&setup.problem_of(cut)?)).collect();
-                let compute_us: f64 = computed?.iter().sum();
-                let groups = f64::from(setup.head_groups());
-                let stage = cluster.gather_us(world, footprint.received / groups);
-                let us = stage + (groups - 1.0) * stage.max(compute_us / groups) + compute_us / groups;
-                Ok(Times { compute_us, links_us: stage * groups, us })
+                let heads = f64::from(setup.problem.sizes().heads_kv);
+                let (mut arrived, mut us, mut compute_us) = (0.0, 0.0_f64, 0.0);
+                for (heads_kv, cuts) in all_gather::cuts(setup)? {
+                    arrived += cluster.gather_us(world, footprint.received * heads_kv.len() as f64 / heads);
+                    us = us.max(arrived);
+                    for cut in &cuts {
+                        let kernel_us = time(&setup.problem_of(cut)?)?;
+                        us += kernel_us;
+                        compute_us += kernel_us;
+                    }
+                }
+                Ok(Times { compute_us, links_us: arrived, us })
             }
             Method::Ring => ring_times(planner, cluster, setup, footprint),
             Method::Ulysses => {
