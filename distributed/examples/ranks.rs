@@ -42,10 +42,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let memory = |role| Buffer::new(&device, context.bytes(role));
     let (q, k, v, o) =
         (memory(TensorRole::Q)?, memory(TensorRole::K)?, memory(TensorRole::V)?, memory(TensorRole::O)?);
-    // Q and K are 0, so that every key counts as much; V is 1, and so is O.
+    // Q and K are 0, so that every key counts as much; V is 1, 2, 4 and so on from rank to rank.
     q.fill(0)?;
     k.fill(0)?;
-    v.write(0, &vec![0x3f80u16; context.bytes(TensorRole::V) as usize / 2])?;
+    let value = |of: u32| 0x3f80 + 0x80 * of as u16;
+    v.write(0, &vec![value(rank); context.bytes(TensorRole::V) as usize / 2])?;
     let tensors = RankTensors { q: q.address(), k: k.address(), v: v.address(), o: o.address(), lse: None };
     // SAFETY: the tensors are as long as the context says, and live until the wait is over.
     unsafe {
@@ -56,10 +57,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             context.wait(StreamHandle::DEFAULT)?;
         }
     }
-    let mut row = [0u16; 4];
-    o.read(0, &mut row)?;
+    // The last row of the second chunk is the mean of all values before.
+    let float = |bits: u16| f64::from(f32::from_bits(u32::from(bits) << 16));
+    let sharding = context.sharding(TensorRole::K);
+    let seen = |of: u32| {
+        let chunks = sharding.rows_of(of);
+        chunks.iter().map(|rows| rows.end.min(second.end).saturating_sub(rows.start)).sum::<u32>()
+    };
+    let sum: f64 = (0..world).map(|of| float(value(of)) * f64::from(seen(of))).sum();
+    let mean = sum / f64::from(second.end);
+    let mut row = [0u16; 1];
+    o.read((first.len() + second.len() - 1) * sizes.head_dim as usize, &mut row)?;
     let traffic = context.traffic();
-    println!("rank {rank}: O starts with {row:x?}, {:.1} MB received", traffic.received as f64 / 1e6);
+    let received = traffic.received as f64 / 1e6;
+    println!("rank {rank}: O ends with {}, expected {mean:.4}; {received:.1} MB received", float(row[0]));
+    if (float(row[0]) / mean - 1.0).abs() > 0.01 {
+        return Err("O is wrong".into());
+    }
     Ok(())
 }
 

@@ -18,22 +18,7 @@ pub(crate) fn agree(
     numbers: &[(&'static str, u64)],
 ) -> Result<(), Error> {
     let words: Vec<u32> = numbers.iter().flat_map(|(_, n)| [*n as u32, (*n >> 32) as u32]).collect();
-    let bytes = words.len() as u64 * 4;
-    let world = transport.world();
-    let own = Buffer::from_elements(device, &words)?;
-    let all = Buffer::new(device, bytes * u64::from(world))?;
-    // SAFETY: both buffers are as long as is said, and live until the wait below is over.
-    unsafe {
-        transport.all_gather(STEP, (own.address(), all.address(), bytes), StreamHandle::DEFAULT)?;
-    }
-    // SAFETY: the default stream lives.
-    if let Err(error) = unsafe { transport.wait(StreamHandle::DEFAULT) } {
-        // What did not end may still write.
-        std::mem::forget((own, all));
-        return Err(error);
-    }
-    let mut gathered = vec![0u32; words.len() * world as usize];
-    all.read(0, &mut gathered)?;
+    let (gathered, world) = (gather(transport, device, STEP, &words)?, transport.world());
     let of_rank = |rank: u32| &gathered[rank as usize * words.len()..][..words.len()];
     let number = |words: &[u32], at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;
     for rank in 1..world {
@@ -47,4 +32,32 @@ pub(crate) fn agree(
         }
     }
     Ok(())
+}
+
+/// The words of all ranks, in their order; every rank has as many.
+///
+/// # Errors
+/// What the transport reports.
+pub(crate) fn gather<D: Device + ?Sized>(
+    transport: &mut dyn Transport,
+    device: &Arc<D>,
+    step: Step,
+    words: &[u32],
+) -> Result<Vec<u32>, Error> {
+    let (bytes, world) = (words.len() as u64 * 4, transport.world());
+    let own = Buffer::from_elements(device, words)?;
+    let all = Buffer::new(device, bytes * u64::from(world))?;
+    // SAFETY: both buffers are as long as is said, and live until the wait below is over.
+    unsafe {
+        transport.all_gather(step, (own.address(), all.address(), bytes), StreamHandle::DEFAULT)?;
+    }
+    // SAFETY: the default stream lives.
+    if let Err(error) = unsafe { transport.wait(StreamHandle::DEFAULT) } {
+        // What did not end may still write.
+        std::mem::forget((own, all));
+        return Err(error);
+    }
+    let mut gathered = vec![0u32; words.len() * world as usize];
+    all.read(0, &mut gathered)?;
+    Ok(gathered)
 }

@@ -1,7 +1,8 @@
 //! All-gather: every rank receives the keys and values that its queries see, in the order of the sequence, and computes as one device does.
 //!
 //! Each chunk of queries sees a prefix of the keys, so its causal mask is the bottom-right one, and nothing is merged. Heads travel in groups:
-//! one is on its way while the one before is computed.
+//! one is on its way while the one before is computed. Of a rank's two chunks the one that sees more keys is computed group by group, and the
+//! other one for all heads at the end: its tiles are shorter, and fill the multiprocessors that become free at different times.
 
 use crate::Error;
 use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
@@ -17,41 +18,38 @@ const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), 
 pub(crate) struct AllGather {
     /// Keys and values of the whole sequence, as far as they are seen.
     gathered: [Buffer<dyn Device>; 2],
-    groups: Vec<Group>,
-}
-
-/// Heads that travel together, and what is computed of them.
-struct Group {
-    heads_kv: Range<u32>,
+    /// Heads of K and V that travel together.
+    groups: Vec<Range<u32>>,
     jobs: Vec<Job>,
 }
 
 struct Job {
     plan: Plan,
+    /// The group that has to be there, and with it those before.
+    group: usize,
     /// Bytes from the start of Q, K, V, O and LSE.
     offsets: [u64; 5],
 }
 
 impl AllGather {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<AllGather, Error> {
-        let group_size = setup.problem.group();
-        let mut groups = Vec::new();
-        for (heads_kv, cuts) in cuts(setup)? {
-            let (first_q, first_kv) = (heads_kv.start * group_size, heads_kv.start);
-            let mut jobs = Vec::new();
-            for (part, cut) in setup.parts.iter().zip(cuts) {
-                let [q, k, v, o] = cut.shapes;
-                let lse = setup.lse_offset(part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
-                let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
-                let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
-                jobs.push(Job { plan: setup.plan(attention.planner(), &cut)?, offsets: [q, k, v, o, lse] });
-            }
-            groups.push(Group { heads_kv, jobs });
+        let mut jobs = Vec::new();
+        for Task { group, heads, part, cut } in tasks(setup)? {
+            let (first_q, first_kv) = (heads.start * setup.problem.group(), heads.start);
+            let [q, k, v, o] = cut.shapes;
+            let lse = setup.lse_offset(&part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
+            let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
+            let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
+            jobs.push(Job {
+                plan: setup.plan(attention.planner(), &cut)?,
+                group,
+                offsets: [q, k, v, o, lse],
+            });
         }
         let device = attention.device();
         let [k, v] =
             [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
-        Ok(AllGather { gathered: [k?, v?], groups })
+        Ok(AllGather { gathered: [k?, v?], groups: setup.head_groups(), jobs })
     }
 }
 
@@ -61,7 +59,7 @@ impl Schedule for AllGather {
     }
 
     fn plans(&self) -> Vec<&Plan> {
-        self.groups.iter().flat_map(|group| &group.jobs).map(|job| &job.plan).collect()
+        self.jobs.iter().map(|job| &job.plan).collect()
     }
 
     fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
@@ -84,18 +82,13 @@ impl Schedule for AllGather {
             let tickets: Vec<Ticket> = (0..self.groups.len())
                 .map(|group| self.start(group, lane, setup, tensors, stream))
                 .collect::<Result<_, _>>()?;
-            // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end. Of a group's parts
-            // the one with the most keys comes first.
-            let mut streams = [stream, beside].into_iter().cycle();
-            for (group, &ticket) in self.groups.iter().zip(&tickets) {
-                for (job, stream) in group.jobs.iter().rev().zip(&mut streams) {
-                    lane.join(ticket, stream)?;
-                    let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse] } = job;
-                    let lse = tensors.lse.map(|lse| lse + of_lse);
-                    let on_device =
-                        DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
-                    lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
-                }
+            // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end.
+            for (job, stream) in self.jobs.iter().zip([stream, beside].into_iter().cycle()) {
+                lane.join(tickets[job.group], stream)?;
+                let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse], .. } = job;
+                let lse = tensors.lse.map(|lse| lse + of_lse);
+                let on_device = DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
+                lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
             }
             // A rank without queries has sent its keys all the same.
             if let Some(&last) = tickets.last() {
@@ -124,7 +117,7 @@ impl AllGather {
     }
 
     fn messages(&self, group: usize, setup: &Setup, tensors: &RankTensors) -> Vec<Message> {
-        let heads = &self.groups[group].heads_kv;
+        let heads = &self.groups[group];
         let mut messages = Vec::new();
         for ((role, tensor), (own, gathered)) in
             KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(&self.gathered))
@@ -157,11 +150,21 @@ impl AllGather {
     }
 }
 
-/// What a rank computes: of each group of heads of K and V, part after part.
+/// What a rank computes in one launch.
+pub(crate) struct Task {
+    /// The last of the groups of heads that it needs.
+    pub(crate) group: usize,
+    /// Heads of K and V.
+    pub(crate) heads: Range<u32>,
+    part: Range<u32>,
+    pub(crate) cut: Cut,
+}
+
+/// What a rank computes, in order.
 ///
 /// # Errors
 /// [`Error::Refused`] where a chunk's queries do not see a prefix of the keys.
-pub(crate) fn cuts(setup: &Setup) -> Result<Vec<(Range<u32>, Vec<Cut>)>, Error> {
+pub(crate) fn tasks(setup: &Setup) -> Result<Vec<Task>, Error> {
     let (problem, sizes) = (&setup.problem, setup.problem.sizes());
     let mask = problem.mask();
     let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
@@ -172,19 +175,23 @@ pub(crate) fn cuts(setup: &Setup) -> Result<Vec<(Range<u32>, Vec<Cut>)>, Error> 
     }
     let [q, o] = [TensorRole::Q, TensorRole::O].map(|role| setup.local(role));
     let [k, v] = [TensorRole::K, TensorRole::V].map(|role| shape_of(problem, role));
-    let cut = |heads_kv: u32, part: &Range<u32>| Cut {
-        heads_q: heads_kv * problem.group(),
-        heads_kv,
-        seqlen_q: part.end - part.start,
-        seqlen_k: keys_end(setup, setup.rank, part),
-        mask,
-        shapes: [q, k, v, o],
+    let task = |group: usize, heads: Range<u32>, part: &Range<u32>| {
+        let heads_kv = heads.len() as u32;
+        let cut = Cut {
+            heads_q: heads_kv * problem.group(),
+            heads_kv,
+            seqlen_q: part.end - part.start,
+            seqlen_k: keys_end(setup, setup.rank, part),
+            mask,
+            shapes: [q, k, v, o],
+        };
+        Task { group, heads, part: part.clone(), cut }
     };
-    let of_group = |heads: Range<u32>| {
-        let cuts = setup.parts.iter().map(|part| cut(heads.len() as u32, part)).collect();
-        (heads, cuts)
-    };
-    Ok(setup.head_groups().into_iter().map(of_group).collect())
+    let groups = setup.head_groups();
+    let Some((most, others)) = setup.parts.split_last() else { return Ok(Vec::new()) };
+    let of_groups = groups.iter().enumerate().map(|(group, heads)| task(group, heads.clone(), most));
+    let of_all = others.iter().rev().map(|part| task(groups.len() - 1, 0..sizes.heads_kv, part));
+    Ok(of_groups.chain(of_all).collect())
 }
 
 /// One past the last key that a part of a rank's queries sees.

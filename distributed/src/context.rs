@@ -144,6 +144,9 @@ impl ContextParallel {
                 Method::Ring => Box::new(Ring::new(&attention, &setup)?),
                 Method::Ulysses => Box::new(Ulysses::new(&attention, &setup)?),
             };
+            // Only how long messages are matters, and LSE may be wanted.
+            let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
+            transport.prepare(&schedule.exchanges(&setup, &nowhere))?;
             Ok((setup, schedule))
         });
         let (setup, schedule) = made.inspect_err(|error| transport.abort(error))?;
@@ -194,7 +197,7 @@ impl ContextParallel {
         self.schedule.buffer_bytes()
     }
 
-    /// Bytes of device memory that the transport has for messages, by the last [`ContextParallel::reserve`] or call.
+    /// Bytes of device memory that the transport has for messages.
     pub fn staging_bytes(&self) -> u64 {
         self.lane.transport.staging_bytes()
     }
@@ -215,12 +218,7 @@ impl ContextParallel {
     ///
     /// # Safety
     /// As [`Attention::reserve`] says of the stream.
-    pub unsafe fn reserve(&mut self, stream: StreamHandle) -> Result<(), Error> {
-        // Only how long messages are matters, and LSE may be wanted.
-        let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
-        for messages in self.schedule.exchanges(&self.setup, &nowhere) {
-            self.lane.transport.reserve(&messages)?;
-        }
+    pub unsafe fn reserve(&self, stream: StreamHandle) -> Result<(), Error> {
         for stream in std::iter::once(stream).chain(self.lane.transport.beside()) {
             for plan in self.plans() {
                 // SAFETY: the caller's promise; the transport's stream lives as long as the transport.
@@ -445,7 +443,11 @@ impl Setup {
             }
             None => growing(heads),
         };
-        std::iter::once(0).chain(ends.iter().copied()).zip(ends.iter()).map(|(start, &end)| start..end).collect()
+        std::iter::once(0)
+            .chain(ends.iter().copied())
+            .zip(ends.iter())
+            .map(|(start, &end)| start..end)
+            .collect()
     }
 
     /// The problem of a cut.

@@ -203,18 +203,20 @@ impl Times {
         let time = |problem: &Problem| kernel_us(planner, problem, &options).map(|(us, _)| us);
         match setup.options.method {
             Method::AllGather => {
-                let heads = f64::from(setup.problem.sizes().heads_kv);
-                let (mut arrived, mut us, mut compute_us) = (0.0, 0.0_f64, 0.0);
-                for (heads_kv, cuts) in all_gather::cuts(setup)? {
-                    arrived += cluster.gather_us(world, footprint.received * heads_kv.len() as f64 / heads);
-                    us = us.max(arrived);
-                    for cut in &cuts {
-                        let kernel_us = time(&setup.problem_of(cut)?)?;
-                        us += kernel_us;
-                        compute_us += kernel_us;
-                    }
+                let all = f64::from(setup.problem.sizes().heads_kv);
+                let mut links_us = 0.0;
+                let mut arrives = |heads: std::ops::Range<u32>| {
+                    links_us += cluster.gather_us(world, footprint.received * heads.len() as f64 / all);
+                    links_us
+                };
+                let arrivals: Vec<f64> = setup.head_groups().into_iter().map(&mut arrives).collect();
+                let (mut us, mut compute_us) = (0.0_f64, 0.0);
+                for task in all_gather::tasks(setup)? {
+                    let kernel_us = time(&setup.problem_of(&task.cut)?)?;
+                    us = us.max(arrivals[task.group]) + kernel_us;
+                    compute_us += kernel_us;
                 }
-                Ok(Times { compute_us, links_us: arrived, us })
+                Ok(Times { compute_us, links_us, us })
             }
             Method::Ring => ring_times(planner, cluster, setup, footprint),
             Method::Ulysses => {

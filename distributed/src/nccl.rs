@@ -1,17 +1,21 @@
 //! NCCL between ranks: one GPU a rank, whatever process it is in.
 
 mod library;
+mod mailboxes;
 mod parcel;
 
 pub use library::UniqueId;
 
-use crate::transport::{Message, Step, Ticket, Transport};
+use crate::agreement::gather;
+use crate::transport::{Message, Step, Ticket, Transport, gathering};
 use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::peers::{Flags, MemoryPass};
 use ferroflash::device::side::{CopyRun, SideStream};
 use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
+use mailboxes::Mailboxes;
 use parcel::{Direction, Parcel};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -21,6 +25,7 @@ use std::time::{Duration, Instant};
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
 const JOINING: Step = Step { what: "joining", index: 0 };
+const PREPARING: Step = Step { what: "letting ranks into memory", index: 0 };
 
 /// How to communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +37,16 @@ pub struct NcclOptions {
     /// Whether NCCL's calls may block on the host. They then return later and cannot be given up: a rank that never comes is waited for
     /// for ever.
     pub is_blocking: bool,
+    /// Whether GPUs of one machine that reach each other's memory copy what they exchange there themselves, and NCCL only brings them
+    /// together. NCCL's kernels wait for multiprocessors that attention has; copies do not. All ranks say the same.
+    pub peer_memory: bool,
 }
 
 impl Default for NcclOptions {
-    /// Half a minute, and no call that blocks.
+    /// Half a minute, no call that blocks, and copies where there is a way.
     fn default() -> NcclOptions {
-        NcclOptions { limit: Duration::from_secs(30), max_ctas: None, is_blocking: false }
+        let limit = Duration::from_secs(30);
+        NcclOptions { limit, max_ctas: None, is_blocking: false, peer_memory: true }
     }
 }
 
@@ -47,8 +56,8 @@ impl Default for NcclOptions {
 /// first one that did not end. A communicator of its own is then given up (`ncclCommAbort`), which ends the other ranks; a borrowed one
 /// is left to its owner.
 ///
-/// An exchange can be captured once each pair of ranks has exchanged something before: NCCL connects them at the first time, and allocates. All
-/// ranks capture, or none.
+/// What is captured on one rank is captured on all. Ranks that NCCL itself connects must have exchanged something before: it allocates at
+/// the first time.
 pub struct Nccl {
     library: &'static Library,
     /// `ncclComm_t` as a number; 0 where it was given up.
@@ -57,6 +66,9 @@ pub struct Nccl {
     rank: u32,
     world: u32,
     limit: Duration,
+    /// Whether mailboxes are wanted.
+    peer_memory: bool,
+    mailboxes: Option<Mailboxes>,
     side: SideStream,
     kernels: SideStream,
     /// Exchanges that may not be over: their marks, and the ranks that take part.
@@ -85,14 +97,15 @@ impl Nccl {
             // SAFETY: writes one communicator where it is told to; id and configuration live until it returns.
             unsafe { (library.comm_init_rank_config)(&mut comm, ranks[0], *id, ranks[1], &mut config) }
         })?;
-        let limit = options.limit;
         let mut nccl = Nccl {
             library,
             comm: comm as usize,
             is_borrowed: false,
             rank,
             world,
-            limit,
+            limit: options.limit,
+            peer_memory: options.peer_memory,
+            mailboxes: None,
             side,
             kernels,
             pending: VecDeque::new(),
@@ -114,7 +127,7 @@ impl Nccl {
     }
 
     /// The rank that a communicator of the caller's is (`ncclComm_t`; from PyTorch its process group's `_comm_ptr()`, which is 0 until the group
-    /// has communicated).
+    /// has communicated). How it was made, the options do not change.
     ///
     /// # Errors
     /// [`Error::NoNccl`], [`Error::Refused`] for null, [`Error::Nccl`], and what the driver reports.
@@ -125,7 +138,7 @@ impl Nccl {
     pub unsafe fn from_raw(
         device: &Arc<CudaDevice>,
         comm: *mut c_void,
-        limit: Duration,
+        options: &NcclOptions,
     ) -> Result<Nccl, Error> {
         let library = library()?;
         if comm.is_null() {
@@ -143,8 +156,20 @@ impl Nccl {
         let world = number("ncclCommCount", library.comm_count)?;
         let rank = number("ncclCommUserRank", library.comm_user_rank)?;
         let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
-        let (comm, pending, staging) = (comm as usize, VecDeque::new(), Vec::new());
-        Ok(Nccl { library, comm, is_borrowed: true, rank, world, limit, side, kernels, pending, staging })
+        Ok(Nccl {
+            library,
+            comm: comm as usize,
+            is_borrowed: true,
+            rank,
+            world,
+            limit: options.limit,
+            peer_memory: options.peer_memory,
+            mailboxes: None,
+            side,
+            kernels,
+            pending: VecDeque::new(),
+            staging: Vec::new(),
+        })
     }
 
     /// The communicator (`ncclComm_t`); null where it was given up.
@@ -203,6 +228,10 @@ impl Nccl {
     /// Ends what is under way, on this rank and so on the others.
     fn give_up(&mut self) {
         let comm = std::mem::take(&mut self.comm);
+        // First what NCCL may wait for.
+        if let Some(mailboxes) = self.mailboxes.take() {
+            mailboxes.give_up(&mut self.side);
+        }
         if comm != 0 && !self.is_borrowed {
             // SAFETY: the communicator lives, and is not used again.
             let _ = self.side.device().with_current(|| unsafe { (self.library.comm_abort)(comm as Comm) });
@@ -210,10 +239,40 @@ impl Nccl {
         self.pending.clear();
     }
 
+    /// Mailboxes for parcels of up to so many bytes, of the ranks that can be reached; all ranks call this.
+    fn open_mailboxes(&mut self, most: u64) -> Result<Option<Mailboxes>, Error> {
+        let device = self.side.device().clone();
+        let flags = Flags::find().filter(|_| self.peer_memory);
+        let asked = [most as u32, (most >> 32) as u32, flags.is_some().into()];
+        let asked = gather(self, &device, PREPARING, &asked)?;
+        let asked = asked.as_chunks::<3>().0;
+        let slot = asked.iter().map(|[low, high, _]| u64::from(*low) | u64::from(*high) << 32).max();
+        let (Some(flags), Some(slot @ 1..), true) = (flags, slot, asked.iter().all(|[.., can]| *can == 1))
+        else {
+            return Ok(None);
+        };
+        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), slot)?;
+        let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.words())?;
+        let passes: Vec<MemoryPass> =
+            passes.chunks(MemoryPass::WORDS).filter_map(MemoryPass::from_words).collect();
+        let opened: Vec<u32> = mailboxes.open(&device, &passes)?.into_iter().map(u32::from).collect();
+        let opened = gather(self, &device, PREPARING, &opened)?;
+        let opened_by = opened.chunks(self.world as usize).map(|of_peer| of_peer[self.rank as usize] == 1);
+        mailboxes.keep(opened_by);
+        Ok(mailboxes.reaches_any().then_some(mailboxes))
+    }
+
+    /// What mailboxes take, and what is left to NCCL.
+    fn sorted(&self, messages: &[Message]) -> (Vec<Parcel>, Vec<Parcel>) {
+        let is_taken =
+            |parcel: &Parcel| self.mailboxes.as_ref().is_some_and(|mailboxes| mailboxes.takes(parcel));
+        Parcel::of(messages).into_iter().partition(is_taken)
+    }
+
     /// The address of as much staging memory as these take; 0 where they take none.
     fn staging(&mut self, parcels: &[Parcel]) -> Result<u64, Error> {
         let (_, bytes) = Parcel::places(parcels);
-        if bytes > self.staging_bytes() {
+        if bytes > self.staging.last().map_or(0, Buffer::bytes) {
             self.staging.push(Buffer::new(self.side.device(), bytes)?);
         }
         Ok(self.staging.last().map_or(0, Buffer::address))
@@ -281,12 +340,17 @@ impl Transport for Nccl {
         self.world
     }
 
-    fn reserve(&mut self, messages: &[Message]) -> Result<(), Error> {
-        self.staging(&Parcel::of(messages)).map(|_| ())
+    fn prepare(&mut self, exchanges: &[Vec<Message>]) -> Result<(), Error> {
+        if self.world > 1 {
+            let bytes = |messages: &Vec<Message>| Parcel::of(messages).iter().map(Parcel::bytes).max();
+            self.mailboxes = self.open_mailboxes(exchanges.iter().filter_map(bytes).max().unwrap_or(0))?;
+        }
+        exchanges.iter().try_for_each(|messages| self.staging(&self.sorted(messages).1).map(|_| ()))
     }
 
     fn staging_bytes(&self) -> u64 {
-        self.staging.last().map_or(0, Buffer::bytes)
+        let own = self.mailboxes.as_ref().map_or(0, Mailboxes::bytes);
+        own + self.staging.last().map_or(0, Buffer::bytes)
     }
 
     unsafe fn exchange(
@@ -296,16 +360,25 @@ impl Transport for Nccl {
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         self.living(step)?;
-        let parcels = Parcel::of(messages);
-        let mut ranks: Vec<u32> = parcels.iter().map(|parcel| parcel.peer).collect();
+        let (copied, parcels) = self.sorted(messages);
+        let mut ranks: Vec<u32> = copied.iter().chain(&parcels).map(|parcel| parcel.peer).collect();
         ranks.sort_unstable();
         ranks.dedup();
         let staging = self.staging(&parcels)?;
+        let own = messages.iter().filter_map(|message| match *message {
+            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
+            _ => None,
+        });
+        let own: Vec<CopyRun> = own.collect();
         // SAFETY: the stream and the addresses are the caller's promise; the staging memory is this one's own, and exchanges, one behind
         // the other on the same stream, are all that use it.
         unsafe {
             self.side.after(compute)?;
-            self.side.copy(&Parcel::copies(&parcels, staging, Direction::Send))?;
+            if let Some(mailboxes) = &self.mailboxes {
+                mailboxes.invite(&self.side, &copied)?;
+            }
+            self.side.copy(&own)?;
+            self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
         if !parcels.is_empty() {
             self.group(step, &ranks, |library, comm, stream| {
@@ -328,14 +401,13 @@ impl Transport for Nccl {
                 })
             })?;
         }
-        let own = messages.iter().filter_map(|message| match *message {
-            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
-            _ => None,
-        });
-        let mut copies = Parcel::copies(&parcels, staging, Direction::Receive);
-        copies.extend(own);
         // SAFETY: as above.
-        unsafe { self.side.copy(&copies)? };
+        unsafe {
+            self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Receive))?;
+            if let Some(mailboxes) = &self.mailboxes {
+                mailboxes.exchange(&self.side, &copied)?;
+            }
+        }
         self.marked(step, ranks, compute)
     }
 
@@ -346,6 +418,11 @@ impl Transport for Nccl {
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         self.living(step)?;
+        if self.mailboxes.as_ref().is_some_and(Mailboxes::reaches_all) {
+            let messages = gathering((self.rank, self.world), (from, to, bytes));
+            // SAFETY: the caller's promise.
+            return unsafe { self.exchange(step, &messages, compute) };
+        }
         let ranks: Vec<u32> = (0..self.world).filter(|&other| other != self.rank).collect();
         // SAFETY: the stream is the caller's promise.
         unsafe { self.side.after(compute)? };

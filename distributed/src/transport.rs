@@ -120,11 +120,12 @@ pub trait Transport: Send {
     /// Ranks.
     fn world(&self) -> u32;
 
-    /// Gets the memory that an exchange of these messages takes of the transport itself, whatever their addresses.
+    /// Prepares for exchanges like these, whatever their addresses: gets the memory that they take of the transport itself. All ranks call
+    /// this, before the first of them.
     ///
     /// # Errors
-    /// What the driver reports.
-    fn reserve(&mut self, _messages: &[Message]) -> Result<(), Error> {
+    /// Those of [`Transport::exchange`] and of [`Transport::wait`].
+    fn prepare(&mut self, _exchanges: &[Vec<Message>]) -> Result<(), Error> {
         Ok(())
     }
 
@@ -161,15 +162,7 @@ pub trait Transport: Send {
         (from, to, bytes): (u64, u64, u64),
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
-        let (rank, world) = (self.rank(), self.world());
-        let others = (0..world).filter(|&other| other != rank);
-        let place = |other: u32| to + u64::from(other) * bytes;
-        let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
-        for other in others {
-            let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
-            messages.push(Message::Send { to: other, address: from, bytes });
-            messages.push(Message::Receive { from: other, address: place(other), bytes, of });
-        }
+        let messages = gathering((self.rank(), self.world()), (from, to, bytes));
         // SAFETY: the caller's promise.
         unsafe { self.exchange(step, &messages, compute) }
     }
@@ -211,4 +204,16 @@ pub trait Transport: Send {
 
     /// Tells the other ranks, as far as they can be told, that this one has failed.
     fn abort(&mut self, reason: &Error);
+}
+
+/// The messages of [`Transport::all_gather`].
+pub(crate) fn gathering((rank, world): (u32, u32), (from, to, bytes): (u64, u64, u64)) -> Vec<Message> {
+    let place = |other: u32| to + u64::from(other) * bytes;
+    let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
+    for other in (0..world).filter(|&other| other != rank) {
+        let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
+        messages.push(Message::Send { to: other, address: from, bytes });
+        messages.push(Message::Receive { from: other, address: place(other), bytes, of });
+    }
+    messages
 }

@@ -27,6 +27,9 @@ const CHILD: &str = "FERROFLASH_TEST_CHILD";
 /// The test whose device has wgmma.
 const WGMMA_TEST: &str = "wgmma_is_captured_and_replayed";
 
+/// The test whose ranks share memory.
+const RANKS_TEST: &str = "ranks_over_nccl_compute_what_one_device_does";
+
 const TESTS: &[(&str, fn())] = &[
     ("device_pointers_on_a_callers_stream", device_pointers_on_a_callers_stream),
     ("misaligned_pointers_launch_nothing", misaligned_pointers_launch_nothing),
@@ -45,7 +48,7 @@ const TESTS: &[(&str, fn())] = &[
     ("two_streams_have_a_workspace_each", two_streams_have_a_workspace_each),
     ("threads_split_on_one_stream", threads_split_on_one_stream),
     ("bindings_compute_on_a_gpu_what_they_do_on_the_cpu", crate::bindings::a_gpu_computes_what_the_cpu_does),
-    ("ranks_over_nccl_compute_what_one_device_does", nccl::ranks_compute_what_one_device_does),
+    (RANKS_TEST, nccl::ranks_compute_what_one_device_does),
     ("a_world_of_one_is_captured_and_replayed", nccl::a_world_of_one_is_captured_and_replayed),
     ("a_communicator_is_borrowed", nccl::a_communicator_is_borrowed),
     ("a_rank_that_never_comes_is_named", nccl::a_rank_that_never_comes_is_named),
@@ -71,13 +74,14 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn in_a_child(name: &str) {
     let kernels = folder();
     write_kernels(kernels.path(), |_| ());
+    let memory = if name == RANKS_TEST { RANKS_MEMORY_BYTES } else { MEMORY_BYTES };
     let output = Command::new(std::env::current_exe().expect("this program"))
         .env(CHILD, name)
         .env("FERROFLASH_LIBCUDA", fake_driver())
         .env("FERROFLASH_LIBNCCL", fake_nccl())
         .env("FERROFLASH_PTX", kernels.path())
-        .env("FAKE_DRIVER_MEMORY", MEMORY_BYTES.to_string())
-        .env("FAKE_DRIVER_DEVICES", "2")
+        .env("FAKE_DRIVER_MEMORY", memory.to_string())
+        .env("FAKE_DRIVER_DEVICES", "3")
         .env("FAKE_DRIVER_SM", if name == WGMMA_TEST { "90" } else { "89" })
         .stdin(Stdio::null())
         .output()
@@ -100,6 +104,8 @@ pub(crate) fn child() {
 }
 
 const MEMORY_BYTES: u64 = 2 << 20;
+/// For ranks, whose mailboxes alone have so much.
+const RANKS_MEMORY_BYTES: u64 = 64 << 20;
 
 fn attention() -> Attention {
     let attention = Attention::cuda(&CudaOptions::default()).expect("the fake driver opens");

@@ -6,7 +6,7 @@ use check::random_input::{InputKind, qkv};
 use check::verification::Oracle;
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::graph::Timeline;
+use ferroflash::device::graph::{Graph, Timeline};
 use ferroflash::module::Library;
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, Dtype, HostTensors, L2Policy, Output, Problem, StreamHandle};
@@ -84,12 +84,13 @@ fn judge(problem: &Problem, whole: &[Vec<u16>; 3], o: Vec<u16>) {
     assert!(verdict.passed, "{verdict}");
 }
 
-/// A rank from the agreement to O.
+/// A rank from the agreement to O, enqueued, and then as a graph that is replayed twice where ranks share memory: the fake NCCL cannot be
+/// captured.
 fn rank(
     attention: Arc<Attention>,
     device: &Arc<CudaDevice>,
     transport: Nccl,
-    (problem, whole, method): (&Problem, &[Vec<u16>; 3], Method),
+    (problem, whole, method, peer_memory): (&Problem, &[Vec<u16>; 3], Method, bool),
 ) -> Result<Vec<u16>, Error> {
     let options = ContextOptions { method, ..ContextOptions::default() };
     let mut context = ContextParallel::new(attention, Box::new(transport), problem, &options)?;
@@ -102,30 +103,69 @@ fn rank(
     }
     let mut o = vec![0; problem.o_len()];
     own.place(&context, problem, &mut o);
+    let timeline = Timeline::new(device)?;
+    let stream = timeline.stream();
+    // SAFETY: the stream lives as long as the timeline.
+    unsafe { context.reserve(stream)? };
+    let graph = captured(&timeline, &mut context, &own.tensors())?;
+    for _ in 0..2 * u32::from(peer_memory) {
+        own.buffers[3].fill(0xff)?;
+        // SAFETY: context and tensors outlive every replay.
+        unsafe {
+            timeline.replay(&graph)?;
+            context.wait(stream)?;
+        }
+        let mut again = vec![0; problem.o_len()];
+        own.place(&context, problem, &mut again);
+        assert!(o == again, "a replay has other bits");
+    }
     Ok(o)
 }
 
+fn captured(
+    timeline: &Timeline,
+    context: &mut ContextParallel,
+    tensors: &RankTensors,
+) -> Result<Graph, Error> {
+    let launches = |stream: StreamHandle| {
+        // SAFETY: who replays the graph promises that the tensors live.
+        let done = unsafe { context.forward(tensors, stream) };
+        done.map_err(|error| ferroflash::Error::Cuda { call: "a rank", reason: error.to_string() })
+    };
+    Ok(timeline.capture(launches)?)
+}
+
 pub(crate) fn ranks_compute_what_one_device_does() {
-    for (method, is_blocking) in Method::ALL.into_iter().zip([false, true, false]) {
-        let problem = problem(Dtype::Bf16, [1, 4, 2, 135, 135, 64]).with_causal(true);
+    let cases = [
+        (Method::AllGather, 2, true, false),
+        (Method::AllGather, 3, true, false),
+        (Method::AllGather, 3, false, true),
+        (Method::Ring, 3, true, true),
+        (Method::Ring, 2, false, false),
+        (Method::Ulysses, 2, true, false),
+        (Method::Ulysses, 2, false, true),
+    ];
+    for (method, world, peer_memory, is_blocking) in cases {
+        let problem = problem(Dtype::Bf16, [1, 8, 4, 135, 135, 64]).with_causal(true);
         let whole = qkv(&problem, InputKind::Random, 3);
         let id = UniqueId::from_bytes(UniqueId::new().expect("an id").to_bytes());
-        let options = NcclOptions { is_blocking, max_ctas: Some(8), ..options() };
+        let options = NcclOptions { is_blocking, peer_memory, max_ctas: Some(8), ..options() };
         let parts: Vec<Vec<u16>> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..2)
+            let ranks: Vec<_> = (0..world)
                 .map(|number| {
                     let (problem, whole, options) = (&problem, &whole, &options);
                     scope.spawn(move || {
                         let (device, attention) = opened(number);
-                        let nccl = Nccl::from_id(&device, &id, (number, 2), options).expect("all come");
-                        rank(attention, &device, nccl, (problem, whole, method)).expect("computed")
+                        let nccl = Nccl::from_id(&device, &id, (number, world), options).expect("all come");
+                        rank(attention, &device, nccl, (problem, whole, method, peer_memory))
+                            .expect("computed")
                     })
                 })
                 .collect();
             ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
         });
         // Each has its own rows, and 0 in the others'.
-        let o = parts[0].iter().zip(&parts[1]).map(|(a, b)| a | b).collect();
+        let o = (0..problem.o_len()).map(|at| parts.iter().fold(0, |bits, part| bits | part[at])).collect();
         judge(&problem, &whole, o);
     }
 }
@@ -140,19 +180,13 @@ pub(crate) fn a_world_of_one_is_captured_and_replayed() {
         .expect("agreed");
     let own = OnDevice::new(&device, &context, &problem, &whole);
     let timeline = Timeline::new(&device).expect("a stream");
-    // SAFETY: the stream lives as long as the timeline; the tensors outlive every replay.
+    // SAFETY: the stream lives as long as the timeline.
     unsafe { context.reserve(timeline.stream()) }.expect("reserved");
-    let tensors = own.tensors();
-    let launches = |stream: StreamHandle| {
-        // SAFETY: as above.
-        let done = unsafe { context.forward(&tensors, stream) };
-        done.map_err(|error| ferroflash::Error::Cuda { call: "a rank", reason: error.to_string() })
-    };
-    let graph = timeline.capture(launches).expect("captured");
+    let graph = captured(&timeline, &mut context, &own.tensors()).expect("captured");
     let mut o = vec![0; problem.o_len()];
     own.place(&context, &problem, &mut o);
     assert!(o.iter().all(|&bits| bits == 0xffff), "nothing has run yet");
-    // SAFETY: as above.
+    // SAFETY: context and tensors outlive every replay.
     unsafe {
         timeline.replay(&graph).expect("replayed");
         context.wait(timeline.stream()).expect("over");
@@ -164,15 +198,16 @@ pub(crate) fn a_world_of_one_is_captured_and_replayed() {
 pub(crate) fn a_communicator_is_borrowed() {
     let (device, attention) = opened(0);
     // SAFETY: null is refused before it is used.
-    let error = unsafe { Nccl::from_raw(&device, std::ptr::null_mut(), LIMIT) }.err().expect("it is null");
+    let error =
+        unsafe { Nccl::from_raw(&device, std::ptr::null_mut(), &options()) }.err().expect("it is null");
     assert!(error.to_string().contains("null"), "{error}");
     let owner = Nccl::from_id(&device, &UniqueId::new().expect("an id"), (0, 1), &options()).expect("alone");
     // SAFETY: the owner outlives it, and communicates nothing meanwhile.
-    let borrowed = unsafe { Nccl::from_raw(&device, owner.as_raw(), LIMIT) }.expect("borrowed");
+    let borrowed = unsafe { Nccl::from_raw(&device, owner.as_raw(), &options()) }.expect("borrowed");
     assert_eq!((borrowed.rank(), borrowed.world()), (0, 1));
     let problem = problem(Dtype::Bf16, [1, 4, 2, 70, 70, 64]);
     let whole = qkv(&problem, InputKind::Random, 4);
-    let o = rank(attention, &device, borrowed, (&problem, &whole, Method::Ring)).expect("computed");
+    let o = rank(attention, &device, borrowed, (&problem, &whole, Method::Ring, true)).expect("computed");
     judge(&problem, &whole, o);
 }
 
@@ -203,8 +238,8 @@ pub(crate) fn a_rank_that_stalls_is_given_up() {
         });
         let (device, attention) = opened(0);
         let nccl = Nccl::from_id(&device, &id, (0, 2), &options()).expect("both come");
-        let error =
-            rank(attention, &device, nccl, (&problem, &whole, Method::AllGather)).expect_err("rank 1 stalls");
+        let error = rank(attention, &device, nccl, (&problem, &whole, Method::AllGather, true))
+            .expect_err("rank 1 stalls");
         assert!(matches!(&error, Error::Unfinished { ranks, .. } if *ranks == [1]), "{error}");
         assert!(error.to_string().contains("agreement, step 0"), "{error}");
         // What was given up fails for the other, too, as soon as it comes.

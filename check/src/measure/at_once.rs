@@ -100,7 +100,7 @@ struct Member {
     device: Arc<CudaDevice>,
     attention: Arc<Attention>,
     nccl: Nccl,
-    limit: Duration,
+    options: NcclOptions,
 }
 
 /// Several GPUs of this machine, connected by NCCL.
@@ -121,7 +121,7 @@ impl GpuRanks {
         let connected = Nccl::world(&devices, nccl)?;
         let member = |(device, connected): (Arc<CudaDevice>, Nccl)| {
             let attention = Arc::new(Attention::new(device.clone(), library.clone())?);
-            Ok(Member { device, attention, nccl: connected, limit: nccl.limit })
+            Ok(Member { device, attention, nccl: connected, options: *nccl })
         };
         Ok(GpuRanks {
             members: devices.into_iter().zip(connected).map(member).collect::<Result<_, Error>>()?,
@@ -244,7 +244,7 @@ impl Part {
 impl Member {
     fn borrowed(&self) -> Result<Nccl, Error> {
         // SAFETY: the communicator is this device's and lives as long as the member; members make one computation at a time.
-        unsafe { Nccl::from_raw(&self.device, self.nccl.as_raw(), self.limit) }
+        unsafe { Nccl::from_raw(&self.device, self.nccl.as_raw(), &self.options) }
     }
 
     fn measure(&self, rank: u32, shared: &Shared<'_>) -> Result<RankAtOnce, Error> {
@@ -334,7 +334,7 @@ impl Member {
         let transport = Box::new(self.borrowed()?);
         let attention = self.attention.clone();
         if let Some(options) = &shared.options.context {
-            let mut context = ContextParallel::new(attention, transport, shared.problem, options)?;
+            let context = ContextParallel::new(attention, transport, shared.problem, options)?;
             // SAFETY: the stream lives as long as the timeline, which outlives the context.
             unsafe { context.reserve(stream)? };
             let (kernels, of_q) = (context.kernels(), context.sharding(TensorRole::Q).clone());

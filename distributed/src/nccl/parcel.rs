@@ -46,7 +46,8 @@ impl Parcel {
         self.runs.len() > APART_MOST
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes of all its runs.
+    pub(super) fn bytes(&self) -> u64 {
         self.runs.iter().map(|(_, bytes)| bytes).sum()
     }
 
@@ -63,24 +64,25 @@ impl Parcel {
         (parcels.iter().map(place).collect(), end)
     }
 
+    /// Copies between its runs and one place, in its direction.
+    pub(super) fn copies(&self, mut place: u64) -> Vec<CopyRun> {
+        let copy = |&(address, bytes): &(u64, u64)| {
+            let at = place;
+            place += bytes;
+            match self.direction {
+                Direction::Send => CopyRun { from: address, to: at, bytes },
+                Direction::Receive => CopyRun { from: at, to: address, bytes },
+            }
+        };
+        self.runs.iter().map(copy).collect()
+    }
+
     /// Copies between the staging memory and the runs of packed ones.
-    pub(super) fn copies(parcels: &[Parcel], staging: u64, direction: Direction) -> Vec<CopyRun> {
+    pub(super) fn copies_of_packed(parcels: &[Parcel], staging: u64, direction: Direction) -> Vec<CopyRun> {
         let (places, _) = Parcel::places(parcels);
         let packed = parcels.iter().zip(places);
         let packed = packed.filter(|(parcel, _)| parcel.is_packed() && parcel.direction == direction);
-        packed
-            .flat_map(|(parcel, place)| {
-                let mut at = staging + place;
-                parcel.runs.iter().map(move |&(address, bytes)| {
-                    let (from, to) = match direction {
-                        Direction::Send => (address, at),
-                        Direction::Receive => (at, address),
-                    };
-                    at += bytes;
-                    CopyRun { from, to, bytes }
-                })
-            })
-            .collect()
+        packed.flat_map(|(parcel, place)| parcel.copies(staging + place)).collect()
     }
 
     /// What NCCL is given: addresses and bytes.
@@ -122,8 +124,8 @@ mod tests {
             assert_eq!(lengths(&sent).len(), if count > APART_MOST { 1 } else { count });
             let staging = 1 << 20;
             let (_, most) = Parcel::places(&sent);
-            let packed = Parcel::copies(&sent, staging, Direction::Send);
-            let unpacked = Parcel::copies(&received, staging, Direction::Receive);
+            let packed = Parcel::copies_of_packed(&sent, staging, Direction::Send);
+            let unpacked = Parcel::copies_of_packed(&received, staging, Direction::Receive);
             assert_eq!(packed.len(), if count > APART_MOST { count } else { 0 });
             for (run, (one, other)) in packed.iter().zip(&unpacked).enumerate() {
                 assert_eq!((one.from, other.to), (4096 * run as u64, 512 * run as u64));

@@ -18,7 +18,8 @@ pub(crate) struct DevicesArgs {
     #[arg(long, value_enum, value_delimiter = ',', requires = "devices")]
     method: Vec<MethodName>,
 
-    /// Groups of heads of an all-gather, of which one travels while another is computed [default: 2]
+    /// Groups of heads of an all-gather, of which one travels while another is computed [default: each twice as large as the
+    /// one before]
     #[arg(long, value_name = "N", requires = "devices", value_parser = clap::value_parser!(u32).range(1..))]
     head_groups: Option<u32>,
 
@@ -42,15 +43,19 @@ pub(crate) struct OverArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LinkName {
-    /// NCCL, opened at run time
+    /// NCCL, opened at run time; GPUs that reach each other's memory copy there what they exchange
     Nccl,
+    /// NCCL alone
+    NcclAlone,
 }
 
 impl OverArgs {
     /// How to connect GPUs, where each rank has one of its own.
     pub(crate) fn nccl(&self) -> Option<NcclOptions> {
         let limit = Duration::from_secs(self.rank_limit);
-        self.over.map(|LinkName::Nccl| NcclOptions { limit, ..NcclOptions::default() })
+        let options =
+            |link| NcclOptions { limit, peer_memory: link == LinkName::Nccl, ..NcclOptions::default() };
+        self.over.map(options)
     }
 }
 

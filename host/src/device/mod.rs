@@ -8,6 +8,7 @@ mod l2;
 mod launch_ex;
 pub mod model;
 pub mod nvml;
+pub mod peers;
 pub mod side;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -265,6 +266,11 @@ impl<D: Device + ?Sized> Buffer<D> {
         let buffer = Buffer::new(device, size_of_val(elements) as u64)?;
         buffer.write(0, elements)?;
         Ok(buffer)
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
     }
 
     /// The address of its first byte, aligned to 256 bytes.

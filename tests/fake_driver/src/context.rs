@@ -97,7 +97,7 @@ fn needs_init() -> Result<(), CuResult> {
     if INITIALIZED.load(Ordering::Relaxed) { Ok(()) } else { Err(CUDA_ERROR_NOT_INITIALIZED) }
 }
 
-fn needs_device(device: i32) -> Result<(), CuResult> {
+pub(crate) fn needs_device(device: i32) -> Result<(), CuResult> {
     needs_init()?;
     if (0..faults::devices()).contains(&device) { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
 }

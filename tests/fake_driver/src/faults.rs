@@ -17,6 +17,7 @@
 //! | `FAKE_DRIVER_OUTPUT=counter` | a launch leaves its work counter at 1 |
 //! | `FAKE_DRIVER_OUTPUT=past_partials` | a launch writes past the LSE of its splits |
 //! | `FAKE_DRIVER_L2=0` | so many bytes of L2 can be set aside |
+//! | `FAKE_DRIVER_PEERS=0` | no device reaches another's memory |
 //! | `FAKE_DRIVER_PITCH=own` | copies of rows at pitches that it did not choose are refused |
 
 use std::str::FromStr;
@@ -46,6 +47,11 @@ pub(crate) fn init_error() -> Option<i32> {
 /// Devices.
 pub(crate) fn devices() -> i32 {
     number("FAKE_DRIVER_DEVICES").unwrap_or(1)
+}
+
+/// Whether devices reach each other's memory.
+pub(crate) fn peers_are_reached() -> bool {
+    number("FAKE_DRIVER_PEERS") != Some(0)
 }
 
 /// The CUDA version, (13, 0).

@@ -16,6 +16,7 @@ mod launch;
 mod memory;
 mod merge;
 mod module;
+mod peers;
 mod stream;
 mod tensor_map;
 
@@ -28,6 +29,8 @@ const CUDA_ERROR_OUT_OF_MEMORY: CuResult = 2;
 const CUDA_ERROR_NOT_INITIALIZED: CuResult = 3;
 const CUDA_ERROR_NO_DEVICE: CuResult = 100;
 const CUDA_ERROR_INVALID_DEVICE: CuResult = 101;
+const CUDA_ERROR_NOT_SUPPORTED: CuResult = 801;
+const CUDA_ERROR_LAUNCH_TIMEOUT: CuResult = 702;
 const CUDA_ERROR_INVALID_CONTEXT: CuResult = 201;
 const CUDA_ERROR_NO_BINARY_FOR_GPU: CuResult = 209;
 const CUDA_ERROR_INVALID_PTX: CuResult = 218;

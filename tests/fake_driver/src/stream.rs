@@ -3,6 +3,7 @@
 use crate::context::{count_living, current_context, needs_context};
 use crate::launch::Launch;
 use crate::memory::Copy;
+use crate::peers::Flag;
 use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CuResult, call};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -20,6 +21,7 @@ pub(crate) struct Stream {
 pub(crate) enum Work {
     Launch(Launch),
     Copy(Copy),
+    Flag(Flag),
 }
 
 type Graph = Vec<Work>;
@@ -43,6 +45,7 @@ impl Work {
             match self {
                 Work::Launch(launch) => launch.run(),
                 Work::Copy(copy) => copy.run(),
+                Work::Flag(flag) => flag.run(),
             }
         }
     }

@@ -2,7 +2,7 @@
 //! driver's own.
 
 use crate::context::needs_context;
-use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CuResult, call, complain, faults};
+use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CuResult, call, complain, faults, peers};
 use kernels_gpu::geometry;
 use kernels_gpu::params::{ForwardParams, Strides, TensorMap, WgmmaParams};
 use kernels_gpu::row::{Dtype, Row};
@@ -26,12 +26,18 @@ unsafe extern "C" fn cuGetProcAddress(
     call(|| {
         // SAFETY: by the call's contract, the name ends in NUL.
         let name = unsafe { CStr::from_ptr(symbol) };
-        // It came with CUDA 12.0.
-        if name != c"cuTensorMapEncodeTiled" || version < 12000 || faults::cuda_version() < (12, 0) {
+        // They came with CUDA 12.0, or have their signature since.
+        if version < 12000 || faults::cuda_version() < (12, 0) {
             return Err(CUDA_ERROR_NOT_FOUND);
         }
+        let found = match name.to_bytes() {
+            b"cuTensorMapEncodeTiled" => encode_tiled as *const c_void,
+            b"cuStreamWriteValue32" => peers::write_value as *const c_void,
+            b"cuStreamWaitValue32" => peers::wait_value as *const c_void,
+            _ => return Err(CUDA_ERROR_NOT_FOUND),
+        };
         // SAFETY: by the call's contract, `address` is valid for a write.
-        unsafe { address.write(encode_tiled as *const c_void) };
+        unsafe { address.write(found) };
         Ok(())
     })
 }

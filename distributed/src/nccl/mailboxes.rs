@@ -1,0 +1,219 @@
+//! Exchanges with ranks of the same machine by its GPUs' copy engines: a rank copies what it sends into the receiver's memory, and flags there
+//! order the two streams.
+//!
+//! NCCL's kernels need multiprocessors, and wait for them until a launch that has them all is over; copy engines do not.
+//!
+//! Each rank has a mailbox: of every other rank two flags and a slot. To receive, it sets its `ready` flag in the sender's mailbox. The sender
+//! waits for that, takes the flag down, copies into its slot of the receiver's mailbox and sets `arrived` there. The receiver waits for that,
+//! takes it down and copies out of the slot. A flag is set by one rank and taken down by the other before it can be set again, so that a
+//! graph of such exchanges can be replayed.
+
+use super::parcel::{Direction, Parcel};
+use crate::Error;
+use ferroflash::device::Buffer;
+use ferroflash::device::cuda::CudaDevice;
+use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory};
+use ferroflash::device::side::SideStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a rank's two flags, each in a line of its own.
+const FLAGS_BYTES: u64 = 256;
+const ARRIVED: u64 = 128;
+/// Slots start at multiples of this.
+const ALIGNMENT: u64 = 4096;
+/// How long exchanges that were given up may take to run out.
+const RUNNING_OUT: Duration = Duration::from_secs(1);
+
+/// Memory that other processes were let into, by device, for the next mailbox: the driver does not say what becomes of it in theirs when it is
+/// freed.
+static LENT: Mutex<Vec<(u32, Buffer<CudaDevice>)>> = Mutex::new(Vec::new());
+
+/// This rank's mailbox, and those of others that it reaches.
+pub(super) struct Mailboxes {
+    flags: Flags,
+    rank: u32,
+    slot_bytes: u64,
+    /// `None` once it has been given away.
+    own: Option<Buffer<CudaDevice>>,
+    /// By rank.
+    peers: Vec<Option<PeerMemory>>,
+}
+
+impl Mailboxes {
+    /// A mailbox with slots of so many bytes for each other rank. Nobody is reached yet.
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        flags: Flags,
+        (rank, world): (u32, u32),
+        slot_bytes: u64,
+    ) -> Result<Mailboxes, Error> {
+        let slot_bytes = slot_bytes.next_multiple_of(ALIGNMENT);
+        let bytes = MemoryPass::rounded(first_slot(world) + u64::from(world - 1) * slot_bytes);
+        let own = match lent(device.ordinal(), bytes) {
+            Some(buffer) => buffer,
+            None => Buffer::new(device, bytes)?,
+        };
+        own.fill(0)?;
+        let peers = (0..world).map(|_| None).collect();
+        Ok(Mailboxes { flags, rank, slot_bytes, own: Some(own), peers })
+    }
+
+    /// What lets others into this rank's.
+    pub(super) fn pass(&self, device: &Arc<CudaDevice>) -> Result<MemoryPass, Error> {
+        let own = self.own.as_ref().map(|own| MemoryPass::new(device, own)).transpose()?;
+        Ok(own.unwrap_or(MemoryPass::NOWHERE))
+    }
+
+    /// Opens the mailboxes of others, each rank's by its pass, and says which are open.
+    pub(super) fn open(
+        &mut self,
+        device: &Arc<CudaDevice>,
+        passes: &[MemoryPass],
+    ) -> Result<Vec<bool>, Error> {
+        for (peer, pass) in passes.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize) {
+            self.peers[peer] = PeerMemory::open(device, pass)?;
+        }
+        Ok(self.peers.iter().map(Option::is_some).collect())
+    }
+
+    /// Closes the mailboxes of ranks that have not opened this one's: either both copy, or neither.
+    pub(super) fn keep(&mut self, opened_by: impl Iterator<Item = bool>) {
+        for (peer, _) in self.peers.iter_mut().zip(opened_by).filter(|(_, opened)| !opened) {
+            *peer = None;
+        }
+    }
+
+    pub(super) fn reaches_all(&self) -> bool {
+        self.peers.iter().enumerate().all(|(peer, memory)| peer == self.rank as usize || memory.is_some())
+    }
+
+    pub(super) fn reaches_any(&self) -> bool {
+        self.peers.iter().any(Option::is_some)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.own.as_ref().map_or(0, Buffer::bytes)
+    }
+
+    /// Whether a parcel goes this way. Both ranks of a pair have the same answer.
+    pub(super) fn takes(&self, parcel: &Parcel) -> bool {
+        self.peers[parcel.peer as usize].is_some() && parcel.bytes() <= self.slot_bytes
+    }
+
+    /// The start of this rank's mailbox.
+    fn own_address(&self) -> u64 {
+        self.own.as_ref().map_or(0, Buffer::address)
+    }
+
+    fn peer_address(&self, peer: u32) -> u64 {
+        self.peers[peer as usize].as_ref().map_or(0, PeerMemory::address)
+    }
+
+    /// Where, in the mailbox of one rank, another's slot starts.
+    fn slot(&self, of: u32, sender: u32) -> u64 {
+        let at = if sender < of { sender } else { sender - 1 };
+        first_slot(self.peers.len() as u32) + u64::from(at) * self.slot_bytes
+    }
+
+    /// Tells the senders of what comes here that their slots are free.
+    ///
+    /// # Safety
+    /// As [`Mailboxes::exchange`].
+    pub(super) unsafe fn invite(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
+        for parcel in of(parcels, Direction::Receive) {
+            let ready = self.peer_address(parcel.peer) + u64::from(self.rank) * FLAGS_BYTES;
+            // SAFETY: the flag is in the peer's mailbox, which it keeps until its exchanges are over.
+            unsafe { self.flags.set(side, ready, 1)? };
+        }
+        Ok(())
+    }
+
+    /// Sends and receives parcels after [`Mailboxes::invite`].
+    ///
+    /// # Safety
+    /// Their addresses are allocated on this device until the stream is over, and the other ranks make the same exchange.
+    pub(super) unsafe fn exchange(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
+        let world = self.peers.len() as u32;
+        let mut sent: Vec<&Parcel> = of(parcels, Direction::Send).collect();
+        // Each begins with its neighbour, so that no rank is everybody's first.
+        sent.sort_by_key(|parcel| (parcel.peer + world - self.rank) % world);
+        for parcel in sent {
+            let (own, peer) = (self.own_address(), self.peer_address(parcel.peer));
+            let slot = peer + self.slot(parcel.peer, self.rank);
+            // SAFETY: flags and slots are in mailboxes, which live until all exchanges are over; the rest is the caller's promise.
+            unsafe {
+                self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES)?;
+                side.copy(&parcel.copies(slot))?;
+                self.flags.set(side, peer + u64::from(self.rank) * FLAGS_BYTES + ARRIVED, 1)?;
+            }
+        }
+        for parcel in of(parcels, Direction::Receive) {
+            let own = self.own_address();
+            // SAFETY: as above.
+            unsafe {
+                self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES + ARRIVED)?;
+                side.copy(&parcel.copies(own + self.slot(self.rank, parcel.peer)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The flag is in a mailbox that lives until the stream is over.
+    unsafe fn take_down(&self, side: &SideStream, flag: u64) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.flags.wait(side, flag, 1)?;
+            self.flags.set(side, flag, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Lets exchanges run out that other ranks will not finish, whatever they copy. The mailbox is left to whoever may still write there.
+    pub(super) fn give_up(mut self, side: &mut SideStream) {
+        let _ = self.run_out(side);
+        std::mem::forget(self.own.take());
+    }
+
+    fn run_out(&self, side: &mut SideStream) -> Result<(), Error> {
+        let beside = SideStream::for_kernels(side.device())?;
+        let (last, until) = (side.mark()?, Instant::now() + RUNNING_OUT);
+        while !side.is_over(last)? && Instant::now() < until {
+            for flag in (0..2 * self.peers.len() as u64).map(|flag| self.own_address() + flag * ARRIVED) {
+                // SAFETY: the flags are this rank's own.
+                unsafe { self.flags.set(&beside, flag, 1)? };
+            }
+            beside.finish()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mailboxes {
+    fn drop(&mut self) {
+        let is_lent = self.peers.iter().flatten().any(PeerMemory::is_lent);
+        if let Some(own) = self.own.take_if(|_| is_lent) {
+            let ordinal = own.device().ordinal();
+            LENT.lock().unwrap_or_else(PoisonError::into_inner).push((ordinal, own));
+        }
+    }
+}
+
+/// Memory of a device that was lent before, of at least so many bytes; the least that there is.
+fn lent(ordinal: u32, bytes: u64) -> Option<Buffer<CudaDevice>> {
+    let mut all = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let fits =
+        |(_, (of, buffer)): &(usize, &(u32, Buffer<CudaDevice>))| *of == ordinal && buffer.bytes() >= bytes;
+    let (at, _) = all.iter().enumerate().filter(fits).min_by_key(|(_, (_, buffer))| buffer.bytes())?;
+    Some(all.swap_remove(at).1)
+}
+
+fn of(parcels: &[Parcel], direction: Direction) -> impl Iterator<Item = &Parcel> {
+    parcels.iter().filter(move |parcel| parcel.direction == direction)
+}
+
+/// Where slots start.
+fn first_slot(world: u32) -> u64 {
+    (u64::from(world) * FLAGS_BYTES).next_multiple_of(ALIGNMENT)
+}
