@@ -77,11 +77,12 @@ impl Schedule for AllGather {
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses until the jobs are done, and these
         // are on the stream that exchanges wait for; the rest is the caller's promise.
         unsafe {
-            let beside = lane.fork(stream)?;
             // All groups set out at once: later ones travel under the computing of the first.
             let tickets: Vec<Ticket> = (0..self.groups.len())
                 .map(|group| self.start(group, lane, setup, tensors, stream))
                 .collect::<Result<_, _>>()?;
+            // Behind the copies of this rank's own keys.
+            let beside = lane.fork(stream)?;
             // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end.
             for (job, stream) in self.jobs.iter().zip([stream, beside].into_iter().cycle()) {
                 lane.join(tickets[job.group], stream)?;
@@ -118,6 +119,7 @@ impl AllGather {
 
     fn messages(&self, group: usize, setup: &Setup, tensors: &RankTensors) -> Vec<Message> {
         let heads = &self.groups[group];
+        let all = 0..setup.problem.sizes().heads_kv;
         let mut messages = Vec::new();
         for ((role, tensor), (own, gathered)) in
             KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(&self.gathered))
@@ -134,6 +136,12 @@ impl AllGather {
                     }));
                 }
                 let theirs = setup.local_of(role, peer);
+                // A rank's own, which nobody waits for, all with the first group: while it travels, nothing is computed.
+                let heads = match (peer == setup.rank, group) {
+                    (false, _) => heads,
+                    (true, 0) => &all,
+                    (true, _) => continue,
+                };
                 let to_here = pieces(setup, (theirs, whole), (peer, setup.rank), heads);
                 messages.extend(to_here.map(|(offset, at, bytes)| {
                     let address = gathered.address() + at;

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// The most groups of heads of an all-gather: exchanges that can be waited for at a time.
 const GROUPS_MOST: u32 = 32;
+/// Rows of queries whose tiles keep the largest devices busy, 128 of them.
+const ROWS_THAT_FILL: u32 = 128 * 128;
 
 /// How the keys and values that a rank lacks reach its queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
@@ -441,13 +443,20 @@ impl Setup {
                 let count = asked.clamp(1, heads.min(GROUPS_MOST));
                 (1..=count).map(|group| heads * group / count).collect()
             }
-            None => growing(heads),
+            None => growing(heads, self.heads_that_fill()),
         };
         std::iter::once(0)
             .chain(ends.iter().copied())
             .zip(ends.iter())
             .map(|(start, &end)| start..end)
             .collect()
+    }
+
+    /// The heads of K and V whose queries keep a device busy, of those that are computed group by group.
+    fn heads_that_fill(&self) -> u32 {
+        let parts = if self.problem.mask() == Mask::FULL { self.world } else { 2 * self.world };
+        let rows = self.problem.sizes().seqlen_q / parts * self.problem.group();
+        ROWS_THAT_FILL.div_ceil(rows.max(1))
     }
 
     /// The problem of a cut.
@@ -474,10 +483,10 @@ impl Setup {
     }
 }
 
-/// Where groups end that double from a sixteenth of the heads on; what is left at the end joins the last.
-fn growing(heads: u32) -> Vec<u32> {
+/// Where groups end that double from a sixteenth of the heads on, or from as many as fill a device; what is left at the end joins the last.
+fn growing(heads: u32, fill: u32) -> Vec<u32> {
     let mut ends = Vec::new();
-    let (mut end, mut size) = (0, heads.div_ceil(16));
+    let (mut end, mut size) = (0, heads.div_ceil(16).max(fill));
     while heads - end >= 2 * size {
         end += size;
         ends.push(end);

@@ -69,18 +69,21 @@ impl Transport for Copies {
         messages: &[Message],
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
-        let run = |message: &Message| match *message {
-            Message::Receive { address: to, bytes, of, .. } => {
-                Some(CopyRun { from: self.address(&of)?, to, bytes })
+        let (mut own, mut received) = (Vec::new(), Vec::new());
+        for message in messages {
+            match *message {
+                Message::Receive { address: to, bytes, of, .. } => {
+                    received.extend(self.address(&of).map(|from| CopyRun { from, to, bytes }));
+                }
+                Message::Copy { from, to, bytes } => own.push(CopyRun { from, to, bytes }),
+                Message::Send { .. } => {}
             }
-            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
-            Message::Send { .. } => None,
-        };
-        let runs: Vec<CopyRun> = messages.iter().filter_map(run).collect();
+        }
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            self.side.copy(&runs)?;
+            self.side.copy_on(compute, &own)?;
+            self.side.copy(&received)?;
         }
         Ok(Ticket(self.side.mark()?))
     }

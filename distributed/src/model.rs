@@ -11,6 +11,13 @@ use crate::{Error, Sharding};
 use ferroflash::problem::TensorRole;
 use ferroflash::{DeviceModel, Mask, PlanOptions, Planner, Problem, Reason};
 
+/// GB/s at which a device copies the rows of some heads to another place in its memory, as measured on an H100 (4 to 34 MB).
+const COPY_GB_S: f64 = 700.0;
+
+fn copy_us(bytes: f64) -> f64 {
+    bytes / COPY_GB_S / 1e3
+}
+
 /// What connects devices.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Link {
@@ -32,11 +39,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Eight GPUs a node on NVLink 4, as measured between two H100s (NCCL sends and receives at once, 16 to 512 MB: 365 GB/s a direction
-    /// after 50 µs; the data sheet has 450). Between nodes one 400 Gb/s adapter a GPU, of which 80 % and as much latency are assumed.
+    /// Eight GPUs a node on NVLink 4, as measured between two H100s (copy engines and flags, both directions at once, 1 to 64 MB: 380 GB/s
+    /// after 18 µs; the data sheet has 450). Between nodes one 400 Gb/s adapter a GPU, of which 80 % are assumed, and NCCL's latency.
     pub const HGX: Cluster = Cluster {
         node: 8,
-        inside: Link { gb_s: 365.0, latency_us: 50.0 },
+        inside: Link { gb_s: 380.0, latency_us: 18.0 },
         between: Link { gb_s: 0.8 * 50.0, latency_us: 50.0 },
     };
 
@@ -205,12 +212,19 @@ impl Times {
             Method::AllGather => {
                 let all = f64::from(setup.problem.sizes().heads_kv);
                 let mut links_us = 0.0;
+                // What arrives is copied to its place, one group after the other.
+                let mut arrived = 0.0;
                 let mut arrives = |heads: std::ops::Range<u32>| {
-                    links_us += cluster.gather_us(world, footprint.received * heads.len() as f64 / all);
-                    links_us
+                    let bytes = footprint.received * heads.len() as f64 / all;
+                    let exchange_us = cluster.gather_us(world, bytes);
+                    links_us += exchange_us;
+                    arrived += exchange_us + copy_us(bytes);
+                    arrived
                 };
                 let arrivals: Vec<f64> = setup.head_groups().into_iter().map(&mut arrives).collect();
-                let (mut us, mut compute_us) = (0.0_f64, 0.0);
+                let own: u64 =
+                    [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes()).iter().sum();
+                let (mut us, mut compute_us) = (copy_us(own as f64), 0.0);
                 for task in all_gather::tasks(setup)? {
                     let kernel_us = time(&setup.problem_of(&task.cut)?)?;
                     us = us.max(arrivals[task.group]) + kernel_us;
@@ -226,7 +240,7 @@ impl Times {
                 let there = footprint.received - back;
                 let exchanges = [there, back].map(|bytes| cluster.gather_us(world, bytes));
                 let links_us = exchanges.iter().sum();
-                Ok(Times { compute_us, links_us, us: compute_us + links_us })
+                Ok(Times { compute_us, links_us, us: compute_us + links_us + copy_us(footprint.buffers) })
             }
         }
     }
@@ -247,7 +261,8 @@ fn ring_times(
         steps[step as usize] += us - merge_us;
     }
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
-    let pass_us = cluster.pass_us(world, passed.iter().sum());
+    let bytes = passed.iter().sum();
+    let pass_us = cluster.pass_us(world, bytes) + copy_us(bytes);
     let states = footprint.buffers - passed.iter().sum::<f64>() * if world > 2 { 2.0 } else { 1.0 };
     let bandwidth =
         DeviceModel::of_device(&planner.device().name).map_or(1000.0, |model| model.bandwidth_gb_s.into());

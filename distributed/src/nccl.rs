@@ -7,7 +7,7 @@ mod parcel;
 pub use library::UniqueId;
 
 use crate::agreement::gather;
-use crate::transport::{Message, Step, Ticket, Transport, gathering};
+use crate::transport::{Message, Step, Ticket, Transport};
 use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
@@ -377,7 +377,7 @@ impl Transport for Nccl {
             if let Some(mailboxes) = &self.mailboxes {
                 mailboxes.invite(&self.side, &copied)?;
             }
-            self.side.copy(&own)?;
+            self.side.copy_on(compute, &own)?;
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
         if !parcels.is_empty() {
@@ -418,11 +418,6 @@ impl Transport for Nccl {
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         self.living(step)?;
-        if self.mailboxes.as_ref().is_some_and(Mailboxes::reaches_all) {
-            let messages = gathering((self.rank, self.world), (from, to, bytes));
-            // SAFETY: the caller's promise.
-            return unsafe { self.exchange(step, &messages, compute) };
-        }
         let ranks: Vec<u32> = (0..self.world).filter(|&other| other != self.rank).collect();
         // SAFETY: the stream is the caller's promise.
         unsafe { self.side.after(compute)? };

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::agreement::agree;
 use crate::context::buffer;
-use crate::transport::{Step, Traffic, Transport, gathering};
+use crate::transport::{Step, Traffic, Transport};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{QuerySequences, TensorRole};
 use ferroflash::{
@@ -52,8 +52,6 @@ impl SplitCache {
         let (plan, merges) = made.inspect_err(|error| transport.abort(error))?;
         let state_o = (problem.elements(TensorRole::O) as u64 * 4).next_multiple_of(ALIGNMENT);
         let state = (state_o + problem.lse_len() as u64 * 4).next_multiple_of(ALIGNMENT);
-        let gathered = gathering((transport.rank(), world), (0, 0, state));
-        transport.prepare(&[gathered]).inspect_err(|error| transport.abort(error))?;
         let splits = u64::from(plan.states()) * (plan.o_bytes() + plan.lse_bytes());
         let device = attention.device();
         Ok(SplitCache {

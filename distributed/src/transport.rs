@@ -134,7 +134,7 @@ pub trait Transport: Send {
         0
     }
 
-    /// Starts the messages of a step as one group, after all work that is on `compute` now.
+    /// Starts the messages of a step as one group, after all work that is on `compute` now. Those within the rank are copied on `compute` itself.
     ///
     /// # Errors
     /// What became of other ranks, where it is known by then; what the driver reports.
@@ -162,7 +162,14 @@ pub trait Transport: Send {
         (from, to, bytes): (u64, u64, u64),
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
-        let messages = gathering((self.rank(), self.world()), (from, to, bytes));
+        let (rank, world) = (self.rank(), self.world());
+        let place = |other: u32| to + u64::from(other) * bytes;
+        let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
+        for other in (0..world).filter(|&other| other != rank) {
+            let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
+            messages.push(Message::Send { to: other, address: from, bytes });
+            messages.push(Message::Receive { from: other, address: place(other), bytes, of });
+        }
         // SAFETY: the caller's promise.
         unsafe { self.exchange(step, &messages, compute) }
     }
@@ -204,16 +211,4 @@ pub trait Transport: Send {
 
     /// Tells the other ranks, as far as they can be told, that this one has failed.
     fn abort(&mut self, reason: &Error);
-}
-
-/// The messages of [`Transport::all_gather`].
-pub(crate) fn gathering((rank, world): (u32, u32), (from, to, bytes): (u64, u64, u64)) -> Vec<Message> {
-    let place = |other: u32| to + u64::from(other) * bytes;
-    let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
-    for other in (0..world).filter(|&other| other != rank) {
-        let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
-        messages.push(Message::Send { to: other, address: from, bytes });
-        messages.push(Message::Receive { from: other, address: place(other), bytes, of });
-    }
-    messages
 }

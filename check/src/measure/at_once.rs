@@ -12,7 +12,7 @@ use ferroflash::device::nvml::{Nvml, Reading};
 use ferroflash::module::Library;
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, CudaOptions, DeviceTensors, Layout, Problem, Sizes, StreamHandle};
-use ferroflash_distributed::model::{Cluster, forecast};
+use ferroflash_distributed::model::{Cluster, Forecast, forecast};
 use ferroflash_distributed::nccl::{Nccl, NcclOptions};
 use ferroflash_distributed::{
     ContextOptions, ContextParallel, Error, Sharding, SplitCache, Transport, in_threads,
@@ -78,8 +78,8 @@ pub struct AtOnce {
     pub one: Option<Timing>,
     /// One GPU's time over this one times the GPUs; the median of the turns.
     pub efficiency: f64,
-    /// What the model on paper predicts of a call, in microseconds, where it knows the method.
-    pub predicted_us: Option<f64>,
+    /// What the model on paper predicts, where it knows the method.
+    pub predicted: Option<Forecast>,
     /// Calls that were compared bit by bit.
     pub repeats: u32,
 }
@@ -170,11 +170,10 @@ impl GpuRanks {
         let ranks = in_threads((0..).zip(&self.members), |(rank, member)| member.measure(rank, &shared));
         let ranks: Vec<RankAtOnce> = ranks.into_iter().collect::<Result<_, _>>()?;
         let planner = self.members[0].attention.planner();
-        let predicted_us = options
+        let predicted = options
             .context
             .as_ref()
-            .and_then(|context| forecast(planner, &Cluster::HGX, problem, context, devices).ok())
-            .map(|forecast| forecast.us);
+            .and_then(|context| forecast(planner, &Cluster::HGX, problem, context, devices).ok());
         let turn = |at: usize| {
             let of = |which: usize| ranks.iter().map(move |rank| rank.turns[at][which]);
             (of(0).fold(0.0, f64::max), of(1).fold(f64::INFINITY, f64::min))
@@ -189,7 +188,7 @@ impl GpuRanks {
             timing: statistics(&all),
             one: statistics(&one),
             efficiency: statistics(&shares).map_or(0.0, |share| share.median_us),
-            predicted_us,
+            predicted,
             repeats: options.repeats,
             ranks,
         })

@@ -24,6 +24,10 @@ const ARRIVED: u64 = 128;
 const ALIGNMENT: u64 = 4096;
 /// How long exchanges that were given up may take to run out.
 const RUNNING_OUT: Duration = Duration::from_secs(1);
+/// How long the host rests between two looks.
+const REST: Duration = Duration::from_micros(500);
+/// The most streams that set flags for that.
+const STREAMS_MOST: usize = 32;
 
 /// Memory that other processes were let into, by device, for the next mailbox: the driver does not say what becomes of it in theirs when it is
 /// freed.
@@ -82,10 +86,6 @@ impl Mailboxes {
         for (peer, _) in self.peers.iter_mut().zip(opened_by).filter(|(_, opened)| !opened) {
             *peer = None;
         }
-    }
-
-    pub(super) fn reaches_all(&self) -> bool {
-        self.peers.iter().enumerate().all(|(peer, memory)| peer == self.rank as usize || memory.is_some())
     }
 
     pub(super) fn reaches_any(&self) -> bool {
@@ -177,14 +177,25 @@ impl Mailboxes {
     }
 
     fn run_out(&self, side: &mut SideStream) -> Result<(), Error> {
-        let beside = SideStream::for_kernels(side.device())?;
         let (last, until) = (side.mark()?, Instant::now() + RUNNING_OUT);
+        // A device has fewer queues than a process has streams: one that waits keeps all behind it in its queue. So there are more and more
+        // streams that set the flags, until one is in a queue of its own.
+        let mut streams: Vec<(SideStream, u64)> = Vec::new();
         while !side.is_over(last)? && Instant::now() < until {
-            for flag in (0..2 * self.peers.len() as u64).map(|flag| self.own_address() + flag * ARRIVED) {
-                // SAFETY: the flags are this rank's own.
-                unsafe { self.flags.set(&beside, flag, 1)? };
+            if streams.len() < STREAMS_MOST {
+                streams.push((SideStream::for_flags(side.device())?, 0));
             }
-            beside.finish()?;
+            for (stream, set) in &mut streams {
+                if *set > 0 && !stream.is_over(*set)? {
+                    continue;
+                }
+                for flag in (0..2 * self.peers.len() as u64).map(|flag| self.own_address() + flag * ARRIVED) {
+                    // SAFETY: the flags are this rank's own.
+                    unsafe { self.flags.set(stream, flag, 1)? };
+                }
+                *set = stream.mark()?;
+            }
+            std::thread::sleep(REST);
         }
         Ok(())
     }

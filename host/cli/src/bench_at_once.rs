@@ -118,9 +118,10 @@ fn table(title: &str, measured: &AtOnce) {
             us(rank.one)
         ));
     }
-    let predicted = measured.predicted_us.map_or(String::new(), |predicted| {
-        let off = (predicted / us(measured.timing) - 1.0) * 100.0;
-        format!("; predicted on paper: {predicted:.1} µs ({off:+.1} %)")
+    let predicted = measured.predicted.map_or(String::new(), |predicted| {
+        let off = (predicted.us / us(measured.timing) - 1.0) * 100.0;
+        let efficiency = predicted.efficiency * 100.0;
+        format!("; predicted on paper: {efficiency:.1} %, {:.1} µs ({off:+.1} %)", predicted.us)
     });
     output::print(&format!(
         "  all: {:.1} µs, one GPU {:.1} µs: {:.1} % of {} times as fast{predicted}",

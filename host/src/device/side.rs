@@ -5,7 +5,7 @@ use super::driver::{check, cust_error};
 use super::{Device, StreamHandle};
 use crate::error::Error;
 use cust::stream::{Stream, StreamFlags};
-use cust::sys::{self, CUDA_MEMCPY2D, CUevent, CUevent_flags, CUmemorytype, CUresult};
+use cust::sys::{self, CUDA_MEMCPY2D, CUevent, CUevent_flags, CUmemorytype, CUresult, CUstream};
 use std::sync::Arc;
 
 /// Marks that are told apart at a time.
@@ -138,6 +138,14 @@ impl SideStream {
         SideStream::with_priority(device, -5)
     }
 
+    /// A new stream for setting flags that others wait for, of a priority that no other one has.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn for_flags(device: &Arc<CudaDevice>) -> Result<SideStream, Error> {
+        SideStream::with_priority(device, -2)
+    }
+
     /// A new stream for computing beside another, of the default priority: kernels that come later fill what earlier ones leave free.
     ///
     /// # Errors
@@ -256,35 +264,25 @@ impl SideStream {
     /// All ranges are allocated on this device until the copies are over, and nothing else writes what is read or touches what is written
     /// meanwhile.
     pub unsafe fn copy(&self, runs: &[CopyRun]) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_on(self.stream(), runs) }
+    }
+
+    /// As [`SideStream::copy`], on another stream of this device.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    ///
+    /// # Safety
+    /// As [`SideStream::copy`]; `stream` lives on this device.
+    pub unsafe fn copy_on(&self, stream: StreamHandle, runs: &[CopyRun]) -> Result<(), Error> {
         let _current = self.device.make_current()?;
         for block in Block::of(runs) {
             // SAFETY: the caller's promise, as the block is some of the runs.
-            unsafe { self.copy_block(&block)? };
+            unsafe { copy_block(&block, stream.as_raw().cast())? };
         }
         Ok(())
     }
-
-    /// # Safety
-    /// As [`SideStream::copy`], with the device's context current.
-    unsafe fn copy_block(&self, block: &Block) -> Result<(), Error> {
-        if block.rows > 1 {
-            let copy = block.memcpy_2d();
-            // SAFETY: the caller's promise.
-            match unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream.as_inner()) } {
-                // A driver may refuse a pitch that it did not choose: row by row then.
-                CUresult::CUDA_ERROR_INVALID_VALUE => {}
-                result => return check("cuMemcpy2DAsync", result),
-            }
-        }
-        for CopyRun { from, to, bytes } in block.runs() {
-            // SAFETY: the caller's promise.
-            let result =
-                unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.stream.as_inner()) };
-            check("cuMemcpyDtoDAsync", result)?;
-        }
-        Ok(())
-    }
-
     /// Waits for all work here.
     ///
     /// # Errors
@@ -313,6 +311,26 @@ impl SideStream {
         // SAFETY: the event lives as long as self; the stream is the caller's promise.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream.as_raw().cast(), event.raw(), 0) })
     }
+}
+
+/// # Safety
+/// As [`SideStream::copy_on`], with the device's context current.
+unsafe fn copy_block(block: &Block, stream: CUstream) -> Result<(), Error> {
+    if block.rows > 1 {
+        let copy = block.memcpy_2d();
+        // SAFETY: the caller's promise.
+        match unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) } {
+            // A driver may refuse a pitch that it did not choose: row by row then.
+            CUresult::CUDA_ERROR_INVALID_VALUE => {}
+            result => return check("cuMemcpy2DAsync", result),
+        }
+    }
+    for CopyRun { from, to, bytes } in block.runs() {
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream) };
+        check("cuMemcpyDtoDAsync", result)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
