@@ -212,14 +212,9 @@ impl Times {
             Method::AllGather => {
                 let all = f64::from(setup.problem.sizes().heads_kv);
                 let mut links_us = 0.0;
-                // What arrives is copied to its place, one group after the other.
-                let mut arrived = 0.0;
                 let mut arrives = |heads: std::ops::Range<u32>| {
-                    let bytes = footprint.received * heads.len() as f64 / all;
-                    let exchange_us = cluster.gather_us(world, bytes);
-                    links_us += exchange_us;
-                    arrived += exchange_us + copy_us(bytes);
-                    arrived
+                    links_us += cluster.gather_us(world, footprint.received * heads.len() as f64 / all);
+                    links_us
                 };
                 let arrivals: Vec<f64> = setup.head_groups().into_iter().map(&mut arrives).collect();
                 let own: u64 =
@@ -230,7 +225,8 @@ impl Times {
                     us = us.max(arrivals[task.group]) + kernel_us;
                     compute_us += kernel_us;
                 }
-                Ok(Times { compute_us, links_us, us })
+                // What arrives is copied to its place, which takes multiprocessors from computing.
+                Ok(Times { compute_us, links_us, us: us + copy_us(footprint.received) })
             }
             Method::Ring => ring_times(planner, cluster, setup, footprint),
             Method::Ulysses => {
@@ -262,7 +258,8 @@ fn ring_times(
     }
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
     let bytes = passed.iter().sum();
-    let pass_us = cluster.pass_us(world, bytes) + copy_us(bytes);
+    let pass_us = cluster.pass_us(world, bytes);
+    let placed_us = copy_us(bytes) * f64::from(world - 1);
     let states = footprint.buffers - passed.iter().sum::<f64>() * if world > 2 { 2.0 } else { 1.0 };
     let bandwidth =
         DeviceModel::of_device(&planner.device().name).map_or(1000.0, |model| model.bandwidth_gb_s.into());
@@ -270,7 +267,7 @@ fn ring_times(
     let last = steps[world as usize - 1] + merge_us;
     let under: f64 = steps[..world as usize - 1].iter().map(|us: &f64| us.max(pass_us)).sum();
     let links_us = pass_us * f64::from(world - 1);
-    Ok(Times { compute_us: steps.iter().sum::<f64>() + merge_us, links_us, us: under + last })
+    Ok(Times { compute_us: steps.iter().sum::<f64>() + merge_us, links_us, us: under + placed_us + last })
 }
 
 /// The planner's estimate for a problem, and how much of it merges splits.

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
+/// How long exchanges that are given up may take to end by themselves.
+const RUNNING_OUT: Duration = Duration::from_millis(100);
 const JOINING: Step = Step { what: "joining", index: 0 };
 const PREPARING: Step = Step { what: "letting ranks into memory", index: 0 };
 
@@ -54,7 +56,8 @@ impl Default for NcclOptions {
 ///
 /// NCCL does not tell which of several ranks keeps an exchange from ending, so that [`Error::Unfinished`] names all that take part in the
 /// first one that did not end. A communicator of its own is then given up (`ncclCommAbort`), which ends the other ranks; a borrowed one
-/// is left to its owner.
+/// is left to its owner. Where ranks share memory ([`NcclOptions::peer_memory`]), the device itself is given up: it waits for a flag that a rank
+/// which is gone will not set, so that every later call fails and what is on the device stays until the process ends.
 ///
 /// What is captured on one rank is captured on all. Ranks that NCCL itself connects must have exchanged something before: it allocates at
 /// the first time.
@@ -228,15 +231,32 @@ impl Nccl {
     /// Ends what is under way, on this rank and so on the others.
     fn give_up(&mut self) {
         let comm = std::mem::take(&mut self.comm);
-        // First what NCCL may wait for.
+        self.pending.clear();
+        let is_stuck = self.mailboxes.is_some() && !self.runs_out();
         if let Some(mailboxes) = self.mailboxes.take() {
-            mailboxes.give_up(&mut self.side);
+            mailboxes.leave();
         }
-        if comm != 0 && !self.is_borrowed {
+        if is_stuck {
+            // A flag that nobody will set keeps the stream, and whatever is behind it: even NCCL's own ending would wait for that.
+            self.side.device().abandon();
+        } else if comm != 0 && !self.is_borrowed {
             // SAFETY: the communicator lives, and is not used again.
             let _ = self.side.device().with_current(|| unsafe { (self.library.comm_abort)(comm as Comm) });
         }
-        self.pending.clear();
+    }
+
+    /// Whether what is under way ends by itself.
+    fn runs_out(&mut self) -> bool {
+        let Ok(last) = self.side.mark() else { return false };
+        let until = Instant::now() + RUNNING_OUT;
+        while Instant::now() < until {
+            match self.side.is_over(last) {
+                Ok(false) => std::thread::sleep(REST),
+                // An error ends it, too.
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Mailboxes for parcels of up to so many bytes, of the ranks that can be reached; all ranks call this.

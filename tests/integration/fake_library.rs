@@ -10,6 +10,7 @@ use cust::memory::{CopyDestination, DeviceBuffer, GpuBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Graph, Timeline};
+use ferroflash::device::{Buffer, Device};
 use ferroflash::module::Library;
 use ferroflash::{
     Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, HostTensors, L2Policy, Layout, Plan,
@@ -53,6 +54,10 @@ const TESTS: &[(&str, fn())] = &[
     ("a_communicator_is_borrowed", nccl::a_communicator_is_borrowed),
     ("a_rank_that_never_comes_is_named", nccl::a_rank_that_never_comes_is_named),
     ("a_rank_that_stalls_is_given_up", nccl::a_rank_that_stalls_is_given_up),
+    (
+        "an_abandoned_device_fails_by_name_and_frees_nothing",
+        an_abandoned_device_fails_by_name_and_frees_nothing,
+    ),
     ("a_hundred_thousand_calls_on_a_gpu_leave_nothing", crate::bindings::many_calls_on_a_gpu_leave_nothing),
     (
         "a_hundred_thousand_calls_on_the_cpu_leave_nothing",
@@ -200,6 +205,19 @@ fn out_of_memory_gives_back_what_was_taken() {
     let problem = support::problem(Dtype::F16, [1, 1, 1, 64, 64, 64]);
     let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 1);
     attention.forward(&problem, &q, &k, &v, false).expect("the next one fits");
+}
+
+fn an_abandoned_device_fails_by_name_and_frees_nothing() {
+    let open = || Arc::new(CudaDevice::open(0, L2Policy::Default).expect("the fake driver opens"));
+    let (device, other) = (open(), open());
+    let free = |device: &CudaDevice| device.memory_free().expect("known");
+    let buffer = Buffer::<CudaDevice>::new(&device, 4096).expect("memory");
+    let before = free(&other);
+    device.abandon();
+    let error = buffer.fill(0).expect_err("nothing works any more");
+    assert!(error.to_string().contains("abandoned"), "{error}");
+    drop((buffer, device));
+    assert_eq!(free(&other), before, "memory that the device may still use is not freed");
 }
 
 fn the_callers_context_stays_current() {

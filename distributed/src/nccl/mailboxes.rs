@@ -15,19 +15,12 @@ use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory};
 use ferroflash::device::side::SideStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Bytes of a rank's two flags, each in a line of its own.
 const FLAGS_BYTES: u64 = 256;
 const ARRIVED: u64 = 128;
 /// Slots start at multiples of this.
 const ALIGNMENT: u64 = 4096;
-/// How long exchanges that were given up may take to run out.
-const RUNNING_OUT: Duration = Duration::from_secs(1);
-/// How long the host rests between two looks.
-const REST: Duration = Duration::from_micros(500);
-/// The most streams that set flags for that.
-const STREAMS_MOST: usize = 32;
 
 /// Memory that other processes were let into, by device, for the next mailbox: the driver does not say what becomes of it in theirs when it is
 /// freed.
@@ -170,34 +163,11 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// Lets exchanges run out that other ranks will not finish, whatever they copy. The mailbox is left to whoever may still write there.
-    pub(super) fn give_up(mut self, side: &mut SideStream) {
-        let _ = self.run_out(side);
+    /// Leaves the mailbox to whoever may still write there, for as long as the process lives.
+    pub(super) fn leave(mut self) {
         std::mem::forget(self.own.take());
-    }
-
-    fn run_out(&self, side: &mut SideStream) -> Result<(), Error> {
-        let (last, until) = (side.mark()?, Instant::now() + RUNNING_OUT);
-        // A device has fewer queues than a process has streams: one that waits keeps all behind it in its queue. So there are more and more
-        // streams that set the flags, until one is in a queue of its own.
-        let mut streams: Vec<(SideStream, u64)> = Vec::new();
-        while !side.is_over(last)? && Instant::now() < until {
-            if streams.len() < STREAMS_MOST {
-                streams.push((SideStream::for_flags(side.device())?, 0));
-            }
-            for (stream, set) in &mut streams {
-                if *set > 0 && !stream.is_over(*set)? {
-                    continue;
-                }
-                for flag in (0..2 * self.peers.len() as u64).map(|flag| self.own_address() + flag * ARRIVED) {
-                    // SAFETY: the flags are this rank's own.
-                    unsafe { self.flags.set(stream, flag, 1)? };
-                }
-                *set = stream.mark()?;
-            }
-            std::thread::sleep(REST);
-        }
-        Ok(())
+        // Closing others' would wait for copies to them.
+        std::mem::forget(std::mem::take(&mut self.peers));
     }
 }
 
