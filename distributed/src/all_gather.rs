@@ -10,9 +10,13 @@ use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, DeviceTensors, Mask, Plan, StreamHandle};
+use ferroflash::{Attention, DeviceTensors, Layout, Mask, Plan, StreamHandle};
 use std::ops::Range;
 
+/// The most groups of heads: exchanges that can be waited for at a time.
+const GROUPS_MOST: u32 = 32;
+/// Rows of queries whose tiles keep the largest devices busy, 128 of them.
+const ROWS_THAT_FILL: u32 = 128 * 128;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
 
 pub(crate) struct AllGather {
@@ -49,7 +53,7 @@ impl AllGather {
         let device = attention.device();
         let [k, v] =
             [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
-        Ok(AllGather { gathered: [k?, v?], groups: setup.head_groups(), jobs })
+        Ok(AllGather { gathered: [k?, v?], groups: head_groups(setup), jobs })
     }
 }
 
@@ -195,11 +199,47 @@ pub(crate) fn tasks(setup: &Setup) -> Result<Vec<Task>, Error> {
         };
         Task { group, heads, part: part.clone(), cut }
     };
-    let groups = setup.head_groups();
+    let groups = head_groups(setup);
     let Some((most, others)) = setup.parts.split_last() else { return Ok(Vec::new()) };
     let of_groups = groups.iter().enumerate().map(|(group, heads)| task(group, heads.clone(), most));
     let of_all = others.iter().rev().map(|part| task(groups.len() - 1, 0..sizes.heads_kv, part));
     Ok(of_groups.chain(of_all).collect())
+}
+
+/// The heads of K and V of each group that travels together.
+pub(crate) fn head_groups(setup: &Setup) -> Vec<Range<u32>> {
+    let sizes = setup.problem.sizes();
+    let heads = sizes.heads_kv;
+    let can_be_cut = setup.layout == Layout::Bhsd && sizes.batch == 1 && setup.world > 1;
+    let ends: Vec<u32> = match setup.options.head_groups {
+        _ if !can_be_cut => vec![heads],
+        Some(asked) => {
+            let count = asked.clamp(1, heads.min(GROUPS_MOST));
+            (1..=count).map(|group| heads * group / count).collect()
+        }
+        None => growing(heads, heads_that_fill(setup)),
+    };
+    std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, &end)| start..end).collect()
+}
+
+/// The heads of K and V whose queries keep a device busy, of those that are computed group by group.
+fn heads_that_fill(setup: &Setup) -> u32 {
+    let parts = if setup.problem.mask() == Mask::FULL { setup.world } else { 2 * setup.world };
+    let rows = setup.problem.sizes().seqlen_q / parts * setup.problem.group();
+    ROWS_THAT_FILL.div_ceil(rows.max(1))
+}
+
+/// Where groups end that double from a sixteenth of the heads on, or from as many as fill a device; what is left at the end joins the last.
+fn growing(heads: u32, fill: u32) -> Vec<u32> {
+    let mut ends = Vec::new();
+    let (mut end, mut size) = (0, heads.div_ceil(16).max(fill));
+    while heads - end >= 2 * size {
+        end += size;
+        ends.push(end);
+        size *= 2;
+    }
+    ends.push(heads);
+    ends
 }
 
 /// One past the last key that a part of a rank's queries sees.
@@ -232,4 +272,22 @@ fn pieces(
         let pairs = local.runs(heads.clone(), at).into_iter().zip(whole.runs(heads.clone(), rows));
         pairs.map(|((offset, bytes), (to, _))| (offset, to, bytes))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::growing;
+
+    #[test]
+    fn groups_double_and_hold_every_head_once() {
+        assert_eq!(growing(8, 1), [1, 3, 8]);
+        assert_eq!(growing(32, 4), [4, 12, 32]);
+        assert_eq!(growing(1, 1), [1]);
+        assert_eq!(growing(2, 1), [1, 2]);
+        assert_eq!(growing(8, 64), [8], "too few rows for more than one");
+        for (heads, fill) in (1..200).flat_map(|heads| (1..40).map(move |fill| (heads, fill))) {
+            let ends = growing(heads, fill);
+            assert!(ends.is_sorted_by(|a, b| a < b) && ends.last() == Some(&heads) && ends.len() <= 32);
+        }
+    }
 }

@@ -16,11 +16,6 @@ use ferroflash::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The most groups of heads of an all-gather: exchanges that can be waited for at a time.
-const GROUPS_MOST: u32 = 32;
-/// Rows of queries whose tiles keep the largest devices busy, 128 of them.
-const ROWS_THAT_FILL: u32 = 128 * 128;
-
 /// How the keys and values that a rank lacks reach its queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -432,33 +427,6 @@ impl Setup {
             .unwrap_or(0)
     }
 
-    /// The heads of K and V of each group that travels together.
-    pub(crate) fn head_groups(&self) -> Vec<Range<u32>> {
-        let sizes = self.problem.sizes();
-        let heads = sizes.heads_kv;
-        let can_be_cut = self.layout == Layout::Bhsd && sizes.batch == 1 && self.world > 1;
-        let ends: Vec<u32> = match self.options.head_groups {
-            _ if !can_be_cut => vec![heads],
-            Some(asked) => {
-                let count = asked.clamp(1, heads.min(GROUPS_MOST));
-                (1..=count).map(|group| heads * group / count).collect()
-            }
-            None => growing(heads, self.heads_that_fill()),
-        };
-        std::iter::once(0)
-            .chain(ends.iter().copied())
-            .zip(ends.iter())
-            .map(|(start, &end)| start..end)
-            .collect()
-    }
-
-    /// The heads of K and V whose queries keep a device busy, of those that are computed group by group.
-    fn heads_that_fill(&self) -> u32 {
-        let parts = if self.problem.mask() == Mask::FULL { self.world } else { 2 * self.world };
-        let rows = self.problem.sizes().seqlen_q / parts * self.problem.group();
-        ROWS_THAT_FILL.div_ceil(rows.max(1))
-    }
-
     /// The problem of a cut.
     pub(crate) fn problem_of(&self, cut: &Cut) -> Result<Problem, Error> {
         let Sizes { batch, head_dim, .. } = *self.problem.sizes();
@@ -481,19 +449,6 @@ impl Setup {
     pub(crate) fn plan(&self, planner: &Planner, cut: &Cut) -> Result<Plan, Error> {
         Ok(planner.plan(&self.problem_of(cut)?, &PlanOptions::from(self.options.rows.clone()))?)
     }
-}
-
-/// Where groups end that double from a sixteenth of the heads on, or from as many as fill a device; what is left at the end joins the last.
-fn growing(heads: u32, fill: u32) -> Vec<u32> {
-    let mut ends = Vec::new();
-    let (mut end, mut size) = (0, heads.div_ceil(16).max(fill));
-    while heads - end >= 2 * size {
-        end += size;
-        ends.push(end);
-        size *= 2;
-    }
-    ends.push(heads);
-    ends
 }
 
 fn refuse(method: Method, world: u32, reason: String) -> Error {

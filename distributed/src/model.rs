@@ -1,4 +1,5 @@
-//! What a problem over several devices is predicted to take: bytes, memory, times. A model on paper: nothing in it was measured over real links.
+//! What a problem over several devices is predicted to take: bytes, memory, times. A model on paper, whose link was measured
+//! between two GPUs (docs/notes/several-gpus.md) and between nodes is assumed.
 //!
 //! Times of kernels are the planner's estimates for exactly the problems that a rank computes; links move bytes at a steady rate
 //! after a latency, under computation where the schedule lets them.
@@ -216,7 +217,8 @@ impl Times {
                     links_us += cluster.gather_us(world, footprint.received * heads.len() as f64 / all);
                     links_us
                 };
-                let arrivals: Vec<f64> = setup.head_groups().into_iter().map(&mut arrives).collect();
+                let arrivals: Vec<f64> =
+                    all_gather::head_groups(setup).into_iter().map(&mut arrives).collect();
                 let own: u64 =
                     [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes()).iter().sum();
                 let (mut us, mut compute_us) = (copy_us(own as f64), 0.0);

@@ -1,7 +1,7 @@
 //! `cargo xtask readme`: the results in the README and in docs/results.md, and their plot, from the measurements in benches/results.
 
 use crate::results::{self, FOLDER, Results};
-use crate::{results_plot, results_speeds, results_table, workspace};
+use crate::{gpus_plot, results_plot, results_speeds, results_table, workspace};
 use anyhow::{Context, bail};
 use std::path::Path;
 
@@ -10,6 +10,8 @@ pub(crate) const README: &str = "README.md";
 /// Every problem.
 const PAGE: &str = "docs/results.md";
 const PLOT: &str = "docs/results.svg";
+/// Several GPUs at once.
+const GPUS_PLOT: &str = "docs/several-gpus.svg";
 const BEGIN: &str = "<!-- results:begin -->";
 const END: &str = "<!-- results:end -->";
 
@@ -17,8 +19,8 @@ const END: &str = "<!-- results:end -->";
 struct Rendered {
     /// Pages with their whole text; without one that lacks a place for results while there are none.
     pages: Vec<(&'static str, String)>,
-    /// `None` where there is nothing to plot.
-    plot: Option<String>,
+    /// Each plot; `None` where there is nothing to plot.
+    plots: [(&'static str, Option<String>); 2],
 }
 
 /// Runs the command.
@@ -28,17 +30,18 @@ pub(crate) fn run() -> anyhow::Result<()> {
     for (page, text) in &rendered.pages {
         std::fs::write(root.join(page), text).context(*page)?;
     }
-    let plot = root.join(PLOT);
-    match &rendered.plot {
-        Some(text) => {
-            std::fs::create_dir_all(plot.parent().unwrap_or(&root))?;
-            std::fs::write(&plot, text).context(PLOT)?;
-            eprintln!("{README}, {PAGE} and {PLOT} are as {FOLDER} says");
-        }
-        None => {
-            eprintln!("{FOLDER} holds no measurement of the headline problems: benches/README.md says how")
+    for (file, text) in &rendered.plots {
+        let plot = root.join(file);
+        match text {
+            Some(text) => {
+                std::fs::create_dir_all(plot.parent().unwrap_or(&root))?;
+                std::fs::write(&plot, text).context(*file)?;
+                eprintln!("{file} is as {FOLDER} says");
+            }
+            None => eprintln!("{FOLDER} holds no measurement for {file}: benches/README.md says how"),
         }
     }
+    eprintln!("{README} and {PAGE} are as {FOLDER} says");
     Ok(())
 }
 
@@ -50,13 +53,14 @@ pub(crate) fn complaints(root: &Path) -> anyhow::Result<Vec<String>> {
     };
     let mut complaints = Vec::new();
     let pages = rendered.pages.iter().map(|(page, text)| (*page, text));
-    for (file, expected) in pages.chain(rendered.plot.as_ref().map(|plot| (PLOT, plot))) {
+    let drawn = rendered.plots.iter().filter_map(|(file, text)| Some((*file, text.as_ref()?)));
+    for (file, expected) in pages.chain(drawn) {
         if std::fs::read_to_string(root.join(file)).ok().as_ref() != Some(expected) {
             complaints.push(format!("{file} and {FOLDER} disagree: cargo xtask readme"));
         }
     }
-    if rendered.plot.is_none() && root.join(PLOT).exists() {
-        complaints.push(format!("{PLOT} shows results that {FOLDER} does not hold"));
+    for (file, _) in rendered.plots.iter().filter(|(file, text)| text.is_none() && root.join(file).exists()) {
+        complaints.push(format!("{file} shows results that {FOLDER} does not hold"));
     }
     Ok(complaints)
 }
@@ -72,7 +76,7 @@ fn render(root: &Path) -> anyhow::Result<Rendered> {
             pages.push((page, replace_part(page, &text, &part)?));
         }
     }
-    Ok(Rendered { pages, plot })
+    Ok(Rendered { pages, plots: [(PLOT, plot), (GPUS_PLOT, gpus_plot::svg(root)?)] })
 }
 
 /// The README's part.
@@ -143,7 +147,7 @@ mod tests {
         }
         fs::write(root.join(README), readme).expect("written");
         fs::write(root.join(PAGE), page).expect("written");
-        fs::write(root.join(PLOT), rendered.plot.as_ref().expect("a plot")).expect("written");
+        fs::write(root.join(PLOT), rendered.plots[0].1.as_ref().expect("a plot")).expect("written");
         assert_eq!(complaints_of(root), Vec::<String>::new());
 
         for (file, text, other) in

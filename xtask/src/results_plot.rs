@@ -9,6 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const WIDTH: u32 = 900;
 const LINE: i32 = 18;
+const PYTORCHS_DEFAULT: &str = "PyTorch's default back end";
 const HEADING: i32 = 64;
 const AXIS: i32 = 34;
 /// Where the bars begin, and the space beyond the longest.
@@ -32,26 +33,28 @@ const STYLE: &str = "<style>@media(prefers-color-scheme:dark)\
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Bars under a heading.
-struct Panel {
-    title: String,
+pub(crate) struct Panel {
+    pub(crate) title: String,
     /// What the colours of the bars mean.
-    legend: [&'static str; 2],
-    unit: Unit,
-    bars: Vec<Bar>,
+    pub(crate) legend: [&'static str; 2],
+    /// What the marks mean, where there are marks.
+    pub(crate) mark: Option<&'static str>,
+    pub(crate) unit: Unit,
+    pub(crate) bars: Vec<Bar>,
 }
 
 /// One problem.
-struct Bar {
-    title: String,
+pub(crate) struct Bar {
+    pub(crate) title: String,
     /// `None` where it was not measured.
-    value: Option<f64>,
-    /// That of PyTorch's default back end.
-    default: Option<f64>,
-    is_faster: bool,
+    pub(crate) value: Option<f64>,
+    /// Where the mark is.
+    pub(crate) mark: Option<f64>,
+    pub(crate) is_faster: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Unit {
+pub(crate) enum Unit {
     /// `1.25×`
     Times,
     /// `90 %`
@@ -60,9 +63,13 @@ enum Unit {
 
 /// The file's text: one or two panels a device.
 pub(crate) fn svg(devices: &[Results]) -> anyhow::Result<String> {
-    let panels: Vec<Panel> = devices.iter().flat_map(Panel::of).collect();
+    panels_svg(&devices.iter().flat_map(Panel::of).collect::<Vec<_>>())
+}
+
+/// The file's text: panels one below the other.
+pub(crate) fn panels_svg(panels: &[Panel]) -> anyhow::Result<String> {
     let mut text = String::new();
-    draw(&mut text, &panels).map_err(|error| anyhow!("the plot cannot be drawn: {error}"))?;
+    draw(&mut text, panels).map_err(|error| anyhow!("the plot cannot be drawn: {error}"))?;
     // After the opening tag.
     let at = text.find(">\n").map_or(0, |at| at + 2);
     text.insert_str(at, STYLE);
@@ -90,12 +97,14 @@ impl Panel {
         let speed = Panel {
             title: format!("Speed relative to PyTorch's flash on {name}"),
             legend: ["Ferroflash, faster than flash", "slower than flash"],
+            mark: Some(PYTORCHS_DEFAULT),
             unit: Unit::Times,
             bars: device.prefill().into_iter().map(Bar::of_speed).collect(),
         };
         let share = Panel {
             title: format!("Decoding: share of the copy bandwidth on {name}"),
             legend: ["Ferroflash, faster than the default", "slower than the default"],
+            mark: Some(PYTORCHS_DEFAULT),
             unit: Unit::Percent,
             bars: device.decode().into_iter().map(Bar::of_share).collect(),
         };
@@ -129,8 +138,10 @@ impl Panel {
             area.draw(&Rectangle::new([(x, middle - 5), (x + 14, middle + 5)], colour.filled()))?;
             area.draw(&Text::new(name, (x + 20, middle), label(15, HPos::Left)))?;
         }
-        area.draw(&mark(492, middle))?;
-        area.draw(&Text::new("PyTorch's default back end", (503, middle), label(15, HPos::Left)))?;
+        if let Some(name) = self.mark {
+            area.draw(&mark(492, middle))?;
+            area.draw(&Text::new(name, (503, middle), label(15, HPos::Left)))?;
+        }
         Ok(())
     }
 }
@@ -139,13 +150,13 @@ impl Bar {
     fn of_speed(problem: &Problem) -> Bar {
         let value = problem.ratio("flash").map(|ratio| ratio.median);
         let is_faster = value.is_some_and(|value| value >= 1.0);
-        Bar { title: problem.title(), value, default: problem.default_relative_to_flash(), is_faster }
+        Bar { title: problem.title(), value, mark: problem.default_relative_to_flash(), is_faster }
     }
 
     fn of_share(problem: &Problem) -> Bar {
         let is_faster = problem.ratio("default").is_some_and(|ratio| ratio.median >= 1.0);
-        let [value, default] = [OURS, "default"].map(|name| problem.share_of_copy(name));
-        Bar { title: problem.title(), value, default, is_faster }
+        let [value, mark] = [OURS, "default"].map(|name| problem.share_of_copy(name));
+        Bar { title: problem.title(), value, mark, is_faster }
     }
 
     fn draw(
@@ -165,15 +176,15 @@ impl Bar {
         } else {
             area.draw(&Text::new("not measured", (LEFT + 6, middle), label(15, HPos::Left)))?;
         }
-        if let Some(default) = self.default {
-            area.draw(&mark(scale.x(default), middle))?;
+        if let Some(value) = self.mark {
+            area.draw(&mark(scale.x(value), middle))?;
         }
         Ok(())
     }
 
     /// Where the number in the bar starts: at its left, or behind a mark that stands there.
     fn number_x(&self, scale: &Scale) -> i32 {
-        match self.default.map(|default| scale.x(default)) {
+        match self.mark.map(|mark| scale.x(mark)) {
             Some(mark) if mark < LEFT + NUMBER_WIDTH => mark + 10,
             _ => LEFT + 6,
         }
@@ -212,7 +223,7 @@ struct Scale {
 
 impl Scale {
     fn of(bars: &[Bar]) -> Scale {
-        let values = bars.iter().flat_map(|bar| [bar.value, bar.default].into_iter().flatten());
+        let values = bars.iter().flat_map(|bar| [bar.value, bar.mark].into_iter().flatten());
         Scale { most: values.fold(1.0, f64::max) }
     }
 
@@ -256,7 +267,7 @@ mod tests {
         let panels = panels();
         assert_eq!(panels.iter().map(|panel| panel.bars.len()).collect::<Vec<_>>(), [2, 1]);
         let bar = &panels[1].bars[0];
-        assert_eq!((bar.value, bar.default, bar.is_faster), (Some(0.8999), Some(0.45), true));
+        assert_eq!((bar.value, bar.mark, bar.is_faster), (Some(0.8999), Some(0.45), true));
         let text = svg(&[results()]).expect("drawn");
         assert!(
             text.contains("Decoding: share of the copy bandwidth on Some GPU") && text.contains("90.0 %")
@@ -281,8 +292,7 @@ mod tests {
     #[test]
     fn a_number_gives_way_to_a_mark() {
         let scale = Scale { most: 4.0 };
-        let bar =
-            |default| Bar { title: String::new(), value: Some(2.2), default: Some(default), is_faster: true };
+        let bar = |mark| Bar { title: String::new(), value: Some(2.2), mark: Some(mark), is_faster: true };
         assert_eq!(bar(1.5).number_x(&scale), LEFT + 6);
         assert!(bar(0.19).number_x(&scale) > scale.x(0.19) + 5, "the mark is 5 wide to either side");
     }
