@@ -13,7 +13,7 @@ use crate::transport::{Message, Step, Ticket, Transport};
 use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::peers::{Flags, MemoryPass};
+use ferroflash::device::peers::{Flags, MemoryPass, machine};
 use ferroflash::device::side::{CopyRun, SideStream};
 use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
@@ -242,15 +242,19 @@ impl Nccl {
     fn open_mailboxes(&mut self, most: u64) -> Result<Option<Mailboxes>, Error> {
         let device = self.side.device().clone();
         let flags = Flags::find().filter(|_| self.peer_memory);
-        let asked = [most as u32, (most >> 32) as u32, flags.is_some().into()];
-        let asked = gather(self, &device, PREPARING, &asked)?;
-        let asked = asked.as_chunks::<3>().0;
-        let slot = asked.iter().map(|[low, high, _]| u64::from(*low) | u64::from(*high) << 32).max();
+        let halves = |number: u64| [number as u32, (number >> 32) as u32];
+        let [[low, high], machine] = [most, machine()].map(halves);
+        let own = [low, high, machine[0], machine[1], flags.is_some().into()];
+        let asked = gather(self, &device, PREPARING, &own)?;
+        let asked = asked.as_chunks::<5>().0;
+        let slot = asked.iter().map(|[low, high, ..]| u64::from(*low) | u64::from(*high) << 32).max();
         let (Some(flags), Some(slot @ 1..), true) = (flags, slot, asked.iter().all(|[.., can]| *can == 1))
         else {
             return Ok(None);
         };
-        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), slot)?;
+        let near =
+            (0..).zip(asked).filter(|(_, words)| words[2..4] == machine).map(|(rank, _)| rank).collect();
+        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), near, slot)?;
         let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.words())?;
         let passes: Vec<MemoryPass> =
             passes.chunks(MemoryPass::WORDS).filter_map(MemoryPass::from_words).collect();

@@ -3,7 +3,7 @@
 //!
 //! NCCL's kernels need multiprocessors, and wait for them until a launch that has them all is over; copy engines do not.
 //!
-//! Each rank has a mailbox: of every other rank two flags and a slot. To receive, it sets its `ready` flag in the sender's mailbox. The sender
+//! Each rank has a mailbox: of every other rank of its machine two flags and a slot. To receive, it sets its `ready` flag in the sender's mailbox. The sender
 //! waits for that, takes the flag down, copies into its slot of the receiver's mailbox and sets `arrived` there. The receiver waits for that,
 //! takes it down and copies out of the slot. A flag is set by one rank and taken down by the other before it can be set again, so that a
 //! graph of such exchanges can be replayed.
@@ -30,6 +30,8 @@ static LENT: Mutex<Vec<(u32, Buffer<CudaDevice>)>> = Mutex::new(Vec::new());
 pub(super) struct Mailboxes {
     flags: Flags,
     rank: u32,
+    /// The ranks of this machine, this one among them, in their order.
+    near: Vec<u32>,
     slot_bytes: u64,
     /// `None` once it has been given away.
     own: Option<Buffer<CudaDevice>>,
@@ -38,22 +40,24 @@ pub(super) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// A mailbox with slots of so many bytes for each other rank. Nobody is reached yet.
+    /// A mailbox with slots of so many bytes for each other rank of this machine. Nobody is reached yet.
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         flags: Flags,
         (rank, world): (u32, u32),
+        near: Vec<u32>,
         slot_bytes: u64,
     ) -> Result<Mailboxes, Error> {
         let slot_bytes = slot_bytes.next_multiple_of(ALIGNMENT);
-        let bytes = MemoryPass::rounded(first_slot(world) + u64::from(world - 1) * slot_bytes);
+        let slots = near.len().saturating_sub(1) as u64;
+        let bytes = MemoryPass::rounded(first_slot(world) + slots * slot_bytes);
         let own = match lent(device.ordinal(), bytes) {
             Some(buffer) => buffer,
             None => Buffer::new(device, bytes)?,
         };
         own.fill(0)?;
         let peers = (0..world).map(|_| None).collect();
-        Ok(Mailboxes { flags, rank, slot_bytes, own: Some(own), peers })
+        Ok(Mailboxes { flags, rank, near, slot_bytes, own: Some(own), peers })
     }
 
     /// What lets others into this rank's.
@@ -68,8 +72,10 @@ impl Mailboxes {
         device: &Arc<CudaDevice>,
         passes: &[MemoryPass],
     ) -> Result<Vec<bool>, Error> {
-        for (peer, pass) in passes.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize) {
-            self.peers[peer] = PeerMemory::open(device, pass)?;
+        for &peer in self.near.iter().filter(|&&peer| peer != self.rank) {
+            if let Some(pass) = passes.get(peer as usize) {
+                self.peers[peer as usize] = PeerMemory::open(device, pass)?;
+            }
         }
         Ok(self.peers.iter().map(Option::is_some).collect())
     }
@@ -105,8 +111,7 @@ impl Mailboxes {
 
     /// Where, in the mailbox of one rank, another's slot starts.
     fn slot(&self, of: u32, sender: u32) -> u64 {
-        let at = if sender < of { sender } else { sender - 1 };
-        first_slot(self.peers.len() as u32) + u64::from(at) * self.slot_bytes
+        first_slot(self.peers.len() as u32) + slot_number(&self.near, of, sender) * self.slot_bytes
     }
 
     /// Tells the senders of what comes here that their slots are free.
@@ -194,7 +199,27 @@ fn of(parcels: &[Parcel], direction: Direction) -> impl Iterator<Item = &Parcel>
     parcels.iter().filter(move |parcel| parcel.direction == direction)
 }
 
+/// The number of a sender's slot in the mailbox of one of the ranks of a machine.
+fn slot_number(near: &[u32], of: u32, sender: u32) -> u64 {
+    near.iter().filter(|&&rank| rank < sender && rank != of).count() as u64
+}
+
 /// Where slots start.
 fn first_slot(world: u32) -> u64 {
     (u64::from(world) * FLAGS_BYTES).next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot_number;
+
+    #[test]
+    fn every_other_rank_of_the_machine_has_a_slot_of_its_own() {
+        let near = [1, 3, 4, 9];
+        for of in near {
+            let senders = near.into_iter().filter(|&rank| rank != of);
+            let numbers: Vec<u64> = senders.map(|sender| slot_number(&near, of, sender)).collect();
+            assert_eq!(numbers, [0, 1, 2], "mailbox of {of}");
+        }
+    }
 }

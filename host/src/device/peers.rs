@@ -158,8 +158,8 @@ fn process() -> u64 {
     *PROCESS.get_or_init(|| RandomState::new().hash_one(std::process::id()))
 }
 
-/// A number of this machine since it was started; not 0.
-fn machine() -> u64 {
+/// A number of this machine since it was started, which no other has; not 0.
+pub fn machine() -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
         std::fs::read(file).unwrap_or_default().hash(&mut hasher);
