@@ -12,16 +12,22 @@ use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
 use ferroflash::{Attention, DeviceTensors, Layout, Mask, Plan, StreamHandle};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The most groups of heads: exchanges that can be waited for at a time.
 const GROUPS_MOST: u32 = 32;
 /// Rows of queries whose tiles keep the largest devices busy, 128 of them.
 const ROWS_THAT_FILL: u32 = 128 * 128;
+/// Values start at a multiple of this behind the keys.
+const ALIGNMENT: u64 = 256;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
 
 pub(crate) struct AllGather {
-    /// Keys and values of the whole sequence, as far as they are seen.
-    gathered: [Buffer<dyn Device>; 2],
+    /// The first addresses of keys and values of the whole sequence, as far as they are seen; from 0 until they are settled.
+    gathered: [u64; 2],
+    bytes: [u64; 2],
+    /// Where they are, unless the transport shares memory.
+    own: Option<Buffer<dyn Device>>,
     /// Heads of K and V that travel together.
     groups: Vec<Range<u32>>,
     jobs: Vec<Job>,
@@ -50,16 +56,28 @@ impl AllGather {
                 offsets: [q, k, v, o, lse],
             });
         }
-        let device = attention.device();
-        let [k, v] =
-            [TensorRole::K, TensorRole::V].map(|role| buffer(device, shape_of(&setup.problem, role).bytes()));
-        Ok(AllGather { gathered: [k?, v?], groups: head_groups(setup), jobs })
+        let bytes = [TensorRole::K, TensorRole::V].map(|role| shape_of(&setup.problem, role).bytes());
+        let gathered = [0, bytes[0].next_multiple_of(ALIGNMENT)];
+        Ok(AllGather { gathered, bytes, own: None, groups: head_groups(setup), jobs })
     }
 }
 
 impl Schedule for AllGather {
     fn buffer_bytes(&self) -> u64 {
-        self.gathered.iter().map(Buffer::bytes).sum()
+        self.bytes.iter().sum()
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        self.gathered[1] + self.bytes[1]
+    }
+
+    fn settle(&mut self, device: &Arc<dyn Device>, shared: Option<u64>) -> Result<(), Error> {
+        let start = match shared {
+            Some(start) => start,
+            None => self.own.insert(buffer(device, self.shared_bytes())?).address(),
+        };
+        self.gathered = self.gathered.map(|place| start + place);
+        Ok(())
     }
 
     fn plans(&self) -> Vec<&Plan> {
@@ -77,7 +95,7 @@ impl Schedule for AllGather {
         tensors: &RankTensors,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let [k, v] = [0, 1].map(|tensor: usize| self.gathered[tensor].address());
+        let [k, v] = self.gathered;
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses until the jobs are done, and these
         // are on the stream that exchanges wait for; the rest is the caller's promise.
         unsafe {
@@ -126,17 +144,18 @@ impl AllGather {
         let all = 0..setup.problem.sizes().heads_kv;
         let mut messages = Vec::new();
         for ((role, tensor), (own, gathered)) in
-            KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(&self.gathered))
+            KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(self.gathered))
         {
             let whole = shape_of(&setup.problem, role);
             let mine = setup.local(role);
             for peer in 0..setup.world {
                 if peer != setup.rank {
                     let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
-                    messages.extend(sent.map(|(offset, _, bytes)| Message::Send {
+                    messages.extend(sent.map(|(offset, at, bytes)| Message::Send {
                         to: peer,
                         address: own + offset,
                         bytes,
+                        place: Some(gathered - self.gathered[0] + at),
                     }));
                 }
                 let theirs = setup.local_of(role, peer);
@@ -148,12 +167,13 @@ impl AllGather {
                 };
                 let to_here = pieces(setup, (theirs, whole), (peer, setup.rank), heads);
                 messages.extend(to_here.map(|(offset, at, bytes)| {
-                    let address = gathered.address() + at;
+                    let address = gathered + at;
                     let of = Piece { owner: peer, tensor, offset };
                     if peer == setup.rank {
                         Message::Copy { from: own + offset, to: address, bytes }
                     } else {
-                        Message::Receive { from: peer, address, bytes, of }
+                        let place = Some(address - self.gathered[0]);
+                        Message::Receive { from: peer, address, bytes, of, place }
                     }
                 }));
             }

@@ -71,6 +71,16 @@ pub(crate) trait Schedule: Send {
     /// Bytes of device memory.
     fn buffer_bytes(&self) -> u64;
 
+    /// Bytes of memory that other ranks may write to.
+    fn shared_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Takes that memory, where the transport has such, or gets its own: called once, before [`Schedule::forward`].
+    fn settle(&mut self, _: &Arc<dyn Device>, _shared: Option<u64>) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The plans of all launches, in order.
     fn plans(&self) -> Vec<&Plan>;
 
@@ -136,14 +146,15 @@ impl ContextParallel {
         let setup = Setup::new(problem, (rank, world), options);
         let made = setup.and_then(|setup| {
             agree(transport.as_mut(), attention.device(), &setup.numbers())?;
-            let schedule: Box<dyn Schedule> = match options.method {
+            let mut schedule: Box<dyn Schedule> = match options.method {
                 Method::AllGather => Box::new(AllGather::new(&attention, &setup)?),
                 Method::Ring => Box::new(Ring::new(&attention, &setup)?),
                 Method::Ulysses => Box::new(Ulysses::new(&attention, &setup)?),
             };
             // Only how long messages are matters, and LSE may be wanted.
             let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
-            transport.prepare(&schedule.exchanges(&setup, &nowhere))?;
+            let shared = transport.prepare(&schedule.exchanges(&setup, &nowhere), schedule.shared_bytes())?;
+            schedule.settle(attention.device(), shared)?;
             Ok((setup, schedule))
         });
         let (setup, schedule) = made.inspect_err(|error| transport.abort(error))?;

@@ -132,7 +132,7 @@ impl Transport for Local {
         unsafe { self.device.synchronize(compute)? };
         for message in messages {
             match *message {
-                Message::Send { to, address, bytes } => {
+                Message::Send { to, address, bytes, .. } => {
                     let parcel = Parcel { step, bytes: self.read(address, bytes)? };
                     self.hub.lock().parcels.entry((self.rank, to)).or_default().push_back(parcel);
                     self.hub.arrived.notify_all();

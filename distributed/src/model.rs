@@ -227,8 +227,7 @@ impl Times {
                     us = us.max(arrivals[task.group]) + kernel_us;
                     compute_us += kernel_us;
                 }
-                // What arrives is copied to its place, which takes multiprocessors from computing.
-                Ok(Times { compute_us, links_us, us: us + copy_us(footprint.received) })
+                Ok(Times { compute_us, links_us, us })
             }
             Method::Ring => ring_times(planner, cluster, setup, footprint),
             Method::Ulysses => {

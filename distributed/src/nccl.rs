@@ -238,23 +238,22 @@ impl Nccl {
         false
     }
 
-    /// Mailboxes for parcels of up to so many bytes, of the ranks that can be reached; all ranks call this.
-    fn open_mailboxes(&mut self, most: u64) -> Result<Option<Mailboxes>, Error> {
+    /// Mailboxes with so many shared bytes and for parcels of up to so many, of the ranks that can be reached; all ranks call this.
+    fn open_mailboxes(&mut self, shared: u64, most: u64) -> Result<Option<Mailboxes>, Error> {
         let device = self.side.device().clone();
         let flags = Flags::find().filter(|_| self.peer_memory);
-        let halves = |number: u64| [number as u32, (number >> 32) as u32];
-        let [[low, high], machine] = [most, machine()].map(halves);
-        let own = [low, high, machine[0], machine[1], flags.is_some().into()];
-        let asked = gather(self, &device, PREPARING, &own)?;
-        let asked = asked.as_chunks::<5>().0;
-        let slot = asked.iter().map(|[low, high, ..]| u64::from(*low) | u64::from(*high) << 32).max();
-        let (Some(flags), Some(slot @ 1..), true) = (flags, slot, asked.iter().all(|[.., can]| *can == 1))
-        else {
-            return Ok(None);
-        };
-        let near =
-            (0..).zip(asked).filter(|(_, words)| words[2..4] == machine).map(|(rank, _)| rank).collect();
-        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), near, slot)?;
+        let own = [shared, most, machine(), flags.is_some().into()];
+        let words: Vec<u32> = own.iter().flat_map(|&number| [number as u32, (number >> 32) as u32]).collect();
+        let all = gather(self, &device, PREPARING, &words)?;
+        let number = |words: &[u32; 2]| u64::from(words[0]) | u64::from(words[1]) << 32;
+        let all: Vec<u64> = all.as_chunks::<2>().0.iter().map(number).collect();
+        let ranks = all.as_chunks::<4>().0;
+        let are_able = ranks.iter().all(|rank| rank[0] == shared && rank[3] == 1);
+        let slot = ranks.iter().map(|rank| rank[1]).max().unwrap_or(0);
+        let Some(flags) = flags.filter(|_| are_able && shared.max(slot) > 0) else { return Ok(None) };
+        let near = (0..).zip(ranks).filter(|(_, rank)| rank[2] == own[2]).map(|(rank, _)| rank).collect();
+        let sizes = [shared, slot];
+        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), near, sizes)?;
         let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.words())?;
         let passes: Vec<MemoryPass> =
             passes.chunks(MemoryPass::WORDS).filter_map(MemoryPass::from_words).collect();
@@ -343,12 +342,17 @@ impl Transport for Nccl {
         self.world
     }
 
-    fn prepare(&mut self, exchanges: &[Vec<Message>]) -> Result<(), Error> {
+    fn prepare(&mut self, exchanges: &[Vec<Message>], shared: u64) -> Result<Option<u64>, Error> {
         if self.world > 1 {
-            let bytes = |messages: &Vec<Message>| Parcel::of(messages).iter().map(Parcel::bytes).max();
-            self.mailboxes = self.open_mailboxes(exchanges.iter().filter_map(bytes).max().unwrap_or(0))?;
+            let parcels = exchanges.iter().flat_map(|messages| Parcel::of(messages));
+            let most = parcels.filter(|parcel| !parcel.is_placed()).map(|parcel| parcel.bytes()).max();
+            self.mailboxes = self.open_mailboxes(shared, most.unwrap_or(0))?;
         }
-        exchanges.iter().try_for_each(|messages| self.staging(&self.sorted(messages).1).map(|_| ()))
+        for messages in exchanges {
+            let (_, parcels) = self.sorted(messages);
+            self.staging(&parcels)?;
+        }
+        Ok(self.mailboxes.as_ref().filter(|_| shared > 0).map(Mailboxes::shared))
     }
 
     fn staging_bytes(&self) -> u64 {

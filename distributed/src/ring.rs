@@ -184,11 +184,12 @@ impl Ring {
         {
             let (sent, received) = (bytes(role, own), bytes(role, next));
             if sent > 0 {
-                messages.push(Message::Send { to, address: present[index], bytes: sent });
+                messages.push(Message::Send { to, address: present[index], bytes: sent, place: None });
             }
             if received > 0 {
                 let of = Piece { owner: next, tensor, offset: 0 };
-                messages.push(Message::Receive { from, address: arrived[index], bytes: received, of });
+                let address = arrived[index];
+                messages.push(Message::Receive { from, address, bytes: received, of, place: None });
             }
         }
         let step = Step { what: "keys and values", index: step };

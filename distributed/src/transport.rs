@@ -57,6 +57,8 @@ pub enum Message {
         address: u64,
         /// Bytes.
         bytes: u64,
+        /// As the receiver's.
+        place: Option<u64>,
     },
     /// From another rank.
     Receive {
@@ -68,6 +70,9 @@ pub enum Message {
         bytes: u64,
         /// What it is.
         of: Piece,
+        /// Bytes from the start of the memory that [`Transport::prepare`] shares among ranks to the address, where that is there: a transport
+        /// that has such memory lets the sender write to it.
+        place: Option<u64>,
     },
     /// Within this rank.
     Copy {
@@ -120,13 +125,14 @@ pub trait Transport: Send {
     /// Ranks.
     fn world(&self) -> u32;
 
-    /// Prepares for exchanges like these, whatever their addresses: gets the memory that they take of the transport itself. All ranks call
-    /// this, before the first of them.
+    /// Prepares for exchanges like these, whatever their addresses: gets the memory that they take of the transport itself, and `shared` bytes
+    /// that other ranks write to. All ranks call this with as many, before the first exchange. Returns the address of the shared bytes;
+    /// `None` where there are none, and places mean nothing.
     ///
     /// # Errors
     /// Those of [`Transport::exchange`] and of [`Transport::wait`].
-    fn prepare(&mut self, _exchanges: &[Vec<Message>]) -> Result<(), Error> {
-        Ok(())
+    fn prepare(&mut self, _exchanges: &[Vec<Message>], _shared: u64) -> Result<Option<u64>, Error> {
+        Ok(None)
     }
 
     /// Bytes of device memory that the transport itself has.
@@ -167,8 +173,8 @@ pub trait Transport: Send {
         let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
         for other in (0..world).filter(|&other| other != rank) {
             let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
-            messages.push(Message::Send { to: other, address: from, bytes });
-            messages.push(Message::Receive { from: other, address: place(other), bytes, of });
+            messages.push(Message::Send { to: other, address: from, bytes, place: None });
+            messages.push(Message::Receive { from: other, address: place(other), bytes, of, place: None });
         }
         // SAFETY: the caller's promise.
         unsafe { self.exchange(step, &messages, compute) }

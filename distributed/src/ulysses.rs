@@ -146,11 +146,11 @@ struct Run {
 
 impl Run {
     fn send(&self, to: u32, address: u64) -> Message {
-        Message::Send { to, address, bytes: self.bytes }
+        Message::Send { to, address, bytes: self.bytes, place: None }
     }
 
     fn receive(&self, of: Piece, address: u64) -> Message {
-        Message::Receive { from: of.owner, address, bytes: self.bytes, of }
+        Message::Receive { from: of.owner, address, bytes: self.bytes, of, place: None }
     }
 
     fn copy(&self, from: u64, to: u64) -> Message {

@@ -89,7 +89,9 @@ impl Transport for Faulty {
             }
             Fault::SendsLess => {
                 let less = |message: &Message| match *message {
-                    Message::Send { to, address, bytes } => Message::Send { to, address, bytes: bytes - 16 },
+                    Message::Send { to, address, bytes, place } => {
+                        Message::Send { to, address, bytes: bytes - 16, place }
+                    }
                     other => other,
                 };
                 let messages: Vec<Message> = messages.iter().map(less).collect();

@@ -3,10 +3,10 @@
 //!
 //! NCCL's kernels need multiprocessors, and wait for them until a launch that has them all is over; copy engines do not.
 //!
-//! Each rank has a mailbox: of every other rank of its machine two flags and a slot. To receive, it sets its `ready` flag in the sender's mailbox. The sender
-//! waits for that, takes the flag down, copies into its slot of the receiver's mailbox and sets `arrived` there. The receiver waits for that,
-//! takes it down and copies out of the slot. A flag is set by one rank and taken down by the other before it can be set again, so that a
-//! graph of such exchanges can be replayed.
+//! Each rank has a mailbox: memory in which messages have places, and of every other rank of its machine two flags and a slot. To receive, it sets
+//! its `ready` flag in the sender's mailbox. The sender waits for that, takes the flag down, copies to the places, or into its slot of the
+//! receiver's mailbox, and sets `arrived` there. The receiver waits for that, takes it down and copies out of the slot what has no place. A
+//! flag is set by one rank and taken down by the other before it can be set again, so that a graph of such exchanges can be replayed.
 
 use super::parcel::{Direction, Parcel};
 use crate::Error;
@@ -32,6 +32,8 @@ pub(super) struct Mailboxes {
     rank: u32,
     /// The ranks of this machine, this one among them, in their order.
     near: Vec<u32>,
+    /// Of the memory in which messages have places, and of each slot behind it.
+    shared_bytes: u64,
     slot_bytes: u64,
     /// `None` once it has been given away.
     own: Option<Buffer<CudaDevice>>,
@@ -40,24 +42,25 @@ pub(super) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// A mailbox with slots of so many bytes for each other rank of this machine. Nobody is reached yet.
+    /// A mailbox with so many shared bytes, and slots of so many for each other rank of this machine. Nobody is reached yet.
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         flags: Flags,
         (rank, world): (u32, u32),
         near: Vec<u32>,
-        slot_bytes: u64,
+        [shared_bytes, slot_bytes]: [u64; 2],
     ) -> Result<Mailboxes, Error> {
-        let slot_bytes = slot_bytes.next_multiple_of(ALIGNMENT);
+        let [shared_bytes, slot_bytes] =
+            [shared_bytes, slot_bytes].map(|bytes| bytes.next_multiple_of(ALIGNMENT));
         let slots = near.len().saturating_sub(1) as u64;
-        let bytes = MemoryPass::rounded(first_slot(world) + slots * slot_bytes);
+        let bytes = MemoryPass::rounded(shared_start(world) + shared_bytes + slots * slot_bytes);
         let own = match lent(device.ordinal(), bytes) {
             Some(buffer) => buffer,
             None => Buffer::new(device, bytes)?,
         };
         own.fill(0)?;
         let peers = (0..world).map(|_| None).collect();
-        Ok(Mailboxes { flags, rank, near, slot_bytes, own: Some(own), peers })
+        Ok(Mailboxes { flags, rank, near, shared_bytes, slot_bytes, own: Some(own), peers })
     }
 
     /// What lets others into this rank's.
@@ -91,13 +94,20 @@ impl Mailboxes {
         self.peers.iter().any(Option::is_some)
     }
 
+    /// Bytes of the mailbox, without the shared ones.
     pub(super) fn bytes(&self) -> u64 {
-        self.own.as_ref().map_or(0, Buffer::bytes)
+        self.own.as_ref().map_or(0, Buffer::bytes) - self.shared_bytes
+    }
+
+    /// Where the memory starts in which messages for this rank have places.
+    pub(super) fn shared(&self) -> u64 {
+        self.own_address() + shared_start(self.peers.len() as u32)
     }
 
     /// Whether a parcel goes this way. Both ranks of a pair have the same answer.
     pub(super) fn takes(&self, parcel: &Parcel) -> bool {
-        self.peers[parcel.peer as usize].is_some() && parcel.bytes() <= self.slot_bytes
+        self.peers[parcel.peer as usize].is_some()
+            && (parcel.is_placed() || parcel.bytes() <= self.slot_bytes)
     }
 
     /// The start of this rank's mailbox.
@@ -111,7 +121,8 @@ impl Mailboxes {
 
     /// Where, in the mailbox of one rank, another's slot starts.
     fn slot(&self, of: u32, sender: u32) -> u64 {
-        first_slot(self.peers.len() as u32) + slot_number(&self.near, of, sender) * self.slot_bytes
+        let first = shared_start(self.peers.len() as u32) + self.shared_bytes;
+        first + slot_number(&self.near, of, sender) * self.slot_bytes
     }
 
     /// Tells the senders of what comes here that their slots are free.
@@ -138,11 +149,14 @@ impl Mailboxes {
         sent.sort_by_key(|parcel| (parcel.peer + world - self.rank) % world);
         for parcel in sent {
             let (own, peer) = (self.own_address(), self.peer_address(parcel.peer));
-            let slot = peer + self.slot(parcel.peer, self.rank);
+            let copies = match parcel.is_placed() {
+                true => parcel.copies_to_places(peer + shared_start(world)),
+                false => parcel.copies(peer + self.slot(parcel.peer, self.rank)),
+            };
             // SAFETY: flags and slots are in mailboxes, which live until all exchanges are over; the rest is the caller's promise.
             unsafe {
                 self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES)?;
-                side.copy(&parcel.copies(slot))?;
+                side.copy(&copies)?;
                 self.flags.set(side, peer + u64::from(self.rank) * FLAGS_BYTES + ARRIVED, 1)?;
             }
         }
@@ -151,7 +165,9 @@ impl Mailboxes {
             // SAFETY: as above.
             unsafe {
                 self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES + ARRIVED)?;
-                side.copy(&parcel.copies(own + self.slot(self.rank, parcel.peer)))?;
+                if !parcel.is_placed() {
+                    side.copy(&parcel.copies(own + self.slot(self.rank, parcel.peer)))?;
+                }
             }
         }
         Ok(())
@@ -204,8 +220,8 @@ fn slot_number(near: &[u32], of: u32, sender: u32) -> u64 {
     near.iter().filter(|&&rank| rank < sender && rank != of).count() as u64
 }
 
-/// Where slots start.
-fn first_slot(world: u32) -> u64 {
+/// Where flags end and the shared memory starts.
+fn shared_start(world: u32) -> u64 {
     (u64::from(world) * FLAGS_BYTES).next_multiple_of(ALIGNMENT)
 }
 

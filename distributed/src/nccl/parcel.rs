@@ -15,6 +15,8 @@ pub(super) struct Parcel {
     pub(super) direction: Direction,
     /// Addresses and bytes.
     runs: Vec<(u64, u64)>,
+    /// Where each run belongs in the receiver's shared memory; as many as there are runs, or none is used.
+    places: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +30,20 @@ impl Parcel {
     pub(super) fn of(messages: &[Message]) -> Vec<Parcel> {
         let mut parcels: Vec<Parcel> = Vec::new();
         for message in messages {
-            let (peer, direction, run) = match *message {
-                Message::Send { to, address, bytes } => (to, Direction::Send, (address, bytes)),
-                Message::Receive { from, address, bytes, .. } => (from, Direction::Receive, (address, bytes)),
+            let (peer, direction, run, place) = match *message {
+                Message::Send { to, address, bytes, place } => (to, Direction::Send, (address, bytes), place),
+                Message::Receive { from, address, bytes, place, .. } => {
+                    (from, Direction::Receive, (address, bytes), place)
+                }
                 Message::Copy { .. } => continue,
             };
-            match parcels.iter_mut().find(|parcel| (parcel.peer, parcel.direction) == (peer, direction)) {
-                Some(parcel) => parcel.runs.push(run),
-                None => parcels.push(Parcel { peer, direction, runs: vec![run] }),
-            }
+            let same = |parcel: &Parcel| (parcel.peer, parcel.direction) == (peer, direction);
+            let at = parcels.iter().position(same).unwrap_or_else(|| {
+                parcels.push(Parcel { peer, direction, runs: Vec::new(), places: Vec::new() });
+                parcels.len() - 1
+            });
+            parcels[at].runs.push(run);
+            parcels[at].places.extend(place);
         }
         parcels
     }
@@ -44,6 +51,17 @@ impl Parcel {
     /// Whether its runs travel as one message. Both ranks of a pair have the same runs, and so the same answer.
     fn is_packed(&self) -> bool {
         self.runs.len() > APART_MOST
+    }
+
+    /// Whether every run has a place in the receiver's shared memory. Both ranks of a pair have the same answer.
+    pub(super) fn is_placed(&self) -> bool {
+        self.places.len() == self.runs.len()
+    }
+
+    /// Copies of what is sent to its places in the shared memory that starts there.
+    pub(super) fn copies_to_places(&self, shared: u64) -> Vec<CopyRun> {
+        let runs = self.runs.iter().zip(&self.places);
+        runs.map(|(&(from, bytes), place)| CopyRun { from, to: shared + place, bytes }).collect()
     }
 
     /// Bytes of all its runs.
@@ -108,13 +126,14 @@ mod tests {
             let bytes = |run: u64| 16 * (1 + run % 3);
             let of = Piece { owner: 0, tensor: Tensor::K, offset: 0 };
             let sent = (0..count as u64)
-                .map(|run| Message::Send { to: 1, address: 4096 * run, bytes: bytes(run) })
+                .map(|run| Message::Send { to: 1, address: 4096 * run, bytes: bytes(run), place: None })
                 .chain([Message::Copy { from: 0, to: 64, bytes: 8 }]);
             let received = (0..count as u64).map(|run| Message::Receive {
                 from: 0,
                 address: 512 * run,
                 bytes: bytes(run),
                 of,
+                place: None,
             });
             let [sent, received] =
                 [Parcel::of(&sent.collect::<Vec<_>>()), Parcel::of(&received.collect::<Vec<_>>())];
