@@ -17,13 +17,12 @@ pub(crate) fn agree(
     device: &Arc<dyn Device>,
     numbers: &[(&'static str, u64)],
 ) -> Result<(), Error> {
-    let words: Vec<u32> = numbers.iter().flat_map(|(_, n)| [*n as u32, (*n >> 32) as u32]).collect();
-    let (gathered, world) = (gather(transport, device, STEP, &words)?, transport.world());
-    let of_rank = |rank: u32| &gathered[rank as usize * words.len()..][..words.len()];
-    let number = |words: &[u32], at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;
+    let own: Vec<u64> = numbers.iter().map(|(_, n)| *n).collect();
+    let (all, world) = (gather(transport, device, STEP, &own)?, transport.world());
+    let of_rank = |rank: u32| &all[rank as usize * own.len()..][..own.len()];
     for rank in 1..world {
         for (at, (what, _)) in numbers.iter().enumerate() {
-            let [theirs, ours] = [rank, 0].map(|rank| number(of_rank(rank), at));
+            let [theirs, ours] = [rank, 0].map(|rank| of_rank(rank)[at]);
             if theirs != ours {
                 let error = Error::Disagree { rank, other: 0, what, theirs, ours, step: STEP };
                 transport.abort(&error);
@@ -34,7 +33,7 @@ pub(crate) fn agree(
     Ok(())
 }
 
-/// The words of all ranks, in their order; every rank has as many.
+/// The numbers of all ranks, in their order; every rank has as many.
 ///
 /// # Errors
 /// What the transport reports.
@@ -42,10 +41,11 @@ pub(crate) fn gather<D: Device + ?Sized>(
     transport: &mut dyn Transport,
     device: &Arc<D>,
     step: Step,
-    words: &[u32],
-) -> Result<Vec<u32>, Error> {
+    numbers: &[u64],
+) -> Result<Vec<u64>, Error> {
+    let words: Vec<u32> = numbers.iter().flat_map(|&n| [n as u32, (n >> 32) as u32]).collect();
     let (bytes, world) = (words.len() as u64 * 4, transport.world());
-    let own = Buffer::from_elements(device, words)?;
+    let own = Buffer::from_elements(device, &words)?;
     let all = Buffer::new(device, bytes * u64::from(world))?;
     // SAFETY: both buffers are as long as is said, and live until the wait below is over.
     unsafe {
@@ -59,5 +59,6 @@ pub(crate) fn gather<D: Device + ?Sized>(
     }
     let mut gathered = vec![0u32; words.len() * world as usize];
     all.read(0, &mut gathered)?;
-    Ok(gathered)
+    let number = |&[low, high]: &[u32; 2]| u64::from(low) | u64::from(high) << 32;
+    Ok(gathered.as_chunks::<2>().0.iter().map(number).collect())
 }

@@ -23,7 +23,7 @@ const ALIGNMENT: u64 = 256;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
 
 pub(crate) struct AllGather {
-    /// The first addresses of keys and values of the whole sequence, as far as they are seen; from 0 until they are settled.
+    /// The first addresses of keys and values of the whole sequence, as far as they are seen; from 0 until they are allocated.
     gathered: [u64; 2],
     bytes: [u64; 2],
     /// Where they are, unless the transport shares memory.
@@ -71,7 +71,7 @@ impl Schedule for AllGather {
         self.gathered[1] + self.bytes[1]
     }
 
-    fn settle(&mut self, device: &Arc<dyn Device>, shared: Option<u64>) -> Result<(), Error> {
+    fn allocate(&mut self, device: &Arc<dyn Device>, shared: Option<u64>) -> Result<(), Error> {
         let start = match shared {
             Some(start) => start,
             None => self.own.insert(buffer(device, self.shared_bytes())?).address(),
@@ -148,6 +148,7 @@ impl AllGather {
         {
             let whole = shape_of(&setup.problem, role);
             let mine = setup.local(role);
+            let place = |at: u64| Some(gathered - self.gathered[0] + at);
             for peer in 0..setup.world {
                 if peer != setup.rank {
                     let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
@@ -155,7 +156,7 @@ impl AllGather {
                         to: peer,
                         address: own + offset,
                         bytes,
-                        place: Some(gathered - self.gathered[0] + at),
+                        place: place(at),
                     }));
                 }
                 let theirs = setup.local_of(role, peer);
@@ -172,8 +173,7 @@ impl AllGather {
                     if peer == setup.rank {
                         Message::Copy { from: own + offset, to: address, bytes }
                     } else {
-                        let place = Some(address - self.gathered[0]);
-                        Message::Receive { from: peer, address, bytes, of, place }
+                        Message::Receive { from: peer, address, bytes, of, place: place(at) }
                     }
                 }));
             }

@@ -76,8 +76,8 @@ pub(crate) trait Schedule: Send {
         0
     }
 
-    /// Takes that memory, where the transport has such, or gets its own: called once, before [`Schedule::forward`].
-    fn settle(&mut self, _: &Arc<dyn Device>, _shared: Option<u64>) -> Result<(), Error> {
+    /// Takes that memory, where the transport has such, or allocates its own: called once, before [`Schedule::forward`].
+    fn allocate(&mut self, _: &Arc<dyn Device>, _shared: Option<u64>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl ContextParallel {
             // Only how long messages are matters, and LSE may be wanted.
             let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
             let shared = transport.prepare(&schedule.exchanges(&setup, &nowhere), schedule.shared_bytes())?;
-            schedule.settle(attention.device(), shared)?;
+            schedule.allocate(attention.device(), shared)?;
             Ok((setup, schedule))
         });
         let (setup, schedule) = made.inspect_err(|error| transport.abort(error))?;

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::context::RankTensors;
-use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
+use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport, copies_within};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::{CopyRun, SideStream};
@@ -69,20 +69,17 @@ impl Transport for Copies {
         messages: &[Message],
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
-        let (mut own, mut received) = (Vec::new(), Vec::new());
-        for message in messages {
-            match *message {
-                Message::Receive { address: to, bytes, of, .. } => {
-                    received.extend(self.address(&of).map(|from| CopyRun { from, to, bytes }));
-                }
-                Message::Copy { from, to, bytes } => own.push(CopyRun { from, to, bytes }),
-                Message::Send { .. } => {}
+        let receive = |message: &Message| match *message {
+            Message::Receive { address: to, bytes, of, .. } => {
+                Some(CopyRun { from: self.address(&of)?, to, bytes })
             }
-        }
+            Message::Send { .. } | Message::Copy { .. } => None,
+        };
+        let received: Vec<CopyRun> = messages.iter().filter_map(receive).collect();
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            self.side.copy_on(compute, &own)?;
+            self.side.copy_on(compute, &copies_within(messages))?;
             self.side.copy(&received)?;
         }
         Ok(Ticket(self.side.mark()?))

@@ -258,10 +258,10 @@ fn ring_times(
         steps[step as usize] += us - merge_us;
     }
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
-    let bytes = passed.iter().sum();
+    let bytes: f64 = passed.iter().sum();
     let pass_us = cluster.pass_us(world, bytes);
     let placed_us = copy_us(bytes) * f64::from(world - 1);
-    let states = footprint.buffers - passed.iter().sum::<f64>() * if world > 2 { 2.0 } else { 1.0 };
+    let states = footprint.buffers - bytes * if world > 2 { 2.0 } else { 1.0 };
     let bandwidth =
         DeviceModel::of_device(&planner.device().name).map_or(1000.0, |model| model.bandwidth_gb_s.into());
     let merge_us = 2.0 * states / bandwidth / 1e3;

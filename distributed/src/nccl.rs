@@ -9,12 +9,12 @@ pub use library::UniqueId;
 pub use options::NcclOptions;
 
 use crate::agreement::gather;
-use crate::transport::{Message, Step, Ticket, Transport};
+use crate::transport::{Message, Step, Ticket, Transport, copies_within};
 use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, machine};
-use ferroflash::device::side::{CopyRun, SideStream};
+use ferroflash::device::side::SideStream;
 use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
 use mailboxes::Mailboxes;
@@ -60,26 +60,15 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// Rank `rank` of `world`, all of which were given the same id; waits until all have come, no longer than the limit.
-    ///
-    /// # Errors
-    /// [`Error::NoNccl`], [`Error::Unfinished`], [`Error::Nccl`], and what the driver reports.
-    pub fn from_id(
-        device: &Arc<CudaDevice>,
-        id: &UniqueId,
+    /// A rank that owns its communicator.
+    fn new(
+        library: &'static Library,
+        comm: Comm,
         (rank, world): (u32, u32),
+        [side, kernels]: [SideStream; 2],
         options: &NcclOptions,
-    ) -> Result<Nccl, Error> {
-        let library = library()?;
-        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
-        let mut config = Config::new(options.is_blocking, options.max_ctas);
-        let mut comm: Comm = std::ptr::null_mut();
-        let ranks = [world, rank].map(|n| n as c_int);
-        let result = device.with_current(|| {
-            // SAFETY: writes one communicator where it is told to; id and configuration live until it returns.
-            unsafe { (library.comm_init_rank_config)(&mut comm, ranks[0], *id, ranks[1], &mut config) }
-        })?;
-        let mut nccl = Nccl {
+    ) -> Nccl {
+        Nccl {
             library,
             comm: comm as usize,
             is_borrowed: false,
@@ -92,7 +81,29 @@ impl Nccl {
             kernels,
             pending: VecDeque::new(),
             staging: Vec::new(),
-        };
+        }
+    }
+
+    /// Rank `rank` of `world`, all of which were given the same id; waits until all have come, no longer than the limit.
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`], [`Error::Unfinished`], [`Error::Nccl`], and what the driver reports.
+    pub fn from_id(
+        device: &Arc<CudaDevice>,
+        id: &UniqueId,
+        (rank, world): (u32, u32),
+        options: &NcclOptions,
+    ) -> Result<Nccl, Error> {
+        let library = library()?;
+        let streams = [SideStream::new(device)?, SideStream::for_kernels(device)?];
+        let mut config = Config::new(options.is_blocking, options.max_ctas);
+        let mut comm: Comm = std::ptr::null_mut();
+        let ranks = [world, rank].map(|n| n as c_int);
+        let result = device.with_current(|| {
+            // SAFETY: writes one communicator where it is told to; id and configuration live until it returns.
+            unsafe { (library.comm_init_rank_config)(&mut comm, ranks[0], *id, ranks[1], &mut config) }
+        })?;
+        let mut nccl = Nccl::new(library, comm, (rank, world), streams, options);
         let others: Vec<u32> = (0..world).filter(|&other| other != rank).collect();
         nccl.settle("ncclCommInitRankConfig", result, JOINING, &others)?;
         Ok(nccl)
@@ -137,21 +148,10 @@ impl Nccl {
         };
         let world = number("ncclCommCount", library.comm_count)?;
         let rank = number("ncclCommUserRank", library.comm_user_rank)?;
-        let (side, kernels) = (SideStream::new(device)?, SideStream::for_kernels(device)?);
-        Ok(Nccl {
-            library,
-            comm: comm as usize,
-            is_borrowed: true,
-            rank,
-            world,
-            limit: options.limit,
-            peer_memory: options.peer_memory,
-            mailboxes: None,
-            side,
-            kernels,
-            pending: VecDeque::new(),
-            staging: Vec::new(),
-        })
+        let streams = [SideStream::new(device)?, SideStream::for_kernels(device)?];
+        let mut nccl = Nccl::new(library, comm, (rank, world), streams, options);
+        nccl.is_borrowed = true;
+        Ok(nccl)
     }
 
     /// The communicator (`ncclComm_t`); null where it was given up.
@@ -238,15 +238,13 @@ impl Nccl {
         false
     }
 
-    /// Mailboxes with so many shared bytes and for parcels of up to so many, of the ranks that can be reached; all ranks call this.
+    /// Opens mailboxes with `shared` bytes in which messages have places, and with slots for the largest rank's parcels of `most` bytes; every
+    /// rank calls this. `None` where this rank reaches no other one's.
     fn open_mailboxes(&mut self, shared: u64, most: u64) -> Result<Option<Mailboxes>, Error> {
         let device = self.side.device().clone();
         let flags = Flags::find().filter(|_| self.peer_memory);
         let own = [shared, most, machine(), flags.is_some().into()];
-        let words: Vec<u32> = own.iter().flat_map(|&number| [number as u32, (number >> 32) as u32]).collect();
-        let all = gather(self, &device, PREPARING, &words)?;
-        let number = |words: &[u32; 2]| u64::from(words[0]) | u64::from(words[1]) << 32;
-        let all: Vec<u64> = all.as_chunks::<2>().0.iter().map(number).collect();
+        let all = gather(self, &device, PREPARING, &own)?;
         let ranks = all.as_chunks::<4>().0;
         let are_able = ranks.iter().all(|rank| rank[0] == shared && rank[3] == 1);
         let slot = ranks.iter().map(|rank| rank[1]).max().unwrap_or(0);
@@ -254,10 +252,10 @@ impl Nccl {
         let near = (0..).zip(ranks).filter(|(_, rank)| rank[2] == own[2]).map(|(rank, _)| rank).collect();
         let sizes = [shared, slot];
         let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), near, sizes)?;
-        let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.words())?;
+        let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.numbers())?;
         let passes: Vec<MemoryPass> =
-            passes.chunks(MemoryPass::WORDS).filter_map(MemoryPass::from_words).collect();
-        let opened: Vec<u32> = mailboxes.open(&device, &passes)?.into_iter().map(u32::from).collect();
+            passes.chunks(MemoryPass::NUMBERS).filter_map(MemoryPass::from_numbers).collect();
+        let opened: Vec<u64> = mailboxes.open(&device, &passes)?.into_iter().map(u64::from).collect();
         let opened = gather(self, &device, PREPARING, &opened)?;
         let opened_by = opened.chunks(self.world as usize).map(|of_peer| of_peer[self.rank as usize] == 1);
         mailboxes.keep(opened_by);
@@ -273,7 +271,7 @@ impl Nccl {
 
     /// The address of as much staging memory as these take; 0 where they take none.
     fn staging(&mut self, parcels: &[Parcel]) -> Result<u64, Error> {
-        let (_, bytes) = Parcel::places(parcels);
+        let (_, bytes) = Parcel::staged(parcels);
         if bytes > self.staging.last().map_or(0, Buffer::bytes) {
             self.staging.push(Buffer::new(self.side.device(), bytes)?);
         }
@@ -372,11 +370,6 @@ impl Transport for Nccl {
         ranks.sort_unstable();
         ranks.dedup();
         let staging = self.staging(&parcels)?;
-        let own = messages.iter().filter_map(|message| match *message {
-            Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
-            _ => None,
-        });
-        let own: Vec<CopyRun> = own.collect();
         // SAFETY: the stream and the addresses are the caller's promise; the staging memory is this one's own, and exchanges, one behind
         // the other on the same stream, are all that use it.
         unsafe {
@@ -384,7 +377,7 @@ impl Transport for Nccl {
             if let Some(mailboxes) = &self.mailboxes {
                 mailboxes.invite(&self.side, &copied)?;
             }
-            self.side.copy_on(compute, &own)?;
+            self.side.copy_on(compute, &copies_within(messages))?;
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
         if !parcels.is_empty() {

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use ferroflash::StreamHandle;
+use ferroflash::device::side::CopyRun;
 
 /// What an exchange is for, in messages: "keys and values, step 2".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +84,15 @@ pub enum Message {
         /// Bytes.
         bytes: u64,
     },
+}
+
+/// The copies within a rank that are among its messages.
+pub(crate) fn copies_within(messages: &[Message]) -> Vec<CopyRun> {
+    let copy = |message: &Message| match *message {
+        Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
+        Message::Send { .. } | Message::Receive { .. } => None,
+    };
+    messages.iter().filter_map(copy).collect()
 }
 
 /// The number of an exchange, to be waited for.

@@ -14,6 +14,7 @@ use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory};
 use ferroflash::device::side::SideStream;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a rank's two flags, each in a line of its own.
@@ -35,14 +36,15 @@ pub(super) struct Mailboxes {
     /// Of the memory in which messages have places, and of each slot behind it.
     shared_bytes: u64,
     slot_bytes: u64,
-    /// `None` once it has been given away.
-    own: Option<Buffer<CudaDevice>>,
+    /// Taken when this is dropped.
+    own: ManuallyDrop<Buffer<CudaDevice>>,
     /// By rank.
     peers: Vec<Option<PeerMemory>>,
 }
 
 impl Mailboxes {
-    /// A mailbox with so many shared bytes, and slots of so many for each other rank of this machine. Nobody is reached yet.
+    /// A mailbox with `shared_bytes` in which messages have places and a slot of `slot_bytes` for each other rank of `near`; it reaches no other
+    /// one before [`Mailboxes::open`].
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         flags: Flags,
@@ -60,13 +62,12 @@ impl Mailboxes {
         };
         own.fill(0)?;
         let peers = (0..world).map(|_| None).collect();
-        Ok(Mailboxes { flags, rank, near, shared_bytes, slot_bytes, own: Some(own), peers })
+        Ok(Mailboxes { flags, rank, near, shared_bytes, slot_bytes, own: ManuallyDrop::new(own), peers })
     }
 
     /// What lets others into this rank's.
     pub(super) fn pass(&self, device: &Arc<CudaDevice>) -> Result<MemoryPass, Error> {
-        let own = self.own.as_ref().map(|own| MemoryPass::new(device, own)).transpose()?;
-        Ok(own.unwrap_or(MemoryPass::NOWHERE))
+        Ok(MemoryPass::new(device, &self.own)?)
     }
 
     /// Opens the mailboxes of others, each rank's by its pass, and says which are open.
@@ -96,23 +97,18 @@ impl Mailboxes {
 
     /// Bytes of the mailbox, without the shared ones.
     pub(super) fn bytes(&self) -> u64 {
-        self.own.as_ref().map_or(0, Buffer::bytes) - self.shared_bytes
+        self.own.bytes() - self.shared_bytes
     }
 
     /// Where the memory starts in which messages for this rank have places.
     pub(super) fn shared(&self) -> u64 {
-        self.own_address() + shared_start(self.peers.len() as u32)
+        self.own.address() + shared_start(self.peers.len() as u32)
     }
 
     /// Whether a parcel goes this way. Both ranks of a pair have the same answer.
     pub(super) fn takes(&self, parcel: &Parcel) -> bool {
         self.peers[parcel.peer as usize].is_some()
             && (parcel.is_placed() || parcel.bytes() <= self.slot_bytes)
-    }
-
-    /// The start of this rank's mailbox.
-    fn own_address(&self) -> u64 {
-        self.own.as_ref().map_or(0, Buffer::address)
     }
 
     fn peer_address(&self, peer: u32) -> u64 {
@@ -148,7 +144,7 @@ impl Mailboxes {
         // Each begins with its neighbour, so that no rank is everybody's first.
         sent.sort_by_key(|parcel| (parcel.peer + world - self.rank) % world);
         for parcel in sent {
-            let (own, peer) = (self.own_address(), self.peer_address(parcel.peer));
+            let (own, peer) = (self.own.address(), self.peer_address(parcel.peer));
             let copies = match parcel.is_placed() {
                 true => parcel.copies_to_places(peer + shared_start(world)),
                 false => parcel.copies(peer + self.slot(parcel.peer, self.rank)),
@@ -161,7 +157,7 @@ impl Mailboxes {
             }
         }
         for parcel in of(parcels, Direction::Receive) {
-            let own = self.own_address();
+            let own = self.own.address();
             // SAFETY: as above.
             unsafe {
                 self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES + ARRIVED)?;
@@ -184,25 +180,25 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// Leaves the mailbox to whoever may still write there, for as long as the process lives.
-    pub(super) fn leave(mut self) {
-        std::mem::forget(self.own.take());
-        // Closing others' would wait for copies to them.
-        std::mem::forget(std::mem::take(&mut self.peers));
+    /// Frees and closes nothing: other ranks may still write to this mailbox, and closing theirs would wait for copies to them.
+    pub(super) fn leave(self) {
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Mailboxes {
     fn drop(&mut self) {
         let is_lent = self.peers.iter().flatten().any(PeerMemory::is_lent);
-        if let Some(own) = self.own.take_if(|_| is_lent) {
+        // SAFETY: taken here and nowhere else, and not used after.
+        let own = unsafe { ManuallyDrop::take(&mut self.own) };
+        if is_lent {
             let ordinal = own.device().ordinal();
             LENT.lock().unwrap_or_else(PoisonError::into_inner).push((ordinal, own));
         }
     }
 }
 
-/// Memory of a device that was lent before, of at least so many bytes; the least that there is.
+/// The smallest buffer of device `ordinal` that was lent before and has `bytes` bytes.
 fn lent(ordinal: u32, bytes: u64) -> Option<Buffer<CudaDevice>> {
     let mut all = LENT.lock().unwrap_or_else(PoisonError::into_inner);
     let fits =

@@ -70,7 +70,7 @@ impl Parcel {
     }
 
     /// Where packed ones start in the staging memory, and how long that must be.
-    pub(super) fn places(parcels: &[Parcel]) -> (Vec<u64>, u64) {
+    pub(super) fn staged(parcels: &[Parcel]) -> (Vec<u64>, u64) {
         let mut end = 0;
         let place = |parcel: &Parcel| {
             let start = end;
@@ -97,7 +97,7 @@ impl Parcel {
 
     /// Copies between the staging memory and the runs of packed ones.
     pub(super) fn copies_of_packed(parcels: &[Parcel], staging: u64, direction: Direction) -> Vec<CopyRun> {
-        let (places, _) = Parcel::places(parcels);
+        let (places, _) = Parcel::staged(parcels);
         let packed = parcels.iter().zip(places);
         let packed = packed.filter(|(parcel, _)| parcel.is_packed() && parcel.direction == direction);
         packed.flat_map(|(parcel, place)| parcel.copies(staging + place)).collect()
@@ -105,7 +105,7 @@ impl Parcel {
 
     /// What NCCL is given: addresses and bytes.
     pub(super) fn travelling(parcels: &[Parcel], staging: u64) -> impl Iterator<Item = (&Parcel, u64, u64)> {
-        let (places, _) = Parcel::places(parcels);
+        let (places, _) = Parcel::staged(parcels);
         parcels.iter().zip(places).flat_map(move |(parcel, place)| {
             let whole = parcel.is_packed().then(|| (staging + place, parcel.bytes()));
             let apart = parcel.runs.iter().copied().filter(move |_| whole.is_none());
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(lengths(&sent), lengths(&received));
             assert_eq!(lengths(&sent).len(), if count > APART_MOST { 1 } else { count });
             let staging = 1 << 20;
-            let (_, most) = Parcel::places(&sent);
+            let (_, most) = Parcel::staged(&sent);
             let packed = Parcel::copies_of_packed(&sent, staging, Direction::Send);
             let unpacked = Parcel::copies_of_packed(&received, staging, Direction::Receive);
             assert_eq!(packed.len(), if count > APART_MOST { count } else { 0 });

@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use cust::sys::{self, CUresult};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 // Defines the driver's calls: it opens the driver at the first of them.
 use find_cuda_helper as _;
@@ -65,6 +66,14 @@ fn driver_path() -> Result<&'static str, Error> {
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn driver_path() -> Result<&'static str, Error> {
     Ok("the system's CUDA driver")
+}
+
+/// The driver's call of this name as it is since that version of its interface (12000 for 12.0); `None` where the driver is older.
+pub(super) fn call_since(name: &CStr, version: c_int) -> Option<NonNull<c_void>> {
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends in NUL; the call writes one address where it is told to.
+    let result = unsafe { sys::cuGetProcAddress(name.as_ptr(), &mut found, version, 0) };
+    NonNull::new(found).filter(|_| result == CUresult::CUDA_SUCCESS)
 }
 
 /// The driver's answer to `call` as a result.

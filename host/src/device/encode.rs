@@ -1,9 +1,9 @@
 //! Tensor maps from the driver: `cuTensorMapEncodeTiled`, which came with CUDA 12.0, after what cust_raw declares.
 
 use super::TensorBox;
-use super::driver::check;
+use super::driver::{call_since, check};
 use crate::error::Error;
-use cust::sys::{self, CUresult};
+use cust::sys::CUresult;
 use kernels_gpu::params::TensorMap;
 use kernels_gpu::row::Dtype;
 use std::ffi::{c_int, c_void};
@@ -50,15 +50,9 @@ pub(super) struct Encoder(EncodeTiled);
 impl Encoder {
     /// Looks the call up; `None` where the driver is older than it.
     pub(super) fn find() -> Option<Encoder> {
-        let mut found = std::ptr::null_mut();
-        // SAFETY: the name ends in NUL; the call writes one address where it is told to.
-        let result =
-            unsafe { sys::cuGetProcAddress(c"cuTensorMapEncodeTiled".as_ptr(), &mut found, CUDA_VERSION, 0) };
-        if result != CUresult::CUDA_SUCCESS || found.is_null() {
-            return None;
-        }
+        let call = call_since(c"cuTensorMapEncodeTiled", CUDA_VERSION)?;
         // SAFETY: the driver's call of this name and version has this signature.
-        Some(Encoder(unsafe { transmute::<*mut c_void, EncodeTiled>(found) }))
+        Some(Encoder(unsafe { transmute::<*mut c_void, EncodeTiled>(call.as_ptr()) }))
     }
 
     /// The map of a tensor. The context of its memory is current.

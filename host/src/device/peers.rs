@@ -3,7 +3,7 @@
 
 use super::Buffer;
 use super::cuda::CudaDevice;
-use super::driver::check;
+use super::driver::{call_since, check};
 use super::side::SideStream;
 use crate::error::Error;
 use cust::sys::{self, CUipcMemHandle_st, CUresult, CUstream};
@@ -33,13 +33,10 @@ pub struct Flags {
 impl Flags {
     /// The driver's calls; `None` where it has not got them.
     pub fn find() -> Option<Flags> {
-        let found = |name: &'static std::ffi::CStr| {
-            let mut found: *mut c_void = std::ptr::null_mut();
-            // SAFETY: the name ends in NUL; the call writes one address where it is told to.
-            let result = unsafe { sys::cuGetProcAddress(name.as_ptr(), &mut found, CUDA_VERSION, 0) };
-            let is_there = result == CUresult::CUDA_SUCCESS && !found.is_null();
+        let found = |name| {
+            let call = call_since(name, CUDA_VERSION)?;
             // SAFETY: both calls have this signature in that version.
-            is_there.then(|| unsafe { transmute::<*mut c_void, OnValue>(found) })
+            Some(unsafe { transmute::<*mut c_void, OnValue>(call.as_ptr()) })
         };
         Some(Flags { write: found(c"cuStreamWriteValue32")?, wait: found(c"cuStreamWaitValue32")? })
     }
@@ -83,26 +80,23 @@ impl Flags {
     }
 }
 
-/// What another rank needs to be let into memory of this one. It is plain words, which travel any way there is.
+/// What another rank needs to be let into memory of this one. It is plain numbers, which travel any way there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryPass([u32; MemoryPass::WORDS]);
+pub struct MemoryPass([u64; MemoryPass::NUMBERS]);
 
-/// Words of a pass, of 4 bytes: process, machine and address have two each, then comes the device's number, then the driver's handle.
+/// Numbers of a pass; the driver's handle is the last ones.
 const PROCESS: usize = 0;
-const MACHINE: usize = 2;
-const ADDRESS: usize = 4;
-const ORDINAL: usize = 6;
-const HANDLE: usize = 7;
-const HANDLE_WORDS: usize = 16;
+const MACHINE: usize = 1;
+const ADDRESS: usize = 2;
+const ORDINAL: usize = 3;
+const HANDLE: usize = 4;
+const HANDLE_NUMBERS: usize = 8;
 
 impl MemoryPass {
-    /// Words of a pass.
-    pub const WORDS: usize = HANDLE + HANDLE_WORDS;
+    /// Numbers of a pass.
+    pub const NUMBERS: usize = HANDLE + HANDLE_NUMBERS;
 
-    /// A pass that leads nowhere.
-    pub const NOWHERE: MemoryPass = MemoryPass([0; MemoryPass::WORDS]);
-
-    /// Bytes that memory for other processes has, for at least so many.
+    /// `bytes` rounded up to what memory that other processes are let into must have.
     pub fn rounded(bytes: u64) -> u64 {
         bytes.next_multiple_of(PAGE_BYTES)
     }
@@ -113,40 +107,35 @@ impl MemoryPass {
     /// # Errors
     /// [`Error::Cuda`].
     pub fn new(device: &Arc<CudaDevice>, buffer: &Buffer<CudaDevice>) -> Result<MemoryPass, Error> {
-        let mut handle = CUipcMemHandle_st { reserved: [0; 4 * HANDLE_WORDS] };
+        let mut handle = CUipcMemHandle_st { reserved: [0; 8 * HANDLE_NUMBERS] };
         // SAFETY: writes one handle where it is told to; the address came from cuMemAlloc.
         let lent =
             device.with_current(|| unsafe { sys::cuIpcGetMemHandle(&mut handle, buffer.address()) })?;
-        let mut words = [0; MemoryPass::WORDS];
-        let machine = if lent == CUresult::CUDA_SUCCESS { machine() } else { 0 };
-        for (at, number) in [(PROCESS, process()), (MACHINE, machine), (ADDRESS, buffer.address())] {
-            [words[at], words[at + 1]] = [number as u32, (number >> 32) as u32];
+        let mut numbers = [0; MemoryPass::NUMBERS];
+        numbers[PROCESS] = process();
+        numbers[MACHINE] = if lent == CUresult::CUDA_SUCCESS { machine() } else { 0 };
+        numbers[ADDRESS] = buffer.address();
+        numbers[ORDINAL] = device.ordinal().into();
+        for (number, bytes) in numbers[HANDLE..].iter_mut().zip(handle.reserved.as_chunks::<8>().0) {
+            *number = u64::from_ne_bytes(bytes.map(|byte: c_char| byte as u8));
         }
-        words[ORDINAL] = device.ordinal();
-        for (word, bytes) in words[HANDLE..].iter_mut().zip(handle.reserved.as_chunks::<4>().0) {
-            *word = u32::from_ne_bytes(bytes.map(|byte: c_char| byte as u8));
-        }
-        Ok(MemoryPass(words))
+        Ok(MemoryPass(numbers))
     }
 
-    /// Its words.
-    pub fn words(&self) -> &[u32; MemoryPass::WORDS] {
+    /// Its numbers.
+    pub fn numbers(&self) -> &[u64; MemoryPass::NUMBERS] {
         &self.0
     }
 
-    /// The pass that has these words; `None` where they are too few.
-    pub fn from_words(words: &[u32]) -> Option<MemoryPass> {
-        words.try_into().ok().map(MemoryPass)
-    }
-
-    fn number(&self, at: usize) -> u64 {
-        u64::from(self.0[at]) | u64::from(self.0[at + 1]) << 32
+    /// The pass that has these numbers; `None` where they are not as many.
+    pub fn from_numbers(numbers: &[u64]) -> Option<MemoryPass> {
+        numbers.try_into().ok().map(MemoryPass)
     }
 
     fn handle(&self) -> CUipcMemHandle_st {
-        let mut handle = CUipcMemHandle_st { reserved: [0; 4 * HANDLE_WORDS] };
-        for (bytes, word) in handle.reserved.as_chunks_mut::<4>().0.iter_mut().zip(&self.0[HANDLE..]) {
-            *bytes = word.to_ne_bytes().map(|byte| byte as c_char);
+        let mut handle = CUipcMemHandle_st { reserved: [0; 8 * HANDLE_NUMBERS] };
+        for (bytes, number) in handle.reserved.as_chunks_mut::<8>().0.iter_mut().zip(&self.0[HANDLE..]) {
+            *bytes = number.to_ne_bytes().map(|byte| byte as c_char);
         }
         handle
     }
@@ -160,11 +149,14 @@ fn process() -> u64 {
 
 /// A number of this machine since it was started, which no other has; not 0.
 pub fn machine() -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for file in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
-        std::fs::read(file).unwrap_or_default().hash(&mut hasher);
-    }
-    hasher.finish().max(1)
+    static MACHINE: OnceLock<u64> = OnceLock::new();
+    *MACHINE.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        for file in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
+            std::fs::read(file).unwrap_or_default().hash(&mut hasher);
+        }
+        hasher.finish().max(1)
+    })
 }
 
 /// Another device's memory, as this one's copies and flags reach it.
@@ -182,11 +174,11 @@ impl PeerMemory {
     /// [`Error::Cuda`].
     pub fn open(device: &Arc<CudaDevice>, pass: &MemoryPass) -> Result<Option<PeerMemory>, Error> {
         let memory = |address, is_lent| PeerMemory { address, is_lent, device: device.clone() };
-        if pass.number(PROCESS) == process() {
-            let reached = reach(device, pass.0[ORDINAL])?;
-            return Ok(reached.then(|| memory(pass.number(ADDRESS), false)));
+        if pass.0[PROCESS] == process() {
+            let reached = reach(device, pass.0[ORDINAL] as u32)?;
+            return Ok(reached.then(|| memory(pass.0[ADDRESS], false)));
         }
-        if pass.number(MACHINE) != machine() {
+        if pass.0[MACHINE] != machine() {
             return Ok(None);
         }
         let mut address = 0;
@@ -233,7 +225,7 @@ fn reach(device: &CudaDevice, ordinal: u32) -> Result<bool, Error> {
         return Ok(false);
     }
     let mut context = std::ptr::null_mut();
-    // SAFETY: writes one context where it is told to; it is given back below, and whoever owns the memory keeps it alive.
+    // SAFETY: writes one context where it is told to; it is released below; the other rank's `CudaDevice` holds the same context.
     check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, other) })?;
     // SAFETY: the context lives until it is given back.
     let entered = device.with_current(|| unsafe { sys::cuCtxEnablePeerAccess(context, 0) });
@@ -247,16 +239,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_travels_as_words_and_keeps_its_handle() {
-        let mut words = [0; MemoryPass::WORDS];
-        words.iter_mut().zip(0x8081_8283..).for_each(|(word, value)| *word = value);
-        let pass = MemoryPass::from_words(&words).expect("as many words");
-        assert_eq!(pass.words(), &words);
-        assert_eq!(pass.number(ADDRESS), u64::from(words[4]) | u64::from(words[5]) << 32);
+    fn a_pass_travels_as_numbers_and_keeps_its_handle() {
+        let mut numbers = [0; MemoryPass::NUMBERS];
+        numbers.iter_mut().zip(0x8081_8283_8485_8687..).for_each(|(number, value)| *number = value);
+        let pass = MemoryPass::from_numbers(&numbers).expect("as many numbers");
+        assert_eq!(pass.numbers(), &numbers);
         let bytes: Vec<u8> = pass.handle().reserved.iter().map(|&byte| byte as u8).collect();
-        let wanted: Vec<u8> = words[HANDLE..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let wanted: Vec<u8> = numbers[HANDLE..].iter().flat_map(|number| number.to_ne_bytes()).collect();
         assert_eq!(bytes, wanted);
-        assert!(MemoryPass::from_words(&words[1..]).is_none());
+        assert!(MemoryPass::from_numbers(&numbers[1..]).is_none());
         assert_eq!(MemoryPass::rounded(1), 2 << 20);
         assert_eq!((process(), machine()), (process(), machine()));
     }

@@ -277,6 +277,7 @@ impl SideStream {
         }
         Ok(())
     }
+
     /// Waits for all work here.
     ///
     /// # Errors
