@@ -3,7 +3,9 @@
 # decoding over a split cache, repeats bit by bit, and a rank that is killed.
 #
 #   benches/over_nccl.sh pack FOLDER    compile what it needs into FOLDER (no GPU)
-#   benches/over_nccl.sh FOLDER OUT     run it from FOLDER on a machine with several GPUs, 4 min; results go to OUT and OUT.tar.gz
+#   benches/over_nccl.sh FOLDER OUT [STEP...]
+#                                       run all steps, or these, from FOLDER on a machine with several GPUs, 4 min; results go to OUT and
+#                                       OUT.tar.gz
 #
 # Leave NVLink's multicast as the environment has it (NCCL_NVLS_ENABLE). A step that fails does not keep the next from running.
 set -uo pipefail
@@ -22,6 +24,7 @@ fi
 
 folder=$(cd "${1:?the packed folder}" && pwd)
 out=$(mkdir -p "${2:?the folder for results}" && cd "$2" && pwd)
+steps=" ${*:3} "
 gpus=$(nvidia-smi --list-gpus | wc -l)
 tar -xzf "$folder/ptx.tar.gz" -C "$folder"
 export FERROFLASH_PTX=$folder/ptx
@@ -36,6 +39,7 @@ failed=()
 step() {
     local name=$1 limit=$2 start=$SECONDS
     shift 2
+    [[ $steps =~ ^\ *$ || $steps == *" $name "* ]] || return
     echo "== $name"
     timeout --kill-after 5 "$limit" "$@" 2>&1 | tee "$out/$name.txt"
     local code=${PIPESTATUS[0]}

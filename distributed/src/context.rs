@@ -2,6 +2,7 @@
 
 use crate::agreement::agree;
 use crate::all_gather::AllGather;
+use crate::alone::Alone;
 use crate::ring::Ring;
 use crate::shape::Shape;
 use crate::transport::{Message, Step, Ticket, Traffic, Transport};
@@ -147,6 +148,7 @@ impl ContextParallel {
         let made = setup.and_then(|setup| {
             agree(transport.as_mut(), attention.device(), &setup.numbers())?;
             let mut schedule: Box<dyn Schedule> = match options.method {
+                _ if world == 1 => Box::new(Alone::new(&attention, &setup)?),
                 Method::AllGather => Box::new(AllGather::new(&attention, &setup)?),
                 Method::Ring => Box::new(Ring::new(&attention, &setup)?),
                 Method::Ulysses => Box::new(Ulysses::new(&attention, &setup)?),
@@ -362,7 +364,7 @@ impl Setup {
         };
         let (of_q, of_k) = (sharding(sizes.seqlen_q), sharding(sizes.seqlen_k));
         let parts: Vec<Range<u32>> = match mask {
-            Mask::FULL => std::iter::once(0..of_q.rows(rank)).collect(),
+            mask if mask == Mask::FULL || world == 1 => std::iter::once(0..of_q.rows(rank)).collect(),
             _ => of_q.local_of(rank).to_vec(),
         };
         let parts = parts.into_iter().filter(|part| !part.is_empty()).collect();

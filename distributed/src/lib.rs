@@ -7,6 +7,7 @@
 
 mod agreement;
 mod all_gather;
+mod alone;
 mod context;
 mod copies;
 mod error;

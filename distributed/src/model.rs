@@ -180,7 +180,7 @@ pub fn forecast(
     for rank in ranks {
         let setup = Setup::new(problem, (rank, world), options)?;
         let footprint = Footprint::new(problem, method, rank, world);
-        let times = Times::new(planner, cluster, &setup, &footprint)?;
+        let times = Times::new(planner, cluster, &setup, &footprint, one_us / f64::from(world))?;
         let most = &mut worst.footprint;
         most.received = most.received.max(footprint.received);
         most.buffers = most.buffers.max(footprint.buffers);
@@ -200,11 +200,13 @@ struct Times {
 }
 
 impl Times {
+    /// `share_us` is what the rank's share of the work takes in one launch of the whole.
     fn new(
         planner: &Planner,
         cluster: &Cluster,
         setup: &Setup,
         footprint: &Footprint,
+        share_us: f64,
     ) -> Result<Times, Error> {
         let world = setup.world;
         let options = PlanOptions::from(setup.options.rows.clone());
@@ -221,15 +223,22 @@ impl Times {
                     all_gather::head_groups(setup).into_iter().map(&mut arrives).collect();
                 let own: u64 =
                     [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes()).iter().sum();
-                let (mut us, mut compute_us) = (copy_us(own as f64), 0.0);
-                for task in all_gather::tasks(setup)? {
-                    let kernel_us = time(&setup.problem_of(&task.cut)?)?;
-                    us = us.max(arrivals[task.group]) + kernel_us;
-                    compute_us += kernel_us;
+                let tasks = all_gather::tasks(setup)?;
+                let kernels_us = tasks
+                    .iter()
+                    .map(|task| time(&setup.problem_of(&task.cut)?))
+                    .collect::<Result<Vec<f64>, Error>>()?;
+                // What each launch loses at its end, its neighbour in the other stream fills by half, as measured.
+                let apart_us: f64 = kernels_us.iter().sum();
+                let compute_us = f64::midpoint(apart_us, apart_us.min(share_us));
+                let mut us = copy_us(own as f64);
+                for (task, kernel_us) in tasks.iter().zip(&kernels_us) {
+                    us = us.max(arrivals[task.group])
+                        + kernel_us * compute_us / apart_us.max(f64::MIN_POSITIVE);
                 }
                 Ok(Times { compute_us, links_us, us })
             }
-            Method::Ring => ring_times(planner, cluster, setup, footprint),
+            Method::Ring => ring_times(planner, cluster, setup, footprint, share_us),
             Method::Ulysses => {
                 let compute_us = time(&setup.problem_of(&ulysses::cut(setup)?)?)?;
                 let back =
@@ -249,6 +258,7 @@ fn ring_times(
     cluster: &Cluster,
     setup: &Setup,
     footprint: &Footprint,
+    share_us: f64,
 ) -> Result<Times, Error> {
     let world = setup.world;
     let options = PlanOptions { splits: ring::SPLITS, ..PlanOptions::new() };
@@ -257,6 +267,9 @@ fn ring_times(
         let (us, merge_us) = kernel_us(planner, &setup.problem_of(&cut)?, &options)?;
         steps[step as usize] += us - merge_us;
     }
+    // Launches of parts are not faster than one of the whole.
+    let at_least = (share_us / steps.iter().sum::<f64>()).max(1.0);
+    steps.iter_mut().for_each(|us| *us *= at_least);
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
     let bytes: f64 = passed.iter().sum();
     let pass_us = cluster.pass_us(world, bytes);

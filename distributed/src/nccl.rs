@@ -8,35 +8,31 @@ mod parcel;
 pub use library::UniqueId;
 pub use options::NcclOptions;
 
-use crate::agreement::gather;
 use crate::transport::{Message, Step, Ticket, Transport, copies_within};
 use crate::{Error, in_threads};
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::peers::{Flags, MemoryPass, machine};
 use ferroflash::device::side::SideStream;
 use ferroflash::device::{Buffer, Device};
 use library::{BYTES, Comm, Config, IN_PROGRESS, Library, NcclResult, SUCCESS, library};
-use mailboxes::Mailboxes;
+use mailboxes::{Mailboxes, Means};
 use parcel::{Direction, Parcel};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
-/// How long exchanges that are given up may take to end by themselves.
-const RUNNING_OUT: Duration = Duration::from_millis(100);
 const JOINING: Step = Step { what: "joining", index: 0 };
-const PREPARING: Step = Step { what: "letting ranks into memory", index: 0 };
 
 /// A rank of an NCCL communicator, with a stream of its own.
 ///
 /// NCCL does not tell which of several ranks keeps an exchange from ending, so that [`Error::Unfinished`] names all that take part in the
 /// first one that did not end. A communicator of its own is then given up (`ncclCommAbort`), which ends the other ranks; a borrowed one
-/// is left to its owner. Where ranks share memory ([`NcclOptions::peer_memory`]), the device itself is given up: it waits for a flag that a rank
-/// which is gone will not set, so that every later call fails and what is on the device stays until the process ends.
+/// is left to its owner. Ranks that share memory ([`NcclOptions::peer_memory`]) tell each other that they give up, and set their devices free
+/// of whatever they wait for: what is on its way then is no result, and [`Transport::wait`] says so.
 ///
 /// What is captured on one rank is captured on all. Ranks that NCCL itself connects must have exchanged something before: it allocates at
 /// the first time.
@@ -211,55 +207,46 @@ impl Nccl {
     fn give_up(&mut self) {
         let comm = std::mem::take(&mut self.comm);
         self.pending.clear();
-        let is_stuck = self.mailboxes.is_some() && !self.runs_out();
-        if let Some(mailboxes) = self.mailboxes.take() {
+        let mailboxes = self.mailboxes.take();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if let Some(mailboxes) = &mailboxes {
+                mailboxes.give_up();
+                // From another thread: NCCL's own ending may wait for what is behind a flag.
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        mailboxes.set_free();
+                        std::thread::sleep(REST);
+                    }
+                });
+            }
+            if comm != 0 && !self.is_borrowed {
+                // SAFETY: the communicator lives, and is not used again.
+                let _ =
+                    self.side.device().with_current(|| unsafe { (self.library.comm_abort)(comm as Comm) });
+            }
+            if mailboxes.is_some() {
+                self.runs_out();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        if let Some(mailboxes) = mailboxes {
             mailboxes.leave();
         }
-        if is_stuck {
-            // A flag that nobody will set keeps the stream, and whatever is behind it: even NCCL's own ending would wait for that.
-            self.side.device().abandon();
-        } else if comm != 0 && !self.is_borrowed {
-            // SAFETY: the communicator lives, and is not used again.
-            let _ = self.side.device().with_current(|| unsafe { (self.library.comm_abort)(comm as Comm) });
-        }
     }
 
-    /// Whether what is under way ends by itself.
+    /// Whether what is under way ends within the limit.
     fn runs_out(&mut self) -> bool {
-        let Ok(last) = self.side.mark() else { return false };
-        let until = Instant::now() + RUNNING_OUT;
-        while Instant::now() < until {
-            match self.side.is_over(last) {
-                Ok(false) => std::thread::sleep(REST),
-                // An error ends it, too.
-                _ => return true,
+        let Ok(last) = self.side.mark() else { return true };
+        let until = Instant::now() + self.limit;
+        // An error ends it, too.
+        while matches!(self.side.is_over(last), Ok(false)) {
+            if Instant::now() >= until {
+                return false;
             }
+            std::thread::sleep(REST);
         }
-        false
-    }
-
-    /// Opens mailboxes with `shared` bytes in which messages have places, and with slots for the largest rank's parcels of `most` bytes; every
-    /// rank calls this. `None` where this rank reaches no other one's.
-    fn open_mailboxes(&mut self, shared: u64, most: u64) -> Result<Option<Mailboxes>, Error> {
-        let device = self.side.device().clone();
-        let flags = Flags::find().filter(|_| self.peer_memory);
-        let own = [shared, most, machine(), flags.is_some().into()];
-        let all = gather(self, &device, PREPARING, &own)?;
-        let ranks = all.as_chunks::<4>().0;
-        let are_able = ranks.iter().all(|rank| rank[0] == shared && rank[3] == 1);
-        let slot = ranks.iter().map(|rank| rank[1]).max().unwrap_or(0);
-        let Some(flags) = flags.filter(|_| are_able && shared.max(slot) > 0) else { return Ok(None) };
-        let near = (0..).zip(ranks).filter(|(_, rank)| rank[2] == own[2]).map(|(rank, _)| rank).collect();
-        let sizes = [shared, slot];
-        let mut mailboxes = Mailboxes::new(&device, flags, (self.rank, self.world), near, sizes)?;
-        let passes = gather(self, &device, PREPARING, mailboxes.pass(&device)?.numbers())?;
-        let passes: Vec<MemoryPass> =
-            passes.chunks(MemoryPass::NUMBERS).filter_map(MemoryPass::from_numbers).collect();
-        let opened: Vec<u64> = mailboxes.open(&device, &passes)?.into_iter().map(u64::from).collect();
-        let opened = gather(self, &device, PREPARING, &opened)?;
-        let opened_by = opened.chunks(self.world as usize).map(|of_peer| of_peer[self.rank as usize] == 1);
-        mailboxes.keep(opened_by);
-        Ok(mailboxes.reaches_any().then_some(mailboxes))
+        true
     }
 
     /// What mailboxes take, and what is left to NCCL.
@@ -278,12 +265,17 @@ impl Nccl {
         Ok(self.staging.last().map_or(0, Buffer::address))
     }
 
-    fn living(&self, step: Step) -> Result<(), Error> {
-        if self.comm != 0 {
-            return Ok(());
+    /// The error of a rank that was given up, or that another one has left alone.
+    fn living(&mut self, step: Step) -> Result<(), Error> {
+        let died = |rank, reason: &str| Err(Error::Died { rank, step, reason: reason.to_owned() });
+        if self.comm == 0 {
+            return died(self.rank, "the communicator was given up after an earlier failure");
         }
-        let reason = "the communicator was given up after an earlier failure".to_owned();
-        Err(Error::Died { rank: self.rank, step, reason })
+        if let Some(rank) = self.mailboxes.as_ref().and_then(Mailboxes::given_up_by) {
+            self.give_up();
+            return died(rank, "it gave up after a failure, which it reports itself");
+        }
+        Ok(())
     }
 
     /// Makes calls as one group on the transport's stream.
@@ -344,7 +336,9 @@ impl Transport for Nccl {
         if self.world > 1 {
             let parcels = exchanges.iter().flat_map(|messages| Parcel::of(messages));
             let most = parcels.filter(|parcel| !parcel.is_placed()).map(|parcel| parcel.bytes()).max();
-            self.mailboxes = self.open_mailboxes(shared, most.unwrap_or(0))?;
+            let device = self.side.device().clone();
+            let means = if self.peer_memory { Means::find(&device, self.world)? } else { None };
+            self.mailboxes = Mailboxes::among(self, &device, means, [shared, most.unwrap_or(0)])?;
         }
         for messages in exchanges {
             let (_, parcels) = self.sorted(messages);
@@ -452,8 +446,8 @@ impl Transport for Nccl {
         unsafe { self.side.after(compute)? };
         let last = self.side.mark()?;
         let until = Instant::now() + self.limit;
-        while !self.side.is_over(last)? {
-            let found = self.async_error();
+        loop {
+            let is_over = self.side.is_over(last)?;
             while let Some((mark, ..)) = self.pending.front()
                 && self.side.is_over(*mark)?
             {
@@ -461,6 +455,12 @@ impl Transport for Nccl {
             }
             let (step, ranks) =
                 self.pending.front().map_or((JOINING, Vec::new()), |(_, step, ranks)| (*step, ranks.clone()));
+            // Also when all is over: a rank that has given up sets others free, too.
+            self.living(step)?;
+            if is_over {
+                return Ok(());
+            }
+            let found = self.async_error();
             if found != SUCCESS && found != IN_PROGRESS {
                 let reason = self.library.words(found);
                 return Err(self.given_up(Error::Nccl { call: "an exchange", reason, step }));
@@ -470,8 +470,6 @@ impl Transport for Nccl {
             }
             std::thread::sleep(REST);
         }
-        self.pending.clear();
-        Ok(())
     }
 
     fn abort(&mut self, _: &Error) {
@@ -481,13 +479,16 @@ impl Transport for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        if self.comm == 0 || self.is_borrowed {
+        if self.comm == 0 {
             return;
         }
-        // What is under way may still use the communicator. An error here has nobody to go to.
-        let _ = self.side.finish();
-        let (library, comm) = (self.library, self.comm());
-        // SAFETY: the communicator lives, and is not used again.
-        let _ = self.side.device().with_current(|| unsafe { (library.comm_destroy)(comm) });
+        // What is under way may still use communicator and mailboxes.
+        if !self.runs_out() {
+            self.give_up();
+        } else if !self.is_borrowed {
+            let (library, comm) = (self.library, self.comm());
+            // SAFETY: the communicator lives, and is not used again. An error here has nobody to go to.
+            let _ = self.side.device().with_current(|| unsafe { (library.comm_destroy)(comm) });
+        }
     }
 }

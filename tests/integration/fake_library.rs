@@ -10,7 +10,6 @@ use cust::memory::{CopyDestination, DeviceBuffer, GpuBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Graph, Timeline};
-use ferroflash::device::{Buffer, Device};
 use ferroflash::module::Library;
 use ferroflash::{
     Attention, CudaOptions, DeviceTensors, Dtype, ElementStrides, Error, HostTensors, L2Policy, Layout, Plan,
@@ -29,6 +28,7 @@ const CHILD: &str = "FERROFLASH_TEST_CHILD";
 const WGMMA_TEST: &str = "wgmma_is_captured_and_replayed";
 
 /// The test whose ranks share memory.
+const GONE_TEST: &str = "a_rank_that_is_gone_leaves_the_others_their_devices";
 const RANKS_TEST: &str = "ranks_over_nccl_compute_what_one_device_does";
 
 const TESTS: &[(&str, fn())] = &[
@@ -54,10 +54,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_communicator_is_borrowed", nccl::a_communicator_is_borrowed),
     ("a_rank_that_never_comes_is_named", nccl::a_rank_that_never_comes_is_named),
     ("a_rank_that_stalls_is_given_up", nccl::a_rank_that_stalls_is_given_up),
-    (
-        "an_abandoned_device_fails_by_name_and_frees_nothing",
-        an_abandoned_device_fails_by_name_and_frees_nothing,
-    ),
+    (GONE_TEST, nccl::a_rank_that_is_gone_leaves_the_others_their_devices),
     ("a_hundred_thousand_calls_on_a_gpu_leave_nothing", crate::bindings::many_calls_on_a_gpu_leave_nothing),
     (
         "a_hundred_thousand_calls_on_the_cpu_leave_nothing",
@@ -79,7 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn in_a_child(name: &str) {
     let kernels = folder();
     write_kernels(kernels.path(), |_| ());
-    let memory = if name == RANKS_TEST { RANKS_MEMORY_BYTES } else { MEMORY_BYTES };
+    let memory = if [RANKS_TEST, GONE_TEST].contains(&name) { RANKS_MEMORY_BYTES } else { MEMORY_BYTES };
     let output = Command::new(std::env::current_exe().expect("this program"))
         .env(CHILD, name)
         .env("FERROFLASH_LIBCUDA", fake_driver())
@@ -88,6 +85,7 @@ fn in_a_child(name: &str) {
         .env("FAKE_DRIVER_MEMORY", memory.to_string())
         .env("FAKE_DRIVER_DEVICES", "3")
         .env("FAKE_DRIVER_SM", if name == WGMMA_TEST { "90" } else { "89" })
+        .env("FAKE_DRIVER_PATIENCE_MS", if name == GONE_TEST { "500" } else { "20000" })
         .stdin(Stdio::null())
         .output()
         .expect("it starts");
@@ -205,19 +203,6 @@ fn out_of_memory_gives_back_what_was_taken() {
     let problem = support::problem(Dtype::F16, [1, 1, 1, 64, 64, 64]);
     let [q, k, v] = random_input::qkv(&problem, InputKind::Random, 1);
     attention.forward(&problem, &q, &k, &v, false).expect("the next one fits");
-}
-
-fn an_abandoned_device_fails_by_name_and_frees_nothing() {
-    let open = || Arc::new(CudaDevice::open(0, L2Policy::Default).expect("the fake driver opens"));
-    let (device, other) = (open(), open());
-    let free = |device: &CudaDevice| device.memory_free().expect("known");
-    let buffer = Buffer::<CudaDevice>::new(&device, 4096).expect("memory");
-    let before = free(&other);
-    device.abandon();
-    let error = buffer.fill(0).expect_err("nothing works any more");
-    assert!(error.to_string().contains("abandoned"), "{error}");
-    drop((buffer, device));
-    assert_eq!(free(&other), before, "memory that the device may still use is not freed");
 }
 
 fn the_callers_context_stays_current() {

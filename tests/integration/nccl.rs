@@ -247,3 +247,52 @@ pub(crate) fn a_rank_that_stalls_is_given_up() {
         assert!(matches!(late, Error::Nccl { .. } | Error::Unfinished { .. }), "{late}");
     });
 }
+
+/// A rank of three ends without a word. The others' streams wait for its flags: both end with an error that names a rank, and can use their
+/// devices after that.
+pub(crate) fn a_rank_that_is_gone_leaves_the_others_their_devices() {
+    let id = UniqueId::new().expect("an id");
+    let problem = problem(Dtype::Bf16, [1, 4, 2, 135, 135, 64]).with_causal(true);
+    let whole = qkv(&problem, InputKind::Random, 3);
+    let run = |number: u32| {
+        let (device, attention) = opened(number);
+        let nccl = Nccl::from_id(&device, &id, (number, 3), &options()).expect("all come");
+        let options = ContextOptions { method: Method::Ring, ..ContextOptions::default() };
+        let mut context =
+            ContextParallel::new(attention.clone(), Box::new(nccl), &problem, &options).expect("agreed");
+        let own = OnDevice::new(&device, &context, &problem, &whole);
+        let timeline = Timeline::new(&device).expect("a stream");
+        let mut call = || {
+            // SAFETY: the tensors are as long as the context says, and live on, as the stream does.
+            unsafe {
+                context.forward(&own.tensors(), timeline.stream())?;
+                context.wait(timeline.stream())
+            }
+        };
+        call().expect("all compute");
+        if number == 1 {
+            std::mem::forget((context, own, timeline));
+            return;
+        }
+        let start = Instant::now();
+        let error = call().expect_err("rank 1 is gone");
+        let (ranks, step) = match &error {
+            Error::Unfinished { ranks, step, .. } => (ranks.clone(), step),
+            Error::Died { rank, step, .. } => (vec![*rank], step),
+            other => panic!("{other}"),
+        };
+        assert!(ranks.iter().all(|rank| *rank < 3 && *rank != number) && !ranks.is_empty(), "{error}");
+        assert_eq!(step.what, "keys and values", "{error}");
+        assert!(start.elapsed() < 4 * LIMIT, "{:?}", start.elapsed());
+        let again = call().expect_err("it was given up");
+        assert!(matches!(again, Error::Died { rank, .. } if rank == number), "{again}");
+        drop(context);
+        let output = attention.forward(&problem, &whole[0], &whole[1], &whole[2], false).expect("computed");
+        judge(&problem, &whole, output.o.clone());
+        drop((own, timeline));
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|number| scope.spawn(move || run(number))).collect();
+        ranks.into_iter().for_each(|rank| rank.join().expect("no rank panics"));
+    });
+}

@@ -1,25 +1,38 @@
-//! Exchanges with ranks of the same machine by its GPUs' copy engines: a rank copies what it sends into the receiver's memory, and flags there
-//! order the two streams.
+//! Exchanges with ranks of the same machine by its GPUs' copy engines: a rank copies what it sends into the receiver's memory, and flags in
+//! memory of the host order the two streams.
 //!
 //! NCCL's kernels need multiprocessors, and wait for them until a launch that has them all is over; copy engines do not.
 //!
-//! Each rank has a mailbox: memory in which messages have places, and of every other rank of its machine two flags and a slot. To receive, it sets
-//! its `ready` flag in the sender's mailbox. The sender waits for that, takes the flag down, copies to the places, or into its slot of the
-//! receiver's mailbox, and sets `arrived` there. The receiver waits for that, takes it down and copies out of the slot what has no place. A
-//! flag is set by one rank and taken down by the other before it can be set again, so that a graph of such exchanges can be replayed.
+//! Each rank has a mailbox: memory in which messages have places, a slot for every other rank of its machine, and a page with two flags of each. To
+//! receive, it sets its `ready` flag in the sender's page. The sender waits for that, takes the flag down, copies to the places, or into its
+//! slot of the receiver's mailbox, and sets `arrived` in the receiver's page. The receiver waits for that, takes it down and copies out of the
+//! slot what has no place. A flag is set by one rank and taken down by the other before it can be set again, so that a graph of such exchanges
+//! can be replayed.
+//!
+//! A rank that gives up says so in the others' pages, then holds all flags of its own page up until its streams have run out: what they still
+//! write is of no use to anybody, and whoever receives it sees the word first.
 
 use super::parcel::{Direction, Parcel};
 use crate::Error;
+use crate::agreement::gather;
+use crate::transport::{Step, Transport};
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory};
+use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory, machine};
+use ferroflash::device::shared_page::SharedPage;
 use ferroflash::device::side::SideStream;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a rank's two flags, each in a line of its own.
-const FLAGS_BYTES: u64 = 256;
-const ARRIVED: u64 = 128;
+/// Bytes of what a page has of a rank: two flags and whether it has given up, each in a line of its own.
+const RANK_BYTES: u64 = 256;
+const READY: u64 = 0;
+const ARRIVED: u64 = 64;
+const GIVEN_UP: u64 = 128;
+const PREPARING: Step = Step { what: "letting ranks into memory", index: 0 };
+/// Numbers that let a rank in: the page's name, and the pass to the memory.
+const PASS_NUMBERS: usize = 1 + MemoryPass::NUMBERS;
 /// Slots start at multiples of this.
 const ALIGNMENT: u64 = 4096;
 
@@ -30,6 +43,7 @@ static LENT: Mutex<Vec<(u32, Buffer<CudaDevice>)>> = Mutex::new(Vec::new());
 /// This rank's mailbox, and those of others that it reaches.
 pub(super) struct Mailboxes {
     flags: Flags,
+    page: SharedPage,
     rank: u32,
     /// The ranks of this machine, this one among them, in their order.
     near: Vec<u32>,
@@ -39,15 +53,58 @@ pub(super) struct Mailboxes {
     /// Taken when this is dropped.
     own: ManuallyDrop<Buffer<CudaDevice>>,
     /// By rank.
-    peers: Vec<Option<PeerMemory>>,
+    peers: Vec<Option<Peer>>,
+}
+
+/// Another rank's mailbox.
+struct Peer {
+    memory: PeerMemory,
+    page: SharedPage,
+}
+
+/// What a rank needs to have mailboxes.
+pub(super) struct Means {
+    flags: Flags,
+    page: SharedPage,
+}
+
+impl Means {
+    /// For one of `world` ranks; `None` where driver or system lack something.
+    pub(super) fn find(device: &Arc<CudaDevice>, world: u32) -> Result<Option<Means>, Error> {
+        let Some(flags) = Flags::find() else { return Ok(None) };
+        let page = SharedPage::new(device, u64::from(world) * RANK_BYTES)?;
+        Ok(page.map(|page| Means { flags, page }))
+    }
 }
 
 impl Mailboxes {
-    /// A mailbox with `shared_bytes` in which messages have places and a slot of `slot_bytes` for each other rank of `near`; it reaches no other
-    /// one before [`Mailboxes::open`].
-    pub(super) fn new(
+    /// Opens the mailboxes of all ranks that have the means, each with `shared` bytes in which messages have places and a slot for the largest
+    /// rank's parcels of `most` bytes for each other rank of its machine; every rank calls this. `None` where this rank reaches no other one's.
+    pub(super) fn among(
+        transport: &mut impl Transport,
         device: &Arc<CudaDevice>,
-        flags: Flags,
+        means: Option<Means>,
+        [shared, most]: [u64; 2],
+    ) -> Result<Option<Mailboxes>, Error> {
+        let (rank, world) = (transport.rank(), transport.world());
+        let own = [shared, most, machine(), means.is_some().into()];
+        let all = gather(transport, device, PREPARING, &own)?;
+        let ranks = all.as_chunks::<4>().0;
+        let are_able = ranks.iter().all(|rank| rank[0] == shared && rank[3] == 1);
+        let slot = ranks.iter().map(|rank| rank[1]).max().unwrap_or(0);
+        let Some(means) = means.filter(|_| are_able && shared.max(slot) > 0) else { return Ok(None) };
+        let near = (0..).zip(ranks).filter(|(_, rank)| rank[2] == own[2]).map(|(rank, _)| rank).collect();
+        let mut mailboxes = Mailboxes::new(device, means, (rank, world), near, [shared, slot])?;
+        let passes = gather(transport, device, PREPARING, &mailboxes.pass(device)?)?;
+        let opened = mailboxes.open(device, passes.as_chunks().0)?;
+        let opened = gather(transport, device, PREPARING, &opened)?;
+        mailboxes.keep(opened.chunks(world as usize).map(|of_peer| of_peer[rank as usize] == 1));
+        Ok(mailboxes.peers.iter().any(Option::is_some).then_some(mailboxes))
+    }
+
+    fn new(
+        device: &Arc<CudaDevice>,
+        Means { flags, page }: Means,
         (rank, world): (u32, u32),
         near: Vec<u32>,
         [shared_bytes, slot_bytes]: [u64; 2],
@@ -55,44 +112,41 @@ impl Mailboxes {
         let [shared_bytes, slot_bytes] =
             [shared_bytes, slot_bytes].map(|bytes| bytes.next_multiple_of(ALIGNMENT));
         let slots = near.len().saturating_sub(1) as u64;
-        let bytes = MemoryPass::rounded(shared_start(world) + shared_bytes + slots * slot_bytes);
+        let bytes = MemoryPass::rounded(shared_bytes + slots * slot_bytes);
         let own = match lent(device.ordinal(), bytes) {
             Some(buffer) => buffer,
             None => Buffer::new(device, bytes)?,
         };
-        own.fill(0)?;
-        let peers = (0..world).map(|_| None).collect();
-        Ok(Mailboxes { flags, rank, near, shared_bytes, slot_bytes, own: ManuallyDrop::new(own), peers })
+        let (own, peers) = (ManuallyDrop::new(own), (0..world).map(|_| None).collect());
+        Ok(Mailboxes { flags, page, rank, near, shared_bytes, slot_bytes, own, peers })
     }
 
     /// What lets others into this rank's.
-    pub(super) fn pass(&self, device: &Arc<CudaDevice>) -> Result<MemoryPass, Error> {
-        Ok(MemoryPass::new(device, &self.own)?)
+    fn pass(&self, device: &Arc<CudaDevice>) -> Result<[u64; PASS_NUMBERS], Error> {
+        let mut numbers = [self.page.name(); PASS_NUMBERS];
+        numbers[1..].copy_from_slice(MemoryPass::new(device, &self.own)?.numbers());
+        Ok(numbers)
     }
 
     /// Opens the mailboxes of others, each rank's by its pass, and says which are open.
-    pub(super) fn open(
-        &mut self,
-        device: &Arc<CudaDevice>,
-        passes: &[MemoryPass],
-    ) -> Result<Vec<bool>, Error> {
+    fn open(&mut self, device: &Arc<CudaDevice>, passes: &[[u64; PASS_NUMBERS]]) -> Result<Vec<u64>, Error> {
         for &peer in self.near.iter().filter(|&&peer| peer != self.rank) {
-            if let Some(pass) = passes.get(peer as usize) {
-                self.peers[peer as usize] = PeerMemory::open(device, pass)?;
+            let [page, memory @ ..] = &passes[peer as usize];
+            let Some(pass) = MemoryPass::from_numbers(memory) else { continue };
+            let opened = (SharedPage::open(device, *page)?, PeerMemory::open(device, &pass)?);
+            if let (Some(page), Some(memory)) = opened {
+                self.peers[peer as usize] = Some(Peer { memory, page });
             }
         }
-        Ok(self.peers.iter().map(Option::is_some).collect())
+        Ok(self.peers.iter().map(|peer| peer.is_some().into()).collect())
     }
 
-    /// Closes the mailboxes of ranks that have not opened this one's: either both copy, or neither.
-    pub(super) fn keep(&mut self, opened_by: impl Iterator<Item = bool>) {
+    /// Closes the mailboxes of ranks that have not opened this one's, either both copy, or neither, and lets nobody else open this one.
+    fn keep(&mut self, opened_by: impl Iterator<Item = bool>) {
+        self.page.close();
         for (peer, _) in self.peers.iter_mut().zip(opened_by).filter(|(_, opened)| !opened) {
             *peer = None;
         }
-    }
-
-    pub(super) fn reaches_any(&self) -> bool {
-        self.peers.iter().any(Option::is_some)
     }
 
     /// Bytes of the mailbox, without the shared ones.
@@ -102,7 +156,7 @@ impl Mailboxes {
 
     /// Where the memory starts in which messages for this rank have places.
     pub(super) fn shared(&self) -> u64 {
-        self.own.address() + shared_start(self.peers.len() as u32)
+        self.own.address()
     }
 
     /// Whether a parcel goes this way. Both ranks of a pair have the same answer.
@@ -111,14 +165,15 @@ impl Mailboxes {
             && (parcel.is_placed() || parcel.bytes() <= self.slot_bytes)
     }
 
-    fn peer_address(&self, peer: u32) -> u64 {
-        self.peers[peer as usize].as_ref().map_or(0, PeerMemory::address)
+    /// Where the mailbox of another rank starts, and where its page has what is of this rank.
+    fn addresses(&self, peer: u32) -> [u64; 2] {
+        let of = |peer: &Peer| [peer.memory.address(), peer.page.address() + place_of(self.rank)];
+        self.peers[peer as usize].as_ref().map_or([0; 2], of)
     }
 
     /// Where, in the mailbox of one rank, another's slot starts.
     fn slot(&self, of: u32, sender: u32) -> u64 {
-        let first = shared_start(self.peers.len() as u32) + self.shared_bytes;
-        first + slot_number(&self.near, of, sender) * self.slot_bytes
+        self.shared_bytes + slot_number(&self.near, of, sender) * self.slot_bytes
     }
 
     /// Tells the senders of what comes here that their slots are free.
@@ -127,9 +182,9 @@ impl Mailboxes {
     /// As [`Mailboxes::exchange`].
     pub(super) unsafe fn invite(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
-            let ready = self.peer_address(parcel.peer) + u64::from(self.rank) * FLAGS_BYTES;
-            // SAFETY: the flag is in the peer's mailbox, which it keeps until its exchanges are over.
-            unsafe { self.flags.set(side, ready, 1)? };
+            let [_, page] = self.addresses(parcel.peer);
+            // SAFETY: the flag is in a page that lives until all exchanges are over.
+            unsafe { self.flags.set(side, page + READY, 1)? };
         }
         Ok(())
     }
@@ -144,34 +199,36 @@ impl Mailboxes {
         // Each begins with its neighbour, so that no rank is everybody's first.
         sent.sort_by_key(|parcel| (parcel.peer + world - self.rank) % world);
         for parcel in sent {
-            let (own, peer) = (self.own.address(), self.peer_address(parcel.peer));
+            let [mailbox, page] = self.addresses(parcel.peer);
             let copies = match parcel.is_placed() {
-                true => parcel.copies_to_places(peer + shared_start(world)),
-                false => parcel.copies(peer + self.slot(parcel.peer, self.rank)),
+                true => parcel.copies_to_places(mailbox),
+                false => parcel.copies(mailbox + self.slot(parcel.peer, self.rank)),
             };
-            // SAFETY: flags and slots are in mailboxes, which live until all exchanges are over; the rest is the caller's promise.
+            // SAFETY: flags and slots are in pages and mailboxes that live until all exchanges are over; the rest is the caller's promise.
             unsafe {
-                self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES)?;
+                self.take_down(side, parcel.peer, READY)?;
                 side.copy(&copies)?;
-                self.flags.set(side, peer + u64::from(self.rank) * FLAGS_BYTES + ARRIVED, 1)?;
+                self.flags.set(side, page + ARRIVED, 1)?;
             }
         }
         for parcel in of(parcels, Direction::Receive) {
-            let own = self.own.address();
             // SAFETY: as above.
             unsafe {
-                self.take_down(side, own + u64::from(parcel.peer) * FLAGS_BYTES + ARRIVED)?;
+                self.take_down(side, parcel.peer, ARRIVED)?;
                 if !parcel.is_placed() {
-                    side.copy(&parcel.copies(own + self.slot(self.rank, parcel.peer)))?;
+                    side.copy(&parcel.copies(self.own.address() + self.slot(self.rank, parcel.peer)))?;
                 }
             }
         }
         Ok(())
     }
 
+    /// Waits for a flag of this rank's page that another sets, and takes it down.
+    ///
     /// # Safety
-    /// The flag is in a mailbox that lives until the stream is over.
-    unsafe fn take_down(&self, side: &SideStream, flag: u64) -> Result<(), Error> {
+    /// The page lives until the stream is over.
+    unsafe fn take_down(&self, side: &SideStream, peer: u32, flag: u64) -> Result<(), Error> {
+        let flag = self.page.address() + place_of(peer) + flag;
         // SAFETY: the caller's promise.
         unsafe {
             self.flags.wait(side, flag, 1)?;
@@ -180,7 +237,30 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// Frees and closes nothing: other ranks may still write to this mailbox, and closing theirs would wait for copies to them.
+    /// A rank that has given up.
+    pub(super) fn given_up_by(&self) -> Option<u32> {
+        let has = |&&peer: &&u32| self.page.word(place_of(peer) + GIVEN_UP).load(Ordering::Acquire) != 0;
+        self.near.iter().find(has).copied()
+    }
+
+    /// Tells the others that this rank gives up.
+    pub(super) fn give_up(&self) {
+        for peer in self.peers.iter().flatten() {
+            peer.page.word(place_of(self.rank) + GIVEN_UP).store(1, Ordering::Release);
+        }
+    }
+
+    /// Sets every flag that a stream of this rank may wait for, after [`Mailboxes::give_up`]. It may wait for several, one after the other, and
+    /// takes each down.
+    pub(super) fn set_free(&self) {
+        for &peer in &self.near {
+            for flag in [READY, ARRIVED] {
+                self.page.word(place_of(peer) + flag).store(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Frees and closes nothing: other ranks may still write to this mailbox.
     pub(super) fn leave(self) {
         std::mem::forget(self);
     }
@@ -188,7 +268,7 @@ impl Mailboxes {
 
 impl Drop for Mailboxes {
     fn drop(&mut self) {
-        let is_lent = self.peers.iter().flatten().any(PeerMemory::is_lent);
+        let is_lent = self.peers.iter().flatten().any(|peer| peer.memory.is_lent());
         // SAFETY: taken here and nowhere else, and not used after.
         let own = unsafe { ManuallyDrop::take(&mut self.own) };
         if is_lent {
@@ -216,9 +296,9 @@ fn slot_number(near: &[u32], of: u32, sender: u32) -> u64 {
     near.iter().filter(|&&rank| rank < sender && rank != of).count() as u64
 }
 
-/// Where flags end and the shared memory starts.
-fn shared_start(world: u32) -> u64 {
-    (u64::from(world) * FLAGS_BYTES).next_multiple_of(ALIGNMENT)
+/// Where a page has what is of a rank.
+fn place_of(rank: u32) -> u64 {
+    u64::from(rank) * RANK_BYTES
 }
 
 #[cfg(test)]

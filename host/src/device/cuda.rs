@@ -13,8 +13,6 @@ use cust::sys::{
 };
 use kernels_gpu::params::TensorMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Shared memory that a CTA gets without asking, in bytes.
@@ -40,9 +38,7 @@ pub struct CudaDevice {
     launcher: Option<Launcher>,
     /// The call that makes tensor maps, where device and driver have them.
     encoder: Option<Encoder>,
-    is_abandoned: AtomicBool,
-    /// Released with the device, unless that was abandoned.
-    context: ManuallyDrop<Context>,
+    context: Context,
 }
 
 impl CudaDevice {
@@ -82,8 +78,7 @@ impl CudaDevice {
             set_aside: None,
             launcher: Launcher::find(),
             encoder,
-            is_abandoned: AtomicBool::new(false),
-            context: ManuallyDrop::new(context),
+            context,
         };
         if l2 == L2Policy::Persist {
             opened.set_l2_aside(&device)?;
@@ -137,18 +132,8 @@ impl CudaDevice {
         Ok(ctas as u32)
     }
 
-    /// Leaves the device as it is: what it still does may never end, so that a call that waits for it would not return. From now on every
-    /// call fails, and memory, modules and streams stay until the process ends.
-    pub fn abandon(&self) {
-        self.is_abandoned.store(true, Ordering::Relaxed);
-    }
-
     /// Makes the device's context current on this thread until the result is dropped.
     pub(super) fn make_current(&self) -> Result<Current, Error> {
-        if self.is_abandoned.load(Ordering::Relaxed) {
-            let reason = "the device was abandoned after a failure, as its work may never end".to_owned();
-            return Err(Error::Cuda { call: "any call", reason });
-        }
         // SAFETY: the context lives as long as self.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context.as_raw()) })?;
         Ok(Current)
@@ -363,8 +348,6 @@ impl Drop for CudaDevice {
         if let Some(set_aside) = &self.set_aside {
             set_aside.give_back();
         }
-        // SAFETY: dropped here and nowhere else, and not used after.
-        unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }
 

@@ -9,6 +9,7 @@ mod launch_ex;
 pub mod model;
 pub mod nvml;
 pub mod peers;
+pub mod shared_page;
 pub mod side;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -6,7 +6,6 @@ use super::{Device, StreamHandle};
 use crate::error::Error;
 use cust::stream::{Stream, StreamFlags};
 use cust::sys::{self, CUDA_MEMCPY2D, CUevent, CUevent_flags, CUmemorytype, CUresult, CUstream};
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// Marks that are told apart at a time.
@@ -89,7 +88,7 @@ impl Block {
 
 /// A stream of its own on a device. It allocates nothing once it is made, and can be drawn into a capture of the caller's stream.
 pub struct SideStream {
-    stream: ManuallyDrop<Stream>,
+    stream: Stream,
     /// Of marks by number, the later in place of the earlier.
     marks: Vec<Event>,
     /// What the caller's stream had come to.
@@ -139,6 +138,14 @@ impl SideStream {
         SideStream::with_priority(device, -5)
     }
 
+    /// A new stream for setting flags that others wait for, of a priority that no other one has.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn for_flags(device: &Arc<CudaDevice>) -> Result<SideStream, Error> {
+        SideStream::with_priority(device, -2)
+    }
+
     /// A new stream for computing beside another, of the default priority: kernels that come later fill what earlier ones leave free.
     ///
     /// # Errors
@@ -153,7 +160,6 @@ impl SideStream {
         let stream = Stream::new(StreamFlags::NON_BLOCKING, Some(priority)).map_err(failed)?;
         let event = || Event::new(device);
         let marks = (0..MARKS).map(|_| event()).collect::<Result<_, _>>()?;
-        let stream = ManuallyDrop::new(stream);
         Ok(SideStream { stream, marks, before: event()?, last: 0, device: device.clone() })
     }
 
@@ -326,14 +332,6 @@ unsafe fn copy_block(block: &Block, stream: CUstream) -> Result<(), Error> {
         check("cuMemcpyDtoDAsync", result)?;
     }
     Ok(())
-}
-
-impl Drop for SideStream {
-    fn drop(&mut self) {
-        let Ok(_current) = self.device.make_current() else { return };
-        // SAFETY: dropped here and nowhere else, and not used after.
-        unsafe { ManuallyDrop::drop(&mut self.stream) };
-    }
 }
 
 #[cfg(test)]

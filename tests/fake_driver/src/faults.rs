@@ -18,6 +18,7 @@
 //! | `FAKE_DRIVER_OUTPUT=past_partials` | a launch writes past the LSE of its splits |
 //! | `FAKE_DRIVER_L2=0` | so many bytes of L2 can be set aside |
 //! | `FAKE_DRIVER_PEERS=0` | no device reaches another's memory |
+//! | `FAKE_DRIVER_PATIENCE_MS=300` | a stream waits so long for a flag in a call, and from then on behind the host's back |
 //! | `FAKE_DRIVER_PITCH=own` | copies of rows at pitches that it did not choose are refused |
 
 use std::str::FromStr;
@@ -52,6 +53,11 @@ pub(crate) fn devices() -> i32 {
 /// Whether devices reach each other's memory.
 pub(crate) fn peers_are_reached() -> bool {
     number("FAKE_DRIVER_PEERS") != Some(0)
+}
+
+/// How long a call waits for a flag.
+pub(crate) fn patience() -> Duration {
+    Duration::from_millis(number("FAKE_DRIVER_PATIENCE_MS").unwrap_or(20_000))
 }
 
 /// The CUDA version, (13, 0).

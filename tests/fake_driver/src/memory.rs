@@ -12,23 +12,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// As cuMemAlloc aligns.
 const ALIGNMENT: usize = 256;
+/// `CU_MEMHOSTREGISTER_DEVICEMAP`.
+const DEVICE_MAP: u32 = 2;
 /// What fresh memory holds: NaN in every dtype, so that what nobody wrote shows.
 const FRESH: u8 = 0xff;
 
-/// Bytes of each allocation, by address.
-static BLOCKS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+/// Bytes of ranges, by their first address.
+type Ranges = Mutex<BTreeMap<u64, usize>>;
+
+static BLOCKS: Ranges = Mutex::new(BTreeMap::new());
+/// The host's memory that the device was let into.
+static REGISTERED: Ranges = Mutex::new(BTreeMap::new());
+
+fn locked(ranges: &'static Ranges) -> MutexGuard<'static, BTreeMap<u64, usize>> {
+    ranges.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn blocks() -> MutexGuard<'static, BTreeMap<u64, usize>> {
-    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&BLOCKS)
 }
 
 /// The error of touching bytes that do not all lie in one allocation.
 pub(crate) fn needs_memory(address: u64, bytes: u64) -> Result<(), CuResult> {
-    let blocks = blocks();
-    let inside = blocks.range(..=address).next_back().is_some_and(|(start, &length)| {
-        address.checked_add(bytes).is_some_and(|end| end <= start + length as u64)
-    });
-    if inside { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
+    let is_inside = |ranges| {
+        locked(ranges).range(..=address).next_back().is_some_and(|(start, &length)| {
+            address.checked_add(bytes).is_some_and(|end| end <= start + length as u64)
+        })
+    };
+    if is_inside(&BLOCKS) || is_inside(&REGISTERED) { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
 }
 
 fn free_bytes() -> usize {
@@ -84,6 +95,42 @@ extern "C" fn cuMemFree_v2(address: u64) -> CuResult {
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: allocated above with this layout, and no longer listed.
         unsafe { dealloc(address as *mut u8, layout) };
+        count_living(-1);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(start: u64, bytes: usize, flags: u32) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if start == 0 || bytes == 0 || flags != DEVICE_MAP {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        locked(&REGISTERED).insert(start, bytes);
+        count_living(1);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostGetDevicePointer_v2(address: *mut u64, start: u64, _: u32) -> CuResult {
+    call(|| {
+        needs_context()?;
+        if !locked(&REGISTERED).contains_key(&start) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: by the call's contract, `address` is valid for a write.
+        unsafe { address.write(start) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(start: u64) -> CuResult {
+    call(|| {
+        needs_context()?;
+        locked(&REGISTERED).remove(&start).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         count_living(-1);
         Ok(())
     })

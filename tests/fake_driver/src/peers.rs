@@ -4,8 +4,8 @@ use crate::context::{needs_context, needs_device};
 use crate::memory::needs_memory;
 use crate::stream::{Stream, Work, submit};
 use crate::{
-    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_NOT_SUPPORTED,
-    CuResult, call, complain, faults,
+    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED,
+    CuResult, call, faults,
 };
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 const EQUAL: u32 = 1;
-/// How long a flag is waited for: a device would wait for ever.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A flag that is set, or waited for.
 #[derive(Clone, Copy)]
@@ -25,9 +23,11 @@ pub(crate) struct Flag {
 }
 
 impl Flag {
+    /// Sets the flag, or waits for it no longer than that; [`CUDA_ERROR_NOT_READY`] where it is not set by then.
+    ///
     /// # Safety
     /// Only flags are there.
-    pub(crate) unsafe fn run(&self) -> Result<(), CuResult> {
+    pub(crate) unsafe fn run(&self, patience: Duration) -> Result<(), CuResult> {
         needs_memory(self.address, 4)?;
         // SAFETY: the bytes lie in an allocation, at a multiple of 4; the rest is the caller's promise.
         let flag = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
@@ -35,11 +35,10 @@ impl Flag {
             flag.store(self.value, Ordering::Release);
             return Ok(());
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience;
         while flag.load(Ordering::Acquire) != self.value {
             if Instant::now() >= until {
-                complain(&format!("a flag did not become {}", self.value));
-                return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
+                return Err(CUDA_ERROR_NOT_READY);
             }
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -1,12 +1,20 @@
-//! Streams, events and graphs. All work is done when its call returns; only a capturing stream keeps it.
+//! Streams, events and graphs. All work is done when its call returns; only a capturing stream keeps it, and one whose flag was not set in time.
 
 use crate::context::{count_living, current_context, needs_context};
 use crate::launch::Launch;
 use crate::memory::Copy;
 use crate::peers::Flag;
-use crate::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CuResult, call};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use crate::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_NOT_READY,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CuResult, call, complain, faults,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long a stream is waited for: a device would wait for ever.
+const SYNCHRONIZING: Duration = Duration::from_secs(20);
 
 /// A stream; the null stream is no such thing.
 pub(crate) struct Stream {
@@ -14,6 +22,22 @@ pub(crate) struct Stream {
     context: u64,
     /// What its work is captured into, while a capture is under way that began here, or that an event drew it into.
     captured: Mutex<Option<Capture>>,
+    held: Arc<Held>,
+}
+
+/// Work behind a flag that was not set in time, which goes on whenever somebody asks about it.
+#[derive(Default)]
+struct Held {
+    queue: Mutex<VecDeque<Work>>,
+    added: AtomicU64,
+    done: AtomicU64,
+}
+
+/// So many pieces of a stream's held work.
+#[derive(Clone)]
+pub(crate) struct Behind {
+    held: Arc<Held>,
+    count: u64,
 }
 
 /// What is done on a stream.
@@ -22,6 +46,7 @@ pub(crate) enum Work {
     Launch(Launch),
     Copy(Copy),
     Flag(Flag),
+    After(Behind),
 }
 
 type Graph = Vec<Work>;
@@ -34,18 +59,59 @@ type Capture = Arc<Mutex<Option<Graph>>>;
 struct Event {
     time: Mutex<Option<Instant>>,
     capture: Mutex<Option<Capture>>,
+    behind: Mutex<Option<Behind>>,
+}
+
+impl Held {
+    fn hold(&self, work: Work) {
+        lock(&self.queue).push_back(work);
+        self.added.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.advance();
+        self.done.load(Ordering::Relaxed) == self.added.load(Ordering::Relaxed)
+    }
+
+    fn advance(&self) {
+        let mut queue = match self.queue.try_lock() {
+            Ok(queue) => queue,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // It is being advanced, and has come to work that waits for this.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        while let Some(work) = queue.front() {
+            // SAFETY: as when it was submitted.
+            match unsafe { work.run(Duration::ZERO) } {
+                Ok(()) => {}
+                Err(CUDA_ERROR_NOT_READY) => break,
+                Err(error) => complain(&format!("held work failed with error {error}")),
+            }
+            queue.pop_front();
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Behind {
+    fn is_over(&self) -> bool {
+        self.held.advance();
+        self.held.done.load(Ordering::Relaxed) >= self.count
+    }
 }
 
 impl Work {
     /// # Safety
     /// Nobody else uses its memory.
-    unsafe fn run(&self) -> Result<(), CuResult> {
+    unsafe fn run(&self, patience: Duration) -> Result<(), CuResult> {
         // SAFETY: the caller's.
         unsafe {
             match self {
+                Work::After(behind) if behind.is_over() => Ok(()),
+                Work::After(_) => Err(CUDA_ERROR_NOT_READY),
                 Work::Launch(launch) => launch.run(),
                 Work::Copy(copy) => copy.run(),
-                Work::Flag(flag) => flag.run(),
+                Work::Flag(flag) => flag.run(patience),
             }
         }
     }
@@ -64,6 +130,12 @@ impl Stream {
         }
         captured.clone()
     }
+
+    /// What is held on it now, if anything is.
+    fn behind(&self) -> Option<Behind> {
+        let count = self.held.added.load(Ordering::Relaxed);
+        (!self.held.is_empty()).then(|| Behind { held: self.held.clone(), count })
+    }
 }
 
 /// A new object as its raw handle.
@@ -81,7 +153,7 @@ unsafe fn destroy<T>(handle: *mut T) -> CuResult {
     0
 }
 
-/// Does work, or keeps it where its stream captures.
+/// Does work, or keeps it where its stream captures, or waits for a flag.
 ///
 /// # Safety
 /// The stream lives, or is null; the rest as for [`Work::run`].
@@ -94,7 +166,20 @@ pub(crate) unsafe fn submit(work: Work, stream: *const Stream) -> Result<(), CuR
             graph.push(work);
             return Ok(());
         }
-        work.run()
+        let Some(stream) = stream.as_ref() else {
+            return work.run(faults::patience()).map_err(|error| match error {
+                CUDA_ERROR_NOT_READY => CUDA_ERROR_LAUNCH_TIMEOUT,
+                error => error,
+            });
+        };
+        let is_first = stream.held.is_empty();
+        match if is_first { work.run(faults::patience()) } else { Err(CUDA_ERROR_NOT_READY) } {
+            Err(CUDA_ERROR_NOT_READY) => {
+                stream.held.hold(work);
+                Ok(())
+            }
+            done => done,
+        }
     }
 }
 
@@ -103,7 +188,13 @@ unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut *mut Stream, _: u32
     call(|| {
         needs_context()?;
         // SAFETY: by the call's contract, `stream` is valid for a write.
-        unsafe { stream.write(make(Stream { context: current_context(), captured: Mutex::new(None) })) };
+        unsafe {
+            stream.write(make(Stream {
+                context: current_context(),
+                captured: Mutex::new(None),
+                held: Arc::default(),
+            }))
+        };
         Ok(())
     })
 }
@@ -136,8 +227,20 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: *const Stream, status: *mut i32
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamSynchronize(_: *const Stream) -> CuResult {
-    call(needs_context)
+unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> CuResult {
+    call(|| {
+        needs_context()?;
+        let until = Instant::now() + SYNCHRONIZING;
+        // SAFETY: by the call's contract, the stream lives, or is null.
+        while unsafe { stream.as_ref() }.is_some_and(|stream| !stream.held.is_empty()) {
+            if Instant::now() >= until {
+                complain("a stream waits for a flag that nobody sets");
+                return Err(CUDA_ERROR_LAUNCH_TIMEOUT);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -195,11 +298,11 @@ unsafe extern "C" fn cuGraphExecDestroy(exec: *mut Graph) -> CuResult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(exec: *const Graph, _: *const Stream) -> CuResult {
+unsafe extern "C" fn cuGraphLaunch(exec: *const Graph, stream: *const Stream) -> CuResult {
     call(|| {
         needs_context()?;
         // SAFETY: by the call's contract, the graph lives, and so does what its launches use.
-        unsafe { (*exec).iter().try_for_each(|work| work.run()) }
+        unsafe { (*exec).iter().try_for_each(|work| submit(work.clone(), stream)) }
     })
 }
 
@@ -226,6 +329,7 @@ unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Stream) -
         // SAFETY: by the call's contract, the event lives, and so does the stream, or is null.
         let (event, stream) = unsafe { (&*event, stream.as_ref()) };
         *lock(&event.capture) = stream.and_then(Stream::capture);
+        *lock(&event.behind) = stream.and_then(Stream::behind);
         *lock(&event.time) = Some(Instant::now());
         Ok(())
     })
@@ -241,9 +345,15 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Even
         // SAFETY: by the call's contract, the event lives, and so does the stream, or is null.
         let (event, stream) = unsafe { (&*event, stream.as_ref()) };
         let capture = lock(&event.capture).clone().filter(|capture| lock(capture).is_some());
+        let behind = lock(&event.behind).clone().filter(|behind| !behind.is_over());
         match (capture, stream) {
-            // All work before the event is done.
-            (None, _) => Ok(()),
+            (None, _) => match behind {
+                // SAFETY: as above.
+                Some(behind) => unsafe {
+                    submit(Work::After(behind), stream.map_or(std::ptr::null(), |s| s))
+                },
+                None => Ok(()),
+            },
             (Some(capture), Some(stream)) => {
                 let own = stream.capture();
                 if own.is_some_and(|own| !Arc::ptr_eq(&own, &capture)) {
@@ -258,8 +368,13 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Even
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(_: *const Event) -> CuResult {
-    call(needs_context)
+unsafe extern "C" fn cuEventQuery(event: *const Event) -> CuResult {
+    call(|| {
+        needs_context()?;
+        // SAFETY: by the call's contract, the event lives.
+        let behind = lock(unsafe { &(*event).behind }).clone();
+        if behind.is_none_or(|behind| behind.is_over()) { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) }
+    })
 }
 
 #[unsafe(no_mangle)]
