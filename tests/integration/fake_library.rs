@@ -90,6 +90,7 @@ fn in_a_child(name: &str) {
         .output()
         .expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
+    eprintln!("{stderr}");
     assert!(output.status.success(), "{stderr}");
     assert!(!stderr.contains("left behind"), "nothing is left on the device: {stderr}");
 }
