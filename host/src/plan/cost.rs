@@ -62,6 +62,7 @@ coefficients! {
     l2_free = 0.5, "Share of L2 up to which tensors stay in it between launches.";
     l2_span = 0.8, "Share from there on which none do.";
     crowd = 0.02, "Loss of memory bandwidth for a CTA a multiprocessor more.";
+    pair = 0.01, "Loss of memory bandwidth where a multiprocessor has a second CTA.";
     interleave = 0.01, "Loss of memory bandwidth where heads alternate in memory.";
     memory_overlap = 0.2, "How much of the lesser of memory and computation shows where both are as long.";
     copy = 0.15, "A MB from L2 to shared memory, all multiprocessors at it.";
@@ -131,7 +132,10 @@ impl Coefficients {
             larger(alone, worked * steady, self.overlap) + self.longest.min(1.5) * self.block * (most - mean);
         let compute = varied * variety + equal * (1.0 - variety);
         let compute = compute * (1.0 + self.contention * per_sm / per_sm.ceil());
-        let crowd = 1.0 + self.crowd * (per_sm.min(work.resident) - 1.3).clamp(0.0, 1.2);
+        let held = per_sm.min(work.resident);
+        let crowd = 1.0
+            + self.crowd * (held - 1.3).clamp(0.0, 1.2)
+            + self.pair * (4.0 * (held - 1.0)).clamp(0.0, 1.0);
         let memory = (work.kv_mb + work.qo_mb)
             * miss
             * self.memory
