@@ -1,15 +1,17 @@
 //! `cargo xtask check-ptx`: the PTX has the table's entries, and each compiles for every architecture without spills, stack
-//! frames, warnings that matter, or more shared memory than its row may use.
+//! frames, warnings that matter, or more shared memory than its row may use. What the project's record knows is not compiled again.
 
 use crate::build_ptx::{Tables, same_names};
 use crate::manifest_file;
 use crate::ptx_text::Module;
 use crate::ptxas::{self, Ptxas};
 use crate::ptxas_log;
+use crate::ptxas_record::Record;
 use crate::{rows, workspace};
 use anyhow::{Context, bail};
 use kernels_gpu::manifest::{Kernel, Manifest, Resources};
 use kernels_gpu::row::{Isa, smem_limit};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +38,12 @@ pub(crate) struct Options {
     /// Keep the machine code beside the PTX
     #[arg(long)]
     pub(crate) cubin: bool,
+    /// Compile what the project's record knows, too
+    #[arg(long)]
+    pub(crate) afresh: bool,
+    /// Keep with the project what ptxas says of the kernels of the table (kernels-gpu/ptxas.json)
+    #[arg(long)]
+    pub(crate) record: bool,
     /// Fail where there is no ptxas
     #[arg(long)]
     pub(crate) require_ptxas: bool,
@@ -59,22 +67,58 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     };
     eprintln!("ptxas {} ({})", ptxas.version, ptxas.shown_path());
-    let mut found = Found::default();
+    // Only a table's kernels are the project's.
+    let is_trusted = options.rows.is_table() && !options.afresh && !options.cubin;
+    let mut found =
+        Found { known: is_trusted.then(|| Record::read(&ptxas.version)).transpose()?, ..Found::default() };
     for (family, text) in &texts {
         found.check(&folder, &mut manifest, (family, text), &ptxas, options)?;
     }
     manifest_file::write(&folder, &manifest)?;
-    let Found { compilations, failures } = found;
+    let Found { compilations, recorded, failures, .. } = found;
+    if recorded > 0 {
+        eprintln!(
+            "{recorded} of {compilations} are as kernels-gpu/ptxas.json says (`--afresh` compiles them all the same)"
+        );
+    }
     if compilations == 0 {
         bail!("no kernel here is compiled for {}", options.arch.join(" or "));
     }
     if failures.is_empty() {
-        return Ok(());
+        return if options.record { keep(&manifest, &ptxas.version) } else { Ok(()) };
     }
     for failure in &failures {
         eprintln!("{failure}");
     }
     bail!("{} of {compilations} compilations are refused", failures.len())
+}
+
+/// Writes what was found into the project's record.
+fn keep(manifest: &Manifest, ptxas: &str) -> anyhow::Result<()> {
+    let mut record = Record::read(ptxas)?;
+    let forward = manifest.kernels.iter().map(Seen::of);
+    let steps = manifest.step_kernels.iter().map(Seen::of);
+    let all: Vec<Seen> = forward.chain(steps).chain(manifest.backward_kernels.iter().map(Seen::of)).collect();
+    for Seen { entry, sha256, resources } in &all {
+        for (arch, found) in *resources {
+            record.keep(entry, sha256, arch, found);
+        }
+    }
+    record.retain(|entry| all.iter().any(|seen| seen.entry == entry));
+    record.write()
+}
+
+/// What the record asks of a kernel, whatever it computes.
+struct Seen<'a> {
+    entry: &'a str,
+    sha256: &'a str,
+    resources: &'a BTreeMap<String, Resources>,
+}
+
+impl<'a> Seen<'a> {
+    fn of<R>(kernel: &'a Kernel<R>) -> Seen<'a> {
+        Seen { entry: &kernel.entry, sha256: &kernel.sha256, resources: &kernel.resources }
+    }
 }
 
 /// The architectures that a family's kernels are compiled for, where these are asked for, or none in particular.
@@ -115,6 +159,9 @@ fn check_names(folder: &Path, manifest: &Manifest, rows: &Tables) -> anyhow::Res
 #[derive(Debug, Default)]
 struct Found {
     compilations: usize,
+    /// Of them, those that were not done, as the record knows them.
+    recorded: usize,
+    known: Option<Record>,
     /// A line for each refusal.
     failures: Vec<String>,
 }
@@ -133,11 +180,21 @@ impl Found {
         let scratch = tempfile::tempdir().context("no temporary folder")?;
         for arch in &archs_of(family, &options.arch) {
             let (scratch, keep_cubins) = (scratch.path(), options.cubin);
-            let compilation =
-                Compilation { folder, family, module: &module, scratch, ptxas, arch, keep_cubins };
+            let known = self.known.take();
+            let compilation = Compilation {
+                folder,
+                family,
+                module: &module,
+                scratch,
+                ptxas,
+                arch,
+                keep_cubins,
+                known: known.as_ref(),
+            };
             compilation.check(&mut manifest.kernels, self)?;
             compilation.check(&mut manifest.step_kernels, self)?;
             compilation.check(&mut manifest.backward_kernels, self)?;
+            self.known = known;
             eprintln!("{}", summary(manifest, arch));
         }
         Ok(())
@@ -153,6 +210,7 @@ struct Compilation<'a> {
     ptxas: &'a Ptxas,
     arch: &'a str,
     keep_cubins: bool,
+    known: Option<&'a Record>,
 }
 
 impl Compilation<'_> {
@@ -161,7 +219,9 @@ impl Compilation<'_> {
         let Compilation { folder, arch, .. } = self;
         let mut kernels: Vec<&mut Kernel<R>> =
             kernels.iter_mut().filter(|kernel| kernel.family == self.family).collect();
-        for kernel in &kernels {
+        let is_known = |kernel: &&mut Kernel<R>| self.known(kernel).is_some();
+        found.recorded += kernels.iter().filter(|kernel| is_known(kernel)).count();
+        for kernel in kernels.iter().filter(|kernel| !is_known(kernel)) {
             let path = self.scratch.join(format!("{}.ptx", kernel.entry));
             std::fs::write(&path, self.module.only(&kernel.entry)?)
                 .with_context(|| path.display().to_string())?;
@@ -194,8 +254,15 @@ impl Compilation<'_> {
         self.scratch.join(format!("{}.cubin", kernel.entry))
     }
 
-    /// One kernel through ptxas; the error is the reason why there is no machine code.
+    fn known<R>(&self, kernel: &Kernel<R>) -> Option<Resources> {
+        self.known?.find(&kernel.entry, &kernel.sha256, self.arch)
+    }
+
+    /// One kernel through ptxas, unless it is known; the error is the reason why there is no machine code.
     fn check_one<R>(&self, kernel: &Kernel<R>) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
+        if let Some(resources) = self.known(kernel) {
+            return Ok((resources, Vec::new()));
+        }
         let ptx = self.scratch.join(format!("{}.ptx", kernel.entry));
         let log = self
             .ptxas

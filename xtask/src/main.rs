@@ -15,6 +15,7 @@ mod process;
 mod ptx_text;
 mod ptxas;
 mod ptxas_log;
+mod ptxas_record;
 mod python;
 mod readme;
 mod results;

@@ -8,7 +8,7 @@ use crate::matrix_type::MatrixType;
 use crate::op::{Fragment, MemoryOrder, Reg, Scalar, WmmaAccess, WmmaMma, WmmaType};
 use crate::regs::{LANES, Regs};
 
-use super::access::addresses;
+use super::access::{addresses, check_alignment, lanes};
 use super::cta::Cta;
 use super::warp::Warp;
 
@@ -33,6 +33,26 @@ fn place(fragment: Fragment, ty: WmmaType, [m, n, k]: [usize; 3], lane: usize, e
 }
 
 impl WmmaAccess {
+    /// Bytes that the address and the stride are multiples of: as many as a lane's part of the fragment has, of which CUDA C++ asks a stride for
+    /// no more than 16.
+    fn alignment(&self) -> u32 {
+        let bits = self.regs.len() * self.ty.per_register * self.ty.bits;
+        (bits as u32 / 8).clamp(1, 16)
+    }
+
+    /// The fault of a row or column that starts between such multiples, where that is checked.
+    fn check_alignment(&self, regs: &Regs, active: u32, cta: &Cta<'_>) -> Outcome {
+        let base = addresses(regs, &self.addr);
+        for lane in lanes(active) {
+            let stride = self.stride.map_or(0, |s| u64::from(regs.word[s as usize][lane]));
+            let second = base[lane].wrapping_add(stride * (self.ty.bits as u64 / 8));
+            for address in [base[lane], second] {
+                check_alignment(cta, lane, address, self.alignment())?;
+            }
+        }
+        Ok(())
+    }
+
     /// The address of every lane's element `e`.
     fn element_addresses(&self, regs: &Regs, e: usize) -> [u64; LANES] {
         let [m, n, k] = self.shape;
@@ -60,6 +80,7 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
+        op.check_alignment(&self.frame(frame)?.regs, active, cta)?;
         let (bits, bytes) = (op.ty.bits as u32, op.ty.bits as u32 / 8);
         let per = op.ty.per_register;
         for (i, &reg) in op.regs.iter().enumerate() {
@@ -73,7 +94,7 @@ impl Warp {
                 }
             }
             let regs = &mut self.frame(frame)?.regs;
-            super::access::lanes(active).for_each(|l| regs.set_bits(reg.bank, reg.slot, l, values[l]));
+            lanes(active).for_each(|l| regs.set_bits(reg.bank, reg.slot, l, values[l]));
         }
         Ok(())
     }
@@ -85,6 +106,7 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
+        op.check_alignment(&self.frame(frame)?.regs, active, cta)?;
         let (bits, bytes) = (op.ty.bits as u32, op.ty.bits as u32 / 8);
         let per = op.ty.per_register;
         for (i, &reg) in op.regs.iter().enumerate() {
@@ -176,7 +198,7 @@ pub(super) fn execute(mma: &WmmaMma, regs: &mut Regs, active: u32) {
     };
     let ty = sums(mma.d_type);
     for (i, reg) in mma.d.iter().enumerate() {
-        for lane in super::access::lanes(active) {
+        for lane in lanes(active) {
             let value = (0..ty.per_register).fold(0, |word, part| {
                 let (row, column) = place(Fragment::Accumulator, ty, shape, lane, i * ty.per_register + part);
                 word | bits[row][column] << (16 * part)

@@ -1,0 +1,124 @@
+//! What ptxas made of each kernel, kept with the project: whoever compiles the same PTX need not ask ptxas again, and a kernel that takes other
+//! registers shows in a diff.
+//!
+//! Only what was accepted is kept: a kernel whose PTX, architecture or ptxas is another is compiled.
+
+use crate::manifest_file::write_whole;
+use crate::workspace;
+use anyhow::Context;
+use kernels_gpu::manifest::Resources;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Characters of a kernel's SHA-256 that are kept.
+const DIGITS: usize = 24;
+
+/// Resources by kernel and architecture.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The version of the ptxas that said so.
+    ptxas: String,
+    kernels: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    /// Of the kernel's PTX.
+    sha256: String,
+    /// The registers of a thread by architecture. All else that ptxas reports is 0, or the kernel would have been refused.
+    registers: BTreeMap<String, u32>,
+}
+
+impl Record {
+    /// The project's record, where that is of this ptxas; an empty one otherwise.
+    ///
+    /// # Errors
+    /// Where there is a file that is no record.
+    pub(crate) fn read(ptxas: &str) -> anyhow::Result<Record> {
+        let path = path();
+        let record = match std::fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).with_context(|| workspace::shown(&path))?,
+            Err(_) => Record::default(),
+        };
+        let is_of = |record: &Record| record.ptxas == ptxas;
+        Ok(Some(record)
+            .filter(is_of)
+            .unwrap_or_else(|| Record { ptxas: ptxas.to_owned(), ..Record::default() }))
+    }
+
+    /// What is known of a kernel whose PTX has this SHA-256.
+    pub(crate) fn find(&self, entry: &str, sha256: &str, arch: &str) -> Option<Resources> {
+        let known = self.kernels.get(entry).filter(|known| known.sha256 == digits(sha256))?;
+        known.registers.get(arch).map(|&registers| Resources { registers, ..Resources::default() })
+    }
+
+    /// Keeps what an accepted kernel takes.
+    pub(crate) fn keep(&mut self, entry: &str, sha256: &str, arch: &str, resources: &Resources) {
+        if *resources != (Resources { registers: resources.registers, ..Resources::default() }) {
+            return;
+        }
+        let kept = self.kernels.entry(entry.to_owned()).or_default();
+        if kept.sha256 != digits(sha256) {
+            *kept = Entry { sha256: digits(sha256).to_owned(), registers: BTreeMap::new() };
+        }
+        kept.registers.insert(arch.to_owned(), resources.registers);
+    }
+
+    /// Forgets all kernels but these.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.kernels.retain(|entry, _| is_there(entry));
+    }
+
+    /// Writes the project's record, a line a kernel.
+    ///
+    /// # Errors
+    /// What writing reports.
+    pub(crate) fn write(&self) -> anyhow::Result<()> {
+        let lines: Vec<String> = self
+            .kernels
+            .iter()
+            .map(|(entry, known)| {
+                Ok(format!("{}:{}", serde_json::to_string(entry)?, serde_json::to_string(known)?))
+            })
+            .collect::<serde_json::Result<_>>()?;
+        let ptxas = serde_json::to_string(&self.ptxas)?;
+        let text = format!("{{\"ptxas\":{ptxas},\"kernels\":{{\n{}\n}}}}\n", lines.join(",\n"));
+        Ok(write_whole(&path(), text.as_bytes())?)
+    }
+}
+
+fn digits(sha256: &str) -> &str {
+    sha256.get(..DIGITS).unwrap_or(sha256)
+}
+
+fn path() -> PathBuf {
+    workspace::root().join("kernels-gpu/ptxas.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_ptx_on_the_same_architecture_is_known() {
+        let mut record = Record { ptxas: "13.0".into(), ..Record::default() };
+        let sha = |digit: char| digit.to_string().repeat(64);
+        let plain = Resources { registers: 168, ..Resources::default() };
+        record.keep("fwd", &sha('a'), "sm_80", &plain);
+        record.keep("fwd", &sha('a'), "sm_90", &Resources { registers: 96, ..plain });
+        assert_eq!(record.find("fwd", &sha('a'), "sm_80"), Some(plain));
+        assert_eq!(record.find("fwd", &sha('a'), "sm_90").map(|found| found.registers), Some(96));
+        assert_eq!(record.find("fwd", &sha('b'), "sm_80"), None);
+        assert_eq!(record.find("fwd", &sha('a'), "sm_89"), None);
+        assert_eq!(record.find("bwd", &sha('a'), "sm_80"), None);
+        // Another PTX takes the place of all that was known.
+        record.keep("fwd", &sha('b'), "sm_80", &plain);
+        assert_eq!(record.find("fwd", &sha('a'), "sm_90"), None);
+        assert_eq!(record.find("fwd", &sha('b'), "sm_90"), None);
+        record.keep("spills", &sha('a'), "sm_80", &Resources { stack: 8, ..plain });
+        assert_eq!(record.find("spills", &sha('a'), "sm_80"), None);
+        record.retain(|entry| entry != "fwd");
+        assert_eq!(record.find("fwd", &sha('b'), "sm_80"), None);
+    }
+}
