@@ -1,6 +1,8 @@
 """PyTorch's tensors: gradients, autocast, torch.compile, the operator's schema, threads, other frameworks' tensors."""
 
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -146,3 +148,25 @@ def test_new_keys_that_want_gradients_are_refused():
     caches = [torch.zeros(2, 8, 2, 64) for _ in range(2)]
     with pytest.raises(NotImplementedError, match="requires_grad"):
         flash_attn_with_kvcache(q, *caches, k.clone().requires_grad_(), v, cache_seqlens=3)
+
+
+def test_compiling_does_not_walk_through_all_modules():
+    """Modules that import others when they are looked at change sys.modules, which Dynamo does not survive where a function reads that."""
+
+    class Lazy(types.ModuleType):
+        @property
+        def __class__(self):
+            sys.modules.setdefault(f"{self.__name__}_{len(sys.modules)}", types.ModuleType("late"))
+            return types.ModuleType
+
+    before = set(sys.modules)
+    sys.modules["a_lazy_module"] = Lazy("a_lazy_module")
+    try:
+        q, k, v = (torch.randn(1, 16, 2, 64, dtype=torch.float16) for _ in range(3))
+        torch._dynamo.reset()
+        found = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")(q, k, v)
+        torch.testing.assert_close(found, flash_attn_func(q, k, v))
+    finally:
+        for name in set(sys.modules) - before:
+            if name.startswith("a_lazy_module"):
+                del sys.modules[name]

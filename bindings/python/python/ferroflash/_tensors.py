@@ -224,9 +224,12 @@ class Foreign:
 
 def framework_of(tensor):
     """The framework of a tensor, and what turns its tensors into those that this module works on."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return Torch(torch), _same
+    # torch.compile traces this: it would walk through all of sys.modules, which may grow meanwhile.
+    if hasattr(tensor, "__torch_function__"):
+        import torch
+
+        if isinstance(tensor, torch.Tensor):
+            return Torch(torch), _same
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return NumPy(numpy), _same
