@@ -10,10 +10,17 @@ use serde::{Deserialize, Serialize};
 /// Declares the coefficients: each with what it is before anything is fitted, and its meaning.
 macro_rules! coefficients {
     ($($name:ident = $start:literal, $meaning:literal;)*) => {
-        /// What a kernel costs on a device. All are positive; times in microseconds.
+        /// What a kernel costs on a device. All are positive; times in microseconds. A profile that was fitted before there was one of them has
+        /// what a fit starts from.
         #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
+        #[serde(default, deny_unknown_fields)]
         pub struct Coefficients { $(#[doc = $meaning] pub $name: f64,)* }
+
+        impl Default for Coefficients {
+            fn default() -> Coefficients {
+                Coefficients::START
+            }
+        }
 
         impl Coefficients {
             /// The names, in order.

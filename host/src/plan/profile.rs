@@ -277,6 +277,11 @@ mod tests {
         let path = folder.path().join("profile.json");
         std::fs::write(&path, profile.to_json()).expect("written");
         assert_eq!(Profile::read(&path).expect("read"), profile);
+        // One that was fitted before there was a coefficient, and one with a coefficient that there is not.
+        let costs = |text: &str| serde_json::from_str::<KernelCosts>(text);
+        let older = costs("{\"whole\":{\"launch\":3.5},\"split\":null}").expect("read");
+        assert_eq!(older.whole, Some(Coefficients { launch: 3.5, ..Coefficients::START }));
+        assert!(costs("{\"whole\":{\"lunch\":3.5},\"split\":null}").is_err());
         std::fs::write(&path, "{\"device\":3}").expect("written");
         let error = Profile::read(&path).expect_err("no profile").to_string();
         assert!(error.contains("not a device profile") && error.contains("ferroflash tune"), "{error}");
