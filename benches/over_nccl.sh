@@ -24,7 +24,7 @@ fi
 
 folder=$(cd "${1:?the packed folder}" && pwd)
 out=$(mkdir -p "${2:?the folder for results}" && cd "$2" && pwd)
-steps=" ${*:3} "
+steps=${*:3}
 gpus=$(nvidia-smi --list-gpus | wc -l)
 tar -xzf "$folder/ptx.tar.gz" -C "$folder"
 export FERROFLASH_PTX=$folder/ptx
@@ -39,7 +39,7 @@ failed=()
 step() {
     local name=$1 limit=$2 start=$SECONDS
     shift 2
-    [[ $steps =~ ^\ *$ || $steps == *" $name "* ]] || return
+    [[ -z $steps || " $steps " == *" $name "* ]] || return
     echo "== $name"
     timeout --kill-after 5 "$limit" "$@" 2>&1 | tee "$out/$name.txt"
     local code=${PIPESTATUS[0]}

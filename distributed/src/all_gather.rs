@@ -230,7 +230,7 @@ pub(crate) fn tasks(setup: &Setup) -> Result<Vec<Task>, Error> {
 pub(crate) fn head_groups(setup: &Setup) -> Vec<Range<u32>> {
     let sizes = setup.problem.sizes();
     let heads = sizes.heads_kv;
-    let can_be_cut = setup.layout == Layout::Bhsd && sizes.batch == 1 && setup.world > 1;
+    let can_be_cut = setup.layout == Layout::Bhsd && sizes.batch == 1;
     let ends: Vec<u32> = match setup.options.head_groups {
         _ if !can_be_cut => vec![heads],
         Some(asked) => {

@@ -2,7 +2,6 @@
 
 use crate::Error;
 use crate::context::{Lane, RankTensors, Schedule, Setup};
-use crate::transport::Message;
 use ferroflash::{Attention, DeviceTensors, Plan, PlanOptions, StreamHandle};
 
 pub(crate) struct Alone(Plan);
@@ -21,10 +20,6 @@ impl Schedule for Alone {
 
     fn plans(&self) -> Vec<&Plan> {
         vec![&self.0]
-    }
-
-    fn exchanges(&self, _: &Setup, _: &RankTensors) -> Vec<Vec<Message>> {
-        Vec::new()
     }
 
     unsafe fn forward(

@@ -85,8 +85,11 @@ pub(crate) trait Schedule: Send {
     /// The plans of all launches, in order.
     fn plans(&self) -> Vec<&Plan>;
 
-    /// The messages of each exchange, for a rank whose tensors are at these addresses.
-    fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>>;
+    /// The messages of each exchange that the transport has to prepare for, of a rank whose tensors are at these addresses: those that do not
+    /// travel as they lie.
+    fn exchanges(&self, _: &Setup, _: &RankTensors) -> Vec<Vec<Message>> {
+        Vec::new()
+    }
 
     /// Loads kernels that no plan names.
     fn preload(&self, _: &Attention) -> Result<(), Error> {
@@ -363,9 +366,10 @@ impl Setup {
             None => Sharding::new(length, world),
         };
         let (of_q, of_k) = (sharding(sizes.seqlen_q), sharding(sizes.seqlen_k));
-        let parts: Vec<Range<u32>> = match mask {
-            mask if mask == Mask::FULL || world == 1 => std::iter::once(0..of_q.rows(rank)).collect(),
-            _ => of_q.local_of(rank).to_vec(),
+        let parts: Vec<Range<u32>> = if mask == Mask::FULL || world == 1 {
+            std::iter::once(0..of_q.rows(rank)).collect()
+        } else {
+            of_q.local_of(rank).to_vec()
         };
         let parts = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let options = options.clone();

@@ -224,17 +224,16 @@ impl Times {
                 let own: u64 =
                     [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes()).iter().sum();
                 let tasks = all_gather::tasks(setup)?;
-                let kernels_us = tasks
+                let mut kernels_us = tasks
                     .iter()
                     .map(|task| time(&setup.problem_of(&task.cut)?))
                     .collect::<Result<Vec<f64>, Error>>()?;
                 // What each launch loses at its end, its neighbour in the other stream fills by half, as measured.
-                let apart_us: f64 = kernels_us.iter().sum();
-                let compute_us = f64::midpoint(apart_us, apart_us.min(share_us));
+                let compute_us =
+                    scaled(&mut kernels_us, |apart_us| f64::midpoint(apart_us, apart_us.min(share_us)));
                 let mut us = copy_us(own as f64);
-                for (task, kernel_us) in tasks.iter().zip(&kernels_us) {
-                    us = us.max(arrivals[task.group])
-                        + kernel_us * compute_us / apart_us.max(f64::MIN_POSITIVE);
+                for (task, kernel_us) in tasks.iter().zip(kernels_us) {
+                    us = us.max(arrivals[task.group]) + kernel_us;
                 }
                 Ok(Times { compute_us, links_us, us })
             }
@@ -250,6 +249,17 @@ impl Times {
             }
         }
     }
+}
+
+/// Scales times so that they add up to what that makes of their sum, which is returned; where all are 0, they stay so.
+fn scaled(times_us: &mut [f64], of_sum: impl Fn(f64) -> f64) -> f64 {
+    let sum_us: f64 = times_us.iter().sum();
+    if sum_us == 0.0 {
+        return 0.0;
+    }
+    let wanted_us = of_sum(sum_us);
+    times_us.iter_mut().for_each(|us| *us *= wanted_us / sum_us);
+    wanted_us
 }
 
 /// Partial results go to memory and come back once; the planner's estimate of a launch does not count them, as others merge their splits.
@@ -268,8 +278,7 @@ fn ring_times(
         steps[step as usize] += us - merge_us;
     }
     // Launches of parts are not faster than one of the whole.
-    let at_least = (share_us / steps.iter().sum::<f64>()).max(1.0);
-    steps.iter_mut().for_each(|us| *us *= at_least);
+    let steps_us = scaled(&mut steps, |sum_us| sum_us.max(share_us));
     let passed = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes() as f64);
     let bytes: f64 = passed.iter().sum();
     let pass_us = cluster.pass_us(world, bytes);
@@ -281,7 +290,7 @@ fn ring_times(
     let last = steps[world as usize - 1] + merge_us;
     let under: f64 = steps[..world as usize - 1].iter().map(|us: &f64| us.max(pass_us)).sum();
     let links_us = pass_us * f64::from(world - 1);
-    Ok(Times { compute_us: steps.iter().sum::<f64>() + merge_us, links_us, us: under + placed_us + last })
+    Ok(Times { compute_us: steps_us + merge_us, links_us, us: under + placed_us + last })
 }
 
 /// The planner's estimate for a problem, and how much of it merges splits.

@@ -85,7 +85,7 @@ impl Ring {
         let device = attention.device();
         let most = setup.of_k.rows_most();
         let [k, v] = [TensorRole::K, TensorRole::V].map(|role| setup.local(role).with_rows(most).bytes());
-        let passing = if setup.world > 1 { k.next_multiple_of(256) + v } else { 0 };
+        let passing = k.next_multiple_of(256) + v;
         let passing = [buffer(device, passing)?, buffer(device, if setup.world > 2 { passing } else { 0 })?];
         Ok(Ring { passing, steps, parts, states: buffer(device, bytes)? })
     }
@@ -105,11 +105,6 @@ impl Schedule for Ring {
             attention.preload_merge(&part.merge)?;
         }
         Ok(())
-    }
-
-    /// Two messages a step, which travel as they lie.
-    fn exchanges(&self, _: &Setup, _: &RankTensors) -> Vec<Vec<Message>> {
-        Vec::new()
     }
 
     unsafe fn forward(

@@ -27,8 +27,9 @@ const CHILD: &str = "FERROFLASH_TEST_CHILD";
 /// The test whose device has wgmma.
 const WGMMA_TEST: &str = "wgmma_is_captured_and_replayed";
 
-/// The test whose ranks share memory.
+/// The test whose streams wait for a flag behind the host's back.
 const GONE_TEST: &str = "a_rank_that_is_gone_leaves_the_others_their_devices";
+/// The test whose ranks share memory.
 const RANKS_TEST: &str = "ranks_over_nccl_compute_what_one_device_does";
 
 const TESTS: &[(&str, fn())] = &[
@@ -90,7 +91,6 @@ fn in_a_child(name: &str) {
         .output()
         .expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    eprintln!("{stderr}");
     assert!(output.status.success(), "{stderr}");
     assert!(!stderr.contains("left behind"), "nothing is left on the device: {stderr}");
 }

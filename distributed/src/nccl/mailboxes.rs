@@ -9,8 +9,8 @@
 //! slot what has no place. A flag is set by one rank and taken down by the other before it can be set again, so that a graph of such exchanges
 //! can be replayed.
 //!
-//! A rank that gives up says so in the others' pages, then holds all flags of its own page up until its streams have run out: what they still
-//! write is of no use to anybody, and whoever receives it sees the word first.
+//! A rank that gives up says so in the others' pages, then sets all flags of its own page again and again until its streams have run out. What
+//! these still write is no result: each of the other ranks looks into its page before it says that its own exchanges are over.
 
 use super::parcel::{Direction, Parcel};
 use crate::Error;

@@ -144,7 +144,12 @@ impl MemoryPass {
 /// A number that only this process has.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
-    *PROCESS.get_or_init(|| RandomState::new().hash_one(std::process::id()))
+    *PROCESS.get_or_init(drawn)
+}
+
+/// A number that nobody else draws.
+pub(super) fn drawn() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// A number of this machine since it was started, which no other has; not 0.

@@ -2,10 +2,10 @@
 //! for a process which is gone can be set free.
 
 use super::cuda::CudaDevice;
+use super::peers::drawn;
 use crate::error::Error;
 use cust::sys::{self, CUresult};
 use memmap2::{MmapOptions, MmapRaw};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl SharedPage {
     /// # Errors
     /// [`Error::Cuda`] where the device is of no use.
     pub fn new(device: &Arc<CudaDevice>, bytes: u64) -> Result<Option<SharedPage>, Error> {
-        let name = RandomState::new().hash_one(std::process::id()).max(1);
+        let name = drawn();
         let made = || -> io::Result<(NamedTempFile, MmapRaw)> {
             let file = tempfile::Builder::new().prefix(&file_name(name)).rand_bytes(0).tempfile_in(FOLDER)?;
             file.as_file().set_len(bytes)?;
@@ -77,7 +77,7 @@ impl SharedPage {
         Ok((found == CUresult::CUDA_SUCCESS).then_some(page))
     }
 
-    /// What others open it by; not 0.
+    /// What others open it by.
     pub fn name(&self) -> u64 {
         self.name
     }
@@ -92,7 +92,7 @@ impl SharedPage {
         self.address
     }
 
-    /// The word at so many bytes, a multiple of 4, from its start.
+    /// The word that starts `offset` bytes, a multiple of 4, behind the page's start.
     ///
     /// # Panics
     /// Where that is no word of the page.

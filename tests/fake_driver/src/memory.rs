@@ -20,16 +20,13 @@ const FRESH: u8 = 0xff;
 /// Bytes of ranges, by their first address.
 type Ranges = Mutex<BTreeMap<u64, usize>>;
 
+/// Allocations.
 static BLOCKS: Ranges = Mutex::new(BTreeMap::new());
 /// The host's memory that the device was let into.
 static REGISTERED: Ranges = Mutex::new(BTreeMap::new());
 
 fn locked(ranges: &'static Ranges) -> MutexGuard<'static, BTreeMap<u64, usize>> {
     ranges.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn blocks() -> MutexGuard<'static, BTreeMap<u64, usize>> {
-    locked(&BLOCKS)
 }
 
 /// The error of touching bytes that do not all lie in one allocation.
@@ -43,7 +40,7 @@ pub(crate) fn needs_memory(address: u64, bytes: u64) -> Result<(), CuResult> {
 }
 
 fn free_bytes() -> usize {
-    faults::memory_bytes().saturating_sub(blocks().values().sum())
+    faults::memory_bytes().saturating_sub(locked(&BLOCKS).values().sum())
 }
 
 #[unsafe(no_mangle)]
@@ -79,7 +76,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> CuResult 
             memory.write_bytes(FRESH, bytes);
             memory as u64
         };
-        blocks().insert(memory, bytes);
+        locked(&BLOCKS).insert(memory, bytes);
         count_living(1);
         // SAFETY: by the call's contract, `address` is valid for a write.
         unsafe { address.write(memory) };
@@ -91,7 +88,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> CuResult 
 extern "C" fn cuMemFree_v2(address: u64) -> CuResult {
     call(|| {
         needs_context()?;
-        let bytes = blocks().remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = locked(&BLOCKS).remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: allocated above with this layout, and no longer listed.
         unsafe { dealloc(address as *mut u8, layout) };

@@ -33,7 +33,7 @@ struct Held {
     done: AtomicU64,
 }
 
-/// So many pieces of a stream's held work.
+/// A place in a stream's held work, behind the first `count` pieces that were ever held.
 #[derive(Clone)]
 pub(crate) struct Behind {
     held: Arc<Held>,
@@ -342,16 +342,15 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Even
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: by the call's contract, the event lives, and so does the stream, or is null.
-        let (event, stream) = unsafe { (&*event, stream.as_ref()) };
+        // SAFETY: by the call's contract, the event lives.
+        let event = unsafe { &*event };
         let capture = lock(&event.capture).clone().filter(|capture| lock(capture).is_some());
         let behind = lock(&event.behind).clone().filter(|behind| !behind.is_over());
-        match (capture, stream) {
+        // SAFETY: by the call's contract, the stream lives, or is null.
+        match (capture, unsafe { stream.as_ref() }) {
             (None, _) => match behind {
                 // SAFETY: as above.
-                Some(behind) => unsafe {
-                    submit(Work::After(behind), stream.map_or(std::ptr::null(), |s| s))
-                },
+                Some(behind) => unsafe { submit(Work::After(behind), stream) },
                 None => Ok(()),
             },
             (Some(capture), Some(stream)) => {
