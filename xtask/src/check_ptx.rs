@@ -11,7 +11,7 @@ use crate::{rows, workspace};
 use anyhow::{Context, bail};
 use kernels_gpu::manifest::{Kernel, Manifest, Resources};
 use kernels_gpu::row::{Isa, smem_limit};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,15 +67,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     };
     eprintln!("ptxas {} ({})", ptxas.version, ptxas.shown_path());
-    // Only a table's kernels are the project's.
+    if options.record && !options.rows.is_table() {
+        bail!("only the table's kernels are kept with the project");
+    }
+    // Only the table's kernels are the project's, and what was not compiled has no machine code.
     let is_trusted = options.rows.is_table() && !options.afresh && !options.cubin;
-    let mut found =
-        Found { known: is_trusted.then(|| Record::read(&ptxas.version)).transpose()?, ..Found::default() };
+    let mut found = Found { record: Record::read(&ptxas.version)?, is_trusted, ..Found::default() };
     for (family, text) in &texts {
         found.check(&folder, &mut manifest, (family, text), &ptxas, options)?;
     }
     manifest_file::write(&folder, &manifest)?;
-    let Found { compilations, recorded, failures, .. } = found;
+    let Found { compilations, recorded, mut record, failures, .. } = found;
     if recorded > 0 {
         eprintln!(
             "{recorded} of {compilations} are as kernels-gpu/ptxas.json says (`--afresh` compiles them all the same)"
@@ -85,7 +87,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         bail!("no kernel here is compiled for {}", options.arch.join(" or "));
     }
     if failures.is_empty() {
-        return if options.record { keep(&manifest, &ptxas.version) } else { Ok(()) };
+        if options.record {
+            record.retain(&entries(&manifest));
+            record.write()?;
+        }
+        return Ok(());
     }
     for failure in &failures {
         eprintln!("{failure}");
@@ -93,32 +99,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     bail!("{} of {compilations} compilations are refused", failures.len())
 }
 
-/// Writes what was found into the project's record.
-fn keep(manifest: &Manifest, ptxas: &str) -> anyhow::Result<()> {
-    let mut record = Record::read(ptxas)?;
-    let forward = manifest.kernels.iter().map(Seen::of);
-    let steps = manifest.step_kernels.iter().map(Seen::of);
-    let all: Vec<Seen> = forward.chain(steps).chain(manifest.backward_kernels.iter().map(Seen::of)).collect();
-    for Seen { entry, sha256, resources } in &all {
-        for (arch, found) in *resources {
-            record.keep(entry, sha256, arch, found);
-        }
-    }
-    record.retain(|entry| all.iter().any(|seen| seen.entry == entry));
-    record.write()
-}
-
-/// What the record asks of a kernel, whatever it computes.
-struct Seen<'a> {
-    entry: &'a str,
-    sha256: &'a str,
-    resources: &'a BTreeMap<String, Resources>,
-}
-
-impl<'a> Seen<'a> {
-    fn of<R>(kernel: &'a Kernel<R>) -> Seen<'a> {
-        Seen { entry: &kernel.entry, sha256: &kernel.sha256, resources: &kernel.resources }
-    }
+/// The names of all kernels.
+fn entries(manifest: &Manifest) -> BTreeSet<&str> {
+    let forward = manifest.kernels.iter().map(|kernel| kernel.entry.as_str());
+    let steps = manifest.step_kernels.iter().map(|kernel| kernel.entry.as_str());
+    forward.chain(steps).chain(manifest.backward_kernels.iter().map(|kernel| kernel.entry.as_str())).collect()
 }
 
 /// The architectures that a family's kernels are compiled for, where these are asked for, or none in particular.
@@ -161,7 +146,10 @@ struct Found {
     compilations: usize,
     /// Of them, those that were not done, as the record knows them.
     recorded: usize,
-    known: Option<Record>,
+    /// What was known, and what was accepted now.
+    record: Record,
+    /// Whether what is known is not compiled again.
+    is_trusted: bool,
     /// A line for each refusal.
     failures: Vec<String>,
 }
@@ -180,21 +168,11 @@ impl Found {
         let scratch = tempfile::tempdir().context("no temporary folder")?;
         for arch in &archs_of(family, &options.arch) {
             let (scratch, keep_cubins) = (scratch.path(), options.cubin);
-            let known = self.known.take();
-            let compilation = Compilation {
-                folder,
-                family,
-                module: &module,
-                scratch,
-                ptxas,
-                arch,
-                keep_cubins,
-                known: known.as_ref(),
-            };
+            let compilation =
+                Compilation { folder, family, module: &module, scratch, ptxas, arch, keep_cubins };
             compilation.check(&mut manifest.kernels, self)?;
             compilation.check(&mut manifest.step_kernels, self)?;
             compilation.check(&mut manifest.backward_kernels, self)?;
-            self.known = known;
             eprintln!("{}", summary(manifest, arch));
         }
         Ok(())
@@ -210,30 +188,36 @@ struct Compilation<'a> {
     ptxas: &'a Ptxas,
     arch: &'a str,
     keep_cubins: bool,
-    known: Option<&'a Record>,
 }
 
 impl Compilation<'_> {
     /// Compiles the family's among kernels of one kind and notes their resources.
     fn check<R: Sync>(&self, kernels: &mut [Kernel<R>], found: &mut Found) -> anyhow::Result<()> {
         let Compilation { folder, arch, .. } = self;
-        let mut kernels: Vec<&mut Kernel<R>> =
-            kernels.iter_mut().filter(|kernel| kernel.family == self.family).collect();
-        let is_known = |kernel: &&mut Kernel<R>| self.known(kernel).is_some();
-        found.recorded += kernels.iter().filter(|kernel| is_known(kernel)).count();
-        for kernel in kernels.iter().filter(|kernel| !is_known(kernel)) {
+        let of_family = kernels.iter_mut().filter(|kernel| kernel.family == self.family);
+        let mut kernels: Vec<(&mut Kernel<R>, Option<Resources>)> = of_family
+            .map(|kernel| {
+                let known = found.record.find(&kernel.entry, &kernel.sha256, arch);
+                (kernel, known.filter(|_| found.is_trusted))
+            })
+            .collect();
+        for (kernel, _) in kernels.iter().filter(|(_, known)| known.is_none()) {
             let path = self.scratch.join(format!("{}.ptx", kernel.entry));
             std::fs::write(&path, self.module.only(&kernel.entry)?)
                 .with_context(|| path.display().to_string())?;
         }
-        let results = in_parallel(&kernels, |kernel| self.check_one(kernel));
+        let results = in_parallel(&kernels, |(kernel, known)| self.check_one(kernel, *known));
         found.compilations += kernels.len();
-        for (kernel, result) in kernels.iter_mut().zip(results) {
+        for ((kernel, known), result) in kernels.iter_mut().zip(results) {
+            found.recorded += usize::from(known.is_some());
             kernel.resources.remove(*arch);
             kernel.cubins.remove(*arch);
             match result {
                 Ok((resources, refusals)) => {
                     kernel.resources.insert(arch.to_string(), resources);
+                    if refusals.is_empty() {
+                        found.record.keep(&kernel.entry, &kernel.sha256, arch, &resources);
+                    }
                     found.failures.extend(
                         refusals.iter().map(|refusal| format!("{} on {arch}: {refusal}", kernel.entry)),
                     );
@@ -254,21 +238,25 @@ impl Compilation<'_> {
         self.scratch.join(format!("{}.cubin", kernel.entry))
     }
 
-    fn known<R>(&self, kernel: &Kernel<R>) -> Option<Resources> {
-        self.known?.find(&kernel.entry, &kernel.sha256, self.arch)
-    }
-
-    /// One kernel through ptxas, unless it is known; the error is the reason why there is no machine code.
-    fn check_one<R>(&self, kernel: &Kernel<R>) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
-        if let Some(resources) = self.known(kernel) {
-            return Ok((resources, Vec::new()));
-        }
-        let ptx = self.scratch.join(format!("{}.ptx", kernel.entry));
-        let log = self
-            .ptxas
-            .compile(&ptx, self.arch, &self.cubin_path(kernel))
-            .map_err(|error| error.to_string())?;
-        let resources = ptxas_log::resources(&log).map_err(|refusal| refusal.to_string())?;
+    /// One kernel through ptxas, unless its resources are known; the error is the reason why there is no machine code.
+    fn check_one<R>(
+        &self,
+        kernel: &Kernel<R>,
+        known: Option<Resources>,
+    ) -> Result<(Resources, Vec<ptxas_log::Refusal>), String> {
+        let (log, resources) = match known {
+            // It had no warnings, or it would not be known.
+            Some(resources) => (String::new(), resources),
+            None => {
+                let ptx = self.scratch.join(format!("{}.ptx", kernel.entry));
+                let log = self
+                    .ptxas
+                    .compile(&ptx, self.arch, &self.cubin_path(kernel))
+                    .map_err(|error| error.to_string())?;
+                let resources = ptxas_log::resources(&log).map_err(|refusal| refusal.to_string())?;
+                (log, resources)
+            }
+        };
         let refusals =
             ptxas_log::refusals(&log, &resources, kernel.smem_bytes, smem_limit(kernel.smem_bytes));
         Ok((resources, refusals))

@@ -1,14 +1,12 @@
-//! What ptxas made of each kernel, kept with the project: whoever compiles the same PTX need not ask ptxas again, and a kernel that takes other
-//! registers shows in a diff.
-//!
-//! Only what was accepted is kept: a kernel whose PTX, architecture or ptxas is another is compiled.
+//! The registers of every kernel, as ptxas said when it accepted the kernel, in a file of the project. `check-ptx` does not compile a kernel whose
+//! PTX, architecture and ptxas are those of the file, and a change that costs registers shows in the file's diff.
 
 use crate::manifest_file::write_whole;
 use crate::workspace;
 use anyhow::Context;
 use kernels_gpu::manifest::Resources;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Characters of a kernel's SHA-256 that are kept.
@@ -26,7 +24,7 @@ pub(crate) struct Record {
 struct Entry {
     /// Of the kernel's PTX.
     sha256: String,
-    /// The registers of a thread by architecture. All else that ptxas reports is 0, or the kernel would have been refused.
+    /// The registers of a thread by architecture. A kernel of which ptxas reports anything else is not kept.
     registers: BTreeMap<String, u32>,
 }
 
@@ -37,14 +35,10 @@ impl Record {
     /// Where there is a file that is no record.
     pub(crate) fn read(ptxas: &str) -> anyhow::Result<Record> {
         let path = path();
-        let record = match std::fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).with_context(|| workspace::shown(&path))?,
-            Err(_) => Record::default(),
-        };
-        let is_of = |record: &Record| record.ptxas == ptxas;
-        Ok(Some(record)
-            .filter(is_of)
-            .unwrap_or_else(|| Record { ptxas: ptxas.to_owned(), ..Record::default() }))
+        let empty = Record { ptxas: ptxas.to_owned(), ..Record::default() };
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(empty) };
+        let record: Record = serde_json::from_str(&text).with_context(|| workspace::shown(&path))?;
+        Ok(if record.ptxas == ptxas { record } else { empty })
     }
 
     /// What is known of a kernel whose PTX has this SHA-256.
@@ -66,8 +60,8 @@ impl Record {
     }
 
     /// Forgets all kernels but these.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.kernels.retain(|entry, _| is_there(entry));
+    pub(crate) fn retain(&mut self, entries: &BTreeSet<&str>) {
+        self.kernels.retain(|entry, _| entries.contains(entry.as_str()));
     }
 
     /// Writes the project's record, a line a kernel.
@@ -118,7 +112,7 @@ mod tests {
         assert_eq!(record.find("fwd", &sha('b'), "sm_90"), None);
         record.keep("spills", &sha('a'), "sm_80", &Resources { stack: 8, ..plain });
         assert_eq!(record.find("spills", &sha('a'), "sm_80"), None);
-        record.retain(|entry| entry != "fwd");
+        record.retain(&BTreeSet::from(["bwd"]));
         assert_eq!(record.find("fwd", &sha('b'), "sm_80"), None);
     }
 }
