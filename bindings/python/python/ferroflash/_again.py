@@ -1,11 +1,7 @@
 """Calls on PyTorch's tensors like those before: the native module starts them without describing, checking and planning them again."""
 
 from . import _native
-
-try:
-    import torch
-except ImportError:
-    torch = None
+from ._tensors import torch
 
 
 def _opened():

@@ -4,6 +4,11 @@ import ctypes
 import sys
 import threading
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 
 class Torch:
     """PyTorch's tensors."""
@@ -224,20 +229,15 @@ class Foreign:
 
 def framework_of(tensor):
     """The framework of a tensor, and what turns its tensors into those that this module works on."""
-    # torch.compile traces this: it would walk through all of sys.modules, which may grow meanwhile.
-    if hasattr(tensor, "__torch_function__"):
-        import torch
-
-        if isinstance(tensor, torch.Tensor):
-            return Torch(torch), _same
+    # torch.compile traces this: a look into sys.modules would make it walk through all of them, which may grow meanwhile.
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return Torch(torch), _same
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return NumPy(numpy), _same
     if hasattr(tensor, "__dlpack__"):
         back = _from_dlpack_of(type(tensor).__module__.split(".")[0])
-        try:
-            import torch
-        except ImportError:
+        if torch is None:
             import numpy
 
             return Foreign(NumPy(numpy), back), numpy.from_dlpack

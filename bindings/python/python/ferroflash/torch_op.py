@@ -2,12 +2,7 @@
 
 from . import _again, _cache, _gradients
 from ._call import Call, compute
-from ._tensors import Torch
-
-try:
-    import torch
-except ImportError:
-    torch = None
+from ._tensors import Torch, torch
 
 # What both passes are given: tensors, then numbers.
 _TENSORS = (
