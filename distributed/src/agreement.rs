@@ -45,19 +45,19 @@ pub(crate) fn gather<D: Device + ?Sized>(
 ) -> Result<Vec<u64>, Error> {
     let words: Vec<u32> = numbers.iter().flat_map(|&n| [n as u32, (n >> 32) as u32]).collect();
     let (bytes, world) = (words.len() as u64 * 4, transport.world());
-    let own = Buffer::from_elements(device, &words)?;
-    let all = Buffer::new(device, bytes * u64::from(world))?;
-    // SAFETY: both buffers are as long as is said, and live until the wait below is over.
+    let mut gathered = vec![0u32; words.len() * world as usize];
+    gathered[transport.rank() as usize * words.len()..][..words.len()].copy_from_slice(&words);
+    let all = Buffer::from_elements(device, &gathered)?;
+    // SAFETY: the buffer is as long as is said, and lives until the wait below is over.
     unsafe {
-        transport.all_gather(step, (own.address(), all.address(), bytes), StreamHandle::DEFAULT)?;
+        transport.all_gather(step, (all.address(), bytes), StreamHandle::DEFAULT)?;
     }
     // SAFETY: the default stream lives.
     if let Err(error) = unsafe { transport.wait(StreamHandle::DEFAULT) } {
         // What did not end may still write.
-        std::mem::forget((own, all));
+        std::mem::forget(all);
         return Err(error);
     }
-    let mut gathered = vec![0u32; words.len() * world as usize];
     all.read(0, &mut gathered)?;
     let number = |&[low, high]: &[u32; 2]| u64::from(low) | u64::from(high) << 32;
     Ok(gathered.as_chunks::<2>().0.iter().map(number).collect())

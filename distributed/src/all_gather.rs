@@ -5,12 +5,13 @@
 //! other one for all heads at the end: its tiles are shorter, and fill the multiprocessors that become free at different times.
 
 use crate::Error;
-use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::context::{Cut, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::lane::Lane;
 use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, DeviceTensors, Layout, Mask, Plan, StreamHandle};
+use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Mask, Plan, StreamHandle};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -88,6 +89,10 @@ impl Schedule for AllGather {
         (0..self.groups.len()).map(|group| self.messages(group, setup, tensors)).collect()
     }
 
+    fn preload(&self, attention: &Attention) -> Result<(), Error> {
+        Ok(attention.preload_copy()?)
+    }
+
     unsafe fn forward(
         &mut self,
         lane: &mut Lane,
@@ -103,7 +108,8 @@ impl Schedule for AllGather {
             let tickets: Vec<Ticket> = (0..self.groups.len())
                 .map(|group| self.start(group, lane, setup, tensors, stream))
                 .collect::<Result<_, _>>()?;
-            // Behind the copies of this rank's own keys.
+            // While the first group travels, nothing is computed.
+            lane.copy(&self.own_keys(setup, tensors), stream)?;
             let beside = lane.fork(stream)?;
             // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end.
             for (job, stream) in self.jobs.iter().zip([stream, beside].into_iter().cycle()) {
@@ -118,8 +124,8 @@ impl Schedule for AllGather {
                 lane.join(last, stream)?;
             }
             lane.rejoin(stream)?;
+            lane.free_places(stream)
         }
-        Ok(())
     }
 }
 
@@ -141,7 +147,6 @@ impl AllGather {
 
     fn messages(&self, group: usize, setup: &Setup, tensors: &RankTensors) -> Vec<Message> {
         let heads = &self.groups[group];
-        let all = 0..setup.problem.sizes().heads_kv;
         let mut messages = Vec::new();
         for ((role, tensor), (own, gathered)) in
             KEYS_AND_VALUES.into_iter().zip([tensors.k, tensors.v].into_iter().zip(self.gathered))
@@ -149,36 +154,36 @@ impl AllGather {
             let whole = shape_of(&setup.problem, role);
             let mine = setup.local(role);
             let place = |at: u64| Some(gathered - self.gathered[0] + at);
-            for peer in 0..setup.world {
-                if peer != setup.rank {
-                    let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
-                    messages.extend(sent.map(|(offset, at, bytes)| Message::Send {
-                        to: peer,
-                        address: own + offset,
-                        bytes,
-                        place: place(at),
-                    }));
-                }
+            for peer in (0..setup.world).filter(|&peer| peer != setup.rank) {
+                let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
+                messages.extend(sent.map(|(offset, at, bytes)| Message::Send {
+                    to: peer,
+                    address: own + offset,
+                    bytes,
+                    place: place(at),
+                }));
                 let theirs = setup.local_of(role, peer);
-                // A rank's own, which nobody waits for, all with the first group: while it travels, nothing is computed.
-                let heads = match (peer == setup.rank, group) {
-                    (false, _) => heads,
-                    (true, 0) => &all,
-                    (true, _) => continue,
-                };
                 let to_here = pieces(setup, (theirs, whole), (peer, setup.rank), heads);
                 messages.extend(to_here.map(|(offset, at, bytes)| {
-                    let address = gathered + at;
-                    let of = Piece { owner: peer, tensor, offset };
-                    if peer == setup.rank {
-                        Message::Copy { from: own + offset, to: address, bytes }
-                    } else {
-                        Message::Receive { from: peer, address, bytes, of, place: place(at) }
-                    }
+                    let (address, of) = (gathered + at, Piece { owner: peer, tensor, offset });
+                    Message::Receive { from: peer, address, bytes, of, place: place(at) }
                 }));
             }
         }
         messages
+    }
+
+    /// This rank's own keys and values, of all heads, to where they belong.
+    fn own_keys(&self, setup: &Setup, tensors: &RankTensors) -> Vec<CopyRun> {
+        let all = 0..setup.problem.sizes().heads_kv;
+        let of =
+            |((role, _), (own, gathered)): ((TensorRole, Tensor), (u64, u64))| {
+                let shapes = (setup.local(role), shape_of(&setup.problem, role));
+                pieces(setup, shapes, (setup.rank, setup.rank), &all)
+                    .map(move |(offset, at, bytes)| CopyRun { from: own + offset, to: gathered + at, bytes })
+            };
+        let places = [tensors.k, tensors.v].into_iter().zip(self.gathered);
+        KEYS_AND_VALUES.into_iter().zip(places).flat_map(of).collect()
     }
 }
 

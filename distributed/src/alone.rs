@@ -1,7 +1,8 @@
 //! A world of one: its rank has all keys, and computes where they are, whatever the method.
 
 use crate::Error;
-use crate::context::{Lane, RankTensors, Schedule, Setup};
+use crate::context::{RankTensors, Schedule, Setup};
+use crate::lane::Lane;
 use ferroflash::{Attention, DeviceTensors, Plan, PlanOptions, StreamHandle};
 
 pub(crate) struct Alone(Plan);

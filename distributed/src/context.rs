@@ -3,9 +3,10 @@
 use crate::agreement::agree;
 use crate::all_gather::AllGather;
 use crate::alone::Alone;
+use crate::lane::Lane;
 use crate::ring::Ring;
 use crate::shape::Shape;
-use crate::transport::{Message, Step, Ticket, Traffic, Transport};
+use crate::transport::{Message, Traffic, Transport};
 use crate::ulysses::Ulysses;
 use crate::{Error, Sharding};
 use ferroflash::device::{Buffer, Device};
@@ -107,13 +108,6 @@ pub(crate) trait Schedule: Send {
     ) -> Result<(), Error>;
 }
 
-/// What a rank computes and exchanges with.
-pub(crate) struct Lane {
-    pub(crate) attention: Arc<Attention>,
-    transport: Box<dyn Transport>,
-    traffic: Traffic,
-}
-
 /// What schedules are made from.
 pub(crate) struct Setup {
     pub(crate) problem: Problem,
@@ -163,7 +157,7 @@ impl ContextParallel {
             Ok((setup, schedule))
         });
         let (setup, schedule) = made.inspect_err(|error| transport.abort(error))?;
-        let lane = Lane { attention, transport, traffic: Traffic::default() };
+        let lane = Lane::new(attention, transport);
         Ok(ContextParallel { schedule, lane, setup })
     }
 
@@ -276,51 +270,6 @@ impl Drop for ContextParallel {
             // SAFETY: by the promise of forward, all work is done when this is dropped; the stream goes with the transport.
             unsafe { self.lane.attention.release(stream) };
         }
-    }
-}
-
-impl Lane {
-    /// As [`Transport::exchange`], counted.
-    ///
-    /// # Safety
-    /// As [`Transport::exchange`].
-    pub(crate) unsafe fn exchange(
-        &mut self,
-        step: Step,
-        messages: &[Message],
-        stream: StreamHandle,
-    ) -> Result<Ticket, Error> {
-        self.traffic.count(messages);
-        // SAFETY: the caller's promise.
-        unsafe { self.transport.exchange(step, messages, stream) }
-    }
-
-    /// The transport's stream for kernels, behind what is on `stream` now; `stream` itself where it has none.
-    ///
-    /// # Safety
-    /// As [`Transport::order_beside`].
-    pub(crate) unsafe fn fork(&mut self, stream: StreamHandle) -> Result<StreamHandle, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.transport.order_beside(stream, false)? };
-        Ok(self.transport.beside().unwrap_or(stream))
-    }
-
-    /// Lets what follows on `stream` wait for the transport's stream for kernels.
-    ///
-    /// # Safety
-    /// As [`Transport::order_beside`].
-    pub(crate) unsafe fn rejoin(&mut self, stream: StreamHandle) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.transport.order_beside(stream, true) }
-    }
-
-    /// As [`Transport::join`].
-    ///
-    /// # Safety
-    /// As [`Transport::join`].
-    pub(crate) unsafe fn join(&mut self, ticket: Ticket, stream: StreamHandle) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.transport.join(ticket, stream) }
     }
 }
 

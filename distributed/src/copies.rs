@@ -3,10 +3,10 @@
 
 use crate::Error;
 use crate::context::RankTensors;
-use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport, copies_within};
-use ferroflash::StreamHandle;
+use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
 use ferroflash::device::cuda::CudaDevice;
-use ferroflash::device::side::{CopyRun, SideStream};
+use ferroflash::device::side::SideStream;
+use ferroflash::{CopyRun, StreamHandle};
 use std::sync::Arc;
 
 /// A rank whose peers are tensors on its own device. What other ranks compute, heads of O, is not there: its place is copied, so that
@@ -73,13 +73,12 @@ impl Transport for Copies {
             Message::Receive { address: to, bytes, of, .. } => {
                 Some(CopyRun { from: self.address(&of)?, to, bytes })
             }
-            Message::Send { .. } | Message::Copy { .. } => None,
+            Message::Send { .. } => None,
         };
         let received: Vec<CopyRun> = messages.iter().filter_map(receive).collect();
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            self.side.copy_on(compute, &copies_within(messages))?;
             self.side.copy(&received)?;
         }
         Ok(Ticket(self.side.mark()?))
@@ -88,14 +87,16 @@ impl Transport for Copies {
     unsafe fn all_gather(
         &mut self,
         _: Step,
-        (from, to, bytes): (u64, u64, u64),
+        (all, bytes): (u64, u64),
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         // SAFETY: the caller's promise; the others' bytes are this rank's again.
         unsafe {
             self.side.after(compute)?;
-            let of_rank = |rank| CopyRun { from, to: to + rank * bytes, bytes };
-            self.side.copy(&(0..u64::from(self.world())).map(of_rank).collect::<Vec<_>>())?;
+            let place = |rank: u32| all + u64::from(rank) * bytes;
+            let of_rank = |rank| CopyRun { from: place(self.rank), to: place(rank), bytes };
+            let others = (0..self.world()).filter(|&rank| rank != self.rank);
+            self.side.copy(&others.map(of_rank).collect::<Vec<_>>())?;
         }
         Ok(Ticket(self.side.mark()?))
     }

@@ -11,6 +11,7 @@ mod alone;
 mod context;
 mod copies;
 mod error;
+mod lane;
 mod local;
 pub mod model;
 pub mod nccl;

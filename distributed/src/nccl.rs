@@ -1,5 +1,6 @@
 //! NCCL between ranks: one GPU a rank, whatever process it is in.
 
+mod calls;
 mod library;
 mod mailboxes;
 mod options;
@@ -8,8 +9,9 @@ mod parcel;
 pub use library::UniqueId;
 pub use options::NcclOptions;
 
-use crate::transport::{Message, Step, Ticket, Transport, copies_within};
+use crate::transport::{Message, Step, Ticket, Transport};
 use crate::{Error, in_threads};
+use calls::call;
 use ferroflash::StreamHandle;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::SideStream;
@@ -159,45 +161,6 @@ impl Nccl {
         self.comm as Comm
     }
 
-    /// Takes in the result of a call, and waits where NCCL is still at it.
-    fn settle(
-        &mut self,
-        call: &'static str,
-        mut result: NcclResult,
-        step: Step,
-        ranks: &[u32],
-    ) -> Result<(), Error> {
-        let until = Instant::now() + self.limit;
-        while result == IN_PROGRESS {
-            if Instant::now() >= until {
-                return Err(self.given_up(Error::Unfinished {
-                    ranks: ranks.to_vec(),
-                    step,
-                    limit: self.limit,
-                }));
-            }
-            std::thread::sleep(REST);
-            result = self.async_error();
-        }
-        match result {
-            SUCCESS => Ok(()),
-            result => {
-                let reason = self.library.words(result);
-                Err(self.given_up(Error::Nccl { call, reason, step }))
-            }
-        }
-    }
-
-    /// What NCCL has found since, or that it is still at something.
-    fn async_error(&self) -> NcclResult {
-        let mut found = SUCCESS;
-        // SAFETY: the communicator lives; writes one result where it is told to.
-        match unsafe { (self.library.comm_get_async_error)(self.comm(), &mut found) } {
-            SUCCESS => found,
-            result => result,
-        }
-    }
-
     fn given_up(&mut self, error: Error) -> Error {
         self.give_up();
         error
@@ -278,31 +241,6 @@ impl Nccl {
         Ok(())
     }
 
-    /// Makes calls as one group on the transport's stream.
-    fn group(
-        &mut self,
-        step: Step,
-        ranks: &[u32],
-        mut calls: impl FnMut(&Library, Comm, *mut c_void) -> Result<(), (&'static str, NcclResult)>,
-    ) -> Result<(), Error> {
-        let (library, comm, stream) = (self.library, self.comm(), self.side.stream().as_raw());
-        let device = self.side.device().clone();
-        let made = device.with_current(|| {
-            // SAFETY: a group is per thread, and ends below whatever its calls say.
-            let started = unsafe { (library.group_start)() };
-            let called = calls(library, comm, stream);
-            // SAFETY: as above.
-            let ended = unsafe { (library.group_end)() };
-            (started, called, ended)
-        })?;
-        let (call, result) = match made {
-            (SUCCESS, Ok(()), ended) => ("ncclGroupEnd", ended),
-            (SUCCESS, Err((call, result)), _) => (call, result),
-            (started, ..) => ("ncclGroupStart", started),
-        };
-        self.settle(call, result, step, ranks)
-    }
-
     /// Marks where an exchange ends. What is captured is not run now, and cannot be asked about.
     fn marked(&mut self, step: Step, ranks: Vec<u32>, compute: StreamHandle) -> Result<Ticket, Error> {
         let mark = self.side.mark()?;
@@ -316,11 +254,6 @@ impl Nccl {
         }
         Ok(Ticket(mark))
     }
-}
-
-fn call(name: &'static str, result: NcclResult) -> Result<(), (&'static str, NcclResult)> {
-    // A call in a group may say that it is not over.
-    if result == SUCCESS || result == IN_PROGRESS { Ok(()) } else { Err((name, result)) }
 }
 
 impl Transport for Nccl {
@@ -344,6 +277,11 @@ impl Transport for Nccl {
             let (_, parcels) = self.sorted(messages);
             self.staging(&parcels)?;
         }
+        if let Some(mailboxes) = &mut self.mailboxes {
+            mailboxes.expect(&Parcel::of(&exchanges.concat()));
+        }
+        // SAFETY: the default stream lives, and nothing was received yet.
+        unsafe { self.free_places(StreamHandle::DEFAULT)? };
         Ok(self.mailboxes.as_ref().filter(|_| shared > 0).map(Mailboxes::shared))
     }
 
@@ -368,10 +306,9 @@ impl Transport for Nccl {
         // the other on the same stream, are all that use it.
         unsafe {
             self.side.after(compute)?;
-            if let Some(mailboxes) = &self.mailboxes {
+            if let Some(mailboxes) = &mut self.mailboxes {
                 mailboxes.invite(&self.side, &copied)?;
             }
-            self.side.copy_on(compute, &copies_within(messages))?;
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
         if !parcels.is_empty() {
@@ -405,18 +342,30 @@ impl Transport for Nccl {
         self.marked(step, ranks, compute)
     }
 
+    unsafe fn free_places(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        let Some(mailboxes) = &mut self.mailboxes else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.side.after(compute)?;
+            mailboxes.free_places(&self.side)
+        }
+    }
+
     unsafe fn all_gather(
         &mut self,
         step: Step,
-        (from, to, bytes): (u64, u64, u64),
+        (all, bytes): (u64, u64),
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         self.living(step)?;
-        let ranks: Vec<u32> = (0..self.world).filter(|&other| other != self.rank).collect();
+        let rank = self.rank;
+        let ranks: Vec<u32> = (0..self.world).filter(|&other| other != rank).collect();
         // SAFETY: the stream is the caller's promise.
         unsafe { self.side.after(compute)? };
         self.group(step, &ranks, |library, comm, stream| {
-            let (from, to) = (from as *const c_void, to as *mut c_void);
+            // In place: NCCL knows it by where it reads from.
+            let from = (all + u64::from(rank) * bytes) as *const c_void;
+            let to = all as *mut c_void;
             // SAFETY: the addresses are the promise of who called this, and communicator and stream live.
             let gathered = unsafe { (library.all_gather)(from, to, bytes as usize, BYTES, comm, stream) };
             call("ncclAllGather", gathered)

@@ -5,7 +5,8 @@
 //! once, in the order in which they were computed, so that a result repeats in every bit.
 
 use crate::Error;
-use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer};
+use crate::context::{Cut, RankTensors, Schedule, Setup, buffer};
+use crate::lane::Lane;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, TensorRole};

@@ -29,8 +29,7 @@ pub struct SplitCache {
     merges: [MergeStates; 2],
     /// The splits of this rank.
     splits: Buffer<dyn Device>,
-    /// This rank's state, and those of all.
-    own: Buffer<dyn Device>,
+    /// The states of all ranks.
     all: Buffer<dyn Device>,
     /// Bytes of O, and of O and LSE, of a rank's state.
     state_bytes: [u64; 2],
@@ -56,7 +55,6 @@ impl SplitCache {
         let device = attention.device();
         Ok(SplitCache {
             splits: buffer(device, splits)?,
-            own: buffer(device, state)?,
             all: buffer(device, state * u64::from(world))?,
             attention,
             transport,
@@ -127,7 +125,8 @@ impl SplitCache {
         let splits = self.splits.address();
         let lse = splits + u64::from(self.plan.states()) * self.plan.o_bytes();
         let states = PartialStates { o: splits, lse };
-        let (own, all) = (self.own.address(), self.all.address());
+        let all = self.all.address();
+        let own = all + u64::from(self.transport.rank()) * pitch;
         let mut to_own = states.to_merge(self.plan.o_bytes(), self.plan.lse_bytes());
         (to_own.o, to_own.lse) = (own, Some(own + to_lse));
         let gathered = PartialStates { o: all, lse: all + to_lse };
@@ -140,13 +139,12 @@ impl SplitCache {
         unsafe {
             self.attention.launch_partial(&self.plan, tensors, states, stream)?;
             self.attention.merge(&self.merges[0], &to_own, stream)?;
-            let ticket = self.transport.all_gather(step, (own, all, pitch), stream)?;
+            let ticket = self.transport.all_gather(step, (all, pitch), stream)?;
             self.transport.join(ticket, stream)?;
             self.attention.merge(&self.merges[1], &to_all, stream)?;
         }
         self.traffic.sent += others;
         self.traffic.received += others;
-        self.traffic.copied += pitch;
         Ok(())
     }
 
@@ -162,7 +160,7 @@ impl SplitCache {
 
     /// Bytes of device memory for partial results.
     pub fn buffer_bytes(&self) -> u64 {
-        self.splits.bytes() + self.own.bytes() + self.all.bytes()
+        self.splits.bytes() + self.all.bytes()
     }
 
     /// Waits on the host until all exchanges and all work on `stream` are over, no longer than the transport's limit for other ranks.

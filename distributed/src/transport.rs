@@ -2,7 +2,6 @@
 
 use crate::Error;
 use ferroflash::StreamHandle;
-use ferroflash::device::side::CopyRun;
 
 /// What an exchange is for, in messages: "keys and values, step 2".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,24 +74,6 @@ pub enum Message {
         /// that has such memory lets the sender write to it.
         place: Option<u64>,
     },
-    /// Within this rank.
-    Copy {
-        /// The first address.
-        from: u64,
-        /// Where to.
-        to: u64,
-        /// Bytes.
-        bytes: u64,
-    },
-}
-
-/// The copies within a rank that are among its messages.
-pub(crate) fn copies_within(messages: &[Message]) -> Vec<CopyRun> {
-    let copy = |message: &Message| match *message {
-        Message::Copy { from, to, bytes } => Some(CopyRun { from, to, bytes }),
-        Message::Send { .. } | Message::Receive { .. } => None,
-    };
-    messages.iter().filter_map(copy).collect()
 }
 
 /// The number of an exchange, to be waited for.
@@ -117,7 +98,6 @@ impl Traffic {
             match *message {
                 Message::Send { bytes, .. } => self.sent += bytes,
                 Message::Receive { bytes, .. } => self.received += bytes,
-                Message::Copy { bytes, .. } => self.copied += bytes,
             }
         }
     }
@@ -150,7 +130,7 @@ pub trait Transport: Send {
         0
     }
 
-    /// Starts the messages of a step as one group, after all work that is on `compute` now. Those within the rank are copied on `compute` itself.
+    /// Starts the messages of a step as one group, after all work that is on `compute` now.
     ///
     /// # Errors
     /// What became of other ranks, where it is known by then; what the driver reports.
@@ -165,25 +145,37 @@ pub trait Transport: Send {
         compute: StreamHandle,
     ) -> Result<Ticket, Error>;
 
-    /// Starts gathering `bytes` bytes of every rank at `to`, in the order of ranks; this rank's are at `from`.
+    /// Tells the other ranks that what is on `compute` now was the last to need what they wrote to places in shared memory: they need not wait
+    /// for that when the next exchange begins.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `compute` lives, and nothing after what is on it now needs what was received at such places.
+    unsafe fn free_places(&mut self, _compute: StreamHandle) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Starts gathering `bytes` bytes of every rank at `all`, in the order of ranks; this rank's are in their place there.
     ///
     /// # Errors
     /// Those of [`Transport::exchange`].
     ///
     /// # Safety
-    /// As [`Transport::exchange`], for `bytes` bytes at `from` and as many for each rank at `to`.
+    /// As [`Transport::exchange`], for `bytes` bytes of each rank.
     unsafe fn all_gather(
         &mut self,
         step: Step,
-        (from, to, bytes): (u64, u64, u64),
+        (all, bytes): (u64, u64),
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
         let (rank, world) = (self.rank(), self.world());
-        let place = |other: u32| to + u64::from(other) * bytes;
-        let mut messages = vec![Message::Copy { from, to: place(rank), bytes }];
+        let place = |other: u32| all + u64::from(other) * bytes;
+        let mut messages = Vec::new();
         for other in (0..world).filter(|&other| other != rank) {
             let of = Piece { owner: other, tensor: Tensor::State, offset: 0 };
-            messages.push(Message::Send { to: other, address: from, bytes, place: None });
+            messages.push(Message::Send { to: other, address: place(rank), bytes, place: None });
             messages.push(Message::Receive { from: other, address: place(other), bytes, of, place: None });
         }
         // SAFETY: the caller's promise.

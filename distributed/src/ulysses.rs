@@ -1,12 +1,13 @@
 //! Ulysses: ranks exchange heads for rows, so that each computes some heads of the whole sequence, and exchange O back.
 
 use crate::Error;
-use crate::context::{Cut, Lane, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::context::{Cut, RankTensors, Schedule, Setup, buffer, shape_of};
+use crate::lane::Lane;
 use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, DeviceTensors, Layout, Plan, StreamHandle};
+use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Plan, StreamHandle};
 use std::ops::Range;
 
 pub(crate) struct Ulysses {
@@ -36,7 +37,11 @@ impl Schedule for Ulysses {
     }
 
     fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
-        self.messages(setup, tensors).into()
+        self.moves(setup, tensors).map(|moves| moves.messages).into()
+    }
+
+    fn preload(&self, attention: &Attention) -> Result<(), Error> {
+        Ok(attention.preload_copy()?)
     }
 
     unsafe fn forward(
@@ -47,66 +52,86 @@ impl Schedule for Ulysses {
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
-        let [there, back] = self.messages(setup, tensors);
+        let [there, back] = self.moves(setup, tensors);
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses; the rest is the caller's promise.
         unsafe {
-            let ticket = lane.exchange(Step { what: "rows for heads", index: 0 }, &there, stream)?;
-            lane.join(ticket, stream)?;
+            there.start("rows for heads", lane, stream)?;
             let on_device = DeviceTensors::new(q, k, v, o).with_lse(tensors.lse.map(|_| lse));
             lane.attention.launch(&self.plan, &on_device, stream)?;
-            let ticket = lane.exchange(Step { what: "heads for rows", index: 0 }, &back, stream)?;
-            lane.join(ticket, stream)
+            back.start("heads for rows", lane, stream)
         }
     }
 }
 
 impl Ulysses {
     /// Rows of Q, K and V for heads, and heads of O and LSE for rows.
-    fn messages(&self, setup: &Setup, tensors: &RankTensors) -> [Vec<Message>; 2] {
+    fn moves(&self, setup: &Setup, tensors: &RankTensors) -> [Moves; 2] {
         let [q, k, v, o, lse] = [0, 1, 2, 3, 4].map(|tensor: usize| self.whole[tensor].address());
         let of_rows: fn(&Run) -> u64 = |run| run.rows;
         let of_heads: fn(&Run) -> u64 = |run| run.heads;
-        let mut there = Vec::new();
+        let mut there = Moves::default();
         for (tensor, role, rows, heads) in [
             (Tensor::Q, TensorRole::Q, tensors.q, q),
             (Tensor::K, TensorRole::K, tensors.k, k),
             (Tensor::V, TensorRole::V, tensors.v, v),
         ] {
             let runs = |from, to| pieces(setup, role, (from, to));
-            there.extend(exchanged(setup, tensor, runs, (rows, of_rows), (heads, of_heads)));
+            there.add(setup, tensor, runs, (rows, of_rows), (heads, of_heads));
         }
         let runs = |from, to| pieces(setup, TensorRole::O, (to, from));
-        let mut back = exchanged(setup, Tensor::O, runs, (o, of_heads), (tensors.o, of_rows));
+        let mut back = Moves::default();
+        back.add(setup, Tensor::O, runs, (o, of_heads), (tensors.o, of_rows));
         if let Some(rows) = tensors.lse {
             let runs = |from, to| lse_pieces(setup, (to, from));
-            back.extend(exchanged(setup, Tensor::Lse, runs, (lse, of_heads), (rows, of_rows)));
+            back.add(setup, Tensor::Lse, runs, (lse, of_heads), (rows, of_rows));
         }
         [there, back]
     }
 }
 
-/// The messages that bring a tensor from where ranks have it to where they want it; `runs` are what the first of two ranks has for the
-/// second, and each place is an address and where a run lies behind it.
-fn exchanged(
-    setup: &Setup,
-    tensor: Tensor,
-    runs: impl Fn(u32, u32) -> Vec<Run>,
-    (from, of_from): (u64, fn(&Run) -> u64),
-    (to, of_to): (u64, fn(&Run) -> u64),
-) -> Vec<Message> {
-    let mut messages = Vec::new();
-    for peer in 0..setup.world {
-        let to_here = runs(peer, setup.rank);
-        if peer == setup.rank {
-            messages.extend(to_here.iter().map(|run| run.copy(from + of_from(run), to + of_to(run))));
-        } else {
-            let to_peer = runs(setup.rank, peer);
-            messages.extend(to_peer.iter().map(|run| run.send(peer, from + of_from(run))));
-            let of = |run: &Run| Piece { owner: peer, tensor, offset: of_from(run) };
-            messages.extend(to_here.iter().map(|run| run.receive(of(run), to + of_to(run))));
+/// What changes its place, on other ranks and on this one.
+#[derive(Default)]
+struct Moves {
+    messages: Vec<Message>,
+    copies: Vec<CopyRun>,
+}
+
+impl Moves {
+    /// Brings a tensor from where ranks have it to where they want it; `runs` are what the first of two ranks has for the second, and each
+    /// place is an address and where a run lies behind it.
+    fn add(
+        &mut self,
+        setup: &Setup,
+        tensor: Tensor,
+        runs: impl Fn(u32, u32) -> Vec<Run>,
+        (from, of_from): (u64, fn(&Run) -> u64),
+        (to, of_to): (u64, fn(&Run) -> u64),
+    ) {
+        for peer in 0..setup.world {
+            let to_here = runs(peer, setup.rank);
+            if peer == setup.rank {
+                self.copies.extend(to_here.iter().map(|run| run.copy(from + of_from(run), to + of_to(run))));
+            } else {
+                let to_peer = runs(setup.rank, peer);
+                self.messages.extend(to_peer.iter().map(|run| run.send(peer, from + of_from(run))));
+                let of = |run: &Run| Piece { owner: peer, tensor, offset: of_from(run) };
+                self.messages.extend(to_here.iter().map(|run| run.receive(of(run), to + of_to(run))));
+            }
         }
     }
-    messages
+
+    /// Lets what follows on the stream wait until all is in its place.
+    ///
+    /// # Safety
+    /// As [`Lane::exchange`] and [`Lane::copy`].
+    unsafe fn start(&self, what: &'static str, lane: &mut Lane, stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ticket = lane.exchange(Step { what, index: 0 }, &self.messages, stream)?;
+            lane.copy(&self.copies, stream)?;
+            lane.join(ticket, stream)
+        }
+    }
 }
 
 /// What a rank computes.
@@ -153,8 +178,8 @@ impl Run {
         Message::Receive { from: of.owner, address, bytes: self.bytes, of, place: None }
     }
 
-    fn copy(&self, from: u64, to: u64) -> Message {
-        Message::Copy { from, to, bytes: self.bytes }
+    fn copy(&self, from: u64, to: u64) -> CopyRun {
+        CopyRun { from, to, bytes: self.bytes }
     }
 }
 

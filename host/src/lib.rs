@@ -29,6 +29,7 @@ mod addresses;
 pub mod append;
 pub mod attention;
 pub mod backward;
+mod copy;
 #[cfg(feature = "cudarc-0-19")]
 pub mod cudarc;
 pub mod device;
@@ -47,6 +48,7 @@ pub mod workspace;
 pub use append::{AppendTensors, KvAppend, NewTokens, Rotary};
 pub use attention::{Attention, CudaOptions, DeviceTensors, HostOperand, HostTensors, OperandValues, Output};
 pub use backward::{Backward, BackwardTensors, GradientInputs, Gradients};
+pub use copy::CopyRun;
 pub use device::model::DeviceModel;
 #[cfg(feature = "sim")]
 pub use device::sim::SimOptions;

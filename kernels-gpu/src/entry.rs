@@ -21,11 +21,12 @@ use cuda_std::kernel;
 use crate::{
     append::append,
     backward::{params::BackwardParams, sinks, statistics},
+    copy::copy,
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
     params::{CombineParams, ForwardParams},
-    step_params::{AppendParams, MergeParams, SinkGradientParams},
+    step_params::{AppendParams, CopyParams, MergeParams, SinkGradientParams},
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
@@ -240,6 +241,15 @@ macro_rules! step_entry {
         pub unsafe fn $entry(params: AppendParams) {
             // SAFETY: the caller's.
             unsafe { append::<element::$output>(&params) }
+        }
+    };
+    ($entry:ident: Copy, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`copy`].
+        #[kernel]
+        pub unsafe fn $entry(params: CopyParams) {
+            // SAFETY: the caller's.
+            unsafe { copy(&params) }
         }
     };
     ($entry:ident: SinkGradient, $input:ident, $output:ident) => {

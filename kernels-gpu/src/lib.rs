@@ -36,6 +36,8 @@ pub mod visible;
 pub mod append;
 #[cfg(target_arch = "nvptx64")]
 pub mod config;
+#[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
+pub mod copy;
 #[cfg(target_arch = "nvptx64")]
 pub mod element;
 #[cfg(target_arch = "nvptx64")]

@@ -1,4 +1,4 @@
-//! The parameter blocks of the step kernels that are launched by themselves: merge, append, and the gradient of sinks.
+//! The parameter blocks of the step kernels that are launched by themselves: merge, append, copy, and the gradient of sinks.
 
 use crate::divisor::Divisor;
 use crate::params::{Bytes, Strides};
@@ -124,6 +124,58 @@ pub struct AppendParams {
     pub each_query: u32,
 }
 
+/// Blocks of a copy launch.
+pub const COPY_BLOCKS: usize = 8;
+/// Pieces that a thread of a copy launch moves.
+pub const COPY_PIECES: u32 = 8;
+/// Bytes of a piece, where everything is a multiple of that.
+pub const COPY_PIECE_BYTES: u32 = 16;
+/// Bytes of a piece elsewhere, where everything is a multiple of these.
+pub const COPY_PIECE_BYTES_LEAST: u32 = 4;
+
+/// Rows of one length, equally far apart, that are copied. All addresses, pitches and lengths are multiples of a piece.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyBlock {
+    /// The first row's address.
+    pub from: u64,
+    /// Where it goes.
+    pub to: u64,
+    /// Bytes from one row's start to the next one's.
+    pub from_pitch: u64,
+    /// The same, where they go.
+    pub to_pitch: u64,
+    /// Pieces of a row.
+    pub row: Divisor,
+    /// Pieces of all rows: at least one, at most 2^30.
+    pub pieces: u32,
+    /// The CTA that copies the first piece; `u32::MAX` of a block that is not used.
+    pub first_cta: u32,
+    /// Bytes of a piece: [`COPY_PIECE_BYTES`] or [`COPY_PIECE_BYTES_LEAST`].
+    pub piece_bytes: u32,
+}
+
+/// Parameters of a copy launch: the blocks, those in use first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyParams {
+    /// The blocks.
+    pub blocks: [CopyBlock; COPY_BLOCKS],
+}
+
+impl CopyParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<CopyParams>()] {
+        let mut bytes = Bytes::new();
+        for block in &self.blocks {
+            bytes.u64s([block.from, block.to, block.from_pitch, block.to_pitch]);
+            bytes.divisors([block.row]);
+            bytes.u32s([block.pieces, block.first_cta, block.piece_bytes]);
+        }
+        bytes.finish()
+    }
+}
+
 /// Parameters of a launch that computes the gradient of sinks, one CTA a query head. All pointers are device addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -245,6 +297,28 @@ mod tests {
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, seqlen)), 9);
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, states)), 30);
         assert_eq!(u32_at(&bytes, offset_of!(MergeParams, threads_log2)), 31);
+    }
+
+    #[test]
+    fn bytes_of_a_copy_lie_where_the_fields_do() {
+        let block = |n: u32| CopyBlock {
+            from: n.into(),
+            to_pitch: u64::from(n) + 1,
+            row: Divisor::new(n + 2),
+            first_cta: n + 3,
+            piece_bytes: n + 4,
+            ..CopyBlock::default()
+        };
+        let params = CopyParams { blocks: core::array::from_fn(|index| block(10 * index as u32)) };
+        let bytes = params.to_bytes();
+        for index in 0..COPY_BLOCKS {
+            let (at, n) = (index * size_of::<CopyBlock>(), 10 * index as u32);
+            assert_eq!(u64_at(&bytes, at + offset_of!(CopyBlock, from)), n.into());
+            assert_eq!(u64_at(&bytes, at + offset_of!(CopyBlock, to_pitch)), u64::from(n) + 1);
+            assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, row)), n + 2);
+            assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, first_cta)), n + 3);
+            assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, piece_bytes)), n + 4);
+        }
     }
 
     #[test]

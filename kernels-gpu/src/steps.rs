@@ -1,5 +1,5 @@
 //! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, the gradient of sinks,
-//! and the statistics of queries.
+//! the statistics of queries, and copies.
 //! One line a kernel.
 
 use crate::geometry::{COMBINE_SMEM_BYTES, COMBINE_THREADS};
@@ -22,11 +22,12 @@ macro_rules! for_each_step_kernel {
             sink_gradient => { SinkGradient, F32, F32 };
             statistics_f16 => { Statistics, F16, F32 };
             statistics_bf16=> { Statistics, Bf16, F32 };
+            copy_runs     => { Copy,    F32,  F32 };
         }
     };
 }
 
-/// Threads of a CTA of a merge and of an append kernel.
+/// Threads of a CTA of a merge, of an append and of a copy kernel.
 pub const STEP_THREADS: u32 = 128;
 /// Threads of a CTA of the kernel of sinks' gradients, which sums over all rows of a head: all that a CTA can have.
 pub const SINK_THREADS: u32 = 1024;
@@ -49,6 +50,8 @@ pub enum Step {
     SinkGradient,
     /// Computes the statistics of queries, before a backward pass that keeps dS.
     Statistics,
+    /// Copies within the device, whatever the bytes are.
+    Copy,
 }
 
 /// The type of elements that a step kernel reads or writes.
@@ -113,6 +116,9 @@ impl StepRow {
     pub const SINK_GRADIENT: StepRow =
         StepRow { step: Step::SinkGradient, input: Number::F32, output: Number::F32 };
 
+    /// The kernel that copies.
+    pub const COPY: StepRow = StepRow { step: Step::Copy, input: Number::F32, output: Number::F32 };
+
     /// The kernel of the statistics of queries of a dtype.
     pub const fn statistics(dtype: Dtype) -> StepRow {
         StepRow { step: Step::Statistics, input: Number::of(dtype), output: Number::F32 }
@@ -122,7 +128,7 @@ impl StepRow {
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
-            Step::Merge | Step::Append | Step::Statistics => STEP_THREADS,
+            Step::Merge | Step::Append | Step::Statistics | Step::Copy => STEP_THREADS,
             Step::SinkGradient => SINK_THREADS,
         }
     }
@@ -131,7 +137,7 @@ impl StepRow {
     pub const fn smem_bytes(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_SMEM_BYTES,
-            Step::Merge | Step::Append | Step::Statistics => 0,
+            Step::Merge | Step::Append | Step::Statistics | Step::Copy => 0,
             // A sum of each warp.
             Step::SinkGradient => SINK_THREADS / 32 * 4,
         }

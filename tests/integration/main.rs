@@ -9,6 +9,7 @@ mod cli_errors;
 mod cli_plan;
 mod cli_run;
 mod cli_verify;
+mod copies;
 mod devices;
 mod distributed;
 mod distributed_failures;
@@ -46,6 +47,7 @@ fn main() {
         cli_plan::trials(),
         cli_run::trials(),
         cli_verify::trials(),
+        copies::trials(),
         devices::trials(),
         distributed::trials(),
         distributed_failures::trials(),

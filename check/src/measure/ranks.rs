@@ -3,11 +3,12 @@
 
 use crate::measure::{Timing, statistics};
 use crate::random_input::{InputKind, qkv};
+use ferroflash::CopyRun;
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Mark, Timeline};
 use ferroflash::device::nvml::{Nvml, Reading};
-use ferroflash::device::side::{CopyRun, SideStream};
+use ferroflash::device::side::SideStream;
 use ferroflash::module::Library;
 use ferroflash::problem::TensorRole;
 use ferroflash::rounding::widen;

@@ -54,6 +54,10 @@ pub(super) struct Mailboxes {
     own: ManuallyDrop<Buffer<CudaDevice>>,
     /// By rank.
     peers: Vec<Option<Peer>>,
+    /// Ranks that write to places here.
+    writers: Vec<u32>,
+    /// Ranks that were told that what they write to is free.
+    invited: Vec<bool>,
 }
 
 /// Another rank's mailbox.
@@ -118,7 +122,8 @@ impl Mailboxes {
             None => Buffer::new(device, bytes)?,
         };
         let (own, peers) = (ManuallyDrop::new(own), (0..world).map(|_| None).collect());
-        Ok(Mailboxes { flags, page, rank, near, shared_bytes, slot_bytes, own, peers })
+        let (writers, invited) = (Vec::new(), vec![false; world as usize]);
+        Ok(Mailboxes { flags, page, rank, near, shared_bytes, slot_bytes, own, peers, writers, invited })
     }
 
     /// What lets others into this rank's.
@@ -176,13 +181,44 @@ impl Mailboxes {
         self.shared_bytes + slot_number(&self.near, of, sender) * self.slot_bytes
     }
 
-    /// Tells the senders of what comes here that their slots are free.
+    /// Takes note of who writes to places here, of all messages of a call.
+    pub(super) fn expect(&mut self, parcels: &[Parcel]) {
+        let placed = |parcel: &&Parcel| self.takes(parcel) && parcel.is_placed();
+        self.writers = of(parcels, Direction::Receive).filter(placed).map(|parcel| parcel.peer).collect();
+    }
+
+    /// Tells the senders of what comes here that what they write to is free, unless they know.
     ///
     /// # Safety
     /// As [`Mailboxes::exchange`].
-    pub(super) unsafe fn invite(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
+    pub(super) unsafe fn invite(&mut self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
-            let [_, page] = self.addresses(parcel.peer);
+            // SAFETY: the caller's promise.
+            unsafe { self.invite_one(side, parcel.peer)? };
+            // What comes with this exchange.
+            self.invited[parcel.peer as usize] = false;
+        }
+        Ok(())
+    }
+
+    /// Tells the ranks that write to places here that these are free for the next call: they need not wait for that when it begins. Each call
+    /// finds them told, also the first one and a graph of a call.
+    ///
+    /// # Safety
+    /// What is on the stream now was the last to need what is there.
+    pub(super) unsafe fn free_places(&mut self, side: &SideStream) -> Result<(), Error> {
+        for at in 0..self.writers.len() {
+            // SAFETY: the caller's promise.
+            unsafe { self.invite_one(side, self.writers[at])? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// What the rank writes to is free behind what is on the stream now.
+    unsafe fn invite_one(&mut self, side: &SideStream, peer: u32) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.invited[peer as usize], true) {
+            let [_, page] = self.addresses(peer);
             // SAFETY: the flag is in a page that lives until all exchanges are over.
             unsafe { self.flags.set(side, page + READY, 1)? };
         }

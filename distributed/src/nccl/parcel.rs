@@ -1,7 +1,7 @@
 //! The messages of a pair of ranks as one: NCCL takes some ten microseconds for each, and a tensor's chunk is a run of bytes a head.
 
 use crate::transport::Message;
-use ferroflash::device::side::CopyRun;
+use ferroflash::CopyRun;
 
 /// The most messages of a pair of ranks that travel one by one. More are packed into one: each costs NCCL some ten microseconds.
 const APART_MOST: usize = 4;
@@ -35,7 +35,6 @@ impl Parcel {
                 Message::Receive { from, address, bytes, place, .. } => {
                     (from, Direction::Receive, (address, bytes), place)
                 }
-                Message::Copy { .. } => continue,
             };
             let same = |parcel: &Parcel| (parcel.peer, parcel.direction) == (peer, direction);
             let at = parcels.iter().position(same).unwrap_or_else(|| {
@@ -125,9 +124,12 @@ mod tests {
         for count in [1, APART_MOST, APART_MOST + 1, 40] {
             let bytes = |run: u64| 16 * (1 + run % 3);
             let of = Piece { owner: 0, tensor: Tensor::K, offset: 0 };
-            let sent = (0..count as u64)
-                .map(|run| Message::Send { to: 1, address: 4096 * run, bytes: bytes(run), place: None })
-                .chain([Message::Copy { from: 0, to: 64, bytes: 8 }]);
+            let sent = (0..count as u64).map(|run| Message::Send {
+                to: 1,
+                address: 4096 * run,
+                bytes: bytes(run),
+                place: None,
+            });
             let received = (0..count as u64).map(|run| Message::Receive {
                 from: 0,
                 address: 512 * run,

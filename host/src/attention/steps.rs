@@ -1,9 +1,10 @@
-//! The steps beside attention as launches: appending to caches, merging partial results, passes over a shared prefix.
+//! The steps beside attention as launches: appending to caches, merging partial results, copying, passes over a shared prefix.
 
 use super::call::{Call, Queue};
 use super::forward::ForwardKernels;
 use super::{Attention, DeviceTensors};
 use crate::append::{AppendTensors, KvAppend};
+use crate::copy::{Copies, CopyRun};
 use crate::device::{LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::merge::{MergeStates, MergeTensors};
@@ -47,6 +48,30 @@ impl Attention {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { self.call(merge, tensors, None, stream) }
+    }
+
+    /// Copies runs of bytes within the device on the caller's stream, all at once, at the speed of its memory: a kernel, as the driver's own
+    /// copies within a device are, which are slower for runs of some megabytes that lie apart. Waits for nothing and allocates nothing on
+    /// the device but for the first use of its kernel ([`Attention::preload_copy`] does that before), so that it can be captured.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`] where an address or a length is no multiple of 4 bytes, [`Error::ForeignStream`], [`Error::NoSuchKernel`], and
+    /// what loading and launching report.
+    ///
+    /// # Safety
+    /// All runs are on this device until the launch ends, nothing else writes what is read or touches what is written meanwhile, no run
+    /// is written that another one reads or writes, and `stream` lives.
+    pub unsafe fn copy(&self, runs: &[CopyRun], stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.call(&Copies::of(runs)?, &(), None, stream) }
+    }
+
+    /// Loads the kernel of [`Attention::copy`] unless it is loaded: to be called before a capture.
+    ///
+    /// # Errors
+    /// Those of [`Attention::preload`].
+    pub fn preload_copy(&self) -> Result<(), Error> {
+        self.step(StepRow::COPY).map(drop)
     }
 
     /// Starts a problem whose sequences share a prefix, as [`Attention::launch`] starts others: one launch, or three in the stream's
@@ -162,6 +187,31 @@ impl Call for MergeStates {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { queue.run(kernel, self.ctas(), &self.params(tensors).to_bytes()) }
+    }
+}
+
+impl Call for Copies {
+    type Tensors = ();
+    type Kernels = LoadedKernel;
+
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
+    fn check(&self, (): &()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn kernels(&self, attention: &Attention) -> Result<LoadedKernel, Error> {
+        attention.step(StepRow::COPY)
+    }
+
+    unsafe fn enqueue(&self, kernel: &LoadedKernel, (): &(), queue: &Queue<'_>) -> Result<(), Error> {
+        for (ctas, params) in &self.launches {
+            // SAFETY: the caller's promise.
+            unsafe { queue.run(kernel, *ctas, &params.to_bytes())? };
+        }
+        Ok(())
     }
 }
 

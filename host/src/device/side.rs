@@ -3,6 +3,7 @@
 use super::cuda::CudaDevice;
 use super::driver::{check, cust_error};
 use super::{Device, StreamHandle};
+use crate::copy::{Block, CopyRun};
 use crate::error::Error;
 use cust::stream::{Stream, StreamFlags};
 use cust::sys::{self, CUDA_MEMCPY2D, CUevent, CUevent_flags, CUmemorytype, CUresult, CUstream};
@@ -13,78 +14,6 @@ const MARKS: usize = 64;
 
 /// The most bytes between rows of one copy that every device takes.
 const PITCH_MOST: u64 = i32::MAX as u64;
-
-/// Bytes that go from one address of the device to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyRun {
-    /// The first address.
-    pub from: u64,
-    /// Where to.
-    pub to: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// Runs of one length, equally far apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
-    first: CopyRun,
-    rows: u64,
-    /// From one run's start to the next, where there are several.
-    pitch: [u64; 2],
-}
-
-impl Block {
-    /// As few blocks as neighbours make.
-    fn of(runs: &[CopyRun]) -> Vec<Block> {
-        let mut blocks: Vec<Block> = Vec::new();
-        for &run in runs.iter().filter(|run| run.bytes > 0) {
-            match blocks.last_mut().and_then(|last| Some((last.pitch_to(&run)?, last))) {
-                Some((pitch, last)) => (last.rows, last.pitch) = (last.rows + 1, pitch),
-                None => blocks.push(Block { first: run, rows: 1, pitch: [0, 0] }),
-            }
-        }
-        blocks
-    }
-
-    /// The pitches, if the run is the block's next one: a second run decides them.
-    fn pitch_to(&self, run: &CopyRun) -> Option<[u64; 2]> {
-        let CopyRun { from, to, bytes } = self.first;
-        let apart = |start: u64, next: u64| {
-            next.checked_sub(start).filter(|apart| (bytes..=PITCH_MOST).contains(apart))
-        };
-        let pitch = if self.rows == 1 { [apart(from, run.from)?, apart(to, run.to)?] } else { self.pitch };
-        let [of_from, of_to] = pitch.map(|pitch| self.rows * pitch);
-        (*run == CopyRun { from: from + of_from, to: to + of_to, bytes }).then_some(pitch)
-    }
-
-    fn runs(&self) -> impl Iterator<Item = CopyRun> {
-        let (CopyRun { from, to, bytes }, [of_from, of_to]) = (self.first, self.pitch);
-        (0..self.rows).map(move |row| CopyRun { from: from + row * of_from, to: to + row * of_to, bytes })
-    }
-
-    fn memcpy_2d(&self) -> CUDA_MEMCPY2D {
-        let (CopyRun { from, to, bytes }, [of_from, of_to]) = (self.first, self.pitch);
-        CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcHost: std::ptr::null(),
-            srcDevice: from,
-            srcArray: std::ptr::null_mut(),
-            srcPitch: of_from as usize,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstHost: std::ptr::null_mut(),
-            dstDevice: to,
-            dstArray: std::ptr::null_mut(),
-            dstPitch: of_to as usize,
-            WidthInBytes: bytes as usize,
-            Height: self.rows as usize,
-        }
-    }
-}
 
 /// A stream of its own on a device. It allocates nothing once it is made, and can be drawn into a capture of the caller's stream.
 pub struct SideStream {
@@ -264,22 +193,10 @@ impl SideStream {
     /// All ranges are allocated on this device until the copies are over, and nothing else writes what is read or touches what is written
     /// meanwhile.
     pub unsafe fn copy(&self, runs: &[CopyRun]) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.copy_on(self.stream(), runs) }
-    }
-
-    /// As [`SideStream::copy`], on another stream of this device.
-    ///
-    /// # Errors
-    /// [`Error::Cuda`].
-    ///
-    /// # Safety
-    /// As [`SideStream::copy`]; `stream` lives on this device.
-    pub unsafe fn copy_on(&self, stream: StreamHandle, runs: &[CopyRun]) -> Result<(), Error> {
         let _current = self.device.make_current()?;
-        for block in Block::of(runs) {
+        for block in Block::of(runs.iter().copied(), PITCH_MOST) {
             // SAFETY: the caller's promise, as the block is some of the runs.
-            unsafe { copy_block(&block, stream.as_raw().cast())? };
+            unsafe { copy_block(&block, self.stream().as_raw().cast())? };
         }
         Ok(())
     }
@@ -315,10 +232,10 @@ impl SideStream {
 }
 
 /// # Safety
-/// As [`SideStream::copy_on`], with the device's context current.
+/// As [`SideStream::copy`], with the device's context current.
 unsafe fn copy_block(block: &Block, stream: CUstream) -> Result<(), Error> {
     if block.rows > 1 {
-        let copy = block.memcpy_2d();
+        let copy = memcpy_2d(block);
         // SAFETY: the caller's promise.
         match unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) } {
             // A driver may refuse a pitch that it did not choose: row by row then.
@@ -334,45 +251,24 @@ unsafe fn copy_block(block: &Block, stream: CUstream) -> Result<(), Error> {
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runs(places: &[(u64, u64, u64)]) -> Vec<CopyRun> {
-        places.iter().map(|&(from, to, bytes)| CopyRun { from, to, bytes }).collect()
-    }
-
-    #[test]
-    fn neighbours_that_are_equally_far_apart_are_one_block() {
-        // Heads of a chunk, then heads of the next chunk, packed one behind the other.
-        let heads = runs(&[(0, 1000, 32), (100, 1032, 32), (200, 1064, 32), (40, 1096, 60), (140, 1156, 60)]);
-        let blocks = Block::of(&heads);
-        let shape = |block: &Block| (block.first, block.rows, block.pitch);
-        let found: Vec<_> = blocks.iter().map(shape).collect();
-        assert_eq!(found, [(heads[0], 3, [100, 32]), (heads[3], 2, [100, 60])]);
-        assert_eq!(blocks.iter().flat_map(Block::runs).collect::<Vec<_>>(), heads);
-    }
-
-    #[test]
-    fn whatever_does_not_fit_is_a_block_of_its_own_and_nothing_is_lost() {
-        let mut state = 5u64;
-        let mut drawn = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % below
-        };
-        for _ in 0..2000 {
-            let count = drawn(12);
-            let some: Vec<_> = (0..count).map(|_| (drawn(6) * 64, drawn(6) * 64, drawn(3) * 32)).collect();
-            let runs = runs(&some);
-            let blocks = Block::of(&runs);
-            let copied: Vec<_> = blocks.iter().flat_map(Block::runs).collect();
-            let wanted: Vec<_> = runs.into_iter().filter(|run| run.bytes > 0).collect();
-            assert_eq!(copied, wanted);
-            for block in blocks.iter().filter(|block| block.rows > 1) {
-                assert!(block.pitch.iter().all(|&pitch| pitch >= block.first.bytes), "{block:?}");
-            }
-        }
-        let far = runs(&[(0, 0, 8), (1 << 31, 8, 8), (1 << 32, 16, 8)]);
-        assert_eq!(Block::of(&far).len(), 3, "no device takes so large a pitch");
+fn memcpy_2d(block: &Block) -> CUDA_MEMCPY2D {
+    let (CopyRun { from, to, bytes }, [of_from, of_to]) = (block.first, block.pitch);
+    CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: from,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: of_from as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: to,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: of_to as usize,
+        WidthInBytes: bytes as usize,
+        Height: block.rows as usize,
     }
 }

@@ -1,6 +1,7 @@
 //! A launch: checked against its kernel and against memory, then computed.
 
 use crate::context::{needs_context, needs_window};
+use crate::copy::Copy;
 use crate::faults::{self, Output};
 use crate::memory::needs_memory;
 use crate::merge::Merge;
@@ -13,7 +14,7 @@ use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::params::{CombineParams, ForwardParams, Strides, WgmmaParams};
 use kernels_gpu::row::{Dtype, Isa, Schedule};
-use kernels_gpu::step_params::MergeParams;
+use kernels_gpu::step_params::{CopyParams, MergeParams};
 use kernels_gpu::steps::{Step, StepRow, StepVariant};
 use kernels_gpu::table::Variant;
 use std::ffi::c_void;
@@ -28,6 +29,7 @@ pub(crate) enum Launch {
     Forward(Box<Forward>),
     Combine(Combine),
     Merge(Merge),
+    Copy(Copy),
 }
 
 /// A launch of a kernel that computes attention.
@@ -68,6 +70,7 @@ impl Launch {
             Launch::Forward(forward) => forward.check()?,
             Launch::Combine(combine) => combine.check()?,
             Launch::Merge(merge) => merge.check()?,
+            Launch::Copy(copy) => copy.check()?,
         }
         std::thread::sleep(faults::launch_delay());
         if let Some(error) = faults::launch_error() {
@@ -86,6 +89,7 @@ impl Launch {
                 }
                 Launch::Combine(combine) => attention::merge(&combine.params, combine.dtype),
                 Launch::Merge(merge) => merge.compute(),
+                Launch::Copy(copy) => copy.compute(),
             }
         }
         Ok(())
@@ -96,6 +100,7 @@ impl Launch {
             Launch::Forward(forward) => forward.variant.entry,
             Launch::Combine(combine) => combine.variant.entry,
             Launch::Merge(merge) => merge.variant.entry,
+            Launch::Copy(copy) => copy.variant.entry,
         }
     }
 
@@ -107,6 +112,7 @@ impl Launch {
             }
             Launch::Combine(combine) => (combine.variant.row.threads(), combine.variant.row.smem_bytes()),
             Launch::Merge(merge) => (merge.variant.row.threads(), merge.variant.row.smem_bytes()),
+            Launch::Copy(copy) => (copy.variant.row.threads(), copy.variant.row.smem_bytes()),
         }
     }
 }
@@ -122,7 +128,7 @@ pub(crate) fn refuse(entry: &str, reason: &str) -> CuResult {
     CUDA_ERROR_INVALID_VALUE
 }
 
-fn check_divisors(entry: &str, divisors: &[Divisor], numbers: [u32; 3]) -> Result<(), CuResult> {
+pub(crate) fn check_divisors(entry: &str, divisors: &[Divisor], numbers: [u32; 3]) -> Result<(), CuResult> {
     for n in numbers {
         let divides = |divisor: &Divisor| divisor.divide(n) == (n / divisor.value, n % divisor.value);
         if !divisors.iter().all(divides) {
@@ -437,9 +443,16 @@ unsafe fn launch(
                 let params = params.cast::<MergeParams>().read_unaligned();
                 Launch::Merge(Merge { variant, params, ctas })
             }
+            Kernel::Step(variant) if variant.row == StepRow::COPY => {
+                let params = params.cast::<CopyParams>().read_unaligned();
+                Launch::Copy(Copy { variant, params, ctas })
+            }
             Kernel::Step(variant) => {
                 let Some(dtype) = merged_into(variant) else {
-                    return Err(refuse(variant.entry, "this driver computes attention and merges alone"));
+                    return Err(refuse(
+                        variant.entry,
+                        "this driver computes attention, merges and copies alone",
+                    ));
                 };
                 let params = params.cast::<CombineParams>().read_unaligned();
                 Launch::Combine(Combine { variant, dtype, params, ctas })

@@ -11,6 +11,7 @@
 
 mod attention;
 mod context;
+mod copy;
 mod faults;
 mod launch;
 mod memory;
