@@ -247,7 +247,9 @@ impl ContextParallel {
     pub unsafe fn forward(&mut self, tensors: &RankTensors, stream: StreamHandle) -> Result<(), Error> {
         let ContextParallel { schedule, lane, setup } = self;
         // SAFETY: the caller's promise.
-        let done = unsafe { schedule.forward(lane, setup, tensors, stream) };
+        let done = unsafe {
+            schedule.forward(lane, setup, tensors, stream).and_then(|()| lane.transport.sent(stream))
+        };
         done.inspect_err(|error| lane.transport.abort(error))
     }
 

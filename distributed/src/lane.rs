@@ -32,14 +32,19 @@ impl Lane {
         unsafe { self.transport.exchange(step, messages, stream) }
     }
 
-    /// Copies within the rank on `stream`, counted.
+    /// Copies within the rank on `stream`, counted, by at most so many CTAs.
     ///
     /// # Safety
     /// As [`Attention::copy`].
-    pub(crate) unsafe fn copy(&mut self, runs: &[CopyRun], stream: StreamHandle) -> Result<(), Error> {
+    pub(crate) unsafe fn copy(
+        &mut self,
+        runs: &[CopyRun],
+        ctas_most: Option<u32>,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
         self.traffic.copied += runs.iter().map(|run| run.bytes).sum::<u64>();
         // SAFETY: the caller's promise.
-        unsafe { self.attention.copy(runs, stream)? };
+        unsafe { self.attention.copy(runs, ctas_most, stream)? };
         Ok(())
     }
 

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
+const SENDING: Step = Step { what: "what was sent", index: 0 };
 const JOINING: Step = Step { what: "joining", index: 0 };
 
 /// A rank of an NCCL communicator, with a stream of its own.
@@ -170,7 +171,11 @@ impl Nccl {
     fn give_up(&mut self) {
         let comm = std::mem::take(&mut self.comm);
         self.pending.clear();
-        let mailboxes = self.mailboxes.take();
+        let mut mailboxes = self.mailboxes.take();
+        if let Some(mailboxes) = &mut mailboxes {
+            // SAFETY: the stream is this one's own. An error has nobody to go to.
+            let _ = unsafe { mailboxes.sent(self.side.stream()) };
+        }
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             if let Some(mailboxes) = &mailboxes {
@@ -200,6 +205,10 @@ impl Nccl {
 
     /// Whether what is under way ends within the limit.
     fn runs_out(&mut self) -> bool {
+        if let Some(mailboxes) = &mut self.mailboxes {
+            // SAFETY: the stream is this one's own. An error has nobody to go to.
+            let _ = unsafe { mailboxes.sent(self.side.stream()) };
+        }
         let Ok(last) = self.side.mark() else { return true };
         let until = Instant::now() + self.limit;
         // An error ends it, too.
@@ -307,7 +316,10 @@ impl Transport for Nccl {
         unsafe {
             self.side.after(compute)?;
             if let Some(mailboxes) = &mut self.mailboxes {
+                // What arrives may go to where the exchange before sent from.
+                mailboxes.sent(self.side.stream())?;
                 mailboxes.invite(&self.side, &copied)?;
+                mailboxes.send(&copied, compute)?;
             }
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
@@ -336,10 +348,20 @@ impl Transport for Nccl {
         unsafe {
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Receive))?;
             if let Some(mailboxes) = &self.mailboxes {
-                mailboxes.exchange(&self.side, &copied)?;
+                mailboxes.receive(&self.side, &copied)?;
             }
         }
         self.marked(step, ranks, compute)
+    }
+
+    unsafe fn sent(&mut self, compute: StreamHandle) -> Result<(), Error> {
+        let Some(mailboxes) = &mut self.mailboxes else { return Ok(()) };
+        // SAFETY: the stream is this one's own.
+        unsafe { mailboxes.sent(self.side.stream())? };
+        let ranks = mailboxes.reached();
+        let ticket = self.marked(SENDING, ranks, compute)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.join(ticket, compute) }
     }
 
     unsafe fn free_places(&mut self, compute: StreamHandle) -> Result<(), Error> {

@@ -182,7 +182,7 @@ pub trait Transport: Send {
         unsafe { self.exchange(step, &messages, compute) }
     }
 
-    /// Lets what follows on `compute` wait until an exchange is over; the host does not wait.
+    /// Lets what follows on `compute` wait until what an exchange brings is there; the host does not wait.
     ///
     /// # Errors
     /// What the driver reports.
@@ -190,6 +190,17 @@ pub trait Transport: Send {
     /// # Safety
     /// `compute` lives.
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
+
+    /// Lets what follows on `compute` wait until all that is sent has left: its memory may be written then.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// `compute` lives.
+    unsafe fn sent(&mut self, _compute: StreamHandle) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// A second stream for kernels, where there is one: what runs there fills multiprocessors that kernels on the first leave free.
     fn beside(&self) -> Option<StreamHandle> {

@@ -5,7 +5,7 @@ use kernels_gpu::divisor::Divisor;
 use kernels_gpu::step_params::{
     COPY_BLOCKS, COPY_PIECE_BYTES, COPY_PIECE_BYTES_LEAST, COPY_PIECES, CopyBlock, CopyParams,
 };
-use kernels_gpu::steps::STEP_THREADS;
+use kernels_gpu::steps::COPY_THREADS;
 
 /// The most pieces of a block of a launch.
 const PIECES_MOST: u64 = 1 << 30;
@@ -111,7 +111,7 @@ impl Block {
                 to_pitch,
                 row: Divisor::new(row_pieces as u32),
                 pieces: (rows * row_pieces) as u32,
-                first_cta: 0,
+                first_share: 0,
                 piece_bytes,
             }
         }))
@@ -120,35 +120,36 @@ impl Block {
 
 /// Copies of runs of bytes, as launches.
 pub(crate) struct Copies {
-    /// CTAs and parameters of each.
-    pub(crate) launches: Vec<(u32, CopyParams)>,
+    /// The parameters of each.
+    pub(crate) launches: Vec<CopyParams>,
+    /// The most CTAs of each.
+    pub(crate) ctas_most: u32,
 }
 
 impl Copies {
     /// # Errors
     /// [`Error::Misaligned`].
-    pub(crate) fn of(runs: &[CopyRun]) -> Result<Copies, Error> {
+    pub(crate) fn of(runs: &[CopyRun], ctas_most: u32) -> Result<Copies, Error> {
         let runs = runs.iter().flat_map(|run| run.parts(RUN_MOST));
         let mut blocks = Vec::new();
         for block in Block::of(runs, u64::MAX) {
             blocks.extend(block.numbered()?);
         }
-        Ok(Copies { launches: blocks.chunks(COPY_BLOCKS).map(launch_of).collect() })
+        Ok(Copies { launches: blocks.chunks(COPY_BLOCKS).map(launch_of).collect(), ctas_most })
     }
 }
 
 /// The launch that copies so many blocks, at most as many as one takes.
-fn launch_of(blocks: &[CopyBlock]) -> (u32, CopyParams) {
+fn launch_of(blocks: &[CopyBlock]) -> CopyParams {
     let mut params = CopyParams::default();
-    let mut ctas = 0;
     for (place, block) in params.blocks.iter_mut().zip(blocks) {
-        *place = CopyBlock { first_cta: ctas, ..*block };
-        ctas += block.pieces.div_ceil(STEP_THREADS * COPY_PIECES);
+        *place = CopyBlock { first_share: params.shares, ..*block };
+        params.shares += block.pieces.div_ceil(COPY_THREADS * COPY_PIECES);
     }
     for unused in &mut params.blocks[blocks.len()..] {
-        unused.first_cta = u32::MAX;
+        unused.first_share = u32::MAX;
     }
-    (ctas, params)
+    params
 }
 
 #[cfg(test)]
@@ -198,12 +199,12 @@ mod tests {
     /// What launches would copy, piece by piece.
     fn copied(copies: &Copies) -> Vec<(u64, u64, u64)> {
         let mut pieces = Vec::new();
-        for (ctas, params) in &copies.launches {
-            let used: Vec<_> = params.blocks.iter().filter(|block| block.first_cta != u32::MAX).collect();
-            let ends = used.iter().skip(1).map(|block| block.first_cta).chain([*ctas]);
+        for params in &copies.launches {
+            let used: Vec<_> = params.blocks.iter().filter(|block| block.first_share != u32::MAX).collect();
+            let ends = used.iter().skip(1).map(|block| block.first_share).chain([params.shares]);
             for (block, end) in used.iter().zip(ends) {
-                let most = (end - block.first_cta) * STEP_THREADS * COPY_PIECES;
-                assert!(block.pieces <= most && block.pieces + STEP_THREADS * COPY_PIECES > most);
+                let most = (end - block.first_share) * COPY_THREADS * COPY_PIECES;
+                assert!(block.pieces <= most && block.pieces + COPY_THREADS * COPY_PIECES > most);
                 let bytes = u64::from(block.piece_bytes);
                 pieces.extend((0..block.pieces).map(|piece| {
                     let (row, column) = block.row.divide(piece);
@@ -220,7 +221,7 @@ mod tests {
         let wide: Vec<_> = (0..17).map(|n| (n * 4096, (1 << 20) + n * n * 512, 160)).collect();
         let narrow = [(1 << 21, 1 << 22, 20), ((1 << 21) + 64, (1 << 22) + 20, 20)];
         let all: Vec<_> = wide.iter().copied().chain(narrow).collect();
-        let copies = Copies::of(&runs(&all)).expect("aligned");
+        let copies = Copies::of(&runs(&all), 1).expect("aligned");
         assert_eq!(copies.launches.len(), 2, "{} blocks at most each", COPY_BLOCKS);
         let mut bytes: Vec<_> = copied(&copies)
             .iter()
@@ -241,9 +242,9 @@ mod tests {
         let long = runs(&[(0, 1 << 40, 3 << 32), (1 << 36, 1 << 41, 3 << 32)]);
         let many: Vec<_> = (0..20_000).map(|n| (n << 21, (1 << 42) + (n << 20), 1 << 20)).collect();
         for runs in [long, runs(&many)] {
-            let copies = Copies::of(&runs).expect("aligned");
-            let blocks = copies.launches.iter().flat_map(|(_, params)| &params.blocks);
-            let used: Vec<_> = blocks.filter(|block| block.first_cta != u32::MAX).collect();
+            let copies = Copies::of(&runs, 1).expect("aligned");
+            let blocks = copies.launches.iter().flat_map(|params| &params.blocks);
+            let used: Vec<_> = blocks.filter(|block| block.first_share != u32::MAX).collect();
             let pieces: u64 = used.iter().map(|block| u64::from(block.pieces) * 16).sum();
             assert_eq!(pieces, runs.iter().map(|run| run.bytes).sum::<u64>());
             assert!(used.iter().all(|block| u64::from(block.pieces) <= PIECES_MOST));
@@ -253,8 +254,8 @@ mod tests {
 
     #[test]
     fn bytes_between_words_are_refused_by_their_values() {
-        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)])).map(|_| ());
+        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)]), 1).map(|_| ());
         assert!(matches!(refused, Err(Error::Misaligned { value: 66, required: 4, .. })), "{refused:?}");
-        assert!(Copies::of(&[]).expect("nothing").launches.is_empty());
+        assert!(Copies::of(&[], 1).expect("nothing").launches.is_empty());
     }
 }

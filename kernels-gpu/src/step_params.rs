@@ -149,18 +149,20 @@ pub struct CopyBlock {
     pub row: Divisor,
     /// Pieces of all rows: at least one, at most 2^30.
     pub pieces: u32,
-    /// The CTA that copies the first piece; `u32::MAX` of a block that is not used.
-    pub first_cta: u32,
+    /// The share with the first piece; `u32::MAX` of a block that is not used.
+    pub first_share: u32,
     /// Bytes of a piece: [`COPY_PIECE_BYTES`] or [`COPY_PIECE_BYTES_LEAST`].
     pub piece_bytes: u32,
 }
 
-/// Parameters of a copy launch: the blocks, those in use first.
+/// Parameters of a copy launch: the blocks, those in use first. CTAs, however many, take its shares in turns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyParams {
     /// The blocks.
     pub blocks: [CopyBlock; COPY_BLOCKS],
+    /// Shares of all blocks: [`crate::steps::COPY_THREADS`] · [`COPY_PIECES`] pieces of one block each, or what is left of it.
+    pub shares: u32,
 }
 
 impl CopyParams {
@@ -170,8 +172,11 @@ impl CopyParams {
         for block in &self.blocks {
             bytes.u64s([block.from, block.to, block.from_pitch, block.to_pitch]);
             bytes.divisors([block.row]);
-            bytes.u32s([block.pieces, block.first_cta, block.piece_bytes]);
+            bytes.u32s([block.pieces, block.first_share, block.piece_bytes]);
         }
+        bytes.u32s([self.shares]);
+        // Up to a multiple of 8.
+        bytes.fill();
         bytes.finish()
     }
 }
@@ -305,20 +310,22 @@ mod tests {
             from: n.into(),
             to_pitch: u64::from(n) + 1,
             row: Divisor::new(n + 2),
-            first_cta: n + 3,
+            first_share: n + 3,
             piece_bytes: n + 4,
             ..CopyBlock::default()
         };
-        let params = CopyParams { blocks: core::array::from_fn(|index| block(10 * index as u32)) };
+        let params =
+            CopyParams { blocks: core::array::from_fn(|index| block(10 * index as u32)), shares: 99 };
         let bytes = params.to_bytes();
         for index in 0..COPY_BLOCKS {
             let (at, n) = (index * size_of::<CopyBlock>(), 10 * index as u32);
             assert_eq!(u64_at(&bytes, at + offset_of!(CopyBlock, from)), n.into());
             assert_eq!(u64_at(&bytes, at + offset_of!(CopyBlock, to_pitch)), u64::from(n) + 1);
             assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, row)), n + 2);
-            assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, first_cta)), n + 3);
+            assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, first_share)), n + 3);
             assert_eq!(u32_at(&bytes, at + offset_of!(CopyBlock, piece_bytes)), n + 4);
         }
+        assert_eq!(u32_at(&bytes, offset_of!(CopyParams, shares)), 99);
     }
 
     #[test]

@@ -27,8 +27,10 @@ macro_rules! for_each_step_kernel {
     };
 }
 
-/// Threads of a CTA of a merge, of an append and of a copy kernel.
+/// Threads of a CTA of a merge and of an append kernel.
 pub const STEP_THREADS: u32 = 128;
+/// Threads of a CTA of a copy kernel: enough for a multiprocessor's share of the memory's speed.
+pub const COPY_THREADS: u32 = 512;
 /// Threads of a CTA of the kernel of sinks' gradients, which sums over all rows of a head: all that a CTA can have.
 pub const SINK_THREADS: u32 = 1024;
 
@@ -128,7 +130,8 @@ impl StepRow {
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
-            Step::Merge | Step::Append | Step::Statistics | Step::Copy => STEP_THREADS,
+            Step::Merge | Step::Append | Step::Statistics => STEP_THREADS,
+            Step::Copy => COPY_THREADS,
             Step::SinkGradient => SINK_THREADS,
         }
     }

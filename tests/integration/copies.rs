@@ -33,7 +33,7 @@ fn drawn(draw: &mut Draw) -> (u64, Vec<Words>) {
     let (mut runs, mut from, mut to) = (Vec::new(), 0, 0);
     for _ in 0..=draw.below(14) {
         let unit = if draw.below(3) == 0 { 1 } else { 4 };
-        let long = if draw.below(4) == 0 { 6000 } else { 70 };
+        let long = if draw.below(4) == 0 { 20_000 } else { 70 };
         let count = unit * (1 + draw.below(long / unit));
         let [gap, other_gap] = [0, 1].map(|_| unit * draw.below(9));
         [from, to] = [from, to].map(|at: u64| at.next_multiple_of(unit));
@@ -60,9 +60,10 @@ fn runs_of_any_kind_are_copied_and_nothing_else() {
             to: to.address() + run.to * 4,
             bytes: run.count * 4,
         };
+        let ctas_most = [None, Some(1), Some(2)][seed as usize % 3];
         let copied: Vec<CopyRun> = runs.iter().map(run).collect();
         // SAFETY: the runs lie in the buffers, which nothing else uses.
-        unsafe { attention.copy(&copied, StreamHandle::DEFAULT) }.expect("it runs");
+        unsafe { attention.copy(&copied, ctas_most, StreamHandle::DEFAULT) }.expect("it runs");
         let mut expected = before;
         for Words { from, to, count } in runs {
             let [from, to, count] = [from, to, count].map(|n| n as usize);
@@ -84,9 +85,9 @@ fn what_is_no_multiple_of_a_word_is_refused() {
         (CopyRun { bytes: 6, ..run }, 6),
     ] {
         // SAFETY: it is refused before anything is launched.
-        let refused = unsafe { attention.copy(&[bad], StreamHandle::DEFAULT) };
+        let refused = unsafe { attention.copy(&[bad], None, StreamHandle::DEFAULT) };
         assert!(matches!(refused, Err(Error::Misaligned { value: v, required: 4, .. }) if v == value));
     }
     // SAFETY: nothing is copied.
-    unsafe { attention.copy(&[], StreamHandle::DEFAULT) }.expect("nothing to do");
+    unsafe { attention.copy(&[], None, StreamHandle::DEFAULT) }.expect("nothing to do");
 }

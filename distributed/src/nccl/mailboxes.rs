@@ -16,6 +16,7 @@ use super::parcel::{Direction, Parcel};
 use crate::Error;
 use crate::agreement::gather;
 use crate::transport::{Step, Transport};
+use ferroflash::StreamHandle;
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory, machine};
@@ -43,6 +44,8 @@ static LENT: Mutex<Vec<(u32, Buffer<CudaDevice>)>> = Mutex::new(Vec::new());
 /// This rank's mailbox, and those of others that it reaches.
 pub(super) struct Mailboxes {
     flags: Flags,
+    /// What is sent has a stream of its own, so that nobody waits for it who waits for what comes.
+    sending: SideStream,
     page: SharedPage,
     rank: u32,
     /// The ranks of this machine, this one among them, in their order.
@@ -123,7 +126,20 @@ impl Mailboxes {
         };
         let (own, peers) = (ManuallyDrop::new(own), (0..world).map(|_| None).collect());
         let (writers, invited) = (Vec::new(), vec![false; world as usize]);
-        Ok(Mailboxes { flags, page, rank, near, shared_bytes, slot_bytes, own, peers, writers, invited })
+        let sending = SideStream::new(device)?;
+        Ok(Mailboxes {
+            flags,
+            sending,
+            page,
+            rank,
+            near,
+            shared_bytes,
+            slot_bytes,
+            own,
+            peers,
+            writers,
+            invited,
+        })
     }
 
     /// What lets others into this rank's.
@@ -190,7 +206,7 @@ impl Mailboxes {
     /// Tells the senders of what comes here that what they write to is free, unless they know.
     ///
     /// # Safety
-    /// As [`Mailboxes::exchange`].
+    /// As [`Mailboxes::receive`].
     pub(super) unsafe fn invite(&mut self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
             // SAFETY: the caller's promise.
@@ -225,11 +241,15 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// Sends and receives parcels after [`Mailboxes::invite`].
+    /// Sends parcels behind what is on `compute` now.
     ///
     /// # Safety
-    /// Their addresses are allocated on this device until the stream is over, and the other ranks make the same exchange.
-    pub(super) unsafe fn exchange(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
+    /// Their addresses are allocated on this device and not written until [`Mailboxes::sent`], the other ranks receive them, and `compute`
+    /// lives.
+    pub(super) unsafe fn send(&self, parcels: &[Parcel], compute: StreamHandle) -> Result<(), Error> {
+        let side = &self.sending;
+        // SAFETY: the caller's promise.
+        unsafe { side.after(compute)? };
         let world = self.peers.len() as u32;
         let mut sent: Vec<&Parcel> = of(parcels, Direction::Send).collect();
         // Each begins with its neighbour, so that no rank is everybody's first.
@@ -247,8 +267,31 @@ impl Mailboxes {
                 self.flags.set(side, page + ARRIVED, 1)?;
             }
         }
+        Ok(())
+    }
+
+    /// Lets what follows on `stream` wait until all that was sent has left.
+    ///
+    /// # Safety
+    /// `stream` lives on this device.
+    pub(super) unsafe fn sent(&mut self, stream: StreamHandle) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.sending.order(stream, true)? };
+        Ok(())
+    }
+
+    /// The ranks that this one sends to.
+    pub(super) fn reached(&self) -> Vec<u32> {
+        (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Receives parcels after [`Mailboxes::invite`].
+    ///
+    /// # Safety
+    /// Their addresses are allocated on this device until the stream is over, and the other ranks send them.
+    pub(super) unsafe fn receive(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
-            // SAFETY: as above.
+            // SAFETY: flags and slots are in pages and mailboxes that live until all exchanges are over; the rest is the caller's promise.
             unsafe {
                 self.take_down(side, parcel.peer, ARRIVED)?;
                 if !parcel.is_placed() {

@@ -15,18 +15,18 @@ pub(crate) struct Copy {
 
 impl Copy {
     fn blocks(&self) -> impl Iterator<Item = &CopyBlock> {
-        self.params.blocks.iter().take_while(|block| block.first_cta != u32::MAX)
+        self.params.blocks.iter().take_while(|block| block.first_share != u32::MAX)
     }
 
     pub(crate) fn check(&self) -> Result<(), CuResult> {
         let entry = self.variant.entry;
-        let mut ctas = 0;
+        let mut shares = 0;
         for block in self.blocks() {
-            let CopyBlock { from, to, from_pitch, to_pitch, row, pieces, first_cta, piece_bytes } = *block;
-            if first_cta != ctas || pieces == 0 || !pieces.is_multiple_of(row.value) {
+            let CopyBlock { from, to, from_pitch, to_pitch, row, pieces, first_share, piece_bytes } = *block;
+            if first_share != shares || pieces == 0 || !pieces.is_multiple_of(row.value) {
                 return Err(refuse(entry, "blocks do not follow each other, or rows are not whole"));
             }
-            ctas += pieces.div_ceil(self.variant.row.threads() * COPY_PIECES);
+            shares += pieces.div_ceil(self.variant.row.threads() * COPY_PIECES);
             check_divisors(entry, &[row], [0, pieces / 2, pieces - 1])?;
             let all = from | to | from_pitch | to_pitch;
             if ![4, 16].contains(&piece_bytes) || !all.is_multiple_of(piece_bytes.into()) {
@@ -38,8 +38,8 @@ impl Copy {
                 check_array(entry, "what is written", to + number * to_pitch, row_bytes / 4)?;
             }
         }
-        if self.ctas != ctas {
-            return Err(refuse(entry, &format!("a grid of {} for {ctas}", self.ctas)));
+        if self.params.shares != shares || self.ctas > shares {
+            return Err(refuse(entry, &format!("a grid of {} for {shares} shares", self.ctas)));
         }
         Ok(())
     }
