@@ -34,6 +34,8 @@ pub struct AtOnceOptions {
     pub reps: u32,
     /// Time spent on untimed turns before.
     pub warm_up: Duration,
+    /// How long all GPUs rest before a turn, so that none is at its power limit in it.
+    pub rest: Duration,
     /// Calls whose O is compared with the first one's, bit by bit, after the timing.
     pub repeats: u32,
     /// Whether a turn's calls are replayed as a graph, which all ranks capture, instead of enqueued one by one.
@@ -287,6 +289,7 @@ impl Member {
         let captured = captured.map_err(|error| failed.take().unwrap_or(error.into()))?;
         let mut turns = Vec::new();
         for turn in 0..untimed + options.reps {
+            std::thread::sleep(options.rest);
             let marks = [timeline.mark()?, timeline.mark()?, timeline.mark()?, timeline.mark()?];
             timeline.set(&marks[0])?;
             (0..by_itself).try_for_each(|_| one())?;

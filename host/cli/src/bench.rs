@@ -130,6 +130,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "over", conflicts_with = "eager")]
     graph: bool,
 
+    /// Milliseconds that all GPUs rest before each turn: what is computed without a rest for some seconds is slowed down by the GPUs' power
+    /// limit, and then what is measured is their power rather than what a schedule loses
+    #[arg(long, value_name = "MS", requires = "over", default_value_t = 0)]
+    rest: u64,
+
     /// What stays in the L2 cache: what the device's replacement keeps, or K and V as far as they fit
     #[arg(long, value_enum, default_value_t = L2Name::Default)]
     l2: L2Name,
@@ -261,7 +266,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let problems: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
         let warm_up = args.warm_up.map(Duration::from_millis);
         if let Some(nccl) = args.over.nccl() {
-            let turns = Turns { reps: args.reps, warm_up, repeats: args.repeats, graph: args.graph };
+            let rest = Duration::from_millis(args.rest);
+            let turns = Turns { reps: args.reps, warm_up, rest, repeats: args.repeats, graph: args.graph };
             return bench_at_once::run(&args.devices, (&cuda, &nccl), &problems, turns, file);
         }
         return bench_devices::run(&args.devices, &cuda, &problems, (args.reps, warm_up), file);

@@ -24,6 +24,7 @@ const DECODING_QUERIES_MOST: u32 = 16;
 pub(crate) struct Turns {
     pub(crate) reps: Option<u32>,
     pub(crate) warm_up: Option<Duration>,
+    pub(crate) rest: Duration,
     pub(crate) repeats: u32,
     pub(crate) graph: bool,
 }
@@ -56,6 +57,7 @@ pub(crate) fn run(
                     context: method.map(|method| args.context(method)),
                     reps: turns.reps.unwrap_or(REPS),
                     warm_up: turns.warm_up.unwrap_or(WARM_UP),
+                    rest: turns.rest,
                     repeats: turns.repeats,
                     graph: turns.graph,
                 };
