@@ -1,5 +1,5 @@
-//! Loops that wait for memory to change: lanes that come back to the same instruction with the same registers, while nothing has
-//! changed, will do so for ever. They are put aside until something changes; if nothing can, that is a deadlock.
+//! Loops that wait for memory to change: lanes that come back to the same instruction with the same registers and the same local
+//! memory, while nothing else has changed, will do so for ever. They are put aside until something changes; if nothing can, that is a deadlock.
 
 use std::collections::HashMap;
 
@@ -7,6 +7,7 @@ use crate::op::Pc;
 use crate::regs::{LANES, Regs};
 
 use super::cta::Cta;
+use super::local::LocalMemory;
 use super::warp::{Wait, Warp};
 
 /// Instructions of the CTA without a change after which a warp is watched: more than a loop that computes executes between two writes.
@@ -34,7 +35,7 @@ impl Warp {
     /// A path goes back to an earlier instruction: puts it aside if it spins.
     #[inline]
     pub(super) fn looped(&mut self, at: usize, cta: &mut Cta<'_>) {
-        let changes = cta.progress.wrapping_add(self.local.changes);
+        let changes = cta.progress;
         if self.watch.changes != changes {
             self.watch.changes = changes;
             self.watch.since = cta.executed;
@@ -59,7 +60,7 @@ impl Warp {
             return false;
         }
         let Some(regs) = self.frames[frame].as_ref().map(|f| &f.regs) else { return false };
-        let hash = state(regs, mask);
+        let hash = state(regs, &self.local, mask);
         if since == 0 {
             *kept = Some(hash);
             return false;
@@ -92,7 +93,7 @@ impl Warp {
 
 /// A number that differs for two different states of one loop, nothing more: powers of an odd number, one a lane, and a
 /// rotation do.
-fn state(regs: &Regs, mask: u32) -> u64 {
+fn state(regs: &Regs, local: &LocalMemory, mask: u32) -> u64 {
     const ODD: u64 = 0x517c_c1b7_2722_0a95;
     let (mut factors, mut power) = ([0u64; LANES], 1u64);
     for (lane, factor) in factors.iter_mut().enumerate() {
@@ -111,5 +112,6 @@ fn state(regs: &Regs, mask: u32) -> u64 {
         mix(products.fold(0, u64::wrapping_add));
     }
     regs.pred.iter().for_each(|bits| mix((bits & mask).into()));
+    local.words(mask, mix);
     hash
 }
