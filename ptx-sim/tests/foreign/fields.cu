@@ -134,4 +134,11 @@ K bad_negative_shift ARGS { T; __shared__ int s[128]; s[t] = t; SYNC; int d = in
 K bad_partial_mask ARGS { T; int v = in[i]; unsigned m = __ballot_sync(~0u, v > 500); if (v > 500) v = __shfl_sync(m, v, 0) + // BUG shuffle-inactive
    1; out[i] = v; }
 K ok_partial_leader ARGS { T; int v = in[i]; unsigned m = __ballot_sync(~0u, v > 500); if (v > 500) v = __shfl_sync(m, v, __ffs(m) - 1); out[i] = v; }
+// All threads wait together, which is what Triton makes of every loop around an atomic operation.
+__device__ bool together(int *f, int want) { __shared__ int got; SYNC; if (!threadIdx.x) got = atomicAdd(f, 0); SYNC; return got >= want; }
+K ok_poll_together ARGS { T; if (b) while (!together(flag + b - 1, 1)) {} out[i] = b; SYNC; if (!t) { __threadfence(); atomicExch(flag + b, 1); } }
+K ok_count_together ARGS { T; __shared__ int go; int n = 0; if (!t) go = 1; SYNC; for (;;) { SYNC; if (!go) break; SYNC; n++; if (t == 64 && n == 3000) go = 0; } CHECK(n == 3000); }
+K bad_poll_together ARGS { T; __shared__ int got;
+  for (;;) { SYNC; if (!t) got = atomicAdd(flag + b + 1, 0); SYNC; if (got) break; } // BUG deadlock
+  if (!t) atomicExch(flag + b, 1); }
 #endif
