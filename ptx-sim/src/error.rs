@@ -33,7 +33,7 @@ pub enum LoadError {
         found: String,
     },
     /// An instruction or directive that the table does not list.
-    #[error("line {line}: `{instruction}` is not supported")]
+    #[error("line {line}: `{instruction}` is not supported{}", feature(instruction))]
     Unsupported {
         /// Line of the instruction.
         line: u32,
@@ -104,14 +104,36 @@ pub enum LoadError {
         /// The largest accepted value.
         limit: u64,
     },
-    /// A call to a function that has no body in this module.
-    #[error("line {line}: function `{name}` has no body in this module")]
+    /// A use of a function that has no body in this module.
+    #[error("line {line}: function `{name}` has no body in this module, which nobody has linked to another")]
     NoBody {
         /// Line of the call.
         line: u32,
         /// The function.
         name: String,
     },
+    /// A use of a variable that this module only declares.
+    #[error(
+        "line {line}: variable `{name}` is `.extern`, and this module, which nobody has linked to another, does not define it"
+    )]
+    Undefined {
+        /// Line of the use.
+        line: u32,
+        /// The variable.
+        name: String,
+    },
+}
+
+/// What the simulator lacks as a whole, where an instruction is of such a group.
+fn feature(instruction: &str) -> &'static str {
+    match instruction.split('.').next().unwrap_or_default() {
+        "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq" | "istypep" => {
+            ": textures and surfaces are not simulated"
+        }
+        "tcgen05" => ": tensor memory (tcgen05) is not simulated",
+        "multimem" => ": multicast memory of several devices is not simulated",
+        _ => "",
+    }
 }
 
 impl LoadError {
@@ -128,7 +150,8 @@ impl LoadError {
             | LoadError::Undeclared { line, .. }
             | LoadError::Duplicate { line, .. }
             | LoadError::Range { line, .. }
-            | LoadError::NoBody { line, .. } => *line,
+            | LoadError::NoBody { line, .. }
+            | LoadError::Undefined { line, .. } => *line,
         }
     }
 }

@@ -144,7 +144,7 @@ impl Module {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parsed = crate::parse::parse(source)?;
         let functions = unique_functions(parsed.functions)?;
-        let mut names = names(&functions, &parsed.variables, parsed.target)?;
+        let mut names = names(&functions, &parsed.variables, (parsed.target, parsed.is_debug))?;
         for (alias, name) in &parsed.aliases {
             if let Some(index) = names.functions.get(name).copied() {
                 names.functions.insert(alias, index);
@@ -221,27 +221,32 @@ fn unique_functions(all: Vec<ast::Function<'_>>) -> Result<Vec<ast::Function<'_>
 fn names<'a>(
     functions: &[ast::Function<'a>],
     variables: &[ast::Variable<'a>],
-    target: &'a str,
+    (target, is_debug): (&'a str, bool),
 ) -> Result<Names<'a>, LoadError> {
-    let mut by_name = HashMap::new();
+    let mut by_name: HashMap<&str, u32> = HashMap::new();
     for (index, variable) in variables.iter().enumerate() {
-        if by_name.insert(variable.name, index as u32).is_some() {
-            return Err(LoadError::Duplicate { line: variable.line, name: variable.name.to_owned() });
-        }
+        match by_name.get(variable.name).map(|i| &variables[*i as usize]) {
+            // A definition replaces its declarations.
+            Some(_) if variable.is_extern => continue,
+            Some(other) if !other.is_extern => {
+                return Err(LoadError::Duplicate { line: variable.line, name: variable.name.to_owned() });
+            }
+            _ => by_name.insert(variable.name, index as u32),
+        };
     }
+    // The memory of `.extern .shared` is given at the launch.
+    let elsewhere = |v: &ast::Variable<'_>| v.is_extern && v.space != Space::Shared;
     Ok(Names {
+        elsewhere: by_name.values().copied().filter(|i| elsewhere(&variables[*i as usize])).collect(),
         variables: by_name,
         functions: functions.iter().enumerate().map(|(i, f)| (f.name, i as u32)).collect(),
         has_body: functions.iter().map(|f| f.body.is_some()).collect(),
         target,
+        is_debug,
     })
 }
 
 fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable, LoadError> {
-    if variable.is_extern && variable.space != Space::Shared {
-        let instruction = format!(".extern {}", variable.name);
-        return Err(LoadError::Unsupported { line: variable.line, instruction });
-    }
     let element = variable.element as usize;
     let mut init = Vec::new();
     let mut relocations = Vec::new();
@@ -251,6 +256,9 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
             InitValue::Bits(bits) => *bits,
             InitValue::Symbol { name, offset, mask } => {
                 let target = match (names.variables.get(name), names.functions.get(name)) {
+                    (Some(index), _) if names.elsewhere.contains(index) => {
+                        return Err(LoadError::Undefined { line: variable.line, name: (*name).to_owned() });
+                    }
                     (Some(index), _) => Target::Variable(*index),
                     (None, Some(index)) => Target::Function(*index),
                     _ => return Err(LoadError::Undeclared { line: variable.line, name: (*name).to_owned() }),

@@ -144,6 +144,8 @@ kinds! {
     H: u16, word 16, |x| x as u16, u32::from;
     /// 16 signed bits.
     I: i16, word 16, |x| x as i16, |x| u32::from(x as u16);
+    /// 8 unsigned bits.
+    O: u8, word 8, |x| x as u8, u32::from;
     /// 64 unsigned bits.
     D: u64, double 64, |x| x, |x| x;
     /// 64 signed bits.

@@ -246,7 +246,7 @@ fn wrong_commands_end_with_2_and_one_line() {
     assert!(error("run no.ptx").starts_with("ptx-sim: no.ptx: "));
     assert_eq!(
         error("run bad.ptx"),
-        "ptx-sim: bad.ptx: line 4: `tcgen05.wait::ld.sync.aligned` is not supported\n"
+        "ptx-sim: bad.ptx: line 4: `tcgen05.wait::ld.sync.aligned` is not supported: tensor memory (tcgen05) is not simulated\n"
     );
     assert_eq!(error("run two.ptx"), "ptx-sim: --entry must say which: a, b\n");
     assert_eq!(error("run two.ptx --entry c"), "ptx-sim: no entry `c`; there are: a, b\n");
@@ -289,7 +289,7 @@ fn check_lists_entries_or_every_refused_line() {
         (ran.code, ran.out.as_str(), ran.err.as_str()),
         (
             1,
-            "bad.ptx: line 28: `tcgen05.ld.f32` is not supported\n\
+            "bad.ptx: line 28: `tcgen05.ld.f32` is not supported: tensor memory (tcgen05) is not simulated\n\
              bad.ptx: line 30: `wgmma.rn.f32` is not supported\n",
             "ptx-sim: 2 lines of bad.ptx are refused\n"
         )

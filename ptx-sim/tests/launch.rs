@@ -202,3 +202,65 @@ fn a_tensor_map_may_be_a_parameter() {
     assert_eq!(bytes, [30, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!((report.bulk_copies, report.bulk_load_bytes, report.mbarrier_waits), (1, 128, 1));
 }
+
+/// Of `nvcc -rdc=true`: one kernel needs nothing of another module.
+const RELOCATABLE: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) other (.param .b32 a);
+.extern .global .align 4 .b32 counter;
+.extern .const .align 4 .f32 scale;
+.visible .func (.param .b32 r) own (.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a]; add.u32 %r2, %r1, 1; st.param.b32 [r], %r2; ret; }
+.visible .entry whole(.param .u64 p)
+{
+.reg .b32 %r<3>;
+.reg .b64 %d<3>;
+ld.param.u64 %d1, [p];
+{
+.param .b32 x;
+.param .b32 y;
+st.param.b32 [x], 6;
+call (y), own, (x);
+ld.param.b32 %r1, [y];
+}
+st.global.u32 [%d1], %r1;
+ret;
+}
+.visible .entry calls(.param .u64 p) { .param .b32 x; .param .b32 y; st.param.b32 [x], 6; call (y), other, (x); ret; }
+.visible .entry points() { .reg .b64 %d<2>; mov.u64 %d1, other; ret; }
+.visible .entry counts() { .reg .b32 %r<2>; atom.global.add.u32 %r1, [counter], 1; ret; }
+.visible .entry scales() { .reg .f32 %f<2>; ld.const.f32 %f1, [scale]; ret; }";
+
+#[test]
+fn what_only_another_module_defines_is_refused_where_it_is_used() {
+    let refused: Vec<String> = Module::refusals(RELOCATABLE).iter().map(ToString::to_string).collect();
+    let other = "function `other` has no body in this module, which nobody has linked to another";
+    let variable = |name: &str| {
+        format!(
+            "variable `{name}` is `.extern`, and this module, which nobody has linked to another, does not define it"
+        )
+    };
+    let want = [
+        format!("line 24: {other}"),
+        format!("line 25: {other}"),
+        format!("line 26: {}", variable("counter")),
+        format!("line 27: {}", variable("scale")),
+    ];
+    assert_eq!(refused, want);
+    let module = Module::parse_entry(RELOCATABLE, "whole").unwrap();
+    let mut memory = Memory::new();
+    let out = memory.alloc(4);
+    launch(&module, "whole", &out.to_le_bytes(), &mut memory, &LaunchConfig::new([1, 1, 1], [1, 1, 1]))
+        .unwrap();
+    let mut bytes = [0; 4];
+    memory.read(out, &mut bytes).unwrap();
+    assert_eq!(u32::from_le_bytes(bytes), 7);
+    // Two modules, one after the other, are linked.
+    let both = format!(
+        "{RELOCATABLE}\n.visible .global .align 4 .b32 counter = 5;\n.visible .const .align 4 .f32 scale = 0f3f800000;\n\
+         .visible .func (.param .b32 r) other (.param .b32 a) {{ st.param.b32 [r], 1; ret; }}"
+    );
+    Module::parse(&both).unwrap();
+    assert!(Module::parse(&format!("{both}\n.global .b32 counter;")).is_err(), "two definitions");
+}

@@ -144,8 +144,14 @@ fn refusals_name_the_line_and_the_reason() {
     let error = |text: &str| Module::parse(&body(text)).map(|_| ()).unwrap_err().to_string();
     assert_eq!(
         error("tcgen05.wait::ld.sync.aligned;"),
-        "line 5: `tcgen05.wait::ld.sync.aligned` is not supported"
+        "line 5: `tcgen05.wait::ld.sync.aligned` is not supported: tensor memory (tcgen05) is not simulated"
     );
+    for texture in ["tex.2d.v4.f32.f32 {%a, %b}, [t, {%x, %y}];", "suld.b.1d.b32.trap {%r}, [s, {%x}];"] {
+        assert!(
+            error(texture).ends_with("is not supported: textures and surfaces are not simulated"),
+            "{texture}"
+        );
+    }
     assert_eq!(
         error("fence.proxy.async;"),
         "line 5: `fence.proxy.async` needs .target sm_90, the module has `sm_80`"

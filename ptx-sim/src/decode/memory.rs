@@ -35,7 +35,7 @@ impl<'a> Builder<'_, 'a> {
             return Err(self.unsupported());
         }
         let (space, addr) = self.space_and_address(captures[2], &operands[address], address + 1, total)?;
-        if is_store && space == Space::Param {
+        if is_store && captures[2].starts_with("param") && space != Space::Frame {
             return Err(self.operand_error(1, "a parameter of a call or of a function"));
         }
         let parts = match &operands[data] {
@@ -100,10 +100,9 @@ impl<'a> Builder<'_, 'a> {
             "local" => Space::Local,
             _ => {
                 let Some((at, size, offset)) = self.frame_parameter(operand) else {
-                    if !self.is_entry {
-                        return Err(self.operand_error(position, "a parameter by its name"));
-                    }
-                    return Ok((Space::Param, self.address(operand, position)?));
+                    // In a function it is the address of a copy on the stack.
+                    let space = if self.is_entry { Space::Param } else { Space::Local };
+                    return Ok((space, self.address(operand, position)?));
                 };
                 let fits = offset >= 0 && offset + i64::from(bytes) <= i64::from(size);
                 if !fits {

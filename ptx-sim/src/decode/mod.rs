@@ -2,18 +2,20 @@
 
 mod control;
 mod expected;
+mod formal;
 mod hopper;
 mod lane;
 mod lookup;
 mod memory;
 mod operand;
+mod place;
 mod scope;
 mod video;
 mod warp;
 mod wgmma;
 mod wmma;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(crate) use lookup::lanes;
 
@@ -24,6 +26,7 @@ use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
 use crate::{allocate, cfg, compact};
 use lookup::{Form, Lookup};
+use place::Places;
 use scope::{Scopes, Symbol};
 
 /// Local memory of a thread (CUDA programming guide, technical specifications).
@@ -68,15 +71,16 @@ pub(crate) enum Target {
 /// Names that every function sees.
 pub(crate) struct Names<'a> {
     pub(crate) variables: HashMap<&'a str, u32>,
+    /// Variables that only another module defines.
+    pub(crate) elsewhere: HashSet<u32>,
     pub(crate) functions: HashMap<&'a str, u32>,
     /// Whether each function has a body.
     pub(crate) has_body: Vec<bool>,
     /// The module's `.target`.
     pub(crate) target: &'a str,
+    /// Compiled without optimisation.
+    pub(crate) is_debug: bool,
 }
-
-/// File, line and column of a `.loc`.
-type Place = (u32, u32, u32);
 
 /// A branch whose label may come later.
 enum Fixup<'a> {
@@ -95,8 +99,9 @@ pub(crate) struct Builder<'m, 'a> {
     constants: HashMap<(Bank, Constant), Slot>,
     fixups: Vec<Fixup<'a>>,
     carry_flag: Option<Slot>,
-    /// Where each place of a `.loc` was last said to be inlined.
-    inlined: HashMap<Place, Option<Place>>,
+    places: Places<'a>,
+    /// Where the copies of parameters are whose address is taken.
+    addressed: HashMap<&'a str, u32>,
     is_entry: bool,
     line: u32,
     mnemonic: &'a str,
@@ -113,7 +118,7 @@ pub(crate) fn programs<'a>(
     refused: &mut Vec<Vec<LoadError>>,
 ) -> Vec<Program> {
     let mut lookup = Lookup::default();
-    functions
+    let mut programs: Vec<Program> = functions
         .iter()
         .map(|function| {
             let builder = Builder {
@@ -125,7 +130,8 @@ pub(crate) fn programs<'a>(
                 constants: HashMap::new(),
                 fixups: Vec::new(),
                 carry_flag: None,
-                inlined: HashMap::new(),
+                places: Places::new(function.body.as_deref().unwrap_or_default()),
+                addressed: HashMap::new(),
                 is_entry: function.is_entry,
                 line: function.line,
                 mnemonic: "",
@@ -137,13 +143,22 @@ pub(crate) fn programs<'a>(
             refused.push(errors);
             program
         })
-        .collect()
+        .collect();
+    expected::relax(&mut programs);
+    for (program, _) in programs.iter_mut().zip(refused.iter()).filter(|(_, errors)| errors.is_empty()) {
+        allocate::share(program);
+        // Debug builds keep accumulators on the stack between any two `wgmma`; ptxas waits for each of them then.
+        if !names.is_debug {
+            program.touches = compact::touches(program);
+        }
+    }
+    programs
 }
 
 impl<'a> Builder<'_, 'a> {
     fn function(mut self, function: &ast::Function<'a>, refused: &mut Vec<LoadError>) -> Program {
         let before = refused.len();
-        refused.extend(self.formals(function).err());
+        refused.extend(self.formals(function).and_then(|()| self.addressed_formals(function)).err());
         for (line, statement) in function.body.iter().flatten() {
             self.line = *line;
             refused.extend(self.statement(statement).err());
@@ -157,9 +172,6 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
-                    expected::relax(&mut self.program);
-                    allocate::share(&mut self.program);
-                    self.program.touches = compact::touches(&self.program);
                 }
             }
         }
@@ -206,6 +218,7 @@ impl<'a> Builder<'_, 'a> {
             Statement::Variable(variable) => self.variable(variable),
             Statement::Label(name) => {
                 let pc = self.pc();
+                self.places.label(name);
                 if self.scopes.label(name, pc) { Ok(()) } else { Err(self.duplicate(name)) }
             }
             Statement::Open => {
@@ -222,27 +235,12 @@ impl<'a> Builder<'_, 'a> {
             Statement::Location { here: (_, 0, _), .. } => Ok(()),
             Statement::Location { here, inlined_at } => {
                 let pc = self.pc();
-                self.inlined.insert(*here, *inlined_at);
-                let (file, line) = self.own_line(*here);
+                let (file, line) = self.places.locate(*here, *inlined_at);
                 self.program.locations.push((pc, file, line));
                 Ok(())
             }
             Statement::Instruction(instruction) => self.instruction(instruction),
         }
-    }
-
-    /// Where the user wrote what stands at a place: of the calls that it was inlined through, the innermost in the file of
-    /// the outermost. What a header holds is not what the user can mend.
-    fn own_line(&self, here: Place) -> (u32, u32) {
-        let mut chain = vec![here];
-        while let Some(Some(outer)) = self.inlined.get(&chain[chain.len() - 1])
-            && chain.len() < 64
-            && !chain.contains(outer)
-        {
-            chain.push(*outer);
-        }
-        let file = chain[chain.len() - 1].0;
-        chain.iter().find(|place| place.0 == file).map_or((here.0, here.1), |place| (place.0, place.1))
     }
 
     fn register(&mut self, name: &'a str, count: Option<u32>, width: RegWidth) -> Result<(), LoadError> {
@@ -316,6 +314,7 @@ impl<'a> Builder<'_, 'a> {
             Some((name, negated)) => Some(Guard { slot: self.predicate(name, 0)?, negated }),
         };
         let operands = &instruction.operands;
+        self.places.instruction(self.mnemonic, self.guard.is_some(), operands);
         let is_vector = operands.iter().any(|o| matches!(o, ast::Operand::Vector(_)));
         if let Some(captures) = lookup::captures_of(Family::MovVector, self.mnemonic)
             && (is_vector || captures[0] == "b128")

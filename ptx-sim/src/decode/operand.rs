@@ -166,15 +166,24 @@ impl<'a> Builder<'_, 'a> {
     fn named_constant(&mut self, name: &str, offset: i64, position: usize) -> Result<Constant, LoadError> {
         match self.scopes.find(name) {
             Some(Symbol::Variable(index)) => return Ok(self.variable_address(index, offset)),
+            Some(Symbol::FrameParam(..)) if self.addressed.contains_key(name) => {
+                return Ok(Constant::Local(self.addressed[name], offset));
+            }
             Some(Symbol::Local(at)) => return Ok(Constant::Local(at, offset)),
             Some(Symbol::EntryParam(at)) => return Ok(Constant::Bits((i64::from(at) + offset) as u64)),
             Some(_) => return Err(self.operand_error(position, "a register or a constant")),
             None => {}
         }
         if let Some(&index) = self.names.variables.get(name) {
+            if self.names.elsewhere.contains(&index) {
+                return Err(LoadError::Undefined { line: self.line, name: name.to_owned() });
+            }
             return Ok(self.variable_address(index, offset));
         }
         if let Some(&index) = self.names.functions.get(name) {
+            if !self.names.has_body[index as usize] {
+                return Err(LoadError::NoBody { line: self.line, name: name.to_owned() });
+            }
             self.program.callees.push(index);
             return Ok(Constant::Function(index));
         }

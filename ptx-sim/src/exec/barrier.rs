@@ -72,6 +72,7 @@ impl Cta<'_> {
     pub(super) fn arrive(&mut self, warp: &mut Warp, barrier: &Barrier, frame: usize) -> Outcome<bool> {
         self.counters.barriers += 1;
         self.progress += 1;
+        self.arrivals += 1;
         let live = warp.live;
         let lane = 31 & live.trailing_zeros() as usize;
         let regs = &warp.frame(frame)?.regs;

@@ -61,6 +61,10 @@ pub(crate) struct Cta<'c> {
     /// Counts what other warps could notice, and how far it was when waits last ran out of time.
     pub(super) progress: u64,
     pub(super) progress_at_timeout: u64,
+    /// How much of it were arrivals at barriers, which are no news for those who wait for memory to change.
+    pub(super) arrivals: u64,
+    /// The warps that were found to repeat themselves from barrier to barrier, with the progress but for arrivals then.
+    pub(super) repeating: (u64, u32),
     pub(super) live_warps: usize,
     pub(super) counters: Counters,
     /// Warp instructions executed.
@@ -118,6 +122,8 @@ impl<'c> Cta<'c> {
             agents: Agents::new(launch.warps(), rank as usize, launch.cluster_ctas() as usize),
             progress: 1,
             progress_at_timeout: 0,
+            arrivals: 0,
+            repeating: (0, 0),
             live_warps: launch.warps(),
             counters: Counters::new(launch),
             executed: 0,

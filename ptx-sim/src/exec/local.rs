@@ -1,9 +1,12 @@
 //! Local memory: each lane's own, a block a frame.
 
+use std::collections::HashMap;
+
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::memory::Words;
 use crate::op::Reg;
 
+use super::shade::Origin;
 use super::warp::Warp;
 
 /// The local memory of one frame: every lane's bytes, one lane after the other.
@@ -14,14 +17,14 @@ struct Block {
     lane_bytes: u64,
     bytes: Vec<u8>,
     written: Vec<bool>,
+    /// Where undefined bytes come from that were copied here.
+    origins: HashMap<usize, Origin>,
 }
 
 /// The blocks of a warp's frames.
 #[derive(Debug, Default)]
 pub(super) struct LocalMemory {
     blocks: Vec<Block>,
-    /// Counts stores that change what is held.
-    pub(super) changes: u64,
 }
 
 /// Space between the blocks of two frames, so that an overrun is seen.
@@ -45,7 +48,8 @@ impl LocalMemory {
             .map_or(GAP, |end| (end + GAP).next_multiple_of(256));
         let total = lane_bytes as usize * 32;
         let (bytes, written) = (vec![0; total], vec![false; total]);
-        self.blocks.push(Block { frame, base, lane_bytes: lane_bytes.into(), bytes, written });
+        let (lane_bytes, origins) = (lane_bytes.into(), HashMap::new());
+        self.blocks.push(Block { frame, base, lane_bytes, bytes, written, origins });
         true
     }
 
@@ -97,9 +101,6 @@ impl LocalMemory {
 
     /// Stores `bytes` ≤ 16; false outside every block.
     pub(super) fn store(&mut self, lane: usize, address: u64, bytes: u32, words: &Words) -> bool {
-        if self.load(lane, address, bytes).is_some_and(|(old, dark)| dark != 0 || old != *words) {
-            self.changes += 1;
-        }
         let Some((block, at)) = self.find(lane, address, bytes) else { return false };
         let range = at..at + bytes as usize;
         for (i, byte) in block.bytes[range.clone()].iter_mut().enumerate() {
@@ -111,11 +112,39 @@ impl LocalMemory {
 }
 
 impl LocalMemory {
-    /// Makes bytes undefined again.
-    pub(super) fn forget(&mut self, lane: usize, address: u64, bytes: u32, mask: u32) {
-        if let Some((block, at)) = self.find(lane, address, bytes) {
-            (0..bytes as usize).filter(|b| mask >> b & 1 == 1).for_each(|b| block.written[at + b] = false);
+    /// Hands on what the lanes of a mask hold, in words.
+    pub(super) fn words(&self, mask: u32, mut take: impl FnMut(u64)) {
+        for block in &self.blocks {
+            for (lane, bytes) in block.bytes.chunks_exact(block.lane_bytes.max(1) as usize).enumerate() {
+                if mask >> lane & 1 == 1 {
+                    for word in bytes.chunks(8) {
+                        take(word.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+                    }
+                }
+            }
         }
+    }
+
+    /// Makes bytes undefined again, which were so where they come from.
+    pub(super) fn forget(
+        &mut self,
+        lane: usize,
+        address: u64,
+        bytes: u32,
+        mask: u32,
+        origin: Option<Origin>,
+    ) {
+        let Some((block, at)) = self.find(lane, address, bytes) else { return };
+        for byte in (0..bytes as usize).filter(|b| mask >> b & 1 == 1) {
+            block.written[at + byte] = false;
+            block.origins.extend(origin.map(|origin| (at + byte, origin)));
+        }
+    }
+
+    /// Where an undefined byte was copied from.
+    pub(super) fn origin(&mut self, lane: usize, address: u64) -> Option<Origin> {
+        let (block, at) = self.find(lane, address, 1)?;
+        block.origins.get(&at).copied()
     }
 }
 

@@ -201,7 +201,7 @@ impl Cta<'_> {
 
     /// What spinning warps may wait for.
     fn seen_changes(&self) -> (u64, u64) {
-        (self.progress, self.launch.memory.changes.load(Relaxed))
+        (self.progress - self.arrivals, self.launch.memory.changes.load(Relaxed))
     }
 
     /// Lets spinning warps look again, if anything has changed since they last did.

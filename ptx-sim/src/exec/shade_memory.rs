@@ -64,7 +64,7 @@ impl Warp {
                     allocation.forget(offset, bytes, mask);
                 }
             }
-            Space::Local if mask != 0 => self.local.forget(lane, address, bytes, mask),
+            Space::Local if mask != 0 => self.local.forget(lane, address, bytes, mask, origin),
             Space::Shared | Space::Cluster => {
                 let rank = cta.rank_of(space, lane, &mut { address })?;
                 let shared = &mut cta.at_rank(rank).shared;
@@ -102,9 +102,11 @@ impl Warp {
     pub(super) fn darken(&mut self, mask: u32, (lane, address): (usize, u64), space: Space) {
         let (shared, global) = (space == Space::Shared, space == Space::Global);
         if mask != 0 {
-            let address = Some(address + u64::from(mask.trailing_zeros()));
-            let at = self.place();
-            self.dark = (mask, Some(Origin { at, lane, address, shared, global, computed: false }));
+            let address = address + u64::from(mask.trailing_zeros());
+            let (at, copied) =
+                (self.place(), self.local.origin(lane, address).filter(|_| space == Space::Local));
+            let here = Origin { at, lane, address: Some(address), shared, global, computed: false };
+            self.dark = (mask, Some(copied.unwrap_or(here)));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Loops that wait for memory to change: lanes that come back to the same instruction with the same registers, while nothing has
-//! changed, will do so for ever. They are put aside until something changes; if nothing can, that is a deadlock.
+//! Loops that wait for memory to change: lanes that come back to the same instruction with the same registers and the same local
+//! memory, while nothing else has changed, will do so for ever. They are put aside until something changes; if nothing can, that is a deadlock.
 
 use std::collections::HashMap;
 
@@ -7,6 +7,7 @@ use crate::op::Pc;
 use crate::regs::{LANES, Regs};
 
 use super::cta::Cta;
+use super::local::LocalMemory;
 use super::warp::{Wait, Warp};
 
 /// Instructions of the CTA without a change after which a warp is watched: more than a loop that computes executes between two writes.
@@ -18,14 +19,20 @@ const PERIOD: u32 = 4;
 /// Places that are watched at once.
 const MOST: usize = 64;
 
+/// What lanes at a frame and an instruction held when last seen, and how often they were seen.
+type Seen = HashMap<(usize, Pc, u32), (Option<u64>, u32)>;
+
 /// The watch over one warp.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// Changes when it began, and the instructions executed then.
     changes: u64,
     since: u64,
-    /// What lanes at a frame and an instruction held when last seen, how often they were seen, and when to look again.
-    seen: HashMap<(usize, Pc, u32), (Option<u64>, u32)>,
+    seen: Seen,
+    /// The same of loops in which the CTA meets at barriers, whose arrivals change nothing.
+    still: u64,
+    still_since: u64,
+    met: Seen,
     /// The last read of memory that others can write.
     pub(super) last_read: Option<(u64, (usize, Pc))>,
 }
@@ -34,23 +41,55 @@ impl Warp {
     /// A path goes back to an earlier instruction: puts it aside if it spins.
     #[inline]
     pub(super) fn looped(&mut self, at: usize, cta: &mut Cta<'_>) {
-        let changes = cta.progress.wrapping_add(self.local.changes);
-        if self.watch.changes != changes {
-            self.watch.changes = changes;
+        if self.watch.changes != cta.progress {
+            self.watch.changes = cta.progress;
             self.watch.since = cta.executed;
             self.watch.seen.clear();
+            self.looped_through_barriers(at, cta);
             return;
         }
         let quiet = if cta.has_spun { SPINS } else { QUIET };
-        cta.has_spun |= cta.executed - self.watch.since > quiet && self.repeats(at);
+        if cta.executed - self.watch.since > quiet {
+            let mut seen = std::mem::take(&mut self.watch.seen);
+            if self.repeats(at, &mut seen) {
+                self.paths[at].wait = Wait::Memory;
+                cta.has_spun = true;
+            }
+            self.watch.seen = seen;
+        }
     }
 
-    fn repeats(&mut self, at: usize) -> bool {
-        let (frame, pc, mask) = (self.paths[at].frame, self.paths[at].pc, self.paths[at].mask);
-        if self.watch.seen.len() >= MOST {
-            self.watch.seen.clear();
+    /// A loop in which warps meet at barriers spins if every warp of the CTA comes back to what it held.
+    fn looped_through_barriers(&mut self, at: usize, cta: &mut Cta<'_>) {
+        let still = cta.progress - cta.arrivals;
+        if self.watch.still != still {
+            self.watch.still = still;
+            self.watch.still_since = cta.executed;
+            self.watch.met.clear();
+            return;
         }
-        let (kept, times) = self.watch.seen.entry((frame, pc, mask)).or_insert((None, 0));
+        if cta.executed - self.watch.still_since <= QUIET {
+            return;
+        }
+        let mut met = std::mem::take(&mut self.watch.met);
+        if self.repeats(at, &mut met) {
+            if cta.repeating.0 != still {
+                cta.repeating = (still, 0);
+            }
+            cta.repeating.1 |= 1 << self.index;
+            if cta.repeating.1.count_ones() as usize == cta.live_warps {
+                self.paths[at].wait = Wait::Memory;
+            }
+        }
+        self.watch.met = met;
+    }
+
+    fn repeats(&self, at: usize, seen: &mut Seen) -> bool {
+        let (frame, pc, mask) = (self.paths[at].frame, self.paths[at].pc, self.paths[at].mask);
+        if seen.len() >= MOST {
+            seen.clear();
+        }
+        let (kept, times) = seen.entry((frame, pc, mask)).or_insert((None, 0));
         // Registers are looked at on every doubling of the visits and on the few visits after it: that finds loops of few
         // states, and costs a loop that computes next to nothing.
         *times = times.wrapping_add(1);
@@ -59,21 +98,18 @@ impl Warp {
             return false;
         }
         let Some(regs) = self.frames[frame].as_ref().map(|f| &f.regs) else { return false };
-        let hash = state(regs, mask);
+        let hash = state(regs, &self.local, mask);
         if since == 0 {
             *kept = Some(hash);
             return false;
         }
-        if *kept != Some(hash) {
-            return false;
-        }
-        self.paths[at].wait = Wait::Memory;
-        true
+        *kept == Some(hash)
     }
 
     /// Lets spinning paths look again; false if there are none.
     pub(super) fn stop_spinning(&mut self) -> bool {
         self.watch.seen.clear();
+        self.watch.met.clear();
         let mut any = false;
         for path in self.paths.iter_mut().filter(|p| p.wait == Wait::Memory) {
             path.wait = Wait::Ready;
@@ -92,7 +128,7 @@ impl Warp {
 
 /// A number that differs for two different states of one loop, nothing more: powers of an odd number, one a lane, and a
 /// rotation do.
-fn state(regs: &Regs, mask: u32) -> u64 {
+fn state(regs: &Regs, local: &LocalMemory, mask: u32) -> u64 {
     const ODD: u64 = 0x517c_c1b7_2722_0a95;
     let (mut factors, mut power) = ([0u64; LANES], 1u64);
     for (lane, factor) in factors.iter_mut().enumerate() {
@@ -111,5 +147,6 @@ fn state(regs: &Regs, mask: u32) -> u64 {
         mix(products.fold(0, u64::wrapping_add));
     }
     regs.pred.iter().for_each(|bits| mix((bits & mask).into()));
+    local.words(mask, mix);
     hash
 }

@@ -102,6 +102,9 @@ impl Warp {
     pub(super) fn claim_registers(&mut self, op: &Wgmma, frame: usize) -> Outcome {
         let groups = self.wgmma;
         let list = &mut self.frame(frame)?.tracked;
+        if list.is_empty() {
+            return Ok(());
+        }
         let fault = |detail| Err(Fault::new(FindingKind::WgmmaFence).saying(detail));
         if groups.fences == 0 {
             return fault("there is no wgmma.fence before the first wgmma");

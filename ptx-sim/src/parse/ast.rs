@@ -134,4 +134,6 @@ pub(crate) struct Module<'a> {
     pub(crate) files: Vec<(u32, &'a str)>,
     /// The architecture of `.target`.
     pub(crate) target: &'a str,
+    /// `.target …, debug`: compiled without optimisation.
+    pub(crate) is_debug: bool,
 }

@@ -54,7 +54,7 @@ impl<'a> Parser<'_, 'a> {
                 ".target" => {
                     module.target = self.word("a target")?;
                     while self.take(b',') {
-                        self.word("a target")?;
+                        module.is_debug |= self.word("a target")? == "debug";
                     }
                 }
                 ".file" => {

@@ -64,8 +64,8 @@ enum Ordered {
 fn ordered(word: &str) -> Option<Ordered> {
     match word {
         "row" | "col" => Some(Ordered::Layout),
-        "pred" | "tf32" | "e4m3" | "e5m2" | "e4m3x2" | "e5m2x2" | "e2m1" | "e2m3" | "e3m2" | "ue8m0x2"
-        | "texref" | "samplerref" => Some(Ordered::Type),
+        "pred" | "tf32" | "e4m3" | "e5m2" | "e4m3x2" | "e5m2x2" | "e2m1" | "e2m3" | "e3m2" | "e2m1x2"
+        | "e2m3x2" | "e3m2x2" | "ue8m0x2" | "texref" | "samplerref" => Some(Ordered::Type),
         _ if word.starts_with("L2::evict") => Some(Ordered::Policy),
         _ if word.starts_with("shared") || word.starts_with("param") => Some(Ordered::Space),
         "global" | "local" | "const" => Some(Ordered::Space),

@@ -302,5 +302,26 @@ lane_ops! {
         F16PairToE5m2Relu "cvt rn satfinite relu e5m2x2 f16x2" (W -> H) "9.7.9.21" "d = both halves of a and at least 0, clamped" |a| small::pack_halves(Small::E5M2, a, true);
         E5m2ToF16Pair "cvt rn f16x2 e5m2x2" (H -> W) "9.7.9.21" "d = both bytes of a, exact" |a| small::unpack_halves(Small::E5M2, a, false);
         E5m2ToF16PairRelu "cvt rn relu f16x2 e5m2x2" (H -> W) "9.7.9.21" "d = both bytes of a and at least 0" |a| small::unpack_halves(Small::E5M2, a, true);
+        F32PairToE2m3 "cvt rn satfinite e2m3x2 f32" (F F -> H) "9.7.9.21" "d = a in the high byte and b in the low byte, clamped to the largest number" |a, b| small::pack(Small::E2M3, a, b, false);
+        F32PairToE2m3Relu "cvt rn satfinite relu e2m3x2 f32" (F F -> H) "9.7.9.21" "d = max(a, 0) in the high byte and max(b, 0) in the low byte, clamped" |a, b| small::pack(Small::E2M3, a, b, true);
+        E2m3ToF16Pair "cvt rn f16x2 e2m3x2" (H -> W) "9.7.9.21" "d = both bytes of a, exact" |a| small::unpack_halves(Small::E2M3, a, false);
+        E2m3ToF16PairRelu "cvt rn relu f16x2 e2m3x2" (H -> W) "9.7.9.21" "d = both bytes of a and at least 0" |a| small::unpack_halves(Small::E2M3, a, true);
+        F32PairToE3m2 "cvt rn satfinite e3m2x2 f32" (F F -> H) "9.7.9.21" "d = a in the high byte and b in the low byte, clamped to the largest number" |a, b| small::pack(Small::E3M2, a, b, false);
+        F32PairToE3m2Relu "cvt rn satfinite relu e3m2x2 f32" (F F -> H) "9.7.9.21" "d = max(a, 0) in the high byte and max(b, 0) in the low byte, clamped" |a, b| small::pack(Small::E3M2, a, b, true);
+        E3m2ToF16Pair "cvt rn f16x2 e3m2x2" (H -> W) "9.7.9.21" "d = both bytes of a, exact" |a| small::unpack_halves(Small::E3M2, a, false);
+        E3m2ToF16PairRelu "cvt rn relu f16x2 e3m2x2" (H -> W) "9.7.9.21" "d = both bytes of a and at least 0" |a| small::unpack_halves(Small::E3M2, a, true);
+        F32PairToE2m1 "cvt rn satfinite e2m1x2 f32" (F F -> O) "9.7.9.21" "d = a in the high half and b in the low half of a byte, clamped to the largest number" |a, b| small::pack_fours(a, b, false);
+        F32PairToE2m1Relu "cvt rn satfinite relu e2m1x2 f32" (F F -> O) "9.7.9.21" "d = max(a, 0) in the high half and max(b, 0) in the low half of a byte, clamped" |a, b| small::pack_fours(a, b, true);
+        E2m1ToF16Pair "cvt rn f16x2 e2m1x2" (O -> W) "9.7.9.21" "d = both halves of a byte, exact" |a| small::unpack_fours(a, false);
+        E2m1ToF16PairRelu "cvt rn relu f16x2 e2m1x2" (O -> W) "9.7.9.21" "d = both halves of a byte and at least 0" |a| small::unpack_fours(a, true);
+        F32PairToScalesRz "cvt rz ue8m0x2 f32" (F F -> H) "9.7.9.21" "d = the exponents of a and b, down to powers of two" |a, b| small::scales(a, b, false, false);
+        Bf16PairToScalesRz "cvt rz ue8m0x2 bf16x2" (W -> H) "9.7.9.21" "d = the exponents of both halves of a, down to powers of two" |a| small::scales_of_pair(a, false, false);
+        F32PairToScalesRzSat "cvt rz satfinite ue8m0x2 f32" (F F -> H) "9.7.9.21" "d = the exponents of a and b, down to powers of two, at most 2^127" |a, b| small::scales(a, b, false, true);
+        Bf16PairToScalesRzSat "cvt rz satfinite ue8m0x2 bf16x2" (W -> H) "9.7.9.21" "d = the exponents of both halves of a, down to powers of two, at most 2^127" |a| small::scales_of_pair(a, false, true);
+        F32PairToScalesRp "cvt rp ue8m0x2 f32" (F F -> H) "9.7.9.21" "d = the exponents of a and b, up to powers of two" |a, b| small::scales(a, b, true, false);
+        Bf16PairToScalesRp "cvt rp ue8m0x2 bf16x2" (W -> H) "9.7.9.21" "d = the exponents of both halves of a, up to powers of two" |a| small::scales_of_pair(a, true, false);
+        F32PairToScalesRpSat "cvt rp satfinite ue8m0x2 f32" (F F -> H) "9.7.9.21" "d = the exponents of a and b, up to powers of two, at most 2^127" |a, b| small::scales(a, b, true, true);
+        Bf16PairToScalesRpSat "cvt rp satfinite ue8m0x2 bf16x2" (W -> H) "9.7.9.21" "d = the exponents of both halves of a, up to powers of two, at most 2^127" |a| small::scales_of_pair(a, true, true);
+        ScalesToBf16Pair "cvt rn bf16x2 ue8m0x2" (H -> W) "9.7.9.21" "d = both powers of two of a, exact" small::unpack_scales;
     }
 }

@@ -1,0 +1,63 @@
+//! Parameters of functions whose address is taken: they are copied to the stack, and the address is the copy's (PTX ISA §9.7.9.3).
+
+use crate::error::LoadError;
+use crate::op::{Access, Addr, Constant, MemoryOrder, Op, Reg, Space};
+use crate::parse::ast::{self, Operand, Statement};
+use crate::regs::Bank;
+
+use super::scope::Symbol;
+use super::{Builder, MAX_LOCAL_BYTES};
+
+impl<'a> Builder<'_, 'a> {
+    /// Copies those parameters where the function starts.
+    pub(super) fn addressed_formals(&mut self, function: &ast::Function<'a>) -> Result<(), LoadError> {
+        if function.is_entry || function.params.is_empty() {
+            return Ok(());
+        }
+        for (_, statement) in function.body.iter().flatten() {
+            let Statement::Instruction(instruction) = statement else { continue };
+            let [_, Operand::Name(name) | Operand::NameOffset(name, _)] = &*instruction.operands else {
+                continue;
+            };
+            let Some(param) = function.params.iter().find(|p| p.name == *name) else { continue };
+            if instruction.mnemonic.starts_with("mov") && !self.addressed.contains_key(name) {
+                self.copy_formal(param)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_formal(&mut self, param: &ast::Variable<'a>) -> Result<(), LoadError> {
+        let Some(Symbol::FrameParam(from, bytes)) = self.scopes.find(param.name) else { return Ok(()) };
+        let to = self.program.local_bytes.next_multiple_of(param.align.max(8));
+        self.program.local_bytes = to.saturating_add(bytes);
+        self.bounded("local bytes of a thread", self.program.local_bytes, MAX_LOCAL_BYTES)?;
+        self.addressed.insert(param.name, to);
+        let mut at = 0;
+        while at < bytes {
+            let width = [8, 4, 2, 1].into_iter().find(|width| at + width <= bytes).unwrap_or(1);
+            let bank = if width == 8 { Bank::Double } else { Bank::Word };
+            let reg = Reg { bank, slot: self.allocate(bank, 1)?, bits: 8 * width as u8 };
+            let places = [
+                (Space::Frame, self.constant(Bank::Double, Constant::Bits(from.into()))?),
+                (Space::Local, self.constant(Bank::Double, Constant::Local(to, 0))?),
+            ];
+            let [load, store] = places.map(|(space, slot)| {
+                let addr = Addr { bank: Bank::Double, slot, offset: at.into() };
+                let order = MemoryOrder::WEAK;
+                Box::new(Access {
+                    space,
+                    addr,
+                    element_bytes: width as u8,
+                    signed: false,
+                    order,
+                    regs: vec![reg],
+                })
+            });
+            self.emit(Op::Load(load));
+            self.emit(Op::Store(store));
+            at += width;
+        }
+        Ok(())
+    }
+}
