@@ -9,6 +9,7 @@ mod drawn;
 pub mod fit;
 mod fresh;
 pub mod kept;
+mod leftover;
 pub mod ranks;
 pub mod regret;
 pub mod sweep;

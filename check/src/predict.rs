@@ -113,7 +113,7 @@ impl Predictor {
         let costs = simulated.into_iter().map(|(name, (row, costs))| {
             let [whole, split] = self.calibration.costs(&row, &costs);
             let split = row.schedule.splits().then_some(split);
-            (name, KernelCosts { whole: Some(whole), split })
+            (name, KernelCosts { whole: Some(whole), split, ..KernelCosts::default() })
         });
         let info = self.model.info();
         let fitted_to = format!(

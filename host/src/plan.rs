@@ -7,6 +7,7 @@ mod candidate;
 pub mod cascade;
 mod choice;
 pub mod cost;
+pub mod curves;
 mod order;
 pub mod partial;
 mod planner;

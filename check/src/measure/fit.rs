@@ -1,10 +1,12 @@
 //! Fits a device profile to measured times: least squares of the logarithms, kernel by kernel, by Levenberg and Marquardt's method.
 
 use super::contest::Round;
+use super::leftover;
 use super::sweep::{PlanTime, Record};
 use crate::workload::Workload;
 use ferroflash::error::Error;
 use ferroflash::plan::cost::Coefficients;
+use ferroflash::plan::curves::MergeCurves;
 use ferroflash::plan::profile::{KernelCosts, Profile, estimated};
 use ferroflash::plan::work::{Fill, Merge, Work};
 use ferroflash::{Combine, PlanOptions, Planner, Problem, RowSelection, Splits};
@@ -23,12 +25,22 @@ const CROWDING: f64 = 0.35;
 /// Errors from which on they count in proportion, not squared.
 const ROBUST: f64 = 0.12;
 /// How strongly a coefficient is held to what the fit starts from, per hundred times.
-const RIDGE: f64 = 0.05;
+const RIDGE: f64 = 0.025;
 const STEPS_MOST: usize = 80;
 /// The least times that a kernel's coefficients are fitted to.
 const TIMES_LEAST: usize = 24;
 /// Coefficients that are the device's, not the kernel's.
-const SHARED: [&str; 5] = ["memory", "merge_launch", "merge_bytes", "merge_cta", "merge_width"];
+const SHARED: [&str; 9] = [
+    "memory",
+    "l2_free",
+    "l2_span",
+    "l2_near",
+    "merge_launch",
+    "merge_bytes",
+    "merge_cta",
+    "merge_width",
+    "merge_wave",
+];
 
 /// A measured time, and what took it.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +49,8 @@ pub(crate) struct Sample {
     pub(crate) prior: Coefficients,
     pub(crate) work: Work,
     pub(crate) us: f64,
+    /// As a multiple of the best of its problem.
+    pub(crate) over: f64,
     pub(crate) weight: f64,
     pub(crate) problem: usize,
     /// Whether it was replayed, not only tried once or a few times.
@@ -52,22 +66,36 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let mut samples = samples(planner, records)?;
     samples.values_mut().for_each(|samples| level(samples));
     let shared = shared(&samples);
-    let fitted: Vec<((String, bool), Coefficients)> = samples
+    let fitted: Vec<((String, bool), Coefficients, MergeCurves)> = samples
         .into_par_iter()
         .filter(|(_, samples)| samples.len() >= TIMES_LEAST)
-        .map(|(key, samples)| (key, fit_kernel(&samples, Some(&shared))))
+        .map(|(key, samples)| {
+            let coefficients = rounded(fit_kernel(&samples, Some(&shared)));
+            (key, coefficients, leftover::curves(&samples, &coefficients))
+        })
         .collect();
     let mut kernels: BTreeMap<String, KernelCosts> = BTreeMap::new();
-    for ((name, is_split), coefficients) in fitted {
+    for ((name, is_split), coefficients, curves) in fitted {
         let costs = kernels.entry(name).or_default();
-        let place = if is_split { &mut costs.split } else { &mut costs.whole };
-        *place = Some(rounded(coefficients));
+        if is_split {
+            costs.split = Some(coefficients);
+            costs.curves = MergeCurves { whole: costs.curves.whole, ..curves };
+        } else {
+            costs.whole = Some(coefficients);
+            costs.curves.whole = curves.whole;
+        }
     }
-    let seeds: BTreeSet<u64> = records.iter().map(|record| record.seed).collect();
+    let records = records.iter().filter(|record| is_planned_so(record));
+    let seeds: BTreeSet<u64> = records.clone().map(|record| record.seed).collect();
     let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let problems: BTreeSet<(u64, u64)> = records.iter().map(|record| (record.seed, record.index)).collect();
+    let problems: BTreeSet<(u64, u64)> = records.map(|record| (record.seed, record.index)).collect();
     let fitted_to = format!("{} problems of seeds {seeds}", problems.len());
     Ok(Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to, kernels })
+}
+
+/// Whether plans still split the keys as those that were measured did: sequences with lengths into ranges of their own keys.
+fn is_planned_so(record: &Record) -> bool {
+    !record.lengths || record.by_sequence
 }
 
 /// The times in records, by kernel and by whether the keys are split.
@@ -76,7 +104,7 @@ pub(crate) fn samples(
     records: &[Record],
 ) -> Result<BTreeMap<(String, bool), Vec<Sample>>, Error> {
     let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
-    for (number, record) in records.iter().enumerate() {
+    for (number, record) in records.iter().enumerate().filter(|(_, record)| is_planned_so(record)) {
         let problem = record.problem()?;
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
@@ -93,6 +121,7 @@ pub(crate) fn samples(
                 prior,
                 work,
                 us: time.us,
+                over: time.us / best,
                 weight,
                 problem: number,
                 is_exact: time.round != Round::Trial,

@@ -1,6 +1,7 @@
 //! The kernels of one dtype and head_dim that a device runs, with what they cost there.
 
 use super::cost::Coefficients;
+use super::curves::MergeCurves;
 use super::profile::{self, Profile};
 use super::work;
 use super::{PlanOptions, RowSelection, Splits};
@@ -21,6 +22,10 @@ pub(super) struct Candidate {
     pub(super) resident_ctas: u32,
     /// What it costs without splits of the keys, and with several.
     pub(super) costs: [Coefficients; 2],
+    /// By how much its times are longer than that.
+    pub(super) curves: MergeCurves,
+    /// The least factor of those without splits, and with several.
+    pub(super) least: [f64; 2],
 }
 
 impl Candidate {
@@ -29,10 +34,14 @@ impl Candidate {
         let estimated = profile::estimated(kernel, device);
         let whole = measured.whole.or(estimated.whole).unwrap_or(Coefficients::START);
         let split = measured.split.or(estimated.split).unwrap_or(whole);
+        let MergeCurves { whole: uncut, fused, split: split_merged } = &measured.curves;
+        let whole_least = uncut.least();
         Candidate {
             kernel: kernel.clone(),
             resident_ctas: resident_ctas(kernel, device),
             costs: [whole, split],
+            curves: measured.curves,
+            least: [whole_least, fused.least().min(split_merged.least())],
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a way to compute a problem is estimated to take, and the choice among all of them.
 
 use super::candidate::{Candidate, tiles};
+use super::curves::Places;
 use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
@@ -37,8 +38,19 @@ pub(super) struct Choice<'a> {
 pub(super) struct Estimates<'a> {
     candidate: &'a Candidate,
     tiles: u64,
-    /// With all keys, and with lengths where there are any.
-    cases: (Work, Option<Work>),
+    /// With all keys.
+    full: Work,
+    /// With lengths, where there are any: each as likely.
+    shorter: Option<[Work; 3]>,
+}
+
+/// A kernel with its splits: what it takes before anything is merged, and where that lies on its curves; with all keys, and with lengths
+/// where there are any.
+struct Kernels {
+    /// What there is to merge.
+    work: Work,
+    full: (f64, Places),
+    shorter: Option<[(f64, Places); 3]>,
 }
 
 impl<'a> Estimates<'a> {
@@ -46,27 +58,49 @@ impl<'a> Estimates<'a> {
         let row = &candidate.kernel.row;
         let place = (device, candidate.resident_ctas);
         let of = |fill| Work::new(problem, row, place, fill);
-        let (full, any) = Fill::expected(problem);
-        Estimates { candidate, tiles: tiles(row, problem), cases: (of(full), any.map(of)) }
+        let (full, shorter) = Fill::expected(problem);
+        let shorter = shorter.map(|fills| fills.map(of));
+        Estimates { candidate, tiles: tiles(row, problem), full: of(full), shorter }
     }
 
-    /// The time of the kernel. Cases are weighed by ratios: a plan that takes twice as long in one may take half as long in another.
-    fn kernel_us(&self, splitting: Splitting) -> f64 {
+    fn kernels(&self, splitting: Splitting) -> Kernels {
         let coefficients = self.candidate.coefficients(splitting.splits);
-        let time = |work: &Work| match splitting.splits {
-            1 => coefficients.kernel_us(work),
-            _ => coefficients.kernel_us(&work.with_splits(splitting, Merge::Kernel)),
+        let split = |work: &Work| match splitting.splits {
+            1 => *work,
+            _ => work.with_splits(splitting, Merge::Kernel),
         };
-        match &self.cases {
-            (full, None) => time(full),
-            (full, Some(any)) => (time(full) * time(any)).sqrt(),
-        }
+        let of = |work: &Work| (coefficients.kernel_us(work), Places::of(work));
+        let work = split(&self.full);
+        let shorter = self.shorter.as_ref().map(|works| works.each_ref().map(|work| of(&split(work))));
+        Kernels { full: of(&work), work, shorter }
+    }
+
+    /// The time, of which merging takes `merge_us`.
+    fn us(&self, kernels: &Kernels, merge: Merge, merge_us: f64) -> f64 {
+        let curves = self.candidate.curves.of(merge);
+        kernels.mean(|(kernel_us, places)| (kernel_us + merge_us) * curves.factor_at(places))
+    }
+
+    /// What no way to merge takes less than.
+    fn least_us(&self, splitting: Splitting, kernels: &Kernels) -> f64 {
+        kernels.mean(|(kernel_us, _)| *kernel_us) * self.candidate.least[usize::from(splitting.splits > 1)]
     }
 
     /// The time of merging, which no length changes.
     pub(super) fn merge_us(&self, splitting: Splitting, merge: Merge) -> f64 {
         let coefficients = self.candidate.coefficients(splitting.splits);
-        coefficients.merge_us(&self.cases.0.with_splits(splitting, merge))
+        coefficients.merge_us(&self.full.with_splits(splitting, merge))
+    }
+}
+
+impl Kernels {
+    /// Lengths are weighed by ratios: a plan that takes twice as long with some may take half as long with others.
+    fn mean(&self, us: impl Fn(&(f64, Places)) -> f64) -> f64 {
+        let full = us(&self.full);
+        let of_four = |shorter: &[(f64, Places); 3]| {
+            shorter.iter().map(&us).fold(full, |product, us| product * us).sqrt().sqrt()
+        };
+        self.shorter.as_ref().map_or(full, of_four)
     }
 }
 
@@ -97,12 +131,16 @@ impl Choosing<'_> {
             let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
             let mut consider = |splitting: Splitting| {
                 let splitting = if by_sequence { splitting.by_sequence(key_blocks) } else { splitting };
-                let kernel_us = estimates.kernel_us(splitting);
-                if trace.is_silent() && best.is_some_and(|best| kernel_us >= best.us) {
+                let mut kernels = estimates.kernels(splitting);
+                if trace.is_silent()
+                    && best.is_some_and(|best| estimates.least_us(splitting, &kernels) >= best.us)
+                {
                     return Ok(());
                 }
                 for merge in self.merges(splitting, tiles)? {
-                    let us = kernel_us + estimates.merge_us(splitting, merge);
+                    kernels.work.merge = merge;
+                    let merge_us = candidate.coefficients(splitting.splits).merge_us(&kernels.work);
+                    let us = estimates.us(&kernels, merge, merge_us);
                     if best.is_some_and(|best| us >= best.us) && trace.is_silent() {
                         continue;
                     }

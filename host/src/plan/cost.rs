@@ -63,23 +63,32 @@ coefficients! {
     tail_equal = 2.0, "How far CTAs of equal length leave a last round unfilled: x / (1 + x) of it.";
     tail_masked = 1.0, "The same for CTAs of many lengths.";
     contention = 0.1, "By how much everything takes longer where all multiprocessors have as many CTAs as the one that has most.";
+    uneven = 0.3, "The same where sequences have lengths, for the CTAs that a multiprocessor has at once.";
+    drain = 0.05, "How much of a CTA the device waits for the last of several rounds.";
+    empty = 0.3, "What a split without keys costs, as a share of one that has some.";
     longest = 0.1, "How much of the longest CTA's lead over the average shows.";
     miss_start = 0.2, "By how much a start takes longer where L2 misses.";
     miss_block = 0.05, "By how much a block does, alone.";
-    l2_free = 0.5, "Share of L2 up to which tensors stay in it between launches.";
-    l2_span = 0.8, "Share from there on which none do.";
+    l2_free = 0.72, "Share of L2 up to which tensors stay in it between launches.";
+    l2_span = 0.17, "Share from there on which none do.";
+    l2_near = 0.25, "Share of them that misses where that is reached.";
+    l2_partial = 0.3, "How much partial results take of L2, compared with tensors.";
     crowd = 0.02, "Loss of memory bandwidth for a CTA a multiprocessor more.";
     pair = 0.01, "Loss of memory bandwidth where a multiprocessor has a second CTA.";
+    share = 0.03, "Loss of memory bandwidth where some multiprocessors have a CTA more than others, for as many CTAs more as there are.";
     interleave = 0.01, "Loss of memory bandwidth where heads alternate in memory.";
     memory_overlap = 0.2, "How much of the lesser of memory and computation shows where both are as long.";
     copy = 0.15, "A MB from L2 to shared memory, all multiprocessors at it.";
     fused = 1.0, "Merging in the same launch.";
     fused_round = 0.5, "A group of rows that the last CTA merges.";
     fused_width = 0.02, "The same, for 256 elements of partial results.";
+    fused_turns = 1.0, "How much of the merging of all tiles adds to that of one.";
+    fused_cta = 0.1, "What a round of CTAs takes longer that say when they are done.";
     memory = 0.22, "A MB from memory.";
     merge_launch = 2.0, "The kernel that merges.";
     merge_bytes = 0.4, "A MB of partial results, written and read.";
-    merge_cta = 1.6, "A wave of its CTAs.";
+    merge_cta = 1.6, "One of its CTAs.";
+    merge_wave = 1.0, "How much of a wave of CTAs adds to one.";
     merge_width = 0.03, "The same, for 256 elements of partial results.";
 }
 
@@ -113,8 +122,12 @@ impl Coefficients {
 
     /// The time of the kernel that computes attention.
     pub fn kernel_us(&self, work: &Work) -> f64 {
-        let miss = ((work.l2_share - self.l2_free) / self.l2_span).clamp(0.0, 1.0);
-        let (mean, most) = (work.blocks, work.blocks_max);
+        // A split that has no keys is over at once.
+        let ctas = work.active + self.empty.min(1.0) * (work.ctas - work.active);
+        let most = work.blocks_max;
+        let mean = work.blocks * work.ctas / ctas;
+        let per_sm = ctas / work.sms;
+        let miss = self.misses(work.l2_share + self.l2_partial * work.l2_partial);
         let both = self.masked * work.masked + self.ragged * work.ragged + self.rows * work.tile_rows;
         let early = |blocks: f64| ((blocks - 1.0) * 0.5).clamp(0.0, 1.0);
         let alone = self.start
@@ -124,49 +137,69 @@ impl Coefficients {
             + self.lengths * work.lengths
             + miss * (self.miss_start + self.miss_block * most);
         let busy = self.start_busy + self.block_busy * mean + self.early_busy * early(mean) + both;
+        let contention = 1.0 + self.contention * per_sm / per_sm.ceil();
+        let memory = self.memory_us(work, per_sm, miss) / contention;
         // 0 where all CTAs are as long, 1 from half as long again on.
         let variety = (2.0 * (most / mean - 1.0)).clamp(0.0, 1.0);
         let tail = saturated(self.tail_masked) * variety + saturated(self.tail_equal) * (1.0 - variety);
-        let per_sm = work.ctas / work.sms;
         let worked = (per_sm + tail * (per_sm.ceil() - per_sm)).max(1.0);
-        let round = |ctas: f64| larger(alone * ctas.min(1.0), busy * ctas, self.overlap);
-        let rounds = (worked / work.resident).floor();
-        let last = worked - rounds * work.resident;
-        let equal = rounds * round(work.resident) + if last > 0.0 { round(last) } else { 0.0 };
+        // Memory bounds each round for itself: the CTAs of a last one that is not full have it to themselves, and take their time alone.
+        let round = |worked: f64, read: f64| {
+            let compute = larger(alone * worked.min(1.0), busy * worked, self.overlap);
+            larger(compute, memory * read / per_sm, self.memory_overlap)
+        };
+        let rounds = (per_sm / work.resident).floor();
+        let (last, read) = (worked - rounds * work.resident, per_sm - rounds * work.resident);
+        let equal =
+            rounds * round(work.resident, work.resident) + if last > 1e-9 { round(last, read) } else { 0.0 };
         let at_once = worked.min(work.resident);
         let steady = busy.max(larger(alone * mean / most, at_once * busy, self.overlap) / at_once);
-        let varied =
-            larger(alone, worked * steady, self.overlap) + self.longest.min(1.5) * self.block * (most - mean);
-        let compute = varied * variety + equal * (1.0 - variety);
-        let compute = compute * (1.0 + self.contention * per_sm / per_sm.ceil());
+        let lead = self.longest.min(1.5) * self.block
+            + self.uneven * work.lengths * at_once.sqrt() * self.block_busy;
+        let varied = larger(alone, worked * steady, self.overlap) + lead * (most - mean);
+        let varied = larger(varied, memory, self.memory_overlap);
+        let drain = self.drain * alone * (4.0 * (per_sm / work.resident - 1.0)).clamp(0.0, 1.0);
+        self.launch + (varied * variety + equal * (1.0 - variety) + drain) * contention
+    }
+
+    /// The share of K, V, Q and O that misses in L2, of which they are such a share: hardly any up to `l2_free`, then soon all.
+    fn misses(&self, share: f64) -> f64 {
+        let near = self.l2_near.min(0.9);
+        let beyond = ((share - self.l2_free) / self.l2_span).clamp(0.0, 1.0);
+        near * (share / self.l2_free).clamp(0.0, 1.0) + (1.0 - near) * beyond
+    }
+
+    /// The time of reading from memory and from L2.
+    fn memory_us(&self, work: &Work, per_sm: f64, miss: f64) -> f64 {
         let held = per_sm.min(work.resident);
+        // Between one and all that it holds, some multiprocessors have a CTA more than others.
+        let more = if (1.0..work.resident).contains(&per_sm) { per_sm.ceil() / per_sm - 1.0 } else { 0.0 };
         let crowd = 1.0
             + self.crowd * (held - 1.3).clamp(0.0, 1.2)
-            + self.pair * (4.0 * (held - 1.0)).clamp(0.0, 1.0);
-        let memory = (work.kv_mb + work.qo_mb)
-            * miss
-            * self.memory
-            * crowd
-            * (1.0 + self.interleave * work.interleaved)
-            + (work.copied_mb + work.qo_mb) * self.copy;
-        self.launch + larger(compute, memory, self.memory_overlap)
+            + self.pair * (4.0 * (held - 1.0)).clamp(0.0, 1.0)
+            + self.share * more;
+        let interleaved = 1.0 + self.interleave * work.interleaved;
+        (work.kv_mb + work.qo_mb) * miss * self.memory * crowd * interleaved
+            + (work.copied_mb + work.qo_mb) * self.copy
     }
 
     /// The time that merging the splits adds.
     pub fn merge_us(&self, work: &Work) -> f64 {
         let bytes = self.merge_bytes * work.partial_mb;
+        let slots = work.sms * work.resident;
         match work.merge {
             Merge::Nothing => 0.0,
             Merge::Fused => {
-                let turns = (work.tiles / (work.sms * work.resident)).max(1.0);
+                // Tiles that are done earlier are merged while others are computed.
+                let turns = 1.0 + self.fused_turns * work.tiles / slots;
                 self.fused
                     + bytes
+                    + self.fused_cta * work.ctas / slots
                     + work.merge_rounds * (self.fused_round + self.fused_width * work.merge_width) * turns
             }
             Merge::Kernel => {
-                self.merge_launch
-                    + bytes
-                    + work.merge_waves * (self.merge_cta + self.merge_width * work.merge_width)
+                let waves = 1.0 + self.merge_wave * work.merge_waves;
+                self.merge_launch + bytes + (self.merge_cta + self.merge_width * work.merge_width) * waves
             }
         }
     }

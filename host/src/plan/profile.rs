@@ -1,6 +1,7 @@
 //! Device profiles: the coefficients of the cost model for one device, measured there, or from its data sheet where nobody measured.
 
 use super::cost::Coefficients;
+use super::curves::MergeCurves;
 use crate::device::DeviceInfo;
 use crate::device::model::DeviceModel;
 use crate::error::Error;
@@ -40,6 +41,9 @@ pub struct KernelCosts {
     pub whole: Option<Coefficients>,
     /// With several.
     pub split: Option<Coefficients>,
+    /// By how much its times are longer than these say.
+    #[serde(default, skip_serializing_if = "MergeCurves::is_flat")]
+    pub curves: MergeCurves,
 }
 
 impl Profile {
@@ -163,6 +167,7 @@ impl Profile {
         KernelCosts {
             whole: of_whole.1.whole.map(|costs| costs.of_blocks(of_whole.0)),
             split: of_split.1.split.map(|costs| costs.of_blocks(of_split.0)),
+            curves: MergeCurves { whole: of_whole.1.curves.whole, ..of_split.1.curves },
         }
     }
 }
@@ -182,13 +187,15 @@ pub fn estimated(kernel: &Kernel, device: &DeviceInfo) -> KernelCosts {
     // The first was fitted to more problems than the others, which are fitted with it in mind: it has no relative.
     let relative = measured.next().filter(|(profile, info)| info.sm == device.sm && !profile.fits(device));
     let Some((profile, info)) = relative else {
-        return KernelCosts { whole: Some(by_sheet), split: None };
+        return KernelCosts { whole: Some(by_sheet), ..KernelCosts::default() };
     };
     let theirs = by_data_sheet(&kernel.row, &info).to_vec();
     let ratios: Vec<f64> = by_sheet.to_vec().iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     let scaled = |costs: Coefficients| costs.scaled(&Coefficients::from_slice(&ratios));
-    let KernelCosts { whole, split } = profile.costs(kernel);
-    KernelCosts { whole: Some(whole.map_or(by_sheet, scaled)), split: split.map(scaled) }
+    // Curves are that device's own.
+    let KernelCosts { whole, split, .. } = profile.costs(kernel);
+    let whole = Some(whole.map_or(by_sheet, scaled));
+    KernelCosts { whole, split: split.map(scaled), ..KernelCosts::default() }
 }
 
 /// What a data sheet says of a device, as far as the model asks.

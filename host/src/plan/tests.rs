@@ -192,7 +192,7 @@ fn a_profile_decides() {
         let costs = |row: &Row| {
             let block = if dear.contains(row) { 50.0 } else { 0.4 };
             let coefficients = cost::Coefficients { block, block_busy: block, ..cost::Coefficients::START };
-            let costs = profile::KernelCosts { whole: Some(coefficients), split: None };
+            let costs = profile::KernelCosts { whole: Some(coefficients), ..Default::default() };
             (Profile::key(&row.entry_name()), costs)
         };
         let kernels = [LOW, ROW, TALL].iter().map(costs).collect();

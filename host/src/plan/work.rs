@@ -37,6 +37,8 @@ pub struct Work {
     pub tiles: f64,
     /// Tiles × splits.
     pub ctas: f64,
+    /// Those of them that have keys: a split of a short sequence, or of queries that see few keys, may have none.
+    pub active: f64,
     /// Ranges of keys.
     pub splits: f64,
     /// Blocks of keys of a CTA, on average.
@@ -55,8 +57,12 @@ pub struct Work {
     pub qo_mb: f64,
     /// What all CTAs copy of K and V, in MB.
     pub copied_mb: f64,
+    /// The L2 cache, in MB.
+    pub l2_mb: f64,
     /// Q, K, V and O, as a share of the L2 cache.
     pub l2_share: f64,
+    /// Partial O and LSE, as a share of the L2 cache.
+    pub l2_partial: f64,
     /// 1 where rows of neighbouring heads alternate in memory, else 0.
     pub interleaved: f64,
     /// 1 where sequences have lengths on the device, else 0.
@@ -80,12 +86,20 @@ impl Fill {
     /// Every sequence has all keys.
     pub const FULL: Fill = Fill { mean: 1.0, longest: 1.0 };
 
-    /// What may be expected of lengths that nobody knows when the plan is made: that sequences fill the room that was made for them, and
-    /// that each length is as likely as any other.
-    pub fn expected(problem: &Problem) -> (Fill, Option<Fill>) {
+    /// What may be expected of lengths that nobody knows when the plan is made: that sequences fill the room that was made for them, or
+    /// that each length is as likely as any other. The more sequences there are, the nearer to a half they are filled on average.
+    pub fn expected(problem: &Problem) -> (Fill, Option<[Fill; 3]>) {
+        /// The middles of three equal parts of what may be, from the middle of all.
+        const PARTS: [f64; 3] = [-1.0 / 3.0, 0.0, 1.0 / 3.0];
+        /// Some keys are always there.
+        const LEAST: f64 = 0.02;
         let batch = f64::from(problem.sizes().batch);
-        let any = Fill { mean: 0.5, longest: batch / (batch + 1.0) };
-        (Fill::FULL, problem.has_lengths().then_some(any))
+        let fill = |part: f64| {
+            let mean = (0.5 + part / batch.sqrt()).clamp(LEAST, 1.0);
+            let longest = if batch > 1.0 { mean.max(batch / (batch + 1.0)) } else { mean };
+            Fill { mean, longest }
+        };
+        (Fill::FULL, problem.has_lengths().then(|| PARTS.map(fill)))
     }
 }
 
@@ -128,12 +142,14 @@ impl Work {
         let rows = problem.lse_len() as f64;
         let tile_rows = packed_rows.min(rows_of_block.into()) as f64;
         let sms = f64::from(device.sm_count.max(1));
+        let l2_mb = device.l2_bytes.max(1) as f64 * 1e-6;
         let key_stride = problem.strides(TensorRole::K).row;
         Work {
             sms,
             resident: f64::from(resident_ctas),
             tiles,
             ctas: tiles,
+            active: tiles,
             splits: 1.0,
             blocks: mean,
             blocks_max,
@@ -147,12 +163,14 @@ impl Work {
             kv_mb,
             qo_mb,
             copied_mb: tiles * mean * f64::from(row.block_n) * head_dim * 2.0 * bytes * 1e-6,
-            l2_share: (kv_mb + qo_mb) * 1e6 / (device.l2_bytes.max(1) as f64),
+            l2_share: (kv_mb + qo_mb) / l2_mb,
+            l2_mb,
+            l2_partial: 0.0,
             interleaved: f64::from(u8::from(sizes.heads_kv > 1 && key_stride > i64::from(sizes.head_dim))),
             lengths: f64::from(u8::from(problem.has_lengths())),
             merge: Merge::Nothing,
             partial_mb: rows * (head_dim + 1.0) * 4e-6,
-            merge_waves: (rows / (sms * MERGE_CTAS)).ceil(),
+            merge_waves: rows / (sms * MERGE_CTAS),
             merge_rounds: (tile_rows / f64::from(geometry::combine_rows(row).max(1))).ceil(),
             merge_width: head_dim / 256.0,
         }
@@ -166,17 +184,61 @@ impl Work {
         } else {
             self.blocks_max.min(f64::from(splitting.blocks))
         };
+        let partial_mb = self.partial_mb * splits;
         Work {
             ctas: self.tiles * splits,
+            // No CTA has more than the longest.
+            active: self.tiles * self.splits_with_keys(splitting).max(self.blocks / longest),
             splits,
             blocks: self.blocks / splits,
             blocks_max: longest,
+            l2_partial: partial_mb / self.l2_mb,
             merge,
-            partial_mb: self.partial_mb * splits,
+            partial_mb,
             merge_width: self.merge_width * splits,
             ..self
         }
     }
+
+    /// Splits of a tile that have keys, on average over tiles that see each number of blocks between the least and the most as often.
+    fn splits_with_keys(&self, splitting: Splitting) -> f64 {
+        let splits = f64::from(splitting.splits);
+        let most = self.blocks_max;
+        if self.blocks >= 0.999 * most {
+            // None is empty where all have all keys.
+            return if splitting.by_sequence { (most / (most / splits).ceil()).ceil() } else { splits };
+        }
+        let least = (2.0 * self.blocks - most).clamp(0.0, most);
+        // Of all numbers over `below` and up to `most`.
+        let below = (least - 1.0).max(0.0);
+        let found = if splitting.by_sequence {
+            (shares_up_to(most, splits) - shares_up_to(below, splits)) / (most - below)
+        } else {
+            let width = f64::from(splitting.blocks);
+            (ranges_up_to(most / width) - ranges_up_to(below / width)) * width / (most - below)
+        };
+        found.clamp(1e-3, splits)
+    }
+}
+
+/// The integral of ⌈x⌉ from 0: ranges of equally many blocks that a tile of x times as many reaches.
+fn ranges_up_to(x: f64) -> f64 {
+    let whole = x.floor();
+    whole * (whole + 1.0) * 0.5 + (x - whole) * (whole + 1.0)
+}
+
+/// The integral over the blocks of a tile, from 0, of its shares that are not empty: a share has ⌈blocks / splits⌉ of them.
+fn shares_up_to(blocks: f64, splits: f64) -> f64 {
+    /// Longer shares leave so little over that all are taken for nearly full.
+    const LONG: u32 = 4;
+    let each = (0..LONG).map(|shorter| {
+        let (length, shorter) = (f64::from(shorter + 1), f64::from(shorter));
+        let (from, to) = ((shorter * splits).min(blocks), (length * splits).min(blocks));
+        // Half a share more where the last is not full.
+        let rounding = if shorter == 0.0 { 0.5 } else { 0.5 * shorter / length };
+        (to * to - from * from) * 0.5 / length + rounding * (to - from)
+    });
+    each.sum::<f64>() + (blocks - f64::from(LONG) * splits).max(0.0) * splits * 0.9
 }
 
 /// Blocks of query rows of one head, or of all heads of a KV head where rows are packed: of all sequences where those are packed, each of

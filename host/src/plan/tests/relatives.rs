@@ -19,7 +19,8 @@ fn a_device_that_nobody_measured_costs_what_its_relative_does_by_their_data_shee
         assert!((ours.memory / theirs.memory / share - 1.0).abs() < 1e-12 && share > 1.0);
         // The measured one itself has no relative, and neither has another architecture.
         for info in [DeviceModel::H200.info(), DeviceModel::L4.info()] {
-            let alone = KernelCosts { whole: Some(profile::by_data_sheet(&kernel.row, &info)), split: None };
+            let whole = Some(profile::by_data_sheet(&kernel.row, &info));
+            let alone = KernelCosts { whole, ..KernelCosts::default() };
             assert_eq!(profile::estimated(kernel, &info), alone);
         }
     }
