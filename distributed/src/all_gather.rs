@@ -19,8 +19,6 @@ use std::sync::Arc;
 const GROUPS_MOST: u32 = 32;
 /// Rows of queries whose tiles keep the largest devices busy, 128 of them.
 const ROWS_THAT_FILL: u32 = 128 * 128;
-/// CTAs that copy a rank's own keys of later groups under the computing of the first: few, and done before these are computed.
-const COPYING_CTAS: u32 = 16;
 /// Values start at a multiple of this behind the keys.
 const ALIGNMENT: u64 = 256;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
@@ -110,17 +108,11 @@ impl Schedule for AllGather {
             let tickets: Vec<Ticket> = (0..self.groups.len())
                 .map(|group| self.start(group, lane, setup, tensors, stream))
                 .collect::<Result<_, _>>()?;
-            let [first, later] = self.own_keys(setup, tensors);
-            lane.copy(&first, None, stream)?;
+            // While the first group travels, nothing is computed.
+            lane.copy(&self.own_keys(setup, tensors), stream)?;
             let beside = lane.fork(stream)?;
-            lane.copy(&later, (beside != stream).then_some(COPYING_CTAS), beside)?;
             // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end.
-            for (at, job) in self.jobs.iter().enumerate() {
-                if at == 1 {
-                    // All but the first need the later groups' copies, too.
-                    lane.rejoin(stream)?;
-                }
-                let stream = if at % 2 == 0 { stream } else { beside };
+            for (job, stream) in self.jobs.iter().zip([stream, beside].into_iter().cycle()) {
                 lane.join(tickets[job.group], stream)?;
                 let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse], .. } = job;
                 let lse = tensors.lse.map(|lse| lse + of_lse);
@@ -131,8 +123,7 @@ impl Schedule for AllGather {
             if let Some(&last) = tickets.last() {
                 lane.join(last, stream)?;
             }
-            lane.rejoin(stream)?;
-            lane.free_places(stream)
+            lane.rejoin(stream)
         }
     }
 }
@@ -181,24 +172,17 @@ impl AllGather {
         messages
     }
 
-    /// This rank's own keys and values to where they belong: those of the first group, and all others.
-    fn own_keys(&self, setup: &Setup, tensors: &RankTensors) -> [Vec<CopyRun>; 2] {
-        let of = |heads: Range<u32>| {
-            let mut runs = Vec::new();
-            let places = [tensors.k, tensors.v].into_iter().zip(self.gathered);
-            for ((role, _), (own, gathered)) in KEYS_AND_VALUES.into_iter().zip(places) {
+    /// This rank's own keys and values, of all heads, to where they belong.
+    fn own_keys(&self, setup: &Setup, tensors: &RankTensors) -> Vec<CopyRun> {
+        let all = 0..setup.problem.sizes().heads_kv;
+        let of =
+            |((role, _), (own, gathered)): ((TensorRole, Tensor), (u64, u64))| {
                 let shapes = (setup.local(role), shape_of(&setup.problem, role));
-                let kept = pieces(setup, shapes, (setup.rank, setup.rank), &heads);
-                runs.extend(kept.map(|(offset, at, bytes)| CopyRun {
-                    from: own + offset,
-                    to: gathered + at,
-                    bytes,
-                }));
-            }
-            runs
-        };
-        let first = self.groups[0].clone();
-        [of(first.clone()), of(first.end..setup.problem.sizes().heads_kv)]
+                pieces(setup, shapes, (setup.rank, setup.rank), &all)
+                    .map(move |(offset, at, bytes)| CopyRun { from: own + offset, to: gathered + at, bytes })
+            };
+        let places = [tensors.k, tensors.v].into_iter().zip(self.gathered);
+        KEYS_AND_VALUES.into_iter().zip(places).flat_map(of).collect()
     }
 }
 

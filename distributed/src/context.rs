@@ -247,9 +247,7 @@ impl ContextParallel {
     pub unsafe fn forward(&mut self, tensors: &RankTensors, stream: StreamHandle) -> Result<(), Error> {
         let ContextParallel { schedule, lane, setup } = self;
         // SAFETY: the caller's promise.
-        let done = unsafe {
-            schedule.forward(lane, setup, tensors, stream).and_then(|()| lane.transport.sent(stream))
-        };
+        let done = unsafe { schedule.forward(lane, setup, tensors, stream) };
         done.inspect_err(|error| lane.transport.abort(error))
     }
 

@@ -32,29 +32,15 @@ impl Lane {
         unsafe { self.transport.exchange(step, messages, stream) }
     }
 
-    /// Copies within the rank on `stream`, counted, by at most so many CTAs.
+    /// Copies within the rank on `stream`, counted.
     ///
     /// # Safety
     /// As [`Attention::copy`].
-    pub(crate) unsafe fn copy(
-        &mut self,
-        runs: &[CopyRun],
-        ctas_most: Option<u32>,
-        stream: StreamHandle,
-    ) -> Result<(), Error> {
+    pub(crate) unsafe fn copy(&mut self, runs: &[CopyRun], stream: StreamHandle) -> Result<(), Error> {
         self.traffic.copied += runs.iter().map(|run| run.bytes).sum::<u64>();
         // SAFETY: the caller's promise.
-        unsafe { self.attention.copy(runs, ctas_most, stream)? };
+        unsafe { self.attention.copy(runs, stream)? };
         Ok(())
-    }
-
-    /// As [`Transport::free_places`].
-    ///
-    /// # Safety
-    /// As [`Transport::free_places`].
-    pub(crate) unsafe fn free_places(&mut self, stream: StreamHandle) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.transport.free_places(stream) }
     }
 
     /// The transport's stream for kernels, behind what is on `stream` now; `stream` itself where it has none.

@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 /// How long the host rests between two looks.
 const REST: Duration = Duration::from_micros(50);
-const SENDING: Step = Step { what: "what was sent", index: 0 };
 const JOINING: Step = Step { what: "joining", index: 0 };
 
 /// A rank of an NCCL communicator, with a stream of its own.
@@ -171,11 +170,7 @@ impl Nccl {
     fn give_up(&mut self) {
         let comm = std::mem::take(&mut self.comm);
         self.pending.clear();
-        let mut mailboxes = self.mailboxes.take();
-        if let Some(mailboxes) = &mut mailboxes {
-            // SAFETY: the stream is this one's own. An error has nobody to go to.
-            let _ = unsafe { mailboxes.sent(self.side.stream()) };
-        }
+        let mailboxes = self.mailboxes.take();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             if let Some(mailboxes) = &mailboxes {
@@ -205,10 +200,6 @@ impl Nccl {
 
     /// Whether what is under way ends within the limit.
     fn runs_out(&mut self) -> bool {
-        if let Some(mailboxes) = &mut self.mailboxes {
-            // SAFETY: the stream is this one's own. An error has nobody to go to.
-            let _ = unsafe { mailboxes.sent(self.side.stream()) };
-        }
         let Ok(last) = self.side.mark() else { return true };
         let until = Instant::now() + self.limit;
         // An error ends it, too.
@@ -286,11 +277,6 @@ impl Transport for Nccl {
             let (_, parcels) = self.sorted(messages);
             self.staging(&parcels)?;
         }
-        if let Some(mailboxes) = &mut self.mailboxes {
-            mailboxes.expect(&Parcel::of(&exchanges.concat()));
-        }
-        // SAFETY: the default stream lives, and nothing was received yet.
-        unsafe { self.free_places(StreamHandle::DEFAULT)? };
         Ok(self.mailboxes.as_ref().filter(|_| shared > 0).map(Mailboxes::shared))
     }
 
@@ -315,11 +301,8 @@ impl Transport for Nccl {
         // the other on the same stream, are all that use it.
         unsafe {
             self.side.after(compute)?;
-            if let Some(mailboxes) = &mut self.mailboxes {
-                // What arrives may go to where the exchange before sent from.
-                mailboxes.sent(self.side.stream())?;
+            if let Some(mailboxes) = &self.mailboxes {
                 mailboxes.invite(&self.side, &copied)?;
-                mailboxes.send(&copied, compute)?;
             }
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Send))?;
         }
@@ -348,29 +331,10 @@ impl Transport for Nccl {
         unsafe {
             self.side.copy(&Parcel::copies_of_packed(&parcels, staging, Direction::Receive))?;
             if let Some(mailboxes) = &self.mailboxes {
-                mailboxes.receive(&self.side, &copied)?;
+                mailboxes.exchange(&self.side, &copied)?;
             }
         }
         self.marked(step, ranks, compute)
-    }
-
-    unsafe fn sent(&mut self, compute: StreamHandle) -> Result<(), Error> {
-        let Some(mailboxes) = &mut self.mailboxes else { return Ok(()) };
-        // SAFETY: the stream is this one's own.
-        unsafe { mailboxes.sent(self.side.stream())? };
-        let ranks = mailboxes.reached();
-        let ticket = self.marked(SENDING, ranks, compute)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.join(ticket, compute) }
-    }
-
-    unsafe fn free_places(&mut self, compute: StreamHandle) -> Result<(), Error> {
-        let Some(mailboxes) = &mut self.mailboxes else { return Ok(()) };
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.side.after(compute)?;
-            mailboxes.free_places(&self.side)
-        }
     }
 
     unsafe fn all_gather(

@@ -145,18 +145,6 @@ pub trait Transport: Send {
         compute: StreamHandle,
     ) -> Result<Ticket, Error>;
 
-    /// Tells the other ranks that what is on `compute` now was the last to need what they wrote to places in shared memory: they need not wait
-    /// for that when the next exchange begins.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    ///
-    /// # Safety
-    /// `compute` lives, and nothing after what is on it now needs what was received at such places.
-    unsafe fn free_places(&mut self, _compute: StreamHandle) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// Starts gathering `bytes` bytes of every rank at `all`, in the order of ranks; this rank's are in their place there.
     ///
     /// # Errors
@@ -182,7 +170,7 @@ pub trait Transport: Send {
         unsafe { self.exchange(step, &messages, compute) }
     }
 
-    /// Lets what follows on `compute` wait until what an exchange brings is there; the host does not wait.
+    /// Lets what follows on `compute` wait until an exchange is over; the host does not wait.
     ///
     /// # Errors
     /// What the driver reports.
@@ -190,17 +178,6 @@ pub trait Transport: Send {
     /// # Safety
     /// `compute` lives.
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
-
-    /// Lets what follows on `compute` wait until all that is sent has left: its memory may be written then.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    ///
-    /// # Safety
-    /// `compute` lives.
-    unsafe fn sent(&mut self, _compute: StreamHandle) -> Result<(), Error> {
-        Ok(())
-    }
 
     /// A second stream for kernels, where there is one: what runs there fills multiprocessors that kernels on the first leave free.
     fn beside(&self) -> Option<StreamHandle> {

@@ -128,7 +128,7 @@ impl Moves {
         // SAFETY: the caller's promise.
         unsafe {
             let ticket = lane.exchange(Step { what, index: 0 }, &self.messages, stream)?;
-            lane.copy(&self.copies, None, stream)?;
+            lane.copy(&self.copies, stream)?;
             lane.join(ticket, stream)
         }
     }

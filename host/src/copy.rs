@@ -122,20 +122,18 @@ impl Block {
 pub(crate) struct Copies {
     /// The parameters of each.
     pub(crate) launches: Vec<CopyParams>,
-    /// The most CTAs of each.
-    pub(crate) ctas_most: u32,
 }
 
 impl Copies {
     /// # Errors
     /// [`Error::Misaligned`].
-    pub(crate) fn of(runs: &[CopyRun], ctas_most: u32) -> Result<Copies, Error> {
+    pub(crate) fn of(runs: &[CopyRun]) -> Result<Copies, Error> {
         let runs = runs.iter().flat_map(|run| run.parts(RUN_MOST));
         let mut blocks = Vec::new();
         for block in Block::of(runs, u64::MAX) {
             blocks.extend(block.numbered()?);
         }
-        Ok(Copies { launches: blocks.chunks(COPY_BLOCKS).map(launch_of).collect(), ctas_most })
+        Ok(Copies { launches: blocks.chunks(COPY_BLOCKS).map(launch_of).collect() })
     }
 }
 
@@ -221,7 +219,7 @@ mod tests {
         let wide: Vec<_> = (0..17).map(|n| (n * 4096, (1 << 20) + n * n * 512, 160)).collect();
         let narrow = [(1 << 21, 1 << 22, 20), ((1 << 21) + 64, (1 << 22) + 20, 20)];
         let all: Vec<_> = wide.iter().copied().chain(narrow).collect();
-        let copies = Copies::of(&runs(&all), 1).expect("aligned");
+        let copies = Copies::of(&runs(&all)).expect("aligned");
         assert_eq!(copies.launches.len(), 2, "{} blocks at most each", COPY_BLOCKS);
         let mut bytes: Vec<_> = copied(&copies)
             .iter()
@@ -242,7 +240,7 @@ mod tests {
         let long = runs(&[(0, 1 << 40, 3 << 32), (1 << 36, 1 << 41, 3 << 32)]);
         let many: Vec<_> = (0..20_000).map(|n| (n << 21, (1 << 42) + (n << 20), 1 << 20)).collect();
         for runs in [long, runs(&many)] {
-            let copies = Copies::of(&runs, 1).expect("aligned");
+            let copies = Copies::of(&runs).expect("aligned");
             let blocks = copies.launches.iter().flat_map(|params| &params.blocks);
             let used: Vec<_> = blocks.filter(|block| block.first_share != u32::MAX).collect();
             let pieces: u64 = used.iter().map(|block| u64::from(block.pieces) * 16).sum();
@@ -254,8 +252,8 @@ mod tests {
 
     #[test]
     fn bytes_between_words_are_refused_by_their_values() {
-        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)]), 1).map(|_| ());
+        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)])).map(|_| ());
         assert!(matches!(refused, Err(Error::Misaligned { value: 66, required: 4, .. })), "{refused:?}");
-        assert!(Copies::of(&[], 1).expect("nothing").launches.is_empty());
+        assert!(Copies::of(&[]).expect("nothing").launches.is_empty());
     }
 }

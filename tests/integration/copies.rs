@@ -60,10 +60,9 @@ fn runs_of_any_kind_are_copied_and_nothing_else() {
             to: to.address() + run.to * 4,
             bytes: run.count * 4,
         };
-        let ctas_most = [None, Some(1), Some(2)][seed as usize % 3];
         let copied: Vec<CopyRun> = runs.iter().map(run).collect();
         // SAFETY: the runs lie in the buffers, which nothing else uses.
-        unsafe { attention.copy(&copied, ctas_most, StreamHandle::DEFAULT) }.expect("it runs");
+        unsafe { attention.copy(&copied, StreamHandle::DEFAULT) }.expect("it runs");
         let mut expected = before;
         for Words { from, to, count } in runs {
             let [from, to, count] = [from, to, count].map(|n| n as usize);
@@ -85,9 +84,9 @@ fn what_is_no_multiple_of_a_word_is_refused() {
         (CopyRun { bytes: 6, ..run }, 6),
     ] {
         // SAFETY: it is refused before anything is launched.
-        let refused = unsafe { attention.copy(&[bad], None, StreamHandle::DEFAULT) };
+        let refused = unsafe { attention.copy(&[bad], StreamHandle::DEFAULT) };
         assert!(matches!(refused, Err(Error::Misaligned { value: v, required: 4, .. }) if v == value));
     }
     // SAFETY: nothing is copied.
-    unsafe { attention.copy(&[], None, StreamHandle::DEFAULT) }.expect("nothing to do");
+    unsafe { attention.copy(&[], StreamHandle::DEFAULT) }.expect("nothing to do");
 }

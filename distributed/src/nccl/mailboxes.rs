@@ -16,7 +16,6 @@ use super::parcel::{Direction, Parcel};
 use crate::Error;
 use crate::agreement::gather;
 use crate::transport::{Step, Transport};
-use ferroflash::StreamHandle;
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory, machine};
@@ -44,8 +43,6 @@ static LENT: Mutex<Vec<(u32, Buffer<CudaDevice>)>> = Mutex::new(Vec::new());
 /// This rank's mailbox, and those of others that it reaches.
 pub(super) struct Mailboxes {
     flags: Flags,
-    /// What is sent has a stream of its own, so that nobody waits for it who waits for what comes.
-    sending: SideStream,
     page: SharedPage,
     rank: u32,
     /// The ranks of this machine, this one among them, in their order.
@@ -57,10 +54,6 @@ pub(super) struct Mailboxes {
     own: ManuallyDrop<Buffer<CudaDevice>>,
     /// By rank.
     peers: Vec<Option<Peer>>,
-    /// Ranks that write to places here.
-    writers: Vec<u32>,
-    /// Ranks that were told that what they write to is free.
-    invited: Vec<bool>,
 }
 
 /// Another rank's mailbox.
@@ -125,21 +118,7 @@ impl Mailboxes {
             None => Buffer::new(device, bytes)?,
         };
         let (own, peers) = (ManuallyDrop::new(own), (0..world).map(|_| None).collect());
-        let (writers, invited) = (Vec::new(), vec![false; world as usize]);
-        let sending = SideStream::new(device)?;
-        Ok(Mailboxes {
-            flags,
-            sending,
-            page,
-            rank,
-            near,
-            shared_bytes,
-            slot_bytes,
-            own,
-            peers,
-            writers,
-            invited,
-        })
+        Ok(Mailboxes { flags, page, rank, near, shared_bytes, slot_bytes, own, peers })
     }
 
     /// What lets others into this rank's.
@@ -197,59 +176,24 @@ impl Mailboxes {
         self.shared_bytes + slot_number(&self.near, of, sender) * self.slot_bytes
     }
 
-    /// Takes note of who writes to places here, of all messages of a call.
-    pub(super) fn expect(&mut self, parcels: &[Parcel]) {
-        let placed = |parcel: &&Parcel| self.takes(parcel) && parcel.is_placed();
-        self.writers = of(parcels, Direction::Receive).filter(placed).map(|parcel| parcel.peer).collect();
-    }
-
-    /// Tells the senders of what comes here that what they write to is free, unless they know.
+    /// Tells the senders of what comes here that their slots are free.
     ///
     /// # Safety
-    /// As [`Mailboxes::receive`].
-    pub(super) unsafe fn invite(&mut self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
+    /// As [`Mailboxes::exchange`].
+    pub(super) unsafe fn invite(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
-            // SAFETY: the caller's promise.
-            unsafe { self.invite_one(side, parcel.peer)? };
-            // What comes with this exchange.
-            self.invited[parcel.peer as usize] = false;
-        }
-        Ok(())
-    }
-
-    /// Tells the ranks that write to places here that these are free for the next call: they need not wait for that when it begins. Each call
-    /// finds them told, also the first one and a graph of a call.
-    ///
-    /// # Safety
-    /// What is on the stream now was the last to need what is there.
-    pub(super) unsafe fn free_places(&mut self, side: &SideStream) -> Result<(), Error> {
-        for at in 0..self.writers.len() {
-            // SAFETY: the caller's promise.
-            unsafe { self.invite_one(side, self.writers[at])? };
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// What the rank writes to is free behind what is on the stream now.
-    unsafe fn invite_one(&mut self, side: &SideStream, peer: u32) -> Result<(), Error> {
-        if !std::mem::replace(&mut self.invited[peer as usize], true) {
-            let [_, page] = self.addresses(peer);
+            let [_, page] = self.addresses(parcel.peer);
             // SAFETY: the flag is in a page that lives until all exchanges are over.
             unsafe { self.flags.set(side, page + READY, 1)? };
         }
         Ok(())
     }
 
-    /// Sends parcels behind what is on `compute` now.
+    /// Sends and receives parcels after [`Mailboxes::invite`].
     ///
     /// # Safety
-    /// Their addresses are allocated on this device and not written until [`Mailboxes::sent`], the other ranks receive them, and `compute`
-    /// lives.
-    pub(super) unsafe fn send(&self, parcels: &[Parcel], compute: StreamHandle) -> Result<(), Error> {
-        let side = &self.sending;
-        // SAFETY: the caller's promise.
-        unsafe { side.after(compute)? };
+    /// Their addresses are allocated on this device until the stream is over, and the other ranks make the same exchange.
+    pub(super) unsafe fn exchange(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         let world = self.peers.len() as u32;
         let mut sent: Vec<&Parcel> = of(parcels, Direction::Send).collect();
         // Each begins with its neighbour, so that no rank is everybody's first.
@@ -267,31 +211,8 @@ impl Mailboxes {
                 self.flags.set(side, page + ARRIVED, 1)?;
             }
         }
-        Ok(())
-    }
-
-    /// Lets what follows on `stream` wait until all that was sent has left.
-    ///
-    /// # Safety
-    /// `stream` lives on this device.
-    pub(super) unsafe fn sent(&mut self, stream: StreamHandle) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.sending.order(stream, true)? };
-        Ok(())
-    }
-
-    /// The ranks that this one sends to.
-    pub(super) fn reached(&self) -> Vec<u32> {
-        (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some()).map(|(rank, _)| rank).collect()
-    }
-
-    /// Receives parcels after [`Mailboxes::invite`].
-    ///
-    /// # Safety
-    /// Their addresses are allocated on this device until the stream is over, and the other ranks send them.
-    pub(super) unsafe fn receive(&self, side: &SideStream, parcels: &[Parcel]) -> Result<(), Error> {
         for parcel in of(parcels, Direction::Receive) {
-            // SAFETY: flags and slots are in pages and mailboxes that live until all exchanges are over; the rest is the caller's promise.
+            // SAFETY: as above.
             unsafe {
                 self.take_down(side, parcel.peer, ARRIVED)?;
                 if !parcel.is_placed() {

@@ -51,9 +51,7 @@ impl Attention {
     }
 
     /// Copies runs of bytes within the device on the caller's stream, all at once, at the speed of its memory: a kernel, as the driver's own
-    /// copies within a device are, which are slower for runs of some megabytes that lie apart. With `ctas_most` it has so many CTAs at most,
-    /// each on a multiprocessor of its own where several are free, and leaves the others to kernels beside it: 16 copy as fast as half of
-    /// the memory does. Waits for nothing and allocates nothing on
+    /// copies within a device are, which are slower for runs of some megabytes that lie apart. Waits for nothing and allocates nothing on
     /// the device but for the first use of its kernel ([`Attention::preload_copy`] does that before), so that it can be captured.
     ///
     /// # Errors
@@ -63,14 +61,9 @@ impl Attention {
     /// # Safety
     /// All runs are on this device until the launch ends, nothing else writes what is read or touches what is written meanwhile, no run
     /// is written that another one reads or writes, and `stream` lives.
-    pub unsafe fn copy(
-        &self,
-        runs: &[CopyRun],
-        ctas_most: Option<u32>,
-        stream: StreamHandle,
-    ) -> Result<(), Error> {
+    pub unsafe fn copy(&self, runs: &[CopyRun], stream: StreamHandle) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.call(&Copies::of(runs, ctas_most.unwrap_or(u32::MAX))?, &(), None, stream) }
+        unsafe { self.call(&Copies::of(runs)?, &(), None, stream) }
     }
 
     /// Loads the kernel of [`Attention::copy`] unless it is loaded: to be called before a capture.
@@ -215,9 +208,8 @@ impl Call for Copies {
 
     unsafe fn enqueue(&self, kernel: &LoadedKernel, (): &(), queue: &Queue<'_>) -> Result<(), Error> {
         for params in &self.launches {
-            let ctas = params.shares.min(self.ctas_most.max(1));
             // SAFETY: the caller's promise.
-            unsafe { queue.run(kernel, ctas, &params.to_bytes())? };
+            unsafe { queue.run(kernel, params.shares, &params.to_bytes())? };
         }
         Ok(())
     }
