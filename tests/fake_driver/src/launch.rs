@@ -29,7 +29,7 @@ pub(crate) enum Launch {
     Forward(Box<Forward>),
     Combine(Combine),
     Merge(Merge),
-    Copy(Copy),
+    Copy(Box<Copy>),
 }
 
 /// A launch of a kernel that computes attention.
@@ -445,7 +445,7 @@ unsafe fn launch(
             }
             Kernel::Step(variant) if variant.row == StepRow::COPY => {
                 let params = params.cast::<CopyParams>().read_unaligned();
-                Launch::Copy(Copy { variant, params, ctas })
+                Launch::Copy(Box::new(Copy { variant, params, ctas }))
             }
             Kernel::Step(variant) => {
                 let Some(dtype) = merged_into(variant) else {
