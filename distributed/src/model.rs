@@ -12,8 +12,12 @@ use crate::{Error, Sharding};
 use ferroflash::problem::TensorRole;
 use ferroflash::{DeviceModel, Mask, PlanOptions, Planner, Problem, Reason};
 
-/// GB/s at which a device copies the rows of some heads to another place in its memory, as measured on an H100 (4 to 34 MB).
+/// As many times the least time are the same: a forecast is off by up to 5 % (docs/notes/several-gpus.md).
+const ALIKE: f64 = 1.05;
+/// GB/s at which the driver copies the rows of some heads to another place of a device's memory, as measured on an H100 (4 to 34 MB).
 const COPY_GB_S: f64 = 700.0;
+/// The same by [`ferroflash::Attention::copy`] (34 MB).
+const KERNEL_COPY_GB_S: f64 = 1240.0;
 
 fn copy_us(bytes: f64) -> f64 {
     bytes / COPY_GB_S / 1e3
@@ -231,7 +235,7 @@ impl Times {
                 // What each launch loses at its end, its neighbour in the other stream fills by half, as measured.
                 let compute_us =
                     scaled(&mut kernels_us, |apart_us| f64::midpoint(apart_us, apart_us.min(share_us)));
-                let mut us = copy_us(own as f64);
+                let mut us = own as f64 / KERNEL_COPY_GB_S / 1e3;
                 for (task, kernel_us) in tasks.iter().zip(kernels_us) {
                     us = us.max(arrivals[task.group]) + kernel_us;
                 }
@@ -313,7 +317,7 @@ pub struct Comparison {
 }
 
 /// Compares the methods over `world` devices with `memory_bytes` each: of those that can compute the problem and fit, the one that is
-/// predicted to take least; the first of those within 1 %, as an all-gather merges nothing.
+/// predicted to take least; the first of those that its errors do not tell apart, as an all-gather merges nothing and keeps least.
 pub fn compare(
     planner: &Planner,
     cluster: &Cluster,
@@ -329,7 +333,7 @@ pub fn compare(
     let possible: Vec<&Forecast> =
         methods.iter().filter_map(|(_, forecast)| forecast.as_ref().ok()).filter(fits).collect();
     let least = possible.iter().map(|forecast| forecast.us).fold(f64::INFINITY, f64::min);
-    let best = possible.iter().find(|forecast| forecast.us <= least * 1.01);
+    let best = possible.iter().find(|forecast| forecast.us <= least * ALIKE);
     let chosen = best.map(|best| (best.method, why(best, &methods, memory_bytes)));
     Comparison { methods, chosen }
 }
