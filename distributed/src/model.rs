@@ -275,7 +275,7 @@ fn ring_times(
     share_us: f64,
 ) -> Result<Times, Error> {
     let world = setup.world;
-    let options = PlanOptions { splits: ring::SPLITS, ..PlanOptions::new() };
+    let options = ring::plan_options(setup);
     let mut steps = vec![0.0; world as usize];
     for Visit { step, cut, .. } in ring::visits(setup)? {
         let (us, merge_us) = kernel_us(planner, &setup.problem_of(&cut)?, &options)?;

@@ -12,12 +12,14 @@ use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, TensorRole};
 use ferroflash::{
     Attention, DeviceTensors, Layout, Mask, MergeStates, MergeTensors, Number, PartialPlan, PartialStates,
-    Plan, Splits, StreamHandle,
+    Plan, PlanOptions, Splits, StreamHandle,
 };
 use std::ops::Range;
 
-/// Ranges of keys of a launch, the fewest that stay partial.
-pub(crate) const SPLITS: Splits = Splits::Count(2);
+/// What a launch's plan may be made of: the fewest ranges of keys that stay partial.
+pub(crate) fn plan_options(setup: &Setup) -> PlanOptions {
+    PlanOptions { splits: Splits::Count(2), ..PlanOptions::from(setup.options.rows.clone()) }
+}
 
 pub(crate) struct Ring {
     /// Keys and values of the rank whose turn it is, and of the next one.
@@ -55,7 +57,7 @@ impl Ring {
         let mut counts = vec![0u32; setup.parts.len()];
         let mut steps: Vec<Vec<Launch>> = (0..setup.world).map(|_| Vec::new()).collect();
         for Visit { step, part, keys, cut } in visits(setup)? {
-            let plan = attention.planner().plan_partial(&setup.problem_of(&cut)?, SPLITS)?;
+            let plan = attention.planner().plan_partial(&setup.problem_of(&cut)?, &plan_options(setup))?;
             let first_state = counts[part];
             counts[part] += plan.states();
             let [q, k, v, _] = cut.shapes;

@@ -7,7 +7,7 @@ use crate::transport::{Step, Traffic, Transport};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{QuerySequences, TensorRole};
 use ferroflash::{
-    Attention, DeviceTensors, Layout, MergeStates, Number, PartialPlan, PartialStates, Problem, Splits,
+    Attention, DeviceTensors, Layout, MergeStates, Number, PartialPlan, PartialStates, PlanOptions, Problem,
     StreamHandle,
 };
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl SplitCache {
             ("head_dim of V", extent.width.into()),
         ];
         agree(transport, attention.device(), &numbers)?;
-        let plan = attention.planner().plan_partial(problem, Splits::Auto)?;
+        let plan = attention.planner().plan_partial(problem, &PlanOptions::new())?;
         let own = MergeStates::new(plan.states(), extent, Layout::Bhsd, (Number::F32, Number::F32))?;
         let to = (Number::F32, Number::from(problem.dtype()));
         let all = MergeStates::new(world, extent, Layout::Bhsd, to)?;

@@ -55,10 +55,10 @@ impl Schedule for Ulysses {
         let [there, back] = self.moves(setup, tensors);
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses; the rest is the caller's promise.
         unsafe {
-            there.start("rows for heads", lane, stream)?;
+            there.carry_out("rows for heads", lane, stream)?;
             let on_device = DeviceTensors::new(q, k, v, o).with_lse(tensors.lse.map(|_| lse));
             lane.attention.launch(&self.plan, &on_device, stream)?;
-            back.start("heads for rows", lane, stream)
+            back.carry_out("heads for rows", lane, stream)
         }
     }
 }
@@ -124,7 +124,12 @@ impl Moves {
     ///
     /// # Safety
     /// As [`Lane::exchange`] and [`Lane::copy`].
-    unsafe fn start(&self, what: &'static str, lane: &mut Lane, stream: StreamHandle) -> Result<(), Error> {
+    unsafe fn carry_out(
+        &self,
+        what: &'static str,
+        lane: &mut Lane,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
             let ticket = lane.exchange(Step { what, index: 0 }, &self.messages, stream)?;

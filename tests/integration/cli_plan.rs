@@ -22,7 +22,7 @@ fn plan(args: &[&str]) -> Ended {
 }
 
 fn a_plan_is_explained_for_a_device_that_is_not_there() {
-    let ended = plan(&["--shape", "8,32,8,1,8192,128", "--device-model", "H200"]);
+    let ended = plan(&["--shape", "8,32,8,1,8192,128", "--device-model", "H200", "--combine", "kernel"]);
     let stdout = &ended.succeeded().stdout;
     for needle in [
         "8,32,8,1,8192,128 f16 full on NVIDIA H200 (sm_90, 132 SMs)",

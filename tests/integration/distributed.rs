@@ -118,7 +118,12 @@ fn ranks_with_wgmma_compute_what_one_device_does() {
     let attentions = simulators(2, &SMALL);
     for method in Method::ALL {
         let problem = problem(Dtype::Bf16, [1, 4, 2, 517, 517, 128]).with_causal(true);
-        let runs = right_on_all(&problem, &attentions, &options(method), 3);
+        let mut options = options(method);
+        if method == Method::Ring {
+            // Of which the plan takes others for so little.
+            options.rows = RowSelection::Named("fwd_wgmma_bf16_d128_m128n128_w12s2c1_split".to_owned());
+        }
+        let runs = right_on_all(&problem, &attentions, &options, 3);
         let kernels: Vec<&String> = runs.iter().flat_map(|run| &run.kernels).collect();
         assert!(kernels.iter().any(|kernel| kernel.contains("wgmma")), "{method:?}: {kernels:?}");
     }

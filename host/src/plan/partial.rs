@@ -24,17 +24,16 @@ pub struct PartialStates {
 }
 
 impl Planner {
-    /// The plan for a problem's partial states. `splits` is how many ranges the keys are split into, 2 at least: a kernel writes float32
-    /// only where it splits, so that what has one block of keys has a second state that saw none.
+    /// The plan for a problem's partial states. The keys are split into 2 ranges at least: a kernel writes float32 only where it splits, so
+    /// that what has one block of keys has a second state that saw none.
     ///
     /// # Errors
     /// Those of [`Planner::plan`].
-    pub fn plan_partial(&self, problem: &Problem, splits: Splits) -> Result<PartialPlan, Error> {
-        let asked = |splits| PlanOptions { splits, ..PlanOptions::new() };
-        let mut options = asked(splits);
+    pub fn plan_partial(&self, problem: &Problem, options: &PlanOptions) -> Result<PartialPlan, Error> {
+        let mut options = options.clone();
         let mut choice = self.choose(problem, &options, &mut Trace::silent())?;
         if choice.splitting.splits < 2 {
-            options = asked(Splits::Count(2));
+            options.splits = Splits::Count(2);
             choice = self.choose(problem, &options, &mut Trace::silent())?;
         }
         if choice.splitting.splits < 2 {
