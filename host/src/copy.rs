@@ -24,7 +24,7 @@ pub struct CopyRun {
 }
 
 impl CopyRun {
-    /// The run in parts of at most so many bytes.
+    /// The run in parts of at most `most` bytes.
     fn parts(self, most: u64) -> impl Iterator<Item = CopyRun> {
         let CopyRun { from, to, bytes } = self;
         let part = move |at| CopyRun { from: from + at, to: to + at, bytes: most.min(bytes - at) };
@@ -78,7 +78,7 @@ impl Block {
     fn piece_bytes(&self) -> Result<u32, Error> {
         let CopyRun { from, to, bytes } = self.first;
         let [of_from, of_to] = self.pitch;
-        // The largest power of two that divides them all.
+        // A power of two divides all of them where it divides this.
         let all = from | to | bytes | of_from | of_to;
         let fits = |&piece: &u32| all.is_multiple_of(piece.into());
         [COPY_PIECE_BYTES, COPY_PIECE_BYTES_LEAST].into_iter().find(fits).ok_or(Error::Misaligned {
@@ -137,7 +137,7 @@ impl Copies {
     }
 }
 
-/// The launch that copies so many blocks, at most as many as one takes.
+/// The launch that copies these blocks, at most [`COPY_BLOCKS`].
 fn launch_of(blocks: &[CopyBlock]) -> CopyParams {
     let mut params = CopyParams::default();
     for (place, block) in params.blocks.iter_mut().zip(blocks) {
@@ -153,8 +153,7 @@ fn launch_of(blocks: &[CopyBlock]) -> CopyParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PITCH: u64 = i32::MAX as u64;
+    use crate::device::side::PITCH_MOST;
 
     fn runs(places: &[(u64, u64, u64)]) -> Vec<CopyRun> {
         places.iter().map(|&(from, to, bytes)| CopyRun { from, to, bytes }).collect()
@@ -164,7 +163,7 @@ mod tests {
     fn neighbours_that_are_equally_far_apart_are_one_block() {
         // Heads of a chunk, then heads of the next chunk, packed one behind the other.
         let heads = runs(&[(0, 1000, 32), (100, 1032, 32), (200, 1064, 32), (40, 1096, 60), (140, 1156, 60)]);
-        let blocks = Block::of(heads.iter().copied(), PITCH);
+        let blocks = Block::of(heads.iter().copied(), PITCH_MOST);
         let shape = |block: &Block| (block.first, block.rows, block.pitch);
         let found: Vec<_> = blocks.iter().map(shape).collect();
         assert_eq!(found, [(heads[0], 3, [100, 32]), (heads[3], 2, [100, 60])]);
@@ -182,7 +181,7 @@ mod tests {
             let count = drawn(12);
             let some: Vec<_> = (0..count).map(|_| (drawn(6) * 64, drawn(6) * 64, drawn(3) * 32)).collect();
             let runs = runs(&some);
-            let blocks = Block::of(runs.iter().copied(), PITCH);
+            let blocks = Block::of(runs.iter().copied(), PITCH_MOST);
             let copied: Vec<_> = blocks.iter().flat_map(Block::runs).collect();
             let wanted: Vec<_> = runs.into_iter().filter(|run| run.bytes > 0).collect();
             assert_eq!(copied, wanted);
@@ -191,7 +190,7 @@ mod tests {
             }
         }
         let far = runs(&[(0, 0, 8), (1 << 31, 8, 8), (1 << 32, 16, 8)]);
-        assert_eq!(Block::of(far.iter().copied(), PITCH).len(), 3, "no device takes so large a pitch");
+        assert_eq!(Block::of(far.iter().copied(), PITCH_MOST).len(), 3, "no device takes so large a pitch");
     }
 
     /// What launches would copy, piece by piece.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const MARKS: usize = 64;
 
 /// The most bytes between rows of one copy that every device takes.
-const PITCH_MOST: u64 = i32::MAX as u64;
+pub(crate) const PITCH_MOST: u64 = i32::MAX as u64;
 
 /// A stream of its own on a device. It allocates nothing once it is made, and can be drawn into a capture of the caller's stream.
 pub struct SideStream {

@@ -1,7 +1,6 @@
 //! What a way to compute a problem is estimated to take, and the choice among all of them.
 
 use super::candidate::{Candidate, tiles};
-use super::curves::Places;
 use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
@@ -44,13 +43,11 @@ pub(super) struct Estimates<'a> {
     shorter: Option<[Work; 3]>,
 }
 
-/// A kernel with its splits: what it takes before anything is merged, and where that lies on its curves; with all keys, and with lengths
-/// where there are any.
+/// A kernel with its splits: what it does, and how long that takes before anything is merged; with all keys, and with lengths where there
+/// are any.
 struct Kernels {
-    /// What there is to merge.
-    work: Work,
-    full: (f64, Places),
-    shorter: Option<[(f64, Places); 3]>,
+    full: (f64, Work),
+    shorter: Option<[(f64, Work); 3]>,
 }
 
 impl<'a> Estimates<'a> {
@@ -69,16 +66,17 @@ impl<'a> Estimates<'a> {
             1 => *work,
             _ => work.with_splits(splitting, Merge::Kernel),
         };
-        let of = |work: &Work| (coefficients.kernel_us(work), Places::of(work));
-        let work = split(&self.full);
-        let shorter = self.shorter.as_ref().map(|works| works.each_ref().map(|work| of(&split(work))));
-        Kernels { full: of(&work), work, shorter }
+        let of = |work: &Work| {
+            let work = split(work);
+            (coefficients.kernel_us(&work), work)
+        };
+        Kernels { full: of(&self.full), shorter: self.shorter.as_ref().map(|works| works.each_ref().map(of)) }
     }
 
     /// The time, of which merging takes `merge_us`.
     fn us(&self, kernels: &Kernels, merge: Merge, merge_us: f64) -> f64 {
         let curves = self.candidate.curves.of(merge);
-        kernels.mean(|(kernel_us, places)| (kernel_us + merge_us) * curves.factor_at(places))
+        kernels.mean(|(kernel_us, work)| (kernel_us + merge_us) * curves.factor(work))
     }
 
     /// What no way to merge takes less than.
@@ -95,9 +93,9 @@ impl<'a> Estimates<'a> {
 
 impl Kernels {
     /// Lengths are weighed by ratios: a plan that takes twice as long with some may take half as long with others.
-    fn mean(&self, us: impl Fn(&(f64, Places)) -> f64) -> f64 {
+    fn mean(&self, us: impl Fn(&(f64, Work)) -> f64) -> f64 {
         let full = us(&self.full);
-        let of_four = |shorter: &[(f64, Places); 3]| {
+        let of_four = |shorter: &[(f64, Work); 3]| {
             shorter.iter().map(&us).fold(full, |product, us| product * us).sqrt().sqrt()
         };
         self.shorter.as_ref().map_or(full, of_four)
@@ -138,8 +136,8 @@ impl Choosing<'_> {
                     return Ok(());
                 }
                 for merge in self.merges(splitting, tiles)? {
-                    kernels.work.merge = merge;
-                    let merge_us = candidate.coefficients(splitting.splits).merge_us(&kernels.work);
+                    kernels.full.1.merge = merge;
+                    let merge_us = candidate.coefficients(splitting.splits).merge_us(&kernels.full.1);
                     let us = estimates.us(&kernels, merge, merge_us);
                     if best.is_some_and(|best| us >= best.us) && trace.is_silent() {
                         continue;

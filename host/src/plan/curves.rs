@@ -31,21 +31,17 @@ impl Curves {
 
     /// The factor of a time.
     pub fn factor(&self, work: &Work) -> f64 {
-        self.factor_at(&Places::of(work))
+        let Places([rounds, copied, l2]) = Places::of(work);
+        let at = |values: &[f64], (place, share): (usize, f64)| {
+            values[place] * (1.0 - share) + values[place + 1] * share
+        };
+        (at(&self.rounds, rounds) + at(&self.copied, copied) + at(&self.l2, l2)).clamp(-MOST, MOST).exp()
     }
 
     /// The least factor that it has anywhere.
     pub(super) fn least(&self) -> f64 {
         let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
         (least(&self.rounds) + least(&self.copied) + least(&self.l2)).clamp(-MOST, MOST).exp()
-    }
-
-    /// The factor at a launch's places.
-    pub(super) fn factor_at(&self, &Places([rounds, copied, l2]): &Places) -> f64 {
-        let at = |values: &[f64], (place, share): (usize, f64)| {
-            values[place] * (1.0 - share) + values[place + 1] * share
-        };
-        (at(&self.rounds, rounds) + at(&self.copied, copied) + at(&self.l2, l2)).clamp(-MOST, MOST).exp()
     }
 
     /// How much each value counts in the logarithm of [`Curves::factor`], in the order of [`Curves::from_slice`].
@@ -106,11 +102,10 @@ impl MergeCurves {
 }
 
 /// Where a launch lies on each curve: behind which value, and how far on the way to the next.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places([(usize, f64); 3]);
+struct Places([(usize, f64); 3]);
 
 impl Places {
-    pub(super) fn of(work: &Work) -> Places {
+    fn of(work: &Work) -> Places {
         let rounds = work.ctas / (work.sms * work.resident);
         Places([place(&ROUNDS, rounds), place(&COPIED, work.copied_mb), place(&L2, work.l2_share)])
     }
