@@ -32,6 +32,23 @@ impl Lane {
         unsafe { self.transport.exchange(step, messages, stream) }
     }
 
+    /// As [`Transport::all_gather`], counted.
+    ///
+    /// # Safety
+    /// As [`Transport::all_gather`].
+    pub(crate) unsafe fn all_gather(
+        &mut self,
+        step: Step,
+        (all, bytes): (u64, u64),
+        stream: StreamHandle,
+    ) -> Result<Ticket, Error> {
+        let others = u64::from(self.transport.world() - 1) * bytes;
+        self.traffic.sent += others;
+        self.traffic.received += others;
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.all_gather(step, (all, bytes), stream) }
+    }
+
     /// Copies within the rank on `stream`, counted.
     ///
     /// # Safety

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::agreement::agree;
 use crate::context::buffer;
+use crate::lane::Lane;
 use crate::transport::{Step, Traffic, Transport};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{QuerySequences, TensorRole};
@@ -21,9 +22,7 @@ const ALIGNMENT: u64 = 256;
 /// there are such. Masks are this rank's, too: where all keys come before all queries the full one. Sinks would count once for each
 /// rank, so there are none.
 pub struct SplitCache {
-    attention: Arc<Attention>,
-    transport: Box<dyn Transport>,
-    traffic: Traffic,
+    lane: Lane,
     plan: PartialPlan,
     /// This rank's splits into one state, where there are several ranks, and those of all ranks into O.
     merges: [MergeStates; 2],
@@ -56,9 +55,7 @@ impl SplitCache {
         Ok(SplitCache {
             splits: buffer(device, splits)?,
             all: buffer(device, state * u64::from(world))?,
-            attention,
-            transport,
-            traffic: Traffic::default(),
+            lane: Lane::new(attention, transport),
             plan,
             merges,
             state_bytes: [state_o, state],
@@ -100,8 +97,8 @@ impl SplitCache {
     /// # Errors
     /// Those of [`Attention::preload`].
     pub fn preload(&self) -> Result<(), Error> {
-        self.attention.preload(self.plan.plan())?;
-        self.merges.iter().try_for_each(|merge| self.attention.preload_merge(merge))?;
+        self.lane.attention.preload(self.plan.plan())?;
+        self.merges.iter().try_for_each(|merge| self.lane.attention.preload_merge(merge))?;
         Ok(())
     }
 
@@ -115,7 +112,7 @@ impl SplitCache {
     pub unsafe fn forward(&mut self, tensors: &DeviceTensors, stream: StreamHandle) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         let done = unsafe { self.enqueue(tensors, stream) };
-        done.inspect_err(|error| self.transport.abort(error))
+        done.inspect_err(|error| self.lane.transport.abort(error))
     }
 
     /// # Safety
@@ -126,25 +123,22 @@ impl SplitCache {
         let lse = splits + u64::from(self.plan.states()) * self.plan.o_bytes();
         let states = PartialStates { o: splits, lse };
         let all = self.all.address();
-        let own = all + u64::from(self.transport.rank()) * pitch;
+        let own = all + u64::from(self.lane.transport.rank()) * pitch;
         let mut to_own = states.to_merge(self.plan.o_bytes(), self.plan.lse_bytes());
         (to_own.o, to_own.lse) = (own, Some(own + to_lse));
         let gathered = PartialStates { o: all, lse: all + to_lse };
         let mut to_all = gathered.to_merge(pitch, pitch);
         (to_all.o, to_all.lse) = (tensors.o, tensors.lse);
-        let others = u64::from(self.transport.world() - 1) * pitch;
         let step = Step { what: "O and LSE", index: 0 };
         // SAFETY: states and buffers are as large as the plan says; the gathering waits for the stream, and the stream for it. The rest is
         // the caller's promise.
         unsafe {
-            self.attention.launch_partial(&self.plan, tensors, states, stream)?;
-            self.attention.merge(&self.merges[0], &to_own, stream)?;
-            let ticket = self.transport.all_gather(step, (all, pitch), stream)?;
-            self.transport.join(ticket, stream)?;
-            self.attention.merge(&self.merges[1], &to_all, stream)?;
+            self.lane.attention.launch_partial(&self.plan, tensors, states, stream)?;
+            self.lane.attention.merge(&self.merges[0], &to_own, stream)?;
+            let ticket = self.lane.all_gather(step, (all, pitch), stream)?;
+            self.lane.join(ticket, stream)?;
+            self.lane.attention.merge(&self.merges[1], &to_all, stream)?;
         }
-        self.traffic.sent += others;
-        self.traffic.received += others;
         Ok(())
     }
 
@@ -155,7 +149,7 @@ impl SplitCache {
 
     /// Bytes moved so far, those of the agreement aside.
     pub fn traffic(&self) -> Traffic {
-        self.traffic
+        self.lane.traffic
     }
 
     /// Bytes of device memory for partial results.
@@ -172,6 +166,6 @@ impl SplitCache {
     /// `stream` lives, and is not captured.
     pub unsafe fn wait(&mut self, stream: StreamHandle) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.transport.wait(stream) }
+        unsafe { self.lane.transport.wait(stream) }
     }
 }
