@@ -1,8 +1,12 @@
 //! All-gather: every rank receives the keys and values that its queries see, in the order of the sequence, and computes as one device does.
 //!
-//! Each chunk of queries sees a prefix of the keys, so its causal mask is the bottom-right one, and nothing is merged. Heads travel in groups:
-//! one is on its way while the one before is computed. Of a rank's two chunks the one that sees more keys is computed group by group, and the
-//! other one for all heads at the end: its tiles are shorter, and fill the multiprocessors that become free at different times.
+//! Each chunk of queries sees a prefix of the keys, so its causal mask is the bottom-right one, and nothing is merged. Heads travel in groups.
+//! Keys and values that end with a rank's own are read where they are: only those of others are gathered, and own ones between them.
+//!
+//! Where nothing that is computed can keep an exchange from ending, all heads of a chunk are one launch, whose CTAs begin with own keys and wait
+//! for others only when they come to them. Elsewhere one group is on its way while the one before is computed: of a rank's two chunks the one
+//! that sees more keys group by group. The other one is computed for all heads at the end either way: its tiles are shorter, and fill the
+//! multiprocessors that become free at different times.
 
 use crate::Error;
 use crate::context::{Cut, RankTensors, Schedule, Setup, buffer, shape_of};
@@ -11,7 +15,7 @@ use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Mask, Plan, StreamHandle};
+use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, Planner, StreamHandle};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +23,8 @@ use std::sync::Arc;
 const GROUPS_MOST: u32 = 32;
 /// Rows of queries whose tiles keep the largest devices busy, 128 of them.
 const ROWS_THAT_FILL: u32 = 128 * 128;
+/// Of more tiles the end counts for nothing, and looking for the best takes longer than is worth it.
+const TILES_MOST: u64 = 1 << 16;
 /// Values start at a multiple of this behind the keys.
 const ALIGNMENT: u64 = 256;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
@@ -31,7 +37,12 @@ pub(crate) struct AllGather {
     own: Option<Buffer<dyn Device>>,
     /// Heads of K and V that travel together.
     groups: Vec<Range<u32>>,
+    /// What is computed as groups arrive.
     jobs: Vec<Job>,
+    /// The same in launches that wait themselves: none where a kernel cannot.
+    waiting: Vec<Job>,
+    /// How many heads have arrived, for those: [`OwnTensors::arrived`].
+    arrived: Option<Buffer<dyn Device>>,
 }
 
 struct Job {
@@ -40,26 +51,21 @@ struct Job {
     group: usize,
     /// Bytes from the start of Q, K, V, O and LSE.
     offsets: [u64; 5],
+    /// Keys from this one on are read where the rank has them,
+    own_first: u32,
+    /// so many bytes from the start of its K and V; `None` where the kernel reads all that were gathered.
+    own: Option<[u64; 2]>,
 }
 
 impl AllGather {
     pub(crate) fn new(attention: &Attention, setup: &Setup) -> Result<AllGather, Error> {
-        let mut jobs = Vec::new();
-        for Task { group, heads, part, cut } in tasks(setup)? {
-            let (first_q, first_kv) = (heads.start * setup.problem.group(), heads.start);
-            let [q, k, v, o] = cut.shapes;
-            let lse = setup.lse_offset(&part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
-            let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
-            let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
-            jobs.push(Job {
-                plan: setup.plan(attention.planner(), &cut)?,
-                group,
-                offsets: [q, k, v, o, lse],
-            });
-        }
+        let groups = head_groups(setup);
+        let jobs = jobs(attention, setup, &groups)?;
+        let whole = self::jobs(attention, setup, std::slice::from_ref(&(0..setup.problem.sizes().heads_kv)))?;
+        let waiting = if whole.iter().all(|job| job.own.is_some()) { whole } else { Vec::new() };
         let bytes = [TensorRole::K, TensorRole::V].map(|role| shape_of(&setup.problem, role).bytes());
         let gathered = [0, bytes[0].next_multiple_of(ALIGNMENT)];
-        Ok(AllGather { gathered, bytes, own: None, groups: head_groups(setup), jobs })
+        Ok(AllGather { gathered, bytes, own: None, groups, jobs, waiting, arrived: None })
     }
 }
 
@@ -72,17 +78,28 @@ impl Schedule for AllGather {
         self.gathered[1] + self.bytes[1]
     }
 
-    fn allocate(&mut self, device: &Arc<dyn Device>, shared: Option<u64>) -> Result<(), Error> {
+    fn allocate(
+        &mut self,
+        device: &Arc<dyn Device>,
+        shared: Option<u64>,
+        announces: bool,
+    ) -> Result<(), Error> {
         let start = match shared {
             Some(start) => start,
             None => self.own.insert(buffer(device, self.shared_bytes())?).address(),
         };
         self.gathered = self.gathered.map(|place| start + place);
+        if announces && !self.waiting.is_empty() {
+            let count = buffer(device, size_of::<u32>() as u64)?;
+            count.fill(0)?;
+            self.arrived = Some(count);
+        }
         Ok(())
     }
 
     fn plans(&self) -> Vec<&Plan> {
-        self.jobs.iter().map(|job| &job.plan).collect()
+        let jobs = if self.arrived.is_some() { &self.waiting } else { &self.jobs };
+        jobs.iter().map(|job| &job.plan).collect()
     }
 
     fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
@@ -105,30 +122,53 @@ impl Schedule for AllGather {
         // are on the stream that exchanges wait for; the rest is the caller's promise.
         unsafe {
             // All groups set out at once: later ones travel under the computing of the first.
-            let tickets: Vec<Ticket> = (0..self.groups.len())
-                .map(|group| self.start(group, lane, setup, tensors, stream))
-                .collect::<Result<_, _>>()?;
-            // While the first group travels, nothing is computed.
-            lane.copy(&self.own_keys(setup, tensors), stream)?;
+            let arrived = self.waits(lane, stream)?;
+            let jobs = if arrived.is_some() { &self.waiting } else { &self.jobs };
+            let mut tickets = Vec::new();
+            for (group, heads) in self.groups.iter().enumerate() {
+                tickets.push(self.start(group, lane, setup, tensors, stream)?);
+                if let Some(count) = arrived {
+                    lane.write((count, heads.end), None)?;
+                }
+            }
+            lane.copy(&self.own_keys(jobs, setup, tensors), stream)?;
             let beside = lane.fork(stream)?;
             // Neighbours in two streams: tiles of the next fill the multiprocessors that one leaves free at its end.
-            for (job, stream) in self.jobs.iter().zip([stream, beside].into_iter().cycle()) {
-                lane.join(tickets[job.group], stream)?;
-                let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse], .. } = job;
+            for (job, stream) in jobs.iter().zip([stream, beside].into_iter().cycle()) {
+                if arrived.is_none() {
+                    lane.join(tickets[job.group], stream)?;
+                }
+                let Job { plan, offsets: [of_q, of_k, of_v, of_o, of_lse], own, .. } = job;
                 let lse = tensors.lse.map(|lse| lse + of_lse);
                 let on_device = DeviceTensors::new(tensors.q + of_q, k + of_k, v + of_v, tensors.o + of_o);
-                lane.attention.launch(plan, &on_device.with_lse(lse), stream)?;
+                let own =
+                    own.map(|[of_k, of_v]| OwnTensors { k: tensors.k + of_k, v: tensors.v + of_v, arrived });
+                lane.attention.launch(plan, &on_device.with_lse(lse).with_own(own), stream)?;
             }
             // A rank without queries has sent its keys all the same.
             if let Some(&last) = tickets.last() {
                 lane.join(last, stream)?;
             }
-            lane.rejoin(stream)
+            lane.rejoin(stream)?;
+            // Before any exchange of the next call.
+            arrived.map_or(Ok(()), |count| lane.write((count, 0), Some(stream)))
         }
     }
 }
 
 impl AllGather {
+    /// Where a call's kernels read how many heads have arrived, if they wait themselves. Those of a graph do not: nothing says that its branches run
+    /// at the same time.
+    ///
+    /// # Safety
+    /// The stream lives.
+    unsafe fn waits(&self, lane: &Lane, stream: StreamHandle) -> Result<Option<u64>, Error> {
+        let Some(count) = &self.arrived else { return Ok(None) };
+        // SAFETY: the caller's promise.
+        let is_captured = unsafe { lane.attention.device().is_capturing(stream)? };
+        Ok((!is_captured).then(|| count.address()))
+    }
+
     /// # Safety
     /// As [`crate::ContextParallel::forward`].
     unsafe fn start(
@@ -154,7 +194,7 @@ impl AllGather {
             let mine = setup.local(role);
             let place = |at: u64| Some(gathered - self.gathered[0] + at);
             for peer in (0..setup.world).filter(|&peer| peer != setup.rank) {
-                let sent = pieces(setup, (mine, whole), (setup.rank, peer), heads);
+                let sent = pieces(setup, (mine, whole), (setup.rank, keys_needed(setup, peer)), heads);
                 messages.extend(sent.map(|(offset, at, bytes)| Message::Send {
                     to: peer,
                     address: own + offset,
@@ -162,7 +202,7 @@ impl AllGather {
                     place: place(at),
                 }));
                 let theirs = setup.local_of(role, peer);
-                let to_here = pieces(setup, (theirs, whole), (peer, setup.rank), heads);
+                let to_here = pieces(setup, (theirs, whole), (peer, keys_needed(setup, setup.rank)), heads);
                 messages.extend(to_here.map(|(offset, at, bytes)| {
                     let (address, of) = (gathered + at, Piece { owner: peer, tensor, offset });
                     Message::Receive { from: peer, address, bytes, of, place: place(at) }
@@ -172,18 +212,79 @@ impl AllGather {
         messages
     }
 
-    /// This rank's own keys and values, of all heads, to where they belong.
-    fn own_keys(&self, setup: &Setup, tensors: &RankTensors) -> Vec<CopyRun> {
+    /// This rank's own keys and values, of all heads, to where they belong, as far as they are not read where they are.
+    fn own_keys(&self, jobs: &[Job], setup: &Setup, tensors: &RankTensors) -> Vec<CopyRun> {
         let all = 0..setup.problem.sizes().heads_kv;
-        let of =
-            |((role, _), (own, gathered)): ((TensorRole, Tensor), (u64, u64))| {
-                let shapes = (setup.local(role), shape_of(&setup.problem, role));
-                pieces(setup, shapes, (setup.rank, setup.rank), &all)
-                    .map(move |(offset, at, bytes)| CopyRun { from: own + offset, to: gathered + at, bytes })
-            };
+        let needed = jobs.iter().map(|job| job.own_first).max().unwrap_or(0);
+        let of = |((role, _), (own, gathered)): ((TensorRole, Tensor), (u64, u64))| {
+            let shapes = (setup.local(role), shape_of(&setup.problem, role));
+            pieces(setup, shapes, (setup.rank, needed), &all).map(move |(offset, at, bytes)| CopyRun {
+                from: own + offset,
+                to: gathered + at,
+                bytes,
+            })
+        };
         let places = [tensors.k, tensors.v].into_iter().zip(self.gathered);
         KEYS_AND_VALUES.into_iter().zip(places).flat_map(of).collect()
     }
+}
+
+/// The plans of tasks. Of the last one as many heads are taken in turns as leave the fewest multiprocessors idle at the end, where the tiles of a
+/// chunk are about as long as each other, and the last ones as the first; at most those that the plan would take by itself.
+fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, Error> {
+    let plan = |task: &Task, heads_together| setup.plan(planner, &task.cut, heads_together);
+    let mut plans: Vec<Plan> = tasks.iter().map(|task| plan(task, None)).collect::<Result<_, _>>()?;
+    let (Some(last), Some(task)) = (plans.pop(), tasks.last()) else { return Ok(plans) };
+    let tiles = plans.iter().chain([&last]).map(|plan| u64::from(plan.tiles())).sum::<u64>();
+    let until_end = |last: &Plan| planner.makespan(&plans.iter().chain([last]).collect::<Vec<_>>());
+    let (mut best, mut least) = (last.clone(), until_end(&last));
+    let mut together = last.heads_together() / 2;
+    while together > 0 && tiles <= TILES_MOST {
+        let other = plan(task, Some(together))?;
+        let end = until_end(&other);
+        if end < least {
+            (best, least) = (other, end);
+        }
+        together /= 2;
+    }
+    plans.push(best);
+    Ok(plans)
+}
+
+/// The launches for heads that travel in these groups.
+fn jobs(attention: &Attention, setup: &Setup, groups: &[Range<u32>]) -> Result<Vec<Job>, Error> {
+    let tasks = tasks(setup, groups)?;
+    let plans = plans(attention.planner(), setup, &tasks)?;
+    let job = |(task, plan): (Task, Plan)| {
+        let Task { group, heads, part, cut } = task;
+        let (first_q, first_kv) = (heads.start * setup.problem.group(), heads.start);
+        let [q, k, v, o] = cut.shapes;
+        let lse = setup.lse_offset(&part) + setup.lse_shape(cut.seqlen_q).with_heads(first_q).bytes();
+        let [q, o] = [q, o].map(|shape| shape.offset(0, first_q, part.start));
+        let [k, v] = [k, v].map(|shape| shape.offset(0, first_kv, 0));
+        let mine = KEYS_AND_VALUES.map(|(role, _)| setup.local(role));
+        let (first, row) = own_keys_at_end(setup, cut.seqlen_k);
+        let strides = mine.map(|shape| shape.strides());
+        let (plan, own_first, own) = match plan.with_own_keys(first, strides) {
+            Some(plan) => (plan, first, Some(mine.map(|shape| shape.offset(0, first_kv, row)))),
+            None => (plan, cut.seqlen_k, None),
+        };
+        Job { plan, group, offsets: [q, k, v, o, lse], own_first, own }
+    };
+    Ok(tasks.into_iter().zip(plans).map(job).collect())
+}
+
+/// The first of the rank's own keys after which none of another rank comes, of the first `keys` ones, and its row in the rank's tensors; no key
+/// and any row where another rank has the last.
+fn own_keys_at_end(setup: &Setup, keys: u32) -> (u32, u32) {
+    let runs = setup.of_k.rows_of(setup.rank).into_iter().zip(setup.of_k.local_of(setup.rank));
+    let mut end = (keys, 0);
+    for (rows, at) in runs.rev() {
+        if rows.start < keys && rows.end >= end.0 && !rows.is_empty() {
+            end = (rows.start, at.start);
+        }
+    }
+    end
 }
 
 /// What a rank computes in one launch.
@@ -196,11 +297,11 @@ pub(crate) struct Task {
     pub(crate) cut: Cut,
 }
 
-/// What a rank computes, in order.
+/// What a rank computes, in order, of heads that arrive in these groups.
 ///
 /// # Errors
 /// [`Error::Refused`] where a chunk's queries do not see a prefix of the keys.
-pub(crate) fn tasks(setup: &Setup) -> Result<Vec<Task>, Error> {
+pub(crate) fn tasks(setup: &Setup, groups: &[Range<u32>]) -> Result<Vec<Task>, Error> {
     let (problem, sizes) = (&setup.problem, setup.problem.sizes());
     let mask = problem.mask();
     let is_prefix = mask.window_right == Some(0) && mask.prefix == 0 && sizes.seqlen_k >= sizes.seqlen_q;
@@ -223,7 +324,6 @@ pub(crate) fn tasks(setup: &Setup) -> Result<Vec<Task>, Error> {
         };
         Task { group, heads, part: part.clone(), cut }
     };
-    let groups = head_groups(setup);
     let Some((most, others)) = setup.parts.split_last() else { return Ok(Vec::new()) };
     let of_groups = groups.iter().enumerate().map(|(group, heads)| task(group, heads.clone(), most));
     let of_all = others.iter().rev().map(|part| task(groups.len() - 1, 0..sizes.heads_kv, part));
@@ -281,14 +381,14 @@ fn keys_needed(setup: &Setup, rank: u32) -> u32 {
     if rows == 0 { 0 } else { keys_end(setup, rank, &(0..rows)) }
 }
 
-/// The pieces of rank `from`'s tensor that rank `to` needs: where each starts in the rank's tensor and in the whole, and its bytes.
+/// The chunks of rank `from`'s tensor that have some of the first `needed` keys: where each starts in the rank's tensor and in the whole, and its bytes,
+/// head by head.
 fn pieces(
     setup: &Setup,
     (local, whole): (Shape, Shape),
-    (from, to): (u32, u32),
+    (from, needed): (u32, u32),
     heads: &Range<u32>,
 ) -> impl Iterator<Item = (u64, u64, u64)> {
-    let needed = keys_needed(setup, to);
     let chunks = setup.of_k.rows_of(from).into_iter().zip(setup.of_k.local_of(from));
     let seen: Vec<_> = chunks.filter(|(rows, _)| rows.start < needed).collect();
     let heads = heads.clone();
@@ -300,7 +400,47 @@ fn pieces(
 
 #[cfg(test)]
 mod tests {
-    use super::growing;
+    use super::{growing, head_groups, own_keys_at_end, plans, tasks};
+    use crate::context::{ContextOptions, Setup};
+    use ferroflash::{DeviceModel, Dtype, Planner, Problem, Sizes};
+
+    fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
+        let sizes =
+            Sizes { batch: 1, heads_q: 32, heads_kv: 8, seqlen_q: tokens, seqlen_k: tokens, head_dim: 128 };
+        let problem = Problem::new(sizes, Dtype::Bf16).expect("a problem").with_causal(true);
+        Setup::new(&problem, (rank, world), &ContextOptions::default()).expect("split")
+    }
+
+    #[test]
+    fn own_keys_are_read_where_they_are_from_the_last_on() {
+        // Of four chunks of 4096: rank 1 has the second and the third, which are neighbours, rank 0 the first and the last.
+        let [outer, inner] = [0, 1].map(|rank| setup(16384, (rank, 2)));
+        assert_eq!([4096, 16384].map(|keys| own_keys_at_end(&outer, keys)), [(0, 0), (12288, 4096)]);
+        assert_eq!([8192, 12288].map(|keys| own_keys_at_end(&inner, keys)), [(4096, 0), (4096, 0)]);
+        // Without a mask another rank has the last.
+        assert_eq!(own_keys_at_end(&inner, 16384), (16384, 0));
+    }
+
+    #[test]
+    fn the_last_tiles_are_taken_in_the_order_that_leaves_least_idle() {
+        let planner = Planner::of_table(&DeviceModel::H200.info());
+        let setup = setup(16384, (1, 2));
+        for groups in [head_groups(&setup), std::iter::once(0..8).collect()] {
+            let tasks = tasks(&setup, &groups).expect("tasks");
+            let ordered = plans(&planner, &setup, &tasks).expect("planned");
+            let as_planned: Vec<_> =
+                tasks.iter().map(|task| setup.plan(&planner, &task.cut, None).expect("planned")).collect();
+            let end = |plans: &[_]| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits");
+            let (found, before) = (end(&ordered), end(&as_planned));
+            println!(
+                "{} {} {found} {before} {:?}",
+                ordered[ordered.len() - 1].heads_together(),
+                as_planned[as_planned.len() - 1].heads_together(),
+                ordered.iter().map(|p| p.kernel().entry.clone()).collect::<Vec<_>>()
+            );
+            assert!(found * 1000 <= before * 994, "{found} for {before}");
+        }
+    }
 
     #[test]
     fn groups_double_and_hold_every_head_once() {

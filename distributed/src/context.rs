@@ -79,7 +79,7 @@ pub(crate) trait Schedule: Send {
     }
 
     /// Takes that memory, where the transport has such, or allocates its own: called once, before [`Schedule::forward`].
-    fn allocate(&mut self, _: &Arc<dyn Device>, _shared: Option<u64>) -> Result<(), Error> {
+    fn allocate(&mut self, _: &Arc<dyn Device>, _shared: Option<u64>, _announces: bool) -> Result<(), Error> {
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl ContextParallel {
             // Only how long messages are matters, and LSE may be wanted.
             let nowhere = RankTensors { q: 0, k: 0, v: 0, o: 0, lse: Some(0) };
             let shared = transport.prepare(&schedule.exchanges(&setup, &nowhere), schedule.shared_bytes())?;
-            schedule.allocate(attention.device(), shared)?;
+            schedule.allocate(attention.device(), shared, transport.announces())?;
             Ok((setup, schedule))
         });
         let (setup, schedule) = made.inspect_err(|error| transport.abort(error))?;
@@ -411,9 +411,16 @@ impl Setup {
         Ok(problem)
     }
 
-    /// The plan of a cut.
-    pub(crate) fn plan(&self, planner: &Planner, cut: &Cut) -> Result<Plan, Error> {
-        Ok(planner.plan(&self.problem_of(cut)?, &PlanOptions::from(self.options.rows.clone()))?)
+    /// The plan of a cut, whose heads are taken in turns by so many.
+    pub(crate) fn plan(
+        &self,
+        planner: &Planner,
+        cut: &Cut,
+        heads_together: Option<u32>,
+    ) -> Result<Plan, Error> {
+        let rows = self.options.rows.clone();
+        Ok(planner
+            .plan(&self.problem_of(cut)?, &PlanOptions { rows, heads_together, ..PlanOptions::new() })?)
     }
 }
 

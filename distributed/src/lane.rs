@@ -79,6 +79,19 @@ impl Lane {
         unsafe { self.transport.order_beside(stream, true) }
     }
 
+    /// As [`Transport::write`].
+    ///
+    /// # Safety
+    /// As [`Transport::write`].
+    pub(crate) unsafe fn write(
+        &mut self,
+        word: (u64, u32),
+        after: Option<StreamHandle>,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.write(word, after) }
+    }
+
     /// As [`Transport::join`].
     ///
     /// # Safety

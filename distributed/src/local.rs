@@ -148,6 +148,21 @@ impl Transport for Local {
         Ok(Ticket(self.tickets))
     }
 
+    fn announces(&self) -> bool {
+        true
+    }
+
+    unsafe fn write(&mut self, (word, value): (u64, u32), after: Option<StreamHandle>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(stream) = after {
+                self.device.synchronize(stream)?;
+            }
+            self.device.write(word, &value.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
     unsafe fn join(&mut self, _: Ticket, _: StreamHandle) -> Result<(), Error> {
         Ok(())
     }

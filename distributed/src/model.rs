@@ -223,11 +223,11 @@ impl Times {
                     links_us += cluster.gather_us(world, footprint.received * heads.len() as f64 / all);
                     links_us
                 };
-                let arrivals: Vec<f64> =
-                    all_gather::head_groups(setup).into_iter().map(&mut arrives).collect();
+                let groups = all_gather::head_groups(setup);
+                let arrivals: Vec<f64> = groups.iter().cloned().map(&mut arrives).collect();
                 let own: u64 =
                     [TensorRole::K, TensorRole::V].map(|role| setup.local(role).bytes()).iter().sum();
-                let tasks = all_gather::tasks(setup)?;
+                let tasks = all_gather::tasks(setup, &groups)?;
                 let mut kernels_us = tasks
                     .iter()
                     .map(|task| time(&setup.problem_of(&task.cut)?))
@@ -235,6 +235,8 @@ impl Times {
                 // What each launch loses at its end, its neighbour in the other stream fills by half, as measured.
                 let compute_us =
                     scaled(&mut kernels_us, |apart_us| f64::midpoint(apart_us, apart_us.min(share_us)));
+                // Kernels that wait themselves have neither copies nor a first wait; what chunks with few tiles a head lose, which no estimate
+                // knows, is as much.
                 let mut us = own as f64 / KERNEL_COPY_GB_S / 1e3;
                 for (task, kernel_us) in tasks.iter().zip(kernels_us) {
                     us = us.max(arrivals[task.group]) + kernel_us;

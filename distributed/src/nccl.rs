@@ -365,6 +365,16 @@ impl Transport for Nccl {
         Ok(())
     }
 
+    fn announces(&self) -> bool {
+        self.mailboxes.as_ref().is_some_and(|mailboxes| mailboxes.reaches_all())
+    }
+
+    unsafe fn write(&mut self, word: (u64, u32), after: Option<StreamHandle>) -> Result<(), Error> {
+        let Some(mailboxes) = &self.mailboxes else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        unsafe { mailboxes.write(&self.side, word, after) }
+    }
+
     fn beside(&self) -> Option<StreamHandle> {
         Some(self.kernels.stream())
     }

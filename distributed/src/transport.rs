@@ -179,6 +179,23 @@ pub trait Transport: Send {
     /// `compute` lives.
     unsafe fn join(&mut self, ticket: Ticket, compute: StreamHandle) -> Result<(), Error>;
 
+    /// Whether exchanges end whatever kernels run on the ranks' devices, so that a kernel may wait for a number that [`Transport::write`] writes.
+    fn announces(&self) -> bool {
+        false
+    }
+
+    /// Writes a number of 4 bytes to this rank's device, where a kernel that runs sees it: once what is on `after` now is over, or where that is
+    /// `None`, the exchange that was started last. Only where [`Transport::announces`].
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Safety
+    /// The address, a multiple of 4, is allocated on this rank's device until the exchange is over, and `after` lives.
+    unsafe fn write(&mut self, _: (u64, u32), _after: Option<StreamHandle>) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// A second stream for kernels, where there is one: what runs there fills multiprocessors that kernels on the first leave free.
     fn beside(&self) -> Option<StreamHandle> {
         None

@@ -23,7 +23,7 @@ impl Ulysses {
         let lse = setup.lse_shape(cut.seqlen_q).with_heads(cut.heads_q);
         let [q, k, v, o] = cut.shapes.map(|shape| buffer(device, shape.bytes()));
         let whole = [q?, k?, v?, o?, buffer(device, lse.bytes())?];
-        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut)? })
+        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut, None)? })
     }
 }
 

@@ -61,7 +61,9 @@ pub use plan::backward::BackwardPlan;
 pub use plan::cascade::{Cascading, PrefixPlan};
 pub use plan::partial::{PartialPlan, PartialStates};
 pub use plan::profile::Profile;
-pub use plan::{Combine, Estimate, NotWgmma, Plan, PlanOptions, Planner, Reason, RowSelection, Splits};
+pub use plan::{
+    Combine, Estimate, NotWgmma, OwnTensors, Plan, PlanOptions, Planner, Reason, RowSelection, Splits,
+};
 pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};
 pub use workspace::{Workspace, workspace_bytes_for};
 

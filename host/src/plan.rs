@@ -9,6 +9,7 @@ mod choice;
 pub mod cost;
 pub mod curves;
 mod order;
+mod own_keys;
 pub mod partial;
 mod planner;
 pub mod profile;
@@ -18,6 +19,7 @@ mod splitting;
 mod tensors;
 pub mod work;
 
+pub use own_keys::OwnTensors;
 pub use planner::Planner;
 pub use reason::{Estimate, NotWgmma, Reason};
 
@@ -31,6 +33,7 @@ use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Accumulation, Isa, Schedule};
 use kernels_gpu::steps::StepRow;
+use own_keys::OwnKeys;
 use splitting::Splitting;
 use std::sync::Arc;
 use work::{Fill, Merge, Work};
@@ -116,6 +119,7 @@ pub struct Plan {
     params: ForwardParams,
     /// Q, K and V but for their addresses, where bulk copies have to be told of them.
     tensors: Option<[TensorBox; 3]>,
+    own: Option<OwnKeys>,
     combine: Option<Arc<Kernel<StepRow>>>,
     workspace_bytes: u64,
     l2_window_bytes: u64,
@@ -138,6 +142,8 @@ pub struct Addresses {
     pub seqlens_k: u64,
     /// What else the problem takes, by [`Operand`]; 0 where it takes none.
     pub operands: [u64; Operand::ALL.len()],
+    /// The keys of [`Plan::with_own_keys`], where the plan has any.
+    pub own: OwnTensors,
     /// The workspace, 0 where the plan needs none.
     pub workspace: u64,
     /// Where the partial O and LSE of the splits go, which then nobody merges; 0 where they go into the workspace.
@@ -266,6 +272,7 @@ impl Plan {
             resident_ctas: candidate.resident_ctas,
             params,
             tensors: (row.isa == Isa::Wgmma).then(|| tensors::boxes(problem, row)).transpose()?,
+            own: None,
             combine: None,
             workspace_bytes: 0,
             l2_window_bytes: device.l2_window_bytes,
@@ -347,6 +354,11 @@ impl Plan {
         Splitting { splits: split.splits.value, blocks, by_sequence: split.split_share != 0 }
     }
 
+    /// Heads whose blocks of query rows are taken in turns: [`PlanOptions::heads_together`].
+    pub fn heads_together(&self) -> u32 {
+        self.params.heads_together.value
+    }
+
     /// Blocks of query rows of all heads and batch entries.
     pub fn tiles(&self) -> u32 {
         self.params.persistent.tiles
@@ -390,10 +402,12 @@ impl Plan {
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         let ragged = ragged::at(self.params.ragged, &at.operands, at.q);
+        let (v, v_strides) = self.own_keys(&at.own).map_or((at.v, self.params.v_strides), |(.., v)| v);
         ForwardParams {
             q: at.q,
             k: at.k,
-            v: at.v,
+            v,
+            v_strides,
             o: at.o,
             lse: at.lse,
             persistent,

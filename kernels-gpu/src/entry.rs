@@ -32,8 +32,9 @@ use crate::{
 use crate::{
     backward::params::WgmmaBackwardParams,
     geometry::{consumer_registers, producer_registers},
-    params::WgmmaParams,
+    params::{DenseParams, WgmmaBlock, WgmmaParams},
     ptx::bulk::parameter_address,
+    row::Schedule,
     wgmma::{backward::config::WgmmaBackwardConfig, config::WgmmaConfig, forward::forward_wgmma},
 };
 
@@ -75,12 +76,34 @@ macro_rules! entries {
 for_each_forward_kernel!(entries);
 
 #[cfg(ferroflash_wgmma)]
+enum Blocks<const RAGGED: bool> {}
+
+#[cfg(ferroflash_wgmma)]
+impl TypeOf for Blocks<false> {
+    type Type = DenseParams;
+}
+
+#[cfg(ferroflash_wgmma)]
+impl TypeOf for Blocks<true> {
+    type Type = WgmmaParams;
+}
+
+/// The parameter block of a row.
+#[cfg(ferroflash_wgmma)]
+type BlockOf<const RAGGED: bool> = <Blocks<RAGGED> as TypeOf>::Type;
+
+#[cfg(ferroflash_wgmma)]
+const fn is_ragged(entry: &str) -> bool {
+    matches!(row_of(entry).schedule, Schedule::Ragged)
+}
+
+#[cfg(ferroflash_wgmma)]
 macro_rules! wgmma_entries {
     ($($entry:ident => $columns:tt;)*) => { $(
         /// # Safety
         /// As for [`forward_wgmma`].
         #[kernel]
-        pub unsafe fn $entry(params: WgmmaParams) {
+        pub unsafe fn $entry(params: BlockOf<{ is_ragged(stringify!($entry)) }>) {
             config!($entry);
             impl WgmmaConfig for Kernel {
                 #[inline(always)]
@@ -90,7 +113,10 @@ macro_rules! wgmma_entries {
             }
             // SAFETY: the caller's.
             unsafe {
-                forward_wgmma::<Kernel, { producer_registers(&ROW) }, { consumer_registers(&ROW) }>(&params.forward)
+                forward_wgmma::<Kernel, { producer_registers(&ROW) }, { consumer_registers(&ROW) }>(
+                    params.forward(),
+                    params.own(),
+                )
             }
         }
     )* };

@@ -1,5 +1,9 @@
 //! The parameter blocks of the kernels, written by the host and read by the device.
 
+mod bulk;
+
+pub use bulk::{DenseParams, OwnParams, TensorMap, WgmmaBlock, WgmmaParams};
+
 use crate::divisor::Divisor;
 use ferroflash_score::TABLES_MAX;
 
@@ -252,35 +256,6 @@ impl Default for RaggedParams {
     }
 }
 
-/// A tensor map (PTX ISA, "Tensor"): what a bulk copy has to know of a tensor in global memory, in the device's own encoding.
-/// It lies at a multiple of 64 bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TensorMap(pub [u64; 16]);
-
-/// Parameters of a forward launch of [`crate::row::Isa::Wgmma`]. The block lies at a multiple of 64 bytes, so that the maps do;
-/// rustc knows no parameter of more than 16, `cargo xtask build-ptx` says it in the PTX.
-///
-/// Boxes have [`crate::geometry::column_width`] elements of head_dim, which the swizzle of the same width spans; rows out of
-/// bounds read as 0.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WgmmaParams {
-    /// Q as `[batch, tile_heads, seqlen_q, packed heads, head_dim]`: a box is one block of query rows.
-    pub q: TensorMap,
-    /// K as `[batch, heads_kv, seqlen_k, head_dim]`: a box is one block of keys.
-    pub k: TensorMap,
-    /// V, as K.
-    pub v: TensorMap,
-    /// What every forward launch has.
-    pub forward: ForwardParams,
-}
-
-impl WgmmaParams {
-    /// The least alignment of the block, in bytes.
-    pub const ALIGN: u32 = 64;
-}
-
 /// Parameters of a combine launch, one CTA a query row. All pointers are device addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -402,20 +377,6 @@ impl RaggedParams {
             bytes.u64s([address]);
             bytes.u32s([last, reserved]);
         }
-    }
-}
-
-impl WgmmaParams {
-    /// The block as the bytes of the kernel's one parameter.
-    pub fn to_bytes(&self) -> [u8; size_of::<WgmmaParams>()] {
-        let mut bytes = Bytes::new();
-        for map in [self.q, self.k, self.v] {
-            bytes.u64s(map.0);
-        }
-        bytes.put(&self.forward.to_bytes());
-        // Up to the struct's own alignment.
-        bytes.fill();
-        bytes.finish()
     }
 }
 

@@ -20,6 +20,7 @@ mod interrupt;
 mod lab_device;
 mod merge;
 mod nccl;
+mod own_keys;
 mod plans;
 mod predict;
 mod ragged;
@@ -57,6 +58,7 @@ fn main() {
         interrupt::trials(),
         lab_device::trials(),
         merge::trials(),
+        own_keys::trials(),
         plans::trials(),
         predict::trials(),
         backward::trials(),

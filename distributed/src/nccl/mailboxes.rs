@@ -16,6 +16,7 @@ use super::parcel::{Direction, Parcel};
 use crate::Error;
 use crate::agreement::gather;
 use crate::transport::{Step, Transport};
+use ferroflash::StreamHandle;
 use ferroflash::device::Buffer;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::peers::{Flags, MemoryPass, PeerMemory, machine};
@@ -165,6 +166,28 @@ impl Mailboxes {
             && (parcel.is_placed() || parcel.bytes() <= self.slot_bytes)
     }
 
+    /// Whether all exchanges go this way.
+    pub(super) fn reaches_all(&self) -> bool {
+        let others = (0..).zip(&self.peers).filter(|(rank, _)| *rank != self.rank);
+        others.into_iter().all(|(_, peer)| peer.is_some())
+    }
+
+    /// As [`Transport::write`], with `side` as the stream of exchanges.
+    ///
+    /// # Safety
+    /// As [`Transport::write`].
+    pub(super) unsafe fn write(
+        &self,
+        side: &SideStream,
+        (word, value): (u64, u32),
+        after: Option<StreamHandle>,
+    ) -> Result<(), Error> {
+        let stream = after.unwrap_or(side.stream());
+        // SAFETY: the caller's promise.
+        unsafe { self.flags.set((side.device(), stream), word, value)? };
+        Ok(())
+    }
+
     /// Where the mailbox of another rank starts, and where its page has what is of this rank.
     fn addresses(&self, peer: u32) -> [u64; 2] {
         let of = |peer: &Peer| [peer.memory.address(), peer.page.address() + place_of(self.rank)];
@@ -184,7 +207,7 @@ impl Mailboxes {
         for parcel in of(parcels, Direction::Receive) {
             let [_, page] = self.addresses(parcel.peer);
             // SAFETY: the flag is in a page that lives until all exchanges are over.
-            unsafe { self.flags.set(side, page + READY, 1)? };
+            unsafe { self.flags.set(on(side), page + READY, 1)? };
         }
         Ok(())
     }
@@ -208,7 +231,7 @@ impl Mailboxes {
             unsafe {
                 self.take_down(side, parcel.peer, READY)?;
                 side.copy(&copies)?;
-                self.flags.set(side, page + ARRIVED, 1)?;
+                self.flags.set(on(side), page + ARRIVED, 1)?;
             }
         }
         for parcel in of(parcels, Direction::Receive) {
@@ -231,8 +254,8 @@ impl Mailboxes {
         let flag = self.page.address() + place_of(peer) + flag;
         // SAFETY: the caller's promise.
         unsafe {
-            self.flags.wait(side, flag, 1)?;
-            self.flags.set(side, flag, 0)?;
+            self.flags.wait(on(side), flag, 1)?;
+            self.flags.set(on(side), flag, 0)?;
         }
         Ok(())
     }
@@ -285,6 +308,10 @@ fn lent(ordinal: u32, bytes: u64) -> Option<Buffer<CudaDevice>> {
         |(_, (of, buffer)): &(usize, &(u32, Buffer<CudaDevice>))| *of == ordinal && buffer.bytes() >= bytes;
     let (at, _) = all.iter().enumerate().filter(fits).min_by_key(|(_, (_, buffer))| buffer.bytes())?;
     Some(all.swap_remove(at).1)
+}
+
+fn on(side: &SideStream) -> (&Arc<CudaDevice>, StreamHandle) {
+    (side.device(), side.stream())
 }
 
 fn of(parcels: &[Parcel], direction: Direction) -> impl Iterator<Item = &Parcel> {

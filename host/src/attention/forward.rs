@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::plan::partial::{PartialPlan, PartialStates};
 use crate::plan::{Addresses, Plan};
 use crate::problem::ALIGNMENT_BYTES;
-use kernels_gpu::params::WgmmaParams;
+use kernels_gpu::params::{DenseParams, WgmmaParams};
+use kernels_gpu::row::Schedule;
 
 /// The plan's kernel, and the one that merges.
 pub(super) type ForwardKernels = (LoadedKernel, Option<LoadedKernel>);
@@ -23,7 +24,8 @@ impl Call for Plan {
     }
 
     fn check(&self, tensors: &DeviceTensors) -> Result<(), Error> {
-        check_tensors(self.problem(), tensors)
+        check_tensors(self.problem(), tensors)?;
+        check_own(self, tensors)
     }
 
     fn kernels(&self, attention: &Attention) -> Result<ForwardKernels, Error> {
@@ -58,6 +60,7 @@ impl Call for PartialPlan {
 
     fn check(&self, (tensors, states): &Self::Tensors) -> Result<(), Error> {
         check_tensors(self.problem(), tensors)?;
+        check_own(self.plan(), tensors)?;
         for (tensor, address, required) in
             [("the partial O", states.o, ALIGNMENT_BYTES), ("the partial LSE", states.lse, 4)]
         {
@@ -85,11 +88,29 @@ impl Call for PartialPlan {
     }
 }
 
+/// Refuses addresses of own keys that are not aligned, or that the plan has no use for, or lacks.
+fn check_own(plan: &Plan, tensors: &DeviceTensors) -> Result<(), Error> {
+    let refused = |reason| Err(Error::Operand { operand: "the own keys", reason });
+    match (plan.has_own_keys(), tensors.own) {
+        (false, None) => Ok(()),
+        (true, None) => {
+            refused("the plan has keys in tensors of their own, and their addresses were not given")
+        }
+        (false, Some(_)) => refused("they were given, and the plan has none: Plan::with_own_keys"),
+        (true, Some(own)) => {
+            aligned("own K", own.k, ALIGNMENT_BYTES)?;
+            aligned("own V", own.v, ALIGNMENT_BYTES)?;
+            aligned("the count of heads that have arrived", own.arrived.unwrap_or(0), 4)
+        }
+    }
+}
+
 fn addresses(tensors: &DeviceTensors, workspace: u64) -> Addresses {
-    let DeviceTensors { q, k, v, o, lse, seqlens_k, operands } = *tensors;
+    let DeviceTensors { q, k, v, o, lse, seqlens_k, operands, own } = *tensors;
     let (lse, seqlens_k) = (lse.unwrap_or(0), seqlens_k.unwrap_or(0));
     let operands = operands.map(|address| address.unwrap_or(0));
-    Addresses { q, k, v, o, lse, seqlens_k, operands, workspace, partials: (0, 0) }
+    let own = own.unwrap_or_default();
+    Addresses { q, k, v, o, lse, seqlens_k, operands, own, workspace, partials: (0, 0) }
 }
 
 /// Enqueues a plan's own kernel: with tensor maps where its copies need them.
@@ -106,5 +127,14 @@ unsafe fn attend(plan: &Plan, kernel: &LoadedKernel, at: &Addresses, queue: &Que
     let Some(tensors) = plan.tensors(at) else { return launch(&forward.to_bytes()) };
     let Attention { tensor_maps, device, .. } = queue.attention;
     let [q, k, v] = tensor_maps.get(device.as_ref(), &tensors)?;
-    launch(&WgmmaParams { forward, q, k, v }.to_bytes())
+    let wgmma = WgmmaParams { forward, q, k, v };
+    if plan.schedule() == Schedule::Ragged {
+        return launch(&wgmma.to_bytes());
+    }
+    let mut params = DenseParams { wgmma, ..DenseParams::default() };
+    if let Some((tensors, own, _)) = plan.own_keys(&at.own) {
+        [params.own_k, params.own_v] = tensor_maps.get(device.as_ref(), &tensors)?;
+        params.own = own;
+    }
+    launch(&params.to_bytes())
 }

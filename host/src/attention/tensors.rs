@@ -2,6 +2,7 @@
 
 use crate::device::as_bytes;
 use crate::error::Error;
+use crate::plan::OwnTensors;
 use crate::problem::{Operand, Problem};
 use ferroflash_score::Elements;
 
@@ -229,6 +230,8 @@ pub struct DeviceTensors {
     /// What else the problem takes ([`Problem::operand_len`]), by [`Operand`], each aligned to its elements. Kernels clamp what lies there, so
     /// that nothing outside of the tensors is read or written.
     pub(crate) operands: [Option<u64>; Operand::ALL.len()],
+    /// Where the keys of [`crate::Plan::with_own_keys`] are: given exactly with such a plan.
+    pub own: Option<OwnTensors>,
 }
 
 /// An operand that the problem takes and the call gives; `None` where neither does.
@@ -256,13 +259,19 @@ pub(crate) fn check_given<T>(
 impl DeviceTensors {
     /// Of Q, K, V and O, without LSE, of sequences that all have seqlen_k keys.
     pub const fn new(q: u64, k: u64, v: u64, o: u64) -> DeviceTensors {
-        DeviceTensors { q, k, v, o, lse: None, seqlens_k: None, operands: [None; Operand::ALL.len()] }
+        let operands = [None; Operand::ALL.len()];
+        DeviceTensors { q, k, v, o, lse: None, seqlens_k: None, operands, own: None }
     }
 
     /// The same with an operand at this address.
     pub const fn with_operand(mut self, operand: Operand, address: u64) -> DeviceTensors {
         self.operands[operand as usize] = Some(address);
         self
+    }
+
+    /// The same with some keys in tensors of their own.
+    pub const fn with_own(self, own: Option<OwnTensors>) -> DeviceTensors {
+        DeviceTensors { own, ..self }
     }
 
     /// The same with LSE at this address.

@@ -292,7 +292,7 @@ fn k_and_v_are_named_to_a_device_that_keeps_them() {
 
 #[test]
 fn tensor_maps_lie_in_the_parameter_and_are_made_once() {
-    use kernels_gpu::params::WgmmaParams;
+    use kernels_gpu::params::{DenseParams, WgmmaParams};
     let device = Arc::new(Recorder::with_info(DeviceModel::H200.info()));
     let attention = Attention::new(device.clone(), library(&[WGMMA])).expect("new enough");
     let problem = Problem::new(Sizes { head_dim: 128, ..SIZES }, Dtype::F16).expect("valid");
@@ -310,7 +310,7 @@ fn tensor_maps_lie_in_the_parameter_and_are_made_once() {
     assert_eq!(device.allocated(), 0);
     let launches = device.launches.lock().expect("unpoisoned");
     for (_, bytes, _) in launches.iter() {
-        assert_eq!(bytes.len(), size_of::<WgmmaParams>());
+        assert_eq!(bytes.len(), size_of::<DenseParams>());
     }
     let [first, last] = [&launches[0].1, &launches[3].1];
     assert_eq!(first, &launches[1].1, "the maps go by value");

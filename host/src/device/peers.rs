@@ -2,9 +2,9 @@
 //! wait for. Copies to such memory are the copy engines' work: they run beside kernels that have every multiprocessor.
 
 use super::Buffer;
+use super::StreamHandle;
 use super::cuda::CudaDevice;
 use super::driver::{call_since, check};
-use super::side::SideStream;
 use crate::error::Error;
 use cust::sys::{self, CUipcMemHandle_st, CUresult, CUstream};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -47,8 +47,13 @@ impl Flags {
     /// [`Error::Cuda`].
     ///
     /// # Safety
-    /// The flag is allocated, on this device or one that it was let into, until the stream is over.
-    pub unsafe fn set(self, stream: &SideStream, address: u64, value: u32) -> Result<(), Error> {
+    /// The stream lives on the device, and the flag is allocated, there or on a device that it was let into, until the stream is over.
+    pub unsafe fn set(
+        self,
+        stream: (&Arc<CudaDevice>, StreamHandle),
+        address: u64,
+        value: u32,
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { Flags::call("cuStreamWriteValue32", self.write, stream, (address, value, 0)) }
     }
@@ -60,7 +65,12 @@ impl Flags {
     ///
     /// # Safety
     /// As [`Flags::set`].
-    pub unsafe fn wait(self, stream: &SideStream, address: u64, value: u32) -> Result<(), Error> {
+    pub unsafe fn wait(
+        self,
+        stream: (&Arc<CudaDevice>, StreamHandle),
+        address: u64,
+        value: u32,
+    ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { Flags::call("cuStreamWaitValue32", self.wait, stream, (address, value, EQUAL)) }
     }
@@ -70,12 +80,12 @@ impl Flags {
     unsafe fn call(
         name: &'static str,
         call: OnValue,
-        stream: &SideStream,
+        (device, stream): (&Arc<CudaDevice>, StreamHandle),
         (address, value, flags): (u64, u32, c_uint),
     ) -> Result<(), Error> {
-        let stream_raw = stream.stream().as_raw().cast();
+        let stream = stream.as_raw().cast();
         // SAFETY: the stream lives; the address is the caller's promise.
-        let result = stream.device().with_current(|| unsafe { call(stream_raw, address, value, flags) })?;
+        let result = device.with_current(|| unsafe { call(stream, address, value, flags) })?;
         check(name, result)
     }
 }

@@ -340,6 +340,20 @@ pub unsafe fn ld_acquire_b32(global: u64) -> u32 {
     r
 }
 
+/// `ld.acquire.sys.global.b32`: as [`ld_acquire_b32`], also of what copy engines, the host and other devices published.
+///
+/// # Safety
+/// `global` is a multiple of 4 with 4 bytes behind it that all others change as a whole.
+#[inline(always)]
+pub unsafe fn ld_acquire_sys_b32(global: u64) -> u32 {
+    let r;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.acquire.sys.global.b32 {r}, [{g}];", r = out(reg32) r, g = in(reg64) global, options(nostack))
+    }
+    r
+}
+
 /// `red.release.gpu.global.add.u32`: adds, and publishes the writes that this thread has seen to those who acquire the sum.
 ///
 /// PTX ISA "Parallel Synchronization and Communication Instructions: red", "Memory Consistency Model"; sm_70.

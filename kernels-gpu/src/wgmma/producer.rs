@@ -5,10 +5,12 @@ use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::PageTable;
-use crate::params::{ForwardParams, WgmmaParams};
+use crate::params::{DenseParams, ForwardParams, OwnParams, WgmmaParams};
 use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
-use crate::ptx::mbarrier::{mbarrier_arrive_expect_tx, mbarrier_arrive_if};
-use crate::ptx::memory::{atomic_inc, st_shared, st_shared_v4, to_global};
+use crate::ptx::mbarrier::{fence_proxy_async_global, mbarrier_arrive_expect_tx, mbarrier_arrive_if};
+use crate::ptx::memory::{
+    atomic_inc, ld_acquire_sys_b32, st_shared, st_shared_v4, to_global, to_global_again,
+};
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::{opaque, thread_idx_x_again};
 use crate::scheduler::{Rows, Work};
@@ -19,6 +21,7 @@ use cuda_std::thread::{block_idx_x, grid_dim_x};
 /// What a thread of the producer holds.
 struct Producer<'a> {
     params: &'a ForwardParams,
+    own: &'a OwnParams,
     tiles: Ring,
     q: Ring,
     /// K's ring; V's runs alongside.
@@ -89,18 +92,50 @@ impl<'a> Producer<'a> {
             }
             self.copy_queries::<C>(&work);
             if C::RAGGED {
-                return self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, false), draw);
+                return self.copy_ragged::<C>(Tile { work, blocks }, slot, (true, false), draw);
             }
-            self.copy_blocks::<C>(Tile { work, blocks }, slot, (true, true), draw)
+            // What is drawn is not looked at before the tile is copied: it comes late.
+            let (mut drawn, mut block) = (0, blocks.end);
+            let mut before = |block: u32| {
+                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
+                    drawn = draw();
+                }
+            };
+            // A rank's own keys are the last ones, and blocks are copied from the last to the first.
+            while block > blocks.first && block > self.own.first_block {
+                before(block);
+                block -= 1;
+                self.copy_dense::<C>(&work, block, DenseParams::TO_OWN);
+            }
+            if self.own.arrived != 0 && block > blocks.first {
+                self.wait_for_arrival(work.head_kv);
+            }
+            while block > blocks.first {
+                before(block);
+                block -= 1;
+                self.copy_dense::<C>(&work, block, 0);
+            }
+            drawn
         }
     }
 
-    /// Copies K of a tile block by block, or V, or both, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`.
+    /// Copies a block of K and of V from the tensors whose maps lie `to_map` bytes behind those of K and V.
+    ///
+    /// # Safety
+    /// As for [`Self::tile`]; no kernel for ragged batches.
+    #[inline(always)]
+    unsafe fn copy_dense<C: WgmmaConfig>(&mut self, work: &Work<'_>, block: u32, to_map: u32) {
+        let boxes = Boxes { batch: work.batch, first: block * C::K::ROWS, to_map };
+        // SAFETY: the caller's.
+        unsafe { self.copy_block::<C>(work, boxes, (true, true)) }
+    }
+
+    /// In a ragged batch, copies K of a tile block by block, or V, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`.
     ///
     /// # Safety
     /// As for [`Self::tile`]; the slot stays, and each buffer is filled by nobody else.
     #[inline(always)]
-    unsafe fn copy_blocks<C: WgmmaConfig>(
+    unsafe fn copy_ragged<C: WgmmaConfig>(
         &mut self,
         mut tile: Tile<'a>,
         slot: u32,
@@ -113,10 +148,8 @@ impl<'a> Producer<'a> {
         unsafe {
             let mut page = self.page_of::<C>(&tile.work, tile.blocks.block(block - 1));
             while block > tile.blocks.first {
-                if C::RAGGED {
-                    // Read anew, as registers are short.
-                    tile = Tile::read::<C>(self.params, slot);
-                }
+                // Read anew, as registers are short.
+                tile = Tile::read::<C>(self.params, slot);
                 let Tile { work, blocks } = &tile;
                 if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
                     drawn = draw();
@@ -125,20 +158,45 @@ impl<'a> Producer<'a> {
                 // Asked for before the waits, so that it has come when the buffer is free.
                 let ahead = self.page_of::<C>(work, blocks.block(block.saturating_sub(1)));
                 let boxes = self.boxes_of::<C>(work, blocks.block(block), page);
-                if k {
-                    let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer));
-                    self.copy_keys::<C>(self.kv, to, work, boxes);
-                }
-                if v {
-                    let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
-                    let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer));
-                    self.copy_keys::<C>(ring, to, work, boxes);
-                }
-                self.kv.advance(C::LAYOUT.stages());
+                self.copy_block::<C>(work, boxes, (k, v));
                 page = ahead;
             }
         }
         drawn
+    }
+
+    /// Copies a block of K, or of V, or both, into the ring's current buffers, and goes on to the next.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_ragged`].
+    #[inline(always)]
+    unsafe fn copy_block<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes, (k, v): (bool, bool)) {
+        // SAFETY: the caller's.
+        unsafe {
+            if k {
+                let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer));
+                self.copy_keys::<C>(self.kv, to, work, boxes);
+            }
+            if v {
+                let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
+                let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer));
+                self.copy_keys::<C>(ring, to, work, boxes);
+            }
+        }
+        self.kv.advance(C::LAYOUT.stages());
+    }
+
+    /// Waits until a head's keys and values of other ranks are there. The rank's own ones are the last that a tile's rows see, and blocks are
+    /// walked from the last to the first: by now they may well be.
+    ///
+    /// # Safety
+    /// Somebody counts heads up to this one.
+    #[inline(always)]
+    unsafe fn wait_for_arrival(&self, head_kv: u32) {
+        let count = to_global_again(self.own.arrived);
+        // SAFETY: the caller's.
+        while unsafe { ld_acquire_sys_b32(count) } <= head_kv {}
+        fence_proxy_async_global();
     }
 
     /// Tells the other warps of a tile.
@@ -225,7 +283,8 @@ impl<'a> Producer<'a> {
             for column in 0..C::K::COLUMNS {
                 let at = [column * C::K::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
                 let smem = tile + column * C::K::COLUMN_BYTES + row * C::K::COLUMN_ROW_BYTES;
-                bulk_tensor_4d(smem, C::parameter_address() + map as u64, at, ring.full());
+                let map = C::parameter_address() + map as u64 + u64::from(boxes.to_map);
+                bulk_tensor_4d(smem, map, at, ring.full());
             }
         }
     }
@@ -243,7 +302,7 @@ impl<'a> Producer<'a> {
     #[inline(always)]
     unsafe fn page_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32) -> u32 {
         let ragged = &self.params.ragged;
-        if !C::RAGGED || ragged.block_table == 0 {
+        if ragged.block_table == 0 {
             return 0;
         }
         let row = self.first_row_of_lane::<C>();
@@ -257,20 +316,18 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// What is copied of a block of keys: all of it, or in a ragged batch the lane's rows, in the page that [`Self::page_of`] gave. What lies
-    /// past the last key of a page, or of packed keys, or in a page that is not there, reads as 0.
+    /// What the lane copies of a block of keys of a ragged batch: its rows, in the page that [`Self::page_of`] gave. What
+    /// lies past the last key of a page, or of packed keys, or in a page that is not there, reads as 0.
     #[inline(always)]
     fn boxes_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32, page: u32) -> Boxes {
         let ragged = &self.params.ragged;
-        if !C::RAGGED {
-            return Boxes { batch: work.batch, first: block * C::K::ROWS };
-        }
         let key = block * C::K::ROWS + self.first_row_of_lane::<C>();
-        match ragged.block_table {
-            0 if ragged.cu_seqlens_k == 0 => Boxes { batch: work.batch, first: key },
-            0 => Boxes { batch: 0, first: work.sequence.k_start + key },
-            _ => Boxes { batch: page, first: ragged.page.divide(key).1 },
-        }
+        let (batch, first) = match ragged.block_table {
+            0 if ragged.cu_seqlens_k == 0 => (work.batch, key),
+            0 => (0, work.sequence.k_start + key),
+            _ => (page, ragged.page.divide(key).1),
+        };
+        Boxes { batch, first, to_map: 0 }
     }
 }
 
@@ -281,6 +338,8 @@ struct Boxes {
     batch: u32,
     /// The first row in it.
     first: u32,
+    /// Bytes from the map of K or V to the one it lies in.
+    to_map: u32,
 }
 
 /// The producer's part: all tiles of the CTA, one after another.
@@ -288,9 +347,9 @@ struct Boxes {
 /// # Safety
 /// As for [`super::forward::forward_wgmma`], by thread 0, or in a kernel for ragged batches by all threads of warp 0.
 #[inline(always)]
-pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams) {
+pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, own: &OwnParams) {
     let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, tiles, q, kv };
+    let mut producer = Producer { params, own, tiles, q, kv };
     // SAFETY: the caller's.
     unsafe {
         if C::RAGGED {
@@ -331,9 +390,9 @@ pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams) {
 /// # Safety
 /// As for [`super::forward::forward_wgmma`], by all threads of one warp that has no other part.
 #[inline(always)]
-pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams) {
+pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams, own: &OwnParams) {
     let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, tiles, q, kv };
+    let mut producer = Producer { params, own, tiles, q, kv };
     loop {
         // SAFETY: the caller's; the slot is read before it is released.
         unsafe {
@@ -343,7 +402,7 @@ pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams) {
             if tile.work.batch == NO_MORE {
                 return;
             }
-            producer.copy_blocks::<C>(tile, slot, (false, true), || 0);
+            producer.copy_ragged::<C>(tile, slot, (false, true), || 0);
             sync_warp();
             producer.tiles.release(TILES_AHEAD, lane::<C>());
         }

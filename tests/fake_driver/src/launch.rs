@@ -12,7 +12,7 @@ use crate::{
 };
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::params::{CombineParams, ForwardParams, Strides, WgmmaParams};
+use kernels_gpu::params::{CombineParams, DenseParams, ForwardParams, OwnParams, Strides, WgmmaParams};
 use kernels_gpu::row::{Dtype, Isa, Schedule};
 use kernels_gpu::step_params::{CopyParams, MergeParams};
 use kernels_gpu::steps::{Step, StepRow, StepVariant};
@@ -430,6 +430,10 @@ unsafe fn launch(
                 let params = match variant.row.isa {
                     Isa::Mma => params.cast::<ForwardParams>().read_unaligned(),
                     Isa::Wgmma => {
+                        let is_dense = variant.row.schedule != Schedule::Ragged;
+                        if is_dense && params.cast::<DenseParams>().read_unaligned().own != OwnParams::NONE {
+                            return Err(refuse(variant.entry, "this driver knows no keys of a rank's own"));
+                        }
                         let params = params.cast::<WgmmaParams>().read_unaligned();
                         if !tensor_map::are_right(&params, &variant.row) {
                             return Err(refuse(variant.entry, "a tensor map is not that of its tensor"));
