@@ -102,6 +102,10 @@ impl Schedule for AllGather {
         jobs.iter().map(|job| &job.plan).collect()
     }
 
+    fn plans_of_graphs(&self) -> Vec<&Plan> {
+        self.jobs.iter().map(|job| &job.plan).collect()
+    }
+
     fn exchanges(&self, setup: &Setup, tensors: &RankTensors) -> Vec<Vec<Message>> {
         (0..self.groups.len()).map(|group| self.messages(group, setup, tensors)).collect()
     }

@@ -86,6 +86,11 @@ pub(crate) trait Schedule: Send {
     /// The plans of all launches, in order.
     fn plans(&self) -> Vec<&Plan>;
 
+    /// Those of a call that is captured, where they are others.
+    fn plans_of_graphs(&self) -> Vec<&Plan> {
+        Vec::new()
+    }
+
     /// The messages of each exchange that the transport has to prepare for, of a rank whose tensors are at these addresses: those that do not
     /// travel as they lie.
     fn exchanges(&self, _: &Setup, _: &RankTensors) -> Vec<Vec<Message>> {
@@ -227,7 +232,7 @@ impl ContextParallel {
     /// As [`Attention::reserve`] says of the stream.
     pub unsafe fn reserve(&self, stream: StreamHandle) -> Result<(), Error> {
         for stream in std::iter::once(stream).chain(self.lane.transport.beside()) {
-            for plan in self.plans() {
+            for plan in self.plans().into_iter().chain(self.schedule.plans_of_graphs()) {
                 // SAFETY: the caller's promise; the transport's stream lives as long as the transport.
                 unsafe { self.lane.attention.reserve(plan, stream)? };
             }
@@ -242,8 +247,9 @@ impl ContextParallel {
     /// What the transport and launches report. After an error of the transport this is of no further use.
     ///
     /// # Safety
-    /// As [`Attention::forward_device`], for this rank's tensors; the stream is the same in every call, or its earlier work is done. All work is
-    /// done when this is dropped, and no graph that was captured of it is replayed again.
+    /// As [`Attention::forward_device`], for this rank's tensors; the stream is the same in every call, or its earlier work is done. Kernels may hold
+    /// the device while they wait for other ranks: calls of several contexts on one device are not under way at a time unless all ranks have
+    /// enqueued them in the same order on one stream, as NCCL asks of its communicators. All work is done when this is dropped, and no graph that was captured of it is replayed again.
     pub unsafe fn forward(&mut self, tensors: &RankTensors, stream: StreamHandle) -> Result<(), Error> {
         let ContextParallel { schedule, lane, setup } = self;
         // SAFETY: the caller's promise.

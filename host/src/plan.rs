@@ -402,7 +402,7 @@ impl Plan {
         let split =
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         let ragged = ragged::at(self.params.ragged, &at.operands, at.q);
-        let (v, v_strides) = self.own_keys(&at.own).map_or((at.v, self.params.v_strides), |(.., v)| v);
+        let (v, v_strides) = self.own_values(&at.own).unwrap_or((at.v, self.params.v_strides));
         ForwardParams {
             q: at.q,
             k: at.k,

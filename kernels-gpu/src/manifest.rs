@@ -8,8 +8,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The version of the format that this crate reads and writes.
-pub const FORMAT: u32 = 4;
+/// The version of the format that this crate reads and writes, and of the parameter blocks of the kernels that it lists.
+pub const FORMAT: u32 = 5;
 
 /// Everything a PTX folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

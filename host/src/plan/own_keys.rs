@@ -58,16 +58,31 @@ impl Plan {
         self.own.is_some()
     }
 
-    /// K and V of the own keys at these addresses, what the kernel is told of them, and the strides and address by which it reads V beside its
-    /// bulk copies: at a query's own key and those after it.
-    pub(crate) fn own_keys(&self, at: &OwnTensors) -> Option<([TensorBox; 2], OwnParams, (u64, Strides))> {
-        let OwnKeys { first, tensors: [k, v], k_row, v: v_strides } = self.own?;
-        // So that an own key has the number of its row.
-        let before = |address: u64, row: i64| address.wrapping_sub(u64::from(first).wrapping_mul(row as u64));
-        let [k_at, v_at] = [before(at.k, k_row), before(at.v, v_strides.row)];
+    /// K and V of the own keys at these addresses, and what the kernel is told of them.
+    pub(crate) fn own_keys(&self, at: &OwnTensors) -> Option<([TensorBox; 2], OwnParams)> {
+        let OwnKeys { first, tensors: [k, v], .. } = self.own?;
+        let [k_at, v_at] = self.own?.origins(at);
         // Past the last block where all keys are others'.
         let first_block = first.div_ceil(self.kernel.row.block_n);
         let params = OwnParams { arrived: at.arrived.unwrap_or(0), first_block, ..OwnParams::NONE };
-        Some(([k.at(k_at), v.at(v_at)], params, (v_at, v_strides)))
+        Some(([k.at(k_at), v.at(v_at)], params))
+    }
+
+    /// The address and strides by which the kernel reads V beside its bulk copies: at a query's own key and those after it, which are own ones
+    /// where there are any.
+    pub(super) fn own_values(&self, at: &OwnTensors) -> Option<(u64, Strides)> {
+        let own = self.own.filter(|own| own.first < self.problem.sizes().seqlen_k)?;
+        let [_, v] = own.origins(at);
+        Some((v, own.v))
+    }
+}
+
+impl OwnKeys {
+    /// Where key 0 of K and V would be, so that an own key has the number of its row.
+    fn origins(&self, at: &OwnTensors) -> [u64; 2] {
+        let before = |address: u64, row: i64| {
+            address.wrapping_sub(u64::from(self.first).wrapping_mul(row.cast_unsigned()))
+        };
+        [before(at.k, self.k_row), before(at.v, self.v.row)]
     }
 }
