@@ -5,6 +5,7 @@ use ferroflash::Backward;
 use ferroflash::problem::{Extent, Problem, TensorRole};
 use ferroflash::rounding::narrow;
 use kernels_gpu::row::Dtype;
+use std::ops::Range;
 
 /// How values are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,14 +83,48 @@ pub fn poison_behind(problem: &Problem, seqlens_k: &[u32], qkv: &mut [Vec<u16>; 
 
 /// Puts NaN into the rows of a tensor behind the first so many of each batch entry or page.
 pub(crate) fn poison_rows(problem: &Problem, role: TensorRole, used: &[u32], data: &mut [u16]) {
-    let Extent { batch, heads, rows, width } = problem.extent(role);
-    for (entry, &used) in used.iter().enumerate().take(batch as usize) {
-        let unused = used.min(rows)..rows;
-        for (head, row) in (0..heads).flat_map(|head| unused.clone().map(move |row| (head, row))) {
-            let start = row_start(problem, role, [entry, head as usize, row as usize]);
-            data[start..start + width as usize].fill(nan(problem.dtype()));
-        }
+    let rows = problem.extent(role).rows;
+    for (entry, &used) in used.iter().enumerate().take(problem.extent(role).batch as usize) {
+        poison_entry(problem, role, (entry, used.min(rows)..rows), data);
     }
+}
+
+/// Puts NaN into the rows before one of every batch entry.
+pub(crate) fn poison_before(problem: &Problem, role: TensorRole, first: u32, data: &mut [u16]) {
+    for entry in 0..problem.extent(role).batch as usize {
+        poison_entry(problem, role, (entry, 0..first), data);
+    }
+}
+
+/// Copies the rows from one on of every batch entry from one tensor to another.
+pub(crate) fn copy_from_row(
+    problem: &Problem,
+    role: TensorRole,
+    first: u32,
+    (from, to): (&[u16], &mut [u16]),
+) {
+    let Extent { batch, rows, .. } = problem.extent(role);
+    let copied = (0..batch as usize).flat_map(|entry| elements(problem, role, (entry, first..rows)));
+    copied.for_each(|row| to[row.clone()].copy_from_slice(&from[row]));
+}
+
+fn poison_entry(problem: &Problem, role: TensorRole, rows: (usize, Range<u32>), data: &mut [u16]) {
+    elements(problem, role, rows).for_each(|row| data[row].fill(nan(problem.dtype())));
+}
+
+/// Where some rows of all heads of a batch entry or page lie, row by row.
+fn elements(
+    problem: &Problem,
+    role: TensorRole,
+    (entry, rows): (usize, Range<u32>),
+) -> impl Iterator<Item = Range<usize>> {
+    let Extent { heads, width, .. } = problem.extent(role);
+    (0..heads).flat_map(move |head| {
+        rows.clone().map(move |row| {
+            let start = row_start(problem, role, [entry, head as usize, row as usize]);
+            start..start + width as usize
+        })
+    })
 }
 
 fn tensor(problem: &Problem, role: TensorRole, kind: InputKind, random: &mut Random) -> Vec<u16> {

@@ -158,6 +158,12 @@ fn what_no_kernel_takes_is_refused() {
     assert!(persistent.with_own_keys(384, strides).is_none(), "more than there are");
     let odd = ElementStrides { row: 132, ..strides[0] };
     assert!(persistent.with_own_keys(128, [odd; 2]).is_none(), "no tensor map has such rows");
+    let with_lengths =
+        self::plan(&attention, &problem.with_lengths(true), "fwd_wgmma_f16_d128_m128n128_w12s2c1_split");
+    assert!(
+        with_lengths.with_own_keys(128, strides).is_none(),
+        "keys before the first own one may be a sequence's last"
+    );
     assert!(plan("fwd_f16_d128_m128n32_w4s2c1_persistent").with_own_keys(128, strides).is_none(), "mma.sync");
     // A plan without them takes no addresses of them, and one with them needs some.
     let with = persistent.with_own_keys(128, strides).expect("taken");

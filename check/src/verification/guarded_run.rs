@@ -3,11 +3,13 @@
 //! Q, K and V lie between bands of NaN, so that a read out of bounds shows in the output. O and LSE are NaN before
 //! the launch, so that an element not written shows, and lie between bands that must be unchanged after it.
 
+use crate::random_input::{copy_from_row, poison_before, poison_rows};
+use crate::reference::row_start;
 use crate::verification::{KernelRun, RunKernel};
 use ferroflash::attention::{Attention, DeviceTensors, HostOperand, HostTensors, Output};
 use ferroflash::device::{Buffer, Device, Element, StreamHandle};
 use ferroflash::error::Error;
-use ferroflash::plan::Plan;
+use ferroflash::plan::{OwnTensors, Plan};
 use ferroflash::problem::{Operand, TensorRole};
 use ferroflash::workspace::Workspace;
 use std::sync::Arc;
@@ -23,7 +25,12 @@ impl RunKernel for Attention {
     fn run(&self, run: &KernelRun<'_>) -> Result<Output, Error> {
         let KernelRun { kernel, problem, options, .. } = *run;
         let plan = self.planner().with_kernel(problem, kernel, options)?;
-        let tensors = GuardedTensors::of_slices(self, &plan)?;
+        let mut tensors = GuardedTensors::of_slices(self, &plan)?;
+        let sizes = problem.sizes();
+        // Half of all problems, whatever else is drawn.
+        if (sizes.seqlen_q + sizes.seqlen_k + sizes.heads_q).is_multiple_of(2) {
+            tensors.take_last_keys_apart()?;
+        }
         tensors.write_inputs([run.tensors.q, run.tensors.k, run.tensors.v])?;
         if let Some(lengths) = run.tensors.seqlens_k {
             tensors.write_lengths(lengths)?;
@@ -42,6 +49,8 @@ pub struct GuardedTensors {
     seqlens_k: Option<Guarded>,
     operands: Vec<(Operand, Guarded)>,
     o: Guarded,
+    /// The last keys and values in tensors of their own, and how many heads of the others have arrived: all.
+    own: Option<([Guarded; 2], Guarded)>,
     /// None where it is not wanted.
     lse: Option<Guarded>,
     /// None where the plan needs none.
@@ -93,6 +102,7 @@ impl GuardedTensors {
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
             operands: operands.collect::<Result<_, Error>>()?,
             o: at_offset(problem.o_len())?,
+            own: None,
             lse: Some(Guarded::new::<f32>(device, problem.lse_len())?),
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
         })
@@ -103,6 +113,25 @@ impl GuardedTensors {
         GuardedTensors { lse: None, ..self }
     }
 
+    /// Gives the kernel its last keys in tensors of their own, as a rank of a split sequence has them, where it takes them: those that some query
+    /// may not see, or half of all. What lies elsewhere is NaN in either tensor. To be called before anything is written.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn take_last_keys_apart(&mut self) -> Result<(), Error> {
+        let (problem, sizes) = (*self.plan.problem(), *self.plan.problem().sizes());
+        let block = self.plan.kernel().row.block_n;
+        let before =
+            if problem.causal() { sizes.seqlen_k.saturating_sub(sizes.seqlen_q) } else { sizes.seqlen_k / 2 };
+        let strides = [TensorRole::K, TensorRole::V].map(|role| problem.strides(role));
+        let Some(plan) = self.plan.with_own_keys(before / block * block, strides) else { return Ok(()) };
+        let tensor = |role| Guarded::behind::<u16>(&self.device, problem.len(role), ALIGNMENT);
+        let count = Guarded::of(&self.device, &[sizes.heads_kv])?;
+        self.own = Some(([tensor(TensorRole::K)?, tensor(TensorRole::V)?], count));
+        self.plan = plan;
+        Ok(())
+    }
+
     /// Copies Q, K and V, bits of the problem's dtype in its strides, to where they were before.
     ///
     /// # Errors
@@ -110,6 +139,16 @@ impl GuardedTensors {
     pub fn write_inputs(&self, qkv: [&[u16]; 3]) -> Result<(), Error> {
         for ((guarded, tensor), role) in self.inputs.iter().zip(qkv).zip(TensorRole::ALL) {
             guarded.write(role.name(), tensor)?;
+        }
+        let Some((own, _)) = &self.own else { return Ok(()) };
+        let (problem, first) = (self.plan.problem(), self.plan.first_own_key());
+        let all_before = vec![first; problem.sizes().batch as usize];
+        for (role, own) in [TensorRole::K, TensorRole::V].into_iter().zip(own) {
+            let [mut others, mut last] = [qkv[role as usize].to_vec(), qkv[role as usize].to_vec()];
+            poison_rows(problem, role, &all_before, &mut others);
+            poison_before(problem, role, first, &mut last);
+            self.inputs[role as usize].write(role.name(), &others)?;
+            own.write(role.name(), &last)?;
         }
         Ok(())
     }
@@ -195,7 +234,8 @@ impl GuardedTensors {
         let [q, k, v] = &self.inputs;
         let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), self.o.address())
             .with_lse(self.lse.as_ref().map(Guarded::address))
-            .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address));
+            .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address))
+            .with_own(self.own.as_ref().map(|own| self.own_tensors(own)));
         let with = |tensors: DeviceTensors, (operand, guarded): &(Operand, Guarded)| {
             tensors.with_operand(*operand, guarded.address())
         };
@@ -211,6 +251,14 @@ impl GuardedTensors {
         }
     }
 
+    fn own_tensors(&self, ([k, v], arrived): &([Guarded; 2], Guarded)) -> OwnTensors {
+        let (problem, first) = (self.plan.problem(), self.plan.first_own_key());
+        let at = |guarded: &Guarded, role| {
+            guarded.address() + (row_start(problem, role, [0, 0, first as usize]) * size_of::<u16>()) as u64
+        };
+        OwnTensors { k: at(k, TensorRole::K), v: at(v, TensorRole::V), arrived: Some(arrived.address()) }
+    }
+
     /// Q, K and V as they are now.
     ///
     /// # Errors
@@ -221,7 +269,13 @@ impl GuardedTensors {
             let mut elements = vec![0; guarded.elements];
             guarded.buffer.read(guarded.at::<u16>(), &mut elements).map(|()| elements)
         };
-        Ok([read(q)?, read(k)?, read(v)?])
+        let mut inputs = [read(q)?, read(k)?, read(v)?];
+        let Some((own, _)) = &self.own else { return Ok(inputs) };
+        let (problem, first) = (self.plan.problem(), self.plan.first_own_key());
+        for (role, own) in [TensorRole::K, TensorRole::V].into_iter().zip(own) {
+            copy_from_row(problem, role, first, (&read(own)?, &mut inputs[role as usize]));
+        }
+        Ok(inputs)
     }
 
     /// O and LSE once the launches before have ended.

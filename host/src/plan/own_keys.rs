@@ -33,8 +33,8 @@ impl Plan {
     /// The same plan with the keys from `first` on, and their values, in tensors of their own, whose strides are given in elements: as K and V,
     /// those of the plan's problem need not be there. `first` is the number of keys where none is.
     ///
-    /// `None` where the kernel cannot have them elsewhere: it has wgmma and no ragged batch, a block of keys lies in one place or the other, and
-    /// under a causal mask a query's own key is one of these.
+    /// `None` where the kernel cannot have them elsewhere: it has wgmma and neither a ragged batch nor lengths, a block of keys lies in one place or
+    /// the other, and under a causal mask a query's own key is one of these.
     pub fn with_own_keys(&self, first: u32, [k, v]: [ElementStrides; 2]) -> Option<Plan> {
         let (row, sizes) = (&self.kernel.row, self.problem.sizes());
         let all = sizes.seqlen_k;
@@ -42,7 +42,7 @@ impl Plan {
         let is_whole = first.is_multiple_of(row.block_n) || first == all;
         let has_diagonal =
             !self.problem.causal() || u64::from(first) + u64::from(sizes.seqlen_q) <= u64::from(all);
-        if !is_taken || !is_whole || !has_diagonal || first > all {
+        if !is_taken || !is_whole || !has_diagonal || first > all || self.problem.has_lengths() {
             return None;
         }
         let placed = self.problem.with_strides(TensorRole::K, k).ok()?.with_strides(TensorRole::V, v).ok()?;
@@ -51,6 +51,11 @@ impl Plan {
         let own =
             OwnKeys { first, tensors: [k, v], k_row: strides(TensorRole::K).row, v: strides(TensorRole::V) };
         Some(Plan { own: Some(own), ..self.clone() })
+    }
+
+    /// The first key of [`Plan::with_own_keys`]; the number of keys where all are in one place.
+    pub fn first_own_key(&self) -> u32 {
+        self.own.map_or(self.problem.sizes().seqlen_k, |own| own.first)
     }
 
     /// Whether some keys may lie in tensors of their own.
