@@ -48,13 +48,18 @@ unsafe fn compute_head(launch: &Forward, index: u32) {
     let length = || unsafe { lengths.add(batch as usize).read() };
     let keys = if lengths.is_null() { params.seqlen_k } else { length().min(params.seqlen_k) };
     // SAFETY: the caller's.
-    let read = |address, strides, at| unsafe { widen(dtype, row(address, strides, at), head_dim) };
-    let tensor = |address, strides| -> Vec<Vec<f64>> {
-        (0..keys).map(|key| read(address, strides, [batch, head_kv, key])).collect()
+    let read = |(address, strides): (u64, Strides), at| unsafe {
+        widen(dtype, row(address, &strides, at), head_dim)
     };
-    let (k, v) = (tensor(params.k, &params.k_strides), tensor(params.v, &params.v_strides));
+    let tensor = |others: (u64, Strides), own: Option<(u64, Strides)>| -> Vec<Vec<f64>> {
+        let first = launch.own.map_or(keys, |own| own.first);
+        let place = |key| own.filter(|_| key >= first).unwrap_or(others);
+        (0..keys).map(|key| read(place(key), [batch, head_kv, key])).collect()
+    };
+    let k = tensor((params.k, params.k_strides), launch.own.map(|own| own.k));
+    let v = tensor((params.v, params.v_strides), launch.own.map(|own| own.v));
     for query in 0..params.seqlen_q {
-        let q = read(params.q, &params.q_strides, [batch, head_q, query]);
+        let q = read((params.q, params.q_strides), [batch, head_q, query]);
         let hidden = if params.causal == 1 { params.seqlen_q - 1 - query } else { 0 };
         let visible = keys.saturating_sub(hidden) as usize;
         let at = u64::from(index) * u64::from(params.seqlen_q) + u64::from(query);

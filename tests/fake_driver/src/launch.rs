@@ -13,7 +13,7 @@ use crate::{
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::params::{CombineParams, DenseParams, ForwardParams, OwnParams, Strides, WgmmaParams};
-use kernels_gpu::row::{Dtype, Isa, Schedule};
+use kernels_gpu::row::{Dtype, Isa, Row, Schedule};
 use kernels_gpu::step_params::{CopyParams, MergeParams};
 use kernels_gpu::steps::{Step, StepRow, StepVariant};
 use kernels_gpu::table::Variant;
@@ -37,7 +37,34 @@ pub(crate) enum Launch {
 pub(crate) struct Forward {
     pub(crate) variant: &'static Variant,
     pub(crate) params: ForwardParams,
+    /// None where all keys lie in K and V.
+    pub(crate) own: Option<OwnKeys>,
     ctas: u32,
+}
+
+/// The last keys and values, in tensors of their own.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnKeys {
+    pub(crate) first: u32,
+    /// Where key 0 would be, and the strides.
+    pub(crate) k: (u64, Strides),
+    pub(crate) v: (u64, Strides),
+}
+
+impl OwnKeys {
+    fn of(params: &DenseParams, row: &Row) -> Result<Option<OwnKeys>, CuResult> {
+        let DenseParams { wgmma, own_k, own_v, own, .. } = params;
+        if *own == OwnParams::NONE {
+            return Ok(None);
+        }
+        let heads_kv = wgmma.forward.heads_q / wgmma.forward.group.value;
+        let first = own.first_block.saturating_mul(row.block_n);
+        // SAFETY: a u32 in memory, which nothing writes while a launch of this driver waits for nothing.
+        if own.arrived != 0 && unsafe { (own.arrived as *const u32).read() } < heads_kv {
+            return Err(refuse("a kernel with own keys", "it would wait for heads that nobody brings here"));
+        }
+        Ok(Some(OwnKeys { first, k: tensor_map::place(own_k), v: tensor_map::place(own_v) }))
+    }
 }
 
 /// A launch of a kernel that merges splits.
@@ -427,21 +454,26 @@ unsafe fn launch(
         let (function, params) = (&*function, *params);
         let launch = match function.kernel {
             Kernel::Forward(variant) => {
+                let mut own = None;
                 let params = match variant.row.isa {
                     Isa::Mma => params.cast::<ForwardParams>().read_unaligned(),
                     Isa::Wgmma => {
-                        let is_dense = variant.row.schedule != Schedule::Ragged;
-                        if is_dense && params.cast::<DenseParams>().read_unaligned().own != OwnParams::NONE {
-                            return Err(refuse(variant.entry, "this driver knows no keys of a rank's own"));
+                        let mut wgmma = params.cast::<WgmmaParams>().read_unaligned();
+                        if variant.row.schedule != Schedule::Ragged {
+                            own = OwnKeys::of(&params.cast::<DenseParams>().read_unaligned(), &variant.row)?;
                         }
-                        let params = params.cast::<WgmmaParams>().read_unaligned();
-                        if !tensor_map::are_right(&params, &variant.row) {
+                        if own.is_some() {
+                            // The parameters beside the maps say where own values lie, which the maps of these do, too.
+                            let (v, v_strides) = tensor_map::place(&wgmma.v);
+                            wgmma.forward = ForwardParams { v, v_strides, ..wgmma.forward };
+                        }
+                        if !tensor_map::are_right(&wgmma, &variant.row) {
                             return Err(refuse(variant.entry, "a tensor map is not that of its tensor"));
                         }
-                        params.forward
+                        wgmma.forward
                     }
                 };
-                Launch::Forward(Box::new(Forward { variant, params, ctas }))
+                Launch::Forward(Box::new(Forward { variant, params, own, ctas }))
             }
             Kernel::Step(variant) if variant.row.step == Step::Merge => {
                 let params = params.cast::<MergeParams>().read_unaligned();

@@ -107,6 +107,12 @@ unsafe extern "C" fn encode_tiled(
 /// One dimension of a tensor, as a launch must find it: its size, the bytes from one element to the next, and the box.
 type Dimension = (u32, i64, u32);
 
+/// The address of a map of keys, and its strides.
+pub(crate) fn place(TensorMap(words): &TensorMap) -> (u64, Strides) {
+    let [row, head, batch] = [0, 1, 2].map(|dimension| words[STRIDES + dimension].cast_signed());
+    (words[ADDRESS], Strides { batch, head, row })
+}
+
 /// Whether the maps of a launch describe the tensors that its other parameters do.
 pub(crate) fn are_right(params: &WgmmaParams, row: &Row) -> bool {
     let WgmmaParams { forward, q, k, v } = params;
