@@ -34,7 +34,7 @@ pub(crate) struct AllGather {
     gathered: [u64; 2],
     bytes: [u64; 2],
     /// Where they are, unless the transport shares memory.
-    own: Option<Buffer<dyn Device>>,
+    memory: Option<Buffer<dyn Device>>,
     /// Heads of K and V that travel together.
     groups: Vec<Range<u32>>,
     /// What is computed as groups arrive.
@@ -51,9 +51,9 @@ struct Job {
     group: usize,
     /// Bytes from the start of Q, K, V, O and LSE.
     offsets: [u64; 5],
-    /// Keys from this one on are read where the rank has them,
+    /// The first key that the kernel reads in the rank's own tensors; one past the last where it reads all keys among the gathered ones.
     own_first: u32,
-    /// so many bytes from the start of its K and V; `None` where the kernel reads all that were gathered.
+    /// Bytes from the start of the rank's K and V to that key and its value; `None` where the kernel cannot read them there.
     own: Option<[u64; 2]>,
 }
 
@@ -65,7 +65,7 @@ impl AllGather {
         let waiting = if whole.iter().all(|job| job.own.is_some()) { whole } else { Vec::new() };
         let bytes = [TensorRole::K, TensorRole::V].map(|role| shape_of(&setup.problem, role).bytes());
         let gathered = [0, bytes[0].next_multiple_of(ALIGNMENT)];
-        Ok(AllGather { gathered, bytes, own: None, groups, jobs, waiting, arrived: None })
+        Ok(AllGather { gathered, bytes, memory: None, groups, jobs, waiting, arrived: None })
     }
 }
 
@@ -86,7 +86,7 @@ impl Schedule for AllGather {
     ) -> Result<(), Error> {
         let start = match shared {
             Some(start) => start,
-            None => self.own.insert(buffer(device, self.shared_bytes())?).address(),
+            None => self.memory.insert(buffer(device, self.shared_bytes())?).address(),
         };
         self.gathered = self.gathered.map(|place| start + place);
         if announces && !self.waiting.is_empty() {
@@ -98,8 +98,7 @@ impl Schedule for AllGather {
     }
 
     fn plans(&self) -> Vec<&Plan> {
-        let jobs = if self.arrived.is_some() { &self.waiting } else { &self.jobs };
-        jobs.iter().map(|job| &job.plan).collect()
+        self.jobs(self.arrived.is_some()).iter().map(|job| &job.plan).collect()
     }
 
     fn plans_of_graphs(&self) -> Vec<&Plan> {
@@ -125,9 +124,9 @@ impl Schedule for AllGather {
         // SAFETY: the messages are within the rank's tensors and the buffers, which nothing else uses until the jobs are done, and these
         // are on the stream that exchanges wait for; the rest is the caller's promise.
         unsafe {
-            // All groups set out at once: later ones travel under the computing of the first.
             let arrived = self.waits(lane, stream)?;
-            let jobs = if arrived.is_some() { &self.waiting } else { &self.jobs };
+            let jobs = self.jobs(arrived.is_some());
+            // All groups set out at once: later ones travel under the computing of the first.
             let mut tickets = Vec::new();
             for (group, heads) in self.groups.iter().enumerate() {
                 tickets.push(self.start(group, lane, setup, tensors, stream)?);
@@ -161,6 +160,11 @@ impl Schedule for AllGather {
 }
 
 impl AllGather {
+    /// The launches of a call, whose kernels wait themselves or not.
+    fn jobs(&self, wait: bool) -> &[Job] {
+        if wait { &self.waiting } else { &self.jobs }
+    }
+
     /// Where a call's kernels read how many heads have arrived, if they wait themselves. Those of a graph do not: nothing says that its branches run
     /// at the same time.
     ///

@@ -395,19 +395,22 @@ impl CombineParams {
 }
 
 #[cfg(test)]
+pub(crate) use tests::{strides, u32_at, u64_at};
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use core::mem::offset_of;
 
-    fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
         u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
     }
 
-    fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
         u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
     }
 
-    fn strides(n: i64) -> Strides {
+    pub(crate) fn strides(n: i64) -> Strides {
         Strides { batch: n, head: n + 1, row: n + 2 }
     }
 

@@ -262,19 +262,8 @@ impl MergeParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::{strides, u32_at, u64_at};
     use core::mem::offset_of;
-
-    fn u64_at(bytes: &[u8], at: usize) -> u64 {
-        u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-    }
-
-    fn u32_at(bytes: &[u8], at: usize) -> u32 {
-        u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-    }
-
-    fn strides(n: i64) -> Strides {
-        Strides { batch: n, head: n + 1, row: n + 2 }
-    }
 
     #[test]
     fn bytes_of_a_merge_lie_where_the_fields_do() {

@@ -1,12 +1,12 @@
 //! Plans whose last keys lie in tensors of their own, as a rank of a split sequence has them, on the simulator: bits of the plan with all keys in
 //! one place, keys of other ranks that are not there yet, and what no kernel takes.
 
-use crate::support::{self, problem};
+use crate::support::{self, problem, simulator};
 use check::random_input::{InputKind, qkv};
 use ferroflash::device::Buffer;
 use ferroflash::{
     Attention, DeviceModel, DeviceTensors, Dtype, ElementStrides, Error, Mask, OwnTensors, Plan, PlanOptions,
-    Problem, RowSelection, SimOptions, StreamHandle, TensorRole,
+    Problem, RowSelection, StreamHandle, TensorRole,
 };
 
 support::trials!(
@@ -17,10 +17,6 @@ support::trials!(
 
 /// A NaN of either dtype, which no kernel may read.
 const POISON: u16 = 0x7fff;
-
-fn simulator(model: &'static DeviceModel) -> Attention {
-    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
-}
 
 fn plan(attention: &Attention, problem: &Problem, row: &str) -> Plan {
     let options = PlanOptions::from(RowSelection::Named(row.to_owned()));
@@ -68,7 +64,7 @@ impl Apart {
     }
 }
 
-/// O of a plan with keys apart, where so many heads have arrived.
+/// O of a plan whose keys from `first` on lie in tensors of their own, where `arrived` heads of the other keys are there; all where it is `None`.
 fn with_own(
     attention: &Attention,
     plan: &Plan,

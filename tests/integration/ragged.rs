@@ -1,6 +1,6 @@
 //! Ragged batches on the simulator: what holds between calls, what is refused, and what wrong values on the device do.
 
-use crate::support::{self, problem};
+use crate::support::{self, problem, simulator};
 use check::random_input::{self, InputKind};
 use check::reference::reference_of;
 use check::tolerance::Tolerance;
@@ -8,7 +8,7 @@ use check::verification::{GuardedTensors, same_bits};
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
     Attention, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
-    PlanOptions, Problem, Reason, RowSelection, Schedule, SimOptions, Splits,
+    PlanOptions, Problem, Reason, RowSelection, Schedule, Splits,
 };
 use kernels_gpu::row::{Accumulation, Isa, ScoreKind};
 
@@ -23,10 +23,6 @@ support::trials!(
     operands_that_cannot_be_are_refused_by_name,
     what_is_ragged_is_planned_by_itself,
 );
-
-fn simulator(model: &'static DeviceModel) -> Attention {
-    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
-}
 
 fn ragged() -> PlanOptions {
     PlanOptions { splits: Splits::Count(1), schedule: Some(Schedule::Ragged), ..PlanOptions::new() }

@@ -1,13 +1,13 @@
 //! Splits of the keys, lengths on the device and persistent CTAs, on the simulator: what holds between calls rather than within one.
 
-use crate::support::{self, problem};
+use crate::support::{self, problem, simulator};
 use check::random_input::{self, InputKind};
 use check::verification::{KernelRun, Oracle, RunKernel};
 use ferroflash::device::Buffer;
 use ferroflash::rounding::widen;
 use ferroflash::{
     Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem,
-    Schedule, SimOptions, Splits, StreamHandle, Workspace,
+    Schedule, Splits, StreamHandle, Workspace,
 };
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Accumulation;
@@ -20,10 +20,6 @@ support::trials!(
     a_sequence_without_keys_merges_to_nothing,
     lengths_are_clamped_on_the_device,
 );
-
-fn simulator(model: &'static DeviceModel) -> Attention {
-    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
-}
 
 fn with(splits: Splits) -> PlanOptions {
     PlanOptions { splits, ..PlanOptions::new() }

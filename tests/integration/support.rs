@@ -1,7 +1,7 @@
 //! What the tests share: the command as a process, files to feed it, problems.
 
 use check::kernel_folder;
-use ferroflash::{Dtype, Problem, Sizes};
+use ferroflash::{Attention, DeviceModel, Dtype, Problem, SimOptions, Sizes};
 use kernels_gpu::manifest::Kernel;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -230,6 +230,11 @@ pub(crate) fn npy(descr: &str, fortran_order: bool, shape: &str, data: &[u8]) ->
     file.extend(header.into_bytes());
     file.extend(data);
     file
+}
+
+/// A simulator that stands for a device, with the compiled kernels.
+pub(crate) fn simulator(model: &'static DeviceModel) -> Attention {
+    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
 }
 
 /// A problem, by the numbers of `--shape`.

@@ -63,7 +63,7 @@ impl Plan {
         self.own.is_some()
     }
 
-    /// K and V of the own keys at these addresses, and what the kernel is told of them.
+    /// The boxes of the own keys and values at these addresses, and the kernel's parameters that say which keys these are.
     pub(crate) fn own_keys(&self, at: &OwnTensors) -> Option<([TensorBox; 2], OwnParams)> {
         let OwnKeys { first, tensors: [k, v], .. } = self.own?;
         let [k_at, v_at] = self.own?.origins(at);

@@ -146,14 +146,7 @@ impl DenseParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn u64_at(bytes: &[u8], at: usize) -> u64 {
-        u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-    }
-
-    fn u32_at(bytes: &[u8], at: usize) -> u32 {
-        u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-    }
+    use crate::params::{u32_at, u64_at};
 
     #[test]
     fn maps_and_own_keys_lie_where_the_fields_do() {
