@@ -8,6 +8,7 @@ pub mod cascade;
 mod choice;
 pub mod cost;
 pub mod curves;
+mod numbers;
 mod order;
 mod own_keys;
 pub mod partial;
@@ -17,6 +18,7 @@ mod ragged;
 mod reason;
 mod splitting;
 mod tensors;
+mod tiling;
 pub mod work;
 
 pub use own_keys::OwnTensors;
@@ -28,7 +30,6 @@ use crate::error::Error;
 use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
-use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Accumulation, Isa, Schedule};
@@ -36,6 +37,7 @@ use kernels_gpu::steps::StepRow;
 use own_keys::OwnKeys;
 use splitting::Splitting;
 use std::sync::Arc;
+use tiling::Tiling;
 use work::{Fill, Merge, Work};
 
 /// The most CTAs along the first dimension of a grid, and the most rows that the kernels' divisors take.
@@ -87,7 +89,7 @@ pub enum Splits {
     /// As many as are estimated to be the fastest.
     #[default]
     Auto,
-    /// At most so many, 1 to [`geometry::SPLITS_MAX`], on a kernel that can split; fewer where there are not as many blocks of keys.
+    /// At most so many, 1 to [`kernels_gpu::geometry::SPLITS_MAX`], on a kernel that can split; fewer where there are not as many blocks of keys.
     Count(u32),
     /// A range of so many keys each, rounded up to the kernel's blocks.
     ///
@@ -207,15 +209,14 @@ impl Plan {
     ) -> Result<Plan, Error> {
         let row = &candidate.kernel.row;
         let (sizes, group) = (*problem.sizes(), problem.group());
-        let packed_heads = geometry::packed_heads(row, group);
         let queries = problem.extent(TensorRole::Q);
-        let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
+        let tiling = Tiling::new(problem, row);
+        let Tiling { heads: tile_heads, packed_rows, tiles, .. } = tiling;
         limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
         if problem.mask().tree.is_some() {
             let rows = u64::from(queries.batch) * u64::from(queries.rows);
             limit("the number of query rows under a tree mask (batch × seqlen_q)", rows, u32::MAX.into())?;
         }
-        let tiles = work::tiles(problem, row);
         let ctas = tiles.saturating_mul(splitting.splits.into());
         limit("the number of CTAs (batch × heads × blocks of queries × splits)", ctas, GRID_MAX)?;
         let resident = device.sm_count * candidate.resident_ctas;
@@ -224,7 +225,6 @@ impl Plan {
             Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
             Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
-        let tile_heads = sizes.heads_q / packed_heads;
         let heads = queries.batch * tile_heads;
         let together = match options.heads_together {
             // The number of a tile's splits follows from their order.
@@ -232,7 +232,7 @@ impl Plan {
             Some(together) => together,
             None => order::heads_together(problem, row, device, heads),
         };
-        let query_blocks = work::query_blocks(problem, row) as u32;
+        let query_blocks = tiling.query_blocks as u32;
         let strides = |role| of_one_batch(problem, role, problem.byte_strides(role));
         let params = ForwardParams {
             q_strides: strides(TensorRole::Q),
@@ -258,11 +258,7 @@ impl Plan {
             scale_log2: problem.score().factors(problem.scale()).0,
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
             split: splitting.params(),
-            ragged: ragged::params(
-                problem,
-                geometry::rows_of_block(row, group),
-                ragged::box_rows(problem, row),
-            ),
+            ragged: ragged::params(problem, tiling.rows_of_block, ragged::box_rows(problem, row)),
             ..ForwardParams::default()
         };
         let mut plan = Plan {
@@ -350,7 +346,7 @@ impl Plan {
 
     fn splitting(&self) -> Splitting {
         let split = &self.params.split;
-        let blocks = split.blocks_of(work::key_blocks(&self.problem, &self.kernel.row));
+        let blocks = split.blocks_of(Tiling::new(&self.problem, &self.kernel.row).key_blocks);
         Splitting { splits: split.splits.value, blocks, by_sequence: split.split_share != 0 }
     }
 
@@ -387,8 +383,11 @@ impl Plan {
             (_, None) => Merge::Fused,
             (_, Some(_)) => Merge::Kernel,
         };
-        let whole = Work::new(&self.problem, &self.kernel.row, (device, self.resident_ctas), fill);
-        if self.splits() > 1 { whole.with_splits(self.splitting(), merge) } else { whole }
+        let (problem, row) = (&self.problem, &self.kernel.row);
+        let of_problem = Work::of_problem(problem, device);
+        let full = of_problem.of_kernel(problem, row, &Tiling::new(problem, row), self.resident_ctas);
+        let filled = full.filled(fill).with_splits(self.splitting());
+        Work { filled, ..full.with_splits(self.splitting(), merge) }
     }
 
     /// The parameters of a launch with these addresses.

@@ -3,12 +3,11 @@
 use super::cost::Coefficients;
 use super::curves::MergeCurves;
 use super::profile::{self, Profile};
-use super::work;
 use super::{PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::module;
 use crate::occupancy;
-use crate::problem::{Problem, TensorRole};
+use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Isa, Row, Schedule, ScoreKind};
@@ -24,8 +23,6 @@ pub(super) struct Candidate {
     pub(super) costs: [Coefficients; 2],
     /// By how much its times are longer than that.
     pub(super) curves: MergeCurves,
-    /// The least factor of those without splits, and with several.
-    pub(super) least: [f64; 2],
 }
 
 impl Candidate {
@@ -34,14 +31,11 @@ impl Candidate {
         let estimated = profile::estimated(kernel, device);
         let whole = measured.whole.or(estimated.whole).unwrap_or(Coefficients::START);
         let split = measured.split.or(estimated.split).unwrap_or(whole);
-        let MergeCurves { whole: uncut, fused, split: split_merged } = &measured.curves;
-        let whole_least = uncut.least();
         Candidate {
             kernel: kernel.clone(),
             resident_ctas: resident_ctas(kernel, device),
             costs: [whole, split],
             curves: measured.curves,
-            least: [whole_least, fused.least().min(split_merged.least())],
         }
     }
 
@@ -102,13 +96,4 @@ pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -
         && (is_ragged || !problem.is_ragged())
         && row.score == problem.score_kind()
         && !intervals
-}
-
-/// Blocks of query rows of all heads and batch entries; of what no kernel of the row computes, more than any plan takes.
-pub(super) fn tiles(row: &Row, problem: &Problem) -> u64 {
-    let packed_rows = u64::from(problem.extent(TensorRole::Q).rows) * u64::from(problem.group());
-    if packed_rows > u64::from(u32::MAX) || geometry::rows_of_block(row, problem.group()) == 0 {
-        return u64::MAX;
-    }
-    work::tiles(problem, row)
 }

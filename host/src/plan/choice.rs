@@ -1,10 +1,12 @@
 //! What a way to compute a problem is estimated to take, and the choice among all of them.
 
-use super::candidate::{Candidate, tiles};
+use super::candidate::Candidate;
+use super::curves::{Curves, Place};
 use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
-use super::work::{self, Fill, Merge, Work};
+use super::tiling::Tiling;
+use super::work::{Fill, Merge, Work};
 use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
 use crate::device::DeviceInfo;
 use crate::error::Error;
@@ -33,75 +35,6 @@ pub(super) struct Choice<'a> {
     pub(super) us: f64,
 }
 
-/// What one candidate is estimated to take for one problem, whatever the lengths turn out to be.
-pub(super) struct Estimates<'a> {
-    candidate: &'a Candidate,
-    tiles: u64,
-    /// With all keys.
-    full: Work,
-    /// With lengths, where there are any: each as likely.
-    shorter: Option<[Work; 3]>,
-}
-
-/// A kernel with its splits: what it does, and how long that takes before anything is merged; with all keys, and with lengths where there
-/// are any.
-struct Kernels {
-    full: (f64, Work),
-    shorter: Option<[(f64, Work); 3]>,
-}
-
-impl<'a> Estimates<'a> {
-    pub(super) fn new(problem: &Problem, candidate: &'a Candidate, device: &DeviceInfo) -> Estimates<'a> {
-        let row = &candidate.kernel.row;
-        let place = (device, candidate.resident_ctas);
-        let of = |fill| Work::new(problem, row, place, fill);
-        let (full, shorter) = Fill::expected(problem);
-        let shorter = shorter.map(|fills| fills.map(of));
-        Estimates { candidate, tiles: tiles(row, problem), full: of(full), shorter }
-    }
-
-    fn kernels(&self, splitting: Splitting) -> Kernels {
-        let coefficients = self.candidate.coefficients(splitting.splits);
-        let split = |work: &Work| match splitting.splits {
-            1 => *work,
-            _ => work.with_splits(splitting, Merge::Kernel),
-        };
-        let of = |work: &Work| {
-            let work = split(work);
-            (coefficients.kernel_us(&work), work)
-        };
-        Kernels { full: of(&self.full), shorter: self.shorter.as_ref().map(|works| works.each_ref().map(of)) }
-    }
-
-    /// The time, of which merging takes `merge_us`.
-    fn us(&self, kernels: &Kernels, merge: Merge, merge_us: f64) -> f64 {
-        let curves = self.candidate.curves.of(merge);
-        kernels.mean(|(kernel_us, work)| (kernel_us + merge_us) * curves.factor(work))
-    }
-
-    /// What no way to merge takes less than.
-    fn least_us(&self, splitting: Splitting, kernels: &Kernels) -> f64 {
-        kernels.mean(|(kernel_us, _)| *kernel_us) * self.candidate.least[usize::from(splitting.splits > 1)]
-    }
-
-    /// The time of merging, which no length changes.
-    pub(super) fn merge_us(&self, splitting: Splitting, merge: Merge) -> f64 {
-        let coefficients = self.candidate.coefficients(splitting.splits);
-        coefficients.merge_us(&self.full.with_splits(splitting, merge))
-    }
-}
-
-impl Kernels {
-    /// Lengths are weighed by ratios: a plan that takes twice as long with some may take half as long with others.
-    fn mean(&self, us: impl Fn(&(f64, Work)) -> f64) -> f64 {
-        let full = us(&self.full);
-        let of_four = |shorter: &[(f64, Work); 3]| {
-            shorter.iter().map(&us).fold(full, |product, us| product * us).sqrt().sqrt()
-        };
-        self.shorter.as_ref().map_or(full, of_four)
-    }
-}
-
 impl Choice<'_> {
     pub(super) fn estimate(&self) -> Estimate {
         let (kernel, splits) = (self.candidate.kernel.entry.clone(), self.splitting.splits);
@@ -117,33 +50,75 @@ impl Choosing<'_> {
         candidates: impl Iterator<Item = &'b Candidate>,
         trace: &mut Trace,
     ) -> Result<Option<Choice<'b>>, Error> {
+        match Fill::shorter(self.problem) {
+            None => self.cheapest_of([Fill::FULL], candidates, trace),
+            Some([less, half, more]) => self.cheapest_of([Fill::FULL, less, half, more], candidates, trace),
+        }
+    }
+
+    /// The same where sequences are filled in one of these ways, each as likely.
+    fn cheapest_of<'b, const N: usize>(
+        self,
+        fills: [Fill; N],
+        candidates: impl Iterator<Item = &'b Candidate>,
+        trace: &mut Trace,
+    ) -> Result<Option<Choice<'b>>, Error> {
         let Choosing { problem, options, device, .. } = self;
+        let of_problem = Work::of_problem(problem, device);
+        let l2 = fills.map(|fill| Place::of_l2(of_problem.l2_share(fill)));
+        // A size is the same for all sequences, whatever they have.
+        let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
+        let mut room = [Splitting::whole(0); Splitting::CHOICES];
         let mut best: Option<Choice<'b>> = None;
         for candidate in candidates {
             let row = &candidate.kernel.row;
-            let estimates = Estimates::new(problem, candidate, device);
-            let tiles = estimates.tiles;
+            let tiling = Tiling::new(problem, row);
+            let whole = of_problem.of_kernel(problem, row, &tiling, candidate.resident_ctas);
+            let filled = fills.map(|fill| whole.filled(fill));
+            let copied = filled.each_ref().map(Place::of_copied);
+            let (tiles, key_blocks) = (tiling.possible_tiles(problem), tiling.key_blocks);
+            let several = self.merges(tiles);
             let mut is_usable = None;
-            let key_blocks = work::key_blocks(problem, row);
-            // A size is the same for all sequences, whatever they have.
-            let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
-            let mut consider = |splitting: Splitting| {
+            for &splitting in self.considered(&mut room, candidate, tiles, key_blocks)? {
                 let splitting = if by_sequence { splitting.by_sequence(key_blocks) } else { splitting };
-                let mut kernels = estimates.kernels(splitting);
-                if trace.is_silent()
-                    && best.is_some_and(|best| estimates.least_us(splitting, &kernels) >= best.us)
-                {
-                    return Ok(());
-                }
-                for merge in self.merges(splitting, tiles)? {
-                    kernels.full.1.merge = merge;
-                    let merge_us = candidate.coefficients(splitting.splits).merge_us(&kernels.full.1);
-                    let us = estimates.us(&kernels, merge, merge_us);
+                let costs = candidate.coefficients(splitting.splits);
+                let merges = match several {
+                    _ if splitting.splits == 1 => &[Merge::Nothing],
+                    Ok(merges) => merges,
+                    Err(error) => return Err(error),
+                };
+                let work = whole.with_splits(splitting, Merge::Kernel);
+                let rounds = Place::of_rounds(&work);
+                // What the kernel takes for each fill: at least, and exactly for so many of them.
+                let mut kernel_us = filled.each_ref().map(|filled| costs.least_us(&whole, filled, splitting));
+                let mut exact = 0;
+                'merges: for &merge in merges {
+                    let (merge_us, curves) = (costs.merged_us(&work, merge), candidate.curves.of(merge));
+                    let by_rounds = curves.of_rounds(rounds);
+                    let logarithm =
+                        |fill: usize| Curves::limited(by_rounds + curves.of_tensors(copied[fill], l2[fill]));
+                    let logarithm = (0..N).map(logarithm).sum::<f64>() / N as f64;
+                    let product = loop {
+                        let product = kernel_us.iter().fold(1.0, |product, us| product * (us + merge_us));
+                        // The factor of a logarithm is never less than this.
+                        let least = product * (1.0 + logarithm).powi(N as i32);
+                        if trace.is_silent() && best.is_some_and(|best| least >= best.us.powi(N as i32)) {
+                            continue 'merges;
+                        }
+                        if exact == N {
+                            break product;
+                        }
+                        kernel_us[exact] = costs.filled_us(&work, &filled[exact].with_splits(splitting));
+                        exact += 1;
+                    };
+                    // Lengths are weighed by ratios: a plan that takes twice as long with some may take half as long with others.
+                    let mean = if N == 4 { product.sqrt().sqrt() } else { product };
+                    let us = mean * logarithm.exp();
                     if best.is_some_and(|best| us >= best.us) && trace.is_silent() {
                         continue;
                     }
                     if !*is_usable.get_or_insert_with(|| obstacle(problem, row, device).is_none()) {
-                        return Ok(());
+                        break;
                     }
                     let choice = Choice { candidate, splitting, merge, us };
                     trace.consider(|| choice.estimate());
@@ -151,57 +126,64 @@ impl Choosing<'_> {
                         best = Some(choice);
                     }
                 }
-                Ok::<(), Error>(())
-            };
-            if !row.schedule.splits() {
-                consider(Splitting::whole(key_blocks))?;
-                continue;
-            }
-            match Splitting::asked(options.splits, key_blocks, row.block_n)? {
-                Some(splitting) => consider(splitting)?,
-                None => {
-                    let capacity = u64::from(device.sm_count * candidate.resident_ctas);
-                    for splitting in Splitting::choices(key_blocks, tiles, capacity) {
-                        consider(splitting)?;
-                    }
-                }
             }
         }
         Ok(best)
     }
 
-    /// How splits may be merged.
+    /// The splits that come into question for a kernel with so many tiles and blocks of keys.
+    ///
+    /// # Errors
+    /// [`Error::Splits`].
+    fn considered<'r>(
+        self,
+        room: &'r mut [Splitting; Splitting::CHOICES],
+        candidate: &Candidate,
+        tiles: u64,
+        key_blocks: u32,
+    ) -> Result<&'r [Splitting], Error> {
+        let row = &candidate.kernel.row;
+        let only = if row.schedule.splits() {
+            Splitting::asked(self.options.splits, key_blocks, row.block_n)?
+        } else {
+            Some(Splitting::whole(key_blocks))
+        };
+        if let Some(only) = only {
+            room[0] = only;
+            return Ok(&room[..1]);
+        }
+        let capacity = u64::from(self.device.sm_count * candidate.resident_ctas);
+        Ok(Splitting::choices(room, key_blocks, tiles, capacity))
+    }
+
+    /// How several splits may be merged.
     ///
     /// # Errors
     /// [`Error::NoSuchKernel`] where several were asked for and nothing merges them, [`Error::TooLarge`].
-    fn merges(self, splitting: Splitting, tiles: u64) -> Result<impl Iterator<Item = Merge>, Error> {
+    fn merges(self, tiles: u64) -> Result<&'static [Merge], Error> {
         let Choosing { problem, options, .. } = self;
-        let are = |merges: [Option<Merge>; 2]| Ok(merges.into_iter().flatten());
-        if splitting.splits == 1 {
-            return are([Some(Merge::Nothing), None]);
+        if !self.merges_splits && options.splits == Splits::Auto {
+            return Ok(&[]);
         }
-        // The merging kernel would also write what lies behind the last of packed sequences.
-        let is_packed = problem.queries() != QuerySequences::Batch;
-        let kernel = self.merges_splits.then_some(Merge::Kernel);
-        if kernel.is_none() && options.splits != Splits::Auto {
+        if !self.merges_splits {
             let wanted = format!("that merges splits of {}", problem.dtype().name());
             return Err(Error::NoSuchKernel {
                 wanted,
                 available: format!("there is none in {}", self.origin),
             });
         }
-        match options.combine {
-            Combine::Kernel => are([kernel.filter(|_| !is_packed), None]),
-            Combine::Fused if options.splits == Splits::Auto && tiles > COUNTERS_MAX => are([None, None]),
-            Combine::Fused => {
-                limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
-                are([kernel.map(|_| Merge::Fused), None])
-            }
-            Combine::Auto => are([
-                kernel.filter(|_| !is_packed),
-                kernel.map(|_| Merge::Fused).filter(|_| tiles <= COUNTERS_MAX),
-            ]),
+        if options.combine == Combine::Fused && options.splits != Splits::Auto {
+            limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
         }
+        // The merging kernel would also write what lies behind the last of packed sequences.
+        let in_kernel = options.combine != Combine::Fused && problem.queries() == QuerySequences::Batch;
+        let is_fused = options.combine != Combine::Kernel && tiles <= COUNTERS_MAX;
+        Ok(match (in_kernel, is_fused) {
+            (true, true) => &[Merge::Kernel, Merge::Fused],
+            (true, false) => &[Merge::Kernel],
+            (false, true) => &[Merge::Fused],
+            (false, false) => &[],
+        })
     }
 }
 
@@ -226,4 +208,56 @@ pub(super) fn invariant<'a>(
         let name = std::cmp::Reverse(&candidate.kernel.entry);
         (is_for_rows, holds_all, preferred, row.stages, row.block_n, name)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Planner;
+    use super::*;
+    use crate::device::model::DeviceModel;
+    use crate::problem::Sizes;
+    use kernels_gpu::row::Dtype;
+
+    /// Every estimate of a candidate for a problem, however full its sequences are, with the one that it is never less than.
+    fn check_least(problem: &Problem, candidate: &Candidate, device: &DeviceInfo) {
+        let tiling = Tiling::new(problem, &candidate.kernel.row);
+        let of_problem = Work::of_problem(problem, device);
+        let whole = of_problem.of_kernel(problem, &candidate.kernel.row, &tiling, candidate.resident_ctas);
+        let fills = Fill::shorter(problem).map_or(vec![], |fills| fills.to_vec());
+        for fill in fills.into_iter().chain([Fill::FULL]) {
+            let filled = whole.filled(fill);
+            for splits in [1, 2, 3, 7, 40].into_iter().filter(|splits| *splits <= tiling.key_blocks) {
+                let splitting = Splitting::of(tiling.key_blocks, splits);
+                for splitting in [splitting, splitting.by_sequence(tiling.key_blocks)] {
+                    let costs = candidate.coefficients(splitting.splits);
+                    let work = whole.with_splits(splitting, Merge::Kernel);
+                    let us = costs.filled_us(&work, &filled.with_splits(splitting));
+                    let least = costs.least_us(&whole, &filled, splitting);
+                    let name = &candidate.kernel.entry;
+                    assert!(least <= us * (1.0 + 1e-9), "{problem:?} {name} {splitting:?}: {least} for {us}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_estimate_is_less_than_the_least() {
+        for name in ["h200", "h100", "l4"] {
+            let device = DeviceModel::find(name).expect("a model").info();
+            let planner = Planner::of_table(&device);
+            for (seqlen_q, seqlen_k) in [(1, 64), (1, 5000), (77, 3001), (4096, 4096), (2000, 300)] {
+                for (batch, heads_q, heads_kv) in [(1, 8, 1), (3, 32, 8), (64, 16, 16)] {
+                    for head_dim in [64, 128] {
+                        let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+                        let problem = Problem::new(sizes, Dtype::Bf16).expect("sizes");
+                        for problem in [problem, problem.with_causal(true), problem.with_lengths(true)] {
+                            for candidate in planner.group(&problem, &PlanOptions::new()) {
+                                check_least(&problem, candidate, &device);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -4,7 +4,9 @@
 //! busy one, where throughput does. Multiprocessors work off their CTAs in rounds of as many as they hold; the larger of this and of the
 //! time that memory takes, softly, is the kernel's. Merging splits comes on top.
 
-use super::work::{Merge, Work};
+use super::numbers::{ceil, floor, greater, lesser, within};
+use super::splitting::Splitting;
+use super::work::{Filled, Merge, Work};
 use serde::{Deserialize, Serialize};
 
 /// Declares the coefficients: each with what it is before anything is fitted, and its meaning.
@@ -94,8 +96,8 @@ coefficients! {
 
 /// The larger of two times, and of the lesser a share that grows with its square.
 fn larger(a: f64, b: f64, share: f64) -> f64 {
-    let (more, less) = if a > b { (a, b) } else { (b, a) };
-    more + share.min(1.0) * less * less / (more + 1e-9)
+    let (more, less) = (greater(a, b), lesser(a, b));
+    more + lesser(share, 1.0) * less * less / (more + 1e-9)
 }
 
 fn saturated(x: f64) -> f64 {
@@ -122,14 +124,20 @@ impl Coefficients {
 
     /// The time of the kernel that computes attention.
     pub fn kernel_us(&self, work: &Work) -> f64 {
+        self.filled_us(work, &work.filled)
+    }
+
+    /// The same where sequences are as full as this.
+    pub(super) fn filled_us(&self, work: &Work, filled: &Filled) -> f64 {
         // A split that has no keys is over at once.
-        let ctas = work.active + self.empty.min(1.0) * (work.ctas - work.active);
-        let most = work.blocks_max;
-        let mean = work.blocks * work.ctas / ctas;
+        let ctas = filled.active + lesser(self.empty, 1.0) * (work.ctas - filled.active);
+        let most = filled.blocks_max;
+        let mean = filled.blocks * work.ctas / ctas;
         let per_sm = ctas / work.sms;
-        let miss = self.misses(work.l2_share + self.l2_partial * work.l2_partial);
+        let per_sm_most = ceil(per_sm);
+        let miss = self.misses(filled.l2_share + self.l2_partial * work.l2_partial);
         let both = self.masked * work.masked + self.ragged * work.ragged + self.rows * work.tile_rows;
-        let early = |blocks: f64| ((blocks - 1.0) * 0.5).clamp(0.0, 1.0);
+        let early = |blocks: f64| within((blocks - 1.0) * 0.5, 0.0, 1.0);
         let alone = self.start
             + self.block * most
             + self.early * early(most)
@@ -137,57 +145,83 @@ impl Coefficients {
             + self.lengths * work.lengths
             + miss * (self.miss_start + self.miss_block * most);
         let busy = self.start_busy + self.block_busy * mean + self.early_busy * early(mean) + both;
-        let contention = 1.0 + self.contention * per_sm / per_sm.ceil();
-        let memory = self.memory_us(work, per_sm, miss) / contention;
+        let contention = 1.0 + self.contention * per_sm / per_sm_most;
+        // Between one and all that it holds, some multiprocessors have a CTA more than others.
+        let more = if per_sm > 1.0 && per_sm < work.resident { per_sm_most / per_sm - 1.0 } else { 0.0 };
+        let at_once = lesser(per_sm, work.resident);
+        let crowd = 1.0
+            + self.crowd * within(at_once - 1.3, 0.0, 1.2)
+            + self.pair * within(4.0 * (at_once - 1.0), 0.0, 1.0)
+            + self.share * more;
+        let missed = (filled.kv_mb + work.qo_mb) * miss * self.memory * crowd;
+        let read = missed * (1.0 + self.interleave * work.interleaved);
+        let memory = (read + (filled.copied_mb + work.qo_mb) * self.copy) / contention;
         // 0 where all CTAs are as long, 1 from half as long again on.
-        let variety = (2.0 * (most / mean - 1.0)).clamp(0.0, 1.0);
+        let variety = within(2.0 * (most / mean - 1.0), 0.0, 1.0);
         let tail = saturated(self.tail_masked) * variety + saturated(self.tail_equal) * (1.0 - variety);
-        let worked = (per_sm + tail * (per_sm.ceil() - per_sm)).max(1.0);
-        // Memory bounds each round for itself: the CTAs of a last one that is not full have it to themselves, and take their time alone.
-        let round = |worked: f64, read: f64| {
-            let compute = larger(alone * worked.min(1.0), busy * worked, self.overlap);
-            larger(compute, memory * read / per_sm, self.memory_overlap)
-        };
-        let rounds = (per_sm / work.resident).floor();
-        let (last, read) = (worked - rounds * work.resident, per_sm - rounds * work.resident);
-        let equal =
-            rounds * round(work.resident, work.resident) + if last > 1e-9 { round(last, read) } else { 0.0 };
-        let at_once = worked.min(work.resident);
-        let steady = busy.max(larger(alone * mean / most, at_once * busy, self.overlap) / at_once);
-        let lead = self.longest.min(1.5) * self.block
-            + self.uneven * work.lengths * at_once.sqrt() * self.block_busy;
-        let varied = larger(alone, worked * steady, self.overlap) + lead * (most - mean);
-        let varied = larger(varied, memory, self.memory_overlap);
-        let drain = self.drain * alone * (4.0 * (per_sm / work.resident - 1.0)).clamp(0.0, 1.0);
-        self.launch + (varied * variety + equal * (1.0 - variety) + drain) * contention
+        let worked = greater(per_sm + tail * (per_sm_most - per_sm), 1.0);
+        let mut us = self.drain * alone * within(4.0 * (per_sm / work.resident - 1.0), 0.0, 1.0);
+        if variety < 1.0 {
+            // Memory bounds each round for itself: the CTAs of a last one that is not full have it to themselves, and take their time alone.
+            let round = |worked: f64, read: f64| {
+                let compute = larger(alone * lesser(worked, 1.0), busy * worked, self.overlap);
+                larger(compute, memory * read / per_sm, self.memory_overlap)
+            };
+            let rounds = floor(per_sm / work.resident);
+            let (last, read) = (worked - rounds * work.resident, per_sm - rounds * work.resident);
+            let whole = if rounds > 0.0 { rounds * round(work.resident, work.resident) } else { 0.0 };
+            us += (whole + if last > 1e-9 { round(last, read) } else { 0.0 }) * (1.0 - variety);
+        }
+        if variety > 0.0 {
+            let at_once = lesser(worked, work.resident);
+            let steady = greater(busy, larger(alone * mean / most, at_once * busy, self.overlap) / at_once);
+            let lead = lesser(self.longest, 1.5) * self.block
+                + self.uneven * work.lengths * at_once.sqrt() * self.block_busy;
+            let varied = larger(alone, worked * steady, self.overlap) + lead * (most - mean);
+            us += larger(varied, memory, self.memory_overlap) * variety;
+        }
+        self.launch + us * contention
+    }
+
+    /// What [`Coefficients::filled_us`] is never less than, in a third of its instructions, for a launch whose keys are to be split like this:
+    /// CTAs leave no multiprocessor idle, do not slow each other down, and find all bandwidth and all of L2.
+    pub(super) fn least_us(&self, whole: &Work, filled: &Filled, splitting: Splitting) -> f64 {
+        /// Up to this share the larger of two sums, each of several rounds, is never more than the sum of each round's.
+        const SHARE: f64 = 1.0 / 3.0;
+        let (splits, longest) = (f64::from(splitting.splits), filled.longest(splitting));
+        let miss = self.misses(filled.l2_share);
+        let both = self.masked * whole.masked + self.ragged * whole.ragged + self.rows * whole.tile_rows;
+        let alone = self.start
+            + self.block * longest
+            + both
+            + self.lengths * whole.lengths
+            + miss * (self.miss_start + self.miss_block * longest);
+        let empty = lesser(self.empty, 1.0);
+        let ctas = empty * splits + (1.0 - empty) * filled.blocks / longest;
+        let tile = self.block_busy * filled.blocks + (self.start_busy + both) * ctas;
+        let compute = larger(alone, tile * whole.tiles / whole.sms, lesser(self.overlap, SHARE));
+        let memory = (filled.kv_mb + whole.qo_mb) * miss * self.memory;
+        let copying = (filled.copied_mb + whole.qo_mb) * self.copy;
+        self.launch + larger(compute, memory + copying, lesser(self.memory_overlap, SHARE))
     }
 
     /// The share of K, V, Q and O that misses in L2, of which they are such a share: hardly any up to `l2_free`, then soon all.
     fn misses(&self, share: f64) -> f64 {
-        let near = self.l2_near.min(0.9);
-        let beyond = ((share - self.l2_free) / self.l2_span).clamp(0.0, 1.0);
-        near * (share / self.l2_free).clamp(0.0, 1.0) + (1.0 - near) * beyond
-    }
-
-    /// The time of reading from memory and from L2.
-    fn memory_us(&self, work: &Work, per_sm: f64, miss: f64) -> f64 {
-        let held = per_sm.min(work.resident);
-        // Between one and all that it holds, some multiprocessors have a CTA more than others.
-        let more = if (1.0..work.resident).contains(&per_sm) { per_sm.ceil() / per_sm - 1.0 } else { 0.0 };
-        let crowd = 1.0
-            + self.crowd * (held - 1.3).clamp(0.0, 1.2)
-            + self.pair * (4.0 * (held - 1.0)).clamp(0.0, 1.0)
-            + self.share * more;
-        let interleaved = 1.0 + self.interleave * work.interleaved;
-        (work.kv_mb + work.qo_mb) * miss * self.memory * crowd * interleaved
-            + (work.copied_mb + work.qo_mb) * self.copy
+        let near = lesser(self.l2_near, 0.9);
+        let beyond = within((share - self.l2_free) / self.l2_span, 0.0, 1.0);
+        near * lesser(share / self.l2_free, 1.0) + (1.0 - near) * beyond
     }
 
     /// The time that merging the splits adds.
     pub fn merge_us(&self, work: &Work) -> f64 {
+        self.merged_us(work, work.merge)
+    }
+
+    /// The same, if they are merged in this way.
+    pub(super) fn merged_us(&self, work: &Work, merge: Merge) -> f64 {
         let bytes = self.merge_bytes * work.partial_mb;
         let slots = work.sms * work.resident;
-        match work.merge {
+        match merge {
             Merge::Nothing => 0.0,
             Merge::Fused => {
                 // Tiles that are done earlier are merged while others are computed.

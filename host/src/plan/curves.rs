@@ -1,6 +1,7 @@
 //! What the cost model leaves unsaid of a kernel: by how much its times are longer, as curves over three counts that tell launches apart.
 
-use super::work::{Merge, Work};
+use super::numbers::within;
+use super::work::{Filled, Merge, Work};
 use serde::{Deserialize, Serialize};
 
 /// Rounds of CTAs at which a curve has a value.
@@ -31,26 +32,34 @@ impl Curves {
 
     /// The factor of a time.
     pub fn factor(&self, work: &Work) -> f64 {
-        let Places([rounds, copied, l2]) = Places::of(work);
-        let at = |values: &[f64], (place, share): (usize, f64)| {
-            values[place] * (1.0 - share) + values[place + 1] * share
-        };
-        (at(&self.rounds, rounds) + at(&self.copied, copied) + at(&self.l2, l2)).clamp(-MOST, MOST).exp()
+        let (copied, l2) = (Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share));
+        Curves::limited(self.of_rounds(Place::of_rounds(work)) + self.of_tensors(copied, l2)).exp()
     }
 
-    /// The least factor that it has anywhere.
-    pub(super) fn least(&self) -> f64 {
-        let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
-        (least(&self.rounds) + least(&self.copied) + least(&self.l2)).clamp(-MOST, MOST).exp()
+    /// As much of a factor's logarithm as curves may say.
+    pub(super) fn limited(logarithm: f64) -> f64 {
+        within(logarithm, -MOST, MOST)
+    }
+
+    /// The part of the logarithm that follows from rounds of CTAs, which lengths do not change.
+    pub(super) fn of_rounds(&self, rounds: Place) -> f64 {
+        rounds.on(&self.rounds)
+    }
+
+    /// The part that follows from what is copied and from the share of L2, which splits do not change.
+    pub(super) fn of_tensors(&self, copied: Place, l2: Place) -> f64 {
+        copied.on(&self.copied) + l2.on(&self.l2)
     }
 
     /// How much each value counts in the logarithm of [`Curves::factor`], in the order of [`Curves::from_slice`].
     pub fn weights(work: &Work) -> [f64; Curves::VALUES] {
         let mut weights = [0.0; Curves::VALUES];
         let starts = [0, ROUNDS.len(), ROUNDS.len() + COPIED.len()];
-        for (start, (place, share)) in starts.into_iter().zip(Places::of(work).0) {
-            weights[start + place] = 1.0 - share;
-            weights[start + place + 1] = share;
+        let places =
+            [Place::of_rounds(work), Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share)];
+        for (start, Place { behind, share }) in starts.into_iter().zip(places) {
+            weights[start + behind] = 1.0 - share;
+            weights[start + behind + 1] = share;
         }
         weights
     }
@@ -101,20 +110,36 @@ impl MergeCurves {
     }
 }
 
-/// Where a launch lies on each curve: behind which value, and how far on the way to the next.
-struct Places([(usize, f64); 3]);
-
-impl Places {
-    fn of(work: &Work) -> Places {
-        let rounds = work.ctas / (work.sms * work.resident);
-        Places([place(&ROUNDS, rounds), place(&COPIED, work.copied_mb), place(&L2, work.l2_share)])
-    }
+/// Where a launch lies on a curve: behind which value, and how far on the way to the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    behind: usize,
+    share: f64,
 }
 
-fn place(knots: &[f64], x: f64) -> (usize, f64) {
-    let behind = knots[1..knots.len() - 1].iter().filter(|&&knot| knot <= x).count();
-    let (from, to) = (knots[behind], knots[behind + 1]);
-    (behind, ((x - from) / (to - from)).clamp(0.0, 1.0))
+impl Place {
+    pub(super) fn of_rounds(work: &Work) -> Place {
+        Place::new(&ROUNDS, work.ctas / (work.sms * work.resident))
+    }
+
+    pub(super) fn of_copied(filled: &Filled) -> Place {
+        Place::new(&COPIED, filled.copied_mb)
+    }
+
+    pub(super) fn of_l2(share: f64) -> Place {
+        Place::new(&L2, share)
+    }
+
+    fn new<const N: usize>(knots: &[f64; N], x: f64) -> Place {
+        let behind = knots[1..N - 1].partition_point(|&knot| knot <= x);
+        let (from, to) = (knots[behind], knots[behind + 1]);
+        Place { behind, share: within((x - from) / (to - from), 0.0, 1.0) }
+    }
+
+    /// The value there.
+    fn on(self, values: &[f64]) -> f64 {
+        values[self.behind] * (1.0 - self.share) + values[self.behind + 1] * self.share
+    }
 }
 
 #[cfg(test)]
@@ -123,10 +148,14 @@ mod tests {
 
     #[test]
     fn a_place_lies_between_its_neighbours_and_never_beyond_the_ends() {
-        assert_eq!(place(&ROUNDS, 0.01), (0, 0.0));
-        assert_eq!(place(&ROUNDS, 1.0), (5, 0.0));
-        assert_eq!(place(&ROUNDS, 2.5), (8, 0.5));
-        assert_eq!(place(&ROUNDS, 100.0), (10, 1.0));
+        let place = |rounds| {
+            let Place { behind, share } = Place::new(&ROUNDS, rounds);
+            (behind, share)
+        };
+        assert_eq!(place(0.01), (0, 0.0));
+        assert_eq!(place(1.0), (5, 0.0));
+        assert_eq!(place(2.5), (8, 0.5));
+        assert_eq!(place(100.0), (10, 1.0));
     }
 
     #[test]
@@ -138,6 +167,5 @@ mod tests {
             (1.0 / 1024.0, 12.0 / 1024.0, 36.0 / 1024.0)
         );
         assert_eq!(Curves::from_slice(&[]), Curves::default());
-        assert_eq!(curves.least(), (37.0 / 1024.0f64).exp());
     }
 }

@@ -1,12 +1,13 @@
 //! The choice: which row, how many splits, for a problem on a device.
 
-use super::candidate::{Candidate, allows, can_compute, holds, tiles};
-use super::choice::{Choice, Choosing, Estimates, invariant};
+use super::candidate::{Candidate, allows, can_compute, holds};
+use super::choice::{Choice, Choosing, invariant};
 use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
 use super::splitting::Splitting;
 use super::tensors::{Obstacle, obstacle};
-use super::work::{self, Merge};
+use super::tiling::Tiling;
+use super::work::{Merge, Work};
 use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
 use crate::error::Error;
@@ -125,8 +126,11 @@ impl Planner {
     /// What the time of a choice is made of.
     fn estimate(&self, problem: &Problem, choice: &Choice<'_>) -> Reason {
         let Choice { candidate, splitting, merge, us } = *choice;
-        let merge_us = Estimates::new(problem, candidate, &self.device).merge_us(splitting, merge);
-        let launch_us = candidate.coefficients(splitting.splits).launch;
+        let (row, costs) = (&candidate.kernel.row, candidate.coefficients(splitting.splits));
+        let of_problem = Work::of_problem(problem, &self.device);
+        let whole = of_problem.of_kernel(problem, row, &Tiling::new(problem, row), candidate.resident_ctas);
+        let merge_us = costs.merge_us(&whole.with_splits(splitting, merge));
+        let launch_us = costs.launch;
         let profile = self.profile.as_ref().map(|profile| profile.fitted_to.clone());
         Reason::Estimate { us, launch_us, merge_us, profile }
     }
@@ -266,7 +270,7 @@ impl Planner {
     }
 
     /// The candidates of the tile's width; of a wider one, where a ragged batch's score has no row of that width that computes the problem.
-    fn group(&self, problem: &Problem, options: &PlanOptions) -> &[Candidate] {
+    pub(super) fn group(&self, problem: &Problem, options: &PlanOptions) -> &[Candidate] {
         let dtype = DTYPES.iter().position(|&dtype| dtype == problem.dtype()).unwrap_or_default();
         // A problem's head_dim is one of them.
         let head_dim = HEAD_DIMS.iter().position(|&dim| dim == problem.tile_head_dim()).unwrap_or_default();
@@ -349,7 +353,7 @@ impl Planner {
                     Splits::Count(count) => {
                         // Kernels whose blocks of keys are too few for the number come into question where all are.
                         let reached = |candidate: &Candidate| {
-                            work::key_blocks(problem, &candidate.kernel.row).min(count)
+                            Tiling::new(problem, &candidate.kernel.row).key_blocks.min(count)
                         };
                         let most = candidates.clone().map(reached).max().unwrap_or(0);
                         choosing.cheapest(candidates.filter(|candidate| reached(candidate) == most), trace)?
@@ -413,11 +417,13 @@ fn ladder(candidate: &Candidate, problem: &Problem, device: &DeviceInfo) -> Vec<
     if !row.schedule.splits() {
         return vec![Splits::Auto];
     }
-    let key_blocks = work::key_blocks(problem, row);
-    let tiles = tiles(row, problem).max(1);
+    let tiling = Tiling::new(problem, row);
+    let (key_blocks, tiles) = (tiling.key_blocks, tiling.possible_tiles(problem).max(1));
     let wave = u64::from(device.sm_count * candidate.resident_ctas);
     let filling = (1..=8).map(|quarters| (wave * quarters / 4 / tiles) as u32);
-    let considered = Splitting::choices(key_blocks, tiles, wave).map(|splitting| splitting.splits);
+    let mut room = [Splitting::whole(key_blocks); Splitting::CHOICES];
+    let choices = Splitting::choices(&mut room, key_blocks, tiles, wave);
+    let considered = choices.iter().map(|splitting| splitting.splits);
     let sparse =
         [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256];
     let most = geometry::SPLITS_MAX.min(key_blocks);

@@ -19,6 +19,8 @@ pub(super) struct Splitting {
 const USUAL: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128];
 /// Rounds of CTAs, in quarters of what the device holds, that numbers of splits are to fill.
 const QUARTERS: [u64; 5] = [1, 2, 3, 4, 8];
+/// Blocks of keys of short ranges.
+const SHORT: [u32; 4] = [1, 2, 3, 4];
 /// CTAs beyond so many rounds only add to what is merged.
 const ROUNDS_MOST: u64 = 4;
 
@@ -74,24 +76,37 @@ impl Splitting {
         }
     }
 
+    /// The most that [`Splitting::choices`] finds.
+    pub(super) const CHOICES: usize = USUAL.len() + QUARTERS.len() + SHORT.len();
+
     /// The numbers of splits among which the cost model chooses, for so many tiles on a device that holds `capacity` CTAs: usual ones, and
-    /// those that fill rounds; each once.
-    pub(super) fn choices(key_blocks: u32, tiles: u64, capacity: u64) -> impl Iterator<Item = Splitting> {
+    /// those that fill rounds; each once. `room` is for them.
+    pub(super) fn choices(
+        room: &mut [Splitting; Splitting::CHOICES],
+        key_blocks: u32,
+        tiles: u64,
+        capacity: u64,
+    ) -> &[Splitting] {
         let tiles = tiles.max(1);
         let most = u64::from(SPLITS_MAX.min(key_blocks)).min((ROUNDS_MOST * capacity / tiles).max(1)) as u32;
-        let filling = QUARTERS.into_iter().map(move |quarters| (capacity * quarters / 4 / tiles) as u32);
-        // A block or a few of keys each.
-        let short = (1..=4).map(move |blocks: u32| key_blocks.div_ceil(blocks));
-        let counts =
-            USUAL.into_iter().chain(filling).chain(short).filter(move |count| (1..=most).contains(count));
+        let mut found = 0;
         let mut seen = [0u64; SPLITS_MAX as usize / 64 + 1];
-        let is_new = move |splitting: &Splitting| {
+        let mut consider = |count: u32| {
+            if !(1..=most).contains(&count) {
+                return;
+            }
+            let splitting = Splitting::of(key_blocks, count);
             let (word, bit) = (splitting.splits as usize / 64, 1 << (splitting.splits % 64));
-            let was = seen[word] & bit;
-            seen[word] |= bit;
-            was == 0
+            if seen[word] & bit == 0 {
+                seen[word] |= bit;
+                room[found] = splitting;
+                found += 1;
+            }
         };
-        counts.map(move |count| Splitting::of(key_blocks, count)).filter(is_new)
+        USUAL.iter().take_while(|&&count| count <= most).for_each(|&count| consider(count));
+        QUARTERS.iter().for_each(|quarters| consider((capacity * quarters / 4 / tiles) as u32));
+        SHORT.iter().for_each(|&blocks| consider(key_blocks.div_ceil(blocks)));
+        &room[..found]
     }
 }
 
@@ -102,14 +117,16 @@ mod tests {
     #[test]
     fn choices_have_no_empty_range_and_fill_the_device() {
         for (key_blocks, tiles, capacity) in [(1, 1, 132), (128, 64, 264), (1000, 3, 396), (7, 5000, 132)] {
-            let choices: Vec<Splitting> = Splitting::choices(key_blocks, tiles, capacity).collect();
+            let mut room = [Splitting::whole(0); Splitting::CHOICES];
+            let choices = Splitting::choices(&mut room, key_blocks, tiles, capacity);
             assert!(choices.contains(&Splitting::whole(key_blocks)));
-            for Splitting { splits, blocks, .. } in &choices {
+            for Splitting { splits, blocks, .. } in choices {
                 assert!(splits * blocks >= key_blocks && (splits - 1) * blocks < key_blocks, "none is empty");
             }
         }
         let filled = |splitting: &Splitting| splitting.splits == 4;
-        assert!(Splitting::choices(128, 64, 264).any(|splitting| filled(&splitting)), "256 of 264 CTAs");
+        let mut room = [Splitting::whole(0); Splitting::CHOICES];
+        assert!(Splitting::choices(&mut room, 128, 64, 264).iter().any(filled), "256 of 264 CTAs");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::*;
 use crate::device::model::DeviceModel;
 use crate::module::tests::library;
 use crate::problem::{ElementStrides, Layout, Sizes};
+use kernels_gpu::geometry;
 use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row};
 use kernels_gpu::steps::StepRow;
 use kernels_gpu::table::{VARIANTS, row_of};

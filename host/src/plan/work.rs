@@ -1,15 +1,18 @@
 //! What a plan has to do, counted: CTAs, blocks of keys, bytes, what is merged. The cost model turns it into time.
 
+use super::numbers::{ceil, floor, greater, lesser, within};
 use super::splitting::Splitting;
+use super::tiling::Tiling;
 use crate::device::DeviceInfo;
-use crate::problem::{Extent, Mask, Problem, QuerySequences, TensorRole};
+use crate::problem::{Extent, Mask, Problem, Sizes, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
 /// Where the partial results of several splits are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merge {
     /// There is one split.
+    #[default]
     Nothing,
     /// In the CTA of each tile that finishes last.
     Fused,
@@ -27,7 +30,7 @@ pub struct Fill {
 }
 
 /// The counts of one launch, or of two where a kernel of its own merges splits.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Multiprocessors.
     pub sms: f64,
@@ -37,30 +40,18 @@ pub struct Work {
     pub tiles: f64,
     /// Tiles × splits.
     pub ctas: f64,
-    /// Those of them that have keys: a split of a short sequence, or of queries that see few keys, may have none.
-    pub active: f64,
     /// Ranges of keys.
     pub splits: f64,
-    /// Blocks of keys of a CTA, on average.
-    pub blocks: f64,
-    /// Blocks of keys of the CTA that has most.
-    pub blocks_max: f64,
     /// Blocks of a tile that a causal mask cuts.
     pub masked: f64,
     /// Whether the last block of keys is not full, without a causal mask: 0 or 1.
     pub ragged: f64,
     /// Query rows of a tile × head_dim, in units of 8192 elements.
     pub tile_rows: f64,
-    /// K and V of all heads once, in MB.
-    pub kv_mb: f64,
     /// Q and O, in MB.
     pub qo_mb: f64,
-    /// What all CTAs copy of K and V, in MB.
-    pub copied_mb: f64,
     /// The L2 cache, in MB.
     pub l2_mb: f64,
-    /// Q, K, V and O, as a share of the L2 cache.
-    pub l2_share: f64,
     /// Partial O and LSE, as a share of the L2 cache.
     pub l2_partial: f64,
     /// 1 where rows of neighbouring heads alternate in memory, else 0.
@@ -77,8 +68,29 @@ pub struct Work {
     pub merge_rounds: f64,
     /// Splits × head_dim, in units of 256 elements.
     pub merge_width: f64,
+    /// What depends on how full sequences are.
+    pub filled: Filled,
 }
 
+/// The counts of one launch that depend on how full sequences are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Filled {
+    /// CTAs that have keys: a split of a short sequence, or of queries that see few keys, may have none.
+    pub active: f64,
+    /// Blocks of keys of a CTA, on average.
+    pub blocks: f64,
+    /// Blocks of keys of the CTA that has most.
+    pub blocks_max: f64,
+    /// K and V of all heads once, in MB.
+    pub kv_mb: f64,
+    /// What all CTAs copy of K and V, in MB.
+    pub copied_mb: f64,
+    /// Q, K, V and O, as a share of the L2 cache.
+    pub l2_share: f64,
+}
+
+/// Blocks of keys of a CTA that has hardly any.
+const BLOCKS_LEAST: f64 = 0.3;
 /// CTAs of the merging kernel that a multiprocessor holds: 256 threads each.
 const MERGE_CTAS: f64 = 8.0;
 
@@ -88,7 +100,9 @@ impl Fill {
 
     /// What may be expected of lengths that nobody knows when the plan is made: that sequences fill the room that was made for them, or
     /// that each length is as likely as any other. The more sequences there are, the nearer to a half they are filled on average.
-    pub fn expected(problem: &Problem) -> (Fill, Option<[Fill; 3]>) {
+    ///
+    /// These are the latter; the former is as likely as each of them. `None` without lengths.
+    pub(super) fn shorter(problem: &Problem) -> Option<[Fill; 3]> {
         /// The middles of three equal parts of what may be, from the middle of all.
         const PARTS: [f64; 3] = [-1.0 / 3.0, 0.0, 1.0 / 3.0];
         /// Some keys are always there.
@@ -99,35 +113,15 @@ impl Fill {
             let longest = if batch > 1.0 { mean.max(batch / (batch + 1.0)) } else { mean };
             Fill { mean, longest }
         };
-        (Fill::FULL, problem.has_lengths().then(|| PARTS.map(fill)))
+        problem.has_lengths().then(|| PARTS.map(fill))
     }
 }
 
 impl Work {
-    /// The counts of a row's kernel without splits for a problem, on a device that holds so many CTAs of it on a multiprocessor.
-    pub(super) fn new(
-        problem: &Problem,
-        row: &Row,
-        (device, resident_ctas): (&DeviceInfo, u32),
-        fill: Fill,
-    ) -> Work {
-        let (sizes, group) = (problem.sizes(), problem.group());
+    /// What no kernel changes: the counts of a problem whose sequences have all keys, on a device. Kernels' own are missing.
+    pub(super) fn of_problem(problem: &Problem, device: &DeviceInfo) -> Work {
+        let sizes = problem.sizes();
         let head_dim = f64::from(sizes.head_dim);
-        let packed = geometry::packed_heads(row, group);
-        let rows_of_block = geometry::rows_of_block(row, group).max(1);
-        // Sizes past what a plan takes are counted too; it refuses them.
-        let queries = problem.extent(TensorRole::Q);
-        let packed_rows = u64::from(queries.rows) * u64::from(packed);
-        let heads = f64::from(queries.batch) * f64::from(sizes.heads_q / packed);
-        let tiles = heads * query_blocks(problem, row) as f64;
-        let key_blocks = key_blocks(problem, row);
-        let (mean, most) = if problem.mask() == Mask::CAUSAL {
-            causal_blocks(sizes.seqlen_q, sizes.seqlen_k, (rows_of_block / packed).max(1), row.block_n)
-        } else {
-            (f64::from(key_blocks), f64::from(key_blocks))
-        };
-        let mean = (mean * fill.mean).max(0.3);
-        let blocks_max = (most * fill.longest).ceil().max(1.0);
         let bytes = f64::from(problem.dtype().bytes());
         let mb = |role| problem.elements(role) as f64 * bytes * 1e-6;
         // Of a pool of pages no more than sequences may have.
@@ -137,66 +131,132 @@ impl Work {
             f64::from(batch) * f64::from(rows)
         };
         let read_mb = |role| mb(role) * (held / in_pool(role)).min(1.0);
-        let kv_mb = (read_mb(TensorRole::K) + read_mb(TensorRole::V)) * fill.mean;
+        let kv_mb = read_mb(TensorRole::K) + read_mb(TensorRole::V);
         let qo_mb = mb(TensorRole::Q) + mb(TensorRole::O);
         let rows = problem.lse_len() as f64;
-        let tile_rows = packed_rows.min(rows_of_block.into()) as f64;
         let sms = f64::from(device.sm_count.max(1));
         let l2_mb = device.l2_bytes.max(1) as f64 * 1e-6;
         let key_stride = problem.strides(TensorRole::K).row;
         Work {
             sms,
-            resident: f64::from(resident_ctas),
-            tiles,
-            ctas: tiles,
-            active: tiles,
             splits: 1.0,
-            blocks: mean,
-            blocks_max,
-            masked: if problem.causal() {
-                1.0 + f64::from(rows_of_block / packed) / f64::from(row.block_n)
-            } else {
-                0.0
-            },
-            ragged: f64::from(u8::from(!problem.causal() && !sizes.seqlen_k.is_multiple_of(row.block_n))),
-            tile_rows: tile_rows * head_dim / 8192.0,
-            kv_mb,
             qo_mb,
-            copied_mb: tiles * mean * f64::from(row.block_n) * head_dim * 2.0 * bytes * 1e-6,
-            l2_share: (kv_mb + qo_mb) / l2_mb,
             l2_mb,
-            l2_partial: 0.0,
             interleaved: f64::from(u8::from(sizes.heads_kv > 1 && key_stride > i64::from(sizes.head_dim))),
             lengths: f64::from(u8::from(problem.has_lengths())),
-            merge: Merge::Nothing,
             partial_mb: rows * (head_dim + 1.0) * 4e-6,
             merge_waves: rows / (sms * MERGE_CTAS),
-            merge_rounds: (tile_rows / f64::from(geometry::combine_rows(row).max(1))).ceil(),
             merge_width: head_dim / 256.0,
+            filled: Filled { kv_mb, l2_share: (kv_mb + qo_mb) / l2_mb, ..Filled::default() },
+            ..Work::default()
         }
     }
 
-    /// The same with the keys split.
-    pub(super) fn with_splits(self, splitting: Splitting, merge: Merge) -> Work {
-        let splits = f64::from(splitting.splits);
-        let longest = if splitting.by_sequence {
-            (self.blocks_max / splits).ceil()
+    /// The same with those of a row's kernel without splits, of which a multiprocessor holds so many CTAs at a time.
+    pub(super) fn of_kernel(
+        &self,
+        problem: &Problem,
+        row: &Row,
+        tiling: &Tiling,
+        resident_ctas: u32,
+    ) -> Work {
+        let Sizes { head_dim, seqlen_q, seqlen_k, .. } = *problem.sizes();
+        let rows_of_block = tiling.rows_of_block.max(1);
+        let queries_of_block = rows_of_block / tiling.packed_heads;
+        let (head_dim, block_n) = (f64::from(head_dim), f64::from(row.block_n));
+        let (mean, most) = if problem.mask() == Mask::CAUSAL {
+            causal_blocks(seqlen_q, seqlen_k, queries_of_block.max(1), row.block_n)
         } else {
-            self.blocks_max.min(f64::from(splitting.blocks))
+            (tiling.key_blocks.into(), tiling.key_blocks.into())
         };
+        let (tiles, blocks) = (tiling.tiles as f64, greater(mean, BLOCKS_LEAST));
+        let block_mb = block_n * head_dim * 2.0 * f64::from(problem.dtype().bytes()) * 1e-6;
+        let tile_rows = tiling.packed_rows.min(rows_of_block.into()) as f64;
+        let (masked, is_ragged) = if problem.causal() {
+            (1.0 + f64::from(queries_of_block) / block_n, false)
+        } else {
+            (0.0, !seqlen_k.is_multiple_of(row.block_n))
+        };
+        let merged_rows = if row.schedule.splits() { geometry::combine_rows(row).max(1) } else { 1 };
+        Work {
+            resident: f64::from(resident_ctas),
+            tiles,
+            ctas: tiles,
+            masked,
+            ragged: f64::from(u8::from(is_ragged)),
+            tile_rows: tile_rows * head_dim / 8192.0,
+            merge_rounds: ceil(tile_rows / f64::from(merged_rows)),
+            filled: Filled {
+                active: tiles,
+                blocks,
+                blocks_max: greater(most, 1.0),
+                copied_mb: tiles * blocks * block_mb,
+                ..self.filled
+            },
+            ..*self
+        }
+    }
+
+    /// What depends on how full sequences are, of a launch whose keys are not split yet, where they are as full as this.
+    pub(super) fn filled(&self, fill: Fill) -> Filled {
+        let full = &self.filled;
+        let blocks = greater(full.blocks * fill.mean, BLOCKS_LEAST);
+        Filled {
+            active: full.active,
+            blocks,
+            blocks_max: greater(ceil(full.blocks_max * fill.longest), 1.0),
+            kv_mb: full.kv_mb * fill.mean,
+            copied_mb: full.copied_mb / full.blocks * blocks,
+            l2_share: self.l2_share(fill),
+        }
+    }
+
+    /// Q, K, V and O, as a share of the L2 cache.
+    pub(super) fn l2_share(&self, fill: Fill) -> f64 {
+        (self.filled.kv_mb * fill.mean + self.qo_mb) / self.l2_mb
+    }
+
+    /// The same with the keys split, but for what depends on how full sequences are.
+    pub(super) fn with_splits(&self, splitting: Splitting, merge: Merge) -> Work {
+        if splitting.splits == 1 {
+            return *self;
+        }
+        let splits = f64::from(splitting.splits);
         let partial_mb = self.partial_mb * splits;
         Work {
             ctas: self.tiles * splits,
-            // No CTA has more than the longest.
-            active: self.tiles * self.splits_with_keys(splitting).max(self.blocks / longest),
             splits,
-            blocks: self.blocks / splits,
-            blocks_max: longest,
             l2_partial: partial_mb / self.l2_mb,
             merge,
             partial_mb,
             merge_width: self.merge_width * splits,
-            ..self
+            ..*self
+        }
+    }
+}
+
+impl Filled {
+    /// The same with the keys split.
+    pub(super) fn with_splits(&self, splitting: Splitting) -> Filled {
+        if splitting.splits == 1 {
+            return *self;
+        }
+        let longest = self.longest(splitting);
+        Filled {
+            // No CTA has more than the longest.
+            active: self.active * greater(self.splits_with_keys(splitting), self.blocks / longest),
+            blocks: self.blocks / f64::from(splitting.splits),
+            blocks_max: longest,
+            ..*self
+        }
+    }
+
+    /// Blocks of the CTA that has most, once the keys are split.
+    pub(super) fn longest(&self, splitting: Splitting) -> f64 {
+        if splitting.by_sequence {
+            ceil(self.blocks_max / f64::from(splitting.splits))
+        } else {
+            lesser(self.blocks_max, f64::from(splitting.blocks))
         }
     }
 
@@ -206,24 +266,23 @@ impl Work {
         let most = self.blocks_max;
         if self.blocks >= 0.999 * most {
             // None is empty where all have all keys.
-            return if splitting.by_sequence { (most / (most / splits).ceil()).ceil() } else { splits };
+            return if splitting.by_sequence { ceil(most / ceil(most / splits)) } else { splits };
         }
-        let least = (2.0 * self.blocks - most).clamp(0.0, most);
         // Of all numbers over `below` and up to `most`.
-        let below = (least - 1.0).max(0.0);
+        let below = within(2.0 * self.blocks - most - 1.0, 0.0, most);
         let found = if splitting.by_sequence {
             (shares_up_to(most, splits) - shares_up_to(below, splits)) / (most - below)
         } else {
             let width = f64::from(splitting.blocks);
             (ranges_up_to(most / width) - ranges_up_to(below / width)) * width / (most - below)
         };
-        found.clamp(1e-3, splits)
+        within(found, 1e-3, splits)
     }
 }
 
 /// The integral of ⌈x⌉ from 0: ranges of equally many blocks that a tile of x times as many reaches.
 fn ranges_up_to(x: f64) -> f64 {
-    let whole = x.floor();
+    let whole = floor(x);
     whole * (whole + 1.0) * 0.5 + (x - whole) * (whole + 1.0)
 }
 
@@ -233,38 +292,12 @@ fn shares_up_to(blocks: f64, splits: f64) -> f64 {
     const LONG: u32 = 4;
     let each = (0..LONG).map(|shorter| {
         let (length, shorter) = (f64::from(shorter + 1), f64::from(shorter));
-        let (from, to) = ((shorter * splits).min(blocks), (length * splits).min(blocks));
+        let (from, to) = (lesser(shorter * splits, blocks), lesser(length * splits, blocks));
         // Half a share more where the last is not full.
         let rounding = if shorter == 0.0 { 0.5 } else { 0.5 * shorter / length };
         (to * to - from * from) * 0.5 / length + rounding * (to - from)
     });
-    each.sum::<f64>() + (blocks - f64::from(LONG) * splits).max(0.0) * splits * 0.9
-}
-
-/// Blocks of query rows of one head, or of all heads of a KV head where rows are packed: of all sequences where those are packed, each of
-/// which may leave one unused.
-pub(super) fn query_blocks(problem: &Problem, row: &Row) -> u64 {
-    let group = problem.group();
-    let rows = u64::from(problem.extent(TensorRole::Q).rows) * u64::from(geometry::packed_heads(row, group));
-    let block = u64::from(geometry::rows_of_block(row, group).max(1));
-    match problem.queries() {
-        QuerySequences::Batch => rows.div_ceil(block),
-        QuerySequences::Packed { .. } => rows / block + u64::from(problem.sizes().batch),
-    }
-}
-
-/// Blocks of query rows of all heads and batch entries.
-pub(super) fn tiles(problem: &Problem, row: &Row) -> u64 {
-    let heads = problem.sizes().heads_q / geometry::packed_heads(row, problem.group());
-    u64::from(problem.extent(TensorRole::Q).batch) * u64::from(heads) * query_blocks(problem, row)
-}
-
-/// The most blocks of keys that a block of query rows sees.
-pub(super) fn key_blocks(problem: &Problem, row: &Row) -> u32 {
-    let group = geometry::packed_heads(row, problem.group());
-    // Packed rows of one query more than whole ones fill.
-    let queries = geometry::rows_of_block(row, problem.group()) / group.max(1) + 1;
-    problem.mask().steps_most(problem.sizes().seqlen_k, queries.min(problem.sizes().seqlen_q), row.block_n)
+    each.sum::<f64>() + greater(blocks - f64::from(LONG) * splits, 0.0) * splits * 0.9
 }
 
 /// Blocks of keys that a block of queries sees under the causal mask: on average over a head's, and at most. Each block of queries sees

@@ -61,5 +61,5 @@ fn lengths_divide_each_sequences_own_keys() {
     assert_eq!(told(&problem.with_lengths(true), Splits::Size(256)), (4, 0));
     let plan = planner.plan(&problem.with_lengths(true), &with(Splits::Count(4))).expect("planned");
     let half = plan.work(planner.device(), Fill { mean: 0.5, longest: 0.5 });
-    assert_eq!((half.blocks, half.blocks_max), (2.0, 2.0), "8 of 16 blocks in 4 ranges");
+    assert_eq!((half.filled.blocks, half.filled.blocks_max), (2.0, 2.0), "8 of 16 blocks in 4 ranges");
 }

@@ -1,0 +1,59 @@
+//! How a row's kernel divides a problem into tiles, and the keys into blocks.
+
+use crate::problem::{Problem, QuerySequences, TensorRole};
+use kernels_gpu::geometry;
+use kernels_gpu::row::Row;
+
+/// Blocks of query rows and of keys. Sizes past what a plan takes are counted too; it refuses them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiling {
+    /// Query heads whose rows share a block.
+    pub(super) packed_heads: u32,
+    /// Query rows of a block that are used; 0 where it has no room for one query of all these heads.
+    pub(super) rows_of_block: u32,
+    /// Heads, of a batch entry, whose rows share blocks with no other's.
+    pub(super) heads: u32,
+    /// Query rows of one of them.
+    pub(super) packed_rows: u64,
+    /// Their blocks: of all sequences where those are packed, each of which may leave one unused.
+    pub(super) query_blocks: u64,
+    /// The same of all heads and batch entries.
+    pub(super) tiles: u64,
+    /// The most blocks of keys that a block of query rows sees.
+    pub(super) key_blocks: u32,
+}
+
+impl Tiling {
+    pub(super) fn new(problem: &Problem, row: &Row) -> Tiling {
+        let (sizes, group, queries) = (problem.sizes(), problem.group(), problem.extent(TensorRole::Q));
+        let packed_heads = geometry::packed_heads(row, group);
+        let rows_of_block = geometry::rows_of_block(row, group);
+        let heads = sizes.heads_q / packed_heads;
+        let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
+        let block = u64::from(rows_of_block.max(1));
+        let query_blocks = match problem.queries() {
+            QuerySequences::Batch => packed_rows.div_ceil(block),
+            QuerySequences::Packed { .. } => packed_rows / block + u64::from(sizes.batch),
+        };
+        // Packed rows of one query more than whole ones fill.
+        let queries_of_block = rows_of_block / packed_heads + 1;
+        let key_blocks =
+            problem.mask().steps_most(sizes.seqlen_k, queries_of_block.min(sizes.seqlen_q), row.block_n);
+        Tiling {
+            packed_heads,
+            rows_of_block,
+            heads,
+            packed_rows,
+            query_blocks,
+            tiles: u64::from(queries.batch) * u64::from(heads) * query_blocks,
+            key_blocks,
+        }
+    }
+
+    /// All tiles; of what no kernel of the row computes, more than any plan takes.
+    pub(super) fn possible_tiles(&self, problem: &Problem) -> u64 {
+        let rows = u64::from(problem.extent(TensorRole::Q).rows) * u64::from(problem.group());
+        let is_possible = self.rows_of_block > 0 && rows <= u32::MAX.into();
+        if is_possible { self.tiles } else { u64::MAX }
+    }
+}
