@@ -17,6 +17,7 @@ pub mod table;
 pub mod backward;
 
 pub mod divisor;
+pub mod dropout;
 pub mod geometry;
 pub mod keys;
 #[cfg(feature = "manifest")]

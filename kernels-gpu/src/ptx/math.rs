@@ -76,6 +76,18 @@ pub fn select(condition: bool, a: u32, b: u32) -> u32 {
     r
 }
 
+/// The 64 bits of a product (`mul.wide.u32`). Where the compiler would make 64-bit arithmetic of what follows.
+#[inline(always)]
+pub fn mul_wide(a: u32, b: u32) -> u64 {
+    let r;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("mul.wide.u32 {r}, {a}, {b};", r = out(reg64) r, a = in(reg32) a, b = in(reg32) b,
+            options(pure, nomem, nostack));
+    }
+    r
+}
+
 /// a · b + c, rounded once (`fma.rn.ftz.f32`).
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
