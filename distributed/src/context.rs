@@ -305,6 +305,9 @@ impl Setup {
                 "sequences are a dense batch: packed, paged and with lengths they are not split yet",
             ));
         }
+        if problem.dropout().is_some() {
+            return Err(refused("dropout depends on positions and is not split yet"));
+        }
         if problem.has_sinks() || !matches!(problem.score(), Score::Plain | Score::Softcap(_)) {
             return Err(refused("sinks and scores that depend on positions are not split yet"));
         }

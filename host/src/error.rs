@@ -55,6 +55,14 @@ pub enum Error {
         /// The largest that has kernels.
         most: u32,
     },
+    /// Dropout that no kernel computes.
+    #[error("dropout with p {p} cannot be: {reason}")]
+    Dropout {
+        /// The probability.
+        p: f32,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A mask that no kernel computes.
     #[error("the mask cannot be: {reason}")]
     Mask {

@@ -64,7 +64,7 @@ pub use plan::profile::Profile;
 pub use plan::{
     Combine, Estimate, NotWgmma, OwnTensors, Plan, PlanOptions, Planner, Reason, RowSelection, Splits,
 };
-pub use problem::{ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};
+pub use problem::{Dropout, ElementStrides, Layout, Mask, Operand, Problem, Sizes, TensorRole};
 pub use workspace::{Workspace, workspace_bytes_for};
 
 /// The README's examples compile.

@@ -1,11 +1,13 @@
 //! One attention problem: sizes, element type, mask, scale and strides, validated once.
 
+mod dropout;
 mod layout;
 mod mask;
 mod ragged;
 mod sizes;
 mod user_score;
 
+pub use dropout::Dropout;
 pub use layout::{ElementStrides, Layout};
 pub use mask::Mask;
 pub use ragged::{BiasShape, BlockTable, KeySequences, Operand, Pages, QuerySequences, Score};
@@ -33,6 +35,7 @@ pub struct Problem {
     queries: QuerySequences,
     keys: KeySequences,
     score: Score,
+    dropout: Option<Dropout>,
     has_sinks: bool,
     strides: [ElementStrides; 4],
     /// Elements from the first to the last of each tensor, both included.
@@ -46,7 +49,7 @@ impl Eq for Problem {}
 impl Hash for Problem {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.sizes, self.dtype, self.mask, self.has_lengths, self.scale.to_bits(), self.strides).hash(state);
-        (self.head_dim_v, self.queries, self.keys, self.score, self.has_sinks).hash(state);
+        (self.head_dim_v, self.queries, self.keys, self.score, self.dropout, self.has_sinks).hash(state);
     }
 }
 
@@ -104,6 +107,7 @@ impl Problem {
             queries: QuerySequences::Batch,
             keys: KeySequences::Batch,
             score: Score::Plain,
+            dropout: None,
             has_sinks: false,
             strides: [ElementStrides { batch: 0, head: 0, row: 0, dim: 1 }; 4],
             lengths: [0; 4],
@@ -133,10 +137,10 @@ impl Problem {
     /// With a mask: [`Mask::FULL`], [`Mask::CAUSAL`], windows, chunks, prefixes.
     ///
     /// # Errors
-    /// [`Error::Mask`] where its parts exclude each other, or the score's function.
+    /// [`Error::Mask`] where its parts exclude each other, or the score's function; [`Error::Dropout`] where a tree excludes dropout.
     pub fn with_mask(self, mask: Mask) -> Result<Problem, Error> {
         mask.check(&self.score)?;
-        Ok(Problem { mask, ..self })
+        Problem { mask, ..self }.checked_for_dropout()
     }
 
     /// With packed queries: Q and O are `[total, heads_q, head_dim]` in layout `bshd`, sequence after sequence, and
@@ -186,11 +190,12 @@ impl Problem {
     /// With a function of every score.
     ///
     /// # Errors
-    /// [`Error::InvalidSoftcap`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree.
+    /// [`Error::InvalidSoftcap`] where a softcap is not positive and finite, also with the scale; [`Error::Mask`] where the mask has a tree;
+    /// [`Error::Dropout`] where there is dropout.
     pub fn with_score(self, score: Score) -> Result<Problem, Error> {
         score.check(self.scale)?;
         self.mask.check(&score)?;
-        Ok(Problem { score, ..self })
+        Problem { score, ..self }.checked_for_dropout()
     }
 
     /// With another number of keys that a sequence in pages may have.
@@ -306,7 +311,7 @@ impl Problem {
         self.queries != QuerySequences::Batch
             || self.keys != KeySequences::Batch
             || !matches!(self.mask, Mask::FULL | Mask::CAUSAL)
-            || self.score.kind() != ScoreKind::Plain
+            || self.score_kind() != ScoreKind::Plain
             || self.has_sinks
             || self.head_dim_v != self.sizes.head_dim
             || self.tile_head_dim() != self.sizes.head_dim

@@ -40,6 +40,8 @@ pub mod config;
 #[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
 pub mod copy;
 #[cfg(target_arch = "nvptx64")]
+pub mod dropped;
+#[cfg(target_arch = "nvptx64")]
 pub mod element;
 #[cfg(target_arch = "nvptx64")]
 pub mod entry;

@@ -210,17 +210,18 @@ pub struct TableParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScoreParams {
-    /// ALiBi: slopes, float32. Bias: its first element. Tree: words of bits, u32 `[rows of Q without heads, words]`.
+    /// ALiBi: slopes, float32. Bias: its first element. Tree: words of bits, u32 `[rows of Q without heads, words]`. Dropout: no address, but
+    /// the seed.
     pub address: u64,
-    /// Bytes from one batch entry to the next.
+    /// Bytes from one batch entry to the next. Dropout: the offset.
     pub batch_stride: i64,
     /// Bytes from one query head to the next.
     pub head_stride: i64,
     /// Bytes from one query to the next.
     pub row_stride: i64,
-    /// What Q·Kᵀ is multiplied with before the score's own function.
+    /// What Q·Kᵀ is multiplied with before the score's own function. Dropout: what weights that are kept are multiplied with.
     pub factor: f32,
-    /// Tree: the last keys of a sequence, which have a bit each; at least 1.
+    /// Tree: the last keys of a sequence, which have a bit each; at least 1. Dropout: the greatest random byte that keeps its weight.
     pub tree_keys: u32,
 }
 

@@ -141,6 +141,8 @@ pub enum ScoreKind {
     Bias,
     /// The scaled product, under a mask of bits for the last keys of a sequence.
     Tree,
+    /// The scaled product, and weights that are dropped after the softmax.
+    Dropout,
     /// A user's own function.
     User(ScoreName),
 }
@@ -159,7 +161,8 @@ impl ScoreKind {
             ScoreKind::Alibi => 2,
             ScoreKind::Bias => 3,
             ScoreKind::Tree => 4,
-            ScoreKind::User(_) => 5,
+            ScoreKind::Dropout => 5,
+            ScoreKind::User(_) => 6,
         }
     }
 
@@ -171,6 +174,7 @@ impl ScoreKind {
             ScoreKind::Alibi => "alibi",
             ScoreKind::Bias => "bias",
             ScoreKind::Tree => "tree",
+            ScoreKind::Dropout => "dropout",
             ScoreKind::User(name) => name.as_str(),
         }
     }
@@ -189,7 +193,14 @@ impl TryFrom<alloc::string::String> for ScoreKind {
 
     /// A score of Ferroflash, or a user's by this name.
     fn try_from(name: alloc::string::String) -> Result<Self, Self::Error> {
-        let own = [ScoreKind::Plain, ScoreKind::Softcap, ScoreKind::Alibi, ScoreKind::Bias, ScoreKind::Tree];
+        let own = [
+            ScoreKind::Plain,
+            ScoreKind::Softcap,
+            ScoreKind::Alibi,
+            ScoreKind::Bias,
+            ScoreKind::Tree,
+            ScoreKind::Dropout,
+        ];
         match own.into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Ok(kind),
             None => ScoreName::new(&name).map(ScoreKind::User).ok_or(ScoreName::RULE),

@@ -1,5 +1,6 @@
 //! What touches every score between Q·Kᵀ and the softmax: a type of the kernel, so that a plain score costs nothing.
 
+use crate::dropout::WeightRow;
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
 use crate::ptx::math::{ex2, fma, min_nan, rcp};
@@ -144,6 +145,16 @@ pub trait Score: Copy {
     fn of_pair(self, qk: [f32; 2], loaded: u32) -> [f32; 2] {
         let _ = loaded;
         qk
+    }
+
+    /// Whether weights are dropped after the softmax.
+    const DROPS: bool = false;
+
+    /// The row of weights of a query row, where it [`Score::DROPS`].
+    #[inline(always)]
+    fn weights(row: Self::Row) -> WeightRow {
+        let _ = row;
+        WeightRow::default()
     }
 
     /// Whether it hides keys: [`Score::sees`].

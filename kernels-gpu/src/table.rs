@@ -127,16 +127,17 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m64n64_w4s2c1_ragged_tree        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Tree };
             fwd_f16_d256_m32n32_w4s2c1_ragged_tree         => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Tree };
             fwd_bf16_d256_m32n32_w4s2c1_ragged_tree        => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Tree };
-            // Rows that exercise the other columns: 8 warps, 2, 3 and 4 stages, float16 accumulation, capped registers.
+            // Dropout; other widths run in the next wider tile.
+            fwd_f16_d64_m64n64_w4s2c1_ragged_dropout       => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_bf16_d64_m64n64_w4s2c1_ragged_dropout      => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_f16_d128_m64n64_w4s2c1_ragged_dropout      => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_bf16_d128_m64n64_w4s2c1_ragged_dropout     => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_f16_d256_m32n32_w4s2c1_ragged_dropout      => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_bf16_d256_m32n32_w4s2c1_ragged_dropout     => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Dropout };
+            // Rows that exercise the other columns: 2 and 3 stages, float16 accumulation.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };
-            fwd_f16_d64_m64n64_w8s2c1              => { F16,   64,  64,  64, 8, 2, F32, 1, 16, Grid };
-            fwd_f16_d64_m32n64_w8s2c1              => { F16,   64,  32,  64, 8, 2, F32, 1, 16, Grid };
-            fwd_f16_d128_m32n128_w8s1c1            => { F16,  128,  32, 128, 8, 1, F32, 1, 16, Grid };
-            fwd_bf16_d128_m128n64_w8s2c1           => { Bf16, 128, 128,  64, 8, 2, F32, 1, 16, Grid };
-            fwd_f16_d32_m64n64_w4s2c4              => { F16,   32,  64,  64, 4, 2, F32, 4, 16, Grid };
             fwd_f16_d64_m64n64_w4s2c1_accf16       => { F16,   64,  64,  64, 4, 2, F16, 1, 16, Grid };
-            fwd_f16_d128_m64n64_w4s2c1_accf16      => { F16,  128,  64,  64, 4, 2, F16, 1, 16, Grid };
         }
     };
 }

@@ -13,6 +13,7 @@ mod copies;
 mod devices;
 mod distributed;
 mod distributed_failures;
+mod dropout;
 mod fake_device;
 mod fake_library;
 mod host_device;
@@ -52,6 +53,7 @@ fn main() {
         devices::trials(),
         distributed::trials(),
         distributed_failures::trials(),
+        dropout::trials(),
         fake_device::trials(),
         fake_library::trials(),
         host_device::trials(),

@@ -7,8 +7,8 @@ use super::{Progress, Reference, row_start};
 use crate::tolerance::Plain;
 use ferroflash::attention::{HostOperand, HostTensors};
 use ferroflash::problem::{
-    BlockTable, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, ScoreTable, ScoreTables,
-    TensorRole,
+    BlockTable, Dropout, Extent, KeySequences, Mask, Operand, Problem, QuerySequences, Score, ScoreTable,
+    ScoreTables, TensorRole,
 };
 use ferroflash::rounding::{narrow, widen};
 use ferroflash_score::Query;
@@ -146,8 +146,10 @@ impl<'a> Ragged<'a> {
         let sum = weights.iter().sum::<f64>() + (sink - most).exp();
         let mut o = vec![0.0; self.problem.head_dim_v() as usize];
         if sum != 0.0 {
+            let factor = self.kept_factor();
             for (&key, weight) in keys.iter().zip(&weights) {
-                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += weight / sum * v);
+                let p = weight / sum * self.kept(row, key) * factor;
+                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v);
             }
         }
         (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
@@ -167,10 +169,11 @@ impl<'a> Ragged<'a> {
         }
         let (_, [of_p, of_o]) = how.parts(sum);
         for (&key, weight) in keys.iter().zip(&weights) {
-            let p = rounded(weight / of_p);
+            let p = rounded(weight / of_p) * self.kept(row, key) as f32;
             o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
         }
-        o.into_iter().map(|o| rounded(o / of_o)).collect()
+        let factor = self.kept_factor() as f32;
+        o.into_iter().map(|o| rounded(o * factor / of_o)).collect()
     }
 
     fn row_lse_allowed(&self, row: Row, lse: f64) -> f64 {
@@ -393,6 +396,20 @@ impl<'a> Ragged<'a> {
             Score::User(user) => user.of(self.user_query(row), key as u32, scaled, &self.tables()),
             score => score.of(scaled, self.distance(row, key), self.given(row, key)),
         }
+    }
+
+    /// 0 for a weight that dropout leaves out, and 1 for others.
+    fn kept(&self, row: Row, key: usize) -> f64 {
+        let is_kept = |dropout: Dropout| {
+            let head = row.sequence.batch * self.problem.sizes().heads_q as usize + row.head;
+            dropout.keeps(head as u32, row.query as u32, key as u32)
+        };
+        if self.problem.dropout().is_none_or(is_kept) { 1.0 } else { 0.0 }
+    }
+
+    /// What weights that are kept are multiplied with.
+    fn kept_factor(&self) -> f64 {
+        self.problem.dropout().map_or(1.0, |dropout| dropout.factor().into())
     }
 
     /// What a row sees; `rounded` is applied to each score.

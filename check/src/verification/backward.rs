@@ -226,6 +226,9 @@ impl std::fmt::Display for BackwardCase {
         write!(f, "B{batch} H{heads_q}/{heads_kv} S{seqlen_q}x{seqlen_k} D{head_dim}/{width_v} ")?;
         write!(f, "{}, Q {:?}, K {:?}", problem.mask(), problem.queries(), problem.keys())?;
         write!(f, ", {:?}{}", problem.score(), if problem.has_sinks() { ", sinks" } else { "" })?;
+        if let Some(dropout) = problem.dropout() {
+            write!(f, ", {dropout:?}")?;
+        }
         let layout = match problem.layout() {
             Some(Layout::Bshd) => "bshd",
             Some(_) => "bhsd",

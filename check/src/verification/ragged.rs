@@ -8,7 +8,8 @@ use ferroflash::attention::{HostTensors, OperandValues, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{PlanOptions, Splits};
 use ferroflash::problem::{
-    BiasShape, BlockTable, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes, UserScore,
+    BiasShape, BlockTable, Dropout, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes,
+    UserScore,
 };
 use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind, ScoreName};
 
@@ -179,6 +180,9 @@ impl std::fmt::Display for RaggedCase {
             problem.keys(),
             problem.score()
         )?;
+        if let Some(dropout) = problem.dropout() {
+            write!(f, ", {dropout:?}")?;
+        }
         if problem.has_sinks() {
             write!(f, ", sinks")?;
         }
@@ -272,9 +276,13 @@ pub(super) fn draw_problem(
         let keys = random.one_of(&[1, 4, 5, 31, 32, 33, 63, 64, 100, 128, 400]);
         problem = problem.with_mask(problem.mask().with_tree(keys))?;
     }
+    if kind == ScoreKind::Dropout {
+        let [seed, offset] = [(); 2].map(|()| u64::from(random.below(u32::MAX)) << random.below(33));
+        problem = problem.with_dropout(Dropout { p: random.one_of(&[0.17, 0.5, 0.9]), seed, offset })?;
+    }
     let mut coin = || random.below(2) == 0;
     problem.with_score(match kind {
-        ScoreKind::Plain | ScoreKind::Tree | ScoreKind::User(_) => Score::Plain,
+        ScoreKind::Plain | ScoreKind::Tree | ScoreKind::Dropout | ScoreKind::User(_) => Score::Plain,
         ScoreKind::Softcap => Score::Softcap(random.one_of(&[1.0, 15.0, 30.0, 50.0])),
         ScoreKind::Alibi => Score::Alibi { per_batch: coin() },
         ScoreKind::Bias => Score::Bias(BiasShape { batch: coin(), heads: coin(), queries: coin() }),

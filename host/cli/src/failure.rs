@@ -107,6 +107,7 @@ impl Failure {
             | Failure::Library(
                 Error::UnknownKernel { .. }
                 | Error::Mask { .. }
+                | Error::Dropout { .. }
                 | Error::Pages { .. }
                 | Error::InvalidScale { .. }
                 | Error::InvalidSoftcap { .. }

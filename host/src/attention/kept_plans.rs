@@ -19,15 +19,21 @@ impl KeptPlans {
         problem: &Problem,
         make: impl FnOnce() -> Result<Plan, Error>,
     ) -> Result<Arc<Plan>, Error> {
-        if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(problem) {
-            return Ok(plan.clone());
+        // Every step of a training has another seed or offset.
+        let alike = problem.without_seed();
+        let own = |plan: &Arc<Plan>| match problem.dropout() {
+            None => plan.clone(),
+            Some(_) => Arc::new(plan.with_dropout_of(problem)),
+        };
+        if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&alike) {
+            return Ok(own(plan));
         }
         let plan = Arc::new(make()?);
         let mut plans = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS_MAX {
             plans.clear();
         }
-        Ok(plans.entry(*problem).or_insert(plan).clone())
+        Ok(own(plans.entry(alike).or_insert(plan)))
     }
 }
 

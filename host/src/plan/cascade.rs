@@ -139,6 +139,7 @@ fn obstacle(problem: &Problem) -> Option<&'static str> {
         _ if hides => {
             Some("its mask hides keys of it from some queries: only full and causal masks show all")
         }
+        _ if problem.dropout().is_some() => Some("its dropout depends on positions"),
         Score::Plain | Score::Softcap(_) => {
             let is_packed = matches!(problem.queries(), QuerySequences::Packed { .. });
             (!is_packed).then_some("queries are packed: Problem::with_packed_queries")

@@ -1,5 +1,6 @@
 //! What kernels of [`kernels_gpu::row::Schedule::Ragged`] are told.
 
+use super::Plan;
 use super::work::gcd;
 use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
@@ -19,15 +20,16 @@ pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> Ragge
         }
         KeySequences::Batch | KeySequences::Packed { .. } => (1, 0, 0),
     };
+    let of_score = ScoreParams {
+        batch_stride: batch_stride * bytes,
+        head_stride: head_stride * bytes,
+        row_stride: row_stride * bytes,
+        factor: problem.score().factors(problem.scale()).1,
+        tree_keys: tree.unwrap_or(1),
+        ..ScoreParams::default()
+    };
     RaggedParams {
-        score: ScoreParams {
-            batch_stride: batch_stride * bytes,
-            head_stride: head_stride * bytes,
-            row_stride: row_stride * bytes,
-            factor: problem.score().factors(problem.scale()).1,
-            tree_keys: tree.unwrap_or(1),
-            ..ScoreParams::default()
-        },
+        score: problem.dropout().map_or(of_score, |dropout| dropout.params()),
         page: Divisor::new(page),
         block_rows: Divisor::new(block_rows.max(1)),
         chunks_v: Divisor::new(problem.head_dim_v() / 4),
@@ -51,6 +53,17 @@ pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> Ragge
     }
 }
 
+impl Plan {
+    /// The same with the seed and the offset of a problem's dropout.
+    pub(crate) fn with_dropout_of(&self, problem: &Problem) -> Plan {
+        let mut plan = Plan { problem: *problem, ..self.clone() };
+        if let Some(dropout) = problem.dropout() {
+            plan.params.ragged.score = dropout.params();
+        }
+        plan
+    }
+}
+
 /// Keys of a box of a bulk copy: a whole block, or the most that never cross the end of a page or of a block.
 pub(super) fn box_rows(problem: &Problem, row: &Row) -> u32 {
     match problem.keys() {
@@ -62,8 +75,8 @@ pub(super) fn box_rows(problem: &Problem, row: &Row) -> u32 {
 /// The same with the addresses of a launch; `q` is that of Q.
 pub(super) fn at(params: RaggedParams, operands: &[u64; Operand::ALL.len()], q: u64) -> RaggedParams {
     let at = |operand: Operand| operands[operand as usize];
-    // A score has one of them.
-    let address = at(Operand::Slopes) | at(Operand::Bias) | at(Operand::TreeMask);
+    // A score has one of them, or dropout its seed.
+    let address = params.score.address | at(Operand::Slopes) | at(Operand::Bias) | at(Operand::TreeMask);
     // A kernel of a score that had more tables when it was compiled reads an element of Q in their place.
     let address_of = |table: Operand| if at(table) == 0 { q } else { at(table) };
     let tables = Operand::TABLES.map(|table| TableParams {

@@ -327,7 +327,11 @@ impl Problem {
 
     /// What kernels that compute its scores are compiled for.
     pub fn score_kind(&self) -> ScoreKind {
-        if self.mask.tree.is_some() { ScoreKind::Tree } else { self.score.kind() }
+        match (self.dropout, self.mask.tree) {
+            (Some(_), _) => ScoreKind::Dropout,
+            (None, Some(_)) => ScoreKind::Tree,
+            (None, None) => self.score.kind(),
+        }
     }
 
     /// The type of the elements of a table of a user's score.

@@ -3,8 +3,10 @@
 //! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type. So is what touches every
 //! score, whose derivative dS is multiplied with.
 
-use crate::ptx::math::{ex2, fma};
+use crate::dropout::{Dropout, KEYS, Transposed};
+use crate::ptx::math::{ex2, fma, select};
 use crate::ptx::memory::ld_shared_v4;
+use crate::ptx::warp::shfl_bfly_b32;
 #[cfg(ferroflash_wgmma)]
 use crate::score::Plain;
 use crate::score::Score;
@@ -21,6 +23,10 @@ pub trait Statistics<S: Score>: Copy {
 
     /// Whether the mask hides the four elements of n8 tile `n`.
     fn hides(&self, n: usize) -> [bool; 4];
+
+    /// Whether dropout keeps the weights of the n8 tiles 2 · `pair` and the one behind it, of a score that [`Score::DROPS`]. All lanes take
+    /// part.
+    fn kept(&self, dropout: &Dropout, pair: usize) -> [[bool; 4]; 2];
 }
 
 /// P of a score.
@@ -42,6 +48,34 @@ pub fn recompute<W: WarpTile, S: Score>(
         for (i, [lse_log2, delta]) in of.into_iter().enumerate() {
             s[i] = probability(scores[i], score.scale_log2(), lse_log2);
             dp[i] = s[i] * (dp[i] - delta) * score.derivative(scores[i]);
+        }
+    }
+}
+
+/// As [`recompute`], where weights are dropped: dP counts where they are kept, `factor` times, and P is 0 where they are not. What makes up for
+/// those, P lacks.
+#[inline(always)]
+pub fn recompute_kept<W: WarpTile, S: Score>(
+    s: &mut W::S<[f32; 4]>,
+    dp: &mut W::S<[f32; 4]>,
+    statistics: &impl Statistics<S>,
+    score: S,
+    (dropout, factor): (Dropout, f32),
+) {
+    for pair in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N / 2 {
+        let kept = statistics.kept(&dropout, pair);
+        for half in 0..2 {
+            let n = 2 * pair + half;
+            let (s, dp) = (&mut s.row_mut(0)[n], &mut dp.row_mut(0)[n]);
+            let (of, scores) = (statistics.of(n), statistics.scores(score, *s, n));
+            for i in 0..4 {
+                let [lse_log2, delta] = of[i];
+                let p = probability(scores[i], score.scale_log2(), lse_log2);
+                let one = f32::from_bits(select(kept[half][i], 1f32.to_bits(), 0));
+                // A NaN stays one.
+                s[i] = p * one;
+                dp[i] = p * fma(dp[i], one * factor, -delta);
+            }
         }
     }
 }
@@ -128,6 +162,15 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
             is_hidden(key, self.visible[i / 2], self.sink_tokens)
         })
     }
+
+    #[inline(always)]
+    fn kept(&self, dropout: &Dropout, pair: usize) -> [[bool; 4]; 2] {
+        let row = S::weights(self.rows[0]);
+        let key = self.lane_key + pair as u32 * 16;
+        let words = dropout.words(row, row.query % 8 * 4 + key % 8 / 2, key / KEYS);
+        let words = if key % KEYS < 16 { [words[0], words[1]] } else { [words[2], words[3]] };
+        words.map(|word| core::array::from_fn(|i| dropout.keeps_byte(word >> (i / 2 * 16 + i % 2 * 8))))
+    }
 }
 
 /// Queries are columns: a lane has columns 2t and 2t + 1 of each n8 tile, and keys g and g + 8.
@@ -184,6 +227,15 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
             let key = self.lane_key + (i / 2) as u32 * 8;
             is_hidden(key, visible[i % 2], self.sink_tokens)
         })
+    }
+
+    #[inline(always)]
+    fn kept(&self, dropout: &Dropout, pair: usize) -> [[bool; 4]; 2] {
+        let call = Transposed::of(self.lane_key % 8 * 4 + self.column / 2);
+        let row = S::weights((self.row)(pair as u32 * 16 + call.query));
+        let own = call.words(dropout.words(row, call.lane, self.lane_key / KEYS), self.lane_key % KEYS >= 16);
+        let of_queries = call.of_queries(own, own.map(shfl_bfly_b32::<4>));
+        [0, 16].map(|shift| core::array::from_fn(|i| dropout.keeps_byte(of_queries[i % 2][i / 2] >> shift)))
     }
 }
 

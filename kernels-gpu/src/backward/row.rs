@@ -103,7 +103,7 @@ pub struct BackwardRow {
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
-    /// What touches every score: plain, and with [`Isa::Mma`] a softcap or ALiBi.
+    /// What touches every score: plain, and with [`Isa::Mma`] a softcap, ALiBi or dropout.
     #[cfg_attr(feature = "manifest", serde(default, skip_serializing_if = "ScoreKind::is_plain"))]
     pub score: ScoreKind,
 }
@@ -141,7 +141,7 @@ impl BackwardRowError {
                 "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
-            BackwardRowError::Score => "score must be plain, or without wgmma softcap or alibi",
+            BackwardRowError::Score => "score must be plain, or without wgmma softcap, alibi or dropout",
             BackwardRowError::Spill => {
                 "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128"
             }
@@ -200,7 +200,10 @@ impl BackwardRow {
             return Err(BackwardRowError::Stages);
         }
         let has_derivative = match self.isa {
-            Isa::Mma => matches!(self.score, ScoreKind::Plain | ScoreKind::Softcap | ScoreKind::Alibi),
+            Isa::Mma => matches!(
+                self.score,
+                ScoreKind::Plain | ScoreKind::Softcap | ScoreKind::Alibi | ScoreKind::Dropout
+            ),
             Isa::Wgmma => self.score.is_plain(),
         };
         if !has_derivative {

@@ -7,6 +7,7 @@ use super::copy::copy_queries;
 use super::gemm::{Queries, p_v, q_kt};
 use super::pipeline::{Pipeline, RaggedBlocks};
 use crate::config::Config;
+use crate::dropped::{drop_weights, scale_kept};
 use crate::element::Accumulates;
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
@@ -77,6 +78,15 @@ impl<C: Config> MainLoop<'_, C> {
                 self.first_key + first_key
             };
             self.softmax(masked, &mut s, limits, first_key + warp_key, lane);
+            if C::Score::DROPS {
+                drop_weights::<C::Warp, C::Score>(
+                    self.params,
+                    &mut s,
+                    &self.score_rows,
+                    first_key + warp_key,
+                    lane,
+                );
+            }
             p_v::<C::Element, C::Accumulation, _, C::Warp>(&mut self.acc_o, &s, stage.v, v_view);
         }
     }
@@ -261,6 +271,9 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
         let width = queries.width(C::Q::WIDTH);
         let buffer = (dynamic_smem(), C::MERGE);
         merge_warps(&mut softmax, &mut acc_o, buffer, position, score().scale_log2(), sync_threads);
+        if C::Score::DROPS {
+            scale_kept::<C::Warp>(params, &mut acc_o);
+        }
         if position.warp_n == 0 {
             if is_partial::<C>(params) {
                 store_partial(&queries, &softmax, acc_o, width, position, score().scale_log2());

@@ -56,7 +56,7 @@ pub(crate) struct TestArgs {
 const EXAMPLES: &str = "\
 Examples:
   # a row of the table; without a GPU everything but its times
-  cargo lab evaluate fwd_f16_d64_m64n64_w8s2c1
+  cargo lab evaluate fwd_f16_d64_m64n64_w4s3c1
 
   # a patch to kernels-gpu/src, applied to the last commit in a throw-away worktree, for one row
   cargo lab evaluate faster.patch --row fwd_f16_d64_m128n64_w4s2c1

@@ -1,4 +1,5 @@
-//! Gradients in float64, pair by pair, from the definitions: P = exp(S − L), dP = dO·Vᵀ, dS = P∘(dP − δ)∘S′. And what a plain implementation
+//! Gradients in float64, pair by pair, from the definitions: P = exp(S − L), dP = (dO·Vᵀ)∘Z, dS = P∘(dP − δ)∘S′, and
+//! dV = (P∘Z)ᵀ·dO with what dropout makes of weights. And what a plain implementation
 //! in float32 makes of them that rounds what it multiplies, O among it, to the problem's dtype, as kernels do.
 //!
 //! Nothing of it is summed in an order of blocks, and nothing but the problem is shared with the kernels.
@@ -181,6 +182,7 @@ impl Part {
         let group = problem.group() as usize;
         let (width, width_v) = (problem.sizes().head_dim as usize, problem.head_dim_v() as usize);
         let (scale, dtype) = (f64::from(problem.scale()), problem.dtype());
+        let kept_factor = ragged.kept_factor();
         // Keys behind a sequence's length have rows as well, unless sequences are packed.
         let rows = match problem.keys() {
             KeySequences::Packed { .. } => sequence.seqlen_k,
@@ -243,11 +245,12 @@ impl Part {
                 .iter()
                 .map(|weight| if sum == 0.0 { 0.0 } else { arithmetic.held(weight / sum) })
                 .collect();
+            let kept: Vec<f64> = visible.iter().map(|&key| ragged.kept(row, key)).collect();
             let mut o = vec![0.0; width_v];
-            for (&key, &p) in visible.iter().zip(&p) {
-                add(&mut o, arithmetic.rounded(p), value_row(key), arithmetic);
+            for ((&key, &p), kept) in visible.iter().zip(&p).zip(&kept) {
+                add(&mut o, arithmetic.rounded(p) * kept, value_row(key), arithmetic);
             }
-            o.iter_mut().for_each(|o| *o = arithmetic.rounded(*o));
+            o.iter_mut().for_each(|o| *o = arithmetic.rounded(arithmetic.held(*o * kept_factor)));
             let d_lse = inputs.d_lse.map_or(0.0, |d_lse| d_lse[ragged.lse_index(row)].into());
             let delta = arithmetic.held(dot(&d_o, &o) - d_lse);
             let mut rounding_q = Rounding::new(width);
@@ -263,13 +266,14 @@ impl Part {
                 .iter()
                 .map(|&product| arithmetic.held(problem.score().derivative(product)))
                 .collect();
-            for ((&key, &p), &derivative) in visible.iter().zip(&p).zip(&derivatives) {
+            for (((&key, &p), &derivative), kept) in visible.iter().zip(&p).zip(&derivatives).zip(&kept) {
                 let (v, k) = (value_row(key), key_row(key));
-                let of_p = dot(&d_o, v) - delta;
+                let kept = kept * kept_factor;
+                let of_p = dot(&d_o, v) * kept - delta;
                 // What float32 makes of a derivative that is near 0.
                 let of_derivative = if derivative == 1.0 { 0.0 } else { p * of_p.abs() * FLOAT_DERIVATIVE };
                 let of_ds = Terms {
-                    float: p * derivative * float * (sizes(&d_o, v) + sizes(&d_o, &o)) + of_derivative,
+                    float: p * derivative * float * (sizes(&d_o, v) * kept + sizes(&d_o, &o)) + of_derivative,
                     shared: p * derivative * of_o,
                     own: p * derivative * of_p,
                 };
@@ -280,13 +284,13 @@ impl Part {
             }
             part.rounding[0] = (scale * rounding_q.largest(unit)).max(part.rounding[0]);
             let d_q = &mut part.q[(member * sequence.seqlen_q + query) * width..][..width];
-            for ((&key, &p), &derivative) in visible.iter().zip(&p).zip(&derivatives) {
-                let dp = dot(&d_o, value_row(key));
+            for (((&key, &p), &derivative), kept) in visible.iter().zip(&p).zip(&derivatives).zip(&kept) {
+                let dp = arithmetic.held(dot(&d_o, value_row(key)) * arithmetic.held(kept * kept_factor));
                 let of_score = arithmetic.held(p * arithmetic.held(dp - delta));
                 let ds = arithmetic.rounded(arithmetic.held(of_score * derivative));
                 add(d_q, ds, key_row(key), arithmetic);
                 add(&mut part.k[key * width..][..width], ds, &q, arithmetic);
-                add(&mut part.v[key * width_v..][..width_v], arithmetic.rounded(p), &d_o, arithmetic);
+                add(&mut part.v[key * width_v..][..width_v], arithmetic.rounded(p) * kept, &d_o, arithmetic);
             }
         }
         let scaled = |values: &mut Vec<f64>, factor: f64| {
@@ -295,7 +299,7 @@ impl Part {
         part.rounding[1] = scale * rounding_k.largest(unit);
         scaled(&mut part.q, scale);
         scaled(&mut part.k, scale);
-        scaled(&mut part.v, 1.0);
+        scaled(&mut part.v, kept_factor);
         part
     }
 

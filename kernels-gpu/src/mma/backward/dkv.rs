@@ -5,10 +5,11 @@ use super::stream::{Pair, Stage, Stream};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
-use crate::backward::recompute::{ByColumn, hide, probabilities, recompute};
+use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, recompute_kept};
 use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work};
 use crate::config::{BackwardConfig, check_backward};
+use crate::dropped::{dropout, factor};
 use crate::ptx::memory::{dynamic_smem, to_global};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
@@ -130,11 +131,17 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             let sink_tokens = forward.ragged.sink_tokens;
             let statistics = ByColumn::new(beside, (lane_key, position.lane), sink_tokens, row);
             let (mut p, mut ds) = (stationary.scores(&stage), Scores::<C>::splat([0.0; 4]));
+            let score = C::Score::new(forward);
             if DK {
                 ds = stationary.probability_gradients(&stage);
-                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, C::Score::new(forward));
+            }
+            if C::Score::DROPS {
+                let dropped = (dropout(forward), factor(forward));
+                recompute_kept::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score, dropped);
+            } else if DK {
+                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
             } else {
-                probabilities::<C::Warp, C::Score>(&mut p, &statistics, C::Score::new(forward));
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score);
             }
             if steps.is_partial(step.block) {
                 if DK {
@@ -165,7 +172,8 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             store::<C>(d_k, params.scale, smem, position, &to[0]);
         }
         if DV {
-            store::<C>(d_v, 1.0, smem + C::Stationary::BYTES, position, &to[1]);
+            let factor = if C::Score::DROPS { factor(forward) } else { 1.0 };
+            store::<C>(d_v, factor, smem + C::Stationary::BYTES, position, &to[1]);
         }
         if tainted {
             // dK and dV are written.

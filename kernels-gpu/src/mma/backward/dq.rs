@@ -5,9 +5,10 @@ use super::stream::{Pair, Stream};
 use crate::backward::dq_tile::{destination, key_blocks, row_statistics, rows_of_keys, spread_keys, visible};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
-use crate::backward::recompute::{ByRow, hide, recompute};
+use crate::backward::recompute::{ByRow, hide, recompute, recompute_kept};
 use crate::backward::work::{query_rows, query_work};
 use crate::config::{BackwardConfig, check_backward};
+use crate::dropped::{dropout, factor};
 use crate::ptx::memory::dynamic_smem;
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
@@ -94,10 +95,16 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             let partial = blocks.is_partial(step);
             let (mut p, mut ds) = (stationary.scores(&stage), stationary.probability_gradients(&stage));
             let lane_key = || blocks.block(step) * C::Streamed::ROWS + position.lane % 4 * 2;
-            if C::Score::OF_KEYS {
+            if C::Score::OF_KEYS | C::Score::DROPS {
                 statistics.lane_key = lane_key();
             }
-            recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, C::Score::new(forward));
+            let score = C::Score::new(forward);
+            if C::Score::DROPS {
+                let dropped = (dropout(forward), factor(forward));
+                recompute_kept::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score, dropped);
+            } else {
+                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
+            }
             if partial {
                 statistics.lane_key = lane_key();
                 hide::<C::Warp, C::Score, 1>([&mut ds], &statistics);
