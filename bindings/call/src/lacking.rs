@@ -41,6 +41,14 @@ const LACKING: &[Lacking] = &[
         },
     },
     Lacking {
+        what: "dropout_p with softcap, alibi_slopes, tree_mask or attn_bias",
+        advice: ": give it alone",
+        is_asked: |call| {
+            let has_score = call.softcap > 0.0 || call.alibi.is_some() || call.bias.is_some();
+            call.dropout.is_some_and(|dropout| dropout.p > 0.0) && (has_score || call.tree.is_some())
+        },
+    },
+    Lacking {
         what: "cache_leftpad",
         advice: ": give intervals of keys instead",
         is_asked: |call| call.lengths.first_k.is_some(),

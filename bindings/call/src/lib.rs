@@ -16,5 +16,5 @@ mod simulate;
 pub use engine::{Engine, Kept, Workspaces, explain_model};
 pub use error::Error;
 pub use ferroflash_cpu::{
-    Alibi, Append, Backward, Bias, Call, Dtype, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree,
+    Alibi, Append, Backward, Bias, Call, Dropout, Dtype, Lengths, Merge, Pages, Rotary, Sizes, Tensor, Tree,
 };

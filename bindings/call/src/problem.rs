@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::lacking;
 use ferroflash::problem::{BiasShape, BlockTable, Mask, Operand, Pages, Score};
 use ferroflash::{DeviceTensors, ElementStrides, Problem, Sizes, TensorRole};
-use ferroflash_cpu::{Bias, Call, Dtype, Lengths};
+use ferroflash_cpu::{Bias, Call, Dropout, Dtype, Lengths};
 
 /// The problem that a call poses, on the device of this name.
 ///
@@ -44,6 +44,9 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
     }
     if let Some(Bias { own: [batch, heads, queries], .. }) = call.bias {
         problem = problem.with_score(Score::Bias(BiasShape { batch, heads, queries }))?;
+    }
+    if let Some(Dropout { p, seed, offset }) = call.dropout {
+        problem = problem.with_dropout(ferroflash::Dropout { p, seed, offset })?;
     }
     if ragged_q {
         problem = problem.with_packed_queries(size("rows of Q", call.sizes.seqlen_q)?)?;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use check::random_input;
 use check::workload::Workload;
 use clap::ValueEnum;
-use ferroflash::problem::{BiasShape, BlockTable, KeySequences, Pages, QuerySequences, Score};
+use ferroflash::problem::{BiasShape, BlockTable, Dropout, KeySequences, Pages, QuerySequences, Score};
 use ferroflash::{Layout, Mask, Problem};
 
 /// What a problem is beside its shape.
@@ -49,6 +49,14 @@ pub(crate) struct MaskArgs {
     /// cap · tanh(score / cap)
     #[arg(long, value_name = "CAP")]
     softcap: Option<f32>,
+
+    /// Leave out each weight of the softmax with this probability, and multiply the others with 1 / (1 − P)
+    #[arg(long, value_name = "P", conflicts_with_all = ["softcap", "tree"])]
+    dropout: Option<f32>,
+
+    /// Which weights --dropout leaves out
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, requires = "dropout")]
+    dropout_seed: u64,
 }
 
 /// Sequences of lengths of their own, and operands whose elements are drawn.
@@ -60,11 +68,11 @@ pub(crate) struct SequenceArgs {
     sinks: bool,
 
     /// A penalty in proportion to the distance of a key, with a slope for each query head
-    #[arg(long, conflicts_with_all = ["bias", "softcap"])]
+    #[arg(long, conflicts_with_all = ["bias", "softcap", "dropout"])]
     alibi: bool,
 
     /// A bias on every score, with sizes of its own in these of batch, heads and queries: any of the letters bhq, or 1 for none
-    #[arg(long, value_name = "bhq", value_parser = parse_bias, conflicts_with = "softcap")]
+    #[arg(long, value_name = "bhq", value_parser = parse_bias, conflicts_with_all = ["softcap", "dropout"])]
     bias: Option<BiasShape>,
 
     /// Width of V and O, where it is not that of Q and K
@@ -152,6 +160,12 @@ impl MaskArgs {
     pub(crate) fn problem(&self, problem: Problem) -> Result<Problem, Failure> {
         let masked = problem.with_mask(self.mask(problem.mask()));
         let masked = masked.map_err(|source| Failure::Argument { option: "--window", source })?;
+        if let Some(p) = self.dropout {
+            let dropout = Dropout { p, seed: self.dropout_seed, offset: 0 };
+            return masked
+                .with_dropout(dropout)
+                .map_err(|source| Failure::Argument { option: "--dropout", source });
+        }
         match self.softcap {
             Some(cap) => masked
                 .with_score(Score::Softcap(cap))
@@ -288,6 +302,9 @@ pub(crate) fn describe(problem: &Problem) -> String {
         }
         Score::User(user) => text += &format!(", {}", user.name().as_str()),
     }
+    if let Some(Dropout { p, .. }) = problem.dropout() {
+        text += &format!(", dropout {p}");
+    }
     if problem.has_sinks() {
         text += ", sinks";
     }
@@ -353,6 +370,8 @@ mod tests {
             ("--causal --tree 33", "causal, tree of 33"),
             ("--causal --chunk 16 --sinks", "causal, chunks of 16, sinks"),
             ("--causal --prefix 7 --softcap 30", "causal, prefix 7, softcap 30"),
+            ("--causal --dropout 0.1 --dropout-seed 7 --sinks", "causal, dropout 0.1, sinks"),
+            ("--dropout 0", "full"),
             ("--alibi --head-dim-v 32", "full, ALiBi, V 32 wide"),
             ("--bias hq", "full, bias hq"),
             ("--bias 1", "full, bias 1"),
@@ -380,6 +399,9 @@ mod tests {
             ("--bias x", "any of the letters"),
             ("--softcap 3 --alibi", "cannot be used with"),
             ("--softcap 0", "--softcap"),
+            ("--dropout 1", "--dropout"),
+            ("--dropout 0.5 --alibi", "cannot be used with"),
+            ("--dropout-seed 3", "--dropout"),
             ("--window 3,0 --causal", "cannot be used with"),
             ("--window 3,0 --prefix 4", "a prefix that all queries see"),
             ("--tree 0", "a tree has at least 1 key"),

@@ -1,6 +1,7 @@
 //! Gradients: for each sequence and KV head, one query row after the other, so that every sum has one order.
 
 use crate::call::{Call, Dtype, Tensor};
+use crate::dropout::factor;
 use crate::error::Error;
 use crate::read::{number, write_number};
 use crate::real::{Real, add_scaled, dot};
@@ -10,7 +11,7 @@ use crate::threads::for_each;
 use std::sync::Mutex;
 
 /// The gradients of a [`Call`]: P = exp(S − LSE), dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − δ) with δ = rowsum(dO∘O) − dLSE, dQ = scale · dS·K and
-/// dK = scale · dSᵀ·Q, of softcap times its derivative.
+/// dK = scale · dSᵀ·Q, of softcap times its derivative. With dropout dV and dP = dO·Vᵀ have its factors.
 ///
 /// Rows that belong to no sequence are not written. A key that no query sees has gradient 0, and so has a
 /// query that sees no key.
@@ -178,10 +179,11 @@ impl Backward {
                         changed(dot(&query, key_row) * scale, call.softcap, slope, distance);
                     // SAFETY: the caller's promise.
                     let p = (score + unsafe { sequence.bias(call, head, row, key) } - lse).exp();
-                    let d_s = p * (dot(&d_o, value_row) - delta) * derivative * scale;
+                    let kept = factor(call, sequence, head, (row, key));
+                    let d_s = p * (dot(&d_o, value_row) * kept - delta) * derivative * scale;
                     add_scaled(&mut d_q, d_s, key_row);
                     add_scaled(&mut sums.d_k[key * width..][..width], d_s, &query);
-                    add_scaled(&mut sums.d_v[key * width_v..][..width_v], p, &d_o);
+                    add_scaled(&mut sums.d_v[key * width_v..][..width_v], p * kept, &d_o);
                 }
             }
             // SAFETY: the caller's promise.

@@ -1,5 +1,6 @@
 //! One call: tensors by address and strides, and which keys each query sees.
 
+use crate::dropout::Dropout;
 use crate::error::Error;
 use crate::forward;
 
@@ -175,6 +176,8 @@ pub struct Call {
     pub alibi: Option<Alibi>,
     /// Biases, of queries and keys that are not ragged. A key whose bias is −∞ has no weight.
     pub bias: Option<Bias>,
+    /// Weights of the softmax that are left out.
+    pub dropout: Option<Dropout>,
     /// Address of a logit a query head, float32 `[heads_q]`, that takes part in each row's softmax without a value.
     pub sinks: Option<u64>,
     /// Address of the first key that each query may see and the one past the last, 32-bit integers `[batch, seqlen_q, 2]`, or with
@@ -213,6 +216,7 @@ impl Call {
             softcap: 0.0,
             alibi: None,
             bias: None,
+            dropout: None,
             sinks: None,
             intervals: None,
             chunk: None,
@@ -275,6 +279,10 @@ impl Call {
         }
         if !(self.softcap >= 0.0 && self.softcap.is_finite()) {
             return number("softcap", self.softcap.into(), "0 or positive, and finite");
+        }
+        let p = self.dropout.map_or(0.0, |dropout| dropout.p);
+        if !(0.0..1.0).contains(&p) {
+            return number("dropout_p", p.into(), "at least 0 and below 1");
         }
         let addresses =
             [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)];

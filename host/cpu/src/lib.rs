@@ -9,6 +9,7 @@
 mod append;
 mod backward;
 mod call;
+mod dropout;
 mod error;
 mod forward;
 mod merge;
@@ -21,5 +22,6 @@ mod threads;
 pub use append::{Append, Rotary};
 pub use backward::Backward;
 pub use call::{Alibi, Bias, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
+pub use dropout::Dropout;
 pub use error::Error;
 pub use merge::Merge;

@@ -1,6 +1,7 @@
 //! One query row after the other: scores, softmax, the sum of values.
 
 use crate::call::Call;
+use crate::dropout::factor;
 use crate::read::write_number;
 use crate::real::{Real, add_scaled, dot};
 use crate::sequence::Sequence;
@@ -49,6 +50,7 @@ pub(crate) unsafe fn rows<R: Real>(call: &Call, block: &Block<'_, R>) {
         output.fill(R::ZERO);
         // A key that is hidden may hold what is no number.
         for (key, &weight) in visible.keys.clone().zip(&scores).filter(|&(key, _)| !is_hidden(key)) {
+            let weight = weight * factor(call, sequence, head, (row, key));
             add_scaled(&mut output, weight, row_of(block.values, key - begin, width_v));
         }
         // A row that sees nothing has the sum 0 and O 0.

@@ -1,6 +1,6 @@
 //! Gradients of random calls against finite differences of the forward pass in float64, and of the other types against those in float64.
 
-use ferroflash_cpu::{Alibi, Backward, Call, Dtype, Error, Lengths, Pages, Sizes, Tensor, Tree};
+use ferroflash_cpu::{Alibi, Backward, Call, Dropout, Dtype, Error, Lengths, Pages, Sizes, Tensor, Tree};
 use half::{bf16, f16};
 
 /// Numbers that repeat.
@@ -113,6 +113,7 @@ impl Case {
             ends.sort();
             ends
         };
+        call.dropout = (seed % 3 == 0).then_some(Dropout { p: 0.375, seed, offset: seed << 40 });
         let integers = [ends(seqlen_q), ends(seqlen_k), ends(seqlen_k), ends(seqlen_k)];
         let bits: Vec<u32> = (0..batch * seqlen_q).map(|_| draw.below(256) as u32).collect();
         let at = |values: &Vec<i32>| Some(values.as_ptr() as u64);

@@ -1,6 +1,6 @@
 //! Random calls against float64 attention by definition: a predicate for each pair of query and key, no ranges.
 
-use ferroflash_cpu::{Alibi, Call, Dtype, Error, Lengths, Pages, Sizes};
+use ferroflash_cpu::{Alibi, Call, Dropout, Dtype, Error, Lengths, Pages, Sizes};
 use half::{bf16, f16};
 
 /// Numbers that repeat.
@@ -109,6 +109,7 @@ impl Case {
         let page_size = 1 + draw.below(9);
         let pages = seqlen_k.div_ceil(page_size);
         let table: Vec<i32> = (0..batch * pages).map(|_| draw.below(2 * pages) as i32).collect();
+        call.dropout = (seed % 3 == 0).then_some(Dropout { p: 0.25, seed: seed << 31, offset: seed });
         let mut rows_k = batch * seqlen_k;
         match draw.below(3) {
             0 => {
@@ -237,14 +238,18 @@ impl Case {
                 let slope = f64::from(self.slopes[b * call.sizes.heads_q + h]);
                 score -= slope * (own - j as i64).abs() as f64;
             }
-            exponents.push((at, score));
+            let head = b * call.sizes.heads_q + h;
+            let kept = call.dropout.map_or(1.0, |dropout| {
+                if dropout.keeps(head, i, j) { 1.0 / (1.0 - f64::from(dropout.p)) } else { 0.0 }
+            });
+            exponents.push((at, score, kept));
         }
         let sink = call.sinks.map_or(0.0, |_| f64::from(self.sinks[h]).exp());
-        let sum: f64 = exponents.iter().map(|(_, score)| score.exp()).sum::<f64>() + sink;
+        let sum: f64 = exponents.iter().map(|(_, score, _)| score.exp()).sum::<f64>() + sink;
         let mut o = vec![0.0; dim];
-        for (at, score) in exponents {
+        for (at, score, kept) in exponents {
             for (d, o) in o.iter_mut().enumerate() {
-                *o += score.exp() / sum * self.v.get(at + d as i64);
+                *o += score.exp() / sum * kept * self.v.get(at + d as i64);
             }
         }
         (o, sum.ln())
@@ -289,6 +294,8 @@ fn what_points_outside_is_refused_before_anything_is_written() {
     assert!(refused(&|call| call.sizes.seqlen_k = 0).contains("seqlen_k is 0"));
     assert!(refused(&|call| call.scale = Some(-1.0)).contains("scale -1"));
     assert!(refused(&|call| call.softcap = f32::NAN).contains("softcap"));
+    let dropout = Dropout { p: 1.0, seed: 0, offset: 0 };
+    assert!(refused(&|call| call.dropout = Some(dropout)).contains("dropout_p 1"));
     // float32 has neither.
     assert!(refused(&|call| call.scale = Some(1e300)).contains("scale 1e300"));
     assert!(refused(&|call| call.scale = Some(1e-300)).contains("scale 1e-300"));
