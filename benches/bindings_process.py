@@ -145,7 +145,7 @@ class Process:
             "q has 3 heads, k 4": lambda: flash_attn_func(q[:, :, :3].contiguous(), k, v),
             "v has shape": lambda: flash_attn_func(q, k, v[:, :3]),
             "k has batch 2": lambda: flash_attn_func(q, k.repeat(2, 1, 1, 1), v.repeat(2, 1, 1, 1)),
-            "dropout_p=0.1": lambda: flash_attn_func(q, k, v, dropout_p=0.1),
+            "dropout_p=1.0": lambda: flash_attn_func(q, k, v, dropout_p=1.0),
             "softcap": lambda: flash_attn_func(q, k, v, softcap=-1.0),
             "scale": lambda: flash_attn_func(q, k, v, softmax_scale=float("nan")),
             "alibi_slopes has shape": lambda: flash_attn_func(q, k, v, alibi_slopes=torch.zeros(3, device=q.device)),

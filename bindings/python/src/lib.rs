@@ -10,8 +10,8 @@ mod torch;
 use ferroflash::DeviceModel;
 use ferroflash_call::error::Code;
 use ferroflash_call::{
-    Alibi, Append, Backward, Bias, Call, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes, Tensor,
-    Tree, lacking,
+    Alibi, Append, Backward, Bias, Call, Dropout, Dtype, Engine, Error, Lengths, Merge, Pages, Rotary, Sizes,
+    Tensor, Tree, lacking,
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -41,6 +41,7 @@ struct Args {
     softcap: f64,
     alibi: Option<(u64, i64)>,
     bias: Option<(u64, [bool; 3])>,
+    dropout: Option<(f64, u64, u64)>,
     sinks: Option<u64>,
     intervals: Option<u64>,
     chunk: usize,
@@ -77,6 +78,7 @@ impl Args {
             softcap,
             alibi: self.alibi.map(|(slopes, stride)| Alibi { slopes, stride }),
             bias: self.bias.map(|(values, own)| Bias { values, own }),
+            dropout: self.dropout.map(|(p, seed, offset)| Dropout { p: p as f32, seed, offset }),
             sinks: self.sinks,
             intervals: self.intervals,
             chunk: (self.chunk > 0).then_some(self.chunk),

@@ -25,7 +25,7 @@ PRODUCTS_MAX = math.inf if GPU else 64 * 512
 HEADS = {"mha": (6, 6), "gqa": (6, 2), "mqa": (6, 1)}
 DENSE = dict(
     dtype=["float16", "bfloat16"], kind=list(HEADS), deterministic=[False, True], alibi=[False, True], local=[False, True],
-    causal=[False, True], d=[32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256], lengths=LENGTHS, dropout_p=[0.0, 0.0, 0.0, 0.17],
+    causal=[False, True], d=[32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256], lengths=LENGTHS,
     softcap=[0.0, 50.0],
 )
 CACHE = dict(
@@ -51,8 +51,6 @@ def shown(case):
 def refusals(case):
     """What a case may be refused for, by the words that say it; the first of them is enough."""
     names = []
-    if case.get("dropout_p"):
-        names.append("dropout_p=0.17")
     if case.get("num_splits"):
         names.append("num_splits=1")
     if GPU and case["d"] % 8:
@@ -128,7 +126,7 @@ def test_flash_attn_func():
         q, k, v = (inputs.normal(2, s, h, case["d"]) for s, h in ((sq, heads), (sk, heads_kv), (sk, heads_kv)))
         slopes, window = inputs.slopes(case, 2, heads), inputs.window(case, sk)
         found = made(case, lambda: flash_attn_func(
-            q, k, v, case["dropout_p"], causal=case["causal"], window_size=window, softcap=case["softcap"], alibi_slopes=slopes,
+            q, k, v, causal=case["causal"], window_size=window, softcap=case["softcap"], alibi_slopes=slopes,
             deterministic=case["deterministic"], return_attn_probs=True,
         ))
         if found is not None:
@@ -149,7 +147,7 @@ def test_flash_attn_varlen_func():
         q, k, v = (inputs.normal(n, h, case["d"]) for n, h in ((rows[0], heads), (rows[1], heads_kv), (rows[1], heads_kv)))
         slopes, window = inputs.slopes(case, 3, heads), inputs.window(case, sk)
         found = made(case, lambda: flash_attn_varlen_func(
-            q, k, v, *ends, sq, sk, case["dropout_p"], causal=case["causal"], window_size=window, softcap=case["softcap"],
+            q, k, v, *ends, sq, sk, causal=case["causal"], window_size=window, softcap=case["softcap"],
             alibi_slopes=slopes, deterministic=case["deterministic"], return_attn_probs=True,
         ))
         if found is None:

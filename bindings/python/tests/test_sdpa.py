@@ -74,7 +74,7 @@ def test_the_kernels_compute_random_calls(simulator, model):  # noqa: F811
 
 
 @pytest.mark.parametrize("change, kind, message", [
-    (dict(dropout_p=0.1), NotImplementedError, "dropout_p"),
+    (dict(dropout_p=1.0), ValueError, "dropout_p"),
     (dict(is_causal=True, attn_mask=torch.ones(3, 5)), ValueError, "exclude each other"),
     (dict(attn_mask=torch.ones(4, 5)), ValueError, r"shape \(1, 1, 4, 5\), which cannot be broadcast"),
     (dict(attn_mask=torch.ones(1, 1, 2, 3, 5)), ValueError, "cannot be broadcast"),

@@ -270,8 +270,8 @@ def test_what_it_cannot_do_is_refused():
         attention_forward(module, q, q, q, torch.ones(1, 2))
     with pytest.raises(NotImplementedError, match="attn_bias has no gradient"):
         attention_forward(module, q, q, q, None, position_bias=torch.zeros(1, 2, 3, 3, requires_grad=True))
-    with pytest.raises(NotImplementedError, match="dropout_p"):
-        attention_forward(module, q, q, q, None, dropout=0.1)
+    with pytest.raises(ValueError, match="dropout_p"):
+        attention_forward(module, q, q, q, None, dropout=1.0)
 
 
 def test_the_example_runs():

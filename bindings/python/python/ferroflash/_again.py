@@ -19,7 +19,7 @@ def forget():
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
     # This is on the way of every call: what can be asked there is asked by the native module.
-    if _calls is None or call.first_k is not None or torch.compiler.is_compiling():
+    if _calls is None or call.first_k is not None or call.dropout_p or torch.compiler.is_compiling():
         return None
     return _calls.again(_tensors(call), _options(call))
 
@@ -58,7 +58,8 @@ def _is_negated(tensors):
 
 def keep(device, args, call, o, lse):
     """Keeps a call that was made, so that the next like it is started at once."""
-    if _calls is not None and call.first_k is None:
+    # Each call with dropout is another one.
+    if _calls is not None and call.first_k is None and not call.dropout_p:
         _calls.keep(device, args, _tensors(call), _options(call), (o, lse))
 
 

@@ -9,6 +9,8 @@ class Call:
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
     cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = attn_bias = None
     longest, chunk, tree_keys = (0, 0), 0, 0
+    # The probability with which weights are left out, and which ones: seed and offset.
+    dropout_p, seeds = 0.0, None
     # Whether its gradients will be asked for.
     gradients = False
 
@@ -44,7 +46,7 @@ def check_tensors(framework, call, names):
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias dropout sinks intervals chunk tree lengths longest pages".split()
 
 
 def numbers(framework, call):
@@ -95,6 +97,7 @@ def numbers(framework, call):
         if len(found) != 4 or found[3] != whole[3] or any(size not in (1, most) for size, most in zip(found, whole)):
             raise ValueError(f"attn_bias has shape {found}, must have {whole}, of which all but the last may be 1")
         args.bias = given("attn_bias", found, dtype), [size != 1 for size in found[:3]]
+    args.dropout = (call.dropout_p, *call.seeds) if call.dropout_p else None
     args.pages = None
     if call.block_table is not None:
         pages = call.block_table.shape[-1]

@@ -219,7 +219,9 @@ def split_cache_decode(
 
 
 def _options(dropout_p, softmax_scale, softcap, alibi_slopes, deterministic):
-    given = dict(dropout_p=dropout_p, softmax_scale=softmax_scale, softcap=softcap, deterministic=deterministic)
+    if dropout_p:
+        raise NotImplementedError(f"dropout_p={dropout_p!r} is not supported: which weights it leaves out depends on positions in whole sequences")
+    given = dict(softmax_scale=softmax_scale, softcap=softcap, deterministic=deterministic)
     return given if alibi_slopes is None else dict(given, alibi_slopes=alibi_slopes)
 
 

@@ -11,7 +11,6 @@ from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
 REFUSED = {
-    "dropout_p": (0.0, "there is no dropout"),
     "num_splits": (0, "the plan decides into how many ranges the keys are split; leave it 0"),
 }
 
@@ -44,17 +43,18 @@ def flash_attn_func(
     A query's own key is i + seqlen_k − seqlen_q: `causal` hides the keys after it, and `window_size` those farther than (left, right), −1 for
     none. Results are the same on every run, so `deterministic` changes nothing. With `return_attn_probs` it returns (O, LSE, None): the
     probabilities themselves are never stored. LSE is [batch, heads, seqlen_q], −∞ for a query that sees no key. `sinks`, [heads],
-    are logits that take part in each softmax without a value. `tree_mask`, bool [batch, seqlen_q, keys], says which of the last keys each query
+    are logits that take part in each softmax without a value. `dropout_p` leaves out weights by the random numbers of PyTorch's generator of the
+    device: under the same torch.manual_seed the same ones. `tree_mask`, bool [batch, seqlen_q, keys], says which of the last keys each query
     sees, as in a tree of drafts; all other masks hold as well. `attn_bias`, [batch, heads, seqlen_q, seqlen_k] or 1 in place of all but the last,
     is added to the scores after the scale, rounded to the type of Q; a key with −∞ has no weight. (None of these is an argument of flash-attn.)
     """
     del deterministic
-    _refuse("dropout_p", dropout_p)
-    if tree_mask is None and attn_bias is None:
+    if tree_mask is None and attn_bias is None and not dropout_p:
         found = _again.dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs)
         if found is not None:
             return _returned(*found, return_attn_probs)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
+    call.dropout_p = float(dropout_p)
     if attn_bias is not None:
         framework, into = framework_of(q)
         bias = into(attn_bias)
@@ -91,8 +91,8 @@ def flash_attn_varlen_func(
     On a GPU no sequence may be longer than `max_seqlen_q` and `max_seqlen_k` say; on the CPU they are not needed.
     """
     del deterministic
-    _refuse("dropout_p", dropout_p)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
+    call.dropout_p = float(dropout_p)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
     call.longest = index(max_seqlen_q), index(max_seqlen_k)
     if block_table is not None:
@@ -301,6 +301,10 @@ def _computed(call, tree_mask=None):
         return found
     framework, into = framework_of(call.q)
     is_torch = type(framework) is Torch
+    if not 0 <= call.dropout_p < 1:
+        raise ValueError(f"dropout_p={call.dropout_p} cannot be: it is at least 0 and below 1")
+    if call.dropout_p and not is_torch:
+        raise NotImplementedError(f"dropout_p={call.dropout_p} is not supported: its random numbers are PyTorch's, give tensors of PyTorch")
     if not is_torch:
         for name in TENSORS:
             if getattr(call, name) is not None:

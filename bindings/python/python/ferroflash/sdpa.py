@@ -1,7 +1,7 @@
 """PyTorch's scaled_dot_product_attention by its name, arguments and meaning."""
 
 from ._call import Call
-from .functional import _computed, _refuse, flash_attn_func, under_a_mask
+from .functional import _computed, flash_attn_func, under_a_mask
 
 
 def scaled_dot_product_attention(
@@ -10,11 +10,11 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention of PyTorch's tensors [..., heads, seqlen, head_dim].
 
     `is_causal` is PyTorch's: query i sees the keys up to the key i, whatever the lengths. `attn_mask` is bool (True is seen) or added to the
-    scores, and can be broadcast to [..., heads, seqlen_q, seqlen_k]. A query that sees nothing gives 0. Dropout is refused by name.
+    scores, and can be broadcast to [..., heads, seqlen_q, seqlen_k]. A query that sees nothing gives 0. `dropout_p` is
+    flash_attn_func's.
     """
     import torch
 
-    _refuse("dropout_p", dropout_p)
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions, must have 2 at least")
     if attn_mask is not None and is_causal:
@@ -28,13 +28,14 @@ def scaled_dot_product_attention(
         k, v = k[:, :queries], v[:, :queries]
     if is_causal and queries > keys:
         call = Call(q, k, v, scale)
+        call.dropout_p = float(dropout_p)
         ends = torch.arange(1, queries + 1, dtype=torch.int32, device=q.device).clamp(max=keys)
         call.intervals = torch.stack([torch.zeros_like(ends), ends], -1).expand(batch, -1, -1).contiguous()
         o = _computed(call)[0]
     elif attn_mask is not None:
-        o = under_a_mask(q, k, v, attn_mask, softmax_scale=scale)
+        o = under_a_mask(q, k, v, attn_mask, softmax_scale=scale, dropout_p=dropout_p)
     else:
-        o = flash_attn_func(q, k, v, softmax_scale=scale, causal=is_causal)
+        o = flash_attn_func(q, k, v, dropout_p, softmax_scale=scale, causal=is_causal)
     o = o.transpose(1, 2)
     if query.dim() == 2:
         return o[0, 0]

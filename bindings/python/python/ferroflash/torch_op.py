@@ -18,6 +18,10 @@ _SCHEMAS = {
     # Without `of_sinks` the last is empty.
     "backward": f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    # The third result, and what its gradient takes, are seed and offset.
+    "dropout": f"{_TENSORS.format('')}, {_NUMBERS}, bool lse, bool gradients, float p) -> (Tensor, Tensor, Tensor)",
+    "dropout_backward": f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks, float p, Tensor seeds)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     "append": "Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor used_k, Tensor? entry_k,"
     " Tensor? block_table, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? rotary_seqlens, Tensor? cu_seqlens_q,"
     " Tensor? cu_seqlens_new, bool interleaved, bool each_query) -> (Tensor, Tensor)",
@@ -42,9 +46,11 @@ def call(framework, call):
     framework.check_gradients((call.attn_bias,), "attn_bias has")
     gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks))
     if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias):
+        call.seeds = _drawn(call)
         return compute(framework, call)
     left, right = (-1 if keys is None else keys for keys in call.window)
-    o, lse = _operator("forward")(
+    dropout = (call.dropout_p,) if call.dropout_p else ()
+    o, lse, *_ = _operator("dropout" if dropout else "forward")(
         call.q,
         call.k,
         call.v,
@@ -69,15 +75,40 @@ def call(framework, call):
         call.softcap,
         call.lse,
         gradients,
+        *dropout,
     )
     return o, lse if call.lse else None
 
 
+def _drawn(call):
+    """Seed and offset from PyTorch's generator of the device, which goes on; None without dropout."""
+    if not call.dropout_p:
+        return None
+    device = call.q.device
+    if device.type != "cuda":
+        return int(torch.randint(2**63 - 1, ())), 0
+    if torch.cuda.is_current_stream_capturing():
+        raise NotImplementedError(f"dropout_p={call.dropout_p} is not supported in a CUDA graph, each replay of which would leave out the same weights")
+    generator = torch.cuda.default_generators[device.index]
+    seed, offset = generator.initial_seed(), generator.get_offset()
+    batch = call.q.shape[0] if call.cu_seqlens_q is None else call.cu_seqlens_q.shape[0] - 1
+    generator.set_offset(offset + 32 * batch * call.q.shape[-2])
+    return seed, offset
+
+
 def _defined():
     library = torch.library.Library("ferroflash", "DEF")
-    functions = {"forward": (_forward, _fake), "backward": (_backward, _fake_backward), "append": (_append, _fake_append)}
+    functions = {
+        "forward": (_forward, _fake),
+        "backward": (_backward, _fake_backward),
+        "dropout": (_dropout, _fake_dropout),
+        "dropout_backward": (_dropout_backward, _fake_dropout_backward),
+        "append": (_append, _fake_append),
+    }
     for name, (function, fake) in functions.items():
-        library.define(f"{name}({_SCHEMAS[name]}")
+        # Two calls alike are not one.
+        tags = (torch.Tag.nondeterministic_seeded,) if name == "dropout" else ()
+        library.define(f"{name}({_SCHEMAS[name]}", tags=tags)
         for device in ("CPU", "CUDA"):
             library.impl(name, function, device)
         torch.library.register_fake(f"ferroflash::{name}", fake, lib=library)
@@ -122,6 +153,21 @@ def _fake(*arguments):
     return o, o.new_empty(shape, dtype=dtype)
 
 
+def _dropout(*arguments):
+    call = _call(*arguments[:-1])
+    call.dropout_p = arguments[-1]
+    call.seeds = _drawn(call)
+    if call.gradients:
+        _gradients.check(Torch(torch), call)
+    o, lse = compute(Torch(torch), call)
+    seeds = [number - 2**64 if number >= 2**63 else number for number in call.seeds]
+    return o, lse if lse is not None else o.new_empty(0, dtype=torch.float32), torch.tensor(seeds)
+
+
+def _fake_dropout(*arguments):
+    return *_fake(*arguments[:-1]), torch.empty(2, dtype=torch.int64)
+
+
 def _keep(ctx, inputs, output):
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:3], *output, *inputs[3:14])
@@ -137,11 +183,39 @@ def _gradient(ctx, d_o, d_lse):
     return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 20
 
 
-def _backward(d_o, d_lse, q, k, v, o, lse, *arguments):
+def _backward(d_o, d_lse, q, k, v, o, lse, *arguments, dropout=(0.0, None)):
     of_sinks = arguments[-1]
     call = _call(q, k, v, *arguments[:-1], True, True)
+    call.dropout_p, call.seeds = dropout
     *found, d_sinks = _gradients.compute(Torch(torch), call, o, lse, d_o, d_lse, of_sinks)
     return *found, q.new_empty(0, dtype=torch.float32) if d_sinks is None else d_sinks
+
+
+def _keep_dropout(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    *output, seeds = output
+    ctx.mark_non_differentiable(seeds)
+    ctx.save_for_backward(*inputs[:3], *output, *inputs[3:14], seeds)
+    ctx.numbers, ctx.p = inputs[14:-3], inputs[-1]
+
+
+def _dropout_gradient(ctx, d_o, d_lse, _):
+    q, k, v, o, lse, *operands, seeds = ctx.saved_tensors
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    of_sinks = ctx.needs_input_grad[4]
+    given = d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks, ctx.p, seeds
+    d_q, d_k, d_v, d_sinks = _operator("dropout_backward")(*given)
+    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 21
+
+
+def _dropout_backward(*arguments):
+    *arguments, p, seeds = arguments
+    return _backward(*arguments, dropout=(p, [number % 2**64 for number in seeds.tolist()]))
+
+
+def _fake_dropout_backward(*arguments):
+    return _fake_backward(*arguments[:-2])
 
 
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, alibi_slopes, sinks, *arguments):
@@ -196,7 +270,12 @@ def _one_by_one(name):
 
 
 # What each operator keeps for its gradient, and the gradient.
-_DIFFERENTIATED = {"forward": (_keep, _gradient), "backward": (_keep_nothing, _second_gradient)}
+_DIFFERENTIATED = {
+    "forward": (_keep, _gradient),
+    "backward": (_keep_nothing, _second_gradient),
+    "dropout": (_keep_dropout, _dropout_gradient),
+    "dropout_backward": (_keep_nothing, _second_gradient),
+}
 # Functions by operators' names, made when they are first wanted.
 _transformed = {}
 # Before any call, as a first call that torch.compile traces cannot define an operator. It lasts as long as the library object.

@@ -5,7 +5,7 @@ import sys
 import weakref
 
 from ._call import Call
-from .functional import _computed, _refuse, as_bias, flash_attn_func, flash_attn_varlen_func, under_a_mask
+from .functional import _computed, as_bias, flash_attn_func, flash_attn_varlen_func, under_a_mask
 
 
 def register(name="ferro"):
@@ -168,8 +168,8 @@ def _under_a_model_mask(q, k, v, mask, options):
     mask = _read(mask, k.shape[1])
     if mask.dtype == torch.int32:
         scale, softcap, sinks = (options[name] for name in ("softmax_scale", "softcap", "sinks"))
-        _refuse("dropout_p", options["dropout_p"])
         call = Call(q, k, v, scale, softcap=softcap, sinks=sinks)
+        call.dropout_p = float(options["dropout_p"])
         call.intervals = mask[:, 0].expand(q.shape[0], q.shape[1], -1).contiguous()
         return _computed(call)[0]
     return under_a_mask(q, k, v, mask, **options)
