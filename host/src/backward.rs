@@ -45,7 +45,9 @@ impl Backward {
         let width = problem.sizes().head_dim.max(problem.head_dim_v());
         let mut of_score = BACKWARD_VARIANTS.iter().filter(|kernel| kernel.row.score == problem.score_kind());
         if !of_score.any(|kernel| kernel.row.head_dim >= width) {
-            return refused("its head_dim is wider than the backward kernels of its score: 128 of ALiBi");
+            return refused(
+                "its head_dim is wider than the backward kernels of its score: 256, 128 of ALiBi",
+            );
         }
         let is_packed = problem.queries() != QuerySequences::Batch || problem.keys() != KeySequences::Batch;
         let usual = if is_packed { Layout::Bshd } else { Layout::Bhsd };

@@ -48,12 +48,12 @@ pub enum Error {
         heads_kv: u32,
     },
     /// No kernel has this head dimension.
-    #[error("head_dim {head_dim} has no kernel: multiples of 8 up to {most} have")]
+    #[error("head_dim {head_dim} has no kernel: {have} have")]
     UnsupportedHeadDim {
         /// The head dimension asked for.
         head_dim: u32,
-        /// The largest that has kernels.
-        most: u32,
+        /// Those that have kernels.
+        have: &'static str,
     },
     /// Dropout that no kernel computes.
     #[error("dropout with p {p} cannot be: {reason}")]

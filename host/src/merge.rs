@@ -78,7 +78,7 @@ impl MergeStates {
             return Err(Error::TooLarge { what, value: all.to_string(), limit: ROWS_MAX });
         }
         if width == 0 || width > WIDTH_MAX || !width.is_multiple_of(8) {
-            return Err(Error::UnsupportedHeadDim { head_dim: width, most: WIDTH_MAX });
+            return Err(Error::UnsupportedHeadDim { head_dim: width, have: "multiples of 8 up to 256" });
         }
         let row = StepRow { step: Step::Merge, input, output };
         if !STEP_VARIANTS.iter().any(|variant| variant.row == row) {

@@ -31,7 +31,7 @@ use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::params::{CombineParams, ForwardParams, PersistentParams, SplitParams, Strides};
+use kernels_gpu::params::{CombineParams, ForwardParams, OWN_WAITS, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Accumulation, Isa, Schedule};
 use kernels_gpu::steps::StepRow;
 use own_keys::OwnKeys;
@@ -258,7 +258,7 @@ impl Plan {
             scale_log2: problem.score().factors(problem.scale()).0,
             persistent: PersistentParams { tiles: tiles as u32, ..PersistentParams::default() },
             split: splitting.params(),
-            ragged: ragged::params(problem, tiling.rows_of_block, ragged::box_rows(problem, row)),
+            ragged: ragged::params_of_row(problem, row, &tiling),
             ..ForwardParams::default()
         };
         let mut plan = Plan {
@@ -281,16 +281,6 @@ impl Plan {
             Schedule::Split | Schedule::Ragged => plan.partial_bytes()?,
         };
         Ok(plan)
-    }
-
-    /// Bytes of a workspace with the partial O and LSE.
-    fn partial_bytes(&self) -> Result<u64, Error> {
-        let rows = self.problem.lse_len() as u64;
-        limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows, GRID_MAX)?;
-        // The head dimension is at most 256, the splits as many: 2^31 · 2^8 · 2^8 · 4 bytes fit.
-        let partial_rows = rows * u64::from(self.splits());
-        let row_bytes = u64::from(self.problem.head_dim_v()) * 4 + 4;
-        Ok(COUNTERS_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
     }
 
     /// The kernel that computes attention.
@@ -323,10 +313,10 @@ impl Plan {
         self.splits() > 1 && self.combine.is_none()
     }
 
-    /// CTAs of the launch of [`Plan::combine`]: one a query row.
+    /// CTAs of the launch of [`Plan::combine`]: one a query row, and slice of the value vectors.
     pub fn combine_grid(&self) -> u32 {
         // Checked where there is a combine kernel.
-        self.problem.lse_len() as u32
+        self.problem.lse_len() as u32 * self.params.ragged.slices
     }
 
     /// CTAs of [`Plan::kernel`] that an SM holds at a time, by shared memory, registers and threads.
@@ -402,11 +392,13 @@ impl Plan {
             SplitParams { seqlens_k: at.seqlens_k, partial_o, partial_lse, counters, ..self.params.split };
         let ragged = ragged::at(self.params.ragged, &at.operands, at.q);
         let (v, v_strides) = self.own_values(&at.own).unwrap_or((at.v, self.params.v_strides));
+        let waits = if at.own.arrived.is_some() { OWN_WAITS } else { 0 };
         ForwardParams {
             q: at.q,
             k: at.k,
             v,
             v_strides,
+            own_from: self.params.own_from | waits,
             o: at.o,
             lse: at.lse,
             persistent,
@@ -436,20 +428,10 @@ impl Plan {
             rows: self.problem.lse_len() as u64,
             heads_q: Divisor::new(sizes.heads_q),
             seqlen_q: Divisor::new(self.params.seqlen_q),
-            chunks: Divisor::new(self.problem.head_dim_v() / 4),
+            chunks: Divisor::new(self.params.ragged.width_v / 4),
             splits: self.splits(),
             sinks: at.operands[Operand::Sinks as usize],
         }
-    }
-
-    /// Where the partial O and LSE lie in a workspace; 0 where there are none.
-    fn partials(&self, workspace: u64) -> (u64, u64) {
-        if self.splits() == 1 {
-            return (0, 0);
-        }
-        let partial_o = workspace + COUNTERS_BYTES;
-        let rows = self.problem.lse_len() as u64 * u64::from(self.splits());
-        (partial_o, partial_o + rows * u64::from(self.problem.head_dim_v()) * 4)
     }
 
     /// Whether the kernel waits by itself for those before it on the stream, so that it may start under them.

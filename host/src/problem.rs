@@ -16,7 +16,7 @@ pub use user_score::{ScoreTable, ScoreTables, UserScore};
 
 use crate::error::Error;
 use kernels_gpu::params::Strides;
-use kernels_gpu::row::{Dtype, HEAD_DIMS, ScoreKind};
+use kernels_gpu::row::{DENSE_HEAD_DIMS, Dtype, HEAD_DIMS, ScoreKind};
 use sizes::{SIZE_MAX, check_rows, check_width};
 use std::hash::{Hash, Hasher};
 
@@ -176,7 +176,8 @@ impl Problem {
         Problem { keys: KeySequences::Paged(pages), ..self }.laid_out(Layout::Bshd)
     }
 
-    /// With values, and so rows of O, of another width than queries and keys: a multiple of 8 up to 256. All four tensors are contiguous
+    /// With values, and so rows of O, of another width than queries and keys: a multiple of 8 up to 256, of 16 up to
+    /// 512. All four tensors are contiguous
     /// again in their layout.
     ///
     /// # Errors
@@ -314,7 +315,7 @@ impl Problem {
             || self.score_kind() != ScoreKind::Plain
             || self.has_sinks
             || self.head_dim_v != self.sizes.head_dim
-            || self.tile_head_dim() != self.sizes.head_dim
+            || !DENSE_HEAD_DIMS.contains(&self.sizes.head_dim)
     }
 
     /// The head_dim of the kernels that compute it: the least that holds queries, keys and values.

@@ -24,12 +24,14 @@ pub trait Config {
     type Accumulation: Accumulates<Self::Element>;
     /// What touches every score.
     type Score: Score;
-    /// A block of query rows in shared memory; O goes out through it.
+    /// A block of query rows in shared memory.
     type Q: Shape;
     /// A block of keys in shared memory.
     type K: Shape;
     /// A block of values in shared memory.
     type V: Shape;
+    /// A block of rows of O, which goes out through shared memory.
+    type O: Shape;
     /// The fragments of a warp.
     type Warp: WarpTile;
 
@@ -49,6 +51,8 @@ pub trait Config {
     const ONE_THREAD_SCHEDULES: bool = matches!(Self::ROW.isa, Isa::Wgmma);
     /// Whether batches may be ragged: see [`crate::params::RaggedParams`].
     const RAGGED: bool = matches!(Self::ROW.schedule, Schedule::Ragged);
+    /// Whether value vectors may be divided among several CTAs: see [`geometry::value_width`].
+    const SLICED: bool = geometry::value_width(&Self::ROW) < Self::ROW.head_dim;
     /// Whether Q stays in registers through the main loop.
     const Q_IN_REGISTERS: bool = geometry::q_in_registers(&Self::ROW);
     /// Offset in shared memory of the index of a persistent CTA's tile on mma.sync, and behind it that of the next one.
@@ -155,7 +159,7 @@ pub struct MergeBuffer {
 impl MergeBuffer {
     const fn of(row: &Row) -> Self {
         let (row_bytes, slot_bytes) = (geometry::merge_row_bytes(row), geometry::merge_slot_bytes(row));
-        assert!(row_bytes >= row.head_dim * 4, "a row of O");
+        assert!(row_bytes >= geometry::value_width(row) * 4, "a row of O");
         assert!(slot_bytes == row.block_m * (row_bytes + 8), "O, and behind it row_max and row_sum");
         assert!(
             geometry::warps_n(row) / 2 * slot_bytes <= geometry::work_slots_offset(row),
@@ -171,7 +175,7 @@ pub struct LastCta {
     /// Query rows of a block.
     pub block_m: u32,
     /// Elements of a row of O.
-    pub head_dim: u32,
+    pub width: u32,
     /// Chunks of four elements of a row of O.
     pub chunks: Divisor,
     /// Rows at a time.
@@ -185,7 +189,8 @@ impl LastCta {
             !row.schedule.splits() || rows > 0 && rows * COMBINE_ROW_BYTES <= geometry::smem_bytes(row),
             "shared memory holds the weights and sums of those rows"
         );
-        Self { block_m: row.block_m, head_dim: row.head_dim, chunks: Divisor::new(row.head_dim / 4), rows }
+        let width = geometry::value_width(row);
+        Self { block_m: row.block_m, width, chunks: Divisor::new(width / 4), rows }
     }
 }
 
@@ -197,9 +202,14 @@ pub const fn check<C: Config>() {
         "rows of a tile"
     );
     assert!(C::Q::WIDTH == row.head_dim && C::K::WIDTH == row.head_dim, "Q and K run along head_dim");
+    assert!(
+        C::V::WIDTH == geometry::value_width(row) && C::O::WIDTH == C::V::WIDTH,
+        "V and O run along a value vector"
+    );
+    assert!(C::O::ROWS == row.block_m && C::O::BYTES <= C::Q::BYTES, "O takes Q's place");
+    assert!(!C::SLICED || !C::Q_IN_REGISTERS, "fragments have room for as much of Q as of O");
     assert!(C::Q::BYTES == geometry::tile_bytes(row, row.block_m), "bytes of Q");
     assert!(C::K::BYTES == geometry::tile_bytes(row, row.block_n), "bytes of K");
-    assert!(C::V::BYTES == C::K::BYTES, "K and V share a stage");
     assert!(C::K::COLUMN_WIDTH == geometry::column_width(row), "what the host's boxes are");
     assert!(C::Warp::M == geometry::m_tiles(row) as usize, "m16 tiles of a warp");
 }

@@ -8,7 +8,7 @@
 use crate::backward::{row::BackwardRow, table::backward_row_of};
 use crate::config::{BackwardConfig, Config};
 use crate::element::{AccumulationOf, ElementOf, TypeOf};
-use crate::geometry::{m_tiles, n_tiles};
+use crate::geometry::{m_tiles, n_tiles, value_width};
 use crate::row::Row;
 use crate::score::ScoreOf;
 use crate::shape::TileOf;
@@ -44,7 +44,7 @@ macro_rules! config {
         enum Kernel {}
         const ROW: Row = row_of(stringify!($entry));
         const N: usize = n_tiles(&ROW) as usize;
-        const HEAD_DIM: usize = ROW.head_dim as usize;
+        const VALUE_WIDTH: u32 = value_width(&ROW);
         impl Config for Kernel {
             const ROW: Row = ROW;
             type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
@@ -52,9 +52,15 @@ macro_rules! config {
             type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
             type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
             type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
-            type V = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
-            type Warp =
-                Fragments<{ m_tiles(&ROW) as usize }, N, { N / 2 }, { HEAD_DIM / 8 }, { HEAD_DIM / 16 }>;
+            type V = TileOf<{ ROW.block_n }, VALUE_WIDTH>;
+            type O = TileOf<{ ROW.block_m }, VALUE_WIDTH>;
+            type Warp = Fragments<
+                { m_tiles(&ROW) as usize },
+                N,
+                { N / 2 },
+                { VALUE_WIDTH as usize / 8 },
+                { VALUE_WIDTH as usize / 16 },
+            >;
         }
     };
 }
@@ -115,7 +121,7 @@ macro_rules! wgmma_entries {
             unsafe {
                 forward_wgmma::<Kernel, { producer_registers(&ROW) }, { consumer_registers(&ROW) }>(
                     params.forward(),
-                    params.own(),
+                    params.arrived(),
                 )
             }
         }

@@ -2,6 +2,8 @@
 
 use crate::row::{Accumulation, Isa, REGISTERS_MAX, Row, SMEM_MAX_BYTES, Schedule, ScoreKind};
 
+/// The most elements of a row of O that fit the registers of a warp.
+const VALUE_WIDTH_MAX: u32 = 256;
 /// Registers of an SM, of which each CTA takes its threads' share.
 const REGISTERS_PER_SM: u32 = 65536;
 /// Registers a kernel needs beside its fragments: addresses, loop state, softmax state and operands in flight.
@@ -95,6 +97,17 @@ pub const fn consumer_registers(row: &Row) -> u32 {
     if share < SETMAXNREG_MAX { share } else { SETMAXNREG_MAX }
 }
 
+/// Elements of a value vector that a CTA works on. O of more would be more registers than a thread has, so that the elements of wider
+/// vectors fall to several CTAs, each of which computes the scores for itself.
+pub const fn value_width(row: &Row) -> u32 {
+    if row.head_dim > VALUE_WIDTH_MAX { VALUE_WIDTH_MAX } else { row.head_dim }
+}
+
+/// CTAs among which the elements of value vectors of this width are divided evenly.
+pub const fn value_slices(row: &Row, width_v: u32) -> u32 {
+    width_v.div_ceil(value_width(row))
+}
+
 /// m16 tiles of query rows a warp holds.
 pub const fn m_tiles(row: &Row) -> u32 {
     row.warp_rows / 16
@@ -119,7 +132,7 @@ const fn s_registers(row: &Row) -> u32 {
 }
 
 const fn o_registers(row: &Row) -> u32 {
-    m_tiles(row) * (row.head_dim / 8) * 4
+    m_tiles(row) * (value_width(row) / 8) * 4
 }
 
 const fn q_registers(row: &Row) -> u32 {
@@ -179,7 +192,7 @@ pub const fn registers_limit(row: &Row) -> u32 {
     }
 }
 
-/// Bytes of a tile of `rows` × head_dim in shared memory.
+/// Bytes of a tile of `rows` × head_dim, queries or keys, in shared memory.
 pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
     rows * row.head_dim * row.dtype.bytes()
 }
@@ -187,7 +200,7 @@ pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
 /// Bytes from one row of O to the next in the merge buffer: float32, and 32 bytes that keep four neighbouring rows in
 /// different banks.
 pub const fn merge_row_bytes(row: &Row) -> u32 {
-    row.head_dim * 4 + 32
+    value_width(row) * 4 + 32
 }
 
 /// Bytes of a warp row's slot in the merge buffer: O, row_max and row_sum of a block in float32.
@@ -214,7 +227,7 @@ pub const fn q_buffers(row: &Row) -> u32 {
 
 /// Bytes of all stages of K and V.
 const fn kv_bytes(row: &Row) -> u32 {
-    2 * row.stages * tile_bytes(row, row.block_n)
+    row.stages * row.block_n * (row.head_dim + value_width(row)) * row.dtype.bytes()
 }
 
 /// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of

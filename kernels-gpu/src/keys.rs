@@ -124,6 +124,13 @@ impl<'a> RaggedKeys<'a> {
         }
     }
 
+    /// The same, with rows of V from byte `along` of each on.
+    #[inline(always)]
+    pub fn with_v_from(mut self, along: u32) -> Self {
+        self.rows[1].base += u64::from(along);
+        self
+    }
+
     /// The global addresses of a key's row of K and of V, unless it lies in a page that is not there: such a key is all zeros.
     ///
     /// # Safety

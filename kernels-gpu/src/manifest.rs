@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this crate reads and writes, and of the parameter blocks of the kernels that it lists.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// Everything a PTX folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 mod bulk;
 
-pub use bulk::{DenseParams, OwnParams, TensorMap, WgmmaBlock, WgmmaParams};
+pub use bulk::{DenseParams, TensorMap, WgmmaBlock, WgmmaParams};
 
 use crate::divisor::Divisor;
 use ferroflash_score::TABLES_MAX;
@@ -61,8 +61,10 @@ pub struct ForwardParams {
     /// With a causal mask, how many query blocks of a head are taken last, in ascending order; the others are taken before
     /// them in descending order, the longest first. Unused by `Schedule::Split`.
     pub ascending_blocks: u32,
-    /// Keeps the block a multiple of 8 bytes without hidden padding.
-    pub reserved: u32,
+    /// Blocks of keys before a rank's own ones, and one: own keys are the last ones, and lie where [`DenseParams`] says. 0 where all keys are
+    /// in K. With [`OWN_WAITS`] the others' keys are waited for. It stands beside what every launch reads first: another line of parameters would
+    /// be a tenth of a short launch's time.
+    pub own_from: u32,
     /// 1 for the bottom-right aligned causal mask, else 0.
     pub causal: u32,
     /// Softmax scale times log2(e), so that the kernel can use exp2. Positive and finite.
@@ -186,10 +188,10 @@ pub struct RaggedParams {
     pub sink_tokens: u32,
     /// Elements of a query and a key vector: a multiple of 8, at most the tile's.
     pub width_qk: u32,
-    /// Elements of a value vector, as `width_qk`.
+    /// Elements of a value vector that a CTA works on, as `width_qk`.
     pub width_v: u32,
-    /// Keeps what follows at a multiple of 8 bytes.
-    pub reserved: u32,
+    /// CTAs that share a value vector; 1 but in tiles of head_dim 512.
+    pub slices: u32,
     /// The tables of a user's score.
     pub tables: [TableParams; TABLES_MAX],
 }
@@ -225,6 +227,9 @@ pub struct ScoreParams {
     pub tree_keys: u32,
 }
 
+/// Added to [`ForwardParams::own_from`] where [`DenseParams::arrived`] is given.
+pub const OWN_WAITS: u32 = 1 << 31;
+
 impl Default for RaggedParams {
     /// A batch that is not ragged, whose queries see all keys.
     fn default() -> Self {
@@ -251,7 +256,7 @@ impl Default for RaggedParams {
             sink_tokens: 0,
             width_qk: 0,
             width_v: 0,
-            reserved: 0,
+            slices: 1,
             tables: [TableParams::default(); TABLES_MAX],
         }
     }
@@ -338,7 +343,7 @@ impl ForwardParams {
         bytes.strides([self.q_strides, self.k_strides, self.v_strides, self.o_strides]);
         bytes.u32s([self.seqlen_q, self.seqlen_k, self.heads_q, self.batch]);
         bytes.divisors([self.tile_heads, self.group, self.query_blocks, self.heads_together]);
-        bytes.u32s([self.ascending_blocks, self.reserved, self.causal, self.scale_log2.to_bits()]);
+        bytes.u32s([self.ascending_blocks, self.own_from, self.causal, self.scale_log2.to_bits()]);
         let PersistentParams { counter, tiles, reserved } = self.persistent;
         bytes.u64s([counter]);
         bytes.u32s([tiles, reserved]);
@@ -373,7 +378,7 @@ impl RaggedParams {
         bytes.divisors([self.chunk_divisor]);
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
-        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.reserved]);
+        bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.slices]);
         for TableParams { address, last, reserved } in self.tables {
             bytes.u64s([address]);
             bytes.u32s([last, reserved]);
@@ -436,7 +441,7 @@ mod tests {
             query_blocks: Divisor::new(55),
             heads_together: Divisor::new(56),
             ascending_blocks: 58,
-            reserved: 0,
+            own_from: 59,
             causal: 1,
             scale_log2: 0.25,
             persistent: PersistentParams { counter: 60, tiles: 61, reserved: 0 },
@@ -458,6 +463,7 @@ mod tests {
                 chunk_divisor: Divisor::new(84),
                 window_left: -85,
                 width_v: 86,
+                slices: 92,
                 tables: [0, 1, 2, 3].map(|n| TableParams { address: 87, last: 88 + n, reserved: 0 }),
                 ..RaggedParams::default()
             },
@@ -471,6 +477,7 @@ mod tests {
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, tile_heads)), 53);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, heads_together)), 56);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, ascending_blocks)), 58);
+        assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, own_from)), 59);
         assert_eq!(u32_at(&bytes, offset_of!(ForwardParams, causal)), 1);
         assert_eq!(f32::from_bits(u32_at(&bytes, offset_of!(ForwardParams, scale_log2))), 0.25);
         assert_eq!(u64_at(&bytes, persistent + offset_of!(PersistentParams, counter)), 60);
@@ -490,6 +497,7 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, chunk_divisor)), 84);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, slices)), 92);
         assert_eq!(u32_at(&bytes, score + offset_of!(ScoreParams, tree_keys)), 79);
         let last_table = ragged + offset_of!(RaggedParams, tables) + 3 * size_of::<TableParams>();
         assert_eq!(u64_at(&bytes, last_table + offset_of!(TableParams, address)), 87);

@@ -128,14 +128,15 @@ impl<'a> QueryRows<'a> {
         let strides = &self.params.o_strides;
         let offset = i64::from(self.work.batch) * strides.batch
             + i64::from(self.work.head_q + head) * strides.head
-            + i64::from(self.work.sequence.q_start + query) * strides.row;
+            + i64::from(self.work.sequence.q_start + query) * strides.row
+            + i64::from(self.work.slice_bytes(self.params));
         to_global(self.params.o).wrapping_add_signed(offset)
     }
 
-    /// Whether LSE is wanted.
+    /// Whether LSE is wanted, of which each slice of the value vectors has the same: the first writes it.
     #[inline(always)]
     pub fn wants_lse(&self) -> bool {
-        self.params.lse != 0
+        self.params.lse != 0 && self.work.slice == 0
     }
 
     /// The global address of a row's LSE, where it is wanted; `index` is [`Self::index`].
@@ -153,10 +154,16 @@ impl<'a> QueryRows<'a> {
         head * u64::from(self.params.seqlen_q) + u64::from(self.work.sequence.q_start + query)
     }
 
-    /// Where a row stands in `[splits, batch, heads_q, seqlen_q]`.
+    /// The first row of the slice's partial O and LSE, which are `[slices, splits, batch, heads_q, seqlen_q]`.
+    #[inline(always)]
+    pub fn first_partial_row(&self) -> u64 {
+        u64::from(self.work.slice * self.params.split.splits.value) * self.of_tensor()
+    }
+
+    /// Where a row stands in `[slices, splits, batch, heads_q, seqlen_q]`.
     #[inline(always)]
     pub fn partial_index(&self, row: u32) -> u64 {
-        u64::from(self.work.split) * self.of_tensor() + self.index(row)
+        self.first_partial_row() + u64::from(self.work.split) * self.of_tensor() + self.index(row)
     }
 
     /// The global address of a row of the partial O, of `head_dim` elements; `index` is [`Self::partial_index`].

@@ -12,7 +12,9 @@ pub const SMEM_MAX_BYTES: u32 = 227 * 1024;
 /// Registers a thread can address.
 pub const REGISTERS_MAX: u32 = 255;
 /// The head dimensions that have kernels.
-pub const HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
+pub const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 256, 512];
+/// Those that have kernels of every schedule and both families: others have those for ragged batches on mma.sync alone.
+pub const DENSE_HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
 /// The least of the limits above that `bytes` of shared memory keep.
 pub const fn smem_limit(bytes: u32) -> u32 {
@@ -262,7 +264,7 @@ pub struct Row {
 /// Why a row is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowError {
-    /// `head_dim` is not one of [`HEAD_DIMS`].
+    /// `head_dim` is not one of [`HEAD_DIMS`], or has no kernels of this schedule and family.
     HeadDim,
     /// `block_m` is not 16, 32, 64 or 128; with [`Isa::Wgmma`], 64, 128 or 192.
     BlockM,
@@ -272,7 +274,7 @@ pub enum RowError {
     Warps,
     /// `stages` is not 1 to 4.
     Stages,
-    /// Ragged batches with one stage, or a score that is not plain with another schedule.
+    /// Ragged batches with one stage and [`Isa::Wgmma`], or a score that is not plain with another schedule.
     Ragged,
     /// float16 accumulation of bfloat16 products does not exist, and none with [`Isa::Wgmma`].
     Accumulation,
@@ -300,14 +302,16 @@ impl RowError {
     /// What is wrong and what to do, without the numbers (for compile-time messages).
     pub const fn reason(self) -> &'static str {
         match self {
-            RowError::HeadDim => "head_dim must be 32, 64, 96, 128 or 256",
+            RowError::HeadDim => "head_dim must be 32, 64, 96, 128, 256 or, with Ragged and isa Mma, 512",
             RowError::BlockM => "block_m must be 16, 32, 64 or 128 (wgmma: 64, 128 or 192)",
             RowError::BlockN => "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256)",
             RowError::Warps => {
                 "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
             }
             RowError::Stages => "stages must be 1 to 4",
-            RowError::Ragged => "Ragged needs 2 stages or more, and a score that is not Plain needs Ragged",
+            RowError::Ragged => {
+                "Ragged with wgmma needs 2 stages or more, and a score that is not Plain needs Ragged"
+            }
             RowError::Accumulation => "acc F16 needs isa Mma and dtype F16: there is no other such kernel",
             RowError::MinCtas => "min_ctas must be 1 to 8",
             RowError::WarpRows => {

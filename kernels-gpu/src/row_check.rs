@@ -9,8 +9,11 @@ impl Row {
     /// # Errors
     /// The first reason why not.
     pub const fn check(&self) -> Result<(), RowError> {
-        if !matches!(self.head_dim, 32 | 64 | 96 | 128 | 256) {
-            return Err(RowError::HeadDim);
+        let is_ragged = matches!(self.schedule, Schedule::Ragged);
+        match self.head_dim {
+            32 | 64 | 96 | 128 | 256 => {}
+            512 if is_ragged && matches!(self.isa, Isa::Mma) => {}
+            _ => return Err(RowError::HeadDim),
         }
         let (block_m, block_n, warps) = match self.isa {
             Isa::Mma => (
@@ -36,8 +39,8 @@ impl Row {
         if !matches!(self.stages, 1..=4) {
             return Err(RowError::Stages);
         }
-        let is_ragged = matches!(self.schedule, Schedule::Ragged);
-        if is_ragged && self.stages < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
+        let needs_stages = is_ragged && matches!(self.isa, Isa::Wgmma);
+        if needs_stages && self.stages < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
             return Err(RowError::Ragged);
         }
         if matches!(self.acc, Accumulation::F16)
@@ -128,7 +131,13 @@ mod tests {
         assert_eq!(refused(Row { block_n: 48, ..GOOD }), RowError::BlockN);
         assert_eq!(refused(Row { warps: 2, ..GOOD }), RowError::Warps);
         assert_eq!(refused(Row { stages: 5, ..GOOD }), RowError::Stages);
-        assert_eq!(refused(Row { stages: 1, schedule: Schedule::Ragged, ..GOOD }), RowError::Ragged);
+        assert_eq!(Row { stages: 1, schedule: Schedule::Ragged, ..GOOD }.check(), Ok(()));
+        let one_stage =
+            Row { isa: Isa::Wgmma, warps: 8, block_n: 64, stages: 1, schedule: Schedule::Ragged, ..GOOD };
+        assert_eq!(refused(one_stage), RowError::Ragged);
+        let half = Row { head_dim: 512, block_n: 32, warps: 8, schedule: Schedule::Ragged, ..GOOD };
+        assert_eq!(half.check(), Ok(()));
+        assert_eq!(refused(Row { schedule: Schedule::Grid, ..half }), RowError::HeadDim);
         assert_eq!(refused(Row { score: ScoreKind::Softcap, ..GOOD }), RowError::Ragged);
         assert_eq!(
             refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }),

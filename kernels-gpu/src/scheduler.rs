@@ -20,6 +20,8 @@ pub struct Work<'a> {
     pub first_row: u32,
     /// Which range of the keys.
     pub split: u32,
+    /// Which slice of the value vectors, where they are divided among CTAs.
+    pub slice: u32,
     /// The batch entry's lengths.
     pub sequence: Sequence<'a>,
 }
@@ -43,6 +45,7 @@ impl<'a> Work<'a> {
             head_kv: params.group.quotient(head_q),
             first_row: block_in_order(params, block, params.ascending_blocks) * block_rows,
             split: 0,
+            slice: 0,
             sequence: Sequence::dense(params),
         }
     }
@@ -65,6 +68,7 @@ impl<'a> Work<'a> {
             head_kv,
             first_row: block_in_order(params, block, 0) * block_rows,
             split,
+            slice: 0,
             sequence: sequence(batch),
         }
     }
@@ -100,8 +104,15 @@ impl<'a> Work<'a> {
             head_kv,
             first_row: block * block_rows.value,
             split,
+            slice: 0,
             sequence: sequence(batch),
         }
+    }
+
+    /// Bytes of a value vector before the slice's own.
+    #[inline(always)]
+    pub fn slice_bytes(&self, params: &ForwardParams) -> u32 {
+        self.slice * params.ragged.width_v * 2
     }
 
     /// The number of the tile that [`Self::of_split`] gives for `index`: the same for all of its splits.
@@ -298,6 +309,7 @@ mod tests {
             head_kv: 0,
             first_row,
             split: 0,
+            slice: 0,
             sequence: Sequence::unpacked(seqlen_q, seqlen_k),
         }
     }

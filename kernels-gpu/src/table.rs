@@ -24,8 +24,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d64_m64n128_w4s2c1            => { Bf16,  64,  64, 128, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s1c1              => { F16,   64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_bf16_d64_m64n64_w4s1c1             => { Bf16,  64,  64,  64, 4, 1, F32, 1, 16, Grid };
-            fwd_f16_d64_m64n128_w4r32s2c1          => { F16,   64,  64, 128, 4, 2, F32, 1, 32, Grid };
-            fwd_bf16_d64_m64n128_w4r32s2c1         => { Bf16,  64,  64, 128, 4, 2, F32, 1, 32, Grid };
             fwd_f16_d64_m128n64_w4s2c1             => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_bf16_d64_m128n64_w4s2c1            => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_f16_d96_m32n128_w4s1c1             => { F16,   96,  32, 128, 4, 1, F32, 1, 16, Grid };
@@ -75,8 +73,6 @@ macro_rules! for_each_forward_kernel {
             // Rows whose CTAs draw their work from a counter.
             fwd_f16_d64_m128n64_w4s2c1_persistent  => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Persistent };
             fwd_bf16_d64_m128n64_w4s2c1_persistent => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Persistent };
-            fwd_f16_d128_m128n32_w4s2c1_persistent => { F16,  128, 128,  32, 4, 2, F32, 1, 32, Persistent };
-            fwd_bf16_d128_m128n32_w4s2c1_persistent => { Bf16, 128, 128,  32, 4, 2, F32, 1, 32, Persistent };
             // Rows for ragged batches: for many queries a sequence, for few, and with other scores.
             fwd_f16_d32_m64n64_w4s2c1_ragged               => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d32_m64n64_w4s2c1_ragged              => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged };
@@ -98,6 +94,11 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m16n64_w4s3c1_ragged             => { Bf16, 128,  16,  64, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
+            // Halves of a value vector are two CTAs': on devices with 163 KB of shared memory a CTA, and with less.
+            fwd_f16_d512_m64n32_w8s2c1_ragged              => { F16,   512,  64,  32, 8, 2, F32, 1, 16, Ragged };
+            fwd_bf16_d512_m64n32_w8s2c1_ragged             => { Bf16,  512,  64,  32, 8, 2, F32, 1, 16, Ragged };
+            fwd_f16_d512_m32n32_w4s1c1_ragged              => { F16,   512,  32,  32, 4, 1, F32, 1, 16, Ragged };
+            fwd_bf16_d512_m32n32_w4s1c1_ragged             => { Bf16,  512,  32,  32, 4, 1, F32, 1, 16, Ragged };
             fwd_f16_d64_m64n64_w4s2c2_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
             fwd_bf16_d64_m64n64_w4s2c2_ragged_softcap      => { Bf16,   64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };
             fwd_f16_d96_m64n64_w4s2c1_ragged_softcap       => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Softcap };
@@ -132,8 +133,8 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d64_m64n64_w4s2c1_ragged_dropout      => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
             fwd_f16_d128_m64n64_w4s2c1_ragged_dropout      => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_dropout     => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Dropout };
-            fwd_f16_d256_m32n32_w4s2c1_ragged_dropout      => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Dropout };
-            fwd_bf16_d256_m32n32_w4s2c1_ragged_dropout     => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_f16_d256_m32n32_w4s1c1_ragged_dropout      => { F16,   256,  32,  32, 4, 1, F32, 1, 16, Ragged, Dropout };
+            fwd_bf16_d256_m32n32_w4s1c1_ragged_dropout     => { Bf16,  256,  32,  32, 4, 1, F32, 1, 16, Ragged, Dropout };
             // Rows that exercise the other columns: 2 and 3 stages, float16 accumulation.
             fwd_f16_d64_m64n64_w4s2c1              => { F16,   64,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s3c1              => { F16,   64,  64,  64, 4, 3, F32, 1, 16, Grid };

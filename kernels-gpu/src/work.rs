@@ -26,14 +26,33 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
             // SAFETY: the caller's; one element a batch entry, and one more.
             unsafe { ld_global_b32(at) }.min(params.seqlen_q) * params.group.value
         };
+        let (index, slice) = slice_of::<C>(params, index);
         // SAFETY: the caller's.
-        Work::of_ragged(params, index, start, |batch| unsafe { Sequence::of_ragged(params, batch) })
+        let sequence = |batch| unsafe { Sequence::of_ragged(params, batch) };
+        Work { slice, ..Work::of_ragged(params, index, start, sequence) }
     } else if C::SPLIT {
         // SAFETY: the caller's.
         Work::of_split(params, index, rows, |batch| unsafe { Sequence::of_batch(params, batch) })
     } else {
         Work::of_head(params, index, rows)
     }
+}
+
+/// The tile, or its split, that the CTA of this index shares with others, and which slice of the value vectors is its own. Neighbours in
+/// time share a tile, and with it what they read of K.
+#[inline(always)]
+fn slice_of<C: Config>(params: &ForwardParams, index: u32) -> (u32, u32) {
+    // The compiler does not know that a number of slices is not 0.
+    let slices = params.ragged.slices.max(1);
+    if C::SLICED { (index / slices, index % slices) } else { (index, 0) }
+}
+
+/// The number of the tile that [`work_of`] gives for `index`, the same for all of its splits; each slice of the value vectors counts.
+#[inline(always)]
+pub fn tile_of_split<C: Config>(params: &ForwardParams, index: u32) -> u32 {
+    let (index, slice) = slice_of::<C>(params, index);
+    let tile = Work::tile_of_split(params, index);
+    if C::SLICED { tile * params.ragged.slices + slice } else { tile }
 }
 
 /// The blocks of keys that a tile works on.

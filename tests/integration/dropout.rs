@@ -104,7 +104,7 @@ fn a_seed_gives_the_same_bits_and_another_one_others() {
     assert_eq!(of(&simulator(Schedule::Seeded(3)), DROPOUT).0, first);
     let others = [
         Dropout { seed: DROPOUT.seed ^ 1, ..DROPOUT },
-        Dropout { seed: DROPOUT.seed ^ 1 << 63, ..DROPOUT },
+        Dropout { seed: DROPOUT.seed ^ (1 << 63), ..DROPOUT },
         Dropout { offset: DROPOUT.offset + Dropout::counters(&base), ..DROPOUT },
         Dropout { p: 0.4, ..DROPOUT },
     ];

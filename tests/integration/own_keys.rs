@@ -160,7 +160,7 @@ fn what_no_kernel_takes_is_refused() {
         with_lengths.with_own_keys(128, strides).is_none(),
         "keys before the first own one may be a sequence's last"
     );
-    assert!(plan("fwd_f16_d128_m128n32_w4s2c1_persistent").with_own_keys(128, strides).is_none(), "mma.sync");
+    assert!(plan("fwd_f16_d128_m128n64_w4s1c1").with_own_keys(128, strides).is_none(), "mma.sync");
     // A plan without them takes no addresses of them, and one with them needs some.
     let with = persistent.with_own_keys(128, strides).expect("taken");
     let tensors = DeviceTensors::new(256, 512, 768, 1024);

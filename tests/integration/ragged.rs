@@ -7,7 +7,7 @@ use check::tolerance::Tolerance;
 use check::verification::{GuardedTensors, same_bits};
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
-    Attention, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
+    Attention, Combine, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
     PlanOptions, Problem, Reason, RowSelection, Schedule, Splits,
 };
 use kernels_gpu::row::{Accumulation, Isa, ScoreKind};
@@ -15,6 +15,7 @@ use kernels_gpu::row::{Accumulation, Isa, ScoreKind};
 support::trials!(
     packed_and_paged_sequences_are_those_of_a_batch,
     a_sequence_is_the_same_alone_and_in_any_batch,
+    values_wider_than_a_warp_holds_are_computed_in_slices,
     masks_that_hide_nothing_more_change_nothing,
     a_chain_of_drafts_is_the_causal_mask,
     trees_are_seen_as_their_bits_say,
@@ -128,6 +129,46 @@ fn a_sequence_is_the_same_alone_and_in_any_batch() {
             assert_eq!(alone.o, cut(&output.o, 4), "{model:?} sequence {index}");
         }
     }
+}
+
+fn values_wider_than_a_warp_holds_are_computed_in_slices() {
+    let wide = |dtype, sizes, head_dim_v| problem(dtype, sizes).with_head_dim_v(head_dim_v).expect("a width");
+    let cases = [
+        // (device, dtype, B, HQ, HKV, SQ, SKV, head_dim, that of V, splits)
+        (DeviceModel::L4, Dtype::F16, [2, 4, 2, 37, 75, 512], 512, 1),
+        (DeviceModel::L4, Dtype::Bf16, [1, 8, 1, 1, 200, 512], 512, 3),
+        (DeviceModel::H200, Dtype::F16, [1, 3, 3, 70, 130, 320], 320, 1),
+        (DeviceModel::L4, Dtype::Bf16, [2, 5, 1, 3, 150, 512], 384, 2),
+        (DeviceModel::H200, Dtype::Bf16, [1, 4, 2, 65, 97, 128], 512, 2),
+        (DeviceModel::H200, Dtype::F16, [1, 2, 1, 66, 90, 512], 64, 1),
+    ];
+    for (model, dtype, sizes, head_dim_v, splits) in cases {
+        let attention = simulator(model);
+        let problem = wide(dtype, sizes, head_dim_v).with_causal(true).with_sinks(true);
+        let what = format!("{model:?} {dtype:?} {sizes:?} {head_dim_v} {splits}");
+        let planned = |combine| {
+            let options = PlanOptions { splits: Splits::Count(splits), combine, ..PlanOptions::new() };
+            let plan = attention.planner().plan(&problem, &options).expect("planned");
+            assert_eq!((plan.kernel().row.head_dim, plan.splits()), (512, splits), "{what}");
+            assert_eq!(plan.is_fused(), splits > 1 && combine == Combine::Fused, "{what}");
+            plan
+        };
+        let sinks: Vec<f32> = (0..sizes[1]).map(|head| head as f32 * 0.7 - 1.0).collect();
+        let qkv = random_input::qkv(&problem, InputKind::NotANumber, 11);
+        let tensors = HostTensors::from(&qkv).with_operand(Operand::Sinks, HostOperand::F32(&sinks));
+        let [output, other] = [Combine::Fused, Combine::Kernel]
+            .map(|combine| attention.forward_with(&planned(combine), &tensors, true).expect("computed"));
+        assert!(same_bits(&output, &other), "{what}");
+        let reference = reference_of(&problem, &tensors, &|_, _| ());
+        let tolerance = Tolerance::new(&problem, &tensors, &reference, Accumulation::F32);
+        let verdict = tolerance.judge(&problem, &reference, &output.o, output.lse.as_deref());
+        let verdict = verdict.expect("lengths");
+        assert!(verdict.passed, "{what}: {verdict}");
+        let error = attention.planner().plan_partial(&problem, &PlanOptions::new());
+        assert_eq!(head_dim_v > 256, matches!(error, Err(Error::NoSuchKernel { .. })), "{what}: {error:?}");
+    }
+    let halves_of_12 = problem(Dtype::F16, [1, 1, 1, 1, 1, 256]).with_head_dim_v(264);
+    assert!(matches!(halves_of_12, Err(Error::UnsupportedHeadDim { head_dim: 264, .. })));
 }
 
 fn masks_that_hide_nothing_more_change_nothing() {

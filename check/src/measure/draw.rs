@@ -4,7 +4,7 @@ use crate::random_input::Random;
 use crate::workload::Workload;
 use ferroflash::error::Error;
 use ferroflash::problem::{Layout, Problem, Sizes, TensorRole};
-use kernels_gpu::row::{Dtype, HEAD_DIMS};
+use kernels_gpu::row::{DENSE_HEAD_DIMS, Dtype};
 
 /// What a problem is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -87,7 +87,7 @@ fn draw(random: &mut Random, class: Class) -> Result<Problem, Error> {
             (queries, length(random, 32, 131_072))
         }
     };
-    let head_dim = random.one_of(&HEAD_DIMS);
+    let head_dim = random.one_of(&DENSE_HEAD_DIMS);
     let dtype = random.one_of(&[Dtype::F16, Dtype::Bf16]);
     let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
     let problem = Problem::new(sizes, dtype)?;
@@ -118,7 +118,7 @@ mod tests {
             let of_class = share(&|problem| Class::of(problem) == class);
             assert!((150..=250).contains(&of_class), "{class:?}: {of_class}");
         }
-        for head_dim in HEAD_DIMS {
+        for head_dim in DENSE_HEAD_DIMS {
             assert!(share(&|problem| problem.sizes().head_dim == head_dim) > 60);
         }
         assert!(share(&|problem| problem.causal()) > 200);

@@ -11,7 +11,7 @@ use ferroflash::problem::{
     BiasShape, BlockTable, Dropout, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes,
     UserScore,
 };
-use kernels_gpu::row::{Accumulation, Dtype, Isa, Row, ScoreKind, ScoreName};
+use kernels_gpu::row::{Accumulation, DENSE_HEAD_DIMS, Dtype, HEAD_DIMS, Isa, Row, ScoreKind, ScoreName};
 
 /// A user's score as a case has it.
 pub struct UserCase {
@@ -219,13 +219,13 @@ pub(super) fn draw_problem(
     random: &mut Random,
 ) -> Result<Problem, Error> {
     // The next smaller tile's width is too narrow for the wider of both.
-    let narrower = |width: u32| if width == 256 { 128 } else { width.saturating_sub(32) };
-    let width = |random: &mut Random| {
-        narrower(head_dim) + 8 * (1 + random.below((head_dim - narrower(head_dim)) / 8))
-    };
+    let narrower = HEAD_DIMS.into_iter().rev().find(|&dim| dim < head_dim).unwrap_or(0);
+    let step = if DENSE_HEAD_DIMS.contains(&head_dim) { 8 } else { 16 };
+    let width = |random: &mut Random| narrower + step * (1 + random.below((head_dim - narrower) / step));
+    let any_width = |random: &mut Random| step * (1 + random.below(head_dim / step));
     let (width_qk, width_v) = match random.below(4) {
-        0 => (width(random), 8 * (1 + random.below(head_dim / 8))),
-        1 => (8 * (1 + random.below(head_dim / 8)), width(random)),
+        0 => (width(random), any_width(random)),
+        1 => (any_width(random), width(random)),
         _ => (head_dim, head_dim),
     };
     let (heads_q, heads_kv) = random.one_of(&[(1, 1), (2, 2), (4, 2), (3, 1), (5, 1), (8, 1), (7, 7)]);

@@ -27,7 +27,7 @@ const EXAMPLES: &str = "Examples:
   ferroflash run --input decode.safetensors --lengths 812,37,4096 --output o.safetensors
 
 Tensors are f16, bf16 or f32, of 4 dimensions; heads of Q may be a multiple of
-those of K and V (GQA). head_dim is a multiple of 8 up to 256, V's may be another.
+those of K and V (GQA). head_dim is a multiple of 8 up to 256, or of 16 up to 512; V's may be another.
 
 A safetensors file may hold more: with cu_seqlens_q (and cu_seqlens_k) q, k and v
 are packed sequences, [total, heads, head_dim]; with block_table k and v are pages,

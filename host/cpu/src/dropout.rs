@@ -21,7 +21,7 @@ impl Dropout {
         // Of 16 queries and 32 keys each of 32 counters has 16 bytes: of two queries 8 apart, and of two neighbours among each 8 keys.
         let lane = query % 8 * 4 + key % 8 / 2;
         let counter = self.offset.wrapping_add((head * 32 + lane) as u64);
-        let numbers = philox([counter, (key as u64 / 32) << 32 | query as u64 / 16], self.seed);
+        let numbers = philox([counter, ((key as u64 / 32) << 32) | (query as u64 / 16)], self.seed);
         let byte = numbers[key % 32 / 8].to_le_bytes()[query % 16 / 8 * 2 + key % 2];
         f64::from(byte) <= (f64::from(1.0 - self.p) * 255.0).floor()
     }

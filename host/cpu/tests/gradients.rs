@@ -113,7 +113,7 @@ impl Case {
             ends.sort();
             ends
         };
-        call.dropout = (seed % 3 == 0).then_some(Dropout { p: 0.375, seed, offset: seed << 40 });
+        call.dropout = seed.is_multiple_of(3).then_some(Dropout { p: 0.375, seed, offset: seed << 40 });
         let integers = [ends(seqlen_q), ends(seqlen_k), ends(seqlen_k), ends(seqlen_k)];
         let bits: Vec<u32> = (0..batch * seqlen_q).map(|_| draw.below(256) as u32).collect();
         let at = |values: &Vec<i32>| Some(values.as_ptr() as u64);

@@ -109,7 +109,7 @@ impl Case {
         let page_size = 1 + draw.below(9);
         let pages = seqlen_k.div_ceil(page_size);
         let table: Vec<i32> = (0..batch * pages).map(|_| draw.below(2 * pages) as i32).collect();
-        call.dropout = (seed % 3 == 0).then_some(Dropout { p: 0.25, seed: seed << 31, offset: seed });
+        call.dropout = seed.is_multiple_of(3).then_some(Dropout { p: 0.25, seed: seed << 31, offset: seed });
         let mut rows_k = batch * seqlen_k;
         match draw.below(3) {
             0 => {

@@ -132,9 +132,9 @@ unsafe fn attend(plan: &Plan, kernel: &LoadedKernel, at: &Addresses, queue: &Que
         return launch(&wgmma.to_bytes());
     }
     let mut params = DenseParams { wgmma, ..DenseParams::default() };
-    if let Some((tensors, own)) = plan.own_keys(&at.own) {
+    if let Some(tensors) = plan.own_keys(&at.own) {
         [params.own_k, params.own_v] = tensor_maps.get(device.as_ref(), &tensors)?;
-        params.own = own;
+        params.arrived = at.own.arrived.unwrap_or(0);
     }
     launch(&params.to_bytes())
 }

@@ -4,7 +4,7 @@ use super::Plan;
 use super::tensors::boxes;
 use crate::device::TensorBox;
 use crate::problem::{ElementStrides, Problem, TensorRole};
-use kernels_gpu::params::{OwnParams, Strides};
+use kernels_gpu::params::{ForwardParams, Strides};
 use kernels_gpu::row::{Isa, Schedule};
 
 /// The last keys of a plan's problem, in tensors of their own.
@@ -50,7 +50,9 @@ impl Plan {
         let strides = |role| Problem::byte_strides(&placed, role);
         let own =
             OwnKeys { first, tensors: [k, v], k_row: strides(TensorRole::K).row, v: strides(TensorRole::V) };
-        Some(Plan { own: Some(own), ..self.clone() })
+        // Past the last block where all keys are others'.
+        let own_from = first.div_ceil(row.block_n) + 1;
+        Some(Plan { own: Some(own), params: ForwardParams { own_from, ..self.params }, ..self.clone() })
     }
 
     /// The first key of [`Plan::with_own_keys`]; the number of keys where all are in one place.
@@ -63,14 +65,11 @@ impl Plan {
         self.own.is_some()
     }
 
-    /// The boxes of the own keys and values at these addresses, and the kernel's parameters that say which keys these are.
-    pub(crate) fn own_keys(&self, at: &OwnTensors) -> Option<([TensorBox; 2], OwnParams)> {
-        let OwnKeys { first, tensors: [k, v], .. } = self.own?;
+    /// The boxes of the own keys and values at these addresses.
+    pub(crate) fn own_keys(&self, at: &OwnTensors) -> Option<[TensorBox; 2]> {
+        let OwnKeys { tensors: [k, v], .. } = self.own?;
         let [k_at, v_at] = self.own?.origins(at);
-        // Past the last block where all keys are others'.
-        let first_block = first.div_ceil(self.kernel.row.block_n);
-        let params = OwnParams { arrived: at.arrived.unwrap_or(0), first_block, ..OwnParams::NONE };
-        Some(([k.at(k_at), v.at(v_at)], params))
+        Some([k.at(k_at), v.at(v_at)])
     }
 
     /// The address and strides by which the kernel reads V beside its bulk copies: at a query's own key and those after it, which are own ones

@@ -1,12 +1,14 @@
-//! A problem over some of its keys, whose O and LSE stay partial: float32 states for [`crate::MergeStates`], beside those of the other keys.
+//! Partial O and LSE: where those of splits lie in a workspace, and problems over some of their keys whose own stay partial, float32 states
+//! for [`crate::MergeStates`], beside those of the other keys.
 
 use super::reason::Trace;
 use super::splitting::Splitting;
 use super::work::Merge;
-use super::{Plan, PlanOptions, Planner, Splits};
+use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, Plan, PlanOptions, Planner, Splits, limit};
 use crate::error::Error;
 use crate::merge::MergeTensors;
 use crate::problem::{Problem, TensorRole};
+use kernels_gpu::geometry;
 
 /// How a problem's partial O and LSE are computed: by a kernel that splits keys, whose splits nobody merges.
 #[derive(Clone, Debug)]
@@ -36,12 +38,46 @@ impl Planner {
             options.splits = Splits::Count(2);
             choice = self.choose(problem, &options, &mut Trace::silent())?;
         }
+        let row = &choice.candidate.kernel.row;
+        if geometry::value_slices(row, problem.head_dim_v()) > 1 {
+            return Err(Error::NoSuchKernel {
+                wanted: format!("whose partial O has rows of {} elements", problem.head_dim_v()),
+                available: format!("{} writes them in slices", choice.candidate.kernel.entry),
+            });
+        }
         if choice.splitting.splits < 2 {
             choice.splitting = Splitting { splits: 2, ..choice.splitting };
         }
         // Nothing is merged here: neither counters nor a second launch.
         choice.merge = Merge::Fused;
         Ok(PartialPlan { plan: self.build(problem, &options, choice)? })
+    }
+}
+
+impl Plan {
+    /// Bytes of a workspace with the partial O and LSE.
+    pub(super) fn partial_bytes(&self) -> Result<u64, Error> {
+        let rows = self.problem.lse_len() as u64;
+        let slices = u64::from(self.params.ragged.slices);
+        limit("the number of query rows of all heads (batch × heads_q × seqlen_q)", rows * slices, GRID_MAX)?;
+        // Values have at most 512 elements, and there are at most 256 splits: 2^31 · 2^9 · 2^8 · 4 bytes fit.
+        let partial_rows = self.partial_rows();
+        let row_bytes = u64::from(self.params.ragged.width_v) * 4 + 4;
+        Ok(COUNTERS_BYTES + (partial_rows * row_bytes).next_multiple_of(COUNTER_BYTES))
+    }
+
+    /// Where the partial O and LSE lie in a workspace; 0 where there are none.
+    pub(super) fn partials(&self, workspace: u64) -> (u64, u64) {
+        if self.splits() == 1 {
+            return (0, 0);
+        }
+        let partial_o = workspace + COUNTERS_BYTES;
+        (partial_o, partial_o + self.partial_rows() * u64::from(self.params.ragged.width_v) * 4)
+    }
+
+    /// Rows of the partial O: one a query row, split, and slice of the value vectors.
+    fn partial_rows(&self) -> u64 {
+        self.problem.lse_len() as u64 * u64::from(self.splits() * self.params.ragged.slices)
     }
 }
 

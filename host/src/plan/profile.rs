@@ -5,6 +5,7 @@ use super::curves::MergeCurves;
 use crate::device::DeviceInfo;
 use crate::device::model::DeviceModel;
 use crate::error::Error;
+use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Isa, Row, Schedule};
 use kernels_gpu::table::VARIANTS;
@@ -145,7 +146,9 @@ impl Profile {
     /// a profile: these costs say how splits and tiles compare, not what a window or a score adds. A block costs as its products do.
     fn costs_of_ragged(&self, row: &Row) -> KernelCosts {
         let whole = if row.isa == Isa::Wgmma { Schedule::Persistent } else { Schedule::Split };
-        let products = |row: &Row| f64::from(row.block_m * row.block_n);
+        let products = |row: &Row| {
+            f64::from(row.block_m * row.block_n) * f64::from(row.head_dim + geometry::value_width(row))
+        };
         let nearest = |schedule| {
             let distance = |other: &Row| {
                 let sizes = |row: &Row| [row.block_m, row.block_n, row.stages, row.min_ctas].map(f64::from);
@@ -156,7 +159,9 @@ impl Profile {
             };
             let measured = VARIANTS.iter().filter_map(|variant| {
                 let Row { isa, head_dim, .. } = variant.row;
-                let alike = (isa, head_dim, variant.row.schedule) == (row.isa, row.head_dim, schedule);
+                // O, which fills the registers, is as wide.
+                let alike =
+                    (isa, head_dim, variant.row.schedule) == (row.isa, geometry::value_width(row), schedule);
                 let costs = self.kernels.get(&Profile::key(variant.entry)).filter(|_| alike)?;
                 Some((&variant.row, *costs))
             });

@@ -17,7 +17,9 @@ pub(super) struct Tiling {
     pub(super) packed_rows: u64,
     /// Their blocks: of all sequences where those are packed, each of which may leave one unused.
     pub(super) query_blocks: u64,
-    /// The same of all heads and batch entries.
+    /// CTAs that share the value vectors of a block.
+    pub(super) slices: u32,
+    /// The blocks of all heads and batch entries, each as often as its value vectors have slices.
     pub(super) tiles: u64,
     /// The most blocks of keys that a block of query rows sees.
     pub(super) key_blocks: u32,
@@ -39,13 +41,15 @@ impl Tiling {
         let queries_of_block = rows_of_block / packed_heads + 1;
         let key_blocks =
             problem.mask().steps_most(sizes.seqlen_k, queries_of_block.min(sizes.seqlen_q), row.block_n);
+        let slices = geometry::value_slices(row, problem.head_dim_v());
         Tiling {
             packed_heads,
             rows_of_block,
             heads,
             packed_rows,
             query_blocks,
-            tiles: u64::from(queries.batch) * u64::from(heads) * query_blocks,
+            slices,
+            tiles: u64::from(queries.batch) * u64::from(heads * slices) * query_blocks,
             key_blocks,
         }
     }

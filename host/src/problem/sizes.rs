@@ -102,11 +102,13 @@ impl Sizes {
     }
 }
 
-/// Refuses a width that no kernel has room for, or whose rows are no whole 16-byte chunks.
+/// Refuses a width that no kernel has room for, or whose rows are no whole 16-byte chunks; of the widest values two CTAs compute a half each.
 pub(super) fn check_width(width: u32) -> Result<(), Error> {
-    let most = HEAD_DIMS[HEAD_DIMS.len() - 1];
-    if width == 0 || width > most || !width.is_multiple_of(8) {
-        return Err(Error::UnsupportedHeadDim { head_dim: width, most });
+    let [.., whole, most] = HEAD_DIMS;
+    let multiple = if width > whole { 16 } else { 8 };
+    if width == 0 || width > most || !width.is_multiple_of(multiple) {
+        let have = "multiples of 8 up to 256, and of 16 up to 512,";
+        return Err(Error::UnsupportedHeadDim { head_dim: width, have });
     }
     Ok(())
 }

@@ -47,7 +47,10 @@ fn each_bad_size_is_refused_with_its_value() {
     let uneven = Sizes { heads_kv: 3, ..SIZES };
     assert!(matches!(refused(uneven), Error::HeadsNotDivisible { heads_q: 8, heads_kv: 3 }));
     let wide = refused(Sizes { head_dim: 84, ..SIZES });
-    assert_eq!(wide.to_string(), "head_dim 84 has no kernel: multiples of 8 up to 256 have");
+    assert_eq!(
+        wide.to_string(),
+        "head_dim 84 has no kernel: multiples of 8 up to 256, and of 16 up to 512, have"
+    );
     let huge = 1 << 30;
     let product = Sizes { batch: huge, heads_q: huge, heads_kv: 1, seqlen_q: huge, ..SIZES };
     assert!(matches!(refused(product), Error::TooLarge { what: "the number of elements of a tensor", .. }));

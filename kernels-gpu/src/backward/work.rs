@@ -78,7 +78,7 @@ pub unsafe fn query_work(params: &BackwardParams, index: u32) -> Option<Work<'_>
         let (batch, head_q, first_row) = blocks.at(index, forward.causal != 0, forward.batch);
         let sequence = Sequence::of_ragged(forward, batch);
         let head_kv = forward.group.quotient(head_q);
-        let work = Work { batch, head_q, head_kv, first_row, split: 0, sequence };
+        let work = Work { batch, head_q, head_kv, first_row, split: 0, slice: 0, sequence };
         (first_row < sequence.seqlen_q.get()).then_some(work)
     }
 }
@@ -104,7 +104,7 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
         let (batch, head_kv, first_row) = blocks.at(index, false, forward.batch);
         let sequence = Sequence::of_ragged(forward, batch);
         let head_q = head_kv * forward.group.value;
-        let work = Work { batch, head_q, head_kv, first_row, split: 0, sequence };
+        let work = Work { batch, head_q, head_kv, first_row, split: 0, slice: 0, sequence };
         let past = if blocks.starts == 0 { forward.seqlen_k } else { sequence.seqlen_k };
         (first_row < past).then_some((work, past))
     }

@@ -54,29 +54,38 @@ struct Target {
     sink: Option<f32>,
 }
 
-/// The kernel: one CTA a query row.
+/// The kernel: one CTA a query row, and another for its second slice of the value vectors where those have two.
 ///
 /// # Safety
 /// Launched with [`COMBINE_THREADS`] threads and [`crate::geometry::COMBINE_SMEM_BYTES`] of dynamic shared memory a CTA, one CTA a
-/// row, and parameters that describe device memory as [`CombineParams`] says.
+/// row and slice, and parameters that describe device memory as [`CombineParams`] says.
 #[inline(always)]
 pub unsafe fn combine<E: Element>(params: &CombineParams) {
-    let row = block_idx_x();
+    // A second slice of the value vectors has as many rows; the first one writes LSE.
+    let index = u64::from(block_idx_x());
+    let is_second = index >= params.rows;
+    let (row, before) = if is_second {
+        ((index - params.rows) as u32, u64::from(params.splits) * params.rows)
+    } else {
+        (index as u32, 0)
+    };
     let partials = Partials {
-        o: to_global(params.partial_o),
-        lse: to_global(params.partial_lse),
+        o: to_global(params.partial_o) + before * u64::from(params.chunks.value * 16),
+        lse: to_global(params.partial_lse) + before * 4,
         rows: params.rows,
         splits: params.splits,
         chunks: params.chunks,
     };
-    let lse = if params.lse == 0 { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
+    let lse = if params.lse == 0 || is_second { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
     let sink = || {
         let head = params.heads_q.divide(params.seqlen_q.quotient(row)).1;
         // SAFETY: an element a query head.
         f32::from_bits(unsafe { ld_global_b32(to_global(params.sinks) + u64::from(head) * 4) })
     };
     let sink = (params.sinks != 0).then(sink);
-    let target = |_| Target { index: row.into(), o: row_of_output(params, row), lse, sink };
+    let along = if is_second { params.chunks.value * 8 } else { 0 };
+    let target =
+        |_| Target { index: row.into(), o: row_of_output(params, row) + u64::from(along), lse, sink };
     // SAFETY: the caller's; nothing uses the CTA's shared memory.
     unsafe { merge_rows::<E, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
 }
@@ -112,9 +121,10 @@ pub unsafe fn merge_in_last_cta<E: Element>(
     if !sync_or(thread == 0 && arrive() == splits - 1) {
         return;
     }
+    let first_row = queries.first_partial_row();
     let partials = Partials {
-        o: to_global(split.partial_o),
-        lse: to_global(split.partial_lse),
+        o: to_global(split.partial_o) + first_row * u64::from(queries.width(last_cta.width) * 4),
+        lse: to_global(split.partial_lse) + first_row * 4,
         rows: queries.of_tensor(),
         splits,
         chunks: queries.chunks(last_cta.chunks),
@@ -134,7 +144,7 @@ pub unsafe fn merge_in_last_cta<E: Element>(
         // SAFETY: the caller's; at_a_time rows fit into shared memory and the warps.
         unsafe {
             // A wide row has few groups of many splits. More loads at a time would be more registers than the main loop has.
-            if last_cta.head_dim < 128 {
+            if last_cta.width < 128 {
                 merge_rows::<E, 4, 1>(&partials, count, threads, sync, target);
             } else {
                 merge_rows::<E, 4, 4>(&partials, count, threads, sync, target);

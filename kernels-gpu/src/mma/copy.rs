@@ -67,6 +67,16 @@ pub struct TileCopy<S: Shape> {
     shape: PhantomData<S>,
 }
 
+/// Where a thread copies rows of K or V of a ragged batch to.
+#[derive(Clone, Copy, Debug)]
+pub struct RaggedTile {
+    /// Its first chunk in the tile in shared memory.
+    at: u32,
+    row_bytes: u32,
+    /// Elements of a row.
+    width: u32,
+}
+
 impl<S: Shape> TileCopy<S> {
     /// For tiles of `rows`, the first one at row `first_row`; `thread` of `threads`.
     #[inline(always)]
@@ -142,25 +152,28 @@ impl<S: Shape> TileCopy<S> {
         if row < S::ROWS.min(valid_rows) { unsafe { keys.page(first_key + row) } } else { 0 }
     }
 
-    /// Starts copying rows of K and V of a ragged batch, in no order, each to a tile that starts at the given address and of as many elements
-    /// as given: the first `valid_rows` from key `first_key` on, with zeros for all others and for keys whose page is not there. `page` is
-    /// what [`Self::page_of_lane`] gave for these keys.
+    /// The tile that starts at `start`, of rows of `width` elements, for [`Self::copy_ragged`].
+    #[inline(always)]
+    pub fn ragged_tile(&self, start: u32, width: u32) -> RaggedTile {
+        RaggedTile { at: start + self.smem_offset, row_bytes: S::ROW_BYTES, width }
+    }
+
+    /// Starts copying rows of a ragged batch, in no order, to a tile of K, one of V, or both: the first `valid_rows` from key `first_key` on,
+    /// with zeros for all others and for keys whose page is not there. `page` is what [`Self::page_of_lane`] gave for these keys.
     ///
     /// # Safety
-    /// As for [`Self::copy`], of both tiles; the keys are the sequence's.
+    /// As for [`Self::copy`], of the tiles, which have as many rows; the keys are the sequence's.
     #[inline(always)]
     pub unsafe fn copy_ragged(
         &self,
-        tensors: [(u32, u32); 2],
+        [k, v]: [Option<RaggedTile>; 2],
         keys: &RaggedKeys<'_>,
         (first_key, valid_rows): (u32, u32),
         page: u32,
     ) {
-        let swizzle = S::SWIZZLE;
-        let span = swizzle.span();
+        let span = S::SWIZZLE.span();
         let rows_a_step = self.threads / span;
         debug_assert!(S::ROWS.div_ceil(rows_a_step) <= span, "a lane for each step has its page");
-        let chunk = self.thread % span;
         let mut step = 0;
         // A loop, and not unrolled: addresses of many rows at a time would fill the registers.
         while step < opaque(S::ROWS.div_ceil(rows_a_step)) {
@@ -169,22 +182,45 @@ impl<S: Shape> TileCopy<S> {
             // More threads than chunks: those past the tile have nothing to copy.
             if S::ROWS >= rows_a_step || row < S::ROWS {
                 let sources = if row < valid_rows { keys.row_in(page, first_key + row) } else { None };
-                let smem_offset = self.smem_offset + step * rows_a_step * S::ROW_BYTES;
-                for (i, (tile, width)) in tensors.into_iter().enumerate() {
-                    // Compared anew in each step: otherwise a condition a chunk is kept.
-                    let width = opaque(width);
-                    for group in 0..S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) {
-                        let along = group * span * Swizzle::CHUNK_BYTES;
-                        let exists = sources.is_some() & ((chunk + group * span) * 8 < width);
-                        let from =
-                            sources.unwrap_or([0; 2])[i] + u64::from(along + chunk * Swizzle::CHUNK_BYTES);
-                        let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
-                        // SAFETY: the caller's; nothing is read where the source has no bytes.
-                        unsafe { cp_async_16_or_zero(tile + smem_offset + along, from, bytes) }
+                let [k_row, v_row] = sources.unwrap_or([0; 2]);
+                let copy = |tile: Option<RaggedTile>, from: u64| {
+                    if let Some(RaggedTile { at, row_bytes, width }) = tile {
+                        let at = at + step * rows_a_step * row_bytes;
+                        let rows = (from, sources.is_some(), at);
+                        // SAFETY: the caller's.
+                        unsafe { self.copy_row(rows, row_bytes, width) }
                     }
-                }
+                };
+                copy(k, k_row);
+                copy(v, v_row);
             }
             step += 1;
+        }
+    }
+
+    /// Starts copying this thread's chunks of a row from the row's first byte to its first chunk in shared memory, with zeros for elements past
+    /// `width` and for a row that does not exist.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`].
+    #[inline(always)]
+    unsafe fn copy_row(&self, (from, exists, at): (u64, bool, u32), row_bytes: u32, width: u32) {
+        let span = S::SWIZZLE.span();
+        let chunk = self.thread % span;
+        // Compared anew in each step: otherwise a condition a chunk is kept.
+        let width = opaque(width);
+        let groups = row_bytes / (span * Swizzle::CHUNK_BYTES);
+        let mut group = 0;
+        // A loop where a row is long: as many addresses and sizes at a time would not fit the registers.
+        while group < if groups > 4 { opaque(groups) } else { groups } {
+            let along = group * span * Swizzle::CHUNK_BYTES;
+            let exists = exists & ((chunk + group * span) * 8 < width);
+            let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
+            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            unsafe {
+                cp_async_16_or_zero(at + along, from + u64::from(along + chunk * Swizzle::CHUNK_BYTES), bytes)
+            }
+            group += 1;
         }
     }
 

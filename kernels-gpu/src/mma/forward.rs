@@ -30,7 +30,7 @@ use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::WarpTile;
 use crate::visible::{KeyBlocks, MaskParams};
 use crate::work::{
-    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, visible_of_row, work_of,
+    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, tile_of_split, visible_of_row, work_of,
 };
 use cuda_std::thread::{grid_dim_x, sync_threads};
 
@@ -68,7 +68,7 @@ impl<C: Config> MainLoop<'_, C> {
         let first_key = block * C::K::ROWS;
         // SAFETY: the caller's; every thread passes here.
         unsafe {
-            let stage = self.pipeline.wait_k(masked, self.keys - first_key);
+            let stage = self.pipeline.wait_k(masked, block, self.keys - first_key);
             let mut s = q_kt::<C::Element, C::Accumulation, _, _, _>(&self.queries, q_view, stage.k, k_view);
             self.pipeline.wait_v(masked, &stage);
             self.pipeline.refill(block);
@@ -162,7 +162,7 @@ unsafe fn ragged_blocks<'a>(
     let at = (work.batch, work.head_kv, work.sequence.k_start);
     RaggedBlocks {
         // SAFETY: the caller's.
-        keys: unsafe { RaggedKeys::new(params, at) },
+        keys: unsafe { RaggedKeys::new(params, at) }.with_v_from(work.slice_bytes(params)),
         widths: (ragged.width_qk, ragged.width_v),
         seqlen_k: work.sequence.seqlen_k,
         blocks,
@@ -280,7 +280,7 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             } else {
                 store_lse(&queries, &softmax, position, score().scale_log2());
                 take_in_sinks(&queries, &mut softmax, position, score().scale_log2());
-                let o_tile = SmemTile::<C::Q>::at(dynamic_smem());
+                let o_tile = SmemTile::<C::O>::at(dynamic_smem());
                 store_output::<C::Element, _, _>(&queries, &softmax, acc_o, o_tile, position);
             }
         }
@@ -292,7 +292,7 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             restore_nonfinite::<C>(params);
         }
         if C::SPLIT && params.split.counters != 0 {
-            let tile = Work::tile_of_split(params, block_idx_x_again());
+            let tile = tile_of_split::<C>(params, block_idx_x_again());
             let threads = (thread_idx_x_again(), C::THREADS);
             merge_in_last_cta::<C::Element>(
                 &params.split,

@@ -101,7 +101,9 @@ impl<'a, C: Config> Pipeline<'a, C> {
         // SAFETY: the caller's.
         unsafe {
             self.ask_for_page(blocks.end - 1);
-            if C::STAGES == 1 {
+            if C::STAGES == 1 && C::RAGGED {
+                self.copy_ragged((true, false), &Stage::at(self.write), blocks.end - 1);
+            } else if C::STAGES == 1 {
                 self.k.copy_bounded(Stage::<C>::at(self.write).k, valid_rows);
             } else {
                 self.copy_stage(blocks.end - 1, Some(valid_rows));
@@ -126,12 +128,13 @@ impl<'a, C: Config> Pipeline<'a, C> {
     }
 
     /// Waits for K of the next block, of which `valid_rows` keys exist: its stage, or with one stage its K, has landed for all
-    /// threads, and all are done with the block before. `masked` blocks are seen only in part, or are ragged.
+    /// threads, and all are done with the block before. It is block `block`, counted from the first one that is worked on; `masked` ones are
+    /// seen only in part, or are ragged.
     ///
     /// # Safety
     /// All threads of the CTA take part, after [`Self::fill`] and in turn with [`Self::wait_v`] and [`Self::refill`].
     #[inline(always)]
-    pub unsafe fn wait_k(&mut self, masked: bool, valid_rows: u32) -> Stage<C> {
+    pub unsafe fn wait_k(&mut self, masked: bool, block: u32, valid_rows: u32) -> Stage<C> {
         let stage = Stage::at(self.read);
         // SAFETY: the caller's; the barriers say which hazard they close.
         unsafe {
@@ -139,7 +142,11 @@ impl<'a, C: Config> Pipeline<'a, C> {
                 // K has landed for all, and all are done with V of the block before, which is overwritten.
                 cp_async_wait_group::<0>();
                 sync_threads();
-                if masked {
+                if C::RAGGED {
+                    let step = self.first_step() + block;
+                    self.copy_ragged((false, true), &stage, step);
+                    self.ask_for_page(step.saturating_sub(1));
+                } else if masked {
                     self.v.copy_bounded(stage.v, valid_rows);
                 } else {
                     self.v.copy(stage.v);
@@ -180,12 +187,13 @@ impl<'a, C: Config> Pipeline<'a, C> {
         // SAFETY: the caller's; all threads are done with what is written.
         unsafe {
             if C::STAGES == 1 {
-                if block > 0 {
+                if block > 0 && C::RAGGED {
+                    self.copy_ragged((true, false), &Stage::at(self.write), self.first_step() + block - 1);
+                } else if block > 0 {
                     self.k.copy(Stage::<C>::at(self.write).k);
                 }
             } else if block >= C::STAGES - 1 {
-                let first = self.ragged.as_ref().map_or(0, |ragged| ragged.blocks.first);
-                self.copy_stage(first + block - (C::STAGES - 1), None);
+                self.copy_stage(self.first_step() + block - (C::STAGES - 1), None);
             }
         }
         cp_async_commit_group();
@@ -215,7 +223,10 @@ impl<'a, C: Config> Pipeline<'a, C> {
         // SAFETY: the caller's.
         unsafe {
             match valid_rows {
-                _ if C::RAGGED => self.copy_ragged(&stage, step),
+                _ if C::RAGGED => {
+                    self.copy_ragged((true, true), &stage, step);
+                    self.ask_for_page(step.saturating_sub(1));
+                }
                 Some(valid_rows) => {
                     self.k.copy_bounded(stage.k, valid_rows);
                     self.v.copy_bounded(stage.v, valid_rows);
@@ -229,19 +240,25 @@ impl<'a, C: Config> Pipeline<'a, C> {
         self.write = self.next(self.write);
     }
 
-    /// As [`Self::copy_stage`], of a ragged batch.
+    /// Starts copying the block of step `step` of a ragged batch, whose page was asked for: K, V or both.
     ///
     /// # Safety
     /// As for [`Self::copy_stage`].
     #[inline(always)]
-    unsafe fn copy_ragged(&mut self, stage: &Stage<C>, step: u32) {
+    unsafe fn copy_ragged(&self, (k, v): (bool, bool), stage: &Stage<C>, step: u32) {
         let Some(ragged) = &self.ragged else { return };
-        let tensors = [(stage.k.start, ragged.widths.0), (stage.v.start, ragged.widths.1)];
+        let tiles = [
+            k.then(|| self.k.ragged_tile(stage.k.start, ragged.widths.0)),
+            v.then(|| self.v.ragged_tile(stage.v.start, ragged.widths.1)),
+        ];
         // SAFETY: the caller's.
-        unsafe {
-            self.k.copy_ragged(tensors, &ragged.keys, ragged.rows_of::<C>(step), self.page);
-            self.ask_for_page(step.saturating_sub(1));
-        }
+        unsafe { self.k.copy_ragged(tiles, &ragged.keys, ragged.rows_of::<C>(step), self.page) }
+    }
+
+    /// The step of the first block that is worked on.
+    #[inline(always)]
+    fn first_step(&self) -> u32 {
+        self.ragged.as_ref().map_or(0, |ragged| ragged.blocks.first)
     }
 
     /// Asks for a page of the block of step `step`, in a ragged batch.

@@ -40,12 +40,15 @@ pub struct DenseParams {
     pub wgmma: WgmmaParams,
     /// Keeps the maps at multiples of 64 bytes.
     pub reserved: [u64; OWN_PADDING],
-    /// As K, of the own keys of [`OwnParams`], which have the same row numbers as if they were in K.
+    /// As K, of the own keys of a rank of a split sequence ([`ForwardParams::own_from`]), which have the same row numbers as if they were in K;
+    /// K and V hold those of other ranks.
     pub own_k: TensorMap,
     /// Their values, as V.
     pub own_v: TensorMap,
-    /// Which they are.
-    pub own: OwnParams,
+    /// A u32: the KV heads whose keys and values in K and V are there, of all batch entries; 0 where all are there before the launch.
+    pub arrived: u64,
+    /// Keeps the block a multiple of its alignment without hidden padding.
+    pub padding: u64,
 }
 
 const OWN_PADDING: usize =
@@ -56,37 +59,13 @@ impl DenseParams {
     pub const TO_OWN: u32 = (offset_of!(DenseParams, own_k) - offset_of!(WgmmaParams, k)) as u32;
 }
 
-/// The last keys where a rank of a split sequence has them itself, in tensors of their own, while K and V hold those of other ranks; and whether
-/// these have come.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnParams {
-    /// A u32: the KV heads whose keys and values in K and V are there, of all batch entries; 0 where all are there before the launch.
-    pub arrived: u64,
-    /// From this block of keys on all keys are own ones; past the last block where there are none.
-    pub first_block: u32,
-    /// Keeps the block a multiple of 8 bytes without hidden padding.
-    pub reserved: u32,
-}
-
-impl OwnParams {
-    /// All keys are in K and V.
-    pub const NONE: OwnParams = OwnParams { arrived: 0, first_block: u32::MAX, reserved: 0 };
-}
-
-impl Default for OwnParams {
-    fn default() -> OwnParams {
-        OwnParams::NONE
-    }
-}
-
 /// The parameter block of a forward launch of [`crate::row::Isa::Wgmma`], of either kind of batch.
 pub trait WgmmaBlock {
     /// What every forward launch has.
     fn forward(&self) -> &ForwardParams;
 
-    /// Which keys lie elsewhere.
-    fn own(&self) -> &OwnParams;
+    /// [`DenseParams::arrived`]. By reference, so that it is read where it is needed.
+    fn arrived(&self) -> &u64;
 }
 
 impl WgmmaBlock for WgmmaParams {
@@ -96,8 +75,8 @@ impl WgmmaBlock for WgmmaParams {
     }
 
     #[inline(always)]
-    fn own(&self) -> &OwnParams {
-        const { &OwnParams::NONE }
+    fn arrived(&self) -> &u64 {
+        &0
     }
 }
 
@@ -108,8 +87,8 @@ impl WgmmaBlock for DenseParams {
     }
 
     #[inline(always)]
-    fn own(&self) -> &OwnParams {
-        &self.own
+    fn arrived(&self) -> &u64 {
+        &self.arrived
     }
 }
 
@@ -136,9 +115,7 @@ impl DenseParams {
         for map in [self.own_k, self.own_v] {
             bytes.u64s(map.0);
         }
-        let OwnParams { arrived, first_block, reserved } = self.own;
-        bytes.u64s([arrived]);
-        bytes.u32s([first_block, reserved]);
+        bytes.u64s([self.arrived, self.padding]);
         bytes.finish()
     }
 }
@@ -146,14 +123,14 @@ impl DenseParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{u32_at, u64_at};
+    use crate::params::u64_at;
 
     #[test]
     fn maps_and_own_keys_lie_where_the_fields_do() {
         let map = |n: u64| TensorMap(core::array::from_fn(|i| n + i as u64));
-        let own = OwnParams { arrived: 7, first_block: 8, reserved: 9 };
         let wgmma = WgmmaParams { q: map(100), k: map(200), v: map(300), ..Default::default() };
-        let params = DenseParams { wgmma, own_k: map(400), own_v: map(500), own, ..Default::default() };
+        let params =
+            DenseParams { wgmma, own_k: map(400), own_v: map(500), arrived: 7, ..Default::default() };
         let bytes = params.to_bytes();
         for (at, first) in [
             (offset_of!(WgmmaParams, q), 100),
@@ -164,13 +141,7 @@ mod tests {
         ] {
             assert_eq!([0, 15].map(|i| u64_at(&bytes, at + i * 8)), [first, first + 15]);
         }
-        let at = offset_of!(DenseParams, own);
         assert_eq!(offset_of!(DenseParams, own_k) % WgmmaParams::ALIGN as usize, 0);
-        assert_eq!(u64_at(&bytes, at + offset_of!(OwnParams, arrived)), 7);
-        assert_eq!(
-            [offset_of!(OwnParams, first_block), offset_of!(OwnParams, reserved)]
-                .map(|field| u32_at(&bytes, at + field)),
-            [8, 9]
-        );
+        assert_eq!(u64_at(&bytes, offset_of!(DenseParams, arrived)), 7);
     }
 }

@@ -10,7 +10,7 @@ use super::consumer::consume;
 use super::producer::{produce, produce_values};
 use super::ring::TILES_AHEAD;
 use super::scrubber::scrub_tiles;
-use crate::params::{ForwardParams, OwnParams, WgmmaParams};
+use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::prefetch_tensor_map;
 use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
 use crate::ptx::mbarrier::{fence_mbarrier_init, fence_proxy_async, mbarrier_init};
@@ -51,7 +51,7 @@ unsafe fn clear_unused_rows<C: WgmmaConfig>(params: &ForwardParams, thread: u32)
 #[inline(always)]
 pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const CONSUMER_REGISTERS: u32>(
     params: &ForwardParams,
-    own: &OwnParams,
+    arrived: &u64,
 ) {
     const { crate::config::check::<C>() }
     let thread = thread_idx_x();
@@ -88,9 +88,9 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         if thread < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
             if thread < if C::RAGGED { 32 } else { 1 } {
-                produce::<C>(params, own);
+                produce::<C>(params, arrived);
             } else if C::RAGGED && thread < 64 {
-                produce_values::<C>(params, own);
+                produce_values::<C>(params, arrived);
             } else if thread >= C::COPIERS * 32 && rows_differ::<C>(params) {
                 scrub_tiles::<C>(params, thread - C::COPIERS * 32);
             }

@@ -5,7 +5,7 @@ use super::config::WgmmaConfig;
 use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::PageTable;
-use crate::params::{DenseParams, ForwardParams, OwnParams, WgmmaParams};
+use crate::params::{DenseParams, ForwardParams, OWN_WAITS, WgmmaParams};
 use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
 use crate::ptx::mbarrier::{fence_proxy_async_global, mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{
@@ -21,7 +21,8 @@ use cuda_std::thread::{block_idx_x, grid_dim_x};
 /// What a thread of the producer holds.
 struct Producer<'a> {
     params: &'a ForwardParams,
-    own: &'a OwnParams,
+    /// [`DenseParams::arrived`].
+    arrived: &'a u64,
     tiles: Ring,
     q: Ring,
     /// K's ring; V's runs alongside.
@@ -96,38 +97,30 @@ impl<'a> Producer<'a> {
             }
             // What is drawn is not looked at before the tile is copied: it comes late.
             let (mut drawn, mut block) = (0, blocks.end);
-            let mut before = |block: u32| {
-                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
-                    drawn = draw();
-                }
+            // A rank's own keys are the last ones, and blocks are copied from the last to the first. What says so is read anew for each, as
+            // registers are short.
+            let own = || {
+                let own_from = opaque(self.params.own_from);
+                (own_from & OWN_WAITS != 0, (own_from & !OWN_WAITS).wrapping_sub(1))
             };
-            // A rank's own keys are the last ones, and blocks are copied from the last to the first.
-            while block > blocks.first && block > self.own.first_block {
-                before(block);
-                block -= 1;
-                self.copy_dense::<C>(&work, block, DenseParams::TO_OWN);
-            }
-            if self.own.arrived != 0 && block > blocks.first {
+            let (waits, first_own) = own();
+            if waits && first_own > blocks.end {
                 self.wait_for_arrival(work.head_kv);
             }
             while block > blocks.first {
-                before(block);
+                let (waits, first_own) = own();
+                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
+                    drawn = draw();
+                }
+                if waits && block == first_own {
+                    self.wait_for_arrival(work.head_kv);
+                }
                 block -= 1;
-                self.copy_dense::<C>(&work, block, 0);
+                let boxes = Boxes { batch: work.batch, first: block * C::K::ROWS, own: block >= first_own };
+                self.copy_block::<C>(&work, boxes, (true, true));
             }
             drawn
         }
-    }
-
-    /// Copies a block of K and of V from the tensors whose maps lie `to_map` bytes behind those of K and V.
-    ///
-    /// # Safety
-    /// As for [`Self::tile`]; no kernel for ragged batches.
-    #[inline(always)]
-    unsafe fn copy_dense<C: WgmmaConfig>(&mut self, work: &Work<'_>, block: u32, to_map: u32) {
-        let boxes = Boxes { batch: work.batch, first: block * C::K::ROWS, to_map };
-        // SAFETY: the caller's.
-        unsafe { self.copy_block::<C>(work, boxes, (true, true)) }
     }
 
     /// In a ragged batch, copies K of a tile block by block, or V, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`.
@@ -193,7 +186,7 @@ impl<'a> Producer<'a> {
     /// Somebody counts heads up to this one.
     #[inline(always)]
     unsafe fn wait_for_arrival(&self, head_kv: u32) {
-        let count = to_global_again(self.own.arrived);
+        let count = to_global_again(*self.arrived);
         // SAFETY: the caller's.
         while unsafe { ld_acquire_sys_b32(count) } <= head_kv {}
         fence_proxy_async_global();
@@ -283,7 +276,8 @@ impl<'a> Producer<'a> {
             for column in 0..C::K::COLUMNS {
                 let at = [column * C::K::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
                 let smem = tile + column * C::K::COLUMN_BYTES + row * C::K::COLUMN_ROW_BYTES;
-                let map = C::parameter_address() + map as u64 + u64::from(boxes.to_map);
+                let to_own = if boxes.own { DenseParams::TO_OWN } else { 0 };
+                let map = C::parameter_address() + map as u64 + u64::from(to_own);
                 bulk_tensor_4d(smem, map, at, ring.full());
             }
         }
@@ -327,7 +321,7 @@ impl<'a> Producer<'a> {
             0 => (0, work.sequence.k_start + key),
             _ => (page, ragged.page.divide(key).1),
         };
-        Boxes { batch, first, to_map: 0 }
+        Boxes { batch, first, own: false }
     }
 }
 
@@ -338,8 +332,8 @@ struct Boxes {
     batch: u32,
     /// The first row in it.
     first: u32,
-    /// Bytes from the map of K or V to the one it lies in.
-    to_map: u32,
+    /// Whether the rank has it itself.
+    own: bool,
 }
 
 /// The producer's part: all tiles of the CTA, one after another.
@@ -347,9 +341,9 @@ struct Boxes {
 /// # Safety
 /// As for [`super::forward::forward_wgmma`], by thread 0, or in a kernel for ragged batches by all threads of warp 0.
 #[inline(always)]
-pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, own: &OwnParams) {
+pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, arrived: &u64) {
     let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, own, tiles, q, kv };
+    let mut producer = Producer { params, arrived, tiles, q, kv };
     // SAFETY: the caller's.
     unsafe {
         if C::RAGGED {
@@ -390,9 +384,9 @@ pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, own: &OwnPa
 /// # Safety
 /// As for [`super::forward::forward_wgmma`], by all threads of one warp that has no other part.
 #[inline(always)]
-pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams, own: &OwnParams) {
+pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams, arrived: &u64) {
     let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, own, tiles, q, kv };
+    let mut producer = Producer { params, arrived, tiles, q, kv };
     loop {
         // SAFETY: the caller's; the slot is read before it is released.
         unsafe {

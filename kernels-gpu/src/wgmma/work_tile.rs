@@ -85,7 +85,15 @@ impl<'a> Tile<'a> {
             blocks = KeyBlocks { left, sink_blocks, skipped, ..blocks };
             sequence = Sequence { seqlen_q: QueryCount::Own(seqlen_q), q_start, k_start, seqlen_k };
         }
-        let work = Work { batch, head_q, head_kv: params.group.quotient(head_q), first_row, split, sequence };
+        let work = Work {
+            batch,
+            head_q,
+            head_kv: params.group.quotient(head_q),
+            first_row,
+            split,
+            slice: 0,
+            sequence,
+        };
         Self { work, blocks }
     }
 }

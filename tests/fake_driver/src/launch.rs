@@ -12,7 +12,7 @@ use crate::{
 };
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
-use kernels_gpu::params::{CombineParams, DenseParams, ForwardParams, OwnParams, Strides, WgmmaParams};
+use kernels_gpu::params::{CombineParams, DenseParams, ForwardParams, OWN_WAITS, Strides, WgmmaParams};
 use kernels_gpu::row::{Dtype, Isa, Row, Schedule};
 use kernels_gpu::step_params::{CopyParams, MergeParams};
 use kernels_gpu::steps::{Step, StepRow, StepVariant};
@@ -53,14 +53,14 @@ pub(crate) struct OwnKeys {
 
 impl OwnKeys {
     fn of(params: &DenseParams, row: &Row) -> Result<Option<OwnKeys>, CuResult> {
-        let DenseParams { wgmma, own_k, own_v, own, .. } = params;
-        if *own == OwnParams::NONE {
+        let DenseParams { wgmma, own_k, own_v, arrived, .. } = params;
+        if wgmma.forward.own_from == 0 {
             return Ok(None);
         }
         let heads_kv = wgmma.forward.heads_q / wgmma.forward.group.value;
-        let first = own.first_block.saturating_mul(row.block_n);
+        let first = ((wgmma.forward.own_from & !OWN_WAITS) - 1).saturating_mul(row.block_n);
         // SAFETY: a u32 in memory, which nothing writes while a launch of this driver waits for nothing.
-        if own.arrived != 0 && unsafe { (own.arrived as *const u32).read() } < heads_kv {
+        if *arrived != 0 && unsafe { (*arrived as *const u32).read() } < heads_kv {
             return Err(refuse("a kernel with own keys", "it would wait for heads that nobody brings here"));
         }
         Ok(Some(OwnKeys { first, k: tensor_map::place(own_k), v: tensor_map::place(own_v) }))

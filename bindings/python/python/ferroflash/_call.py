@@ -147,19 +147,20 @@ def _is_aligned(described):
 
 
 def widened(framework, call):
-    """Fills rows with zeros up to a multiple of 8 elements, which the kernels want, of what is not in a cache. The width that O has without
-    them; None where nothing was changed."""
+    """Fills rows with zeros up to a multiple of 8 elements, or over 256 of 16, which the kernels want, of what is not in a cache. The width
+    that O has without them; None where nothing was changed."""
     if not 3 <= call.q.ndim == call.k.ndim == call.v.ndim:
         return None
     width, width_v = call.q.shape[-1], call.v.shape[-1]
-    if not (width % 8 or width_v % 8) or is_cached(call) or call.k.shape[-1] != width:
+    missing, missing_v = (-of % (16 if of > 256 else 8) for of in (width, width_v))
+    if not (missing or missing_v) or is_cached(call) or call.k.shape[-1] != width:
         return None
     if not width or not width_v or not _devices.has_kernels(framework.device_type(call.q)):
         return None
     if call.scale is None:
         call.scale = width**-0.5
-    call.q, call.k = framework.filled_up(call.q, -width % 8), framework.filled_up(call.k, -width % 8)
-    call.v = framework.filled_up(call.v, -width_v % 8)
+    call.q, call.k = framework.filled_up(call.q, missing), framework.filled_up(call.k, missing)
+    call.v = framework.filled_up(call.v, missing_v)
     return width_v
 
 
