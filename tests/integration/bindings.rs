@@ -5,7 +5,7 @@ use check::random_input::{self, InputKind};
 use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::{Stream, StreamFlags};
 use ferroflash::Layout;
-use ferroflash_call::{Alibi, Bias, Call, Dtype, Engine, Pages, Sizes, Tree, error::Code, lacking};
+use ferroflash_call::{Alibi, Bias, Call, Dropout, Dtype, Engine, Pages, Sizes, Tree, error::Code, lacking};
 use half::bf16;
 use std::collections::HashMap;
 
@@ -235,6 +235,10 @@ fn what_the_kernels_lack_is_refused_by_name(engine: &Engine, call: &Call, stream
         }),
         with(&|call| {
             call.bias = Some(Bias { values: 64, own: [false; 3] });
+            call.softcap = 2.0;
+        }),
+        with(&|call| {
+            call.dropout = Some(Dropout { p: 0.5, seed: 1, offset: 0 });
             call.softcap = 2.0;
         }),
         with(&|call| call.lengths.first_k = lengths.used_k),

@@ -5,7 +5,7 @@ use crate::workspace;
 use kernels_gpu::backward::row::{BackwardRow, BackwardRowError};
 use kernels_gpu::backward::table::{self as backward_table, BACKWARD_VARIANTS};
 use kernels_gpu::geometry::PRODUCER_WARPS;
-use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, RowError, Schedule, ScoreKind};
+use kernels_gpu::row::{Accumulation, DENSE_HEAD_DIMS, Dtype, Isa, Row, RowError, Schedule, ScoreKind};
 use kernels_gpu::table::{self, VARIANTS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ fn feasible() -> Rows {
         [(Dtype::F16, Accumulation::F32), (Dtype::F16, Accumulation::F16), (Dtype::Bf16, Accumulation::F32)];
     let (min_ctas, schedule) = (1, Schedule::Grid);
     let mut rows = Rows::new();
-    for ((dtype, acc), head_dim) in pairs(&kinds, &HEAD_DIMS) {
+    for ((dtype, acc), head_dim) in pairs(&kinds, &DENSE_HEAD_DIMS) {
         for (isa, block_m, block_n, warps, warp_rows) in tiles() {
             for stages in 1..=4 {
                 let row = Row {
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn feasible_rows_hold_every_head_dim_and_nothing_impossible() {
         let rows = feasible();
-        for head_dim in HEAD_DIMS {
+        for head_dim in DENSE_HEAD_DIMS {
             assert!(rows.values().any(|row| row.head_dim == head_dim), "{head_dim}");
         }
         assert!(rows.values().all(|row| row.check().is_ok()));
