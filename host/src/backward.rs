@@ -11,8 +11,8 @@ use kernels_gpu::params::Strides;
 const DS_BYTES_MAX: u64 = (2 << 30) + (256 << 20);
 
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
-/// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative, and with dropout dV and dO·Vᵀ have its factors. A learned sink's is −Σ exp(sink − LSE)·δ over the rows of
-/// its head. ALiBi's slopes have none.
+/// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative, and with dropout dV and dO·Vᵀ have its factors. A learned
+/// sink's is −Σ exp(sink − LSE)·δ over the rows of its head. ALiBi's slopes have none.
 ///
 /// dO lies as O does, and dQ, dK and dV as Q, K and V, each with strides of its own ([`Backward::with_strides`]). A query that sees no key
 /// has gradient 0, and so has a key that no query sees. NaN reaches the gradients of the rows that it concerns and no others.

@@ -99,6 +99,12 @@ impl Dropout {
     }
 }
 
+/// The two words of four that have the bytes of the 16 keys among which `key` is, the first or the second ones of 32.
+#[inline(always)]
+pub const fn of_keys([w0, w1, w2, w3]: [u32; 4], key: u32) -> [u32; 2] {
+    if key % KEYS < 16 { [w0, w1] } else { [w2, w3] }
+}
+
 /// Where queries are columns and keys are rows, a lane has queries 2t and 2t + 1 of an n8 tile, and keys g and g + 8. The bytes of both
 /// queries are in the calls of two lanes; the lane whose g differs in its last bit needs the same two, so that each makes one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,15 +126,9 @@ impl Transposed {
         Transposed { is_odd: g % 2 == 1, query, lane: query * 4 + g / 2 }
     }
 
-    /// The words of 16 keys, the first or the second ones of the 32: of keys g, and of keys g + 8. The lane's byte of the first 8 queries
-    /// comes down to the lowest place, that of the others to the third.
-    #[inline(always)]
-    pub const fn words(self, words: [u32; 4], second: bool) -> [u32; 2] {
-        let [w0, w1, w2, w3] = words;
-        if second { [w2, w3] } else { [w0, w1] }
-    }
-
-    /// From this lane's words and those of the lane whose g differs in its last bit, the words of query 2t and of query 2t + 1.
+    /// From this lane's words of 16 keys ([`of_keys`]: of keys g, and of keys g + 8) and those of the lane whose g differs in its last bit,
+    /// the words of query 2t and of query 2t + 1. The lane's byte of the first 8 queries comes down to the lowest place, that of the others
+    /// to the third.
     #[inline(always)]
     pub const fn of_queries(self, own: [u32; 2], other: [u32; 2]) -> [[u32; 2]; 2] {
         let shift = self.is_odd as u32 * 8;
@@ -176,7 +176,7 @@ mod tests {
             let words = |lane: u32| {
                 let call = Transposed::of(lane);
                 // The call's own number in each of its bytes' places.
-                call.words(core::array::from_fn(|word| (call.lane << 8) | word as u32), second)
+                of_keys(core::array::from_fn(|word| (call.lane << 8) | word as u32), u32::from(second) * 16)
             };
             for lane in 0..32 {
                 let call = Transposed::of(lane);

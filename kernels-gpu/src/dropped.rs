@@ -1,6 +1,6 @@
 //! Dropout in kernels: weights of a fragment that are dropped, and the score that stands for it in rows of the table.
 
-use crate::dropout::{Dropout, KEYS, WeightRow};
+use crate::dropout::{Dropout, KEYS, WeightRow, of_keys};
 use crate::element::TypeOf;
 use crate::math::softmax::scale_rows;
 use crate::params::ForwardParams;
@@ -89,7 +89,7 @@ pub fn drop_weights<W: WarpTile, S: Score>(
             let key = first_key + pair as u32 * 16;
             let words = |row: WeightRow| dropout.words(row, row.query % 8 * 4 + lane % 4, key / KEYS);
             let mut keep = |half: usize, words: [u32; 4]| {
-                let words = if key % KEYS < 16 { [words[0], words[1]] } else { [words[2], words[3]] };
+                let words = of_keys(words, key);
                 for n in 0..2 {
                     let bytes = words[n] >> (rows[half].query / 8 % 2 * 16);
                     for i in 0..2 {

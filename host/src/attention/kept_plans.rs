@@ -20,12 +20,13 @@ impl KeptPlans {
         make: impl FnOnce() -> Result<Plan, Error>,
     ) -> Result<Arc<Plan>, Error> {
         // Every step of a training has another seed or offset.
-        let alike = problem.without_seed();
-        let own = |plan: &Arc<Plan>| match problem.dropout() {
+        let without_seed = problem.dropout().map(|_| problem.without_seed());
+        let alike = without_seed.as_ref().unwrap_or(problem);
+        let own = |plan: &Arc<Plan>| match without_seed {
             None => plan.clone(),
             Some(_) => Arc::new(plan.with_dropout_of(problem)),
         };
-        if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&alike) {
+        if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(alike) {
             return Ok(own(plan));
         }
         let plan = Arc::new(make()?);
@@ -33,7 +34,7 @@ impl KeptPlans {
         if plans.len() >= PLANS_MAX {
             plans.clear();
         }
-        Ok(own(plans.entry(alike).or_insert(plan)))
+        Ok(own(plans.entry(*alike).or_insert(plan)))
     }
 }
 

@@ -89,7 +89,7 @@ impl Choosing<'_> {
                 };
                 let work = whole.with_splits(splitting, Merge::Kernel);
                 let rounds = Place::of_rounds(&work);
-                // What the kernel takes for each fill: at least, and exactly for so many of them.
+                // The kernel's time for each fill: exact for the first `exact` of them, a lower bound for the others.
                 let mut kernel_us = filled.each_ref().map(|filled| costs.least_us(&whole, filled, splitting));
                 let mut exact = 0;
                 'merges: for &merge in merges {
@@ -131,7 +131,7 @@ impl Choosing<'_> {
         Ok(best)
     }
 
-    /// The splits that come into question for a kernel with so many tiles and blocks of keys.
+    /// The splits among which the plan chooses for a kernel: what was asked for, or all that the model estimates. `room` is for them.
     ///
     /// # Errors
     /// [`Error::Splits`].

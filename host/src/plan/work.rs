@@ -152,7 +152,8 @@ impl Work {
         }
     }
 
-    /// The same with those of a row's kernel without splits, of which a multiprocessor holds so many CTAs at a time.
+    /// The counts of a problem together with those of a row's kernel without splits; a multiprocessor holds `resident_ctas` CTAs of it at a
+    /// time.
     pub(super) fn of_kernel(
         &self,
         problem: &Problem,

@@ -3,7 +3,7 @@
 //! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type. So is what touches every
 //! score, whose derivative dS is multiplied with.
 
-use crate::dropout::{Dropout, KEYS, Transposed};
+use crate::dropout::{Dropout, KEYS, Transposed, of_keys};
 use crate::ptx::math::{ex2, fma, select};
 use crate::ptx::memory::ld_shared_v4;
 use crate::ptx::warp::shfl_bfly_b32;
@@ -168,8 +168,8 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
         let row = S::weights(self.rows[0]);
         let key = self.lane_key + pair as u32 * 16;
         let words = dropout.words(row, row.query % 8 * 4 + key % 8 / 2, key / KEYS);
-        let words = if key % KEYS < 16 { [words[0], words[1]] } else { [words[2], words[3]] };
-        words.map(|word| core::array::from_fn(|i| dropout.keeps_byte(word >> (i / 2 * 16 + i % 2 * 8))))
+        of_keys(words, key)
+            .map(|word| core::array::from_fn(|i| dropout.keeps_byte(word >> (i / 2 * 16 + i % 2 * 8))))
     }
 }
 
@@ -233,7 +233,7 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
     fn kept(&self, dropout: &Dropout, pair: usize) -> [[bool; 4]; 2] {
         let call = Transposed::of(self.lane_key % 8 * 4 + self.column / 2);
         let row = S::weights((self.row)(pair as u32 * 16 + call.query));
-        let own = call.words(dropout.words(row, call.lane, self.lane_key / KEYS), self.lane_key % KEYS >= 16);
+        let own = of_keys(dropout.words(row, call.lane, self.lane_key / KEYS), self.lane_key);
         let of_queries = call.of_queries(own, own.map(shfl_bfly_b32::<4>));
         [0, 16].map(|shift| core::array::from_fn(|i| dropout.keeps_byte(of_queries[i % 2][i / 2] >> shift)))
     }
