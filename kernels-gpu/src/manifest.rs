@@ -77,7 +77,8 @@ pub struct Kernel<R = Row> {
     pub threads: u32,
     /// Dynamic shared memory of a CTA, in bytes.
     pub smem_bytes: u32,
-    /// SHA-256 of the entry's own PTX text, in hexadecimal: equal kernels are equal here.
+    /// SHA-256 of the entry's own PTX text, in hexadecimal: equal kernels are equal here. The numbers of functions that names of labels have
+    /// are left out, as they change with every kernel that comes before.
     pub sha256: String,
     /// What ptxas reports, by architecture; empty where no ptxas was at hand.
     #[serde(default)]

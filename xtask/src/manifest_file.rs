@@ -1,5 +1,6 @@
 //! The PTX folder: `manifest.json` and the files it names, written whole or not at all.
 
+use crate::ptx_text;
 use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
@@ -51,7 +52,7 @@ fn record<R>(entry: &str, row: R, family: &str, ptx: &str, (threads, smem_bytes)
         row,
         threads,
         smem_bytes,
-        sha256: sha256(ptx.as_bytes()),
+        sha256: sha256(ptx_text::without_function_numbers(ptx).as_bytes()),
         resources: Default::default(),
         cubins: Default::default(),
     }

@@ -136,6 +136,22 @@ impl<'a> Module<'a> {
     }
 }
 
+/// What the compiler names by the number that a function has in its module: labels, and memory for the stack.
+const NUMBERED: [&str; 2] = ["$L__BB", "__local_depot"];
+
+/// PTX of one function without the number that it has in its module.
+pub(crate) fn without_function_numbers(ptx: &str) -> String {
+    let mut text = ptx.to_owned();
+    for name in NUMBERED {
+        let mut pieces = text.split(name);
+        let first = pieces.next().unwrap_or_default().to_owned();
+        text = pieces.fold(first, |text, piece| {
+            text + name + piece.trim_start_matches(|character: char| character.is_ascii_digit())
+        });
+    }
+    text
+}
+
 impl Entry<'_> {
     /// The signature with this alignment of its first parameter.
     fn aligned_signature(&self, align: u32) -> Result<String, PtxTextError> {
@@ -363,5 +379,21 @@ mod tests {
         assert_eq!(error("\n\n.entry a();"), PtxTextError::BrokenEntry { line: 3 });
         assert_eq!(error(".entry (a) {}"), PtxTextError::BrokenEntry { line: 1 });
         assert_eq!(error("/* open"), PtxTextError::Unclosed { line: 1 });
+    }
+
+    #[test]
+    fn the_number_of_a_function_leaves_no_trace() {
+        let of = |number: u32| {
+            format!(
+                ".local .b8 __local_depot{number}[8];\n$L__BB{number}_1:\n\t@%p1 bra $L__BB{number}_12;\n$L__BB{number}_12:\n\tret;"
+            )
+        };
+        assert_ne!(of(3), of(107));
+        assert_eq!(without_function_numbers(&of(3)), without_function_numbers(&of(107)));
+        assert_eq!(
+            without_function_numbers("bra $L__BB3_12; add.s32 %r1, %r2, 34;"),
+            "bra $L__BB_12; add.s32 %r1, %r2, 34;"
+        );
+        assert_ne!(without_function_numbers("bra $L__BB3_1;"), without_function_numbers("bra $L__BB3_2;"));
     }
 }

@@ -68,11 +68,6 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Whether a chunk runs along m or n, else along k.
-    pub(super) fn mn_major(&self) -> bool {
-        self.mn_major
-    }
-
     /// Shared address of the chunk that starts at row or column `mn` and at `k`.
     pub(super) fn chunk(&self, mn: u64, k: u64) -> u64 {
         let span = self.swizzle.span();

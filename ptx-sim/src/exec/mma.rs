@@ -174,6 +174,12 @@ compiled_twice! {
     }
 }
 
+/// The even columns of eight, then the odd ones: so each four lanes hold them in two registers, or in the halves of one.
+pub(super) const COLUMN_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+
+/// Rows whose sums stay in registers together.
+const ROWS: usize = 4;
+
 /// Products of f16, with factors of 11 bits, are `exact`; those of bf16 may be too small for f32.
 #[inline(always)]
 fn execute_with<const FUSED: bool>(
@@ -183,57 +189,60 @@ fn execute_with<const FUSED: bool>(
     widen: impl Fn(u16) -> f32 + Copy,
     exact: bool,
 ) {
-    let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
-    for (i, reg) in mma.a.iter().enumerate() {
-        let pairs = wide(&regs.word[reg.slot as usize], widen);
-        let (down, right) = (8 * (i % 2), 8 * (i / 2));
-        for g in 0..8 {
+    let mut a = [[[0f32; LANES]; 2]; 4];
+    for (a, reg) in a.iter_mut().zip(&mma.a) {
+        *a = halves(&regs.word[reg.slot as usize], widen);
+    }
+    // Row k has its columns in `COLUMN_ORDER`.
+    let mut b = [[0f32; 8]; 16];
+    for (rows, reg) in b.chunks_exact_mut(8).zip(&mma.b) {
+        let halves = halves(&regs.word[reg.slot as usize], widen);
+        for (at, column) in COLUMN_ORDER.into_iter().enumerate() {
             for t in 0..4 {
-                a[g + down][2 * t + right] = pairs[0][4 * g + t];
-                a[g + down][2 * t + 1 + right] = pairs[1][4 * g + t];
+                rows[2 * t][at] = halves[0][4 * column + t];
+                rows[2 * t + 1][at] = halves[1][4 * column + t];
             }
         }
     }
-    for (i, reg) in mma.b.iter().enumerate() {
-        let pairs = wide(&regs.word[reg.slot as usize], widen);
-        for t in 0..4 {
-            for g in 0..8 {
-                b[2 * t + 8 * i][g] = pairs[0][4 * g + t];
-                b[2 * t + 1 + 8 * i][g] = pairs[1][4 * g + t];
+    let mut sums = read_accumulator(mma, regs);
+    for down in 0..2 {
+        for (first, sums) in (0..8).step_by(ROWS).zip(sums[down].chunks_exact_mut(ROWS)) {
+            if mma.k == 16 {
+                add_products::<16, FUSED>(&a, &b, (down, first), sums, exact);
+            } else {
+                add_products::<8, FUSED>(&a, &b, (down, first), sums, exact);
             }
         }
     }
-    read_accumulator(mma, regs, &mut sum);
-    if mma.k == 16 {
-        add_products::<16, FUSED>(&a, &b, &mut sum, exact);
-    } else {
-        add_products::<8, FUSED>(&a, &b, &mut sum, exact);
-    }
-    write_accumulator(mma, regs, active, &sum);
+    write_accumulator(mma, regs, active, &sums);
 }
 
-/// Adds the products of the first K columns of A and rows of B, in order of k.
+/// Adds the products of the first K columns of A and rows of B, in order of k, to rows from `first` on of the upper or lower half.
 #[inline(always)]
 fn add_products<const K: usize, const FUSED: bool>(
-    a: &[[f32; 16]; 16],
+    a: &[[[f32; LANES]; 2]; 4],
     b: &[[f32; 8]; 16],
-    sum: &mut [[f32; 8]; 16],
+    (down, first): (usize, usize),
+    sums: &mut [[f32; 8]],
     exact: bool,
 ) {
-    for (row, sum) in a.iter().zip(sum) {
-        let mut total = *sum;
-        for k in 0..K {
-            for column in 0..8 {
-                total[column] = add_product::<FUSED>(total[column], row[k], b[k][column], exact);
+    let mut totals = [[0f32; 8]; ROWS];
+    totals.copy_from_slice(sums);
+    for k in 0..K {
+        let column = &a[down + k / 8 * 2][k % 2];
+        for (row, total) in totals.iter_mut().enumerate() {
+            let x = column[4 * (first + row) + k % 8 / 2];
+            for (total, y) in total.iter_mut().zip(&b[k]) {
+                *total = add_product::<FUSED>(*total, x, *y, exact);
             }
         }
-        *sum = total;
     }
+    sums.copy_from_slice(&totals);
 }
 
 /// Low and high halves of a register, widened.
 #[inline(always)]
-fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
+pub(super) fn halves(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
     let mut halves = [[0f32; LANES]; 2];
     for (lane, &word) in words.iter().enumerate() {
         halves[0][lane] = widen(word as u16);
@@ -242,36 +251,38 @@ fn wide(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
     halves
 }
 
+/// The upper and the lower eight rows, with columns in `COLUMN_ORDER`.
 #[inline(always)]
-fn read_accumulator(mma: &Mma, regs: &Regs, sum: &mut [[f32; 8]; 16]) {
+fn read_accumulator(mma: &Mma, regs: &Regs) -> [[[f32; 8]; 8]; 2] {
+    let mut sums = [[[0f32; 8]; 8]; 2];
     for (i, reg) in mma.c.iter().enumerate() {
         let words = &regs.word[reg.slot as usize];
-        for g in 0..8 {
-            for t in 0..4 {
-                let word = words[4 * g + t];
-                if mma.c_f32 {
-                    sum[g + 8 * (i / 2)][2 * t + i % 2] = f32::from_bits(word);
-                } else {
-                    sum[g + 8 * i][2 * t] = f16_to_f32(word as u16);
-                    sum[g + 8 * i][2 * t + 1] = f16_to_f32((word >> 16) as u16);
-                }
+        if mma.c_f32 {
+            for (row, words) in sums[i / 2].iter_mut().zip(words.as_chunks::<4>().0) {
+                row.as_chunks_mut::<4>().0[i % 2] = words.map(f32::from_bits);
+            }
+        } else {
+            for (row, words) in sums[i].iter_mut().zip(words.as_chunks::<4>().0) {
+                *row = std::array::from_fn(|at| f16_to_f32((words[at % 4] >> (at / 4 * 16)) as u16));
             }
         }
     }
+    sums
 }
 
 #[inline(always)]
-fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sum: &[[f32; 8]; 16]) {
+fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sums: &[[[f32; 8]; 8]; 2]) {
     for (i, reg) in mma.d.iter().enumerate() {
         let mut values = [0; LANES];
-        for g in 0..8 {
-            for t in 0..4 {
-                values[4 * g + t] = if mma.d_f32 {
-                    canonical_bits(sum[g + 8 * (i / 2)][2 * t + i % 2])
-                } else {
-                    let row = &sum[g + 8 * i];
-                    u32::from(f32_to_f16(row[2 * t])) | u32::from(f32_to_f16(row[2 * t + 1])) << 16
-                };
+        if mma.d_f32 {
+            for (words, row) in values.as_chunks_mut::<4>().0.iter_mut().zip(&sums[i / 2]) {
+                *words = row.as_chunks::<4>().0[i % 2].map(canonical_bits);
+            }
+        } else {
+            for (words, row) in values.as_chunks_mut::<4>().0.iter_mut().zip(&sums[i]) {
+                *words = std::array::from_fn(|t| {
+                    u32::from(f32_to_f16(row[t])) | u32::from(f32_to_f16(row[t + 4])) << 16
+                });
             }
         }
         regs.set_word(reg.slot, active, &values);

@@ -39,9 +39,9 @@ impl Warp {
 
 /// The parts of the operands that do not depend on the warp.
 struct Tiles {
-    /// Row k holds N values.
+    /// Row k holds N values, each eight of them in `COLUMN_ORDER`.
     b: Vec<f32>,
-    /// Row m holds 16 values; `None` if A is in registers.
+    /// Row m holds those of k; `None` if A is in registers.
     a: Option<Vec<f32>>,
 }
 
@@ -133,54 +133,119 @@ impl Cta<'_> {
             order: None,
             warps: self.launch.warps() as u16,
         };
-        let k_elements = k_of(op.a_type);
-        let mut read =
-            |ty: MatrixType, bits: u64, mn_major: bool, extent: usize, sign: f32| -> Outcome<Vec<f32>> {
-                let descriptor = Descriptor::decode(bits, mn_major, extent as u64)
-                    .map_err(|detail| Fault::at(FindingKind::BadOperand, 0, bits).saying(detail))?;
-                // A row for every row or column, 16 values each.
-                let mut tile = vec![0.0; extent * k_elements];
-                let (steps_mn, steps_k) = if descriptor.mn_major() { (8, 1) } else { (1, 8) };
-                let chunks = (0..extent)
-                    .step_by(steps_mn)
-                    .flat_map(|mn| (0..K).step_by(steps_k).map(move |k| (mn, k)));
-                let mut places = Vec::with_capacity(extent * K / 8);
-                for (mn, k) in chunks {
+        let mut read = |operand: &Operand, bits: u64| -> Outcome<Vec<f32>> {
+            let (ty, extent) = (operand.ty, operand.extent);
+            let descriptor = Descriptor::decode(bits, operand.mn_major, extent as u64)
+                .map_err(|detail| Fault::at(FindingKind::BadOperand, 0, bits).saying(detail))?;
+            let (steps_mn, steps_k) = if operand.mn_major { (8, 1) } else { (1, 8) };
+            let mut places = Vec::with_capacity(extent * K / 8);
+            for mn in (0..extent).step_by(steps_mn) {
+                for k in (0..K).step_by(steps_k) {
                     let address = descriptor.chunk(mn as u64, k as u64);
                     if let Some(offset) = self.shared.offset(0, address, 16)? {
                         places.push((mn, k, offset));
                     }
                 }
-                let all = places.iter().map(|(.., offset)| (*offset as u32, 0));
-                let is_clean = self.shared.note_reads(0, all, 16, &who);
-                for (mn, k, offset) in places {
-                    if !is_clean {
-                        self.note_read(self.rank, offset, 16, &who, (leader, place))?;
-                    }
-                    // Of types other than 16-bit ones the chunk is found by its bytes along k.
-                    let (first, step) =
-                        if mn_major { (mn * K + k, K) } else { (mn * k_elements + k * k_elements / K, 1) };
-                    let mut places = tile[first..].iter_mut().step_by(step);
-                    for word in self.shared.load(offset, 16) {
-                        values(ty, word, sign, &mut places);
-                    }
+            }
+            let all = places.iter().map(|(.., offset)| (*offset as u32, 0));
+            let is_clean = self.shared.note_reads(0, all, 16, &who);
+            let mut tile = vec![0.0; extent * k_of(ty)];
+            for (mn, k, offset) in places {
+                if !is_clean {
+                    self.note_read(self.rank, offset, 16, &who, (leader, place))?;
                 }
-                Ok(tile)
-            };
-        let sign = |negative: bool| if negative { -1.0 } else { 1.0 };
-        let a = match a {
-            Some(bits) => Some(read(op.a_type, bits, op.a_mn_major, 64, sign(op.a_negative))?),
-            None => None,
+                operand.put(&mut tile, (mn, k), &self.shared.load(offset, 16));
+            }
+            Ok(tile)
         };
-        let columns = read(op.b_type, b, op.b_mn_major, op.n, sign(op.b_negative))?;
-        let mut b = vec![0.0; k_elements * op.n];
-        for (column, values) in columns.chunks_exact(k_elements).enumerate() {
-            for (k, value) in values.iter().enumerate() {
-                b[k * op.n + column] = *value;
+        let operand_a = Operand {
+            ty: op.a_type,
+            extent: 64,
+            mn_major: op.a_mn_major,
+            is_negative: op.a_negative,
+            is_b: false,
+        };
+        let operand_b = Operand {
+            ty: op.b_type,
+            extent: op.n,
+            mn_major: op.b_mn_major,
+            is_negative: op.b_negative,
+            is_b: true,
+        };
+        let a = a.map(|bits| read(&operand_a, bits)).transpose()?;
+        Ok(Tiles { a, b: read(&operand_b, b)? })
+    }
+}
+
+/// How an operand lies in shared memory, and in [`Tiles`].
+struct Operand {
+    ty: MatrixType,
+    /// Rows of A, columns of B.
+    extent: usize,
+    /// Whether a chunk of 16 bytes runs along m or n, else along k.
+    mn_major: bool,
+    is_negative: bool,
+    is_b: bool,
+}
+
+impl Operand {
+    /// Where the element of that row or column and that k lies in the tile.
+    #[inline]
+    fn place(&self, mn: usize, k: usize) -> usize {
+        if self.is_b { k * self.extent + column_place(mn) } else { mn * k_of(self.ty) + k }
+    }
+
+    /// Puts the elements of a chunk in their places, which starts at a row or column and at so many two-byte elements along k.
+    fn put(&self, tile: &mut [f32], (mn, k): (usize, usize), words: &[u32; 4]) {
+        let pairs = match self.ty {
+            MatrixType::F16 => pairs(words, f16_to_f32),
+            MatrixType::Bf16 => pairs(words, bf16_to_f32),
+            _ => return self.put_any(tile, (mn, k), words),
+        };
+        let sign = if self.is_negative { -1.0 } else { 1.0 };
+        if self.is_b && self.mn_major {
+            // The low halves are the even columns.
+            let at = k * self.extent + mn;
+            for (to, value) in tile[at..at + 8].iter_mut().zip(pairs.as_flattened()) {
+                *to = sign * value;
+            }
+            return;
+        }
+        let (mut at, (step, half)) = (
+            self.place(mn, k),
+            match (self.is_b, self.mn_major) {
+                (true, _) => (2 * self.extent, self.extent),
+                (false, true) => (2 * K, K),
+                (false, false) => (2, 1),
+            },
+        );
+        for (low, high) in pairs[0].iter().zip(pairs[1]) {
+            (tile[at], tile[at + half]) = (sign * low, sign * high);
+            at += step;
+        }
+    }
+
+    /// The same of types that are no two bytes, whose chunks run along k.
+    fn put_any(&self, tile: &mut [f32], (mn, k): (usize, usize), words: &[u32; 4]) {
+        let (per, sign) = (32 / self.ty.bits(), if self.is_negative { -1.0 } else { 1.0 });
+        let first = k * k_of(self.ty) / K;
+        for (i, &word) in words.iter().enumerate() {
+            for part in 0..per {
+                tile[self.place(mn, first + i * per + part)] = sign * value(self.ty, word, part);
             }
         }
-        Ok(Tiles { a, b })
     }
+}
+
+/// Low halves of four words, and their high halves.
+#[inline]
+fn pairs(words: &[u32; 4], widen: impl Fn(u16) -> f32) -> [[f32; 4]; 2] {
+    [words.map(|word| widen(word as u16)), words.map(|word| widen((word >> 16) as u16))]
+}
+
+/// Where a column stands among those of its row in [`Tiles`].
+fn column_place(column: usize) -> usize {
+    column / 8 * 8 + column % 2 * 4 + column % 8 / 2
 }
 
 /// Whether D is added to must be the same in all lanes of all four warps.
@@ -220,54 +285,48 @@ fn value(ty: MatrixType, word: u32, part: usize) -> f32 {
     if ty.is_integer() { ty.integer(word.into(), part) as f32 } else { ty.number(word.into(), part) }
 }
 
-/// The elements of a word, in order.
-#[inline]
-fn values<'t>(ty: MatrixType, word: u32, sign: f32, places: &mut impl Iterator<Item = &'t mut f32>) {
-    let mut put = |value: f32| {
-        if let Some(place) = places.next() {
-            *place = sign * value;
-        }
-    };
-    match ty {
-        MatrixType::F16 => [word as u16, (word >> 16) as u16].map(f16_to_f32).into_iter().for_each(put),
-        MatrixType::Bf16 => [word as u16, (word >> 16) as u16].map(bf16_to_f32).into_iter().for_each(put),
-        _ => (0..32 / ty.bits()).for_each(|part| put(value(ty, word, part))),
-    }
-}
-
-/// Columns that are summed at once: so many sums stay in registers.
+/// Rows and columns whose sums stay in registers together.
+const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
-/// Adds the products of a row of A and columns of B, in order of k; a row of B has `n` values.
+/// Adds the products of a few rows of A and columns of B from `at` on, in order of k; rows of B and sums have `n` values.
 #[inline(always)]
 fn add_products<const N: usize, const FUSED: bool>(
-    row: &[f32],
+    a: &[f32],
     b: &[f32],
-    n: usize,
-    sum: &mut [f32; N],
+    (k, n, at): (usize, usize, usize),
+    sums: &mut [f32],
     exact: bool,
 ) {
-    let mut total = *sum;
-    for (x, b) in row.iter().zip(b.chunks(n)) {
-        for (total, y) in total.iter_mut().zip(&b[..N]) {
-            *total = add_product::<FUSED>(*total, *x, *y, exact);
+    let mut totals = [[0f32; N]; ROWS];
+    for (total, sums) in totals.iter_mut().zip(sums.chunks_exact(n)) {
+        total.copy_from_slice(&sums[at..at + N]);
+    }
+    let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &a[row * k..(row + 1) * k]);
+    for (i, b) in b.chunks_exact(n).take(k).enumerate() {
+        let b = &b[at..at + N];
+        for (row, total) in rows.iter().zip(&mut totals) {
+            let x = row[i];
+            for (total, y) in total.iter_mut().zip(b) {
+                *total = add_product::<FUSED>(*total, x, *y, exact);
+            }
         }
     }
-    *sum = total;
+    for (total, sums) in totals.iter().zip(sums.chunks_exact_mut(n)) {
+        sums[at..at + N].copy_from_slice(total);
+    }
 }
 
 compiled_twice! {
-    /// Adds the products of rows of A of `k` values and B, of rows of `n`.
-    fn add_rows(a: &[f32], b: &[f32], k: usize, n: usize, sum: &mut [f32], exact: bool) {
-        for (row, sum) in a.chunks_exact(k).zip(sum.chunks_exact_mut(n)) {
-            let (wide, narrow) = sum.as_chunks_mut::<COLUMNS>();
-            let done = COLUMNS * wide.len();
-            for (sum, at) in wide.iter_mut().zip((0..).step_by(COLUMNS)) {
-                add_products::<COLUMNS, FUSED>(row, &b[at..], n, sum, exact);
+    /// Adds the products of rows of A of `k` values and B, of rows of `n`: of a multiple of four rows, and of eight columns.
+    fn add_rows(a: &[f32], b: &[f32], k: usize, n: usize, sums: &mut [f32], exact: bool) {
+        for (a, sums) in a.chunks_exact(ROWS * k).zip(sums.chunks_exact_mut(ROWS * n)) {
+            let done = n / COLUMNS * COLUMNS;
+            for at in (0..done).step_by(COLUMNS) {
+                add_products::<COLUMNS, FUSED>(a, b, (k, n, at), sums, exact);
             }
-            // N is a multiple of eight.
-            for (sum, at) in narrow.as_chunks_mut::<8>().0.iter_mut().zip((done..).step_by(8)) {
-                add_products::<8, FUSED>(row, &b[at..], n, sum, exact);
+            if done < n {
+                add_products::<8, FUSED>(a, b, (k, n, done), sums, exact);
             }
         }
     }
@@ -289,13 +348,10 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
         for (i, &slot) in op.d.iter().enumerate() {
             let words = &regs.word[slot as usize];
             for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks::<4>().0) {
-                let row = &mut sum[at..at + 8];
-                for (pair, word) in row.as_chunks_mut::<2>().0.iter_mut().zip(words) {
-                    if op.d_f16 {
-                        *pair = [*word as u16, (*word >> 16) as u16].map(f16_to_f32);
-                    } else {
-                        pair[i % 2] = f32::from_bits(*word);
-                    }
+                if op.d_f16 {
+                    sum[at..at + 8].copy_from_slice(pairs(words, f16_to_f32).as_flattened());
+                } else {
+                    sum[at..at + 4].copy_from_slice(&words.map(f32::from_bits));
                 }
             }
         }
@@ -306,22 +362,22 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
     for (i, &slot) in op.d.iter().enumerate() {
         let words = &mut regs.word[slot as usize];
         for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks_mut::<4>().0) {
-            for (pair, word) in sum[at..at + 8].as_chunks::<2>().0.iter().zip(words) {
+            for (t, word) in words.iter_mut().enumerate() {
                 *word = if op.d_f16 {
-                    u32::from(f32_to_f16(pair[0])) | u32::from(f32_to_f16(pair[1])) << 16
+                    u32::from(f32_to_f16(sum[at + t])) | u32::from(f32_to_f16(sum[at + 4 + t])) << 16
                 } else {
-                    canonical_bits(pair[i % 2])
+                    canonical_bits(sum[at + t])
                 };
             }
         }
     }
 }
 
-/// Where the eight columns begin that each four lanes have in register `i` of D: two to a lane, of f16 both, else the first or the
-/// second.
+/// Where the sums begin that each four lanes have in register `i` of D: of f16 eight, two to a lane, else the four of the even or the odd
+/// columns.
 fn rows_of(i: usize, d_f16: bool, n: usize) -> impl Iterator<Item = usize> {
-    let i = if d_f16 { 2 * i } else { i };
-    (0..8).map(move |g| place_of(i - i % 2, 4 * g, n))
+    let (columns, down) = if d_f16 { (8 * (i / 2), i % 2) } else { (8 * (i / 4) + 4 * (i % 2), i / 2 % 2) };
+    (0..8).map(move |g| (g + 8 * down) * n + columns)
 }
 
 fn multiply_integers(op: &Wgmma, regs: &mut Regs, (a, b): (&[f32], &[f32]), keeps: bool) {
@@ -331,7 +387,7 @@ fn multiply_integers(op: &Wgmma, regs: &mut Regs, (a, b): (&[f32], &[f32]), keep
         regs.word[slot as usize] = std::array::from_fn(|lane| {
             let (row, column) = (place_of(i, lane, n) / n, place_of(i, lane, n) % n);
             let x: Vec<i32> = a[row * k..(row + 1) * k].iter().map(|x| *x as i32).collect();
-            let y: Vec<i32> = (0..k).map(|at| b[at * n + column] as i32).collect();
+            let y: Vec<i32> = (0..k).map(|at| b[at * n + column_place(column)] as i32).collect();
             let start = if keeps { old[lane] as i32 } else { 0 };
             super::wmma::integer_sum(start, op.a_type, &x, &y, op.saturates) as u32
         });
@@ -349,11 +405,24 @@ fn fragment(op: &Wgmma, regs: &Regs, slots: &[Slot]) -> Vec<f32> {
     let (k, per) = (k_of(op.a_type), 32 / op.a_type.bits());
     let mut rows = vec![0.0; 16 * k];
     for (i, &slot) in slots.iter().enumerate() {
-        for (lane, &word) in regs.word[slot as usize].iter().enumerate() {
-            let at = (lane / 4 + 8 * (i % 2)) * k + per * (lane % 4) + 4 * per * (i / 2);
-            for part in 0..per {
-                rows[at + part] = sign * value(op.a_type, word, part);
+        let words = &regs.word[slot as usize];
+        let first = 8 * (i % 2) * k + 4 * per * (i / 2);
+        let halves = match op.a_type {
+            MatrixType::F16 => super::mma::halves(words, f16_to_f32),
+            MatrixType::Bf16 => super::mma::halves(words, bf16_to_f32),
+            _ => {
+                for (lane, &word) in words.iter().enumerate() {
+                    for part in 0..per {
+                        let at = first + lane / 4 * k + per * (lane % 4) + part;
+                        rows[at] = sign * value(op.a_type, word, part);
+                    }
+                }
+                continue;
             }
+        };
+        for (lane, (low, high)) in halves[0].iter().zip(halves[1]).enumerate() {
+            let at = first + lane / 4 * k + 2 * (lane % 4);
+            (rows[at], rows[at + 1]) = (sign * low, sign * high);
         }
     }
     rows
