@@ -57,6 +57,8 @@ Copy the file to benches/results and run `cargo xtask readme` to bring the READM
 # Values of torch.nn.attention.SDPBackend.
 BACK_END_OF_NUMBER = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
+# FlashAttention-3, which PyTorch does not have.
+FA3 = "fa3"
 # The least time of one replay in microseconds, of untimed replays before in seconds; launches that the first estimate takes.
 REPLAY_US = 300.0
 WARM_UP_S = 0.15
@@ -79,8 +81,9 @@ COPY_METHOD = (
 # PyTorch.
 
 
-def sdpa_times(torch, problem, reps, turned, found, ferroflash, warm_up_s):
-    """Times the back ends of one problem in turns with `ferroflash`; adds one round of theirs to `found`."""
+def sdpa_times(torch, problem, args, turned, found, ferroflash):
+    """Times the back ends of one problem, and FlashAttention-3 where that is asked for, in turns with `ferroflash`; adds one round of theirs
+    to `found`."""
     batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = problem.shape
     dtype = getattr(torch, DTYPES[problem.dtype])
     torch.manual_seed(0)
@@ -105,10 +108,23 @@ def sdpa_times(torch, problem, reps, turned, found, ferroflash, warm_up_s):
                 candidates.append((name,) + captured(torch, attention))
         except Exception as error:  # PyTorch raises many kinds where a back end lacks something.
             found.errors[name] = first_line(error)
+    if args.fa3:
+        try:
+            candidates.append((FA3,) + captured(torch, flash_attention_3(q, k, v, problem.causal)))
+        except Exception as error:  # As PyTorch; and where the package is not there.
+            found.errors[FA3] = first_line(error)
     if candidates:
         turn = lambda: ferroflash.turn(problem)  # noqa: E731
-        for name, times_us in replay_in_turns(torch, candidates, reps, turned, turn, warm_up_s):
+        for name, times_us in replay_in_turns(torch, candidates, args.reps, turned, turn, args.warm_up):
             found.add(name, times_us)
+
+
+def flash_attention_3(q, k, v, causal):
+    """A call of FlashAttention-3's own package, on tensors in its order of dimensions."""
+    from flash_attn_interface import flash_attn_func
+
+    q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in (q, k, v))
+    return lambda: flash_attn_func(q, k, v, causal=causal)
 
 
 def back_end(torch, name):
@@ -249,7 +265,7 @@ def one_round(args, torch, number, problems, collected, report):
         ferroflash = Ferroflash(args, batch)
         for problem in batch:
             try:
-                sdpa_times(torch, problem, args.reps, turned, collected[problem], ferroflash, args.warm_up)
+                sdpa_times(torch, problem, args, turned, collected[problem], ferroflash)
             except Exception as error:  # Out of memory, for instance: the other problems go on.
                 collected[problem].errors["torch"] = first_line(error)
             ferroflash.end(problem)
@@ -375,6 +391,7 @@ def parser():
     p.add_argument("--minutes", type=float, default=10.0, metavar="M", help="when --set random stops at the latest [%(default)s]")
     p.add_argument("--rounds", type=at_least_1, default=3, help="how often the two take turns [%(default)s; of random ones once]")
     p.add_argument("--reps", type=at_least_1, default=31, metavar="N", help="timed replays a round [%(default)s; of random ones 11]")
+    p.add_argument("--fa3", action="store_true", help="time FlashAttention-3 too, of the package flash_attn_interface")
     p.set_defaults(warm_up=WARM_UP_S)
     p.add_argument("--limit", type=at_least_1, default=240, metavar="S", help="begin no round that would end later [%(default)s s]")
     p.add_argument("--replays", action="store_true", help="put the time of every replay into that file")

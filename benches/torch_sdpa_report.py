@@ -37,12 +37,11 @@ def timing(rounds, keep_replays=False):
 
 
 def ratios(timings):
-    """How many times as long as Ferroflash each back end takes, by medians and by 90th percentiles."""
+    """How many times as long as Ferroflash each of the others takes, by medians and by 90th percentiles."""
     ours = timings.get(OURS)
     found = {}
-    for name in BACK_ENDS:
-        theirs = timings.get(name)
-        if ours and theirs:
+    for name, theirs in timings.items():
+        if ours and theirs and name != OURS:
             found[name] = {
                 "median": round(theirs["median_us"] / ours["median_us"], 4),
                 "p90": round(theirs["p90_us"] / ours["p90_us"], 4),
@@ -69,7 +68,7 @@ class Collected:
         self.default_picks = None
 
     def add(self, name, times_us):
-        self.rounds[name].append(list(times_us))
+        self.rounds.setdefault(name, []).append(list(times_us))
 
     def as_json(self, problem, copy_gbytes_per_s=None, keep_replays=False):
         timings = {name: timing(rounds, keep_replays) for name, rounds in self.rounds.items()}
@@ -105,7 +104,7 @@ class Collected:
 
 
 def best_peer(line):
-    """How many times as long the fastest of PyTorch's back ends takes; None where none was measured."""
+    """How many times as long the fastest of the others takes; None where none was measured."""
     relative = [found["median"] for found in line["speed_relative_to"].values()]
     return min(relative) if relative else None
 

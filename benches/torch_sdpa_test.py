@@ -8,6 +8,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 import torch_backward
 import torch_sdpa as sdpa
@@ -424,6 +425,17 @@ class Rounds(unittest.TestCase):
         self.assertEqual(first["errors"], {"cudnn": "No available kernel."})
         self.assertEqual((first["default_picks"], first["speed_relative_to"]["flash"]["median"]), ("flash", 2.0))
         self.assertEqual((report["device"]["name"], report["torch"]["cudnn"]), ("Some GPU", "9.19.0"))
+
+    def test_flash_attention_3_is_timed_where_it_is_asked_for(self):
+        with unittest.mock.patch.object(sdpa, "flash_attention_3", lambda q, k, v, causal: lambda: self.torch.attention(q, k, v)):
+            _, report = self.run_main("--rounds", "1", "--reps", "3", "--fa3")
+        first = report["problems"][0]
+        self.assertEqual((first["times"]["fa3"]["replays"], first["speed_relative_to"]["fa3"]["median"] > 0), (3, True))
+        with unittest.mock.patch.dict("sys.modules", {"flash_attn_interface": None}):
+            _, report = self.run_main("--rounds", "1", "--reps", "3", "--fa3")
+        first = report["problems"][0]
+        self.assertIn("flash_attn_interface", first["errors"]["fa3"])
+        self.assertEqual(first["times"]["flash"]["replays"], 3)
 
     def test_no_round_begins_that_would_pass_the_limit(self):
         clock = iter(range(0, 10**9, 50))

@@ -147,6 +147,41 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         }
     }
 
+    /// Updates row_max of the rows that grew by more than 2 to the power of `rescale_at`, as `reading` has S, and row_sum with them. The
+    /// factors of O, and whether one of the lane's rows grew: if so in one lane of a warp, O is to be rescaled. Without a branch, so that the
+    /// exponentials of one row can be taken while the maximum of the next is found.
+    #[inline(always)]
+    pub fn grow_rows<R: Reading<W>>(
+        &mut self,
+        s: &W::S<[f32; 4]>,
+        reading: &R,
+        (scale_log2, rescale_at): (f32, f32),
+    ) -> (bool, W::Rows<f32>) {
+        let mut correction = W::Rows::<f32>::splat(1.0);
+        let mut any = false;
+        for m in 0..W::M {
+            for half in 0..2 {
+                let old = self.row_max.row(m)[half];
+                let mut greatest = f32::NEG_INFINITY;
+                for tile in s.row(m) {
+                    greatest = max(greatest, max(tile[2 * half], tile[2 * half + 1]));
+                }
+                let mut row_max = max(old, reading.score(m, half, greatest));
+                row_max = max(row_max, shfl_bfly::<1>(row_max));
+                row_max = max(row_max, shfl_bfly::<2>(row_max));
+                // −∞ before and after is no growth: the difference is NaN.
+                let grew = (row_max - old) * scale_log2 > rescale_at;
+                let kept = if grew { row_max } else { old };
+                let factor = ex2((old - base(kept)) * scale_log2);
+                self.row_max.row_mut(m)[half] = kept;
+                self.row_sum.row_mut(m)[half] *= factor;
+                correction.row_mut(m)[half] = factor;
+                any |= grew;
+            }
+        }
+        (any, correction)
+    }
+
     /// Adds the sums of the four lanes that share each row.
     #[inline(always)]
     pub fn reduce_sum(&mut self) {

@@ -21,7 +21,7 @@ use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::softmax::{OnlineSoftmax, halves, scale_rows};
 use crate::params::ForwardParams;
 use crate::ptx::memory::{ld_shared, to_global};
-use crate::ptx::warp::sync_warp;
+use crate::ptx::warp::{sync_warp, vote_any};
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_fence;
 use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
@@ -70,12 +70,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            self.softmax::<C, AsNeeded>(
-                &mut fragments.s,
-                k_loop,
-                (&Tiles::splat([0; 2]), scale_log2),
-                |_| {},
-            );
+            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&Tiles::splat([0; 2]), scale_log2));
             fragments.pack::<C::Element>();
         }
     }
@@ -91,7 +86,7 @@ impl Consumer<'_> {
         fragments: &mut Fragments<C::Warp>,
         k_loop: &mut KLoop<C>,
         (before, blocks_before): (u32, KeyBlocks),
-    ) -> Option<[f32; 2]> {
+    ) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
@@ -105,13 +100,10 @@ impl Consumer<'_> {
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
-            let mut factor = None;
-            self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2), |correction| {
-                factor = Some(halves(&correction, 0));
-            });
+            let grown = self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2));
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();
-            factor
+            grown
         }
     }
 
@@ -128,11 +120,11 @@ impl Consumer<'_> {
         let before = (k_loop.block, k_loop.blocks);
         k_loop.block -= C::KEY_GROUPS;
         // SAFETY: the caller's.
-        let factor = unsafe { self.step::<C, M>(fragments, k_loop, before) };
-        if let Some(factor) = factor {
-            scale_rows(fragments.acc_o.row_mut(0), factor);
-        }
+        let (grew, factors) = unsafe { self.step::<C, M>(fragments, k_loop, before) };
         fragments.pack::<C::Element>();
+        if vote_any(grew) {
+            scale_rows(fragments.acc_o.row_mut(0), halves(&factors, 0));
+        }
     }
 
     /// All blocks of a tile that are left but for the last product with V.

@@ -48,6 +48,9 @@ pub(super) struct Consumer<'a> {
     pub(super) v: Ring,
     /// A bit a buffer of V: the parity of its next scrubbing.
     pub(super) scrubbing: u32,
+    /// The named barrier at which it waits for its turn to issue products. Kept, not found again, as what is worked out between the last
+    /// exponential of a block and the first product of the next is time in which the tensor cores may idle.
+    turn: u32,
 }
 
 impl<'a> Consumer<'a> {
@@ -61,6 +64,7 @@ impl<'a> Consumer<'a> {
             k: C::LAYOUT.k_ring(),
             v: C::LAYOUT.v_ring(),
             scrubbing: 0,
+            turn: if C::PING_PONG { FIRST_PING_PONG_BARRIER + consumer_again() } else { 0 },
         }
     }
 
@@ -72,7 +76,7 @@ impl<'a> Consumer<'a> {
     pub(super) unsafe fn ping_pong_wait<C: WgmmaConfig>(&self) {
         if C::PING_PONG {
             // SAFETY: the consumer and the one before it come here.
-            unsafe { named_barrier_sync(FIRST_PING_PONG_BARRIER + consumer_again(), 2 * WARPGROUP) }
+            unsafe { named_barrier_sync(self.turn, 2 * WARPGROUP) }
         }
     }
 
@@ -83,10 +87,10 @@ impl<'a> Consumer<'a> {
     #[inline(always)]
     pub(super) unsafe fn ping_pong_signal<C: WgmmaConfig>(&self) {
         if C::PING_PONG {
-            let consumer = consumer_again();
-            let next = if consumer + 1 == C::CONSUMERS { 0 } else { consumer + 1 };
+            let (turn, last) = (self.turn, FIRST_PING_PONG_BARRIER + C::CONSUMERS - 1);
+            let next = if turn == last { FIRST_PING_PONG_BARRIER } else { turn + 1 };
             // SAFETY: as above.
-            unsafe { named_barrier_arrive(FIRST_PING_PONG_BARRIER + next, 2 * WARPGROUP) }
+            unsafe { named_barrier_arrive(next, 2 * WARPGROUP) }
         }
     }
 

@@ -4,7 +4,7 @@ use super::config::{WARPGROUP, WgmmaConfig};
 use super::k_loop::KLoop;
 use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
-use crate::math::softmax::{AsIs, LAZY_RESCALE_AT};
+use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
 use crate::ptx::thread_idx_x_again;
 use crate::score::{Score, ShortWay};
 use crate::score_fragment::{Products, before_all, hide_all, load_pairs, score_all, score_pairs};
@@ -65,6 +65,23 @@ impl Masking for AsNeeded {
     }
 }
 
+/// Updates row_max from S, and row_sum with it: whether O is to be rescaled, if so in one lane of a warp, and its factors.
+#[inline(always)]
+fn grow<C: WgmmaConfig, R: Reading<C::Warp>>(
+    softmax: &mut OnlineSoftmax<C::Warp>,
+    s: &<C::Warp as WarpTile>::S<[f32; 4]>,
+    reading: &R,
+    at: (f32, f32),
+) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
+    if !C::Score::MONOTONE {
+        return softmax.grow_rows(s, reading, at);
+    }
+    // The registers of a softcap have no room for two rows at a time.
+    let (mut grew, mut factors) = (false, Tiles::splat(1.0));
+    softmax.grow_max(s, reading, at, |correction| (grew, factors) = (true, correction));
+    (grew, factors)
+}
+
 /// The first key of the k-loop's current block, where the score asks for it.
 #[inline(always)]
 fn first_key_of_scores<C: WgmmaConfig>(k_loop: &KLoop<C>) -> u32 {
@@ -89,25 +106,27 @@ impl Consumer<'_> {
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &mut KLoop<C>,
         (loaded, scale_log2): (&<C::Warp as WarpTile>::S<[u32; 2]>, f32),
-        rescale: impl FnOnce(<C::Warp as WarpTile>::Rows<f32>),
-    ) {
+    ) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
         let score = C::Score::new(self.params);
         let at = (scale_log2, LAZY_RESCALE_AT);
         // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
         if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
-            k_loop.softmax.grow_max(s, &Products(score), at, rescale);
-            return k_loop.softmax.exponentiate_as(s, &Products(score));
+            let grown = grow::<C, _>(&mut k_loop.softmax, s, &Products(score), at);
+            k_loop.softmax.exponentiate_as(s, &Products(score));
+            return grown;
         }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
             score_pairs::<C::Warp, _>(score, s, loaded);
-            k_loop.softmax.grow_max(s, &AsIs, at, rescale);
-            return k_loop.softmax.exponentiate(s, scale_log2);
+            let grown = grow::<C, _>(&mut k_loop.softmax, s, &AsIs, at);
+            k_loop.softmax.exponentiate(s, scale_log2);
+            return grown;
         }
         let first_key = first_key_of_scores(k_loop);
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Shift) {
             let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
-            k_loop.softmax.grow_max(s, &shifted, at, rescale);
-            return k_loop.softmax.exponentiate_as(s, &shifted);
+            let grown = grow::<C, _>(&mut k_loop.softmax, s, &shifted, at);
+            k_loop.softmax.exponentiate_as(s, &shifted);
+            return grown;
         }
         score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
         if M::applies(|| k_loop.is_partial()) {
@@ -118,8 +137,9 @@ impl Consumer<'_> {
                 k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
             }
         }
-        k_loop.softmax.grow_max(s, &AsIs, at, rescale);
+        let grown = grow::<C, _>(&mut k_loop.softmax, s, &AsIs, at);
         k_loop.softmax.exponentiate(s, scale_log2);
+        grown
     }
 
     /// What the score loads before the products of the k-loop's current block have come.
