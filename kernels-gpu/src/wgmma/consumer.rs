@@ -9,7 +9,7 @@ use super::gemm::WgmmaTile;
 use super::k_loop::{Fragments, KLoop};
 use super::pipeline::{Consumer, consumer_again, position_again};
 use super::ring::{Ring, TILES_AHEAD};
-use super::scores::{Always, AsNeeded, Masking, Never, NeverShort};
+use super::scores::{Always, AsNeeded, Masking, Never, NeverShort, Rescaling};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
@@ -76,7 +76,7 @@ impl Consumer<'_> {
     }
 
     /// S of the k-loop's current block and its softmax; meanwhile O += P·V of `before`, the block before, which may be another tile's.
-    /// Returns the factor of O, which the caller is to apply if that is O's own tile.
+    /// What it returns the caller is to apply if that is O's own tile.
     ///
     /// # Safety
     /// As for [`Self::first_step`].
@@ -86,7 +86,7 @@ impl Consumer<'_> {
         fragments: &mut Fragments<C::Warp>,
         k_loop: &mut KLoop<C>,
         (before, blocks_before): (u32, KeyBlocks),
-    ) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
+    ) -> Rescaling<C> {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
@@ -100,10 +100,10 @@ impl Consumer<'_> {
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
-            let grown = self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2));
+            let rescaling = self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2));
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();
-            grown
+            rescaling
         }
     }
 

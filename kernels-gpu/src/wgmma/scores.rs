@@ -4,6 +4,7 @@ use super::config::{WARPGROUP, WgmmaConfig};
 use super::k_loop::KLoop;
 use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
+use crate::config::Config;
 use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
 use crate::ptx::thread_idx_x_again;
 use crate::score::{Score, ShortWay};
@@ -11,6 +12,9 @@ use crate::score_fragment::{Products, before_all, hide_all, load_pairs, score_al
 use crate::shape::Shape;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::work::{intervals_of_rows, score_rows};
+
+/// Whether O is to be rescaled, if so in one lane of a warp, and its factors.
+pub(super) type Rescaling<C> = (bool, <<C as Config>::Warp as WarpTile>::Rows<f32>);
 
 /// Which blocks a step masks, and what else it knows of them.
 pub(super) trait Masking {
@@ -65,21 +69,29 @@ impl Masking for AsNeeded {
     }
 }
 
-/// Updates row_max from S, and row_sum with it: whether O is to be rescaled, if so in one lane of a warp, and its factors.
+/// Turns S into P in place, relative to row_max, which grows with S, and takes both into row_sum. Whether O is to be rescaled, if so in one
+/// lane of a warp, and its factors.
 #[inline(always)]
-fn grow<C: WgmmaConfig, R: Reading<C::Warp>>(
+fn exponentials<C: WgmmaConfig, R: Reading<C::Warp>>(
     softmax: &mut OnlineSoftmax<C::Warp>,
-    s: &<C::Warp as WarpTile>::S<[f32; 4]>,
+    s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
     reading: &R,
-    at: (f32, f32),
-) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
-    if !C::Score::MONOTONE {
-        return softmax.grow_rows(s, reading, at);
+    scale_log2: f32,
+) -> Rescaling<C> {
+    let at = (scale_log2, LAZY_RESCALE_AT);
+    let mut rescaling = (false, Tiles::splat(1.0));
+    if C::Score::MONOTONE {
+        // The registers of a softcap have no room for two rows at a time.
+        softmax.grow_max(s, reading, at, |factors| rescaling = (true, factors));
+    } else {
+        rescaling = softmax.grow_rows(s, reading, at);
     }
-    // The registers of a softcap have no room for two rows at a time.
-    let (mut grew, mut factors) = (false, Tiles::splat(1.0));
-    softmax.grow_max(s, reading, at, |correction| (grew, factors) = (true, correction));
-    (grew, factors)
+    if R::AS_IS {
+        softmax.exponentiate(s, scale_log2);
+    } else {
+        softmax.exponentiate_as(s, reading);
+    }
+    rescaling
 }
 
 /// The first key of the k-loop's current block, where the score asks for it.
@@ -95,8 +107,7 @@ impl Consumer<'_> {
         C::Score::new(self.params).scale_log2()
     }
 
-    /// Turns the products of the k-loop's current block into P, relative to row_max, which grows with them, and then row_sum and O's factor
-    /// with `rescale`.
+    /// Turns the products of the k-loop's current block into P, as [`exponentials`].
     ///
     /// # Safety
     /// All lanes take part, while the tile's slot is written.
@@ -106,27 +117,20 @@ impl Consumer<'_> {
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &mut KLoop<C>,
         (loaded, scale_log2): (&<C::Warp as WarpTile>::S<[u32; 2]>, f32),
-    ) -> (bool, <C::Warp as WarpTile>::Rows<f32>) {
+    ) -> Rescaling<C> {
         let score = C::Score::new(self.params);
-        let at = (scale_log2, LAZY_RESCALE_AT);
         // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
         if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
-            let grown = grow::<C, _>(&mut k_loop.softmax, s, &Products(score), at);
-            k_loop.softmax.exponentiate_as(s, &Products(score));
-            return grown;
+            return exponentials::<C, _>(&mut k_loop.softmax, s, &Products(score), scale_log2);
         }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
             score_pairs::<C::Warp, _>(score, s, loaded);
-            let grown = grow::<C, _>(&mut k_loop.softmax, s, &AsIs, at);
-            k_loop.softmax.exponentiate(s, scale_log2);
-            return grown;
+            return exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2);
         }
         let first_key = first_key_of_scores(k_loop);
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Shift) {
             let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
-            let grown = grow::<C, _>(&mut k_loop.softmax, s, &shifted, at);
-            k_loop.softmax.exponentiate_as(s, &shifted);
-            return grown;
+            return exponentials::<C, _>(&mut k_loop.softmax, s, &shifted, scale_log2);
         }
         score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
         if M::applies(|| k_loop.is_partial()) {
@@ -137,9 +141,7 @@ impl Consumer<'_> {
                 k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
             }
         }
-        let grown = grow::<C, _>(&mut k_loop.softmax, s, &AsIs, at);
-        k_loop.softmax.exponentiate(s, scale_log2);
-        grown
+        exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2)
     }
 
     /// What the score loads before the products of the k-loop's current block have come.
