@@ -10,8 +10,8 @@ use kernels_gpu::sequence::Sequence;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The share of L2 that K and V of the heads that are worked on together may take.
-const L2_SHARE: f64 = 0.75;
+/// The share of L2 that K and V of the heads that are worked on together may take: measured, docs/notes/hopper.md.
+const L2_SHARE: f64 = 0.5;
 
 /// Heads whose query blocks a grid takes in turns: under a causal mask as many as have K and V in L2 together, so that the longest blocks of
 /// all of them start first, the end is made of short ones, and K and V are read from memory once. Full masks do not care.

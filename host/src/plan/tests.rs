@@ -319,8 +319,8 @@ fn causal_blocks_are_taken_longest_first_and_folded_where_two_an_sm_run_at_once(
     let plan = planner(&[ROW], &info(80, 58)).plan(&many, &PlanOptions::new()).expect("planned");
     assert_eq!(
         plan.params(&Addresses::default()).heads_together.value,
-        800,
-        "K and V of 800 of the 2400 query heads fit into L2"
+        600,
+        "K and V of 600 of the 2400 query heads fit into half of L2"
     );
 }
 
