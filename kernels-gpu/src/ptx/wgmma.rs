@@ -28,6 +28,7 @@ pub fn wgmma_commit_group() {
 macro_rules! for_shape {
     ($n8_tiles:expr, $call:ident!($($argument:tt)*)) => {
         match $n8_tiles {
+            4 => $call!($($argument)* "n32", 0 1 2 3),
             8 => $call!($($argument)* "n64", 0 1 2 3 4 5 6 7),
             10 => $call!($($argument)* "n80", 0 1 2 3 4 5 6 7 8 9),
             12 => $call!($($argument)* "n96", 0 1 2 3 4 5 6 7 8 9 10 11),
