@@ -99,20 +99,17 @@ def sdpa_times(torch, problem, args, turned, found, ferroflash):
 
     found.default_picks = found.default_picks or default_back_end(torch, q, k, v, options)
     candidates = []
-    for name in reversed(BACK_ENDS) if turned else BACK_ENDS:
+    names = BACK_ENDS + ((FA3,) if args.fa3 else ())
+    for name in reversed(names) if turned else names:
         # The default's times are then cuDNN's.
         if name == "cudnn" and found.default_picks == "cudnn":
             continue
         try:
+            call = flash_attention_3(q, k, v, problem.causal) if name == FA3 else attention
             with back_end(torch, name):
-                candidates.append((name,) + captured(torch, attention))
-        except Exception as error:  # PyTorch raises many kinds where a back end lacks something.
+                candidates.append((name,) + captured(torch, call))
+        except Exception as error:  # PyTorch raises many kinds where a back end lacks something; and a package may not be there.
             found.errors[name] = first_line(error)
-    if args.fa3:
-        try:
-            candidates.append((FA3,) + captured(torch, flash_attention_3(q, k, v, problem.causal)))
-        except Exception as error:  # As PyTorch; and where the package is not there.
-            found.errors[FA3] = first_line(error)
     if candidates:
         turn = lambda: ferroflash.turn(problem)  # noqa: E731
         for name, times_us in replay_in_turns(torch, candidates, args.reps, turned, turn, args.warm_up):
@@ -128,7 +125,7 @@ def flash_attention_3(q, k, v, causal):
 
 
 def back_end(torch, name):
-    if name == "default":
+    if name in ("default", FA3):
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -110,7 +110,7 @@ def best_peer(line):
 
 
 def by_class(problems):
-    """Of random problems: how they compare with the fastest of PyTorch's back ends, by class and in all."""
+    """Of random problems: how they compare with the fastest of the others, by class and in all."""
     found = []
     for kind in CLASSES + ("all",):
         kinds = [class_of(Problem(tuple(line["shape"]), line["dtype"], line["causal"])) for line in problems]
@@ -135,7 +135,7 @@ def class_lines(report):
     """by_class for people, and the problems that are furthest behind."""
     for found in report["by_class"]:
         below = ", ".join("%.1f %% below %s" % (100 * share, limit) for limit, share in found["share_below"].items())
-        yield "%-8s %4d problems: geometric mean %.3f x the best of PyTorch's back ends, least %.3f; %s" % (
+        yield "%-8s %4d problems: geometric mean %.3f x the best of the others, least %.3f; %s" % (
             found["class"], found["problems"], found["geometric_mean"], found["least"], below,
         )  # fmt: skip
     behind = sorted((line for line in report["problems"] if (best_peer(line) or 1) < 1), key=best_peer)

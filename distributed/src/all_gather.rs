@@ -436,11 +436,15 @@ mod tests {
         for groups in [head_groups(&setup), std::iter::once(0..8).collect()] {
             let tasks = tasks(&setup, &groups).expect("tasks");
             let ordered = plans(&planner, &setup, &tasks).expect("planned");
-            let as_planned: Vec<_> =
-                tasks.iter().map(|task| setup.plan(&planner, &task.cut, None).expect("planned")).collect();
+            let of = |heads_together| -> Vec<_> {
+                let plan =
+                    |task: &super::Task| setup.plan(&planner, &task.cut, heads_together).expect("planned");
+                tasks.iter().map(plan).collect()
+            };
             let end = |plans: &[_]| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits");
-            let (found, before) = (end(&ordered), end(&as_planned));
-            assert!(found < before, "{found} for {before}");
+            let (found, as_planned, all_at_once) = (end(&ordered), end(&of(None)), end(&of(Some(u32::MAX))));
+            assert!(found < as_planned, "{found} for {as_planned}");
+            assert!(found * 1000 <= all_at_once * 994, "{found} for {all_at_once}");
         }
     }
 

@@ -41,7 +41,7 @@ impl Stage for Timing {
                 _ => Vec::new(),
             };
             tries += 1;
-            // Whoever deceives one of the clocks does so each time; a busy host does not.
+            // A candidate that deceives one of the clocks does so in each try; a busy host slows down one of them by chance.
             if tries == CLOCK_TRIES || timed.iter().all(|timed| timers_disagree(timed).is_none()) {
                 break timed;
             }
