@@ -240,15 +240,22 @@ fn add_products<const K: usize, const FUSED: bool>(
     sums.copy_from_slice(&totals);
 }
 
-/// Low and high halves of a register, widened.
+/// Low and high halves of words, widened.
 #[inline(always)]
-pub(super) fn halves(words: &[u32; LANES], widen: impl Fn(u16) -> f32) -> [[f32; LANES]; 2] {
-    let mut halves = [[0f32; LANES]; 2];
+pub(super) fn halves<const N: usize>(words: &[u32; N], widen: impl Fn(u16) -> f32) -> [[f32; N]; 2] {
+    let mut halves = [[0f32; N]; 2];
     for (lane, &word) in words.iter().enumerate() {
         halves[0][lane] = widen(word as u16);
         halves[1][lane] = widen((word >> 16) as u16);
     }
     halves
+}
+
+/// A low and a high half, rounded to f16.
+#[inline]
+pub(super) fn packed(halves: [f32; 2]) -> u32 {
+    let [low, high] = halves.map(f32_to_f16);
+    u32::from(low) | u32::from(high) << 16
 }
 
 /// The upper and the lower eight rows, with columns in `COLUMN_ORDER`.
@@ -263,7 +270,7 @@ fn read_accumulator(mma: &Mma, regs: &Regs) -> [[[f32; 8]; 8]; 2] {
             }
         } else {
             for (row, words) in sums[i].iter_mut().zip(words.as_chunks::<4>().0) {
-                *row = std::array::from_fn(|at| f16_to_f32((words[at % 4] >> (at / 4 * 16)) as u16));
+                row.copy_from_slice(halves(words, f16_to_f32).as_flattened());
             }
         }
     }
@@ -280,9 +287,7 @@ fn write_accumulator(mma: &Mma, regs: &mut Regs, active: u32, sums: &[[[f32; 8];
             }
         } else {
             for (words, row) in values.as_chunks_mut::<4>().0.iter_mut().zip(&sums[i]) {
-                *words = std::array::from_fn(|t| {
-                    u32::from(f32_to_f16(row[t])) | u32::from(f32_to_f16(row[t + 4])) << 16
-                });
+                *words = std::array::from_fn(|t| packed([row[t], row[t + 4]]));
             }
         }
         regs.set_word(reg.slot, active, &values);

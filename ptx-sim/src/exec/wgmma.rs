@@ -7,7 +7,7 @@
 
 use crate::clock::{AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32, f32_to_f16};
+use crate::float::{bf16_to_f32, canonical_bits, f16_to_f32};
 use crate::mark::{Later, Who};
 use crate::matrix_type::MatrixType;
 use crate::op::{Op, Pc, Wgmma, WgmmaA};
@@ -16,6 +16,7 @@ use crate::wide::{add_product, compiled_twice};
 
 use super::cta::Cta;
 use super::descriptor::Descriptor;
+use super::mma::{halves, packed};
 use super::schedule::{Blamed, State};
 use super::warp::{Wait, Warp};
 
@@ -195,18 +196,18 @@ impl Operand {
         if self.is_b { k * self.extent + column_place(mn) } else { mn * k_of(self.ty) + k }
     }
 
-    /// Puts the elements of a chunk in their places, which starts at a row or column and at so many two-byte elements along k.
+    /// Puts the elements of a chunk of 16 bytes in their places. The chunk starts at row or column `mn` and, in elements of two bytes, at `k`.
     fn put(&self, tile: &mut [f32], (mn, k): (usize, usize), words: &[u32; 4]) {
-        let pairs = match self.ty {
-            MatrixType::F16 => pairs(words, f16_to_f32),
-            MatrixType::Bf16 => pairs(words, bf16_to_f32),
+        let halves = match self.ty {
+            MatrixType::F16 => halves(words, f16_to_f32),
+            MatrixType::Bf16 => halves(words, bf16_to_f32),
             _ => return self.put_any(tile, (mn, k), words),
         };
         let sign = if self.is_negative { -1.0 } else { 1.0 };
         if self.is_b && self.mn_major {
             // The low halves are the even columns.
             let at = k * self.extent + mn;
-            for (to, value) in tile[at..at + 8].iter_mut().zip(pairs.as_flattened()) {
+            for (to, value) in tile[at..at + 8].iter_mut().zip(halves.as_flattened()) {
                 *to = sign * value;
             }
             return;
@@ -219,7 +220,7 @@ impl Operand {
                 (false, false) => (2, 1),
             },
         );
-        for (low, high) in pairs[0].iter().zip(pairs[1]) {
+        for (low, high) in halves[0].iter().zip(halves[1]) {
             (tile[at], tile[at + half]) = (sign * low, sign * high);
             at += step;
         }
@@ -235,12 +236,6 @@ impl Operand {
             }
         }
     }
-}
-
-/// Low halves of four words, and their high halves.
-#[inline]
-fn pairs(words: &[u32; 4], widen: impl Fn(u16) -> f32) -> [[f32; 4]; 2] {
-    [words.map(|word| widen(word as u16)), words.map(|word| widen((word >> 16) as u16))]
 }
 
 /// Where a column stands among those of its row in [`Tiles`].
@@ -349,7 +344,7 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
             let words = &regs.word[slot as usize];
             for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks::<4>().0) {
                 if op.d_f16 {
-                    sum[at..at + 8].copy_from_slice(pairs(words, f16_to_f32).as_flattened());
+                    sum[at..at + 8].copy_from_slice(halves(words, f16_to_f32).as_flattened());
                 } else {
                     sum[at..at + 4].copy_from_slice(&words.map(f32::from_bits));
                 }
@@ -364,7 +359,7 @@ fn multiply(op: &Wgmma, regs: &mut Regs, tiles: &Tiles, warp: usize) {
         for (at, words) in rows_of(i, op.d_f16, n).zip(words.as_chunks_mut::<4>().0) {
             for (t, word) in words.iter_mut().enumerate() {
                 *word = if op.d_f16 {
-                    u32::from(f32_to_f16(sum[at + t])) | u32::from(f32_to_f16(sum[at + 4 + t])) << 16
+                    packed([sum[at + t], sum[at + 4 + t]])
                 } else {
                     canonical_bits(sum[at + t])
                 };
@@ -408,8 +403,8 @@ fn fragment(op: &Wgmma, regs: &Regs, slots: &[Slot]) -> Vec<f32> {
         let words = &regs.word[slot as usize];
         let first = 8 * (i % 2) * k + 4 * per * (i / 2);
         let halves = match op.a_type {
-            MatrixType::F16 => super::mma::halves(words, f16_to_f32),
-            MatrixType::Bf16 => super::mma::halves(words, bf16_to_f32),
+            MatrixType::F16 => halves(words, f16_to_f32),
+            MatrixType::Bf16 => halves(words, bf16_to_f32),
             _ => {
                 for (lane, &word) in words.iter().enumerate() {
                     for part in 0..per {
