@@ -37,7 +37,7 @@ use kernels_gpu::steps::StepRow;
 use own_keys::OwnKeys;
 use splitting::Splitting;
 use std::sync::Arc;
-use tiling::Tiling;
+use tiling::{Posed, Tiling};
 use work::{Fill, Merge, Work};
 
 /// The most CTAs along the first dimension of a grid, and the most rows that the kernels' divisors take.
@@ -208,6 +208,8 @@ impl Plan {
         options: &PlanOptions,
     ) -> Result<Plan, Error> {
         let row = &candidate.kernel.row;
+        let posed = Posed::new(problem);
+        let (asked, problem) = (problem, posed.to(row));
         let (sizes, group) = (*problem.sizes(), problem.group());
         let queries = problem.extent(TensorRole::Q);
         let tiling = Tiling::new(problem, row);
@@ -263,7 +265,7 @@ impl Plan {
         };
         let mut plan = Plan {
             kernel: candidate.kernel.clone(),
-            problem: *problem,
+            problem: *asked,
             grid,
             resident_ctas: candidate.resident_ctas,
             params,
@@ -336,7 +338,8 @@ impl Plan {
 
     fn splitting(&self) -> Splitting {
         let split = &self.params.split;
-        let blocks = split.blocks_of(Tiling::new(&self.problem, &self.kernel.row).key_blocks);
+        let row = &self.kernel.row;
+        let blocks = split.blocks_of(Tiling::new(Posed::new(&self.problem).to(row), row).key_blocks);
         Splitting { splits: split.splits.value, blocks, by_sequence: split.split_share != 0 }
     }
 
@@ -348,6 +351,11 @@ impl Plan {
     /// Blocks of query rows of all heads and batch entries.
     pub fn tiles(&self) -> u32 {
         self.params.persistent.tiles
+    }
+
+    /// Whether the kernel is told the query heads that share a KV head as one head of all their rows: what it writes is the same.
+    pub fn groups_heads(&self) -> bool {
+        Posed::new(&self.problem).groups_heads(&self.kernel.row)
     }
 
     /// Whether CTAs draw one tile after another from a counter: those of the persistent schedule, and those that compute ragged batches with
@@ -373,8 +381,8 @@ impl Plan {
             (_, None) => Merge::Fused,
             (_, Some(_)) => Merge::Kernel,
         };
-        let (problem, row) = (&self.problem, &self.kernel.row);
-        let of_problem = Work::of_problem(problem, device);
+        let (posed, row) = (Posed::new(&self.problem), &self.kernel.row);
+        let (problem, of_problem) = (posed.to(row), Work::of_problem(&self.problem, device));
         let full = of_problem.of_kernel(problem, row, &Tiling::new(problem, row), self.resident_ctas);
         let filled = full.filled(fill).with_splits(self.splitting());
         Work { filled, ..full.with_splits(self.splitting(), merge) }

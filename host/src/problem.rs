@@ -364,6 +364,29 @@ impl Problem {
         }
     }
 
+    /// The same tensors with the query heads that share a KV head as one head of all their rows. `None` where they are not that: heads are to
+    /// follow each other in Q and O as rows do, and every row to see all keys.
+    pub(crate) fn with_groups_as_heads(&self) -> Option<Problem> {
+        let (group, Sizes { heads_kv, seqlen_q, .. }) = (self.group(), self.sizes);
+        let sees_all = self.mask == Mask::FULL || self.mask == Mask::CAUSAL && seqlen_q == 1;
+        if group == 1 || !sees_all || self.has_lengths || self.is_ragged() {
+            return None;
+        }
+        let sizes = Sizes { heads_q: heads_kv, seqlen_q: seqlen_q.checked_mul(group)?, ..self.sizes };
+        sizes.check().ok()?;
+        let mut grouped = Problem { sizes, mask: Mask::FULL, ..*self };
+        for role in [TensorRole::Q, TensorRole::O] {
+            let strides = self.strides(role);
+            let row = if seqlen_q == 1 { strides.head } else { strides.row };
+            if strides.head != row.checked_mul(seqlen_q.into())? {
+                return None;
+            }
+            let head = strides.head.checked_mul(group.into())?;
+            grouped = grouped.with_strides(role, ElementStrides { head, row, ..strides }).ok()?;
+        }
+        Some(grouped)
+    }
+
     /// The softmax scale.
     pub fn scale(&self) -> f32 {
         self.scale

@@ -20,8 +20,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d32_m128n64_w4s2c1            => { Bf16,  32, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_f16_d64_m32n128_w4s2c1             => { F16,   64,  32, 128, 4, 2, F32, 1, 16, Grid };
             fwd_bf16_d64_m32n128_w4s2c1            => { Bf16,  64,  32, 128, 4, 2, F32, 1, 16, Grid };
-            fwd_f16_d64_m64n128_w4s2c1             => { F16,   64,  64, 128, 4, 2, F32, 1, 16, Grid };
-            fwd_bf16_d64_m64n128_w4s2c1            => { Bf16,  64,  64, 128, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s1c1              => { F16,   64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_bf16_d64_m64n64_w4s1c1             => { Bf16,  64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_f16_d64_m128n64_w4s2c1             => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Grid };
@@ -70,9 +68,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d256_m32n64_w4s1c1_split      => { Bf16, 256,  32,  64, 4, 1, F32, 1, 16, Split };
             fwd_f16_d256_m64n64_w4s1c1_split       => { F16,  256,  64,  64, 4, 1, F32, 1, 16, Split };
             fwd_bf16_d256_m64n64_w4s1c1_split      => { Bf16, 256,  64,  64, 4, 1, F32, 1, 16, Split };
-            // Rows whose CTAs draw their work from a counter.
-            fwd_f16_d64_m128n64_w4s2c1_persistent  => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Persistent };
-            fwd_bf16_d64_m128n64_w4s2c1_persistent => { Bf16,  64, 128,  64, 4, 2, F32, 1, 32, Persistent };
             // Rows for ragged batches: for many queries a sequence, for few, and with other scores.
             fwd_f16_d32_m64n64_w4s2c1_ragged               => { F16,    32,  64,  64, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d32_m64n64_w4s2c1_ragged              => { Bf16,   32,  64,  64, 4, 2, F32, 1, 16, Ragged };
@@ -150,6 +145,10 @@ macro_rules! for_each_wgmma_kernel {
     ($callback:ident) => {
         $callback! {
             // entry = its name in the PTX                       dtype  d    m    n   w  s  acc min_ctas warp_rows schedule score
+            fwd_wgmma_f16_d32_m64n128_w8s2c2_persistent      => { F16,    32,  64, 128,  8, 2, F32, 2, 16, Persistent };
+            fwd_wgmma_bf16_d32_m64n128_w8s2c2_persistent     => { Bf16,   32,  64, 128,  8, 2, F32, 2, 16, Persistent };
+            fwd_wgmma_f16_d32_m192n128_w16s2c1_persistent    => { F16,    32, 192, 128, 16, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_bf16_d32_m192n128_w16s2c1_persistent   => { Bf16,   32, 192, 128, 16, 2, F32, 1, 16, Persistent };
             fwd_wgmma_f16_d64_m64n128_w12s4c1                => { F16,   64,  64, 128, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_bf16_d64_m64n128_w12s4c1               => { Bf16,  64,  64, 128, 12, 4, F32, 1, 16, Grid };
             fwd_wgmma_f16_d64_m64n128_w8s2c2                 => { F16,   64,  64, 128,  8, 2, F32, 2, 16, Grid };
@@ -176,6 +175,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d256_m64n64_w8s2c1                => { Bf16, 256,  64,  64,  8, 2, F32, 1, 16, Grid };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_persistent    => { F16,  256, 128,  64, 12, 2, F32, 1, 16, Persistent };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_persistent   => { Bf16, 256, 128,  64, 12, 2, F32, 1, 16, Persistent };
+            fwd_wgmma_f16_d32_m128n128_w12s2c1_split         => { F16,    32, 128, 128, 12, 2, F32, 1, 16, Split };
+            fwd_wgmma_bf16_d32_m128n128_w12s2c1_split        => { Bf16,   32, 128, 128, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_split         => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_split        => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Split };
             fwd_wgmma_f16_d96_m128n128_w12s2c1_split         => { F16,   96, 128, 128, 12, 2, F32, 1, 16, Split };

@@ -108,9 +108,7 @@ pub(crate) fn samples(
         let problem = record.problem()?;
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let Some((work, prior)) =
-                work(planner, &problem, (time, record.by_sequence), measured_fill(&problem))
-            else {
+            let Some((work, prior)) = work(planner, (record, &problem), time, measured_fill(&problem)) else {
                 continue;
             };
             let over = NEAR * best / time.us;
@@ -133,7 +131,8 @@ pub(crate) fn samples(
 
 /// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
 pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
-    let plan = planner.plan(&record.problem().ok()?, &PlanOptions::new()).ok()?;
+    let plan =
+        planner.plan(&record.problem().ok()?, &PlanOptions::new()).ok().filter(|plan| record.is_of(plan))?;
     let is_it = |time: &&PlanTime| {
         (time.entry.as_str(), time.splits, time.fused)
             == (plan.kernel().entry.as_str(), plan.splits(), plan.is_fused())
@@ -154,8 +153,8 @@ fn measured_fill(problem: &Problem) -> Fill {
 
 fn work(
     planner: &Planner,
-    problem: &Problem,
-    (time, by_sequence): (&PlanTime, bool),
+    (record, problem): (&Record, &Problem),
+    time: &PlanTime,
     fill: Fill,
 ) -> Option<(Work, Coefficients)> {
     let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
@@ -163,7 +162,10 @@ fn work(
     let rows = RowSelection::Named(time.entry.clone());
     let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
     let mut plan = planner.plan(problem, &options).ok()?;
-    if problem.has_lengths() && !by_sequence {
+    if !record.is_of(&plan) {
+        return None;
+    }
+    if problem.has_lengths() && !record.by_sequence {
         let keys = u32::try_from(plan.split_keys()).ok()?;
         plan = planner.plan(problem, &PlanOptions { splits: Splits::Size(keys), ..options }).ok()?;
     }

@@ -32,6 +32,10 @@ pub struct Record {
     /// Whether splits were of each sequence's own keys: in older files they were of all that there was room for.
     #[serde(default)]
     pub by_sequence: bool,
+    /// Whether kernels that do not pack heads were told those that share a KV head as one ([`Plan::groups_heads`]): in older files they
+    /// were not.
+    #[serde(default)]
+    pub groups_heads: bool,
     /// The tensors' layout.
     pub layout: Layout,
     /// The plan that was taken, then the others.
@@ -76,6 +80,7 @@ impl Record {
             causal: problem.causal(),
             lengths: problem.has_lengths(),
             by_sequence: problem.has_lengths(),
+            groups_heads: true,
             layout: problem.layout().unwrap_or_default(),
             times: Vec::new(),
             wrong: Vec::new(),
@@ -91,6 +96,11 @@ impl Record {
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
         let problem = Problem::new(sizes, self.dtype)?;
         Ok(problem.with_layout(self.layout).with_causal(self.causal).with_lengths(self.lengths))
+    }
+
+    /// Whether a plan of a kernel is still what was measured of it.
+    pub(crate) fn is_of(&self, plan: &Plan) -> bool {
+        self.groups_heads || !plan.groups_heads()
     }
 
     /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.

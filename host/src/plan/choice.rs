@@ -5,7 +5,7 @@ use super::curves::{Curves, Place};
 use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
-use super::tiling::Tiling;
+use super::tiling::{Posed, Tiling};
 use super::work::{Fill, Merge, Work};
 use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
 use crate::device::DeviceInfo;
@@ -65,6 +65,7 @@ impl Choosing<'_> {
     ) -> Result<Option<Choice<'b>>, Error> {
         let Choosing { problem, options, device, .. } = self;
         let of_problem = Work::of_problem(problem, device);
+        let posed = Posed::new(problem);
         let l2 = fills.map(|fill| Place::of_l2(of_problem.l2_share(fill)));
         // A size is the same for all sequences, whatever they have.
         let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
@@ -72,6 +73,7 @@ impl Choosing<'_> {
         let mut best: Option<Choice<'b>> = None;
         for candidate in candidates {
             let row = &candidate.kernel.row;
+            let problem = posed.to(row);
             let tiling = Tiling::new(problem, row);
             let whole = of_problem.of_kernel(problem, row, &tiling, candidate.resident_ctas);
             let filled = fills.map(|fill| whole.filled(fill));

@@ -6,7 +6,7 @@ use super::profile::Profile;
 use super::reason::{NotWgmma, Reason, Trace};
 use super::splitting::Splitting;
 use super::tensors::{Obstacle, obstacle};
-use super::tiling::Tiling;
+use super::tiling::{Posed, Tiling};
 use super::work::{Merge, Work};
 use super::{Combine, Plan, PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
@@ -118,6 +118,10 @@ impl Planner {
         trace.note(|| self.estimate(problem, &choice));
         let mut reasons = trace.reasons(&choice.estimate());
         let plan = self.build(problem, options, choice)?;
+        if plan.groups_heads() {
+            let heads = problem.group();
+            reasons.push(Reason::GroupedHeads { heads, rows: heads * problem.sizes().seqlen_q });
+        }
         reasons.extend(self.explain_isa(&plan, options));
         reasons.push(fill(&plan, self.device.sm_count));
         Ok((plan, reasons))
@@ -127,7 +131,8 @@ impl Planner {
     fn estimate(&self, problem: &Problem, choice: &Choice<'_>) -> Reason {
         let Choice { candidate, splitting, merge, us } = *choice;
         let (row, costs) = (&candidate.kernel.row, candidate.coefficients(splitting.splits));
-        let of_problem = Work::of_problem(problem, &self.device);
+        let (posed, of_problem) = (Posed::new(problem), Work::of_problem(problem, &self.device));
+        let problem = posed.to(row);
         let whole = of_problem.of_kernel(problem, row, &Tiling::new(problem, row), candidate.resident_ctas);
         let merge_us = costs.merge_us(&whole.with_splits(splitting, merge));
         let launch_us = costs.launch;

@@ -51,6 +51,13 @@ pub enum Reason {
         /// How many times as long that is.
         times: f64,
     },
+    /// The query heads that share a KV head are computed as one, as their rows follow each other in memory and see the same keys.
+    GroupedHeads {
+        /// How many.
+        heads: u32,
+        /// Their rows.
+        rows: u32,
+    },
     /// A kernel with wgmma and bulk copies, which the device has.
     Wgmma,
     /// A kernel without wgmma, although the device has it.
@@ -157,6 +164,9 @@ impl fmt::Display for Reason {
             }
             Reason::RunnerUp { estimate, times } => {
                 write!(f, "next best, {times:.2} times as long: {estimate}")
+            }
+            Reason::GroupedHeads { heads, rows } => {
+                write!(f, "the {heads} query heads that share a KV head are computed as one of {rows} rows")
             }
             Reason::Wgmma => write!(f, "with wgmma and bulk copies, which the device has"),
             Reason::NotWgmma { because } => write!(f, "without wgmma, which the device has: {because}"),

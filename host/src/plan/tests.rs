@@ -1,5 +1,6 @@
 //! What plans are made of, and why.
 
+mod grouped;
 mod merging;
 mod relatives;
 
@@ -287,7 +288,8 @@ fn heads_together_divide_the_heads() {
     let planner = planner(&[ROW], &info(80, 1));
     let together = |asked| {
         let options = PlanOptions { heads_together: Some(asked), ..PlanOptions::new() };
-        let plan = planner.plan(&shaped([3, 10, 2, 64, 64, 64]), &options).expect("planned");
+        let problem = shaped([3, 10, 2, 64, 64, 64]).with_causal(true);
+        let plan = planner.plan(&problem, &options).expect("planned");
         plan.params(&Addresses::default()).heads_together.value
     };
     assert_eq!([1, 4, 7, 14, 29, 30, 1000].map(together), [1, 3, 6, 10, 15, 30, 30]);

@@ -4,6 +4,32 @@ use crate::problem::{Problem, QuerySequences, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
+/// A problem, as the kernels of a row compute it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posed {
+    problem: Problem,
+    /// With the query heads that share a KV head as one head, where their rows are one tensor's: the tiles of kernels that do not pack heads
+    /// are then full where a head alone has few rows.
+    grouped: Option<Problem>,
+}
+
+impl Posed {
+    pub(super) fn new(problem: &Problem) -> Posed {
+        Posed { problem: *problem, grouped: problem.with_groups_as_heads() }
+    }
+
+    /// The problem that a row's kernel is told.
+    pub(super) fn to(&self, row: &Row) -> &Problem {
+        let packs = geometry::packed_heads(row, self.problem.group()) > 1;
+        self.grouped.as_ref().filter(|_| !packs).unwrap_or(&self.problem)
+    }
+
+    /// Whether a row's kernel computes several query heads as one.
+    pub(super) fn groups_heads(&self, row: &Row) -> bool {
+        self.to(row).sizes().heads_q != self.problem.sizes().heads_q
+    }
+}
+
 /// Blocks of query rows and of keys. Sizes past what a plan takes are counted too; it refuses them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiling {

@@ -103,3 +103,54 @@ fn a_scale_must_be_positive_and_finite_also_in_base_two() {
     }
     assert_eq!(good().with_scale(2.0).expect("valid").scale(), 2.0);
 }
+
+/// Where an element of a tensor lies.
+fn place(problem: &Problem, role: TensorRole, [batch, head, row]: [u32; 3]) -> i64 {
+    let strides = problem.strides(role);
+    i64::from(batch) * strides.batch + i64::from(head) * strides.head + i64::from(row) * strides.row
+}
+
+#[test]
+fn heads_that_share_a_kv_head_are_one_head_where_their_rows_follow_each_other() {
+    let of = |heads_q, heads_kv, seqlen_q| {
+        Problem::new(Sizes { heads_q, heads_kv, seqlen_q, ..SIZES }, Dtype::Bf16).expect("valid")
+    };
+    let padded = ElementStrides { batch: 8 * 33 * 64, head: 33 * 64, row: 64, dim: 1 };
+    let padded = [TensorRole::Q, TensorRole::O]
+        .map(|role| of(8, 4, 32).with_strides(role, padded).expect("strides with a gap between heads"));
+    let cases = [
+        (of(8, 4, 33), true),
+        (of(8, 1, 33), true),
+        (of(8, 8, 33), false),
+        (of(8, 4, 33).with_causal(true), false),
+        (of(8, 4, 33).with_layout(Layout::Bshd), false),
+        (of(8, 4, 1).with_layout(Layout::Bshd), true),
+        (of(8, 4, 1).with_causal(true), true),
+        (of(8, 4, 1).with_lengths(true), false),
+        (of(8, 4, 33).with_sinks(true), false),
+        (of(8, 4, 33).with_mask(Mask { window_left: Some(3), ..Mask::FULL }).expect("a window"), false),
+        (padded[0], false),
+        (padded[1], false),
+    ];
+    for (problem, is_one_tensor) in cases {
+        let grouped = problem.with_groups_as_heads();
+        assert_eq!(grouped.is_some(), is_one_tensor, "{problem:?}");
+        let Some(grouped) = grouped else { continue };
+        let (group, Sizes { batch, heads_q, seqlen_q, .. }) = (problem.group(), *problem.sizes());
+        assert_eq!((grouped.group(), grouped.lse_len()), (1, problem.lse_len()));
+        assert_eq!(
+            (grouped.strides(TensorRole::K), grouped.mask()),
+            (problem.strides(TensorRole::K), Mask::FULL)
+        );
+        for role in [TensorRole::Q, TensorRole::O] {
+            assert_eq!(grouped.len(role), problem.len(role));
+            for (batch, head, row) in (0..batch)
+                .flat_map(|batch| (0..heads_q).map(move |head| (batch, head)))
+                .flat_map(|(batch, head)| (0..seqlen_q).map(move |row| (batch, head, row)))
+            {
+                let of_group = [batch, head / group, head % group * seqlen_q + row];
+                assert_eq!(place(&grouped, role, of_group), place(&problem, role, [batch, head, row]));
+            }
+        }
+    }
+}
