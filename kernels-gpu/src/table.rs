@@ -18,8 +18,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d32_m64n64_w4s2c1             => { Bf16,  32,  64,  64, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d32_m128n64_w4s2c1             => { F16,   32, 128,  64, 4, 2, F32, 1, 32, Grid };
             fwd_bf16_d32_m128n64_w4s2c1            => { Bf16,  32, 128,  64, 4, 2, F32, 1, 32, Grid };
-            fwd_f16_d64_m32n128_w4s2c1             => { F16,   64,  32, 128, 4, 2, F32, 1, 16, Grid };
-            fwd_bf16_d64_m32n128_w4s2c1            => { Bf16,  64,  32, 128, 4, 2, F32, 1, 16, Grid };
             fwd_f16_d64_m64n64_w4s1c1              => { F16,   64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_bf16_d64_m64n64_w4s1c1             => { Bf16,  64,  64,  64, 4, 1, F32, 1, 16, Grid };
             fwd_f16_d64_m128n64_w4s2c1             => { F16,   64, 128,  64, 4, 2, F32, 1, 32, Grid };
