@@ -76,7 +76,7 @@ fn several_numbers_of_splits_are_planned_side_by_side() {
     assert!(splits[3] * keys < 8192 + keys, "no more than there are blocks: {splits:?} of {keys}");
     let schedules = ["grid", "persistent", "split"];
     for schedule in schedules {
-        let args = ["--shape", "1,8,1,1,8192,64", "--schedule", schedule, "--device-model", "h100", "--json"];
+        let args = ["--shape", "1,8,1,1,8192,64", "--schedule", schedule, "--json"];
         assert_eq!(plan(&args).succeeded().json()[0]["schedule"], schedule);
     }
     let all = plan(&["--shape", "1,8,1,1,8192,128", "--rows", "all", "--json"]).succeeded().json();
