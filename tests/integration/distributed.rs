@@ -134,8 +134,10 @@ fn an_all_gather_has_one_devices_bits() {
         (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s2c1", 64),
         (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent", 128),
     ] {
-        for mask in [Mask::CAUSAL, Mask::FULL] {
-            let problem = problem(Dtype::F16, [1, 4, 2, 1031, 1031, 64]).with_mask(mask).expect("a mask");
+        // Without a mask one device computes the heads of a group as one, in other tiles than ranks with some of the rows.
+        for (mask, kv_heads) in [(Mask::CAUSAL, 2), (Mask::FULL, 4)] {
+            let shape = [1, 4, kv_heads, 1031, 1031, 64];
+            let problem = problem(Dtype::F16, shape).with_mask(mask).expect("a mask");
             let tensors = qkv(&problem, InputKind::Outliers, 5);
             let tensors = HostTensors::from(&tensors);
             let rows = RowSelection::Named(row.to_owned());

@@ -416,7 +416,9 @@ fn ranks_over_nccl_are_measured_and_verified() {
 
 /// A large problem of a head_dim that has kernels with wgmma, and such a kernel's name.
 fn wgmma_problem() -> (&'static Variant, String) {
-    let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype) == (Isa::Wgmma, Dtype::F16);
+    // Not head_dim 32, at which plans of such a problem may do without.
+    let wanted = (Isa::Wgmma, Dtype::F16, 64);
+    let is_it = |variant: &&Variant| (variant.row.isa, variant.row.dtype, variant.row.head_dim) == wanted;
     let variant = VARIANTS.iter().find(is_it).expect("in the table");
     (variant, format!("2,4,2,600,1100,{}", variant.row.head_dim))
 }
