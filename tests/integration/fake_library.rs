@@ -16,7 +16,6 @@ use ferroflash::{
     PlanOptions, Problem, Splits, StreamHandle, TensorRole, Workspace,
 };
 use kernels_gpu::row::Isa;
-use kernels_gpu::table::VARIANTS;
 use libtest_mimic::Trial;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
