@@ -123,6 +123,8 @@ pub struct Plan {
     tensors: Option<[TensorBox; 3]>,
     own: Option<OwnKeys>,
     combine: Option<Arc<Kernel<StepRow>>>,
+    /// Query rows of a CTA of `combine`.
+    combine_rows: u32,
     workspace_bytes: u64,
     l2_window_bytes: u64,
 }
@@ -271,11 +273,11 @@ impl Plan {
             params,
             tensors: (row.isa == Isa::Wgmma).then(|| tensors::boxes(problem, row)).transpose()?,
             own: None,
-            combine: None,
+            combine: combine.cloned(),
+            combine_rows: work::combine_rows(asked, device),
             workspace_bytes: 0,
             l2_window_bytes: device.l2_window_bytes,
         };
-        plan.combine = combine.cloned();
         plan.workspace_bytes = match row.schedule {
             _ if plan.draws_tiles() => COUNTER_BYTES,
             Schedule::Grid | Schedule::Persistent => 0,
@@ -315,10 +317,21 @@ impl Plan {
         self.splits() > 1 && self.combine.is_none()
     }
 
-    /// CTAs of the launch of [`Plan::combine`]: one a query row, and slice of the value vectors.
+    /// Query rows of a CTA of [`Plan::combine`], 1 where there is none.
+    pub fn combine_rows(&self) -> u32 {
+        if self.combine.is_some() { self.combine_rows } else { 1 }
+    }
+
+    /// CTAs of the launch of [`Plan::combine`]: for each slice of the value vectors as many as there are query rows, or a fraction of it
+    /// where those are more than the device merges at a time.
     pub fn combine_grid(&self) -> u32 {
+        self.combine_ctas() * self.params.ragged.slices
+    }
+
+    /// The same for one slice.
+    fn combine_ctas(&self) -> u32 {
         // Checked where there is a combine kernel.
-        self.problem.lse_len() as u32 * self.params.ragged.slices
+        (self.problem.lse_len() as u32).div_ceil(self.combine_rows)
     }
 
     /// CTAs of [`Plan::kernel`] that an SM holds at a time, by shared memory, registers and threads.
@@ -438,6 +451,8 @@ impl Plan {
             seqlen_q: Divisor::new(self.params.seqlen_q),
             chunks: Divisor::new(self.params.ragged.width_v / 4),
             splits: self.splits(),
+            rows_of_cta: self.combine_rows,
+            ctas_of_slice: self.combine_ctas(),
             sinks: at.operands[Operand::Sinks as usize],
         }
     }

@@ -34,8 +34,10 @@ pub const COMBINE_PARTS: u32 = 256;
 pub const COMBINE_ROW_BYTES: u32 = SPLITS_MAX * 4 + COMBINE_PARTS * 16;
 /// Threads of a CTA of the combine kernel.
 pub const COMBINE_THREADS: u32 = COMBINE_PARTS;
+/// The most query rows that a CTA of the combine kernel merges at a time.
+pub const COMBINE_CTA_ROWS: u32 = 4;
 /// Dynamic shared memory of a CTA of the combine kernel.
-pub const COMBINE_SMEM_BYTES: u32 = COMBINE_ROW_BYTES;
+pub const COMBINE_SMEM_BYTES: u32 = COMBINE_CTA_ROWS * COMBINE_ROW_BYTES;
 
 /// Threads of a CTA.
 pub const fn threads(row: &Row) -> u32 {

@@ -262,7 +262,7 @@ impl Default for RaggedParams {
     }
 }
 
-/// Parameters of a combine launch, one CTA a query row. All pointers are device addresses.
+/// Parameters of a combine launch, one CTA a few query rows. All pointers are device addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CombineParams {
@@ -286,6 +286,10 @@ pub struct CombineParams {
     pub chunks: Divisor,
     /// Splits.
     pub splits: u32,
+    /// Query rows of a CTA, at most [`crate::geometry::COMBINE_CTA_ROWS`].
+    pub rows_of_cta: u32,
+    /// CTAs that all rows take, for each slice of the value vectors.
+    pub ctas_of_slice: u32,
     /// Sinks, as [`RaggedParams::sinks`]: counted once, when the splits are merged.
     pub sinks: u64,
 }
@@ -394,7 +398,7 @@ impl CombineParams {
         bytes.strides([self.o_strides]);
         bytes.u64s([self.rows]);
         bytes.divisors([self.heads_q, self.seqlen_q, self.chunks]);
-        bytes.u32s([self.splits]);
+        bytes.u32s([self.splits, self.rows_of_cta, self.ctas_of_slice]);
         bytes.u64s([self.sinks]);
         bytes.finish()
     }
@@ -518,7 +522,9 @@ mod tests {
             seqlen_q: Divisor::new(22),
             chunks: Divisor::new(23),
             splits: 24,
-            sinks: 25,
+            rows_of_cta: 25,
+            ctas_of_slice: 26,
+            sinks: 27,
         };
         let bytes = params.to_bytes();
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, lse)), 4);
@@ -526,7 +532,9 @@ mod tests {
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, rows)), 20);
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, chunks)), 23);
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, splits)), 24);
-        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, sinks)), 25);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, rows_of_cta)), 25);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, ctas_of_slice)), 26);
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, sinks)), 27);
         assert_eq!(bytes.len() % 8, 0);
     }
 }

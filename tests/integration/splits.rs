@@ -7,7 +7,7 @@ use ferroflash::device::Buffer;
 use ferroflash::rounding::widen;
 use ferroflash::{
     Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem,
-    Schedule, Splits, StreamHandle, Workspace,
+    RowSelection, Schedule, Splits, StreamHandle, Workspace,
 };
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Accumulation;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 support::trials!(
     with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache,
     up_to_the_most_splits_are_merged_right,
+    rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone,
     a_workspace_serves_one_call_after_the_other,
     a_sequence_without_keys_merges_to_nothing,
     lengths_are_clamped_on_the_device,
@@ -98,6 +99,30 @@ fn up_to_the_most_splits_are_merged_right() {
     let error =
         attention.planner().plan(&problem, &with(Splits::Count(SPLITS_MAX + 1))).expect_err("too many");
     assert!(matches!(error, Error::Splits { splits: 257, limit: 256, .. }), "{error}");
+}
+
+fn rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone() {
+    let [wide, narrow] = [58, 1].map(|sm_count| simulator(DeviceModel::L4.with_sm_count(sm_count)));
+    // Values of 416 elements have two slices; 40 splits are more than there are groups of any width.
+    let shapes = [([1, 3, 1, 5, 500, 64], 3), ([2, 4, 2, 3, 2560, 32], 40), ([1, 5, 5, 9, 700, 416], 5)];
+    for (dtype, (shape, splits)) in
+        [Dtype::F16, Dtype::Bf16].into_iter().flat_map(|dtype| shapes.map(|of| (dtype, of)))
+    {
+        let problem = problem(dtype, shape);
+        let tensors = random_input::qkv(&problem, InputKind::Outliers, 8);
+        let tensors = HostTensors::from(&tensors);
+        let options = PlanOptions { combine: Combine::Kernel, ..with(Splits::Count(splits)) };
+        let alone = wide.planner().plan(&problem, &options).expect("planned");
+        let rows = RowSelection::Named(alone.kernel().entry.clone());
+        let together = narrow.planner().plan(&problem, &PlanOptions { rows, ..options }).expect("planned");
+        assert!(together.combine_grid() < alone.combine_grid());
+        let bits = wide.forward_with(&alone, &tensors, true).expect("computed");
+        assert_eq!(
+            narrow.forward_with(&together, &tensors, true).expect("computed"),
+            bits,
+            "{shape:?} {dtype}"
+        );
+    }
 }
 
 fn a_workspace_serves_one_call_after_the_other() {

@@ -36,6 +36,9 @@ pub struct Record {
     /// were not.
     #[serde(default)]
     pub groups_heads: bool,
+    /// Whether CTAs of the merging kernel took several query rows of many ([`Plan::combine_rows`]): in older files they took one.
+    #[serde(default)]
+    pub merges_together: bool,
     /// The tensors' layout.
     pub layout: Layout,
     /// The plan that was taken, then the others.
@@ -81,6 +84,7 @@ impl Record {
             lengths: problem.has_lengths(),
             by_sequence: problem.has_lengths(),
             groups_heads: true,
+            merges_together: true,
             layout: problem.layout().unwrap_or_default(),
             times: Vec::new(),
             wrong: Vec::new(),
@@ -100,7 +104,7 @@ impl Record {
 
     /// Whether a plan of a kernel is still what was measured of it.
     pub(crate) fn is_of(&self, plan: &Plan) -> bool {
-        self.groups_heads || !plan.groups_heads()
+        (self.groups_heads || !plan.groups_heads()) && (self.merges_together || plan.combine_rows() == 1)
     }
 
     /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.

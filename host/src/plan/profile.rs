@@ -81,13 +81,7 @@ impl Profile {
 
     /// The profile for a device that comes with the library: of a device of its model, which drivers name in several ways.
     pub fn embedded(device: &DeviceInfo) -> Option<Profile> {
-        embedded().iter().find(|profile| profile.fits(device)).cloned()
-    }
-
-    /// Whether it is for such a device, or for one of the same model that another driver names otherwise.
-    fn fits(&self, device: &DeviceInfo) -> bool {
-        let model = DeviceModel::of_device(&self.device).filter(|_| self.sm_count == device.sm_count);
-        self.is_for(device) || model.is_some() && model == DeviceModel::of_device(&device.name)
+        embedded().iter().find(|profile| profile.is_for(device)).cloned()
     }
 
     /// Where the user's own profile for a device lies, if a home is known: `ferroflash/NAME.json` in `XDG_CONFIG_HOME` or `~/.config`.
@@ -128,9 +122,12 @@ impl Profile {
         )
     }
 
-    /// Whether it was measured on such a device.
+    /// Whether it was measured on such a device: one of that name, or of the same model as drivers name it otherwise.
     pub fn is_for(&self, device: &DeviceInfo) -> bool {
-        (self.device.as_str(), self.sm_count) == (device.name.as_str(), device.sm_count)
+        let model = DeviceModel::of_device(&self.device);
+        let is_alike =
+            self.device == device.name || model.is_some() && model == DeviceModel::of_device(&device.name);
+        is_alike && self.sm_count == device.sm_count
     }
 
     /// What a kernel costs, where it or a near relative was measured.
@@ -190,7 +187,7 @@ pub fn estimated(kernel: &Kernel, device: &DeviceInfo) -> KernelCosts {
     let model_of = |profile: &Profile| DeviceModel::of_device(&profile.device).map(DeviceModel::info);
     let mut measured = embedded().iter().filter_map(|profile| Some((profile, model_of(profile)?)));
     // The first was fitted to more problems than the others, which are fitted with it in mind: it has no relative.
-    let relative = measured.next().filter(|(profile, info)| info.sm == device.sm && !profile.fits(device));
+    let relative = measured.next().filter(|(profile, info)| info.sm == device.sm && !profile.is_for(device));
     let Some((profile, info)) = relative else {
         return KernelCosts { whole: Some(by_sheet), ..KernelCosts::default() };
     };
@@ -280,6 +277,14 @@ mod tests {
         assert!(Profile::embedded(&DeviceModel::H200.info()).is_some());
         let part = DeviceInfo { sm_count: 60, ..DeviceModel::H200.info() };
         assert!(Profile::embedded(&part).is_none(), "part of a device is another device");
+    }
+
+    #[test]
+    fn a_profile_is_for_devices_of_its_model_whatever_drivers_call_them() {
+        let h100 = Profile::embedded(&DeviceModel::H100.info()).expect("it comes with the library");
+        let named = |name: &str| DeviceInfo { name: name.to_owned(), ..DeviceModel::H100.info() };
+        assert!(h100.is_for(&named("NVIDIA H100 80GB HBM3")));
+        assert!(!h100.is_for(&named("NVIDIA H200")) && !h100.is_for(&named("something")));
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Work {
     pub merge: Merge,
     /// Partial O and LSE, in MB.
     pub partial_mb: f64,
-    /// Rows that are merged, per multiprocessor and eight CTAs of the merging kernel on it.
+    /// Rows that are merged, as a share of those that the merging kernel's CTAs have at once.
     pub merge_waves: f64,
     /// Groups of rows that the last CTA of a tile merges one after the other.
     pub merge_rounds: f64,
@@ -92,7 +92,18 @@ pub struct Filled {
 /// Blocks of keys of a CTA that has hardly any.
 const BLOCKS_LEAST: f64 = 0.3;
 /// CTAs of the merging kernel that a multiprocessor holds: 256 threads each.
-const MERGE_CTAS: f64 = 8.0;
+const MERGE_CTAS: u32 = 8;
+
+/// CTAs of the merging kernel that the device holds.
+fn merging_ctas(device: &DeviceInfo) -> u32 {
+    device.sm_count.max(1) * MERGE_CTAS
+}
+
+/// Query rows of a CTA of the merging kernel: more than one where there are more rows than the device holds CTAs.
+pub(super) fn combine_rows(problem: &Problem, device: &DeviceInfo) -> u32 {
+    let rows = problem.lse_len() as u64;
+    rows.div_ceil(merging_ctas(device).into()).clamp(1, geometry::COMBINE_CTA_ROWS.into()) as u32
+}
 
 impl Fill {
     /// Every sequence has all keys.
@@ -134,6 +145,7 @@ impl Work {
         let kv_mb = read_mb(TensorRole::K) + read_mb(TensorRole::V);
         let qo_mb = mb(TensorRole::Q) + mb(TensorRole::O);
         let rows = problem.lse_len() as f64;
+        let rows_at_once = f64::from(merging_ctas(device) * combine_rows(problem, device));
         let sms = f64::from(device.sm_count.max(1));
         let l2_mb = device.l2_bytes.max(1) as f64 * 1e-6;
         let key_stride = problem.strides(TensorRole::K).row;
@@ -145,7 +157,7 @@ impl Work {
             interleaved: f64::from(u8::from(sizes.heads_kv > 1 && key_stride > i64::from(sizes.head_dim))),
             lengths: f64::from(u8::from(problem.has_lengths())),
             partial_mb: rows * (head_dim + 1.0) * 4e-6,
-            merge_waves: rows / (sms * MERGE_CTAS),
+            merge_waves: rows / rows_at_once,
             merge_width: head_dim / 256.0,
             filled: Filled { kv_mb, l2_share: (kv_mb + qo_mb) / l2_mb, ..Filled::default() },
             ..Work::default()

@@ -1,4 +1,4 @@
-//! The merge of the partial O and LSE of `Schedule::Split`: in a kernel of its own, one CTA a query row, or in the CTA of a tile that
+//! The merge of the partial O and LSE of `Schedule::Split`: in a kernel of its own, some query rows a CTA, or in the CTA of a tile that
 //! finishes last. Both do the same sums in the same order, so that a result is the same in every bit.
 //!
 //! Memory is its only cost. A part of a row is four neighbouring elements of one of several groups of splits; a thread takes in some
@@ -8,7 +8,7 @@
 use crate::config::LastCta;
 use crate::divisor::Divisor;
 use crate::element::Element;
-use crate::geometry::{COMBINE_PARTS, COMBINE_ROW_BYTES, COMBINE_THREADS, SPLITS_MAX};
+use crate::geometry::{COMBINE_CTA_ROWS, COMBINE_PARTS, COMBINE_ROW_BYTES, COMBINE_THREADS, SPLITS_MAX};
 use crate::params::{CombineParams, SplitParams};
 use crate::ptx::math::{ex2, fma, lg2, max, rcp};
 use crate::ptx::memory::{
@@ -54,20 +54,20 @@ struct Target {
     sink: Option<f32>,
 }
 
-/// The kernel: one CTA a query row, and another for its second slice of the value vectors where those have two.
+/// The kernel: one CTA for each few query rows, and another for their second slice of the value vectors where those have two.
 ///
 /// # Safety
-/// Launched with [`COMBINE_THREADS`] threads and [`crate::geometry::COMBINE_SMEM_BYTES`] of dynamic shared memory a CTA, one CTA a
-/// row and slice, and parameters that describe device memory as [`CombineParams`] says.
+/// Launched with [`COMBINE_THREADS`] threads and [`crate::geometry::COMBINE_SMEM_BYTES`] of dynamic shared memory a CTA, as many CTAs a
+/// slice as [`CombineParams`] says, and parameters that describe device memory as it says.
 #[inline(always)]
 pub unsafe fn combine<E: Element>(params: &CombineParams) {
     // A second slice of the value vectors has as many rows; the first one writes LSE.
-    let index = u64::from(block_idx_x());
-    let is_second = index >= params.rows;
-    let (row, before) = if is_second {
-        ((index - params.rows) as u32, u64::from(params.splits) * params.rows)
+    let cta = block_idx_x();
+    let is_second = cta >= params.ctas_of_slice;
+    let (cta, before) = if is_second {
+        (cta - params.ctas_of_slice, u64::from(params.splits) * params.rows)
     } else {
-        (index as u32, 0)
+        (cta, 0)
     };
     let partials = Partials {
         o: to_global(params.partial_o) + before * u64::from(params.chunks.value * 16),
@@ -76,18 +76,36 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
         splits: params.splits,
         chunks: params.chunks,
     };
-    let lse = if params.lse == 0 || is_second { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
-    let sink = || {
-        let head = params.heads_q.divide(params.seqlen_q.quotient(row)).1;
-        // SAFETY: an element a query head.
-        f32::from_bits(unsafe { ld_global_b32(to_global(params.sinks) + u64::from(head) * 4) })
-    };
-    let sink = (params.sinks != 0).then(sink);
+    let first = cta * params.rows_of_cta;
     let along = if is_second { params.chunks.value * 8 } else { 0 };
-    let target =
-        |_| Target { index: row.into(), o: row_of_output(params, row) + u64::from(along), lse, sink };
+    let target = |row| {
+        let row = first + row;
+        let lse = if params.lse == 0 || is_second { 0 } else { to_global(params.lse) + u64::from(row) * 4 };
+        let sink = || {
+            let head = params.heads_q.divide(params.seqlen_q.quotient(row)).1;
+            // SAFETY: an element a query head.
+            f32::from_bits(unsafe { ld_global_b32(to_global(params.sinks) + u64::from(head) * 4) })
+        };
+        let sink = (params.sinks != 0).then(sink);
+        Target { index: row.into(), o: row_of_output(params, row) + u64::from(along), lse, sink }
+    };
+    let threads = (thread_idx_x(), COMBINE_THREADS);
     // SAFETY: the caller's; nothing uses the CTA's shared memory.
-    unsafe { merge_rows::<E, 1, 4>(&partials, 1, (thread_idx_x(), COMBINE_THREADS), sync_threads, target) }
+    unsafe {
+        // Few rows have many splits each, and many rows few: a thread has some loads of one row on their way, or one of each.
+        if params.rows_of_cta == 1 {
+            merge_rows::<E, 1, 4>(&partials, 1, threads, sync_threads, target);
+        } else {
+            let count = (params.rows as u32 - first).min(params.rows_of_cta);
+            merge_rows::<E, { COMBINE_CTA_ROWS as usize }, 1>(
+                &partials,
+                count,
+                threads,
+                sync_threads,
+                target,
+            );
+        }
+    }
 }
 
 /// Merges the splits of a tile in the CTA that comes here last: by then all of its splits are written.

@@ -105,8 +105,8 @@ impl<W: WarpTile> OnlineSoftmax<W> {
         }
     }
 
-    /// Updates row_max from S, as `reading` has it. If a row of the warp grew by more than 2 to the power of `rescale_at`, rescales row_sum and passes O's
-    /// factors to `rescale`. The same for all lanes of a warp.
+    /// Updates row_max of the rows that grew by more than 2 to the power of `rescale_at`, as `reading` has S, and row_sum with them; passes O's factors to
+    /// `rescale` if a row of the warp grew. The branch is the same for all lanes of a warp.
     #[inline(always)]
     pub fn grow_max<R: Reading<W>>(
         &mut self,
@@ -137,13 +137,16 @@ impl<W: WarpTile> OnlineSoftmax<W> {
             let mut correction = W::Rows::<f32>::splat(1.0);
             for m in 0..W::M {
                 for half in 0..2 {
-                    let (old_max, new_max) = (self.row_max.row(m)[half], new_max.row(m)[half]);
-                    correction.row_mut(m)[half] = ex2((old_max - base(new_max)) * scale_log2);
-                    self.row_sum.row_mut(m)[half] *= correction.row(m)[half];
+                    let (old, new) = (self.row_max.row(m)[half], new_max.row(m)[half]);
+                    // A row that did not grow keeps its maximum, so that its bits do not depend on which rows share its warp.
+                    let kept = if (new - old) * scale_log2 > rescale_at { new } else { old };
+                    let factor = ex2((old - base(kept)) * scale_log2);
+                    self.row_max.row_mut(m)[half] = kept;
+                    self.row_sum.row_mut(m)[half] *= factor;
+                    correction.row_mut(m)[half] = factor;
                 }
             }
             rescale(correction);
-            self.row_max = new_max;
         }
     }
 

@@ -223,6 +223,9 @@ impl Forward {
             seqlen_q: Divisor::new(seqlen_q),
             chunks: Divisor::new(self.variant.row.head_dim / 4),
             splits: split.splits.value,
+            // Of a launch's grid alone, which a tile that merges itself does not have.
+            rows_of_cta: 1,
+            ctas_of_slice: self.rows() as u32,
             sinks: 0,
         }
     }
@@ -408,15 +411,18 @@ impl Combine {
 
     fn check(&self) -> Result<(), CuResult> {
         let (params, entry) = (&self.params, self.variant.entry);
-        let CombineParams { rows, heads_q, seqlen_q, chunks, splits, .. } = *params;
+        let CombineParams { rows, heads_q, seqlen_q, chunks, splits, rows_of_cta, ctas_of_slice, .. } =
+            *params;
         if !(2..=geometry::SPLITS_MAX).contains(&splits) {
             return Err(refuse(entry, &format!("{splits} splits")));
         }
         let heads = u64::from(heads_q.value) * u64::from(seqlen_q.value);
-        if rows != u64::from(self.ctas) || heads == 0 || !rows.is_multiple_of(heads) {
+        let of_rows = (1..=geometry::COMBINE_CTA_ROWS).contains(&rows_of_cta)
+            && u64::from(ctas_of_slice) == rows.div_ceil(rows_of_cta.into());
+        if !of_rows || ctas_of_slice != self.ctas || heads == 0 || !rows.is_multiple_of(heads) {
             return Err(refuse(entry, &format!("a grid of {} for {rows} rows", self.ctas)));
         }
-        check_divisors(entry, &[heads_q, seqlen_q, chunks], [0, self.ctas / 2, self.ctas - 1])?;
+        check_divisors(entry, &[heads_q, seqlen_q, chunks], [0, rows as u32 / 2, rows as u32 - 1])?;
         let partial_rows = rows * u64::from(splits);
         check_partials(entry, params.partial_o, params.partial_lse, partial_rows, self.head_dim().into())?;
         let counts = [(rows / heads) as u32, heads_q.value, seqlen_q.value];
