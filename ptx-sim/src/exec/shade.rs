@@ -11,7 +11,7 @@ use crate::regs::{Bank, LANES, Regs, Slot};
 
 use super::access::lanes;
 use super::cta::Cta;
-use super::shade_bits::moved_bits;
+use super::shade_bits::{dark_halves, moved_bits};
 use super::warp::{Frame, Warp};
 
 /// Where undefined bits come from.
@@ -444,10 +444,12 @@ impl Warp {
             matches!(inst.op, Op::Collective(_) | Op::WmmaMma(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
         for lane in lanes(active) {
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
+            let halves = if together { None } else { dark_halves(&inst.op, &shade.regs, lane) };
             for (at, (bank, slot)) in writes.iter().enumerate() {
-                let (bits, computed) = match &moved {
-                    Some(parts) => (parts[at.min(parts.len() - 1)], false),
-                    None => {
+                let (bits, computed) = match (&moved, halves) {
+                    (_, Some(halves)) => (halves, true),
+                    (Some(parts), _) => (parts[at.min(parts.len() - 1)], false),
+                    _ => {
                         let any = |l: usize| reads.iter().any(|(b, s)| shade.regs.bits(*b, *s, l) != 0);
                         let taken = if together { lanes(active).any(any) } else { any(lane) };
                         (if taken { ones(*bank) } else { 0 }, true)
