@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use crate::cfg::Blocks;
 use crate::compact::{self, Role};
-use crate::op::{Op, Program};
+use crate::op::{Op, Pc, Program};
 use crate::regs::{Bank, Slot};
 use crate::table::integer::IntOp;
 
@@ -33,7 +33,7 @@ pub(crate) fn share(program: &mut Program) {
     let first = [0, counts[0], counts[0] + counts[1]];
     let total = counts.iter().sum::<usize>();
     let uses = uses(program, first);
-    let mut spans = spans(program, &uses, total);
+    let (mut spans, mut undefined) = spans(program, &uses, total);
     for alone in around_wgmma(program, counts[0]).into_iter().zip(&mut spans).filter(|(alone, _)| *alone) {
         *alone.1 = (0, u32::MAX);
     }
@@ -45,6 +45,20 @@ pub(crate) fn share(program: &mut Program) {
     compact::each_mut(program, &mut |bank: Bank, slot: &mut Slot, _| {
         *slot = places[first[bank as usize] + *slot as usize];
     });
+    // `wgmma` names its accumulators even where it does not add to them.
+    if undefined.is_empty() || program.insts.iter().any(|inst| matches!(inst.op, Op::Wgmma(_))) {
+        return;
+    }
+    // The first instruction in the text that reads each, which is named.
+    for (pc, uses) in uses.iter().enumerate() {
+        for &id in &uses.reads {
+            if undefined.remove(id) {
+                let after = first.partition_point(|first| *first <= id as usize);
+                let bank = [Bank::Word, Bank::Double, Bank::Pred][after - 1];
+                program.undefined.push((bank, places[id as usize], pc as Pc));
+            }
+        }
+    }
 }
 
 fn uses(program: &mut Program, first: [usize; BANKS]) -> Vec<Uses> {
@@ -80,6 +94,17 @@ impl Set {
         self.0[id as usize / 64] |= 1 << (id % 64);
     }
 
+    /// Whether it was there.
+    fn remove(&mut self, id: u32) -> bool {
+        let was_there = self.contains(id);
+        self.0[id as usize / 64] &= !(1 << (id % 64));
+        was_there
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     fn contains(&self, id: u32) -> bool {
         self.0[id as usize / 64] >> (id % 64) & 1 == 1
     }
@@ -98,7 +123,9 @@ impl Set {
 
 /// From where to where each register is needed, in order of the text. An instruction reads at twice its number and writes after
 /// that; whatever lies in a block to whose end a register is needed lies within.
-fn spans(program: &Program, uses: &[Uses], total: usize) -> Vec<(u32, u32)> {
+///
+/// Also gives the registers that are needed at the very start, when nothing has been written but the constants.
+fn spans(program: &Program, uses: &[Uses], total: usize) -> (Vec<(u32, u32)>, Set) {
     let blocks = Blocks::new(program);
     let ends: Vec<usize> = (0..blocks.starts.len()).map(|b| blocks.last(b, uses.len()) + 1).collect();
     let (mut needed, mut kills) = (Vec::new(), Vec::new());
@@ -148,12 +175,14 @@ fn spans(program: &Program, uses: &[Uses], total: usize) -> Vec<(u32, u32)> {
         }
     }
     // The constants are there from the start.
+    let mut undefined = needed.swap_remove(0);
     for constant in &program.constants {
         let first = [0, program.registers[0], program.registers[0] + program.registers[1]];
-        let span = &mut spans[first[constant.bank as usize] + constant.slot as usize];
-        *span = (0, span.1);
+        let id = first[constant.bank as usize] + constant.slot as usize;
+        spans[id].0 = 0;
+        undefined.remove(id as u32);
     }
-    spans
+    (spans, undefined)
 }
 
 /// The word registers that a `wgmma` has, and those that are moved from or to one of them.

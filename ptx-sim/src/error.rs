@@ -47,7 +47,7 @@ pub enum LoadError {
         line: u32,
         /// Its mnemonic.
         instruction: String,
-        /// The least target, or the one target if it ends in `a`.
+        /// The least target; the one target if it ends in `a`; the first of those with a letter if it ends in `+`.
         needs: &'static str,
         /// The module's.
         target: String,

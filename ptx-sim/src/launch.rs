@@ -11,7 +11,7 @@ use crate::op::{Constant, Pc, Program, Special};
 use crate::parse::ast::Space;
 use crate::regs::{Bank, LANES, Regs};
 use crate::report::Report;
-use crate::window::{CODE_WINDOW, SHARED_BASE};
+use crate::window::{self, CODE_WINDOW, SHARED_BASE};
 
 /// What every CTA of a launch shares.
 pub(crate) struct Launch<'l> {
@@ -386,6 +386,19 @@ impl<'l> Launch<'l> {
         }
     }
 
+    /// Generic addresses of the shared memory of a CTA's cluster.
+    pub(crate) fn shared_window(&self, cta: [u32; 3]) -> u64 {
+        let cluster = std::array::from_fn(|axis| cta[axis] / self.cluster[axis]);
+        window::owned_by(linear(cluster, self.clusters()), window::SHARED_WINDOW)
+    }
+
+    /// Generic addresses of the local memory of a thread.
+    pub(crate) fn local_window(&self, cta: [u32; 3], thread: u32) -> u64 {
+        let threads = u64::from(self.threads());
+        let number = linear(cta, self.config.grid) * threads + u64::from(thread);
+        window::owned_by(number, window::LOCAL_WINDOW)
+    }
+
     fn special(&self, special: Special, cta: [u32; 3], warp: u32, lane: u32) -> u64 {
         let rank = || {
             let inside: [u32; 3] = std::array::from_fn(|axis| cta[axis] % self.cluster[axis]);
@@ -419,9 +432,16 @@ impl<'l> Launch<'l> {
             Special::Workspace(0) => self.workspace as u32,
             Special::Workspace(_) => (self.workspace >> 32) as u32,
             Special::Reserved(end) => u32::from(end) * SHARED_BASE as u32,
+            Special::SharedWindow => return self.shared_window(cta),
+            Special::LocalWindow => return self.local_window(cta, thread),
             Special::DynamicSharedBytes => self.config.dynamic_smem_bytes,
             Special::TotalSharedBytes => self.shared_bytes as u32,
         };
         value.into()
     }
+}
+
+/// The number of a place among as many in each dimension.
+fn linear([x, y, z]: [u32; 3], [columns, rows, _]: [u32; 3]) -> u64 {
+    u64::from(x) + u64::from(columns) * (u64::from(y) + u64::from(rows) * u64::from(z))
 }

@@ -20,6 +20,9 @@ pub fn support_matrix() -> String {
     for (pattern, section, meaning, needs) in rows {
         let needs = match needs {
             "" => String::new(),
+            first if first.ends_with('+') => {
+                format!(" (`.target {}` and newer ones with a letter)", first.trim_end_matches('+'))
+            }
             exact if exact.ends_with('a') => format!(" (`.target {exact}`)"),
             least => format!(" ({least} and newer)"),
         };

@@ -16,9 +16,29 @@ pub(crate) const GLOBAL_BASE: u64 = 0x7000_0000_0000;
 /// Shared addresses start here, as on devices that reserve the first KiB.
 pub(crate) const SHARED_BASE: u64 = 1024;
 
-/// Whether a generic address lies in the window.
+/// Bits of an address. Above them a generic address of shared or local memory keeps whose memory it is of: on a device
+/// the same address means every CTA's own shared memory and every thread's own local memory, so that a pointer which
+/// another CTA or thread is given leads somewhere else than meant, without a fault.
+const ADDRESS_BITS: u32 = 48;
+
+/// The generic address without its owner.
+pub(crate) fn anyones(address: u64) -> u64 {
+    address & ((1 << ADDRESS_BITS) - 1)
+}
+
+/// The window of the owner of that number. Owners a multiple of 65,535 apart look alike.
+pub(crate) fn owned_by(number: u64, window: u64) -> u64 {
+    window | (1 + number % 0xffff) << ADDRESS_BITS
+}
+
+/// Whether a generic address says whose memory it is of, and that is not the memory of `window`.
+pub(crate) fn is_of_another(window: u64, address: u64) -> bool {
+    address >> ADDRESS_BITS != 0 && (address ^ window) >> ADDRESS_BITS != 0
+}
+
+/// Whether a generic address lies in the window, whoever owns it.
 pub(crate) fn holds(window: u64, address: u64) -> bool {
-    address.wrapping_sub(window) < WINDOW_BYTES
+    anyones(address).wrapping_sub(window) < WINDOW_BYTES
 }
 
 /// Whether a generic address lies in no other window.

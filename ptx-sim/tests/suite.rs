@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 16] = [
+const FILES: [(&str, &str); 19] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -20,9 +20,12 @@ const FILES: [(&str, &str); 16] = [
     (include_str!("foreign/habits.cu"), include_str!("foreign/habits.ptx")),
     (include_str!("foreign/chains.cu"), include_str!("foreign/chains.ptx")),
     (include_str!("foreign/fields.cu"), include_str!("foreign/fields.ptx")),
+    (include_str!("foreign/pointers.cu"), include_str!("foreign/pointers.ptx")),
+    (include_str!("foreign/unset.cu"), include_str!("foreign/unset.ptx")),
     (include_str!("foreign/debug.cu"), include_str!("foreign/debug.ptx")),
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O0.ptx")),
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O2.ptx")),
+    (include_str!("foreign/unset.cu"), include_str!("foreign/clang/unset_O0.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
 ];
 

@@ -74,8 +74,9 @@ impl<'a> Builder<'_, 'a> {
         };
         let service = match *name {
             "__assertfail" => Some(ServiceName::AssertFail),
-            "malloc" => Some(ServiceName::Malloc),
-            "free" => Some(ServiceName::Free),
+            // C++'s `new` and `delete`, which clang leaves to whoever links.
+            "malloc" | "_Znwm" | "_Znam" => Some(ServiceName::Malloc),
+            "free" | "_ZdlPv" | "_ZdaPv" | "_ZdlPvm" | "_ZdaPvm" => Some(ServiceName::Free),
             "vprintf" => Some(ServiceName::Printf),
             _ => None,
         };

@@ -12,11 +12,23 @@ use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
 use crate::table::pattern;
 
-/// The number of `sm_90a`, and whether it has features of that architecture alone.
-fn architecture(target: &str) -> Option<(u32, bool)> {
+/// The number of `sm_90a`, and the letter of a target with features of its architecture (`a`) or family (`f`).
+fn architecture(target: &str) -> Option<(u32, Option<char>)> {
     let name = target.strip_prefix("sm_")?;
     let number = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    Some((number.parse().ok()?, name.ends_with('a')))
+    Some((number.parse().ok()?, name[number.len()..].chars().next()))
+}
+
+/// Whether a target has what `needs` says: `sm_90` is there and on newer targets, `sm_90a` on that one alone, `sm_90a+` on
+/// newer ones with a letter too, as architectures took such features over from the one before.
+fn has(target: &str, needs: &str) -> bool {
+    let Some((least, letter)) = architecture(needs.trim_end_matches('+')) else { return true };
+    let Some((number, own)) = architecture(target) else { return false };
+    match letter {
+        None => number >= least,
+        Some(_) if needs.ends_with('+') => number >= least && own.is_some(),
+        Some(_) => needs == target,
+    }
 }
 
 /// The space of a capture: empty for a generic address.
@@ -49,13 +61,7 @@ impl<'a> Builder<'_, 'a> {
     /// Refuses what the module's target does not have.
     pub(super) fn check_target(&self, needs: &'static str) -> Result<(), LoadError> {
         let target = self.names.target;
-        let enough = match (architecture(needs), architecture(target)) {
-            (None, _) => true,
-            (_, None) => false,
-            (Some((_, true)), _) => needs == target,
-            (Some((least, false)), Some((number, _))) => number >= least,
-        };
-        if enough {
+        if has(target, needs) {
             return Ok(());
         }
         let instruction = self.mnemonic.chars().take(120).collect();
@@ -375,10 +381,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_a_number_and_perhaps_an_a() {
-        assert_eq!(architecture("sm_90a"), Some((90, true)));
-        assert_eq!(architecture("sm_100f"), Some((100, false)));
-        assert_eq!(architecture("sm_80"), Some((80, false)));
+    fn targets_are_a_number_and_perhaps_a_letter() {
+        assert_eq!(architecture("sm_90a"), Some((90, Some('a'))));
+        assert_eq!(architecture("sm_100f"), Some((100, Some('f'))));
+        assert_eq!(architecture("sm_80"), Some((80, None)));
         assert_eq!(architecture(""), None);
+    }
+
+    #[test]
+    fn features_of_one_architecture_go_on_or_end_with_it() {
+        assert!(has("sm_90a", "sm_90a") && !has("sm_100a", "sm_90a") && !has("sm_90", "sm_90a"));
+        assert!(["sm_90a", "sm_100a", "sm_103f", "sm_120a"].into_iter().all(|target| has(target, "sm_90a+")));
+        assert!(["sm_90", "sm_89", "sm_100", ""].into_iter().all(|target| !has(target, "sm_90a+")));
+        assert!(has("sm_120a", "sm_80") && has("", "") && !has("sm_75", "sm_80"));
     }
 }

@@ -6,7 +6,7 @@ use super::operand::data_shape;
 use crate::error::LoadError;
 use crate::float::Round;
 use crate::op::{
-    BoolOp, Carry, Cmp, Constant, Cvt, Op, ProductHalf, Reg, Scalar, SetCompare, SetResult, Timer,
+    BoolOp, Carry, Cmp, Constant, Cvt, Op, ProductHalf, Reg, Scalar, SetCompare, SetResult, Special, Timer,
 };
 use crate::parse::ast::Operand;
 use crate::regs::{Bank, Slots};
@@ -23,6 +23,15 @@ impl<'a> Builder<'_, 'a> {
             let third = self.source(&operands[3], 4, lane.args[1])?;
             self.emit(lane.op.with([between, first[1], first[2], 0, 0]));
             self.emit(lane.op.with([first[0], between, third, 0, 0]));
+            return Ok(());
+        }
+        if let LaneOp::Int(op @ (IntOp::CvtaShared | IntOp::CvtaLocal)) = lane.op {
+            self.count(operands, 2)?;
+            let window = if op == IntOp::CvtaShared { Special::SharedWindow } else { Special::LocalWindow };
+            let window = self.constant(Bank::Double, Constant::Special(window))?;
+            let address = self.source(&operands[1], 2, lane.args[0])?;
+            let result = self.result(&operands[0], 1, lane.result)?;
+            self.emit(lane.op.with([result, address, window, 0, 0]));
             return Ok(());
         }
         self.count(operands, 1 + lane.args.len())?;

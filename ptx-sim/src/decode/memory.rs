@@ -278,13 +278,10 @@ impl<'a> Builder<'_, 'a> {
             _ => 4,
         };
         let (address, data) = if is_store { (0, 1) } else { (1, 0) };
-        let mut addr = self.address(&operands[address], address + 1)?;
-        if captures[2].is_empty() {
-            // Without a space the address is generic and must lie in the shared window.
-            addr.offset = addr.offset.wrapping_sub(crate::window::SHARED_WINDOW as i64);
-        }
+        let addr = self.address(&operands[address], address + 1)?;
         let regs = self.word_vector(&operands[data], data + 1, matrices, !is_store)?;
-        let matrix = Box::new(Matrix { addr, transposed: !captures[1].is_empty(), regs });
+        let space = shared_space(captures[2]);
+        let matrix = Box::new(Matrix { space, addr, transposed: !captures[1].is_empty(), regs });
         self.emit(if is_store { Op::StoreMatrix(matrix) } else { Op::LoadMatrix(matrix) });
         Ok(())
     }

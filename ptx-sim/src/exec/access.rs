@@ -41,28 +41,11 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The space and the address in it of a generic address (PTX ISA §5.1).
-pub(super) fn resolve(space: Space, address: u64) -> (Space, u64) {
-    if space != Space::Generic {
-        return (space, address);
-    }
-    for (window, space) in [
-        (window::SHARED_WINDOW, Space::Cluster),
-        (window::LOCAL_WINDOW, Space::Local),
-        (window::PARAM_WINDOW, Space::Param),
-    ] {
-        if window::holds(window, address) {
-            return (space, address - window);
-        }
-    }
-    (Space::Global, address)
-}
-
 impl Warp {
     pub(super) fn load(&mut self, access: &Access, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
-        if let Some(space) = plain_space(access, &list, active, cta.rank) {
+        if let Some(space) = plain_space(access, &list, active, cta) {
             return self.load_plain(access, space, &list, frame, active, cta);
         }
         cta.counters.request(access.space, &list, active, bytes, false);
@@ -84,7 +67,7 @@ impl Warp {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
         cta.counters.request(access.space, &list, active, bytes, true);
-        if let Some(space) = plain_space(access, &list, active, cta.rank) {
+        if let Some(space) = plain_space(access, &list, active, cta) {
             return self.store_plain(access, space, &list, frame, active, cta);
         }
         for lane in lanes(active) {
@@ -106,7 +89,7 @@ impl Warp {
         frame: usize,
         cta: &mut Cta<'_>,
     ) -> Outcome<Words> {
-        let (space, address) = resolve(space, address);
+        let (space, address) = self.resolve_own(space, address, lane, cta)?;
         if matches!(space, Space::Global | Space::Shared | Space::Cluster) {
             self.watch.last_read = Some((address, self.place()));
         }
@@ -139,7 +122,7 @@ impl Warp {
         frame: usize,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let (space, address) = resolve(space, address);
+        let (space, address) = self.resolve_own(space, address, lane, cta)?;
         check_alignment(cta, lane, address, bytes)?;
         match space {
             Space::Global => self.store_global(lane, address, bytes, words, order, cta),

@@ -41,7 +41,7 @@ impl Warp {
         let list = addresses(&self.frame(frame)?.regs, &op.addr);
         cta.counters.atomics += u64::from(active.count_ones());
         for lane in lanes(active) {
-            let (space, address) = super::access::resolve(op.space, list[lane]);
+            let (space, address) = self.resolve_own(op.space, list[lane], lane, cta)?;
             check_alignment(cta, lane, address, op.aligned.max(bytes))?;
             let regs = &self.frame(frame)?.regs;
             let bits = |reg: Reg| u128::from(regs.bits(reg.bank, reg.slot, lane));

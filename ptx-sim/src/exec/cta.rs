@@ -21,6 +21,7 @@ use super::call;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
+use super::shade::Shade;
 use super::shape::Shapes;
 use super::warp::{Frame, Warp};
 
@@ -33,6 +34,8 @@ pub(crate) struct Cta<'c> {
     /// Linear index in the grid.
     pub(crate) id: u64,
     pub(crate) index: [u32; 3],
+    /// Generic addresses of its shared memory.
+    pub(super) shared_window: u64,
     /// Its cluster, by number, and its rank in it.
     pub(crate) group: u32,
     pub(crate) rank: u32,
@@ -99,6 +102,7 @@ impl<'c> Cta<'c> {
             launch,
             id,
             index,
+            shared_window: launch.shared_window(index),
             group,
             rank,
             peers: Vec::new(),
@@ -161,6 +165,9 @@ impl<'c> Cta<'c> {
         let program = self.launch.program(program_index);
         let mut frame = call::empty_frame(program_index, program);
         self.launch.fill_constants(program, &mut frame.regs, self.index, warp, local_base);
+        if self.launch.config.checks.initialized && !program.undefined.is_empty() {
+            frame.shade = Some(Box::new(Shade::at_entry(program_index, program, &frame)));
+        }
         frame
     }
 

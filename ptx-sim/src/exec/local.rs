@@ -25,6 +25,8 @@ struct Block {
 #[derive(Debug, Default)]
 pub(super) struct LocalMemory {
     blocks: Vec<Block>,
+    /// Bytes of one lane in all of them.
+    lane_bytes: u64,
 }
 
 /// Space between the blocks of two frames, so that an overrun is seen.
@@ -36,8 +38,7 @@ impl LocalMemory {
         if lane_bytes == 0 {
             return true;
         }
-        let used: u64 = self.blocks.iter().map(|b| b.lane_bytes).sum();
-        if used + u64::from(lane_bytes) > u64::from(crate::decode::MAX_LOCAL_BYTES) {
+        if self.lane_bytes + u64::from(lane_bytes) > u64::from(crate::decode::MAX_LOCAL_BYTES) {
             return false;
         }
         let base = self
@@ -49,13 +50,20 @@ impl LocalMemory {
         let total = lane_bytes as usize * 32;
         let (bytes, written) = (vec![0; total], vec![false; total]);
         let (lane_bytes, origins) = (lane_bytes.into(), HashMap::new());
+        self.lane_bytes += lane_bytes;
         self.blocks.push(Block { frame, base, lane_bytes, bytes, written, origins });
         true
+    }
+
+    /// Bytes of all lanes and frames.
+    pub(super) fn bytes(&self) -> u64 {
+        32 * self.lane_bytes
     }
 
     /// Drops the block of a frame.
     pub(super) fn pop(&mut self, frame: usize) {
         self.blocks.retain(|b| b.frame != frame);
+        self.lane_bytes = self.blocks.iter().map(|b| b.lane_bytes).sum();
     }
 
     /// Makes a further block of a frame; gives its address, or `None` if a thread has no local memory left.

@@ -9,6 +9,7 @@ use crate::window;
 
 use super::access::{addresses, check_alignment};
 use super::cta::Cta;
+use super::mbarrier::shared_address;
 use super::shade::Origin;
 use super::shape;
 use super::warp::Warp;
@@ -24,7 +25,8 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let list = addresses(&self.frame(frame)?.regs, &matrix.addr);
+        let list = addresses(&self.frame(frame)?.regs, &matrix.addr)
+            .map(|address| shared_address(matrix.space, address));
         if self.load_matrix_at_once(matrix, &list, frame, active, cta)? {
             return Ok(());
         }
@@ -111,7 +113,8 @@ impl Warp {
         _active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let list = addresses(&self.frame(frame)?.regs, &matrix.addr);
+        let list = addresses(&self.frame(frame)?.regs, &matrix.addr)
+            .map(|address| shared_address(matrix.space, address));
         cta.counters.matrix(&list, matrix.regs.len(), true);
         for (m, &slot) in matrix.regs.iter().enumerate() {
             let mut rows = collect(&self.frame(frame)?.regs.word[slot as usize]);

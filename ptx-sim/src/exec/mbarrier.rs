@@ -72,7 +72,9 @@ impl Mbarrier {
 /// The shared address of an operand.
 pub(super) fn shared_address(space: Space, address: u64) -> u64 {
     match space {
-        Space::Generic if window::holds(window::SHARED_WINDOW, address) => address - window::SHARED_WINDOW,
+        Space::Generic if window::holds(window::SHARED_WINDOW, address) => {
+            window::anyones(address) - window::SHARED_WINDOW
+        }
         // No shared address is that large: it is found to be out of bounds.
         Space::Generic => u64::MAX - 15,
         _ => address,

@@ -11,6 +11,7 @@ mod collective;
 mod copy;
 pub(crate) mod cta;
 mod descriptor;
+mod generic;
 pub(crate) mod group;
 mod join;
 mod local;

@@ -7,10 +7,9 @@ use crate::race::{Held, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
 use crate::window;
 
-use super::access::{
-    check_alignment, lanes, note_global, note_global_write, read_shared, resolve, sign_extend,
-};
+use super::access::{check_alignment, lanes, note_global, note_global_write, read_shared, sign_extend};
 use super::cta::Cta;
+use super::generic::resolve;
 use super::order::weak_write;
 use super::shape;
 use super::warp::Warp;
@@ -30,11 +29,11 @@ pub(super) enum Plain {
 
 /// The space of a weak access, if it is one for all lanes.
 #[inline]
-pub(super) fn plain_space(access: &Access, list: &[u64; LANES], active: u32, own: u32) -> Option<Plain> {
+pub(super) fn plain_space(access: &Access, list: &[u64; LANES], active: u32, cta: &Cta<'_>) -> Option<Plain> {
     if access.order.is_strong() || active == 0 {
         return None;
     }
-    let is_own = |address: u64| window::rank(address).is_none_or(|rank| rank == own);
+    let is_own = |address: u64| window::rank(address).is_none_or(|rank| rank == cta.rank);
     match access.space {
         Space::Global => Some(Plain::Global),
         Space::Shared | Space::Cluster => {
@@ -45,9 +44,12 @@ pub(super) fn plain_space(access: &Access, list: &[u64; LANES], active: u32, own
             match resolve(Space::Generic, list[active.trailing_zeros() as usize % LANES]).0 {
                 Space::Global => all(Space::Global).then_some(Plain::Global),
                 Space::Cluster => {
-                    let window = window::SHARED_WINDOW;
-                    let own = all(Space::Cluster) && lanes(active).all(|l| is_own(list[l] - window));
-                    own.then_some(Plain::Shared { window })
+                    let window = cta.shared_window;
+                    let own = |lane: usize| {
+                        let address = list[lane].wrapping_sub(window);
+                        address <= u32::MAX.into() && is_own(address)
+                    };
+                    lanes(active).all(own).then_some(Plain::Shared { window })
                 }
                 _ => None,
             }

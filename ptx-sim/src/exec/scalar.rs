@@ -32,11 +32,12 @@ pub(super) fn execute(op: &Op, regs: &mut Regs, active: u32) -> Outcome {
         Op::VideoMad(mad) => three_words(&mad.slots, regs, active, |words| mad.lane(words)),
         Op::Set(set) => lanes(active).for_each(|lane| set_lane(set, regs, lane)),
         Op::MapRank { result, address, rank, generic } => {
-            let base = if *generic { crate::window::SHARED_WINDOW } else { 0 };
             for lane in lanes(active) {
-                let address = regs.bits(address.bank, address.slot, lane).wrapping_sub(base);
-                let mapped = crate::window::of_rank(regs.word[*rank as usize][lane], address);
-                regs.set_bits(result.bank, result.slot, lane, mapped.wrapping_add(base));
+                let address = regs.bits(address.bank, address.slot, lane);
+                // A generic address keeps its window.
+                let inside = if *generic { address & u64::from(u32::MAX) } else { address };
+                let mapped = crate::window::of_rank(regs.word[*rank as usize][lane], inside);
+                regs.set_bits(result.bank, result.slot, lane, mapped.wrapping_add(address - inside));
             }
         }
         Op::Carry(carry) => lanes(active).for_each(|lane| add_with_carry(carry, regs, lane)),

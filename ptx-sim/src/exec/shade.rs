@@ -6,13 +6,13 @@ use std::collections::HashMap;
 
 use crate::compact::{self, Role};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Inst, Op, Pc, Space};
+use crate::op::{Inst, Op, Pc, Program, Space};
 use crate::regs::{Bank, LANES, Regs, Slot};
 
 use super::access::lanes;
 use super::cta::Cta;
-use super::shade_bits::moved_bits;
-use super::warp::Warp;
+use super::shade_bits::{dark_halves, moved_bits};
+use super::warp::{Frame, Warp};
 
 /// Where undefined bits come from.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,20 @@ pub(super) struct Origin {
     pub(super) global: bool,
     /// Whether something was computed of them since.
     pub(super) computed: bool,
+}
+
+impl Origin {
+    fn is_of_register(&self) -> bool {
+        self.address.is_none() && !self.shared && !self.global
+    }
+
+    /// The origin of what an instruction makes of the bits. A register is named where its function first computes with it, as
+    /// copies are the compiler's, or hands it on.
+    fn through(self, computes: bool, lane: usize, at: (usize, Pc)) -> Origin {
+        let first = computes && !self.computed && self.is_of_register() && at.0 == self.at.0;
+        let (lane, at) = if first { (lane, at) } else { (self.lane, self.at) };
+        Origin { lane, at, computed: self.computed || computes, ..self }
+    }
 }
 
 /// The undefined bits of a frame's registers and parameters.
@@ -43,6 +57,23 @@ impl Shade {
     pub(super) fn new(like: &Regs, params: usize) -> Self {
         let regs = Regs::new(like.word.len(), like.double.len(), like.pred.len());
         Shade { regs, params: vec![0; params], origins: HashMap::new(), param_origin: None }
+    }
+
+    /// What is undefined when a function begins: registers that it reads before it writes them, if it comes by there.
+    pub(super) fn at_entry(index: usize, program: &Program, frame: &Frame) -> Self {
+        let mut shade = Shade::new(&frame.regs, frame.params.len());
+        for &(bank, slot, pc) in &program.undefined {
+            let origin = Origin {
+                at: (index, pc),
+                lane: 0,
+                address: None,
+                shared: false,
+                global: false,
+                computed: false,
+            };
+            (0..LANES).for_each(|lane| shade.set(bank, slot, lane, ones(bank), Some(origin)));
+        }
+        shade
     }
 
     fn origin(&self, bank: Bank, slot: Slot) -> Option<Origin> {
@@ -145,7 +176,9 @@ impl Warp {
         fault.lane = Some(origin.lane);
         fault.address = origin.address;
         let line = cta.launch.line(self.place());
-        let fault = fault.saying(format!("{what} at line {line} depends on it"));
+        let of_register =
+            if origin.is_of_register() { "a register that nothing was written to: " } else { "" };
+        let fault = fault.saying(format!("{of_register}{what} at line {line} depends on it"));
         let finding = cta.finding(*fault, self.index, origin.at);
         let races = if origin.shared {
             cta.launch.config.checks.shared_races
@@ -247,7 +280,7 @@ impl Warp {
         }
         let Some(frame) = self.frames[frame].as_ref() else { return false };
         let list = super::access::addresses(&frame.regs, &access.addr);
-        lanes(active).all(|lane| super::access::resolve(space, list[lane]).0 == Space::Global)
+        lanes(active).all(|lane| super::generic::resolve(space, list[lane]).0 == Space::Global)
     }
 
     fn shade_guard(&mut self, inst: &Inst, frame: usize, lanes_here: u32, cta: &mut Cta<'_>) -> Outcome {
@@ -411,16 +444,18 @@ impl Warp {
             matches!(inst.op, Op::Collective(_) | Op::WmmaMma(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
         for lane in lanes(active) {
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
+            let halves = if together { None } else { dark_halves(&inst.op, &shade.regs, lane) };
             for (at, (bank, slot)) in writes.iter().enumerate() {
-                let (bits, computed) = match &moved {
-                    Some(parts) => (parts[at.min(parts.len() - 1)], false),
-                    None => {
+                let (bits, computed) = match (&moved, halves) {
+                    (_, Some(halves)) => (halves, true),
+                    (Some(parts), _) => (parts[at.min(parts.len() - 1)], false),
+                    _ => {
                         let any = |l: usize| reads.iter().any(|(b, s)| shade.regs.bits(*b, *s, l) != 0);
                         let taken = if together { lanes(active).any(any) } else { any(lane) };
                         (if taken { ones(*bank) } else { 0 }, true)
                     }
                 };
-                let origin = origin.map(|o| Origin { computed: o.computed || computed, ..o });
+                let origin = origin.map(|o| o.through(computed, lane, self.at));
                 shade.set(*bank, *slot, lane, bits, origin);
             }
         }

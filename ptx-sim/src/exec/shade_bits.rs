@@ -75,6 +75,41 @@ pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Opt
     }
 }
 
+/// The undefined bits of what is computed of packed pairs, each half of its own; `None` for other instructions. Compilers leave
+/// half of a pair undefined where they need the other alone.
+pub(super) fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
+    use crate::table::{float::FloatOp, half::HalfOp, integer::IntOp, rare::RareOp};
+    let (pattern, result, args, slots) = match op {
+        Op::Int(op, slots) => {
+            let row = &IntOp::ROWS[*op as usize];
+            (row.pattern, row.result, row.args, slots)
+        }
+        Op::Float(op, slots) => {
+            let row = &FloatOp::ROWS[*op as usize];
+            (row.pattern, row.result, row.args, slots)
+        }
+        Op::Half(op, slots) => {
+            let row = &HalfOp::ROWS[*op as usize];
+            (row.pattern, row.result, row.args, slots)
+        }
+        Op::Rare(op, slots) => {
+            let row = &RareOp::ROWS[*op as usize];
+            (row.pattern, row.result, row.args, slots)
+        }
+        _ => return None,
+    };
+    let alike = args.iter().all(|arg| (arg.bank, arg.bits) == (result.bank, result.bits));
+    if !pattern.ends_with("x2") || !alike {
+        return None;
+    }
+    let width = u32::from(result.bits) / 2;
+    let low = (1u64 << width) - 1;
+    let dark =
+        args.iter().zip(&slots[1..]).fold(0, |all, (arg, slot)| all | shade.bits(arg.bank, *slot, lane));
+    let half = |mask: u64| if dark & mask != 0 { mask } else { 0 };
+    Some(half(low) | half(low << width))
+}
+
 fn moved_by(
     pattern: &str,
     args: &[crate::table::Shape],

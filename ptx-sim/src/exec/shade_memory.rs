@@ -6,8 +6,9 @@ use crate::op::{Access, MemoryOrder, Space};
 use crate::regs::{Bank, LANES};
 use crate::window;
 
-use super::access::{resolve, sign_extend};
+use super::access::sign_extend;
 use super::cta::Cta;
+use super::generic::resolve;
 use super::shade::Origin;
 use super::warp::Warp;
 

@@ -16,6 +16,9 @@ const QUIET: u64 = 1 << 15;
 const SPINS: u64 = 1 << 8;
 /// States that a spinning loop may go through.
 const PERIOD: u32 = 4;
+/// Bytes of local memory that one executed instruction pays for looking at: a deep recursion has much of it, of which its loops
+/// change next to nothing.
+const BYTES_PER_INSTRUCTION: u64 = 64;
 /// Places that are watched at once.
 const MOST: usize = 64;
 
@@ -33,6 +36,8 @@ pub(super) struct Watch {
     still: u64,
     still_since: u64,
     met: Seen,
+    /// Instructions of the CTA when a state was last looked at.
+    looked_at: u64,
     /// The last read of memory that others can write.
     pub(super) last_read: Option<(u64, (usize, Pc))>,
 }
@@ -49,7 +54,7 @@ impl Warp {
             return;
         }
         let quiet = if cta.has_spun { SPINS } else { QUIET };
-        if cta.executed - self.watch.since > quiet {
+        if cta.executed - self.watch.since > quiet && self.may_look(cta) {
             let mut seen = std::mem::take(&mut self.watch.seen);
             if self.repeats(at, &mut seen) {
                 self.paths[at].wait = Wait::Memory;
@@ -68,7 +73,7 @@ impl Warp {
             self.watch.met.clear();
             return;
         }
-        if cta.executed - self.watch.still_since <= QUIET {
+        if cta.executed - self.watch.still_since <= QUIET || !self.may_look(cta) {
             return;
         }
         let mut met = std::mem::take(&mut self.watch.met);
@@ -82,6 +87,15 @@ impl Warp {
             }
         }
         self.watch.met = met;
+    }
+
+    /// Whether enough was executed since the last look for another to cost little.
+    fn may_look(&mut self, cta: &Cta<'_>) -> bool {
+        let may = cta.executed - self.watch.looked_at >= self.local.bytes() / BYTES_PER_INSTRUCTION;
+        if may {
+            self.watch.looked_at = cta.executed;
+        }
+        may
     }
 
     fn repeats(&self, at: usize, seen: &mut Seen) -> bool {

@@ -1,7 +1,7 @@
 //! Instructions that need lanes of several paths, and paths that wait for one another.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Reg, Shuffle, ShuffleMode};
+use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Reg, Shuffle, ShuffleMode, Space};
 use crate::regs::{Bank, LANES, Regs};
 
 use super::cta::Cta;
@@ -466,10 +466,11 @@ impl Warp {
                 Ok(())
             }
             Op::RankOf { result, address, generic } => {
-                let base = if *generic { crate::window::SHARED_WINDOW } else { 0 };
+                let space = if *generic { Space::Generic } else { Space::Cluster };
                 let regs = &mut self.frame(frame)?.regs;
                 for lane in super::access::lanes(active) {
-                    let address = regs.bits(address.bank, address.slot, lane).wrapping_sub(base);
+                    let address = regs.bits(address.bank, address.slot, lane);
+                    let address = super::mbarrier::shared_address(space, address);
                     regs.word[*result as usize][lane] = crate::window::rank(address).unwrap_or(cta.rank);
                 }
                 Ok(())

@@ -426,6 +426,9 @@ pub(crate) enum Special {
     Reserved(u8),
     DynamicSharedBytes,
     TotalSharedBytes,
+    /// Generic addresses of the CTA's shared memory and of the thread's local memory.
+    SharedWindow,
+    LocalWindow,
 }
 
 /// A constant and the register that holds it.
@@ -464,6 +467,8 @@ pub(crate) struct Program {
     pub(crate) has_indirect_call: bool,
     /// The word registers of each instruction, where `wgmma` needs them watched.
     pub(crate) touches: Vec<Touches>,
+    /// Registers that may be read before anything is written to them, and the first instruction that reads each.
+    pub(crate) undefined: Vec<(Bank, Slot, Pc)>,
 }
 
 /// Word registers that an instruction reads and writes.

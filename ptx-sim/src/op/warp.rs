@@ -8,6 +8,7 @@ use crate::regs::Slot;
 /// `ldmatrix`, `stmatrix`.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
+    pub(crate) space: Space,
     pub(crate) addr: Addr,
     pub(crate) transposed: bool,
     pub(crate) regs: Vec<Slot>,

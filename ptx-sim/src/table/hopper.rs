@@ -214,7 +214,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "an operation on the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
     ),
     row(
-        "sm_90a",
+        "sm_90a+",
         Family::TensorMapReplace,
         "tensormap replace tile {global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout \
          swizzle_mode swizzle_atomicity fill_mode} [global shared::cta] b1024 {b32 b64}",
@@ -272,7 +272,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "a hint, without effect here",
     ),
     row(
-        "sm_90a",
+        "sm_90a+",
         Family::SetRegisters,
         "setmaxnreg {inc dec} sync aligned u32",
         "9.7.19.5",

@@ -320,19 +320,19 @@ lane_ops! {
             |a| a;
         CvtaToShared "cvta to {shared shared::cta shared::cluster} u64" (D -> D) "9.7.9.20"
             "d = the shared address of a generic one"
-            |a| a.wrapping_sub(window::SHARED_WINDOW);
-        CvtaShared "cvta {shared shared::cta shared::cluster} u64" (D -> D) "9.7.9.20"
+            |a| window::anyones(a).wrapping_sub(window::SHARED_WINDOW);
+        CvtaShared "cvta {shared shared::cta shared::cluster} u64" (D D -> D) "9.7.9.20"
             "d = the generic address of a shared one"
-            |a| a.wrapping_add(window::SHARED_WINDOW);
+            |a, window| a.wrapping_add(window);
         IsspacepShared "isspacep {shared shared::cta shared::cluster}" (D -> P) "9.7.9.19"
             "p = whether a generic address is in shared memory"
             |a| window::holds(window::SHARED_WINDOW, a);
         CvtaToLocal "cvta to local u64" (D -> D) "9.7.9.20"
             "d = the local address of a generic one"
-            |a| a.wrapping_sub(window::LOCAL_WINDOW);
-        CvtaLocal "cvta local u64" (D -> D) "9.7.9.20"
+            |a| window::anyones(a).wrapping_sub(window::LOCAL_WINDOW);
+        CvtaLocal "cvta local u64" (D D -> D) "9.7.9.20"
             "d = the generic address of a local one"
-            |a| a.wrapping_add(window::LOCAL_WINDOW);
+            |a, window| a.wrapping_add(window);
         IsspacepLocal "isspacep local" (D -> P) "9.7.9.19"
             "p = whether a generic address is in local memory"
             |a| window::holds(window::LOCAL_WINDOW, a);
