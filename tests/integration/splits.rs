@@ -102,7 +102,8 @@ fn up_to_the_most_splits_are_merged_right() {
 }
 
 fn rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone() {
-    let [wide, narrow] = [58, 1].map(|sm_count| simulator(DeviceModel::L4.with_sm_count(sm_count)));
+    const NARROW: DeviceModel = DeviceModel::L4.with_sm_count(1);
+    let (wide, narrow) = (simulator(DeviceModel::L4), simulator(&NARROW));
     // Values of 416 elements have two slices; 40 splits are more than there are groups of any width.
     let shapes = [([1, 3, 1, 5, 500, 64], 3), ([2, 4, 2, 3, 2560, 32], 40), ([1, 5, 5, 9, 700, 416], 5)];
     for (dtype, (shape, splits)) in
@@ -120,7 +121,7 @@ fn rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone() {
         assert_eq!(
             narrow.forward_with(&together, &tensors, true).expect("computed"),
             bits,
-            "{shape:?} {dtype}"
+            "{shape:?} {dtype:?}"
         );
     }
 }

@@ -281,8 +281,9 @@ mod tests {
 
     #[test]
     fn a_profile_is_for_devices_of_its_model_whatever_drivers_call_them() {
-        let h100 = Profile::embedded(&DeviceModel::H100.info()).expect("it comes with the library");
-        let named = |name: &str| DeviceInfo { name: name.to_owned(), ..DeviceModel::H100.info() };
+        let model = DeviceModel::find("h100").expect("a model").info();
+        let h100 = Profile::embedded(&model).expect("it comes with the library");
+        let named = |name: &str| DeviceInfo { name: name.to_owned(), ..model.clone() };
         assert!(h100.is_for(&named("NVIDIA H100 80GB HBM3")));
         assert!(!h100.is_for(&named("NVIDIA H200")) && !h100.is_for(&named("something")));
     }
