@@ -322,13 +322,11 @@ impl Plan {
         if self.combine.is_some() { self.combine_rows } else { 1 }
     }
 
-    /// CTAs of the launch of [`Plan::combine`]: for each slice of the value vectors as many as there are query rows, or a fraction of it
-    /// where those are more than the device merges at a time.
+    /// CTAs of the launch of [`Plan::combine`]: all query rows, [`Plan::combine_rows`] each, once a slice of the value vectors.
     pub fn combine_grid(&self) -> u32 {
         self.combine_ctas() * self.params.ragged.slices
     }
 
-    /// The same for one slice.
     fn combine_ctas(&self) -> u32 {
         // Checked where there is a combine kernel.
         (self.problem.lse_len() as u32).div_ceil(self.combine_rows)

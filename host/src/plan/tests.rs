@@ -85,10 +85,6 @@ fn splits_have_a_grid_a_workspace_and_a_combine_kernel() {
     );
     assert_eq!((plan.grid(), plan.combine_grid()), (12 * 4, 3 * 8 * 5));
     assert_eq!(plan.combine().map(|kernel| kernel.entry.as_str()), Some("combine_f16"));
-    // 14 SMs hold CTAs for 112 rows, so that these 120 are merged in pairs; those of one SM take as many as there may be.
-    let of_sms = |sms| self::planner(&[ROW, SPLIT], &info(80, sms));
-    let grid = |sms| of_sms(sms).plan(&problem, &merged(5, Combine::Kernel)).expect("planned").combine_grid();
-    assert_eq!((grid(14), grid(1)), (60, 30));
     let rows = 4 * 3 * 8 * 5;
     assert_eq!(plan.workspace_bytes(), COUNTERS_BYTES + (rows * 65 * 4_u64).next_multiple_of(256));
     let at = Addresses { o: 64, lse: 80, workspace: 1 << 20, ..Addresses::default() };

@@ -26,6 +26,17 @@ fn tiles_merge_their_own_splits_where_that_is_asked_for() {
 }
 
 #[test]
+fn more_rows_than_the_device_holds_ctas_are_merged_several_a_cta() {
+    let problem = shaped([3, 8, 2, 5, 1000, 64]);
+    let grid = |sms| {
+        let plan = planner(&[ROW, SPLIT], &info(80, sms)).plan(&problem, &merged(5, Combine::Kernel));
+        plan.expect("planned").combine_grid()
+    };
+    // 15 SMs hold CTAs for all 120 rows, 14 for 112; those of one take as many as there may be.
+    assert_eq!((grid(15), grid(14), grid(1)), (120, 60, 30));
+}
+
+#[test]
 fn few_rows_are_merged_by_their_tiles_and_many_by_a_kernel_of_their_own() {
     let planner = planner(&[SPLIT, TALL_SPLIT], &DeviceModel::H200.info());
     let fused = |shape, splits| {
