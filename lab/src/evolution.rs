@@ -5,7 +5,7 @@ use crate::config::{Config, Thresholds};
 use crate::counters::Counters;
 use crate::evaluation::Evaluation;
 use crate::exam::Fault;
-use crate::kernels::Counted;
+use crate::kernels::{Counted, Machine};
 use crate::leaderboard::{Measure, Place, Record};
 use crate::predict::Model;
 use crate::problem_spec;
@@ -149,10 +149,15 @@ pub fn gain(candidate: &Evaluated, incumbent: Option<&Evaluated>) -> Option<f64>
     Some(1.0 - candidate.score()? / incumbent?.score()?)
 }
 
-/// The places that an evaluation competes for, with its records.
+/// The places that an evaluation competes for, with its records. Clocks are those of the device that the simulator stands for where it
+/// runs such a kernel.
 pub fn records(evaluation: &Evaluation, header: &Header, config: &Config) -> Vec<(Place, Record)> {
+    let device = match header.device == Machine::simulator().name {
+        true => Machine::simulating(evaluation.row.isa).name,
+        false => header.device.clone(),
+    };
     let place = |problem: &problem_spec::ProblemSpec| Place {
-        device: header.device.clone(),
+        device: device.clone(),
         shape: problem.shape.to_string(),
         dtype: problem.dtype,
         mask: problem.mask,

@@ -108,10 +108,11 @@ impl Exam<'_> {
         Ok(clearest.map_or(Ok(examined), |(refusal, _)| Err(refusal)))
     }
 
-    /// Random inputs; where a steep scale makes a choice of one key of them, which float16 sums of products would take by chance,
-    /// inputs whose scores are all alike.
+    /// Random inputs; where a steep scale makes a choice of one key of them, which float16 sums of products, or float32's, would take by
+    /// chance, inputs whose scores are all alike.
     fn usual(&self, question: &Question) -> Kind {
-        let is_chance = question.is_steep() && self.accumulation == Accumulation::F16;
+        let is_chance =
+            question.is_choice() || (question.is_steep() && self.accumulation == Accumulation::F16);
         if is_chance { Kind::Constant } else { Kind::Random }
     }
 

@@ -84,6 +84,14 @@ impl Machine {
         Machine::of(SimDevice::new(SimOptions::default().with_model(model(isa))).info(), true, 0)
     }
 
+    /// The names of the devices whose figures it gives: the simulator stands for one of each kind of instructions.
+    pub fn stands_for(&self) -> Vec<String> {
+        match self.simulated {
+            true => [Isa::Mma, Isa::Wgmma].map(|isa| Machine::simulating(isa).name).into(),
+            false => vec![self.name.clone()],
+        }
+    }
+
     fn cuda(ordinal: u32) -> Result<Machine> {
         let device = CudaDevice::open(ordinal, L2Policy::default())?;
         let mut machine = Machine::of(device.info(), false, ordinal);

@@ -272,17 +272,18 @@ impl Leaderboard {
         &self.standings
     }
 
-    /// The places of a device; none at all on an empty leaderboard.
+    /// The places of these devices; none at all on an empty leaderboard.
     ///
     /// # Errors
     /// If it has entries, but of other devices.
-    pub fn of_device(&self, device: &str) -> Result<Vec<&Standing>, LeaderboardError> {
-        let own: Vec<&Standing> = self.standings.iter().filter(|s| s.place.device == device).collect();
+    pub fn of_devices(&self, devices: &[String]) -> Result<Vec<&Standing>, LeaderboardError> {
+        let own: Vec<&Standing> =
+            self.standings.iter().filter(|s| devices.contains(&s.place.device)).collect();
         if own.is_empty() && !self.standings.is_empty() {
             let mut known: Vec<String> = self.standings.iter().map(|s| s.place.device.clone()).collect();
             known.sort();
             known.dedup();
-            return Err(LeaderboardError::OtherDevice { device: device.to_owned(), known });
+            return Err(LeaderboardError::OtherDevice { device: devices.join(" or "), known });
         }
         Ok(own)
     }
@@ -402,12 +403,12 @@ pub(crate) mod tests {
     #[test]
     fn another_devices_leaderboard_is_named_and_an_empty_one_is_nothing_to_name() {
         let mut board = Leaderboard::default();
-        assert_eq!(board.of_device("a").expect("empty").len(), 0);
+        assert_eq!(board.of_devices(&["a".to_owned()]).expect("empty").len(), 0);
         board.offer(place("b"), record(1.0)).expect("taken");
         board.offer(place("c"), record(1.0)).expect("taken");
-        let message = board.of_device("a").expect_err("refused").to_string();
+        let message = board.of_devices(&["a".to_owned()]).expect_err("refused").to_string();
         assert!(message.contains("no entry of a, only of b, c"), "{message}");
-        assert_eq!(board.of_device("b").expect("its own").len(), 1);
+        assert_eq!(board.of_devices(&["b".to_owned()]).expect("its own").len(), 1);
     }
 
     #[test]

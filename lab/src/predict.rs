@@ -6,7 +6,7 @@ use crate::problem_spec::{Mask, ProblemSpec};
 use crate::profile::{Work, clocks};
 use ferroflash::{Row, Schedule};
 use kernels_gpu::geometry;
-use kernels_gpu::row::Isa;
+use kernels_gpu::row::{Accumulation, Isa};
 
 /// Predicts what is measured without a GPU, by arithmetic on the main loop: it ranks rows, and everything that it says is marked as
 /// predicted.
@@ -95,10 +95,15 @@ fn work(row: &Row, spec: &ProblemSpec, machine: &Machine) -> Work {
     let copied = 2.0 * n * d * bytes;
     let flops = 4.0 * m * n * d;
     let products = if is_wgmma { 0.0 } else { flops / 4096.0 + (read + q) / 512.0 };
+    // Float16 sums are widened: those of Q·Kᵀ, and those of P·V, which each warp that shares the rows adds to its O.
+    let widened = match row.acc {
+        Accumulation::F16 => (n + 2.0 * d * f64::from(geometry::warps_n(row))) * m / 32.0,
+        Accumulation::F32 => 0.0,
+    };
     Work {
         tensor_flops: share * flops,
         is_wgmma,
-        warp_instructions: share * (products + PER_SCORE * m * n / 32.0),
+        warp_instructions: share * (products + widened + PER_SCORE * m * n / 32.0),
         special: share * m * n / 32.0,
         wavefronts: share * (read + copied + q) / 128.0,
         global_bytes: share * copied,
@@ -143,6 +148,7 @@ mod tests {
         );
         assert!(model.hypothesis(&tall, &low).contains("% more clocks"));
         assert_eq!(model.hypothesis(&low, &low), "the start, as it is");
+        assert!(model.gain(&low, &Row { acc: Accumulation::F16, ..low }) < -0.01, "sums are widened");
         let other = Row { min_ctas: 2, ..low };
         assert!(model.hypothesis(&low, &other).contains("need as much"));
     }

@@ -196,9 +196,12 @@ pub(crate) mod tests {
     use super::*;
     use crate::candidate::Candidate;
     use crate::job;
+    use crate::kernels::Counted;
     use crate::problem_spec::{Mask, ProblemSpec};
     use crate::search::tests::usual_row;
     use crate::session::Session;
+    use ferroflash::Row;
+    use kernels_gpu::row::Isa;
 
     /// A session that timed the usual row once for each number, on two problems.
     pub(crate) fn session(runs: &Path, started: &str, times_us: &[f64]) -> PathBuf {
@@ -262,6 +265,21 @@ pub(crate) mod tests {
         assert_eq!(stale(root).expect("readable"), Vec::<&str>::new());
         std::fs::write(root.join(PAGES[0]), markdown.replace("0123abc", "4567def")).expect("written");
         assert_eq!(stale(root).expect("readable"), [PAGES[0]]);
+    }
+
+    #[test]
+    fn clocks_compete_with_those_of_the_device_that_they_are_of() {
+        let simulated = Header { device: Machine::simulator().name, ..session::tests::header("evolve") };
+        let device = |isa: Isa| {
+            let row = Row { isa, ..usual_row() };
+            let mut counted = Evaluation { row, ..Evaluation::new(&Candidate::of_row(row)) };
+            let problem = job::tests::problem();
+            counted.counted = vec![Counted { problem, ctas: 1, clocks: 1.0, numbers: Default::default() }];
+            records(&simulated, &[counted])[0].0.device.clone()
+        };
+        assert_eq!(device(Isa::Mma), simulated.device);
+        assert_ne!(device(Isa::Wgmma), simulated.device);
+        assert_eq!([Isa::Mma, Isa::Wgmma].map(device), Machine::simulator().stands_for()[..]);
     }
 
     #[test]

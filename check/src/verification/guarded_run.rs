@@ -78,7 +78,14 @@ impl GuardedTensors {
     fn behind(attention: &Attention, plan: &Plan, offset: usize) -> Result<GuardedTensors, Error> {
         let (device, problem) = (attention.device(), plan.problem());
         let at_offset = |elements| Guarded::behind::<u16>(device, elements, offset);
-        let input = |role| at_offset(problem.len(role));
+        let of = |role| at_offset(problem.len(role));
+        let (q, k, v, o);
+        // Callers allocate in any order, so both are met: addresses that rise from Q to O, and that fall.
+        if offset == 0 {
+            (q, k, v, o) = (of(TensorRole::Q)?, of(TensorRole::K)?, of(TensorRole::V)?, of(TensorRole::O)?);
+        } else {
+            (o, v, k, q) = (of(TensorRole::O)?, of(TensorRole::V)?, of(TensorRole::K)?, of(TensorRole::Q)?);
+        }
         let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
         let operands = Operand::ALL.into_iter().filter_map(|operand| {
             let elements = problem.operand_len(operand)?;
@@ -98,10 +105,10 @@ impl GuardedTensors {
         Ok(GuardedTensors {
             plan: plan.clone(),
             device: device.clone(),
-            inputs: [input(TensorRole::Q)?, input(TensorRole::K)?, input(TensorRole::V)?],
+            inputs: [q, k, v],
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
             operands: operands.collect::<Result<_, Error>>()?,
-            o: at_offset(problem.o_len())?,
+            o,
             own: None,
             lse: Some(Guarded::new::<f32>(device, problem.lse_len())?),
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,

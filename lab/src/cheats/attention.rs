@@ -200,6 +200,8 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             | Wrong::StaleSum,
         ) => by_rows(&|row| row.in_blocks(mistake)),
         Some(Wrong::MaximumFrom(least)) => by_rows(&|row| row.relative_to(|largest| largest.max(least))),
+        Some(Wrong::ExpFloor(least)) => by_rows(&|row| row.weighted(|_, p| p.max(least.exp()))),
+        Some(Wrong::HiddenScore(hidden)) => by_rows(&|row| row.hiding_by(hidden)),
         Some(Wrong::NoMaximum) => by_rows(&|row| row.relative_to(|_| 0.0)),
         Some(Wrong::Scale(factor)) => scaled(problem.scale() * factor as f32),
         Some(Wrong::ScaleBf16) => {
@@ -400,6 +402,15 @@ impl OneRow<'_> {
             o.fill(f64::NAN);
         }
         (o, lse)
+    }
+
+    /// Keys that the row does not see are there with this score.
+    fn hiding_by(&self, hidden: f64) -> (Vec<f64>, f64) {
+        let (place, mut scores, _) = self.own();
+        scores.resize(self.of.problem.sizes().seqlen_k as usize, hidden);
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights = scores.iter().map(|score| f64::from(((score - largest) as f32).exp()));
+        self.sum(place, largest, weights)
     }
 
     /// Each P as this function of the key and the right one.

@@ -2,6 +2,7 @@
 
 use super::attention::Keys;
 use crate::exam::Fault;
+use crate::exam::question::Placement;
 use ferroflash::{Dtype, TensorRole};
 use kernels_gpu::row::Accumulation;
 
@@ -10,22 +11,6 @@ use kernels_gpu::row::Accumulation;
 pub enum When {
     /// Always.
     Always,
-    /// From 8 query heads on.
-    Heads8,
-    /// From 3 batch entries on.
-    Batch3,
-    /// With 5 query heads a KV head and more.
-    Group5,
-    /// From 2048 keys on.
-    Keys2048,
-    /// From 2048 keys on in several heads or batch entries.
-    Keys2048Wide,
-    /// From 1000 queries on.
-    Queries1000,
-    /// From 1000 queries on in several heads or batch entries.
-    Queries1000Wide,
-    /// Where keys are a multiple of 64.
-    Aligned,
     /// Where they are none.
     Ragged,
     /// Where tensors are not contiguous `bhsd`.
@@ -48,12 +33,6 @@ pub enum When {
     Launch40,
     /// In every second launch.
     EvenLaunches,
-    /// From 64 query heads on.
-    Heads64,
-    /// From 16 batch entries on.
-    Batch16,
-    /// In one batch entry.
-    BatchOne,
     /// From 1000 queries and keys on.
     Square,
     /// With one query.
@@ -104,6 +83,16 @@ pub enum When {
     TinyScale,
     /// From so many keys on.
     KeysFrom(u32),
+    /// From so many queries on.
+    QueriesFrom(u32),
+    /// From so many query heads on.
+    HeadsFrom(u32),
+    /// From so many batch entries on.
+    BatchFrom(u32),
+    /// From so many query heads a KV head on.
+    GroupFrom(u32),
+    /// Where tensors lie so.
+    Placed(Placement),
 }
 
 /// Rows of O that a mistake is in.
@@ -166,6 +155,12 @@ pub enum Wrong {
     CoarseP(i32),
     /// Exponentials in float32 of scores from which this is taken, and not the largest, unless that is larger.
     MaximumFrom(f32),
+    /// Exponentials of nothing less than this: keys with hardly any weight have more.
+    ExpFloor(f64),
+    /// Hidden keys have this score, and not −∞.
+    HiddenScore(f64),
+    /// LSE is written only where NaN stands.
+    LseOverNan,
     /// Exponentials in float32 of scores as they are.
     NoMaximum,
     /// O is written only where NaN stands.
@@ -253,23 +248,24 @@ pub struct Planted {
     pub wrong: Wrong,
     /// The name.
     pub fault: Fault,
-    /// A second name that is as true of the wrong output, where there is one: what a mistake writes depends on the question.
-    pub or: Option<Fault>,
+    /// Others that are as true of the wrong output, where there are any: what a mistake writes depends on the question.
+    pub or: [Option<Fault>; 2],
 }
 
 impl Planted {
     const fn or(self, fault: Fault) -> Planted {
-        Planted { or: Some(fault), ..self }
+        let or = if self.or[0].is_none() { [Some(fault), None] } else { [self.or[0], Some(fault)] };
+        Planted { or, ..self }
     }
 
     /// Whether it is refused by one of its names.
     pub fn is_named(&self, found: Fault) -> bool {
-        found == self.fault || Some(found) == self.or
+        found == self.fault || self.or.contains(&Some(found))
     }
 }
 
 const fn planted(when: When, wrong: Wrong, fault: Fault) -> Planted {
-    Planted { when, wrong, fault, or: None }
+    Planted { when, wrong, fault, or: [None; 2] }
 }
 
 const fn both(one: &'static When, other: &'static When) -> When {
@@ -280,7 +276,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 150] = [
+pub const PLANTED: [Planted; 167] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -289,21 +285,21 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::Scale(0.5), Fault::WrongScale),
     planted(When::Always, Wrong::Scale(0.99), Fault::WrongScale),
     planted(When::Always, Wrong::Factor(1.02), Fault::WrongFactor),
-    planted(When::Heads8, Wrong::Keys(Keys::Quarter), Fault::DroppedKeys),
-    planted(When::Heads8, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
-    planted(When::Batch3, Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
-    planted(When::Group5, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
-    planted(When::Keys2048, Wrong::Keys(Keys::Below(2000)), Fault::DroppedTail),
-    planted(When::Keys2048, Wrong::Keys(Keys::From(64)), Fault::DroppedKeys),
-    planted(When::Queries1000, Wrong::LastRow, Fault::NotWritten),
-    planted(When::Queries1000, Wrong::Constant(0.0), Fault::Zeros),
-    planted(When::Keys2048Wide, Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
-    planted(When::Queries1000Wide, Wrong::LastRow, Fault::NotWritten),
+    planted(When::HeadsFrom(8), Wrong::Keys(Keys::Quarter), Fault::DroppedKeys),
+    planted(When::HeadsFrom(8), Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::BatchFrom(3), Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::GroupFrom(5), Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::KeysFrom(2048), Wrong::Keys(Keys::Below(2000)), Fault::DroppedTail),
+    planted(When::KeysFrom(2048), Wrong::Keys(Keys::From(64)), Fault::DroppedKeys),
+    planted(When::QueriesFrom(1000), Wrong::LastRow, Fault::NotWritten),
+    planted(When::QueriesFrom(1000), Wrong::Constant(0.0), Fault::Zeros),
+    planted(both(&When::KeysFrom(2048), &When::AllHeads(6)), Wrong::Keys(Keys::Even), Fault::HalfTheKeys),
+    planted(both(&When::QueriesFrom(1000), &When::AllHeads(6)), Wrong::LastRow, Fault::NotWritten),
     planted(When::Slices, Wrong::Factor(1.02), Fault::WrongFactor),
     planted(When::Always, Wrong::NoMaximum, Fault::WrongNan),
     planted(When::Always, Wrong::MaximumFrom(0.0), Fault::WrongNan),
     planted(When::Always, Wrong::OverNan, Fault::State),
-    planted(When::Aligned, Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
+    planted(When::KeysModulo(64, 0), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
     planted(When::Ragged, Wrong::Keys(Keys::WholeBlocks), Fault::DroppedTail),
     planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
     planted(When::Strided, Wrong::Gaps, Fault::OutOfBounds),
@@ -331,13 +327,13 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::InputsChanged, Fault::InputsChanged),
     planted(When::Always, Wrong::OutOfBounds, Fault::OutOfBounds),
     planted(When::Always, Wrong::Chance, Fault::NotRepeatable),
-    planted(When::Heads64, Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
-    planted(When::Batch16, Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
-    planted(When::BatchOne, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::HeadsFrom(64), Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::BatchFrom(16), Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::BatchOf(1), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::Square, Wrong::Keys(Keys::Below(700)), Fault::DroppedTail),
     planted(When::Square, Wrong::LastRow, Fault::NotWritten),
-    planted(When::Keys2048, Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
-    planted(When::Queries1000, Wrong::NoLse, Fault::NotWritten),
+    planted(When::KeysFrom(2048), Wrong::LseFactor(std::f64::consts::LOG2_E), Fault::WrongLse),
+    planted(When::QueriesFrom(1000), Wrong::NoLse, Fault::NotWritten),
     planted(When::Causal, Wrong::LseFactor(-1.0), Fault::WrongLse),
     planted(When::OtherScale, Wrong::LseRounded(Dtype::Bf16), Fault::RoundedLse),
     planted(When::Slices, Wrong::NoLse, Fault::NotWritten),
@@ -354,10 +350,10 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::BlindLse, Fault::WrongNan),
     planted(When::Lengths, Wrong::BlindNan, Fault::WrongNan),
     planted(When::Lengths, Wrong::LengthsNotClamped, Fault::WrongNan),
-    planted(When::Keys2048, Wrong::Breaks("budget"), Fault::Hang),
+    planted(When::KeysFrom(2048), Wrong::Breaks("budget"), Fault::Hang),
     planted(When::Sixteens, Wrong::Breaks("deadlock"), Fault::Hang),
     planted(When::KeysModulo(64, 1), Wrong::Breaks("out-of-bounds"), Fault::OutOfBounds),
-    planted(When::Heads64, Wrong::Breaks("shared-race"), Fault::Race),
+    planted(When::HeadsFrom(64), Wrong::Breaks("shared-race"), Fault::Race),
     planted(When::Strided, Wrong::Breaks("uninitialized"), Fault::RuleBroken),
     planted(When::Always, Wrong::Accumulates, Fault::WrongNan),
     planted(When::Always, Wrong::OneElement, Fault::WrongNumbers),
@@ -400,15 +396,15 @@ pub const PLANTED: [Planted; 150] = [
     planted(both(&When::Causal, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::Causal, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::Splits, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
-    planted(both(&When::Group5, &When::Causal), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::GroupFrom(5), &When::Causal), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::Slices, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::OtherScale, &When::Causal), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::Lengths, &When::NoLse), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(both(&When::OneQuery, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
-    planted(both(&When::Keys2048, &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
-    planted(both(&When::Batch3, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
-    planted(both(&When::Keys2048, &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
-    planted(both(&When::OneQuery, &When::Group5), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::KeysFrom(2048), &When::Lengths), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::BatchFrom(3), &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::KeysFrom(2048), &When::Strided), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(both(&When::OneQuery, &When::GroupFrom(5)), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::GroupOf(7), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::SplitsOf(3), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::BatchOf(2), Wrong::Factor(1.03), Fault::WrongFactor),
@@ -436,6 +432,27 @@ pub const PLANTED: [Planted; 150] = [
     planted(When::Always, Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
     planted(When::Always, Wrong::InfinityClamped, Fault::WrongNan),
     planted(When::Always, Wrong::NanSpreads, Fault::WrongNan).or(Fault::WrongMask),
+    planted(When::GroupFrom(9), Wrong::Keys(Keys::OtherHead), Fault::WrongHead),
+    planted(When::GroupFrom(33), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::GroupFrom(9), Wrong::LastRow, Fault::NotWritten),
+    planted(When::KeysFrom(32_768), Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
+    planted(When::KeysFrom(65_537), Wrong::Keys(Keys::Below(65_536)), Fault::DroppedTail),
+    planted(When::QueriesFrom(4097), Wrong::LastRow, Fault::NotWritten),
+    planted(When::QueriesFrom(65_537), Wrong::FactorIn(Rows::From(65_536)), Fault::WrongFactor),
+    planted(When::BatchFrom(256), Wrong::FactorIn(Rows::LastBatch), Fault::WrongFactor),
+    planted(When::AllHeads(1024), Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
+    planted(When::Placed(Placement::Mixed), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Placed(Placement::Shared), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Always, Wrong::MaximumFrom(-1e4), Fault::WrongNan),
+    planted(When::Always, Wrong::MaximumFrom(-100.0), Fault::WrongNan),
+    // Behind a length lies NaN, of which any weight is NaN.
+    planted(When::Always, Wrong::HiddenScore(-1e4), Fault::WrongMask).or(Fault::WrongNan).or(Fault::WrongLse),
+    planted(When::Always, Wrong::HiddenScore(-100.0), Fault::WrongMask)
+        .or(Fault::WrongNan)
+        .or(Fault::WrongLse),
+    // Where values have no mean, weights of no key's make O smaller.
+    planted(When::Always, Wrong::ExpFloor(-9.0), Fault::WrongFactor).or(Fault::WrongLse),
+    planted(When::Always, Wrong::LseOverNan, Fault::State),
 ];
 
 /// How an honest candidate computes: keys of a block at a time, these and the channels of a sum from the last to the first or the other

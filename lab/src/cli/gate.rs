@@ -97,9 +97,9 @@ pub(crate) fn run(args: &GateArgs) -> Result<u8> {
     let file = path(args.file.as_deref());
     let mut board = Leaderboard::read(&file).map_err(|error| bad_file(&file, &error))?;
     let mut lab = Lab::open("gate", &args.common)?;
-    let device = lab.session.header().device.clone();
+    let own = board.of_devices(&lab.context.machine.stands_for());
     let standings: Vec<Standing> =
-        board.of_device(&device).map_err(|error| no_baseline(&file, &error))?.into_iter().cloned().collect();
+        own.map_err(|error| no_baseline(&file, &error))?.into_iter().cloned().collect();
     if standings.is_empty() {
         let reason = format!("{} is empty; `cargo lab leaderboard --add SESSION` fills it", file.display());
         return Err(Error::NoBaseline { reason });

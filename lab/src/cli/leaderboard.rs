@@ -9,7 +9,7 @@ use crate::error::{EXIT_DONE, Error, Result};
 use crate::evaluation::{EVALUATION, Evaluation};
 use crate::job::Timed;
 use crate::kernels::Counted;
-use crate::leaderboard::{Leaderboard, Record, Standing, Update};
+use crate::leaderboard::{Leaderboard, LeaderboardError, Place, Record, Standing, Update};
 use crate::results::{self, BOARD, Kept};
 use crate::session::{self, RECORDS_FILE, chain};
 use crate::stages::Cascade;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &LeaderboardArgs) -> Result<u8> {
     let mut changes = Vec::new();
     if let Some(folder) = &args.add {
         verify(folder)?;
-        re_evaluate(&board, args, folder)?;
+        re_evaluate(args, folder)?;
         let folder = match &args.file {
             Some(_) => folder.clone(),
             None => results::keep(tree.root(), folder, &mut |warning| screen::say(&warning))?,
@@ -121,8 +121,8 @@ fn verify(folder: &Path) -> Result<()> {
         .map_err(|error| Error::BadFile { path: folder.join(RECORDS_FILE), reason: error.to_string() })
 }
 
-/// Takes every row that would get a place through the examination again, here: what a session says of it is not taken on trust.
-fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Result<()> {
+/// Takes every row that could get a place through the examination again, here: what a session says of it is not taken on trust.
+fn re_evaluate(args: &LeaderboardArgs, folder: &Path) -> Result<()> {
     let (header, lines) = session::read(folder, &mut |_| ())?;
     let evaluations = session::of_kind::<Evaluation>(&lines, EVALUATION);
     let refused = |reason: String| Error::BadFile { path: folder.to_owned(), reason };
@@ -131,20 +131,8 @@ fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Re
             format!("{} on {} is timed faster than any GPU's tensor cores are", timed.entry, timed.problem);
         return Err(refused(what));
     }
-    let mut tried = board.clone();
-    let mut winners: Vec<Row> = Vec::new();
-    for (place, record) in results::records(&header, &evaluations) {
-        let row = record.row;
-        let offered = tried.offer(place, record).map_err(|error| bad_file(folder, &error))?;
-        if offered != Update::NotBetter {
-            winners.push(row);
-        }
-    }
-    // Of one session only the last of a place holds it.
-    winners.reverse();
-    let holds = |row: &Row| tried.standings().iter().any(|standing| standing.best().row == *row);
-    winners.retain(holds);
-    winners.dedup();
+    let records = results::records(&header, &evaluations);
+    let winners = to_examine(records, args.bless.as_deref()).map_err(|error| bad_file(folder, &error))?;
     if winners.is_empty() {
         return Ok(());
     }
@@ -169,6 +157,24 @@ fn re_evaluate(board: &Leaderboard, args: &LeaderboardArgs, folder: &Path) -> Re
         }
     }
     Ok(())
+}
+
+/// The rows of a session that may come to stand on a leaderboard: whoever holds a place in its course, whatever the board has, as a
+/// session that began earlier is offered before those that are there; and the one that is to be blessed.
+fn to_examine(
+    records: Vec<(Place, Record)>,
+    blessed: Option<&str>,
+) -> std::result::Result<Vec<Row>, LeaderboardError> {
+    let (mut alone, mut rows) = (Leaderboard::default(), Vec::new());
+    for (place, record) in records {
+        let row = record.row;
+        let is_blessed = blessed.is_some_and(|entry| entry == row.entry_name());
+        let holds = alone.offer(place, record)? != Update::NotBetter;
+        if (holds || is_blessed) && !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+    Ok(rows)
 }
 
 /// Dense floating-point operations that the fastest GPU with kernels here does in a microsecond, an H200 at its highest clock.
@@ -240,4 +246,38 @@ pub(crate) fn table(standings: &[Standing]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leaderboard::Measure;
+    use crate::problem_spec::Mask;
+    use crate::search::tests::usual_row;
+    use crate::statistics::Interval;
+
+    #[test]
+    fn whoever_may_stand_on_the_board_is_examined() {
+        let row = |stages| Row { stages, ..usual_row() };
+        let offered = |stages, clocks| {
+            let (device, shape) = ("simulator".to_owned(), "1,8,8,512,512,64".to_owned());
+            let place = Place { device, shape, dtype: row(stages).dtype, mask: Mask::Full };
+            let record = Record {
+                when: "2026-11-20T10:00:00Z".to_owned(),
+                commit: String::new(),
+                row: row(stages),
+                measure: Measure::Clocks,
+                score: Interval::exact(clocks),
+                p90_us: None,
+                tflops: None,
+                counters: Default::default(),
+                reason: None,
+            };
+            (place, record)
+        };
+        let records = || vec![offered(1, 9.0), offered(2, 8.0), offered(3, 8.5), offered(4, 9.5)];
+        assert_eq!(to_examine(records(), None).expect("numbers"), [row(1), row(2)]);
+        let blessed = row(4).entry_name();
+        assert_eq!(to_examine(records(), Some(&blessed)).expect("numbers"), [row(1), row(2), row(4)]);
+    }
 }

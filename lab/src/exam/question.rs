@@ -25,6 +25,10 @@ pub enum Placement {
     Padded(u16),
     /// As `Bhsd`, with such gaps behind every row, head and batch entry.
     PaddedHeads(u16),
+    /// Q and O as `Bhsd`, K and V as `Bshd`: caches seldom lie as queries do.
+    Mixed,
+    /// As `Bhsd`, but all KV heads lie at one place: who expands a head repeats it with a stride of 0.
+    Shared,
 }
 
 /// One question: a problem, where its tensors lie, how it is to be run, and on which inputs.
@@ -89,6 +93,17 @@ impl Question {
         match self.placement {
             Placement::Bhsd => Ok(problem),
             Placement::Bshd => Ok(problem.with_layout(Layout::Bshd)),
+            Placement::Mixed => {
+                let bshd = problem.with_layout(Layout::Bshd);
+                let strided = |problem: Problem, role| problem.with_strides(role, bshd.strides(role));
+                [TensorRole::K, TensorRole::V].into_iter().try_fold(problem, strided)
+            }
+            Placement::Shared => {
+                let strided = |problem: Problem, role| {
+                    problem.with_strides(role, ElementStrides { head: 0, ..problem.strides(role) })
+                };
+                [TensorRole::K, TensorRole::V].into_iter().try_fold(problem, strided)
+            }
             Placement::Padded(_) | Placement::PaddedHeads(_) => {
                 let strided = |problem: Problem, role| {
                     problem.with_strides(role, padded(&problem, role, self.placement))
@@ -101,6 +116,11 @@ impl Question {
     /// Whether the scale makes scores so large that softmax is a choice of one key, which hides most mistakes.
     pub fn is_steep(&self) -> bool {
         self.scale.is_some_and(|scale| scale * (self.spec.shape.head_dim() as f32).sqrt() > 2.0)
+    }
+
+    /// Whether float32 itself decides between random keys by chance: only inputs whose scores are all alike can be judged.
+    pub fn is_choice(&self) -> bool {
+        self.scale.is_some_and(|scale| scale * (self.spec.shape.head_dim() as f32).sqrt() > 1000.0)
     }
 
     /// How a kernel of this row is to run it.
@@ -151,6 +171,8 @@ impl std::fmt::Display for Question {
             Placement::Bshd => write!(f, ", bshd")?,
             Placement::Padded(chunks) => write!(f, ", bshd padded by {chunks} chunks")?,
             Placement::PaddedHeads(chunks) => write!(f, ", bhsd padded by {chunks} chunks")?,
+            Placement::Mixed => write!(f, ", K and V bshd")?,
+            Placement::Shared => write!(f, ", KV heads at one place")?,
         }
         if let Some(scale) = self.scale {
             write!(f, ", scale {scale:.4}")?;
@@ -181,7 +203,7 @@ fn padded(problem: &Problem, role: TensorRole, placement: Placement) -> ElementS
     let (chunks, is_by_heads) = match placement {
         Placement::PaddedHeads(chunks) => (chunks, true),
         Placement::Padded(chunks) => (chunks, false),
-        Placement::Bhsd | Placement::Bshd => (0, false),
+        _ => (0, false),
     };
     let gap = 8 * (i64::from(chunks) + role as i64);
     let inner = i64::from(sizes.head_dim) + gap;
@@ -394,7 +416,15 @@ mod tests {
                 let of = |question: &Question| question.spec.shape.0;
                 (1..=8).for_each(|group| any(&|question| of(question)[1] / of(question)[2] == group));
                 any(&|question| of(question)[0] >= 3 && of(question)[1] >= 16);
-                any(&|question| of(question)[4] >= 16_384);
+                any(&|question| of(question)[4] > 65_536);
+                any(&|question| of(question)[3] > 65_536);
+                any(&|question| (9..=32).contains(&(of(question)[1] / of(question)[2])));
+                any(&|question| of(question)[1] / of(question)[2] > 32);
+                any(&|question| question.is_choice() && question.lse);
+                any(&|question| of(question)[0] > 256);
+                any(&|question| of(question)[0] * of(question)[1] >= 1024);
+                any(&|question| question.placement == Placement::Mixed);
+                any(&|question| question.placement == Placement::Shared && of(question)[2] > 1);
                 let times =
                     |question: &Question| question.scale.unwrap_or(1.0) * (row.head_dim as f32).sqrt();
                 any(&|question| times(question) < 0.01);

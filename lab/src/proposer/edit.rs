@@ -113,7 +113,9 @@ fn blocks(text: &str) -> Result<Vec<Block>, EditError> {
         };
         let middle = part(at + 1, '=')?;
         let end = part(middle + 1, '>')?;
-        let joined = |lines: &[&str]| lines.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+        // No line of the source ends with blanks, but those of an answer may.
+        let joined =
+            |lines: &[&str]| lines.iter().flat_map(|line| [line.trim_end(), "\n"]).collect::<String>();
         let (search, replace) = (joined(&lines[at + 1..middle]), joined(&lines[middle + 1..end]));
         found.push(Block { path: file, search, replace });
         at = end + 1;
@@ -126,8 +128,13 @@ fn named_file(line: &str) -> Option<String> {
     let word = line
         .split(|c: char| c.is_whitespace() || matches!(c, '`' | '*' | '"' | '\''))
         .find(|word| word.ends_with(".rs"))?;
-    let start = word.find(DEVICE_SOURCE)?;
-    Some(word[start..].to_owned())
+    let from_root = word.find(DEVICE_SOURCE).map(|start| word[start..].to_owned());
+    from_root.or_else(|| of_crate(word))
+}
+
+/// The path from the repository's root of one that begins at the device crate's: the repository has no `src` of its own.
+fn of_crate(path: &str) -> Option<String> {
+    Some(format!("{DEVICE_SOURCE}{}", path.strip_prefix("src/")?))
 }
 
 /// One hunk from the first line that differs to the last.
@@ -205,7 +212,12 @@ fn prefixed(header: &str) -> String {
         let plain = plain.strip_prefix("./").unwrap_or(&plain);
         let side =
             if header.starts_with("+++") || (header.starts_with("diff") && at == last) { 'b' } else { 'a' };
-        *word = if plain.starts_with(DEVICE_SOURCE) { format!("{side}/{plain}") } else { plain.to_owned() };
+        let bare = plain.strip_prefix("a/").or_else(|| plain.strip_prefix("b/")).unwrap_or(plain);
+        *word = match of_crate(bare) {
+            Some(path) => format!("{side}/{path}"),
+            None if plain.starts_with(DEVICE_SOURCE) => format!("{side}/{plain}"),
+            None => plain.to_owned(),
+        };
     }
     words.join(" ")
 }
@@ -245,6 +257,11 @@ mod tests {
                  -seven\n+FOUR\n+six\n+seven\n+and more\n eight\n nine\n"
             )
         );
+        let blanks =
+            format!("src/a.rs\r\n<<<<<<< SEARCH\r\nfour  \r\n=======\r\nFOUR \r\n>>>>>>> REPLACE\r\n");
+        let diff = to_diff(&blanks, &read).expect("a diff");
+        assert!(diff.starts_with(&format!("diff --git a/{FILE} b/{FILE}\n")), "{diff}");
+        assert!(diff.contains("-four\n+FOUR\n five"), "{diff}");
         let new = "kernels-gpu/src/b.rs\n<<<<<<< SEARCH\n=======\n//! New.\n>>>>>>> REPLACE\n";
         assert!(to_diff(new, &read).expect("a diff").contains("--- /dev/null\n"));
     }
@@ -279,6 +296,9 @@ mod tests {
             "{right}"
         );
         assert_eq!(recount(&right), right);
+        let of_crate =
+            "diff --git a/src/a.rs b/src/a.rs\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,1 +1,1 @@\n-one\n+ONE\n";
+        assert_eq!(recount(of_crate), of_crate.replace("src/a.rs", FILE));
         // What was right stays as it was, up to the section behind the header.
         let fine = format!(
             "--- a/{FILE}\n+++ b/{FILE}\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n\\ No newline at end of file\n"

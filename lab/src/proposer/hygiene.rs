@@ -11,19 +11,21 @@ use std::path::Path;
 /// Files that the host reads too: kernels are launched by what they say.
 const HOSTS: [&str; 5] = ["table.rs", "row.rs", "row_check.rs", "params.rs", "manifest.rs"];
 
-/// Macros that bring in text from elsewhere, or PTX of a module's own.
-const MACROS: [&str; 8] = [
+/// Macros that bring in text from elsewhere, tell where and how it is compiled, or bring PTX of a module's own.
+const MACROS: [&str; 10] = [
     "include",
     "include_str",
     "include_bytes",
     "env",
     "option_env",
+    "file",
+    "cfg_select",
     "global_asm",
     "thread_local",
     "concat_idents",
 ];
-/// Words that no kernel needs more of: state, symbols and libraries of its own.
-const WORDS: [&str; 2] = ["static", "extern"];
+/// Words that no kernel needs more of: state, symbols and libraries of its own, and what tells the path of a file as `file!` does.
+const WORDS: [&str; 3] = ["static", "extern", "Location"];
 /// Words in attributes that change what is compiled, or under which name.
 const ATTRIBUTES: [&str; 13] = [
     "path",
@@ -266,7 +268,8 @@ impl Found {
                     if begins && delimiter == Delimiter::Bracket {
                         let text = inner.to_string();
                         is_test |= text == "test";
-                        if text.starts_with("cfg") {
+                        // What a test is compiled under and whether it is to fail: another condition makes it another test.
+                        if text.starts_with("cfg") || text.starts_with("should_panic") {
                             let outer = if is_inner { &mut within.conditions } else { &mut conditions };
                             *outer += &text;
                         }
@@ -333,6 +336,11 @@ impl Found {
                     if MACROS.contains(&text.as_str()) && (is_called || is_named || within.is_macro) {
                         self.add(&format!("{text}!"), line);
                     }
+                    // Called it shows what it asks; by another name or told to a macro it does not.
+                    if text == "cfg" && !within.is_attribute && (is_named || (within.is_macro && !is_called))
+                    {
+                        self.add("cfg!", line);
+                    }
                     if text.starts_with("assert") {
                         let asserts = if within.is_macro { &mut self.in_macros } else { &mut self.asserts };
                         *asserts += usize::from(is_called);
@@ -345,12 +353,13 @@ impl Found {
                         }
                     }
                 }
-                TokenTree::Literal(text) => {
+                // What an attribute says is no PTX.
+                TokenTree::Literal(text) if !within.is_attribute => {
                     if let Some(ptx) = in_ptx(&text.to_string()) {
                         self.add(ptx, line);
                     }
                 }
-                TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+                TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {}
             }
         }
     }
@@ -451,6 +460,14 @@ mod tests {
             "fn g() { asm!(\".extern .func (.param .b64 r) malloc (.param .b64 s);\"); }",
             "fn g() -> bool { cfg!(debug_assertions) }",
             "fn g() -> bool { core::cfg!(target_feature = \"sm_90a\") }",
+            "const IN_LAB: bool = file!().len() > 40;",
+            "const A: &str = concat!(file!(), \"x\");",
+            "const P: &str = core::panic::Location::caller().file();",
+            "use core::panic::Location as L; const P: u32 = L::caller().line();",
+            "cfg_select! { overflow_checks => { fn g() {} } _ => { fn g() { h() } } }",
+            "use core::cfg as ask; const D: bool = ask!(debug_assertions);",
+            "macro_rules! ask { ($m:ident, $c:ident) => { $m!($c) } } const D: bool = ask!(cfg, debug_assertions);",
+            "use core::{cfg as ask, include as harmless};",
         ] {
             let found = added(text);
             assert!(matches!(found, Err(Breach::Adds { .. })), "{text}: {found:?}");
@@ -467,6 +484,8 @@ mod tests {
             ("#[cfg(test)]", "#[cfg(test)] #[cfg(target_arch = \"x\")]"),
             ("    #[test]", "    #![cfg(any())]\n    #[test]"),
             ("    #[test]", "    #[cfg(any())] #[test]"),
+            ("    #[test]", "    #[should_panic] #[test]"),
+            ("    #[test]", "    #[test]\n    #[should_panic(expected = \"left\")]"),
             ("#[cfg(test)]\nmod tests {", "nothing! {\n#[cfg(test)]\nmod tests {"),
         ] {
             let mut less = BEFORE.replace(from, to);
@@ -517,6 +536,11 @@ mod tests {
             "// \u{4e2d}\u{6587} static include!, \u{43f}\u{43e}-\u{440}\u{443}\u{441}\u{441}\u{43a}\u{438}",
             "#[expect(unused)] fn g() {}",
             "const _: () = assert!(size_of::<u32>() == 4);",
+            "#[expect(unused, reason = \".global is no word of Rust's, nor is %clock\")] fn g() {}",
+            "#[test] #[should_panic] fn fails() { assert!(false) }",
+            "fn file(file: u32) -> u32 { file } struct Place { file: u32 }",
+            "#[cfg(test)] macro_rules! both { ($($t:tt)*) => { #[cfg(test)] $($t)* } }",
+            "fn g() -> bool { if cfg!(test) { true } else { cfg!(target_arch = \"nvptx64\") } }",
         ] {
             assert_eq!(added(text), Ok(()), "{text}");
         }

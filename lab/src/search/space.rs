@@ -192,6 +192,23 @@ mod tests {
         }
     }
 
+    /// As docs/tiles.md says.
+    #[test]
+    fn of_54_tiles_45_fit_an_l4_and_33_fit_48_kb() {
+        let space = Space::new(Row { acc: Accumulation::F32, ..usual_row() });
+        let fit = |bytes: u32| {
+            let tile = |row: &&Row| {
+                [32, 64, 128].contains(&row.block_m)
+                    && row.stages < 4
+                    && row.acc == Accumulation::F32
+                    && geometry::smem_bytes(row) <= bytes
+            };
+            let tiles = space.rows().iter().filter(tile);
+            tiles.map(|row| (row.block_m, row.block_n, row.warps, row.stages)).collect::<HashSet<_>>().len()
+        };
+        assert_eq!([u32::MAX, 99 << 10, 48 << 10].map(fit), [51, 45, 33]);
+    }
+
     #[test]
     fn an_infeasible_value_is_pruned_before_anything_is_compiled() {
         let bf16 = VARIANTS.iter().find(|variant| variant.row.dtype == Dtype::Bf16).expect("a row").row;

@@ -67,6 +67,7 @@ mod tests {
     use crate::config::Problems;
     use crate::kernels::Machine;
     use crate::search::tests::{scored, usual_row};
+    use kernels_gpu::row::Accumulation;
 
     fn start() -> Row {
         Row { block_m: 64, block_n: 32, stages: 1, ..usual_row() }
@@ -113,6 +114,49 @@ mod tests {
         let kinds: std::collections::BTreeSet<u64> =
             history[1..6].iter().filter_map(Evaluated::score).map(f64::to_bits).collect();
         assert_eq!(kinds.len(), 5, "each kind once before one kind twice");
+    }
+
+    /// Clocks that the simulator counted of every row of [`start`]'s space, as `lab micro --device sim` writes them: exhaustive search. Rows
+    /// that only `min_ctas` tells apart count alike, and stand here once; those that an L4 has no shared memory for do not.
+    const MEASURED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/measured.tsv");
+    /// Of the best row's, what a search of twelve candidates may miss.
+    const MISSED: f64 = 0.05;
+
+    /// A search of twelve candidates from a row, whose scores are those that were measured.
+    fn replay(start: Row, seed: u64, strategy: Strategy) -> Vec<f64> {
+        let text = std::fs::read_to_string(MEASURED).expect("what was measured");
+        let measured: std::collections::BTreeMap<&str, f64> = text
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(entry, clocks)| (entry, clocks.parse().expect("clocks")))
+            .collect();
+        let clocks = |row: &Row| measured.get(Row { min_ctas: 1, ..*row }.entry_name().as_str()).copied();
+        let evaluated = |row: Row| scored(row, clocks(&row).unwrap_or(f64::NAN));
+        // As many as an L4 has shared memory for.
+        let space = Space::new(start).restricted(|row| clocks(row).is_some());
+        let mut history = vec![evaluated(start)];
+        while history.len() < 12
+            && let Some(row) = strategy.next(&space, &model(), &history, seed)
+        {
+            history.push(evaluated(row));
+        }
+        let best = measured.values().copied().fold(f64::INFINITY, f64::min);
+        history.iter().filter_map(Evaluated::score).map(|clocks| clocks / best).collect()
+    }
+
+    #[test]
+    fn twelve_candidates_from_three_bad_rows_find_what_exhaustive_search_finds() {
+        let bad = [
+            start(),
+            Row { block_m: 128, block_n: 128, warps: 8, stages: 1, acc: Accumulation::F16, ..start() },
+            Row { block_m: 16, block_n: 128, warps: 8, stages: 1, ..start() },
+        ];
+        for (row, seed) in bad.into_iter().flat_map(|row| (0..4).map(move |seed| (row, seed))) {
+            let found = replay(row, seed, Strategy::Model);
+            let least = found.iter().copied().fold(f64::INFINITY, f64::min);
+            assert!(found[0] > 1.1, "{} is a bad row: {found:?}", row.entry_name());
+            assert!(least <= 1.0 + MISSED, "from {} with seed {seed}: {found:?}", row.entry_name());
+        }
     }
 
     #[test]

@@ -30,6 +30,12 @@ pub enum ChainError {
         /// The line, from 1.
         line: usize,
     },
+    /// Something was done while nothing was promised, or when the secret was told already.
+    #[error("record {line} is of no run: it stands before a secret is promised, or behind where it is told")]
+    OfNoRun {
+        /// The line, from 1.
+        line: usize,
+    },
     /// A secret that nobody promised.
     #[error("the secret that was told is not the one that was promised")]
     OtherSecret,
@@ -62,7 +68,7 @@ pub fn promise(secret: u64) -> String {
 /// The first thing that is not as it was written.
 pub fn verify(header: &Header, lines: &[Line]) -> Result<(), ChainError> {
     let mut last = root(header);
-    let mut promised: Vec<&str> = Vec::new();
+    let mut promised: Option<&str> = None;
     for (index, line) in lines.iter().enumerate() {
         if line.chain.is_empty() {
             return Err(ChainError::Unchained { line: index + 1 });
@@ -72,8 +78,10 @@ pub fn verify(header: &Header, lines: &[Line]) -> Result<(), ChainError> {
             return Err(ChainError::Broken { line: index + 1 });
         }
         match line.kind.as_str() {
-            PROMISED => promised.extend(line.body.as_str()),
-            TOLD if line.body.as_u64().map(promise).as_deref() != promised.last().copied() => {
+            // A run that was killed has told nothing.
+            PROMISED => promised = line.body.as_str(),
+            _ if promised.is_none() => return Err(ChainError::OfNoRun { line: index + 1 }),
+            TOLD if line.body.as_u64().map(promise).as_deref() != promised.take() => {
                 return Err(ChainError::OtherSecret);
             }
             _ => {}
@@ -161,6 +169,22 @@ mod tests {
             forged.promise(seed).expect("written");
             forged.append(TOLD, &(seed ^ 1)).expect("written");
             assert_eq!(verified(forged.folder()), Err(ChainError::OtherSecret));
+
+            // What was done without a secret, or when it was known.
+            for early in [true, false] {
+                let mut forged = Session::create(runs.path(), header("evolve")).expect("created");
+                let done = |session: &mut Session| session.append("evaluation", &1).expect("written");
+                if early {
+                    done(&mut forged);
+                }
+                forged.promise(seed).expect("written");
+                forged.append(TOLD, &seed).expect("written");
+                if !early {
+                    done(&mut forged);
+                }
+                let line = if early { 1 } else { 3 };
+                assert_eq!(verified(forged.folder()), Err(ChainError::OfNoRun { line }));
+            }
 
             // Another header: a commit, say, or a configuration.
             std::fs::write(&path, &text).expect("written");

@@ -53,18 +53,32 @@ fn remainders(row: &Row, random: &mut Rng) -> Vec<Question> {
         .collect()
 }
 
-/// More keys than any other question has, and scales far under and over the usual one.
+/// More keys and more queries than 16 bits count, more query heads a KV head than any other question has, and scales far under and
+/// over the usual one: the last so far that a finite number for "hidden" is larger than the scores that are seen.
 fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
+    let more = random.u32(1..=300);
+    let [group, far_group] = [random.u32(9..=32), random.u32(33..=72)];
     let mut of = |sizes: [u32; 5]| Sides::draw(random).question(row, sizes, 2, random);
     let usual = 1.0 / (row.head_dim as f32).sqrt();
-    let [mut keys, tiny, large] = [of([1, 1, 1, 3, 16_384]), of([1, 2, 1, 9, 150]), of([1, 2, 1, 9, 150])];
-    let mut scaled = |question: Question, from: f32, to: f32| {
+    let mut asked = vec![
+        of([1, 1, 1, 3, (1 << 16) + more]),
+        of([1, 1, 1, (1 << 16) + more, 1 + more % 8]),
+        of([1, 2 * group, 2, 3, 70]),
+        of([1, 2 * far_group, 2, 2, 70]),
+    ];
+    for (from, to) in [(-20.0, -7.0), (0.5, 4.0), (15.0, 16.0)] {
+        let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 2, random);
         let scale = usual * (from + (to - from) * random.f32()).exp2();
-        Question { scale: Some(scale), ..question }
-    };
-    let [tiny, large] = [scaled(tiny, -20.0, -7.0), scaled(large, 0.5, 4.0)];
-    keys.spec.shape.0[4] += random.u32(0..=4096);
-    vec![keys, tiny, large]
+        asked.push(Question { scale: Some(scale), ..question });
+    }
+    let steepest = asked.len() - 1;
+    asked[steepest].lse = true;
+    asked[steepest].spec.mask = Mask::Causal;
+    for placement in [Placement::Mixed, Placement::Shared] {
+        let sizes = [2, 4, 2, random.u32(2..=48), random.u32(17..=150)];
+        asked.push(Question { placement, ..Sides::draw(random).question(row, sizes, 2, random) });
+    }
+    asked
 }
 
 /// Every two levels that a question can have and none of these has.
@@ -113,7 +127,7 @@ fn levels(question: &Question) -> Levels {
         match question.placement {
             Placement::Bhsd => 0,
             Placement::Bshd => 1,
-            Placement::Padded(_) => 2,
+            Placement::Padded(_) | Placement::Mixed | Placement::Shared => 2,
             Placement::PaddedHeads(_) => 3,
         },
         u8::from(question.lengths),
@@ -149,7 +163,8 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
     let seqlen_k = of(&[(1, 1), (2, 63), (64, 256), (2048, 2100)], keys);
     let seqlen_q = of(&[(1, 1), (2, 48), (1000, 1040)], queries);
     let splits = of(&[(1, 1), (1, 4), (1, 4)], splits) * 2 + u32::from(splits == 2) - u32::from(splits == 0);
-    let placement = [Placement::Bhsd, Placement::Bshd, Placement::Padded(1), Placement::PaddedHeads(1)];
+    let unlike = [Placement::Padded(1), Placement::Mixed, Placement::Shared][random.usize(0..3)];
+    let placement = [Placement::Bhsd, Placement::Bshd, unlike, Placement::PaddedHeads(1)];
     let is_split = row.schedule == Schedule::Split;
     let usual = 1.0 / (row.head_dim as f32).sqrt();
     let batch = u32::from(batch) + 1;
