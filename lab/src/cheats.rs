@@ -5,11 +5,13 @@
 //! control of the harness itself.
 
 mod attention;
+mod honest;
 mod planted;
 mod stand_in;
 
+pub use honest::{HONEST, Honest};
 use planted::RIGHT;
-pub use planted::{HONEST, Honest, PLANTED, Planted, Rows, When, Wrong};
+pub use planted::{PLANTED, Planted, Rows, When, Wrong};
 pub use stand_in::{StandIn, Tensors};
 
 use crate::exam::question::{Placement, draw};
