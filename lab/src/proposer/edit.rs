@@ -257,9 +257,8 @@ mod tests {
                  -seven\n+FOUR\n+six\n+seven\n+and more\n eight\n nine\n"
             )
         );
-        let blanks =
-            format!("src/a.rs\r\n<<<<<<< SEARCH\r\nfour  \r\n=======\r\nFOUR \r\n>>>>>>> REPLACE\r\n");
-        let diff = to_diff(&blanks, &read).expect("a diff");
+        let blanks = "src/a.rs\r\n<<<<<<< SEARCH\r\nfour  \r\n=======\r\nFOUR \r\n>>>>>>> REPLACE\r\n";
+        let diff = to_diff(blanks, &read).expect("a diff");
         assert!(diff.starts_with(&format!("diff --git a/{FILE} b/{FILE}\n")), "{diff}");
         assert!(diff.contains("-four\n+FOUR\n five"), "{diff}");
         let new = "kernels-gpu/src/b.rs\n<<<<<<< SEARCH\n=======\n//! New.\n>>>>>>> REPLACE\n";
