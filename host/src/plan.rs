@@ -123,7 +123,7 @@ pub struct Plan {
     tensors: Option<[TensorBox; 3]>,
     own: Option<OwnKeys>,
     combine: Option<Arc<Kernel<StepRow>>>,
-    /// Query rows of a CTA of `combine`.
+    /// Query rows of a CTA of `combine`, 1 where there is none.
     combine_rows: u32,
     workspace_bytes: u64,
     l2_window_bytes: u64,
@@ -274,7 +274,7 @@ impl Plan {
             tensors: (row.isa == Isa::Wgmma).then(|| tensors::boxes(problem, row)).transpose()?,
             own: None,
             combine: combine.cloned(),
-            combine_rows: work::combine_rows(asked, device),
+            combine_rows: combine.map_or(1, |_| work::combine_rows(asked, device)),
             workspace_bytes: 0,
             l2_window_bytes: device.l2_window_bytes,
         };
@@ -319,7 +319,7 @@ impl Plan {
 
     /// Query rows of a CTA of [`Plan::combine`], 1 where there is none.
     pub fn combine_rows(&self) -> u32 {
-        if self.combine.is_some() { self.combine_rows } else { 1 }
+        self.combine_rows
     }
 
     /// CTAs of the launch of [`Plan::combine`]: all query rows, [`Plan::combine_rows`] each, once a slice of the value vectors.

@@ -137,13 +137,8 @@ impl<W: WarpTile> OnlineSoftmax<W> {
             let mut correction = W::Rows::<f32>::splat(1.0);
             for m in 0..W::M {
                 for half in 0..2 {
-                    let (old, new) = (self.row_max.row(m)[half], new_max.row(m)[half]);
-                    // A row that did not grow keeps its maximum, so that its bits do not depend on which rows share its warp.
-                    let kept = if (new - old) * scale_log2 > rescale_at { new } else { old };
-                    let factor = ex2((old - base(kept)) * scale_log2);
-                    self.row_max.row_mut(m)[half] = kept;
-                    self.row_sum.row_mut(m)[half] *= factor;
-                    correction.row_mut(m)[half] = factor;
+                    let new = new_max.row(m)[half];
+                    correction.row_mut(m)[half] = self.grow_row((m, half), new, (scale_log2, rescale_at)).1;
                 }
             }
             rescale(correction);
@@ -172,17 +167,31 @@ impl<W: WarpTile> OnlineSoftmax<W> {
                 let mut row_max = max(old, reading.score(m, half, greatest));
                 row_max = max(row_max, shfl_bfly::<1>(row_max));
                 row_max = max(row_max, shfl_bfly::<2>(row_max));
-                // −∞ before and after is no growth: the difference is NaN.
-                let grew = (row_max - old) * scale_log2 > rescale_at;
-                let kept = if grew { row_max } else { old };
-                let factor = ex2((old - base(kept)) * scale_log2);
-                self.row_max.row_mut(m)[half] = kept;
-                self.row_sum.row_mut(m)[half] *= factor;
+                let (grew, factor) = self.grow_row((m, half), row_max, (scale_log2, rescale_at));
                 correction.row_mut(m)[half] = factor;
                 any |= grew;
             }
         }
         (any, correction)
+    }
+
+    /// Whether a row grows to the maximum `new` by more than 2 to the power of `rescale_at`, and the factor of its O; row_max and row_sum are
+    /// those behind it. A row that does not grow keeps its maximum, so that its bits do not depend on which rows share its warp.
+    #[inline(always)]
+    fn grow_row(
+        &mut self,
+        (m, half): (usize, usize),
+        new: f32,
+        (scale_log2, rescale_at): (f32, f32),
+    ) -> (bool, f32) {
+        let old = self.row_max.row(m)[half];
+        // −∞ before and after is no growth: the difference is NaN.
+        let grew = (new - old) * scale_log2 > rescale_at;
+        let kept = if grew { new } else { old };
+        let factor = ex2((old - base(kept)) * scale_log2);
+        self.row_max.row_mut(m)[half] = kept;
+        self.row_sum.row_mut(m)[half] *= factor;
+        (grew, factor)
     }
 
     /// Adds the sums of the four lanes that share each row.

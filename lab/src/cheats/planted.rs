@@ -10,7 +10,7 @@ use ferroflash::{Dtype, TensorRole};
 pub enum When {
     /// Always.
     Always,
-    /// Where they are none.
+    /// Where the number of keys is no multiple of 64.
     Ragged,
     /// Where tensors are not contiguous `bhsd`.
     Strided,
@@ -80,17 +80,17 @@ pub enum When {
     BatchOf(u32),
     /// With a scale under a hundredth of the usual one.
     TinyScale,
-    /// From so many keys on.
+    /// In problems of at least this many keys.
     KeysFrom(u32),
-    /// From so many queries on.
+    /// In problems of at least this many queries.
     QueriesFrom(u32),
-    /// From so many query heads on.
+    /// In problems of at least this many query heads.
     HeadsFrom(u32),
-    /// From so many batch entries on.
+    /// In problems of at least this many batch entries.
     BatchFrom(u32),
-    /// From so many query heads a KV head on.
+    /// In problems of at least this many query heads a KV head.
     GroupFrom(u32),
-    /// Where tensors lie so.
+    /// Where the question places its tensors like this.
     Placed(Placement),
 }
 

@@ -159,8 +159,8 @@ fn re_evaluate(args: &LeaderboardArgs, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The rows of a session that may come to stand on a leaderboard: whoever holds a place in its course, whatever the board has, as a
-/// session that began earlier is offered before those that are there; and the one that is to be blessed.
+/// The rows of a session that a leaderboard may take: each that was the best of a place when the session measured it, and the one that is
+/// to be blessed. What the leaderboard has is not asked, since it takes sessions in the order in which they began.
 fn to_examine(
     records: Vec<(Place, Record)>,
     blessed: Option<&str>,
@@ -257,7 +257,7 @@ mod tests {
     use crate::statistics::Interval;
 
     #[test]
-    fn whoever_may_stand_on_the_board_is_examined() {
+    fn rows_that_a_leaderboard_may_take_are_examined() {
         let row = |stages| Row { stages, ..usual_row() };
         let offered = |stages, clocks| {
             let (device, shape) = ("simulator".to_owned(), "1,8,8,512,512,64".to_owned());

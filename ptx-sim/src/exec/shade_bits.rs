@@ -3,18 +3,15 @@
 use crate::bits;
 use crate::op::{BoolOp, Op, Scalar};
 use crate::regs::{Regs, Slots};
+use crate::table::{LaneRow, Shape, float::FloatOp, half::HalfOp, integer::IntOp, rare::RareOp};
 
 /// The undefined bits of the results of an instruction that moves bits; `None` for one that computes.
 pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<Vec<u64>> {
     let one = |bits: u64| Some(vec![bits]);
     match op {
-        Op::Int(op, slots) => {
-            let row = &crate::table::integer::IntOp::ROWS[*op as usize];
-            moved_by(row.pattern, row.args, row.result.bits, slots, regs, shade, lane).map(|b| vec![b])
-        }
-        Op::Rare(op, slots) => {
-            let row = &crate::table::rare::RareOp::ROWS[*op as usize];
-            moved_by(row.pattern, row.args, row.result.bits, slots, regs, shade, lane).map(|b| vec![b])
+        Op::Int(..) | Op::Rare(..) => {
+            let (pattern, result, args, slots) = lane_row(op)?;
+            moved_by(pattern, args, result.bits, slots, regs, shade, lane).map(|b| vec![b])
         }
         Op::Convert(op, slots) => {
             let row = &crate::table::convert::ConvertOp::ROWS[*op as usize];
@@ -78,26 +75,7 @@ pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Opt
 /// The undefined bits of what is computed of packed pairs, each half of its own; `None` for other instructions. Compilers leave
 /// half of a pair undefined where they need the other alone.
 pub(super) fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
-    use crate::table::{float::FloatOp, half::HalfOp, integer::IntOp, rare::RareOp};
-    let (pattern, result, args, slots) = match op {
-        Op::Int(op, slots) => {
-            let row = &IntOp::ROWS[*op as usize];
-            (row.pattern, row.result, row.args, slots)
-        }
-        Op::Float(op, slots) => {
-            let row = &FloatOp::ROWS[*op as usize];
-            (row.pattern, row.result, row.args, slots)
-        }
-        Op::Half(op, slots) => {
-            let row = &HalfOp::ROWS[*op as usize];
-            (row.pattern, row.result, row.args, slots)
-        }
-        Op::Rare(op, slots) => {
-            let row = &RareOp::ROWS[*op as usize];
-            (row.pattern, row.result, row.args, slots)
-        }
-        _ => return None,
-    };
+    let (pattern, result, args, slots) = lane_row(op)?;
     let alike = args.iter().all(|arg| (arg.bank, arg.bits) == (result.bank, result.bits));
     if !pattern.ends_with("x2") || !alike {
         return None;
@@ -110,9 +88,26 @@ pub(super) fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
     Some(half(low) | half(low << width))
 }
 
+/// The pattern, result and arguments of an instruction in the table of its kind, and its registers; `None` for one that no such table has.
+fn lane_row(op: &Op) -> Option<(&'static str, Shape, &'static [Shape], &Slots)> {
+    fn of<'s, O>(
+        row: &LaneRow<O>,
+        slots: &'s Slots,
+    ) -> Option<(&'static str, Shape, &'static [Shape], &'s Slots)> {
+        Some((row.pattern, row.result, row.args, slots))
+    }
+    match op {
+        Op::Int(op, slots) => of(&IntOp::ROWS[*op as usize], slots),
+        Op::Float(op, slots) => of(&FloatOp::ROWS[*op as usize], slots),
+        Op::Half(op, slots) => of(&HalfOp::ROWS[*op as usize], slots),
+        Op::Rare(op, slots) => of(&RareOp::ROWS[*op as usize], slots),
+        _ => None,
+    }
+}
+
 fn moved_by(
     pattern: &str,
-    args: &[crate::table::Shape],
+    args: &[Shape],
     width: u8,
     slots: &Slots,
     regs: &Regs,
