@@ -7,7 +7,6 @@ use check::random_input::{self, InputKind};
 use check::reference::reference;
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use ferroflash::module::slice_entry;
 use ferroflash::output_file::OutputFile;
 use ferroflash::plan::Addresses;
 use ferroflash::tensor_file::{self, Options, Source};
@@ -138,13 +137,16 @@ mod module {
 
     #[divan::bench]
     fn cut_entry(bencher: Bencher<'_, '_>) {
-        let library = kernels().open().expect("valid kernels");
         let (family, bytes) = first_family();
-        let ptx = library.family_ptx(&family).expect("the hash agrees");
-        let last = library.kernels().iter().rfind(|kernel| kernel.family == family).expect("a kernel");
-        bencher
-            .counter(BytesCount::new(bytes))
-            .bench(|| slice_entry(black_box(&ptx), &last.entry).expect("there").len());
+        let read = || {
+            let library = kernels().open().expect("valid kernels");
+            library.family_ptx(&family).expect("the hash agrees");
+            library
+        };
+        bencher.counter(BytesCount::new(bytes)).with_inputs(read).bench_refs(|library| {
+            let last = library.kernels().iter().rfind(|kernel| kernel.family == family).expect("a kernel");
+            library.kernel_ptx(last).expect("there").len()
+        });
     }
 
     fn first_family() -> (String, usize) {

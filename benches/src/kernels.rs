@@ -64,7 +64,6 @@ impl Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::module::slice_entry;
     use kernels_gpu::table::VARIANTS;
 
     #[test]
@@ -74,8 +73,7 @@ mod tests {
         let library = kernels.open().expect("valid");
         assert_eq!(library.kernels().len(), VARIANTS.len());
         for kernel in library.kernels() {
-            let ptx = library.family_ptx(&kernel.family).expect("the hash agrees");
-            let slice = slice_entry(&ptx, &kernel.entry).expect("there");
+            let slice = library.kernel_ptx(kernel).expect("there");
             assert!(slice.contains(&format!(".entry {}()", kernel.entry)) && slice.lines().count() > LINES);
         }
     }

@@ -97,7 +97,7 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflash::module::{Library, slice_entry};
+    use ferroflash::module::Library;
     use kernels_gpu::table::VARIANTS;
 
     #[test]
@@ -126,8 +126,7 @@ mod tests {
         assert_eq!(library.kernels().len(), VARIANTS.len());
         for kernel in library.kernels() {
             assert_eq!(kernel.sha256, "changed");
-            let ptx = library.family_ptx(&kernel.family).expect("the hash agrees");
-            let slice = slice_entry(&ptx, &kernel.entry).expect("there");
+            let slice = library.kernel_ptx(kernel).expect("there");
             assert!(slice.contains(&format!(".entry {}()\n{{\n\tret;\n}}", kernel.entry)), "{slice}");
         }
     }

@@ -14,11 +14,11 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arch::Arch;
 pub(crate) use arch::{runs_on, sm_of};
-pub use ferroflash_kernels::ptx::slice_entry;
+use ferroflash_kernels::ptx::{Parts, split};
 use store::{Store, usual_folders};
 pub use table::{backward_kernels_of_table, kernels_of_table};
 
@@ -37,9 +37,16 @@ pub struct Library {
     step_kernels: Vec<Arc<Kernel<StepRow>>>,
     backward_kernels: Vec<Arc<Kernel<BackwardRow>>>,
     /// PTX files of a folder read so far, by family.
-    ptx: Mutex<BTreeMap<String, Arc<str>>>,
+    ptx: Mutex<BTreeMap<String, Arc<FamilyPtx>>>,
     /// Where the kernels of users' scores are.
     scores: Vec<Library>,
+}
+
+/// The PTX of a family, and where its entries are, once that was asked.
+#[derive(Debug)]
+struct FamilyPtx {
+    text: Arc<str>,
+    parts: OnceLock<Option<Parts>>,
 }
 
 /// One kernel in a form that a device can load.
@@ -201,7 +208,7 @@ impl Library {
     /// [`Error::BadKernels`] where a file is damaged or another than the manifest says, [`Error::Io`].
     pub fn image<R>(&self, kernel: &Kernel<R>, source: &Source) -> Result<Image, Error> {
         let code = match source {
-            Source::Ptx { family } => Code::Ptx(self.holder(&kernel.entry).entry_ptx(family, &kernel.entry)?),
+            Source::Ptx { .. } => Code::Ptx(self.kernel_ptx(kernel)?),
             Source::Cubin { arch } => Code::Cubin(self.holder(&kernel.entry).cubin(kernel, arch)?),
         };
         Ok(Image {
@@ -217,6 +224,10 @@ impl Library {
     /// # Errors
     /// [`Error::BadKernels`] where it is not the file that the manifest was written for, [`Error::Io`].
     pub fn family_ptx(&self, family: &str) -> Result<Arc<str>, Error> {
+        Ok(self.read_family(family)?.text.clone())
+    }
+
+    fn read_family(&self, family: &str) -> Result<Arc<FamilyPtx>, Error> {
         // A thread that panicked while holding the lock left a complete map.
         let mut read = self.ptx.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ptx) = read.get(family) {
@@ -231,9 +242,17 @@ impl Library {
             let reason = format!("its SHA-256 is {found}, the manifest says {}", record.sha256);
             return Err(self.store.bad(&record.ptx, reason));
         }
-        let ptx: Arc<str> = text.into();
+        let ptx = Arc::new(FamilyPtx { text: text.into(), parts: OnceLock::new() });
         read.insert(family.to_owned(), ptx.clone());
         Ok(ptx)
+    }
+
+    /// The PTX of one kernel: its entry, and what lies outside of entries.
+    ///
+    /// # Errors
+    /// Those of [`Library::family_ptx`].
+    pub fn kernel_ptx<R>(&self, kernel: &Kernel<R>) -> Result<String, Error> {
+        self.holder(&kernel.entry).entry_ptx(&kernel.family, &kernel.entry)
     }
 
     fn entry_ptx(&self, family: &str, entry: &str) -> Result<String, Error> {
@@ -241,8 +260,9 @@ impl Library {
         if let (Store::Archive(archive), Some(record)) = (&self.store, record) {
             return archive.entry_ptx(&record.ptx, entry);
         }
-        let ptx = self.family_ptx(family)?;
-        slice_entry(&ptx, entry).ok_or_else(|| {
+        let ptx = self.read_family(family)?;
+        let parts = ptx.parts.get_or_init(|| split(&ptx.text));
+        parts.as_ref().and_then(|parts| parts.slice(&ptx.text, entry)).ok_or_else(|| {
             let reason = format!("the PTX of {family} has no entry {entry}, which the manifest lists");
             Error::BadKernels { path: self.folder().to_owned(), reason }
         })

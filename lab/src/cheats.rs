@@ -24,6 +24,7 @@ use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Dtype, Problem, Row, Schedule, TensorRole};
 use kernels_gpu::row::Accumulation;
 use kernels_gpu::table::VARIANTS;
+use rayon::prelude::*;
 use stand_in::{Call, Streams, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -303,19 +304,18 @@ pub fn examine(
 /// What the stand-in reports.
 pub fn control(seed: u64, step: usize) -> Result<Vec<String>, ferroflash::Error> {
     let cheats = PLANTED.into_iter().step_by(step).map(Err);
-    let (mut missed, oracles) = (Vec::new(), Arc::default());
-    for does in [Ok(HONEST[7]), Err(RIGHT)].into_iter().chain(cheats) {
+    let all: Vec<_> = [Ok(HONEST[7]), Err(RIGHT)].into_iter().chain(cheats).collect();
+    let oracles = Arc::default();
+    let missed = |does: Result<Honest, Planted>| {
         let found = examine(does, seed, &oracles)?;
         let is_right = match (&does, &found) {
             (Ok(_) | Err(RIGHT), found) => found.is_none(),
             (Err(planted), Some(refusal)) => planted.is_named(refusal.fault),
             (Err(_), None) => false,
         };
-        if !is_right {
-            missed.push(format!("seed {seed}: {does:?}: found {found:?}"));
-        }
-    }
-    Ok(missed)
+        Ok((!is_right).then(|| format!("seed {seed}: {does:?}: found {found:?}")))
+    };
+    all.into_par_iter().filter_map(|does| missed(does).transpose()).collect()
 }
 
 #[cfg(test)]
@@ -324,7 +324,6 @@ mod tests {
     use crate::inputs::Inputs;
     use crate::problem_spec::{Mask, ProblemSpec, Shape};
     use check::verification::Oracle;
-    use rayon::prelude::*;
 
     /// Seeds that a test draws under: two, ten where the variable `FERROFLASH_THOROUGH` is set; `FERROFLASH_SEEDS=1,2` names others.
     /// The same for every commit, so that what passed passes again.

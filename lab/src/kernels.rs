@@ -9,7 +9,7 @@ pub use ragged::examine_ragged;
 pub use times::{Times, open_bench, time, time_briefly, time_fresh, wall_us};
 
 use crate::config::{self, DeviceKind};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exam::Question;
 use crate::inputs::Inputs;
 use crate::proposer::hygiene;
@@ -19,7 +19,7 @@ use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
-use ferroflash::module::{Library, sha256_hex, slice_entry};
+use ferroflash::module::{Library, sha256_hex};
 use ferroflash::{Attention, DeviceModel, L2Policy, SimOptions};
 use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::Isa;
@@ -156,14 +156,9 @@ pub fn find_in(library: &Library, entry: &str) -> Result<Arc<Kernel>> {
 /// where that makes no difference: on the simulator, and where ptxas gives both the same registers.
 ///
 /// # Errors
-/// [`Error::BadFile`] where the PTX lacks the entry, [`Error::Host`].
+/// [`Error::Host`], also where the PTX lacks the entry.
 pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result<String> {
-    let ptx = library.family_ptx(&kernel.family)?;
-    let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| Error::BadFile {
-        path: library.folder().to_owned(),
-        reason: format!("its PTX lacks {}", kernel.entry),
-    })?;
-    let text = text.replace(&kernel.entry, "entry");
+    let text = library.kernel_ptx(kernel)?.replace(&kernel.entry, "entry");
     let resources = machine.resources(kernel);
     if !machine.simulated && resources.is_none() {
         return Ok(sha256_hex(text.as_bytes()));
@@ -178,7 +173,7 @@ pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result
 /// # Errors
 /// [`Error::Host`].
 pub fn outlives_a_launch(library: &Library, kernel: &Kernel) -> Result<Option<&'static str>> {
-    Ok(hygiene::in_ptx(&library.family_ptx(&kernel.family)?))
+    Ok(hygiene::in_ptx(&library.kernel_ptx(kernel)?))
 }
 
 /// As [`DeviceModel::L4`] and [`DeviceModel::H200`], with so few multiprocessors that persistent CTAs have several tiles each.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::{self, KernelRef};
 use check::kernel_folder::KernelFolder;
-use ferroflash::module::{Library, slice_entry};
+use ferroflash::module::Library;
 use kernels_gpu::manifest::Kernel;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -64,8 +64,7 @@ fn cubins(
 /// The PTX around a kernel's entry, and the entry.
 fn parts(library: &Library, kernel: &Kernel) -> Result<(String, String)> {
     let bad = |reason: &str| Error::BadFile { path: library.folder().to_owned(), reason: reason.to_owned() };
-    let ptx = library.family_ptx(&kernel.family)?;
-    let text = slice_entry(&ptx, &kernel.entry).ok_or_else(|| bad("its PTX lacks the entry"))?;
+    let text = library.kernel_ptx(kernel)?;
     let at = text.find(".visible .entry").ok_or_else(|| bad("its PTX has no visible entry"))?;
     // What follows the entry, functions that it may call, is declared and defined for both with the first.
     let end = text[at..].find("\n}").map_or(text.len(), |end| at + end + 2);

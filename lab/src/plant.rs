@@ -4,7 +4,6 @@
 use crate::error::{Error, Result};
 use crate::kernels::{self, KernelRef};
 use check::kernel_folder::KernelFolder;
-use ferroflash::module::slice_entry;
 use kernels_gpu::manifest::Kernel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -78,8 +77,7 @@ pub fn plant(kernel: &KernelRef, what: Plant, out: &Path) -> Result<KernelRef> {
         path: kernel.folder.clone(),
         reason: format!("{}: {reason}", kernel.entry),
     };
-    let ptx = library.family_ptx(&found.family)?;
-    let ptx = slice_entry(&ptx, &kernel.entry).ok_or_else(|| bad("its PTX lacks the entry"))?;
+    let ptx = library.kernel_ptx(&found)?;
     let text = what
         .into_ptx(&ptx)
         .ok_or_else(|| bad(&format!("its PTX has no place for `{}` to be planted", what.name())))?;

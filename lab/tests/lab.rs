@@ -226,7 +226,8 @@ const SAVINGS: [(&str, &str); 3] = [
         "let offset = -max(self.row_max.row(m)[half], -1e36) * scale_log2;",
     ),
     (
-        "                row_max = max(row_max, shfl_bfly::<2>(row_max));
+        "                row_max = max(row_max, shfl_bfly::<1>(row_max));
+                row_max = max(row_max, shfl_bfly::<2>(row_max));
                 new_max.row_mut(m)[half] = row_max;
 ",
         "                new_max.row_mut(m)[half] = row_max;
@@ -247,6 +248,7 @@ fn patches_that_build_on_each_other_end_as_one_that_applies() {
     let shared = "            let mut correction = W::Rows::<f32>::splat(1.0);\n            for m in 0..W::M {\n                for half in 0..2 {\n";
     let moved = format!(
         "{shared}                    let row_max = new_max.row(m)[half];\n                    \
+         let row_max = max(row_max, shfl_bfly::<1>(row_max));\n                    \
          new_max.row_mut(m)[half] = max(row_max, shfl_bfly::<2>(row_max));\n"
     );
     let block = |search: &str, replace: &str| {

@@ -59,6 +59,19 @@ pub(crate) fn each_of(inst: &mut Inst, f: &mut impl FnMut(Bank, &mut Slot, Role)
     Visitor(f).op(&mut inst.op);
 }
 
+/// A register of an operation.
+pub(crate) type Operand = (Bank, Slot, Role);
+
+/// The registers of every instruction's operation.
+pub(crate) fn operands(insts: &[Inst]) -> Vec<Box<[Operand]>> {
+    let of = |inst: &Inst| {
+        let mut operands = Vec::new();
+        each(&inst.op, &mut |bank, slot, role| operands.push((bank, slot, role)));
+        operands.into_boxed_slice()
+    };
+    insts.iter().map(of).collect()
+}
+
 /// Calls `f` with every register that an operation reads or writes.
 pub(crate) fn each(op: &Op, f: &mut dyn FnMut(Bank, Slot, Role)) {
     let mut op = op.clone();

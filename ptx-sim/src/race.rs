@@ -49,13 +49,47 @@ struct Entry {
 struct Block {
     /// The oldest access, of no bytes if there is none: most blocks have no other.
     first: Entry,
-    more: Vec<Entry>,
+    more: Option<Box<Others>>,
     /// Bytes that several clusters have read, where nothing can order these.
     read_by_many: u16,
     /// Whether anybody has written here.
     is_written: bool,
-    /// A bit for every agent that is remembered, by a number that several may have.
-    agents: u64,
+}
+
+/// Further accesses, and of each the key of its agent: most of those who come have not been here, which keys tell soonest.
+#[derive(Debug, Default)]
+struct Others {
+    entries: Vec<Entry>,
+    keys: Vec<u32>,
+}
+
+impl Others {
+    /// The first access of a key at or behind `from`.
+    fn position(&self, key: u32, from: usize) -> Option<usize> {
+        const AT_ONCE: usize = 32;
+        let has_key = |keys: &[u32]| keys.iter().fold(false, |found, other| found | (*other == key));
+        let keys = &self.keys[from..];
+        let (chunk, keys) = keys.chunks(AT_ONCE).enumerate().find(|(_, keys)| has_key(keys))?;
+        Some(from + chunk * AT_ONCE + keys.iter().position(|other| *other == key)?)
+    }
+
+    fn push(&mut self, new: Entry) {
+        self.entries.push(new);
+        self.keys.push(new.key());
+    }
+
+    fn remove(&mut self, at: usize) -> Entry {
+        self.keys.remove(at);
+        self.entries.remove(at)
+    }
+
+    /// Takes bytes from every access, and drops those that have no others.
+    fn overwrite(&mut self, bytes: u16) {
+        self.entries.iter_mut().for_each(|entry| entry.bytes &= !bytes);
+        self.entries.retain(|entry| entry.bytes != 0);
+        self.keys.clear();
+        self.keys.extend(self.entries.iter().map(Entry::key));
+    }
 }
 
 type Page = Mutex<Vec<Block>>;
@@ -139,15 +173,44 @@ impl RaceShadow {
 }
 
 impl Entry {
-    /// A number of its agent below 64, as a bit.
-    fn bit(&self) -> u64 {
-        1 << (self.group.wrapping_mul(29).wrapping_add(self.mark.agent.into()) % 64)
+    /// A number of its agent, which hardly any other has.
+    fn key(&self) -> u32 {
+        self.group.wrapping_mul(0x9e37_79b1) ^ u32::from(self.mark.agent)
+    }
+
+    /// Whether this access stands for a new one of the same agent, or the new one for both: of two that no one can come between it is enough
+    /// to remember one.
+    fn takes_in(&mut self, new: &Entry, who: &Who<'_>) -> bool {
+        let alike = self.bytes != 0
+            && self.write == new.write
+            && self.group == new.group
+            && self.mark.agent == new.mark.agent
+            && self.mark.scope.is_some() == new.mark.scope.is_some();
+        if !alike || self.bytes & !new.bytes != 0 {
+            return false;
+        }
+        let same_time = self.mark.clock == new.mark.clock && self.mark.barriers == new.mark.barriers;
+        if same_time && self.bytes == new.bytes && new.mark.lanes != 0 {
+            self.mark.lanes |= new.mark.lanes;
+            return true;
+        }
+        let stands_for_both = self.mark.clock < who.synced || self.mark.lanes & !new.mark.lanes == 0;
+        if stands_for_both {
+            *self = *new;
+        }
+        stands_for_both
     }
 }
 
 impl Block {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        std::iter::once(&self.first).chain(&self.more).filter(|e| e.bytes != 0)
+        let more = self.more.iter().flat_map(|more| &more.entries);
+        std::iter::once(&self.first).chain(more).filter(|e| e.bytes != 0)
+    }
+
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        let more = self.more.iter_mut().flat_map(|more| &mut more.entries);
+        std::iter::once(&mut self.first).chain(more).filter(|e| e.bytes != 0)
     }
 
     fn note(
@@ -200,21 +263,16 @@ impl Block {
         if new.write && new.mark.scope.is_none() {
             // Whoever comes after this write comes after what came before it.
             self.first.bytes &= !new.bytes;
-            if !self.more.is_empty() {
-                self.more.iter_mut().for_each(|entry| entry.bytes &= !new.bytes);
-                self.more.retain(|e| e.bytes != 0);
-            }
-            if self.first.bytes == 0 && self.more.is_empty() {
-                self.agents = 0;
+            if let Some(more) = &mut self.more {
+                more.overwrite(new.bytes);
             }
             self.read_by_many &= !new.bytes;
             self.push(new);
             return;
         }
         if new.write {
-            let reads = std::iter::once(&mut self.first).chain(&mut self.more);
-            reads
-                .filter(|e| e.bytes != 0 && !e.write && e.bytes & !new.bytes == 0)
+            self.entries_mut()
+                .filter(|e| !e.write && e.bytes & !new.bytes == 0)
                 .for_each(|e| e.mark.follow(who, e.group));
         }
         if !new.write && !ordered && new.mark.scope.is_none() {
@@ -223,45 +281,38 @@ impl Block {
             // This second reader is remembered too: a writer collides with one of the two at least.
             self.read_by_many |= shared;
         }
-        let bit = new.bit();
-        let entries = std::iter::once(&mut self.first).chain(&mut self.more);
-        for entry in entries.take_while(|_| self.agents & bit != 0) {
-            let alike = entry.bytes != 0
-                && entry.write == new.write
-                && entry.group == new.group
-                && entry.mark.agent == new.mark.agent
-                && entry.mark.scope.is_some() == new.mark.scope.is_some();
-            if !alike || entry.bytes & !new.bytes != 0 {
-                continue;
-            }
-            let same_time = entry.mark.clock == new.mark.clock && entry.mark.barriers == new.mark.barriers;
-            if same_time && entry.bytes == new.bytes && new.mark.lanes != 0 {
-                entry.mark.lanes |= new.mark.lanes;
-                return;
-            }
-            if entry.mark.clock < who.synced || entry.mark.lanes & !new.mark.lanes == 0 {
-                *entry = new;
-                return;
+        if self.first.takes_in(&new, who) {
+            return;
+        }
+        if let Some(more) = &mut self.more {
+            let (key, mut from) = (new.key(), 0);
+            while let Some(at) = more.position(key, from) {
+                if more.entries[at].takes_in(&new, who) {
+                    return;
+                }
+                from = at + 1;
             }
         }
-        if self.more.len() + 1 >= MOST
-            && let Some(oldest) = self.more.iter().position(|e| !e.write)
+        if let Some(more) = &mut self.more
+            && more.entries.len() + 1 >= MOST
+            && let Some(oldest) = more.entries.iter().position(|e| !e.write)
         {
-            self.more.remove(oldest);
+            more.remove(oldest);
         }
         self.push(new);
     }
 
     fn push(&mut self, new: Entry) {
-        self.agents |= new.bit();
-        if self.first.bytes != 0 {
-            self.more.push(new);
-        } else if self.more.is_empty() {
-            self.first = new;
-        } else {
-            self.first = self.more.remove(0);
-            self.more.push(new);
+        if self.first.bytes == 0 {
+            self.first = match &mut self.more {
+                Some(more) if !more.entries.is_empty() => more.remove(0),
+                _ => {
+                    self.first = new;
+                    return;
+                }
+            };
         }
+        self.more.get_or_insert_default().push(new);
     }
 }
 

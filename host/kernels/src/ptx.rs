@@ -1,44 +1,60 @@
 //! The PTX of a family, taken apart at its entries: the driver compiles what it is given, at 0.1 to 0.25 s an entry, so a module gets
 //! the one that is needed.
 
+use memchr::{memchr, memchr3};
 #[cfg(feature = "pack")]
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
 
 /// A line of a skeleton in whose place an entry stood.
 const MARK: &str = "//entry ";
 
-/// A family's PTX in parts.
+/// Where the parts of a family's PTX are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// All that lies outside of entries, with a mark where each was.
     pub skeleton: String,
-    /// Each entry's name and text, in order.
-    pub entries: Vec<(String, String)>,
+    /// Each entry's name and the bytes of its text, in order.
+    pub entries: Vec<(String, Range<usize>)>,
+}
+
+impl Parts {
+    /// PTX of one entry: all that lies outside of entries, and that entry's text in `ptx`, which these are the parts of. `None` where
+    /// there is no such entry.
+    pub fn slice(&self, ptx: &str, entry: &str) -> Option<String> {
+        let (_, at) = self.entries.iter().find(|(name, _)| name == entry)?;
+        let text = |name: &str| Ok::<_, Infallible>((name == entry).then(|| &ptx[at.clone()]));
+        join(&self.skeleton, text).ok()
+    }
 }
 
 /// Takes a family's PTX apart. `None` where an entry does not end, or a line looks like a mark.
 pub fn split(ptx: &str) -> Option<Parts> {
     let mut parts = Parts { skeleton: String::new(), entries: Vec::new() };
-    // The entry that the line is in: its name, its text so far and its braces.
-    let mut inside: Option<(&str, String, Braces)> = None;
-    for line in ptx.split_inclusive('\n') {
+    // The entry that the line is in: its name, where it begins and its braces.
+    let mut inside: Option<(&str, usize, Braces)> = None;
+    let (mut start, bytes) = (0, ptx.as_bytes());
+    while start < ptx.len() {
+        let end = memchr(b'\n', &bytes[start..]).map_or(ptx.len(), |length| start + length + 1);
+        let line = &ptx[start..end];
         if inside.is_none()
             && let Some(name) = entry_name(line)
         {
-            inside = Some((name, String::new(), Braces::default()));
+            inside = Some((name, start, Braces::default()));
         }
         match &mut inside {
             None if line.starts_with(MARK) => return None,
             None => parts.skeleton.push_str(line),
-            Some((name, text, braces)) => {
-                text.push_str(line);
+            Some((name, begin, braces)) => {
                 if braces.close_after(line) {
                     parts.skeleton.push_str(&format!("{MARK}{name}\n"));
-                    parts.entries.push(((*name).to_owned(), std::mem::take(text)));
+                    parts.entries.push(((*name).to_owned(), *begin..end));
                     inside = None;
                 }
             }
         }
+        start = end;
     }
     inside.is_none().then_some(parts)
 }
@@ -47,14 +63,14 @@ pub fn split(ptx: &str) -> Option<Parts> {
 ///
 /// # Errors
 /// The first error of `entry`.
-pub fn join<E>(
+pub fn join<T: AsRef<str>, E>(
     skeleton: &str,
-    mut entry: impl FnMut(&str) -> Result<Option<String>, E>,
+    mut entry: impl FnMut(&str) -> Result<Option<T>, E>,
 ) -> Result<String, E> {
     let mut ptx = String::new();
     for line in skeleton.split_inclusive('\n') {
         match line.strip_prefix(MARK) {
-            Some(name) => ptx.push_str(&entry(name.trim_end())?.unwrap_or_default()),
+            Some(name) => ptx.push_str(entry(name.trim_end())?.as_ref().map_or("", AsRef::as_ref)),
             None => ptx.push_str(line),
         }
     }
@@ -70,17 +86,9 @@ pub fn part_name(ptx: &str, entry: &str) -> String {
 /// A family's PTX as files of an archive. `None` where it cannot be taken apart.
 pub fn pack(file: &str, ptx: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let Parts { skeleton, entries } = split(ptx)?;
-    let parts = entries.into_iter().map(|(entry, text)| (part_name(file, &entry), text.into_bytes()));
+    let parts =
+        entries.into_iter().map(|(entry, at)| (part_name(file, &entry), ptx.as_bytes()[at].to_vec()));
     Some(parts.chain([(file.to_owned(), skeleton.into_bytes())]).collect())
-}
-
-/// PTX of one entry: all that lies outside of entries, and that entry. `None` where the entry is missing or one does not end.
-pub fn slice_entry(ptx: &str, entry: &str) -> Option<String> {
-    let Parts { skeleton, entries } = split(ptx)?;
-    let (_, mut text) = entries.into_iter().find(|(name, _)| name == entry)?;
-    let wanted =
-        |name: &str| Ok::<_, std::convert::Infallible>((name == entry).then(|| std::mem::take(&mut text)));
-    join(&skeleton, wanted).ok()
 }
 
 /// The name of the entry that a line begins, as in `.visible .entry name(`.
@@ -105,6 +113,10 @@ impl Braces {
     /// Takes one line in, and says whether the body is closed by its end.
     fn close_after(&mut self, line: &str) -> bool {
         let bytes = line.as_bytes();
+        // Most lines have no brace, and neither begin nor end a comment of several lines.
+        if memchr3(b'{', b'}', b'*', bytes).is_none() {
+            return self.opened && self.depth == 0;
+        }
         let mut in_string = false;
         let mut i = 0;
         while i < bytes.len() {
@@ -158,6 +170,10 @@ mod tests {
 .file 1 "x"
 "#;
 
+    fn slice_entry(ptx: &str, entry: &str) -> Option<String> {
+        split(ptx)?.slice(ptx, entry)
+    }
+
     #[test]
     fn a_slice_is_all_but_the_other_entries() {
         let first = slice_entry(PTX, "first").expect("there");
@@ -183,11 +199,12 @@ mod tests {
         let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["first", "second", "third"]);
         assert!(!skeleton.contains("mma.sync") && skeleton.contains(".func helper"));
-        let text =
-            |wanted: &str| entries.iter().find(|(name, _)| name == wanted).map(|(_, text)| text.clone());
+        let text = |wanted: &str| {
+            entries.iter().find(|(name, _)| name == wanted).map(|(_, at)| &PTX[at.clone()])
+        };
         assert_eq!(join(&skeleton, |name| Ok::<_, ()>(text(name))).as_deref(), Ok(PTX));
         assert_eq!(
-            join(&skeleton, |name| Err::<Option<String>, _>(name.to_owned())),
+            join(&skeleton, |name| Err::<Option<&str>, _>(name.to_owned())),
             Err("first".to_owned())
         );
         assert_eq!(split("//entry first\n"), None);

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::compact::{self, Role};
+use crate::compact::{Operand, Role};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::op::{Inst, Op, Pc, Program, Space};
 use crate::regs::{Bank, LANES, Regs, Slot};
@@ -46,6 +46,9 @@ impl Origin {
 pub(super) struct Shade {
     /// Ones for undefined bits.
     regs: Regs,
+    /// The lanes of each register, by bank, that have such bits, and how many registers have such lanes.
+    lanes: [Vec<u32>; 3],
+    count: usize,
     /// Ones for the undefined bytes of the parameter area, as that area.
     pub(super) params: Vec<u8>,
     origins: HashMap<(Bank, Slot), Origin>,
@@ -55,8 +58,15 @@ pub(super) struct Shade {
 
 impl Shade {
     pub(super) fn new(like: &Regs, params: usize) -> Self {
-        let regs = Regs::new(like.word.len(), like.double.len(), like.pred.len());
-        Shade { regs, params: vec![0; params], origins: HashMap::new(), param_origin: None }
+        let sizes = [like.word.len(), like.double.len(), like.pred.len()];
+        Shade {
+            regs: Regs::new(sizes[0], sizes[1], sizes[2]),
+            lanes: sizes.map(|size| vec![0; size]),
+            count: 0,
+            params: vec![0; params],
+            origins: HashMap::new(),
+            param_origin: None,
+        }
     }
 
     /// What is undefined when a function begins: registers that it reads before it writes them, if it comes by there.
@@ -80,17 +90,43 @@ impl Shade {
         self.origins.get(&(bank, slot)).copied()
     }
 
+    /// Whether every bit is defined.
+    fn is_empty(&self) -> bool {
+        self.count == 0 && self.params.iter().all(|dark| *dark == 0)
+    }
+
+    /// The lanes whose register has undefined bits.
+    fn dark(&self, bank: Bank, slot: Slot) -> u32 {
+        self.lanes[bank as usize][slot as usize]
+    }
+
     fn is_clear(&self, bank: Bank, slot: Slot, active: u32) -> bool {
-        lanes(active).all(|lane| self.regs.bits(bank, slot, lane) == 0)
+        self.dark(bank, slot) & active == 0
     }
 
     fn set(&mut self, bank: Bank, slot: Slot, lane: usize, bits: u64, origin: Option<Origin>) {
+        let of_register = &mut self.lanes[bank as usize][slot as usize];
+        let (before, bit) = (*of_register, 1 << lane);
+        if bits == 0 && before & bit == 0 {
+            return;
+        }
+        *of_register = if bits == 0 { before & !bit } else { before | bit };
+        match (before == 0, *of_register == 0) {
+            (true, false) => self.count += 1,
+            (false, true) => self.count -= 1,
+            _ => {}
+        }
         self.regs.set_bits(bank, slot, lane, bits);
         if bits != 0
             && let Some(origin) = origin
         {
             self.origins.insert((bank, slot), origin);
         }
+    }
+
+    /// Every bit of a register is defined from here on.
+    fn clear(&mut self, bank: Bank, slot: Slot, active: u32) {
+        lanes(self.dark(bank, slot) & active).for_each(|lane| self.set(bank, slot, lane, 0, None));
     }
 }
 
@@ -130,8 +166,10 @@ impl Warp {
         lane: usize,
     ) -> (u64, Option<Origin>) {
         match self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
-            Some(shade) => (shade.regs.bits(bank, slot, lane), shade.origin(bank, slot)),
-            None => (0, None),
+            Some(shade) if !shade.is_clear(bank, slot, 1 << lane) => {
+                (shade.regs.bits(bank, slot, lane), shade.origin(bank, slot))
+            }
+            _ => (0, None),
         }
     }
 
@@ -196,15 +234,39 @@ impl Warp {
         Err(fault)
     }
 
-    /// Follows undefined bits through an instruction that is about to be executed.
+    /// Follows undefined bits through an instruction that is about to be executed, if the frame has any.
+    #[inline]
     pub(super) fn shade(
         &mut self,
-        inst: &Inst,
+        (program, pc): (&Program, Pc),
         frame: usize,
         (mask, active): (u32, u32),
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        self.shade_guard(inst, frame, mask, cta)?;
+        let Some(shade) = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) else { return Ok(()) };
+        let (inst, operands) = (&program.insts[pc as usize], &program.operands()[pc as usize]);
+        let is_dark = |bank, slot| shade.dark(bank, slot) != 0;
+        if !inst.guard.is_some_and(|guard| is_dark(Bank::Pred, guard.slot))
+            && !operands.iter().any(|&(bank, slot, _)| is_dark(bank, slot))
+        {
+            return Ok(());
+        }
+        self.shade_through(inst, operands, frame, (mask, active), cta)?;
+        if let Some(frame) = &mut self.frames[frame] {
+            frame.shade.take_if(|shade| shade.is_empty());
+        }
+        Ok(())
+    }
+
+    fn shade_through(
+        &mut self,
+        inst: &Inst,
+        operands: &[Operand],
+        frame: usize,
+        (mask, active): (u32, u32),
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
+        self.shade_guard(inst, operands, frame, mask, cta)?;
         if active == 0 {
             return Ok(());
         }
@@ -255,20 +317,16 @@ impl Warp {
             | Op::StoreMatrix(_)
             | Op::WmmaLoad(_)
             | Op::Service(_) => {
-                let mut reads = Vec::new();
-                compact::each(&inst.op, &mut |bank, slot, role| {
-                    if role == Role::Read {
-                        reads.push((bank, slot));
-                    }
-                });
-                for (bank, slot) in reads {
+                for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Read) {
                     self.shade_used(frame, bank, slot, active, "what the instruction does", cta)?;
                 }
-                self.clear_results(inst, frame, active);
+                for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Write) {
+                    self.clear(frame, bank, slot, active);
+                }
                 Ok(())
             }
             _ => {
-                self.shade_lanes(inst, frame, active);
+                self.shade_lanes(inst, operands, frame, active);
                 Ok(())
             }
         }
@@ -283,7 +341,14 @@ impl Warp {
         lanes(active).all(|lane| super::generic::resolve(space, list[lane]).0 == Space::Global)
     }
 
-    fn shade_guard(&mut self, inst: &Inst, frame: usize, lanes_here: u32, cta: &mut Cta<'_>) -> Outcome {
+    fn shade_guard(
+        &mut self,
+        inst: &Inst,
+        operands: &[Operand],
+        frame: usize,
+        lanes_here: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
         let Some(guard) = inst.guard else { return Ok(()) };
         let (bits, origin) = self.first_shade(frame, Bank::Pred, guard.slot, lanes_here);
         if bits == 0 {
@@ -301,18 +366,10 @@ impl Warp {
         );
         if plain {
             // A move under a condition is a selection: its result is undefined.
-            let mut writes = Vec::new();
-            compact::each(&inst.op, &mut |bank, slot, role| {
-                if role == Role::Write {
-                    writes.push((bank, slot));
-                }
-            });
-            let mut kept = Vec::new();
-            if let Some(shade) = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
-                kept.extend(lanes(lanes_here).filter(|l| shade.regs.bits(Bank::Pred, guard.slot, *l) != 0));
-            }
-            for (bank, slot) in writes {
-                for &lane in &kept {
+            let shade = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref());
+            let kept = shade.map_or(0, |shade| shade.dark(Bank::Pred, guard.slot) & lanes_here);
+            for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Write) {
+                for lane in lanes(kept) {
                     self.shade_register(frame, (bank, slot, lane), ones(bank), origin)?;
                 }
             }
@@ -324,8 +381,9 @@ impl Warp {
     }
 
     fn first_shade(&self, frame: usize, bank: Bank, slot: Slot, active: u32) -> (u64, Option<Origin>) {
-        let found = lanes(active).map(|lane| self.shade_of(frame, bank, slot, lane));
-        found.into_iter().find(|(bits, _)| *bits != 0).unwrap_or((0, None))
+        let shade = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref());
+        let dark = shade.map_or(0, |shade| shade.dark(bank, slot) & active);
+        lanes(dark).next().map_or((0, None), |lane| self.shade_of(frame, bank, slot, lane))
     }
 
     /// An operand on which more depends than a result.
@@ -348,25 +406,15 @@ impl Warp {
 
     fn clear(&mut self, frame: usize, bank: Bank, slot: Slot, active: u32) {
         if let Some(shade) = self.frames[frame].as_mut().and_then(|f| f.shade.as_mut()) {
-            lanes(active).for_each(|lane| shade.regs.set_bits(bank, slot, lane, 0));
+            shade.clear(bank, slot, active);
         }
-    }
-
-    fn clear_results(&mut self, inst: &Inst, frame: usize, active: u32) {
-        let mut writes = Vec::new();
-        compact::each(&inst.op, &mut |bank, slot, role| {
-            if role == Role::Write {
-                writes.push((bank, slot));
-            }
-        });
-        writes.into_iter().for_each(|(bank, slot)| self.clear(frame, bank, slot, active));
     }
 
     fn shade_shuffle(&mut self, op: &crate::op::Shuffle, frame: usize, active: u32) -> Outcome {
         let Some(frame) = self.frames[frame].as_mut() else { return Ok(()) };
         let Some(shade) = frame.shade.as_mut() else { return Ok(()) };
         if shade.is_clear(Bank::Word, op.value, active) {
-            lanes(active).for_each(|lane| shade.regs.set_bits(Bank::Word, op.result, lane, 0));
+            shade.clear(Bank::Word, op.result, active);
             return Ok(());
         }
         // The same shuffle, of the undefined bits.
@@ -390,13 +438,13 @@ impl Warp {
         let (mut rows, mut columns, mut origin) = ([false; 16], [false; 8], None);
         let high = mma.m / 8;
         for (i, reg) in mma.a.iter().enumerate() {
-            for lane in (0..LANES).filter(|l| shade.regs.bits(reg.bank, reg.slot, *l) != 0) {
+            for lane in lanes(shade.dark(reg.bank, reg.slot)) {
                 rows[lane / 4 + 8 * (i % high)] = true;
                 origin = origin.or(shade.origin(reg.bank, reg.slot));
             }
         }
         for reg in &mma.b {
-            for lane in (0..LANES).filter(|l| shade.regs.bits(reg.bank, reg.slot, *l) != 0) {
+            for lane in lanes(shade.dark(reg.bank, reg.slot)) {
                 columns[lane / 4] = true;
                 origin = origin.or(shade.origin(reg.bank, reg.slot));
             }
@@ -422,20 +470,17 @@ impl Warp {
     }
 
     /// An instruction whose every lane has its own operands.
-    fn shade_lanes(&mut self, inst: &Inst, frame: usize, active: u32) {
+    fn shade_lanes(&mut self, inst: &Inst, operands: &[Operand], frame: usize, active: u32) {
         let Some(frame) = self.frames[frame].as_mut() else { return };
         let Some(shade) = frame.shade.as_mut() else { return };
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        compact::each(&inst.op, &mut |bank, slot, role| match role {
-            Role::Read => reads.push((bank, slot)),
-            Role::Write => writes.push((bank, slot)),
-        });
-        if reads.iter().all(|(bank, slot)| shade.is_clear(*bank, *slot, active)) {
-            for (bank, slot) in writes {
-                lanes(active).for_each(|lane| shade.regs.set_bits(bank, slot, lane, 0));
-            }
+        let of = |wanted: Role| {
+            operands.iter().filter(move |of| of.2 == wanted).map(|&(bank, slot, _)| (bank, slot))
+        };
+        if of(Role::Read).all(|(bank, slot)| shade.is_clear(bank, slot, active)) {
+            of(Role::Write).for_each(|(bank, slot)| shade.clear(bank, slot, active));
             return;
         }
+        let (reads, writes): (Vec<_>, Vec<_>) = (of(Role::Read).collect(), of(Role::Write).collect());
         let origin = reads
             .iter()
             .filter(|(b, s)| !shade.is_clear(*b, *s, active))

@@ -259,7 +259,7 @@ impl Warp {
             }
             if self.frames[frame].as_ref().is_some_and(|f| f.shade.is_some()) {
                 self.paths[at].pc = pc;
-                self.shade(inst, frame, (mask, active), cta)?;
+                self.shade((program, pc), frame, (mask, active), cta)?;
             }
             let before = self.time.is_some().then(|| Moved::so_far(&cta.counters));
             if active != 0 && !self.lane_wise(inst, frame, active)? {

@@ -10,6 +10,7 @@ pub(crate) use hopper::*;
 pub(crate) use order::*;
 pub(crate) use warp::*;
 
+use crate::compact::{self, Operand};
 use crate::float::Round;
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::compare::CompareOp;
@@ -19,6 +20,7 @@ use crate::table::half::HalfOp;
 use crate::table::integer::IntOp;
 use crate::table::rare::RareOp;
 use crate::video::{Video, VideoMad};
+use std::sync::OnceLock;
 
 /// Program counter within a function.
 pub(crate) type Pc = u32;
@@ -469,6 +471,8 @@ pub(crate) struct Program {
     pub(crate) touches: Vec<Touches>,
     /// Registers that may be read before anything is written to them, and the first instruction that reads each.
     pub(crate) undefined: Vec<(Bank, Slot, Pc)>,
+    /// The registers of each instruction, once that was asked.
+    operands: OnceLock<Vec<Box<[Operand]>>>,
 }
 
 /// Word registers that an instruction reads and writes.
@@ -479,6 +483,11 @@ pub(crate) struct Touches {
 }
 
 impl Program {
+    /// The registers that each instruction's operation reads and writes.
+    pub(crate) fn operands(&self) -> &[Box<[Operand]>] {
+        self.operands.get_or_init(|| compact::operands(&self.insts))
+    }
+
     /// File and line of the last `.loc` before an instruction.
     pub(crate) fn location(&self, pc: Pc) -> Option<(u32, u32)> {
         let index = self.locations.partition_point(|l| l.0 <= pc).checked_sub(1)?;
