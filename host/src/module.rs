@@ -49,6 +49,12 @@ struct FamilyPtx {
     parts: OnceLock<Option<Parts>>,
 }
 
+impl FamilyPtx {
+    fn new(text: String) -> Arc<FamilyPtx> {
+        Arc::new(FamilyPtx { text: text.into(), parts: OnceLock::new() })
+    }
+}
+
 /// One kernel in a form that a device can load.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -242,7 +248,7 @@ impl Library {
             let reason = format!("its SHA-256 is {found}, the manifest says {}", record.sha256);
             return Err(self.store.bad(&record.ptx, reason));
         }
-        let ptx = Arc::new(FamilyPtx { text: text.into(), parts: OnceLock::new() });
+        let ptx = FamilyPtx::new(text);
         read.insert(family.to_owned(), ptx.clone());
         Ok(ptx)
     }
@@ -364,7 +370,7 @@ pub(crate) mod tests {
             kernels: kernels.into_iter().map(Arc::new).collect(),
             step_kernels,
             backward_kernels: Vec::new(),
-            ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, ptx.into())).collect()),
+            ptx: Mutex::new(ptx.into_iter().map(|(family, ptx)| (family, FamilyPtx::new(ptx))).collect()),
             scores: Vec::new(),
         })
     }

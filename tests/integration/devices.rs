@@ -55,7 +55,8 @@ impl Key {
 pub(crate) fn trials() -> Vec<Trial> {
     let mut odd_lengths: Vec<(usize, Trial)> = Vec::new();
     let mut before: HashMap<Key, usize> = HashMap::new();
-    for (on, variant) in On::ALL.into_iter().flat_map(|on| VARIANTS.iter().map(move |variant| (on, variant))) {
+    for (on, variant) in On::ALL.into_iter().flat_map(|on| VARIANTS.iter().map(move |variant| (on, variant)))
+    {
         let of_group = before.entry(Key::of(on, variant)).or_default();
         let name = format!("{}::odd_lengths::{}", on.name(), variant.entry);
         odd_lengths.push((*of_group, Trial::ignorable_test(name, move || kernel_is_right(on, variant))));

@@ -30,61 +30,55 @@ pub(crate) use trials;
 /// The command: that of FERROFLASH_BIN, for machines without cargo, or built now from this workspace.
 pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| match std::env::var_os("FERROFLASH_BIN") {
-        Some(path) => path.into(),
-        None => build(&["--package", "ferroflash-cli", "--bin", "ferroflash"], |message| {
-            message["executable"].as_str().map(PathBuf::from)
-        }),
-    })
+    BINARY.get_or_init(|| given("FERROFLASH_BIN").unwrap_or_else(|| built("ferroflash", "executable")))
 }
 
 /// The lab, built now from this workspace.
 pub(crate) fn lab_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        build(&["--package", "lab", "--bin", "lab"], |message| {
-            message["executable"].as_str().map(PathBuf::from)
-        })
-    })
+    BINARY.get_or_init(|| built("lab", "executable"))
 }
 
 /// The library that takes a CUDA driver's place: that of FERROFLASH_FAKE_DRIVER, or built now.
 pub(crate) fn fake_driver() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| match std::env::var_os("FERROFLASH_FAKE_DRIVER") {
-        Some(path) => path.into(),
-        None => build(&["--package", "fake_driver"], |message| {
-            let is_fake = message["target"]["name"] == "fake_driver";
-            message["filenames"][0].as_str().filter(|_| is_fake).map(PathBuf::from)
-        }),
-    })
+    LIBRARY
+        .get_or_init(|| given("FERROFLASH_FAKE_DRIVER").unwrap_or_else(|| built("fake_driver", "filenames")))
 }
 
 /// The library that takes NCCL's place: that of FERROFLASH_FAKE_NCCL, or built now.
 pub(crate) fn fake_nccl() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| match std::env::var_os("FERROFLASH_FAKE_NCCL") {
-        Some(path) => path.into(),
-        None => build(&["--package", "fake_nccl"], |message| {
-            let is_fake = message["target"]["name"] == "fake_nccl";
-            message["filenames"][0].as_str().filter(|_| is_fake).map(PathBuf::from)
-        }),
-    })
+    LIBRARY.get_or_init(|| given("FERROFLASH_FAKE_NCCL").unwrap_or_else(|| built("fake_nccl", "filenames")))
 }
 
-/// Builds a part of the workspace and finds the file among cargo's messages.
-fn build(what: &[&str], file: impl Fn(&serde_json::Value) -> Option<PathBuf>) -> PathBuf {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--message-format", "json"]).args(what);
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let output = cargo.output().expect("cargo runs");
-    assert!(output.status.success(), "{what:?} builds");
-    let messages = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-    let find = |line| file(&serde_json::from_str(line).ok()?);
-    messages.lines().find_map(find).expect("cargo names the file")
+fn given(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from)
+}
+
+/// The file of a target that cargo names under a key. All that the tests run is built at once: cargo would compile what two of them share
+/// once for each, as it has other features there.
+fn built(target: &str, key: &str) -> PathBuf {
+    static MESSAGES: OnceLock<Vec<serde_json::Value>> = OnceLock::new();
+    let messages = MESSAGES.get_or_init(|| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--message-format", "json"]);
+        let packages = ["ferroflash-cli", "lab", "fake_driver", "fake_nccl"];
+        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = cargo.output().expect("cargo runs");
+        assert!(output.status.success(), "what the tests run builds");
+        let messages = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+        messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    });
+    let file = |message: &serde_json::Value| {
+        let file = [&message[key], &message[key][0]].into_iter().find_map(serde_json::Value::as_str);
+        file.filter(|_| message["target"]["name"] == target).map(PathBuf::from)
+    };
+    messages.iter().find_map(file).expect("cargo names the file")
 }
 
 /// What a kernel has to have for a fault to be planted; no program.

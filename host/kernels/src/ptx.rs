@@ -86,8 +86,7 @@ pub fn part_name(ptx: &str, entry: &str) -> String {
 /// A family's PTX as files of an archive. `None` where it cannot be taken apart.
 pub fn pack(file: &str, ptx: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let Parts { skeleton, entries } = split(ptx)?;
-    let parts =
-        entries.into_iter().map(|(entry, at)| (part_name(file, &entry), ptx.as_bytes()[at].to_vec()));
+    let parts = entries.into_iter().map(|(entry, at)| (part_name(file, &entry), ptx.as_bytes()[at].to_vec()));
     Some(parts.chain([(file.to_owned(), skeleton.into_bytes())]).collect())
 }
 
@@ -199,14 +198,10 @@ mod tests {
         let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["first", "second", "third"]);
         assert!(!skeleton.contains("mma.sync") && skeleton.contains(".func helper"));
-        let text = |wanted: &str| {
-            entries.iter().find(|(name, _)| name == wanted).map(|(_, at)| &PTX[at.clone()])
-        };
+        let text =
+            |wanted: &str| entries.iter().find(|(name, _)| name == wanted).map(|(_, at)| &PTX[at.clone()]);
         assert_eq!(join(&skeleton, |name| Ok::<_, ()>(text(name))).as_deref(), Ok(PTX));
-        assert_eq!(
-            join(&skeleton, |name| Err::<Option<&str>, _>(name.to_owned())),
-            Err("first".to_owned())
-        );
+        assert_eq!(join(&skeleton, |name| Err::<Option<&str>, _>(name.to_owned())), Err("first".to_owned()));
         assert_eq!(split("//entry first\n"), None);
     }
 }
