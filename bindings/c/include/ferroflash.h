@@ -103,6 +103,13 @@ typedef struct ferroflash_forward_args {
     const void *bias;
     uint32_t bias_shared;
     uint32_t head_dim_v; /* of V and O; 0: head_dim */
+    /* Dropout: a weight of the softmax is left out with probability dropout_p, the others are multiplied with 1 / (1 - dropout_p). Which ones
+     * follows from seed and offset alone, as in FlashAttention-2: calls of a seed whose offsets are batch * heads_q * 32 apart have no random
+     * numbers in common. LSE is that of all weights. A graph leaves out the same at every replay. 0: none. */
+    float dropout_p;
+    uint32_t reserved2; /* 0 */
+    uint64_t dropout_seed;
+    uint64_t dropout_offset;
 } ferroflash_forward_args;
 
 /* The gradients of a call, from its O and LSE. Set `size` to sizeof(ferroflash_backward_args). */

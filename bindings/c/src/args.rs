@@ -1,7 +1,7 @@
 //! The struct of a call, as the header has it, and what it means.
 
 use crate::last_error::Failure;
-use ferroflash_call::{Alibi, Backward, Bias, Call, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
+use ferroflash_call::{Alibi, Backward, Bias, Call, Dropout, Dtype, Lengths, Pages, Sizes, Tensor, Tree};
 use std::mem::offset_of;
 
 /// `ferroflash_tensor`.
@@ -62,6 +62,10 @@ pub struct ForwardArgs {
     pub bias: usize,
     pub bias_shared: u32,
     pub head_dim_v: u32,
+    pub dropout_p: f32,
+    pub reserved2: u32,
+    pub dropout_seed: u64,
+    pub dropout_offset: u64,
 }
 
 /// `ferroflash_backward_args`.
@@ -159,8 +163,8 @@ pub(crate) unsafe fn call(args: *const ForwardArgs) -> Result<Call, Failure> {
 fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
     let dtype = dtype("dtype", args.dtype)?;
     layout(args.layout)?;
-    if args.reserved != 0 {
-        return Err(Failure::number("reserved", args.reserved.into(), "0"));
+    if let Some(reserved) = [args.reserved, args.reserved2].into_iter().find(|reserved| *reserved != 0) {
+        return Err(Failure::number("reserved", reserved.into(), "0"));
     }
     if args.bias_shared >= 1 << SHARED.len() {
         let dimensions = "a sum of ferroflash.h's FERROFLASH_SHARED_...";
@@ -198,6 +202,12 @@ fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
         bias: given(args.bias)
             .map(|values| Bias { values, own: SHARED.map(|dimension| args.bias_shared & dimension == 0) }),
         head_dim_v: head_dim_v(args) as usize,
+        // Below 0, and NaN, is refused.
+        dropout: (args.dropout_p != 0.0).then_some(Dropout {
+            p: args.dropout_p,
+            seed: args.dropout_seed,
+            offset: args.dropout_offset,
+        }),
         lengths: Lengths {
             used_k: given(args.seqlens_k),
             cumulative_q: given(args.cu_seqlens_q),

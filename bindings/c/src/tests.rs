@@ -41,7 +41,7 @@ fn the_headers_structs_lie_as_the_librarys() {
     compare!("ferroflash_forward_args" ForwardArgs: size dtype layout mask batch heads_q heads_kv seqlen_q seqlen_k head_dim scale
         q k v o lse seqlens_k window_left window_right softcap reserved sinks cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k
         block_table table_entries page_size page_count attention_chunk alibi_slopes alibi_by_batch tree_keys tree_bits intervals bias
-        bias_shared head_dim_v);
+        bias_shared head_dim_v dropout_p reserved2 dropout_seed dropout_offset);
     compare!("ferroflash_backward_args" BackwardArgs: size forward d_o d_q d_k d_v d_lse d_sinks ds_bytes_max);
     compare!("ferroflash_append_args" AppendArgs: size dtype layout batch heads_q heads_kv seqlen_q seqlen_k head_dim tokens reserved
         new_k new_v k v q rotated_q seqlens_k seqlens_after cu_seqlens_new block_table table_entries page_size page_count rotary_dim
@@ -109,6 +109,9 @@ fn what_is_wrong_has_a_code_and_words() {
         (ForwardArgs { mask: 3, ..good }, 1, "mask is 3"),
         (ForwardArgs { mask: 2, window_left: -2, ..good }, 1, "window_left is -2"),
         (ForwardArgs { reserved: 1, ..good }, 1, "reserved is 1"),
+        (ForwardArgs { reserved2: 2, ..good }, 1, "reserved is 2"),
+        (ForwardArgs { dropout_p: 1.0, ..good }, 1, "dropout_p 1.0"),
+        (ForwardArgs { dropout_p: f32::NAN, ..good }, 1, "dropout_p NaN"),
         (ForwardArgs { seqlen_q: 0, ..good }, 1, "seqlen_q is 0"),
         (ForwardArgs { scale: f32::NAN, ..good }, 1, "scale NaN"),
         (ForwardArgs { v: TensorArgs::default(), ..good }, 1, "V is null"),
@@ -273,6 +276,31 @@ fn a_cache_grows_and_parts_merge() {
         assert_eq!(run(&bad), code, "{word}");
         assert!(last().contains(word), "{word}: {}", last());
     }
+    // SAFETY: it is open, once.
+    unsafe { ferroflash_close(device) };
+}
+
+/// Of two keys whose weights are equal, O has those that seed and offset keep, twice as much of them at p = 1/2.
+#[test]
+fn dropout_leaves_out_what_seed_and_offset_say() {
+    let device = opened(CPU);
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        let mut numbers = [0.0f32; 24];
+        // Key 0's value is the first element, key 1's the second.
+        (numbers[12], numbers[17]) = (1.0, 1.0);
+        let (offset, o) = (seed / 8, std::array::from_fn::<_, 2, _>(|key| numbers[20 + key..].as_ptr()));
+        let args =
+            ForwardArgs { dropout_p: 0.5, dropout_seed: seed, dropout_offset: offset, ..args(&mut numbers) };
+        assert_eq!(forward(device, &args), 0, "{}", last());
+        // SAFETY: both are in the array.
+        let found = o.map(|o| unsafe { o.read_volatile() });
+        let dropout = ferroflash_call::Dropout { p: 0.5, seed, offset };
+        let expected = [0, 1].map(|key| if dropout.keeps(0, 0, key) { 1.0 } else { 0.0 });
+        assert_eq!(found, expected, "seed {seed}");
+        seen.insert(found.map(f32::to_bits));
+    }
+    assert_eq!(seen.len(), 4, "each key is kept and left out");
     // SAFETY: it is open, once.
     unsafe { ferroflash_close(device) };
 }
