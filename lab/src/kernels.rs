@@ -9,6 +9,8 @@ pub use ragged::examine_ragged;
 pub use times::{Times, open_bench, time, time_briefly, time_fresh, wall_us};
 
 use crate::config::{self, DeviceKind};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::exam::Question;
 use crate::inputs::Inputs;
