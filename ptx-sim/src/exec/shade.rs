@@ -266,10 +266,28 @@ impl Warp {
         (mask, active): (u32, u32),
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        self.shade_guard(inst, operands, frame, mask, cta)?;
-        if active == 0 {
-            return Ok(());
+        let (unsure, origin) = self.shade_guard(inst, frame, mask, cta)?;
+        if active != 0 {
+            self.shade_op(inst, operands, frame, active, cta)?;
         }
+        // Whether a result was written at all is undefined, whichever way it went.
+        for &(bank, slot, _) in operands.iter().filter(|of| unsure != 0 && of.2 == Role::Write) {
+            for lane in lanes(unsure) {
+                self.shade_register(frame, (bank, slot, lane), ones(bank), origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows undefined bits through what an instruction does in its active lanes.
+    fn shade_op(
+        &mut self,
+        inst: &Inst,
+        operands: &[Operand],
+        frame: usize,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> Outcome {
         match &inst.op {
             // These follow their own data.
             Op::Load(access) => {
@@ -341,20 +359,23 @@ impl Warp {
         lanes(active).all(|lane| super::generic::resolve(space, list[lane]).0 == Space::Global)
     }
 
+    /// The lanes in which it is undefined whether an instruction is executed, and why. A move under such a condition is a selection;
+    /// anything else depends on it.
     fn shade_guard(
         &mut self,
         inst: &Inst,
-        operands: &[Operand],
         frame: usize,
         lanes_here: u32,
         cta: &mut Cta<'_>,
-    ) -> Outcome {
-        let Some(guard) = inst.guard else { return Ok(()) };
-        let (bits, origin) = self.first_shade(frame, Bank::Pred, guard.slot, lanes_here);
-        if bits == 0 {
-            return Ok(());
+    ) -> Outcome<(u32, Option<Origin>)> {
+        let shade = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref());
+        let (Some(guard), Some(shade)) = (inst.guard, shade) else { return Ok((0, None)) };
+        let unsure = shade.dark(Bank::Pred, guard.slot) & lanes_here;
+        if unsure == 0 {
+            return Ok((0, None));
         }
-        let plain = matches!(
+        let origin = shade.origin(Bank::Pred, guard.slot);
+        let selects = matches!(
             inst.op,
             Op::Int(..)
                 | Op::Float(..)
@@ -364,20 +385,12 @@ impl Warp {
                 | Op::Rare(..)
                 | Op::Cvt(_)
         );
-        if plain {
-            // A move under a condition is a selection: its result is undefined.
-            let shade = self.frames[frame].as_ref().and_then(|f| f.shade.as_ref());
-            let kept = shade.map_or(0, |shade| shade.dark(Bank::Pred, guard.slot) & lanes_here);
-            for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Write) {
-                for lane in lanes(kept) {
-                    self.shade_register(frame, (bank, slot, lane), ones(bank), origin)?;
-                }
-            }
-            return Ok(());
+        if selects {
+            return Ok((unsure, origin));
         }
         self.undefined(origin, "a branch", cta)?;
         self.clear(frame, Bank::Pred, guard.slot, lanes_here);
-        Ok(())
+        Ok((0, None))
     }
 
     fn first_shade(&self, frame: usize, bank: Bank, slot: Slot, active: u32) -> (u64, Option<Origin>) {
