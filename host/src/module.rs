@@ -14,12 +14,11 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arch::Arch;
 pub(crate) use arch::{runs_on, sm_of};
-use ferroflash_kernels::ptx::{Parts, split};
-use store::{Store, usual_folders};
+use store::{FamilyPtx, Store, usual_folders};
 pub use table::{backward_kernels_of_table, kernels_of_table};
 
 /// The environment variable that names the folder of compiled kernels.
@@ -40,19 +39,6 @@ pub struct Library {
     ptx: Mutex<BTreeMap<String, Arc<FamilyPtx>>>,
     /// Where the kernels of users' scores are.
     scores: Vec<Library>,
-}
-
-/// The PTX of a family, and where its entries are, once that was asked.
-#[derive(Debug)]
-struct FamilyPtx {
-    text: Arc<str>,
-    parts: OnceLock<Option<Parts>>,
-}
-
-impl FamilyPtx {
-    fn new(text: String) -> Arc<FamilyPtx> {
-        Arc::new(FamilyPtx { text: text.into(), parts: OnceLock::new() })
-    }
 }
 
 /// One kernel in a form that a device can load.
@@ -267,8 +253,7 @@ impl Library {
             return archive.entry_ptx(&record.ptx, entry);
         }
         let ptx = self.read_family(family)?;
-        let parts = ptx.parts.get_or_init(|| split(&ptx.text));
-        parts.as_ref().and_then(|parts| parts.slice(&ptx.text, entry)).ok_or_else(|| {
+        ptx.entry(entry).ok_or_else(|| {
             let reason = format!("the PTX of {family} has no entry {entry}, which the manifest lists");
             Error::BadKernels { path: self.folder().to_owned(), reason }
         })

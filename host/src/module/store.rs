@@ -4,6 +4,7 @@ use crate::error::Error;
 use ferroflash_kernels::archive::{Archive, ArchiveError};
 use ferroflash_kernels::ptx;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// The files that a manifest names, and the manifest.
 #[derive(Debug)]
@@ -16,6 +17,24 @@ pub(super) enum Store {
 #[derive(Debug)]
 pub(super) struct Embedded {
     archive: Archive<'static>,
+}
+
+/// The PTX of a family, and where its entries are, once that was asked.
+#[derive(Debug)]
+pub(super) struct FamilyPtx {
+    pub(super) text: Arc<str>,
+    parts: OnceLock<Option<ptx::Parts>>,
+}
+
+impl FamilyPtx {
+    pub(super) fn new(text: String) -> Arc<FamilyPtx> {
+        Arc::new(FamilyPtx { text: text.into(), parts: OnceLock::new() })
+    }
+
+    /// The PTX of one entry, with what lies outside of entries. `None` where there is none of this name, or one does not end.
+    pub(super) fn entry(&self, name: &str) -> Option<String> {
+        self.parts.get_or_init(|| ptx::split(&self.text)).as_ref()?.slice(&self.text, name)
+    }
 }
 
 /// What messages name an archive by.

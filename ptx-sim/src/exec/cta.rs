@@ -21,8 +21,8 @@ use super::call;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
-use super::shade::Shade;
 use super::shape::Shapes;
+use super::undefined::Shade;
 use super::warp::{Frame, Warp};
 
 /// Warnings that a launch keeps.

@@ -6,7 +6,7 @@ use crate::finding::{Fault, FindingKind, Outcome};
 use crate::memory::Words;
 use crate::op::Reg;
 
-use super::shade::Origin;
+use super::undefined::Origin;
 use super::warp::Warp;
 
 /// The local memory of one frame: every lane's bytes, one lane after the other.

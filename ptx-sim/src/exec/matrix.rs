@@ -10,8 +10,8 @@ use crate::window;
 use super::access::{addresses, check_alignment};
 use super::cta::Cta;
 use super::mbarrier::shared_address;
-use super::shade::Origin;
 use super::shape;
+use super::undefined::Origin;
 use super::warp::Warp;
 
 /// Eight rows of eight 16-bit elements, two elements to a word.

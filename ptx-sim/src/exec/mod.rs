@@ -32,6 +32,7 @@ mod spin;
 mod tensor_maps;
 mod together;
 mod tracking;
+mod undefined;
 mod warp;
 mod wgmma;
 mod wmma;

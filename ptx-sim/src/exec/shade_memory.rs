@@ -9,7 +9,7 @@ use crate::window;
 use super::access::sign_extend;
 use super::cta::Cta;
 use super::generic::resolve;
-use super::shade::Origin;
+use super::undefined::Origin;
 use super::warp::Warp;
 
 impl Warp {

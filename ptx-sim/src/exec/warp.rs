@@ -15,9 +15,9 @@ use super::copy::CopyQueue;
 use super::cta::Cta;
 use super::join::{Join, JoinId};
 use super::local::LocalMemory;
-use super::shade::{Origin, Shade};
 use super::spin::Watch;
 use super::tracking::{Groups, Tracked};
+use super::undefined::{Origin, Shade};
 
 /// What a path waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
