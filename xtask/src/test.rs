@@ -21,12 +21,14 @@ pub(crate) struct Options {
 /// The steps, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
+    /// The repository's rules
+    Tidy,
+    /// cargo fmt --check
+    Fmt,
     /// Compile the kernels to PTX, and those of the example of users' scores
     BuildPtx,
     /// The table and the PTX have the same entries; ptxas finds no spill
     CheckPtx,
-    /// cargo fmt --check
-    Fmt,
     /// cargo clippy, warnings denied
     Clippy,
     /// cargo clippy of the library alone, as its users build it: without the simulator
@@ -35,8 +37,6 @@ enum Step {
     Doc,
     /// Licences and bans of the dependencies, where cargo-deny is installed
     Deny,
-    /// The repository's rules
-    Tidy,
     /// The Python package, and the parts of benches/torch_sdpa.py that need no GPU, where Python is installed
     Python,
     /// cargo test
