@@ -178,8 +178,7 @@ impl Entry {
         self.group.wrapping_mul(0x9e37_79b1) ^ u32::from(self.mark.agent)
     }
 
-    /// Whether this access stands for a new one of the same agent, or the new one for both: of two that no one can come between it is enough
-    /// to remember one.
+    /// Whether one entry is enough for this access and a new one of the same agent; it then stands for both.
     fn takes_in(&mut self, new: &Entry, who: &Who<'_>) -> bool {
         let alike = self.bytes != 0
             && self.write == new.write
@@ -303,16 +302,15 @@ impl Block {
     }
 
     fn push(&mut self, new: Entry) {
-        if self.first.bytes == 0 {
-            self.first = match &mut self.more {
-                Some(more) if !more.entries.is_empty() => more.remove(0),
-                _ => {
-                    self.first = new;
-                    return;
-                }
-            };
+        let more = self.more.as_mut().filter(|more| !more.entries.is_empty());
+        match (self.first.bytes, more) {
+            (0, None) => self.first = new,
+            (0, Some(more)) => {
+                self.first = more.remove(0);
+                more.push(new);
+            }
+            _ => self.more.get_or_insert_default().push(new),
         }
-        self.more.get_or_insert_default().push(new);
     }
 }
 
