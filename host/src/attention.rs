@@ -22,10 +22,10 @@ use crate::plan::{Plan, PlanOptions, Planner};
 use crate::problem::{Problem, TensorRole};
 use crate::tensor_maps::TensorMaps;
 use crate::workspace::{Workspace, Workspaces};
+use foldhash::HashMap;
 use kept_plans::KeptPlans;
 use kernels_gpu::manifest::Kernel;
 use operands::HostOperands;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -2,8 +2,8 @@
 
 use crate::device::{Device, TensorBox};
 use crate::error::Error;
+use foldhash::HashMap;
 use kernels_gpu::params::TensorMap;
-use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 /// The most maps that are kept: Q, K and V of 341 calls on different tensors.

@@ -3,7 +3,7 @@
 use crate::device::{Buffer, Device, StreamHandle};
 use crate::error::Error;
 use crate::plan::{COUNTER_BYTES, COUNTERS_BYTES};
-use std::collections::HashMap;
+use foldhash::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
 

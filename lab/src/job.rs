@@ -42,8 +42,10 @@ pub enum Task {
     },
     /// Examine the numbers; the problems are the questions' own.
     Examine {
-        /// The questions.
-        questions: Vec<Question>,
+        /// The questions, each with its number, which its inputs depend on.
+        questions: Vec<(usize, Question)>,
+        /// Whether to draw ragged batches too, for a kernel that takes them.
+        ragged: bool,
         /// Where real inputs come from.
         real: PathBuf,
         /// Share of the host's bound that an error may take.

@@ -12,7 +12,7 @@ use ferroflash::{
     workspace_bytes_for,
 };
 use ferroflash_cpu::{Append, Backward, Call, Merge};
-use std::collections::HashMap;
+use foldhash::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -6,10 +6,9 @@ use crate::exchange::{DlTensor, Exchange, Numbers};
 use crate::torch::Torch;
 use crate::{Args, Device, raised};
 use ferroflash_call::{Call, Engine, Kept};
+use foldhash::HashMap;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The most calls kept; with one more, all are let go.
@@ -36,7 +35,7 @@ pub(crate) struct Calls {
 }
 
 /// By what tells a call from others.
-type KeptCalls = HashMap<Box<[i64]>, Arc<KeptCall>, BuildHasherDefault<Mix>>;
+type KeptCalls = HashMap<Box<[i64]>, Arc<KeptCall>>;
 
 struct KeptCall {
     engine: Arc<Engine>,
@@ -288,28 +287,5 @@ fn set_addresses(call: &mut Call, addresses: &[u64; TENSORS], [o, lse]: [u64; 2]
     }
     if let Some(mask) = &mut call.tree {
         mask.bits = tree;
-    }
-}
-
-/// A hash of 64-bit numbers: each is multiplied into the state. Keys are the process's own, so that nobody can choose ones that collide.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-
-    fn finish(&self) -> u64 {
-        // A map takes the high bits and the low ones.
-        self.0 ^ self.0 >> 32
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::problem::Problem;
-use std::collections::HashMap;
+use foldhash::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The most plans kept; with one more, all are let go. A server that sees ever new lengths stays small.

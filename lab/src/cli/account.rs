@@ -85,8 +85,8 @@ pub(crate) fn stepped(hypotheses: &[Hypothesis], steps: &[Step], files: Files<'_
         let step = steps.iter().find(|step| step.step == hypothesis.step);
         let score = step.and_then(|step| step.evaluated.score());
         let name = &hypothesis.candidate;
-        let logs =
-            ["timing", "numerics", "simulate", "compile"].map(|stage| format!("logs/{name}-{stage}.log"));
+        let logs = ["timing", "numerics", "numerics-again", "simulate", "compile"]
+            .map(|stage| format!("logs/{name}-{stage}.log"));
         table.add(vec![
             hypothesis.step.to_string(),
             files.link(name, &logs),

@@ -28,16 +28,17 @@ fn perform(job: &Job) -> Result<Report> {
     let (library, kernel) = kernels::find(&job.kernel)?;
     match &job.task {
         Task::Count { schedules } => count(job, *schedules, &library, &kernel),
-        Task::Examine { questions, real, error_share } => {
+        Task::Examine { questions, ragged, real, error_share } => {
             let real = RealTensors::read(real)?;
             let mut subject = KernelSubject::open(&library, &kernel, &job.machine)?;
             let accumulation = kernel.row.acc;
             let (seed, error_share) = (job.seed, *error_share);
             let exam = Exam { seed, real: real.as_ref(), accumulation, error_share, oracles: None };
-            let found = exam.run(&mut subject, questions.iter().enumerate())?;
+            let numbered = questions.iter().map(|(number, question)| (*number, question));
+            let found = exam.run(&mut subject, numbered)?;
             let ragged = match found {
-                Ok(_) => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
-                Err(_) => Ok(()),
+                Ok(_) if *ragged => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
+                _ => Ok(()),
             };
             Ok(found
                 .and_then(|examined| ragged.map(|()| examined))

@@ -1,13 +1,14 @@
 //! Stage 4: the numbers are attention, on the problems that are timed and on hidden ones.
 
 use super::{Context, Stage, State};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
 use crate::exam::question::{self, Question};
 use crate::exam::{Examined, Fault, Refusal};
 use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
 use crate::problem_spec::{ProblemSpec, Shape};
+use std::collections::BTreeMap;
 
 /// Examines.
 pub(super) struct Numerics;
@@ -27,37 +28,80 @@ impl Stage for Numerics {
         for spec in problems.of_row(row, context.machine.simulated)? {
             questions.push(measured(spec, context.machine.simulated, &problems.inputs));
         }
-        let examine = |questions: &[Question]| -> Result<Report> {
+        let kernel = state.kernel()?;
+        let [one, other] = shares(questions, context.machine.simulated);
+        let examine = |share: &Share| -> Result<std::result::Result<Vec<Examined>, Refusal>> {
+            let Share { process, questions, ragged } = share;
+            let (questions, ragged) = (questions.clone(), *ragged);
             let error_share = context.config.tolerances.error_share.get();
-            let task = Task::Examine { questions: questions.to_vec(), real: context.real(), error_share };
-            let (kernel, limit) = (state.kernel()?, context.config.limits.test_s.duration());
-            Ok(context.child(kernel, &state.candidate.name, self.name(), task, Vec::new(), limit)?.report)
+            let task = Task::Examine { questions, ragged, real: context.real(), error_share };
+            let limit = context.config.limits.test_s.duration();
+            match context.child(kernel, &state.candidate.name, process, task, Vec::new(), limit)?.report {
+                Report::Examined(examined) => Ok(Ok(examined)),
+                Report::Refused(refusal) => Ok(Err(refusal)),
+                other => Err(Error::Missing { what: "an examination", reason: format!("{other:?}") }),
+            }
         };
-        match examine(&questions)? {
-            // The cheapest questions come first.
-            Report::Examined(examined) => match examine(&questions[..ASKED_AGAIN.min(questions.len())])? {
-                Report::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
-                Report::Examined(again) => {
-                    if let Some(refusal) = differs(&examined, &again) {
-                        return Ok(Outcome::Refused(refusal));
-                    }
-                    state.evaluation.examined = examined;
-                }
-                _ => {}
-            },
-            Report::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
-            _ => {}
+        let (first, second) = if context.machine.simulated {
+            std::thread::scope(|scope| {
+                let second = scope.spawn(|| examine(&other));
+                let first = examine(&one);
+                (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        } else {
+            // Two processes at once would share the GPU.
+            let first = examine(&one);
+            let second = if matches!(first, Ok(Ok(_))) { examine(&other) } else { Ok(Ok(Vec::new())) };
+            (first, second)
+        };
+        let (first, second) = match (first?, second?) {
+            (Ok(first), Ok(second)) => (first, second),
+            (Err(refusal), _) | (_, Err(refusal)) => return Ok(Outcome::Refused(refusal)),
+        };
+        if let Some(refusal) = differs(&first, &second) {
+            return Ok(Outcome::Refused(refusal));
         }
+        let numbers = |share: Share| share.questions.into_iter().map(|(number, _)| number);
+        let examined: BTreeMap<usize, Examined> =
+            numbers(other).zip(second).chain(numbers(one).zip(first)).collect();
+        state.evaluation.examined = examined.into_values().collect();
         Ok(Outcome::Passed)
     }
 }
 
-/// Questions that a second process is asked too, whose outputs have to be the first one's in every bit.
-const ASKED_AGAIN: usize = 2;
+/// What one process is asked.
+#[derive(Clone, Debug)]
+struct Share {
+    /// What its log is called by.
+    process: &'static str,
+    questions: Vec<(usize, Question)>,
+    ragged: bool,
+}
+
+/// Questions that both processes are asked, whose outputs have to be alike in every bit.
+const ASKED_TWICE: usize = 2;
+
+/// What each of two processes is asked, the first [`ASKED_TWICE`] questions both: half of the others where a process takes one of the host's cores, else
+/// all the first. The cheapest come first.
+fn shares(questions: Vec<Question>, halves: bool) -> [Share; 2] {
+    let share = |process, is_first: bool| Share { process, questions: Vec::new(), ragged: is_first };
+    let mut shares = [share("numerics", true), share("numerics-again", false)];
+    for (number, question) in questions.into_iter().enumerate() {
+        let is_the_seconds = halves && number % 2 == 1;
+        if number < ASKED_TWICE || is_the_seconds {
+            shares[1].questions.push((number, question.clone()));
+        }
+        if number < ASKED_TWICE || !is_the_seconds {
+            shares[0].questions.push((number, question));
+        }
+    }
+    shares
+}
 
 /// The first question to which another process gave another output.
 fn differs(first: &[Examined], again: &[Examined]) -> Option<Refusal> {
-    let (one, _) = first.iter().zip(again).find(|(one, other)| one.bits != other.bits)?;
+    let mut both = first.iter().zip(again).take(ASKED_TWICE);
+    let (one, _) = both.find(|(one, other)| one.bits != other.bits)?;
     let evidence = format!("{}: another process gives other bits on the same inputs", one.problem);
     Some(Refusal { fault: Fault::NotRepeatable, evidence })
 }
@@ -89,6 +133,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn two_processes_are_asked_everything_once_and_the_first_questions_both() {
+        let questions = vec![Question::measured(crate::job::tests::problem(), &[]); 7];
+        for (halves, seconds) in [(true, vec![0, 1, 3, 5]), (false, vec![0, 1])] {
+            let [first, second] = shares(questions.clone(), halves);
+            let numbers =
+                |share: &Share| share.questions.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+            assert_eq!(numbers(&second), seconds);
+            let mut all = [numbers(&first), numbers(&second)].concat();
+            all.sort_unstable();
+            assert_eq!(all, [0, 0, 1, 1, 2, 3, 4, 5, 6]);
+            assert!(first.ragged && !second.ragged);
+        }
+    }
+
+    #[test]
     fn another_process_has_to_give_the_same_bits() {
         let examined = |bits: &str| Examined {
             problem: "p".to_owned(),
@@ -99,6 +158,7 @@ mod tests {
         };
         let first = [examined("a"), examined("b"), examined("c")];
         assert_eq!(differs(&first, &first[..2]), None);
+        assert_eq!(differs(&first, &[examined("a"), examined("b"), examined("of another question")]), None);
         let refusal = differs(&first, &[examined("a"), examined("x")]).expect("differs");
         assert_eq!(refusal.fault, Fault::NotRepeatable);
     }
