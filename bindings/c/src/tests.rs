@@ -305,7 +305,7 @@ fn dropout_leaves_out_what_seed_and_offset_say() {
     unsafe { ferroflash_close(device) };
 }
 
-/// Two queries and three keys, one head, V wider than Q: dQ, dK and dV of a loss, against differences of it.
+/// Two queries and three keys, one head, V wider than Q: dQ, dK and dV of a loss, against differences of it, with weights left out and without.
 #[test]
 fn gradients_are_the_slopes_of_a_loss() {
     let device = opened(CPU);
@@ -316,7 +316,7 @@ fn gradients_are_the_slopes_of_a_loss() {
     let weights: Vec<f32> = (30..38).map(number).collect();
     let bias: Vec<f32> = (40..46).map(number).collect();
     let (mut o, mut lse, intervals) = ([0.0f32; 8], [0.0f32; 2], [0u32, 2, 0, 3]);
-    let mut call = |inputs: &[f32]| {
+    let mut call = |inputs: &[f32], dropout_p: f32| {
         let args = ForwardArgs {
             size: size_of::<ForwardArgs>(),
             dtype: 2,
@@ -333,42 +333,49 @@ fn gradients_are_the_slopes_of_a_loss() {
             o: TensorArgs { data: o.as_mut_ptr() as usize, ..TensorArgs::default() },
             lse: lse.as_mut_ptr() as usize,
             intervals: intervals.as_ptr() as usize,
+            dropout_p,
+            dropout_seed: 3,
             ..ForwardArgs::default()
         };
         assert_eq!(forward(device, &args), 0, "{}", last());
         let loss = o.iter().zip(&weights).map(|(o, weight)| f64::from(o * weight)).sum::<f64>();
         (args, loss)
     };
-    let mut gradients = [f32::NAN; 22];
-    let (args, _) = call(&inputs);
-    let of = |first: usize, gradients: &mut [f32]| at(&gradients[first..]);
-    let backward = BackwardArgs {
-        size: size_of::<BackwardArgs>(),
-        forward: (&raw const args) as usize,
-        d_o: at(&weights),
-        d_q: of(0, &mut gradients),
-        d_k: of(4, &mut gradients),
-        d_v: of(10, &mut gradients),
-        ..BackwardArgs::default()
-    };
     // SAFETY: every address is of an array as long as the sizes say, or the call is refused.
     let run = |args: &BackwardArgs| unsafe { ferroflash_backward(device, args, std::ptr::null_mut()) };
-    assert_eq!(run(&backward), 0, "{}", last());
-    for index in 0..22 {
-        let [more, less] = [1e-2, -1e-2].map(|step| {
-            let mut moved = inputs.clone();
-            moved[index] += step;
-            call(&moved).1
-        });
-        let slope = (more - less) / 2e-2;
-        assert!(
-            (f64::from(gradients[index]) - slope).abs() < 2e-3,
-            "{index}: {} for {slope}",
-            gradients[index]
-        );
+    let mut all = [[f32::NAN; 22]; 2];
+    let of = |first: usize, gradients: &mut [f32]| at(&gradients[first..]);
+    let backward_of = |args: &ForwardArgs, gradients: &mut [f32]| BackwardArgs {
+        size: size_of::<BackwardArgs>(),
+        forward: std::ptr::from_ref(args) as usize,
+        d_o: at(&weights),
+        d_q: of(0, gradients),
+        d_k: of(4, gradients),
+        d_v: of(10, gradients),
+        ..BackwardArgs::default()
+    };
+    for (dropout_p, gradients) in [0.5, 0.0].into_iter().zip(&mut all) {
+        let (args, _) = call(&inputs, dropout_p);
+        assert_eq!(run(&backward_of(&args, gradients)), 0, "{}", last());
+        for index in 0..22 {
+            let [more, less] = [1e-2, -1e-2].map(|step| {
+                let mut moved = inputs.clone();
+                moved[index] += step;
+                call(&moved, dropout_p).1
+            });
+            let slope = (more - less) / 2e-2;
+            let found = gradients[index];
+            assert!(
+                (f64::from(found) - slope).abs() < 2e-3,
+                "{index}, dropout {dropout_p}: {found} for {slope}"
+            );
+        }
     }
+    assert_ne!(all[0], all[1], "some weights are left out");
+    let (args, _) = call(&inputs, 0.0);
+    let backward = backward_of(&args, &mut all[1]);
     // A bias moves LSE of each query by at most itself, and one that all queries share is read once.
-    let (with, _) = call(&inputs);
+    let (with, _) = call(&inputs, 0.0);
     let plain = lse_of(&with, device);
     for (shared, rows) in [(0, [0, 3]), (4, [0, 0])] {
         let biased = ForwardArgs { bias: bias.as_ptr() as usize, bias_shared: shared, ..with };

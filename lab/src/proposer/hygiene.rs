@@ -4,6 +4,10 @@
 //! Both versions of a file are cut into Rust's tokens, so that comments and names that only look alike count for nothing, and what
 //! was there before may stay, move or be written otherwise: only more of it is refused.
 
+mod ptx;
+
+pub use ptx::in_ptx;
+
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,64 +51,6 @@ const CONDITIONS: [&str; 8] = ["cfg", "cfg_attr", "test", "target_arch", "not", 
 /// Macros that make a test.
 const ASSERTS: [&str; 6] =
     ["assert", "assert_eq", "assert_ne", "debug_assert", "debug_assert_eq", "debug_assert_ne"];
-/// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
-const PTX: [&str; 16] = [
-    ".global",
-    ".const",
-    "%clock",
-    "%globaltimer",
-    "%smid",
-    "%nsmid",
-    "%warpid",
-    "%nwarpid",
-    "%gridid",
-    "%envreg",
-    "%pm",
-    "%current_graph",
-    "%total_smem",
-    "%aggr_smem",
-    "%dynamic_smem",
-    "%reserved_smem",
-];
-
-/// What PTX, or a piece of it, has that no kernel may have, by the first of its words. Of `st.global` and of `.param .u64 .ptr .global`
-/// neither is a variable.
-pub fn in_ptx(ptx: &str) -> Option<&'static str> {
-    let mut rest = ptx;
-    let mut before = "";
-    loop {
-        rest = rest.trim_start_matches(|c: char| !is_of_word(c) && c != '/');
-        if let Some(comment) = rest.strip_prefix("/*") {
-            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
-        } else if let Some(comment) = rest.strip_prefix("//") {
-            rest = comment.split_once('\n').map_or("", |(_, behind)| behind);
-        } else if let Some(behind) = rest.strip_prefix('/') {
-            rest = behind;
-        } else if rest.is_empty() {
-            return None;
-        } else {
-            let (word, behind) = rest.split_at(rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()));
-            let is = |what: &&str| match word.strip_prefix(what) {
-                Some(more) if what.starts_with('.') => {
-                    before != ".ptr" && (more.is_empty() || more.starts_with('.'))
-                }
-                more => more.is_some(),
-            };
-            if let Some(found) = PTX.iter().find(|what| is(what)) {
-                return Some(found);
-            }
-            // The system's functions have memory of their own.
-            if (before, word) == (".extern", ".func") {
-                return Some(".extern .func");
-            }
-            (before, rest) = (word, behind);
-        }
-    }
-}
-
-fn is_of_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '.' | '%' | '_' | '$')
-}
 
 /// Something that a patch may not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

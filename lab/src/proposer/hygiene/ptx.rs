@@ -1,0 +1,60 @@
+//! What no kernel's PTX may have, whether a compiler wrote it or a patch as text.
+
+/// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
+const PTX: [&str; 16] = [
+    ".global",
+    ".const",
+    "%clock",
+    "%globaltimer",
+    "%smid",
+    "%nsmid",
+    "%warpid",
+    "%nwarpid",
+    "%gridid",
+    "%envreg",
+    "%pm",
+    "%current_graph",
+    "%total_smem",
+    "%aggr_smem",
+    "%dynamic_smem",
+    "%reserved_smem",
+];
+
+/// What PTX, or a piece of it, has that no kernel may have, by the first of its words. Of `st.global` and of `.param .u64 .ptr .global`
+/// neither is a variable.
+pub fn in_ptx(ptx: &str) -> Option<&'static str> {
+    let mut rest = ptx;
+    let mut before = "";
+    loop {
+        rest = rest.trim_start_matches(|c: char| !is_of_word(c) && c != '/');
+        if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
+        } else if let Some(comment) = rest.strip_prefix("//") {
+            rest = comment.split_once('\n').map_or("", |(_, behind)| behind);
+        } else if let Some(behind) = rest.strip_prefix('/') {
+            rest = behind;
+        } else if rest.is_empty() {
+            return None;
+        } else {
+            let (word, behind) = rest.split_at(rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()));
+            let is = |what: &&str| match word.strip_prefix(what) {
+                Some(more) if what.starts_with('.') => {
+                    before != ".ptr" && (more.is_empty() || more.starts_with('.'))
+                }
+                more => more.is_some(),
+            };
+            if let Some(found) = PTX.iter().find(|what| is(what)) {
+                return Some(found);
+            }
+            // The system's functions have memory of their own.
+            if (before, word) == (".extern", ".func") {
+                return Some(".extern .func");
+            }
+            (before, rest) = (word, behind);
+        }
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '%' | '_' | '$')
+}
