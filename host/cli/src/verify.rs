@@ -51,6 +51,9 @@ const EXAMPLES: &str = "Examples:
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
+  # the same of those of one dtype and head_dim
+  ferroflash verify --grid odd --rows 'fwd_wgmma_bf16_d128*' --repeats 250
+
 Correct means: the largest error of O is at most twice that of plain attention
 in the same dtype on the same input, and LSE is within float32's rounding.
 Exit code 1 where anything is not.";
@@ -78,7 +81,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) of_backward: BackwardArgs,
 
-    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]
+    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]; with --grid a name may end
+    /// with *, for all that begin so
     #[arg(long, value_name = "best|all|NAME")]
     pub(crate) rows: Option<RowSelection>,
 

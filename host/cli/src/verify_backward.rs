@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::input::{describe, to_json};
 use crate::output::{self, Progress};
 use crate::verify::{Args, GridName};
+use crate::verify_grid;
 use check::random_input::InputKind;
 use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
@@ -119,10 +120,10 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         Some(RowSelection::Named(name)) => Some(name.as_str()),
         _ => None,
     };
-    if let Some(unknown) = named.filter(|name| !known().any(|entry| entry == *name)) {
+    let is_meant = |entry: &str| named.is_none_or(|name| verify_grid::is_meant(entry, name));
+    if let Some(unknown) = named.filter(|_| !known().any(is_meant)) {
         return Err(Failure::Argument { option: "--rows", source: Error::unknown_kernel(unknown, known()) });
     }
-    let is_meant = |entry: &str| named.is_none_or(|name| name == entry);
     let kernels = library.backward_kernels().iter().filter(|kernel| is_meant(&kernel.entry));
     let widths: BTreeSet<(Dtype, u32, ScoreKind)> =
         kernels.map(|kernel| (kernel.row.dtype, kernel.row.head_dim, kernel.row.score)).collect();

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         .iter()
         .filter(|kernel| library.source(kernel, sm).is_some() && kernel.smem_bytes <= info.smem_opt_in_bytes)
         .filter(|kernel| match rows {
-            RowSelection::Named(name) => kernel.entry == *name,
+            RowSelection::Named(name) => is_meant(&kernel.entry, name),
             RowSelection::Best | RowSelection::All => true,
         })
         .cloned()
@@ -98,4 +98,25 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         ));
     }
     if failed > 0 { Err(Failure::Wrong { failed, total: reports.len() }) } else { Ok(()) }
+}
+
+/// Whether a kernel is the one of a name, or, where that ends with `*`, one whose name begins so.
+pub(crate) fn is_meant(entry: &str, name: &str) -> bool {
+    name.strip_suffix('*').map_or(entry == name, |start| entry.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_at_the_end_stands_for_all_that_begin_so() {
+        let entry = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_split";
+        for name in [entry, "fwd_wgmma_bf16_d128*", "*"] {
+            assert!(is_meant(entry, name), "{name}");
+        }
+        for name in ["fwd_wgmma_bf16_d128", "fwd_bf16*"] {
+            assert!(!is_meant(entry, name), "{name}");
+        }
+    }
 }

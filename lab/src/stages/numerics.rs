@@ -81,8 +81,8 @@ struct Share {
 /// Questions that both processes are asked, whose outputs have to be alike in every bit.
 const ASKED_TWICE: usize = 2;
 
-/// What each of two processes is asked, the first [`ASKED_TWICE`] questions both: half of the others where a process takes one of the host's cores, else
-/// all the first. The cheapest come first.
+/// What each of two processes is asked: both the first [`ASKED_TWICE`] questions, which are the cheapest; of the others half each with `halves`, else the
+/// first process all.
 fn shares(questions: Vec<Question>, halves: bool) -> [Share; 2] {
     let share = |process, is_first: bool| Share { process, questions: Vec::new(), ragged: is_first };
     let mut shares = [share("numerics", true), share("numerics-again", false)];
