@@ -30,14 +30,15 @@ impl Stage for Numerics {
         }
         let kernel = state.kernel()?;
         let [one, other] = shares(questions, context.machine.simulated);
-        let examine = |share: &Share| -> Result<std::result::Result<Vec<Examined>, Refusal>> {
+        let examine = |share: &Share| -> Result<std::result::Result<ByNumber, Refusal>> {
             let Share { process, questions, ragged } = share;
+            let numbers = questions.iter().map(|(number, _)| *number);
             let (questions, ragged) = (questions.clone(), *ragged);
             let error_share = context.config.tolerances.error_share.get();
             let task = Task::Examine { questions, ragged, real: context.real(), error_share };
             let limit = context.config.limits.test_s.duration();
             match context.child(kernel, &state.candidate.name, process, task, Vec::new(), limit)?.report {
-                Report::Examined(examined) => Ok(Ok(examined)),
+                Report::Examined(examined) => Ok(Ok(numbers.zip(examined).collect())),
                 Report::Refused(refusal) => Ok(Err(refusal)),
                 other => Err(Error::Missing { what: "an examination", reason: format!("{other:?}") }),
             }
@@ -51,23 +52,24 @@ impl Stage for Numerics {
         } else {
             // Two processes at once would share the GPU.
             let first = examine(&one);
-            let second = if matches!(first, Ok(Ok(_))) { examine(&other) } else { Ok(Ok(Vec::new())) };
+            let second = if matches!(first, Ok(Ok(_))) { examine(&other) } else { Ok(Ok(ByNumber::new())) };
             (first, second)
         };
-        let (first, second) = match (first?, second?) {
+        let (mut examined, again) = match (first?, second?) {
             (Ok(first), Ok(second)) => (first, second),
             (Err(refusal), _) | (_, Err(refusal)) => return Ok(Outcome::Refused(refusal)),
         };
-        if let Some(refusal) = differs(&first, &second) {
+        if let Some(refusal) = differs(&examined, &again) {
             return Ok(Outcome::Refused(refusal));
         }
-        let numbers = |share: Share| share.questions.into_iter().map(|(number, _)| number);
-        let examined: BTreeMap<usize, Examined> =
-            numbers(other).zip(second).chain(numbers(one).zip(first)).collect();
+        examined.extend(again);
         state.evaluation.examined = examined.into_values().collect();
         Ok(Outcome::Passed)
     }
 }
+
+/// What was found on each question that a process was asked.
+type ByNumber = BTreeMap<usize, Examined>;
 
 /// What one process is asked.
 #[derive(Clone, Debug)]
@@ -99,8 +101,8 @@ fn shares(questions: Vec<Question>, halves: bool) -> [Share; 2] {
 }
 
 /// The first question to which another process gave another output.
-fn differs(first: &[Examined], again: &[Examined]) -> Option<Refusal> {
-    let mut both = first.iter().zip(again).take(ASKED_TWICE);
+fn differs(first: &ByNumber, again: &ByNumber) -> Option<Refusal> {
+    let mut both = first.iter().filter_map(|(number, one)| Some((one, again.get(number)?)));
     let (one, _) = both.find(|(one, other)| one.bits != other.bits)?;
     let evidence = format!("{}: another process gives other bits on the same inputs", one.problem);
     Some(Refusal { fault: Fault::NotRepeatable, evidence })
@@ -156,10 +158,13 @@ mod tests {
             worst_share: 0.5,
             worst_kind: String::new(),
         };
-        let first = [examined("a"), examined("b"), examined("c")];
-        assert_eq!(differs(&first, &first[..2]), None);
-        assert_eq!(differs(&first, &[examined("a"), examined("b"), examined("of another question")]), None);
-        let refusal = differs(&first, &[examined("a"), examined("x")]).expect("differs");
+        let numbered = |all: &[(usize, &str)]| -> ByNumber {
+            all.iter().map(|&(number, bits)| (number, examined(bits))).collect()
+        };
+        let first = numbered(&[(0, "a"), (1, "b"), (2, "c")]);
+        assert_eq!(differs(&first, &numbered(&[(0, "a"), (1, "b")])), None);
+        assert_eq!(differs(&first, &numbered(&[(0, "a"), (1, "b"), (3, "of another question")])), None);
+        let refusal = differs(&first, &numbered(&[(0, "a"), (1, "x")])).expect("differs");
         assert_eq!(refusal.fault, Fault::NotRepeatable);
     }
 }

@@ -1,7 +1,7 @@
 //! What no kernel's PTX may have, whether a compiler wrote it or a patch as text.
 
 /// Registers by which a kernel could tell who watches it, where or when it runs, and spaces whose variables outlive a launch.
-const PTX: [&str; 16] = [
+const FORBIDDEN: [&str; 16] = [
     ".global",
     ".const",
     "%clock",
@@ -43,7 +43,7 @@ pub fn in_ptx(ptx: &str) -> Option<&'static str> {
                 }
                 more => more.is_some(),
             };
-            if let Some(found) = PTX.iter().find(|what| is(what)) {
+            if let Some(found) = FORBIDDEN.iter().find(|what| is(what)) {
                 return Some(found);
             }
             // The system's functions have memory of their own.
