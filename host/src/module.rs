@@ -6,6 +6,7 @@ mod store;
 mod table;
 
 use crate::error::Error;
+use ferroflash_kernels::waits_first;
 use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
@@ -53,6 +54,8 @@ pub struct Image {
     pub threads: u32,
     /// Dynamic shared memory of a CTA, in bytes.
     pub smem_bytes: u32,
+    /// Whether the kernel waits for those before it on its stream, on devices where it can ([`waits_first`]).
+    pub waits: bool,
 }
 
 /// The code of a kernel.
@@ -203,9 +206,11 @@ impl Library {
             Source::Ptx { .. } => Code::Ptx(self.kernel_ptx(kernel)?),
             Source::Cubin { arch } => Code::Cubin(self.holder(&kernel.entry).cubin(kernel, arch)?),
         };
+        let waits = if let Code::Ptx(text) = &code { waits_first(text) } else { kernel.waits };
         Ok(Image {
             entry: kernel.entry.clone(),
             code,
+            waits,
             threads: kernel.threads,
             smem_bytes: kernel.smem_bytes,
         })

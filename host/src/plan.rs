@@ -455,11 +455,6 @@ impl Plan {
         }
     }
 
-    /// Whether the kernel waits by itself for those before it on the stream, so that it may start under them.
-    pub(crate) fn overlaps(&self) -> bool {
-        self.kernel.row.isa == Isa::Wgmma
-    }
-
     /// The range of addresses that holds K and V, or as much as the device keeps: V where the two lie too far apart. `None` where
     /// the device keeps nothing.
     pub(crate) fn l2_window(&self, k: u64, v: u64) -> Option<L2Window> {

@@ -26,6 +26,7 @@ use crate::{
     math::{combine::combine, merge::merge},
     mma::forward::forward,
     params::{CombineParams, ForwardParams},
+    ptx::grid::wait_for_prerequisites,
     step_params::{AppendParams, CopyParams, MergeParams, SinkGradientParams},
 };
 #[cfg(ferroflash_wgmma)]
@@ -253,6 +254,7 @@ macro_rules! step_entry {
         /// As for [`combine`].
         #[kernel]
         pub unsafe fn $entry(params: CombineParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { combine::<element::$output>(&params) }
         }
@@ -262,6 +264,7 @@ macro_rules! step_entry {
         /// As for [`merge`].
         #[kernel]
         pub unsafe fn $entry(params: MergeParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { merge::<element::$input, element::$output>(&params) }
         }
@@ -271,6 +274,7 @@ macro_rules! step_entry {
         /// As for [`append`].
         #[kernel]
         pub unsafe fn $entry(params: AppendParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { append::<element::$output>(&params) }
         }
@@ -280,6 +284,7 @@ macro_rules! step_entry {
         /// As for [`copy`].
         #[kernel]
         pub unsafe fn $entry(params: CopyParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { copy(&params) }
         }
@@ -289,6 +294,7 @@ macro_rules! step_entry {
         /// As for [`sinks::gradient`].
         #[kernel]
         pub unsafe fn $entry(params: SinkGradientParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { sinks::gradient(&params) }
         }
@@ -298,6 +304,7 @@ macro_rules! step_entry {
         /// As for [`statistics::statistics`].
         #[kernel]
         pub unsafe fn $entry(params: BackwardParams) {
+            wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { statistics::statistics::<element::$input>(&params) }
         }

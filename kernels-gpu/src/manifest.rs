@@ -86,6 +86,9 @@ pub struct Kernel<R = Row> {
     /// Machine code by architecture: files relative to the manifest.
     #[serde(default)]
     pub cubins: BTreeMap<String, String>,
+    /// Whether it waits for the kernels before it on its stream, from sm_90 on (PTX ISA, "griddepcontrol").
+    #[serde(default)]
+    pub waits: bool,
 }
 
 /// What ptxas reports of one kernel on one architecture.

@@ -2,6 +2,8 @@
 
 use crate::params::ForwardParams;
 #[cfg(target_arch = "nvptx64")]
+use crate::ptx::grid::wait_for_prerequisites;
+#[cfg(target_arch = "nvptx64")]
 use crate::ptx::memory::{ld_global_b32, to_global, to_global_again};
 
 /// One batch entry's lengths.
@@ -58,6 +60,10 @@ impl<'a> Sequence<'a> {
     #[cfg(target_arch = "nvptx64")]
     #[inline(always)]
     pub unsafe fn of_batch(params: &'a ForwardParams, batch: u32) -> Self {
+        if params.split.seqlens_k != 0 {
+            // The kernel before this one may have written them.
+            wait_for_prerequisites();
+        }
         // SAFETY: the caller's.
         Self::unpacked(&params.seqlen_q, unsafe { keys_of_batch(params, batch) })
     }

@@ -5,7 +5,7 @@ use crate::support::problem;
 use check::random_input::{self, InputKind};
 use check::verification::{Grid, Observer, Oracle, RowReport, verify_rows};
 use ferroflash::device::sim::SimDevice;
-use ferroflash::module::Library;
+use ferroflash::module::{Library, Source};
 use ferroflash::{
     Attention, CudaOptions, DeviceModel, ElementStrides, Error, HostTensors, PlanOptions, Problem, Row,
     RowSelection, Schedule, SimOptions, Sizes, Splits, TensorRole,
@@ -87,7 +87,26 @@ pub(crate) fn trials() -> Vec<Trial> {
             tiles_that_follow_each_other_are_right(variant)
         })
     });
-    odd_lengths.chain(conflicts).chain(strided).chain(many_tiles).collect()
+    let starts = Trial::test("kernels_that_start_under_the_one_before_wait_for_it", || {
+        early_kernels_wait().map_err(Failed::from)
+    });
+    odd_lengths.chain(conflicts).chain(strided).chain(many_tiles).chain([starts]).collect()
+}
+
+/// All but those of the backward pass, which gained nothing by it, and each on every path before it touches memory.
+fn early_kernels_wait() -> Result<(), Error> {
+    let library = Library::find(None)?;
+    let source = |family: &str| Source::Ptx { family: family.to_owned() };
+    for kernel in library.kernels() {
+        assert!(library.image(kernel, &source(&kernel.family))?.waits && kernel.waits, "{}", kernel.entry);
+    }
+    for kernel in library.step_kernels() {
+        assert!(library.image(kernel, &source(&kernel.family))?.waits && kernel.waits, "{}", kernel.entry);
+    }
+    for kernel in library.backward_kernels() {
+        assert!(!library.image(kernel, &source(&kernel.family))?.waits, "{}", kernel.entry);
+    }
+    Ok(())
 }
 
 /// In which orders tiles that follow each other are run. Kernels of both dtypes are alike, so that each is seen in four.

@@ -55,6 +55,7 @@ fn record<R>(entry: &str, row: R, family: &str, ptx: &str, (threads, smem_bytes)
         sha256: sha256(ptx_text::without_function_numbers(ptx).as_bytes()),
         resources: Default::default(),
         cubins: Default::default(),
+        waits: ferroflash_kernels::waits_first(ptx),
     }
 }
 

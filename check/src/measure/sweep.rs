@@ -6,7 +6,7 @@ use super::draw::{self, Class};
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
 use ferroflash::problem::{Layout, Problem, Sizes};
-use kernels_gpu::row::Dtype;
+use kernels_gpu::row::{Dtype, Isa};
 use serde::{Deserialize, Serialize};
 
 /// A trial this many times over the best is far enough off that more splits of the same kernel are not tried while they get slower.
@@ -39,6 +39,10 @@ pub struct Record {
     /// Whether CTAs of the merging kernel took several query rows of many ([`Plan::combine_rows`]): in older files they took one.
     #[serde(default)]
     pub merges_together: bool,
+    /// Whether every launch could start under the one before it ([`ferroflash::device::LoadedKernel::waits`]): in older files only those of kernels
+    /// with wgmma could.
+    #[serde(default)]
+    pub starts_early: bool,
     /// The tensors' layout.
     pub layout: Layout,
     /// The plan that was taken, then the others.
@@ -85,6 +89,7 @@ impl Record {
             by_sequence: problem.has_lengths(),
             groups_heads: true,
             merges_together: true,
+            starts_early: true,
             layout: problem.layout().unwrap_or_default(),
             times: Vec::new(),
             wrong: Vec::new(),
@@ -104,7 +109,11 @@ impl Record {
 
     /// Whether a plan of a kernel is still what was measured of it.
     pub(crate) fn is_of(&self, plan: &Plan) -> bool {
-        (self.groups_heads || !plan.groups_heads()) && (self.merges_together || plan.combine_rows() == 1)
+        let merges = plan.splits() > 1 && !plan.is_fused();
+        let started_early = self.starts_early || (plan.kernel().row.isa == Isa::Wgmma && !merges);
+        started_early
+            && (self.groups_heads || !plan.groups_heads())
+            && (self.merges_together || plan.combine_rows() == 1)
     }
 
     /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.

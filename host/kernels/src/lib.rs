@@ -5,9 +5,11 @@
 //! the PTX of a family is stored in parts ([`ptx::split`]). Nothing here knows what the kernels compute.
 
 pub mod archive;
+mod overlap;
 pub mod ptx;
 
 pub use archive::{Archive, ArchiveError};
+pub use overlap::waits_first;
 
 /// The archive that was given when this crate was built, `None` where there was none.
 pub fn embedded() -> Option<&'static [u8]> {

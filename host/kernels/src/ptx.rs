@@ -1,7 +1,9 @@
 //! The PTX of a family, taken apart at its entries: the driver compiles what it is given, at 0.1 to 0.25 s an entry, so a module gets
 //! the one that is needed.
 
+use memchr::memmem;
 use memchr::{memchr, memchr3};
+use std::borrow::Cow;
 #[cfg(feature = "pack")]
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -9,6 +11,42 @@ use std::ops::Range;
 
 /// A line of a skeleton in whose place an entry stood.
 const MARK: &str = "//entry ";
+
+/// What kernels on older devices, too, have as comments: the instructions of sm_90 by which kernels of a stream overlap, and no others.
+const SM_90_COMMENTS: [&str; 2] =
+    ["// sm_90: griddepcontrol.launch_dependents;\n", "// sm_90: griddepcontrol.wait;\n"];
+/// The first PTX version that has them.
+const SM_90_VERSION: &str = "7.8";
+
+/// PTX as a device of compute capability `sm` loads it (90 for 9.0): where kernels that run on older devices, too, have comments for
+/// instructions of sm_90, a device that has these gets them.
+pub fn for_sm(ptx: &str, sm: u32) -> Cow<'_, str> {
+    if sm < 90 || memmem::find(ptx.as_bytes(), b"// sm_90: ").is_none() {
+        return Cow::Borrowed(ptx);
+    }
+    let mut text = ptx.to_owned();
+    for comment in SM_90_COMMENTS {
+        text = text.replace(comment, comment.trim_start_matches("// sm_90: "));
+    }
+    let header = text.find(".entry").unwrap_or(text.len());
+    let mut lines: Vec<String> = text[..header].split_inclusive('\n').map(str::to_owned).collect();
+    for line in &mut lines {
+        if let Some(version) = line.strip_prefix(".version ") {
+            if version_of(version) < version_of(SM_90_VERSION) {
+                *line = format!(".version {SM_90_VERSION}\n");
+            }
+        } else if line.starts_with(".target ") {
+            *line = line.replace("sm_80", "sm_90");
+        }
+    }
+    Cow::Owned(lines.concat() + &text[header..])
+}
+
+/// The two numbers of a version, 7 and 8 of `7.8`.
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.trim().split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
 
 /// Where the parts of a family's PTX are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,5 +241,22 @@ mod tests {
         assert_eq!(join(&skeleton, |name| Ok::<_, ()>(text(name))).as_deref(), Ok(PTX));
         assert_eq!(join(&skeleton, |name| Err::<Option<&str>, _>(name.to_owned())), Err("first".to_owned()));
         assert_eq!(split("//entry first\n"), None);
+    }
+
+    #[test]
+    fn what_older_devices_have_as_a_comment_newer_ones_run() {
+        let overlapping =
+            "\t// begin inline asm\n\t// sm_90: griddepcontrol.wait;\n\t// end inline asm\n\tret;\n";
+        let ptx = PTX.replacen("7.8", "7.4", 1).replacen("\tret;\n", overlapping, 1);
+        assert!(matches!(for_sm(&ptx, 89), Cow::Borrowed(same) if same == ptx));
+        assert!(matches!(for_sm(PTX, 90), Cow::Borrowed(same) if same == PTX));
+        let newer = for_sm(&ptx, 90);
+        let is_in = |line: &str| newer.lines().any(|of_text| of_text.trim() == line);
+        assert!(is_in(".version 7.8") && is_in(".target sm_90") && is_in("griddepcontrol.wait;"), "{newer}");
+        assert_eq!(newer.lines().count(), ptx.lines().count());
+        // A newer version stays, and so does any other comment.
+        let other = ptx.replacen("7.4", "8.10", 1) + "// sm_90: trap;\n";
+        let other = for_sm(&other, 100);
+        assert!(other.contains(".version 8.10\n") && other.ends_with("// sm_90: trap;\n"));
     }
 }

@@ -43,13 +43,13 @@ pub(super) struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Enqueues a kernel that neither keeps anything in L2 nor starts under the one before it.
+    /// Enqueues a kernel that keeps nothing in L2.
     ///
     /// # Safety
     /// As [`Queue::launch`].
     pub(super) unsafe fn run(&self, kernel: &LoadedKernel, grid: u32, params: &[u8]) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(kernel, &Launch { grid, params, l2_window: None, overlaps: false }) }
+        unsafe { self.launch(kernel, &Launch { grid, params, l2_window: None }) }
     }
 
     /// Enqueues a launch.

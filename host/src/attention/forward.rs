@@ -120,9 +120,9 @@ fn addresses(tensors: &DeviceTensors, workspace: u64) -> Addresses {
 unsafe fn attend(plan: &Plan, kernel: &LoadedKernel, at: &Addresses, queue: &Queue<'_>) -> Result<(), Error> {
     let forward = plan.params(at);
     let launch = |params: &[u8]| {
-        let (l2_window, overlaps) = (plan.l2_window(at.k, at.v), plan.overlaps());
+        let l2_window = plan.l2_window(at.k, at.v);
         // SAFETY: the caller's promise.
-        unsafe { queue.launch(kernel, &Launch { grid: plan.grid(), params, l2_window, overlaps }) }
+        unsafe { queue.launch(kernel, &Launch { grid: plan.grid(), params, l2_window }) }
     };
     let Some(tensors) = plan.tensors(at) else { return launch(&forward.to_bytes()) };
     let Attention { tensor_maps, device, .. } = queue.attention;

@@ -11,6 +11,7 @@ use cust::context::Context;
 use cust::sys::{
     self, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUresult, CUstreamCaptureStatus,
 };
+use ferroflash_kernels::ptx;
 use kernels_gpu::params::TensorMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -153,7 +154,7 @@ impl CudaDevice {
         let text;
         let image = match code {
             Code::Ptx(ptx) => {
-                text = CString::new(ptx.as_str())
+                text = CString::new(ptx::for_sm(ptx, self.info.sm).as_ref())
                     .map_err(|_| (CUresult::CUDA_ERROR_INVALID_PTX, "it holds a NUL byte".to_owned()))?;
                 text.as_ptr().cast::<c_void>()
             }
@@ -300,7 +301,7 @@ impl Device for CudaDevice {
         if let Some(launcher) = self.launcher {
             let window = self.set_aside.as_ref().zip(launch.l2_window);
             let window = window.map(|(set_aside, window)| set_aside.attribute(window));
-            let overlap = (launch.overlaps && self.info.sm >= OVERLAP_SM).then(Attribute::overlap);
+            let overlap = (kernel.waits && self.info.sm >= OVERLAP_SM).then(Attribute::overlap);
             let given = match (window, overlap) {
                 (Some(window), Some(overlap)) => &[window, overlap][..],
                 (Some(one), None) | (None, Some(one)) => &[one],

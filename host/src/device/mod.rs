@@ -75,9 +75,6 @@ pub struct Launch<'a> {
     pub params: &'a [u8],
     /// Addresses that should stay in L2, where the device has some of it set aside ([`DeviceInfo::l2_persisting_bytes`]).
     pub l2_window: Option<L2Window>,
-    /// Whether the kernel may start before the kernels before it on the stream are over: it waits for them by itself before it
-    /// touches memory (PTX ISA, "griddepcontrol"). What a device or driver without such launches does not make use of.
-    pub overlaps: bool,
 }
 
 /// A range of addresses.
@@ -99,12 +96,15 @@ pub struct LoadedKernel {
     pub threads: u32,
     /// Dynamic shared memory of a CTA, in bytes.
     pub smem_bytes: u32,
+    /// Whether the kernel may start before the kernels before it on the stream are over: it waits for them by itself before it
+    /// touches memory (PTX ISA, "griddepcontrol"). What a device or driver without such launches does not make use of.
+    pub waits: bool,
 }
 
 impl LoadedKernel {
     /// What was loaded of an image, by the device's own handle.
     pub fn new(handle: u64, image: &Image) -> LoadedKernel {
-        LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes }
+        LoadedKernel { handle, threads: image.threads, smem_bytes: image.smem_bytes, waits: image.waits }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::device::model::DeviceModel;
 use crate::device::{Device, DeviceInfo, Launch, LoadedKernel, StreamHandle, TensorBox};
 use crate::error::Error;
 use crate::module::{Code, Image};
+use ferroflash_kernels::ptx;
 use kernels_gpu::params::TensorMap;
 use kernels_gpu::row::Dtype;
 use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType, Timer};
@@ -166,7 +167,8 @@ impl Device for SimDevice {
         let Code::Ptx(ptx) = &image.code else {
             return Err(rejected("the simulator runs PTX, not machine code".to_owned()));
         };
-        let module = Module::parse(ptx).map_err(|error| rejected(error.to_string()))?;
+        let module =
+            Module::parse(&ptx::for_sm(ptx, self.info.sm)).map_err(|error| rejected(error.to_string()))?;
         let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
         modules.push(Arc::new((image.entry.clone(), module)));
         let handle = modules.len() as u64 - 1;

@@ -21,6 +21,7 @@ pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes)
         sha256: String::new(),
         resources: BTreeMap::new(),
         cubins: BTreeMap::new(),
+        waits: false,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::math::restore::{PartlyVisible, Restored, restore, restore_ragged};
 use crate::math::scrub;
 use crate::math::softmax::OnlineSoftmax;
 use crate::params::ForwardParams;
+use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
 use crate::ptx::memory::{atomic_inc, dynamic_smem, ld_shared, st_shared, to_global};
 use crate::ptx::warp::sync_threads_or;
 use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
@@ -127,6 +128,16 @@ fn next_index_slot<C: Config>() -> u32 {
     index_slot::<C>() + 4
 }
 
+/// A grid of up to 64 CTAs leaves multiprocessors to the next kernel's, which may start when the main loop is over. CTAs of a larger grid are still on some
+/// multiprocessors then, and the next one's would crowd on the others: it starts when O is on its way.
+const FEW_CTAS: u32 = 64;
+
+/// Whether the kernel reads memory to learn what there is to do, and so waits for the kernels before it at once. Where it does not, all that
+/// follows from parameters is worked out under them; lengths are waited for where they are read.
+const fn waits_at_start<C: Config>() -> bool {
+    C::RAGGED || C::PERSISTENT
+}
+
 /// The tile that the CTA works on.
 ///
 /// Indices are read again at each call, so that nothing derived from them is kept in registers for later.
@@ -184,6 +195,9 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
     let blocks = unsafe { key_blocks::<C>(params, &work) };
     let (softmax, acc_o) = (OnlineSoftmax::EMPTY, C::Warp::NO_O);
     if blocks.is_empty() {
+        if !waits_at_start::<C>() {
+            wait_for_prerequisites();
+        }
         return (softmax, acc_o);
     }
     let position = Position::new(thread, C::WARPS);
@@ -197,6 +211,9 @@ unsafe fn accumulate<C: Config>(params: &ForwardParams, thread: u32, scrub: bool
     // SAFETY: the caller's; blocks is the same for all threads, so all take part in each call.
     unsafe {
         let width = if C::RAGGED { params.ragged.width_qk } else { C::Q::WIDTH };
+        if !waits_at_start::<C>() {
+            wait_for_prerequisites();
+        }
         copy_queries(&queries, q_tile, width, (thread, C::THREADS));
         pipeline.fill(&blocks, work.sequence.seqlen_k - last);
         Pipeline::<C>::wait_for_oldest_stage();
@@ -263,6 +280,9 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
             // Opaque in ragged batches, or the compiler unrolls what it knows to be two rounds at most.
             scrub = !C::RAGGED || opaque(1) != 0;
         };
+        if grid_dim_x() <= FEW_CTAS {
+            launch_dependents();
+        }
         let work = current_work::<C>(params);
         let position = Position::new(thread_idx_x_again(), C::WARPS);
         let queries = QueryRows::new(params, &work, C::BLOCK);
@@ -284,6 +304,7 @@ unsafe fn tile<C: Config>(params: &ForwardParams) {
                 store_output::<C::Element, _, _>(&queries, &softmax, acc_o, o_tile, position);
             }
         }
+        launch_dependents();
         if scrub {
             // O is written.
             sync_threads();
@@ -354,6 +375,9 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
 #[inline(always)]
 pub unsafe fn forward<C: Config>(params: &ForwardParams) {
     const { crate::config::check::<C>() }
+    if waits_at_start::<C>() {
+        wait_for_prerequisites();
+    }
     if !C::PERSISTENT {
         // SAFETY: the caller's.
         return unsafe { tile::<C>(params) };

@@ -83,12 +83,12 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         } else {
             named_barrier_sync(0, C::THREADS);
         }
-        launch_dependents();
         wait_for_prerequisites();
         if thread < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
             if thread < if C::RAGGED { 32 } else { 1 } {
                 produce::<C>(params, arrived);
+                launch_dependents();
             } else if C::RAGGED && thread < 64 {
                 produce_values::<C>(params, arrived);
             } else if thread >= C::COPIERS * 32 && rows_differ::<C>(params) {
