@@ -9,7 +9,7 @@ use ferroflash::plan::cost::Coefficients;
 use ferroflash::plan::curves::MergeCurves;
 use ferroflash::plan::profile::{KernelCosts, Profile, estimated};
 use ferroflash::plan::work::{Fill, Merge, Work};
-use ferroflash::{Combine, PlanOptions, Planner, Problem, RowSelection, Splits};
+use ferroflash::{Combine, Plan, PlanOptions, Planner, Problem, RowSelection, Splits};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ pub(crate) struct Sample {
 /// Those of planning what the records name.
 pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let device = planner.device();
-    let mut samples = samples(planner, records)?;
+    let mut samples = samples(planner, records, Record::is_launched_as)?;
     samples.values_mut().for_each(|samples| level(samples));
     let shared = shared(&samples);
     let fitted: Vec<((String, bool), Coefficients, MergeCurves)> = samples
@@ -98,17 +98,19 @@ fn is_planned_so(record: &Record) -> bool {
     !record.lengths || record.by_sequence
 }
 
-/// The times in records, by kernel and by whether the keys are split.
+/// The times in records of plans that `counts` lets count, by kernel and by whether the keys are split.
 pub(crate) fn samples(
     planner: &Planner,
     records: &[Record],
+    counts: impl Fn(&Record, &Plan) -> bool,
 ) -> Result<BTreeMap<(String, bool), Vec<Sample>>, Error> {
     let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
     for (number, record) in records.iter().enumerate().filter(|(_, record)| is_planned_so(record)) {
         let problem = record.problem()?;
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let Some((work, prior)) = work(planner, (record, &problem), time, measured_fill(&problem)) else {
+            let plan = plan_of(planner, (record, &problem), time).filter(|plan| counts(record, plan));
+            let Some((work, prior)) = plan.and_then(|plan| work(planner, &plan, time, &problem)) else {
                 continue;
             };
             let over = NEAR * best / time.us;
@@ -131,8 +133,10 @@ pub(crate) fn samples(
 
 /// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
 pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
-    let plan =
-        planner.plan(&record.problem().ok()?, &PlanOptions::new()).ok().filter(|plan| record.is_of(plan))?;
+    let plan = planner
+        .plan(&record.problem().ok()?, &PlanOptions::new())
+        .ok()
+        .filter(|plan| record.is_launched_as(plan))?;
     let is_it = |time: &&PlanTime| {
         (time.entry.as_str(), time.splits, time.fused)
             == (plan.kernel().entry.as_str(), plan.splits(), plan.is_fused())
@@ -151,27 +155,25 @@ fn measured_fill(problem: &Problem) -> Fill {
     Fill { mean, longest }
 }
 
-fn work(
-    planner: &Planner,
-    (record, problem): (&Record, &Problem),
-    time: &PlanTime,
-    fill: Fill,
-) -> Option<(Work, Coefficients)> {
+/// The plan that a time was measured of.
+fn plan_of(planner: &Planner, (record, problem): (&Record, &Problem), time: &PlanTime) -> Option<Plan> {
     let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
     let combine = if time.fused { Combine::Fused } else { Combine::Kernel };
     let rows = RowSelection::Named(time.entry.clone());
     let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
-    let mut plan = planner.plan(problem, &options).ok()?;
-    if !record.is_of(&plan) {
-        return None;
-    }
+    let plan = planner.plan(problem, &options).ok()?;
     if problem.has_lengths() && !record.by_sequence {
         let keys = u32::try_from(plan.split_keys()).ok()?;
-        plan = planner.plan(problem, &PlanOptions { splits: Splits::Size(keys), ..options }).ok()?;
+        return planner.plan(problem, &PlanOptions { splits: Splits::Size(keys), ..options }).ok();
     }
+    Some(plan)
+}
+
+/// What it has to do, and what its kernel is estimated to cost before anything was measured.
+fn work(planner: &Planner, plan: &Plan, time: &PlanTime, problem: &Problem) -> Option<(Work, Coefficients)> {
     let costs = estimated(plan.kernel(), planner.device());
     let prior = if time.splits > 1 { costs.split.or(costs.whole) } else { costs.whole }?;
-    Some((plan.work(planner.device(), fill), prior))
+    Some((plan.work(planner.device(), measured_fill(problem)), prior))
 }
 
 /// Lessens the weights of the many times of one problem, and brings their mean square to 1.

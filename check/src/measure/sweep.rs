@@ -107,13 +107,16 @@ impl Record {
         Ok(problem.with_layout(self.layout).with_causal(self.causal).with_lengths(self.lengths))
     }
 
-    /// Whether a plan of a kernel is still what was measured of it.
+    /// Whether a plan of a kernel still does what was measured of it.
     pub(crate) fn is_of(&self, plan: &Plan) -> bool {
+        (self.groups_heads || !plan.groups_heads()) && (self.merges_together || plan.combine_rows() == 1)
+    }
+
+    /// Whether it is also still launched as it was.
+    pub(crate) fn is_launched_as(&self, plan: &Plan) -> bool {
         let merges = plan.splits() > 1 && !plan.is_fused();
         let started_early = self.starts_early || (plan.kernel().row.isa == Isa::Wgmma && !merges);
-        started_early
-            && (self.groups_heads || !plan.groups_heads())
-            && (self.merges_together || plan.combine_rows() == 1)
+        started_early && self.is_of(plan)
     }
 
     /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.

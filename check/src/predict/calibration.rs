@@ -114,7 +114,7 @@ pub fn calibrate(
 ) -> Result<(Calibration, Judged), Error> {
     let mut groups: [Vec<Sample>; 4] = Default::default();
     let mut exact: Vec<(Part, usize, Sample)> = Vec::new();
-    for ((kernel, is_split), samples) in fit::samples(planner, records)? {
+    for ((kernel, is_split), samples) in fit::samples(planner, records, Record::is_of)? {
         let Some((row, prior)) = kernels.get(&kernel) else { continue };
         let group = 2 * usize::from(row.isa == Isa::Wgmma) + usize::from(is_split);
         for sample in samples {
@@ -169,7 +169,7 @@ pub fn judge(
     calibration: &Calibration,
 ) -> Result<Vec<(Part, Accuracy)>, Error> {
     let mut pairs: BTreeMap<Part, Vec<(f64, f64)>> = BTreeMap::new();
-    for ((kernel, is_split), samples) in fit::samples(planner, records)? {
+    for ((kernel, is_split), samples) in fit::samples(planner, records, Record::is_of)? {
         let Some((row, simulated)) = kernels.get(&kernel) else { continue };
         let costs = calibration.costs(row, simulated)[usize::from(is_split)];
         for sample in samples.iter().filter(|sample| sample.is_exact) {
