@@ -109,7 +109,7 @@ pub(crate) fn samples(
         let problem = record.problem()?;
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let plan = plan_of(planner, (record, &problem), time).filter(|plan| counts(record, plan));
+            let plan = plan_of(planner, &problem, time).filter(|plan| counts(record, plan));
             let Some((work, prior)) = plan.and_then(|plan| work(planner, &plan, time, &problem)) else {
                 continue;
             };
@@ -156,17 +156,11 @@ fn measured_fill(problem: &Problem) -> Fill {
 }
 
 /// The plan that a time was measured of.
-fn plan_of(planner: &Planner, (record, problem): (&Record, &Problem), time: &PlanTime) -> Option<Plan> {
+fn plan_of(planner: &Planner, problem: &Problem, time: &PlanTime) -> Option<Plan> {
     let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
     let combine = if time.fused { Combine::Fused } else { Combine::Kernel };
     let rows = RowSelection::Named(time.entry.clone());
-    let options = PlanOptions { rows, splits, combine, ..PlanOptions::new() };
-    let plan = planner.plan(problem, &options).ok()?;
-    if problem.has_lengths() && !record.by_sequence {
-        let keys = u32::try_from(plan.split_keys()).ok()?;
-        return planner.plan(problem, &PlanOptions { splits: Splits::Size(keys), ..options }).ok();
-    }
-    Some(plan)
+    planner.plan(problem, &PlanOptions { rows, splits, combine, ..PlanOptions::new() }).ok()
 }
 
 /// What it has to do, and what its kernel is estimated to cost before anything was measured.
