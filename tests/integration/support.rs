@@ -81,8 +81,8 @@ fn built(target: &str, key: &str) -> PathBuf {
     messages.iter().find_map(file).expect("cargo names the file")
 }
 
-/// What a kernel has to have for a fault to be planted; no program.
-const BODY: &str = "$L:\n\tmma.sync;\n\tselp.f32 a, b, 0fFF800000, p;\n\tex2.approx.f32 a, b;\n\tbra $L;\n\
+/// What a kernel has to have for a fault to be planted, and to start under the one before it; no program.
+const BODY: &str = "\t// sm_90: griddepcontrol.wait;\n$L:\n\tmma.sync;\n\tselp.f32 a, b, 0fFF800000, p;\n\tex2.approx.f32 a, b;\n\tbra $L;\n\
                     \tst.global.v4.b32 [a], {a, a, a, a};\n\tret;";
 
 /// Writes a folder of kernels with the table's entries, whose PTX is no program: for devices that run none.

@@ -15,6 +15,7 @@ pub fn waits_first(ptx: &str) -> bool {
     };
     let (instructions, labels) = parse(body);
     let mut seen = vec![false; instructions.len()];
+    let mut waits = false;
     // Where threads may be that have not waited.
     let mut ahead = vec![0];
     while let Some(at) = ahead.pop() {
@@ -24,7 +25,8 @@ pub fn waits_first(ptx: &str) -> bool {
             continue;
         }
         match instruction.effect() {
-            Effect::Waits => {}
+            Effect::Waits => waits = true,
+            Effect::Fails => {}
             Effect::Touches => return false,
             Effect::None => ahead.push(at + 1),
             Effect::Branches => {
@@ -36,13 +38,15 @@ pub fn waits_first(ptx: &str) -> bool {
             }
         }
     }
-    true
+    waits
 }
 
 /// What an instruction is to a thread that has not waited.
 enum Effect {
     None,
     Waits,
+    /// Ends the whole stream.
+    Fails,
     /// Touches memory that other kernels can reach, ends the kernel, or leads nobody knows where.
     Touches,
     Branches,
@@ -71,8 +75,7 @@ impl Instruction<'_> {
             | "suld" | "sust" | "sured" | "wmma" | "call" | "brx" | "ret" | "exit" | "applypriority"
             | "discard" => Effect::Touches,
             "bra" => Effect::Branches,
-            // It ends the whole stream.
-            "trap" if !self.is_predicated => Effect::Waits,
+            "trap" if !self.is_predicated => Effect::Fails,
             _ => Effect::None,
         }
     }
@@ -153,7 +156,7 @@ mod tests {
         for harmless in ["atom.shared::cta.add.u32 %r1, [%r2], 1;", "cp.async.wait_group 0;", "@%p1 trap;"] {
             assert!(kernel(&format!("{harmless}\ngriddepcontrol.wait;\nret;")), "{harmless}");
         }
-        assert!(!kernel("ret;") && !kernel("@%p1 griddepcontrol.wait;\nret;"));
+        assert!(!kernel("trap;") && !kernel("ret;") && !kernel("@%p1 griddepcontrol.wait;\nret;"));
         assert!(!kernel("griddepcontrol.launch_dependents;\nret;") && !waits_first(""));
     }
 }

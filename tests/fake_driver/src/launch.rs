@@ -587,6 +587,10 @@ unsafe extern "C" fn cuLaunchKernelEx(
             for i in 0..config.attribute_count as usize {
                 let attribute = &*config.attributes.add(i);
                 if attribute.id == OVERLAP {
+                    if !(*function).waits {
+                        complain("a kernel that does not wait starts under the one before it");
+                        return Err(CUDA_ERROR_INVALID_VALUE);
+                    }
                     continue;
                 }
                 let ratio = attribute.hit_ratio > 0.0 && attribute.hit_ratio <= 1.0;

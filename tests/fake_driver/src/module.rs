@@ -41,6 +41,8 @@ pub(crate) struct Function {
     pub(crate) kernel: Kernel,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub(crate) smem_limit: AtomicU32,
+    /// Whether it waits for the kernels before it; a comment does not.
+    pub(crate) waits: bool,
 }
 
 /// A loaded module.
@@ -68,9 +70,10 @@ fn parse(ptx: &str) -> Result<Module, CuResult> {
     let name = |text: &str| text.split(['(', ' ', '\n']).next().unwrap_or_default().to_owned();
     let names: Vec<String> = ptx.split(".entry ").skip(1).map(name).collect();
     let kernels = VARIANTS.iter().map(Kernel::Forward).chain(STEP_VARIANTS.iter().map(Kernel::Step));
+    let waits = ptx.lines().any(|line| line.trim_start().starts_with("griddepcontrol.wait"));
     let functions = kernels
         .filter(|kernel| names.iter().any(|name| kernel.is_named(name)))
-        .map(|kernel| Function { kernel, smem_limit: AtomicU32::new(SMEM_DEFAULT_BYTES) })
+        .map(|kernel| Function { kernel, smem_limit: AtomicU32::new(SMEM_DEFAULT_BYTES), waits })
         .collect();
     Ok(Module { functions })
 }
