@@ -410,7 +410,7 @@ fn pieces(
 mod tests {
     use super::{growing, head_groups, own_keys_at_end, plans, tasks};
     use crate::context::{ContextOptions, Setup};
-    use ferroflash::{DeviceModel, Dtype, Planner, Problem, Sizes};
+    use ferroflash::{DeviceModel, Dtype, Planner, Problem, RowSelection, Sizes};
 
     fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
         let sizes =
@@ -432,7 +432,10 @@ mod tests {
     #[test]
     fn the_last_tiles_are_taken_in_the_order_that_leaves_least_idle() {
         let planner = Planner::of_table(&DeviceModel::H200.info());
-        let setup = setup(16384, (1, 2));
+        // One that has an order: kernels that split their keys have none.
+        let rows = RowSelection::Named("fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent".to_owned());
+        let options = ContextOptions { rows, ..ContextOptions::default() };
+        let setup = Setup::new(&setup(16384, (1, 2)).problem, (1, 2), &options).expect("split");
         for groups in [head_groups(&setup), std::iter::once(0..8).collect()] {
             let tasks = tasks(&setup, &groups).expect("tasks");
             let ordered = plans(&planner, &setup, &tasks).expect("planned");
