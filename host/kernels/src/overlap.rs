@@ -105,7 +105,7 @@ fn parse(body: &str) -> (Vec<Instruction<'_>>, HashMap<&str, usize>) {
     (instructions, labels)
 }
 
-/// Whether what stands before a colon is a label: `shared::cta` is none.
+/// Whether `before`, the text up to a colon, is the name of a label. The `shared` of `shared::cta` is a state space, and a second colon follows.
 fn is_label(before: &str, behind: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%');
     !before.is_empty() && before.chars().all(is_name) && !behind.starts_with(':')
