@@ -254,6 +254,8 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
         let at = init.len() as u32;
         let bits = match value {
             InitValue::Bits(bits) => *bits,
+            InitValue::Float(value) if element == 4 => (*value as f32).to_bits().into(),
+            InitValue::Float(value) => value.to_bits(),
             InitValue::Symbol { name, offset, mask } => {
                 let target = match (names.variables.get(name), names.functions.get(name)) {
                     (Some(index), _) if names.elsewhere.contains(index) => {
@@ -275,7 +277,7 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
                 0
             }
         };
-        init.extend_from_slice(&bits.to_le_bytes()[..element]);
+        init.extend_from_slice(&u128::from(bits).to_le_bytes()[..element]);
     }
     let (space, align, bytes) = (variable.space, variable.align, variable.bytes);
     if !init.is_empty() {

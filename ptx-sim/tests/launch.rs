@@ -143,6 +143,43 @@ fn functions_are_called_through_a_table_and_variables_live_on() {
     assert_eq!(run(2).unwrap_err().finding().unwrap().kind, FindingKind::OutOfBounds);
 }
 
+/// As ptxas lays them out: decimal numbers in the variable's type, rows of nested braces one after the other.
+#[test]
+fn variables_begin_as_their_initialisers_say() {
+    const TEXT: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.global .align 16 .f32 single[4] = {1.5, 0f3f800000, -2.0e+1, 1e-3};
+.global .align 16 .f64 double[2] = {1.5, -2.E1};
+.global .align 8 .u32 rows[2][3] = {{1}, {4, 1+2*3}};
+.visible .entry k(.param .u64 out)
+{
+.reg .b32 %r<8>;
+.reg .b64 %d<8>;
+ld.param.u64 %d0, [out];
+ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [single];
+st.global.v4.u32 [%d0], {%r0, %r1, %r2, %r3};
+ld.global.v2.u64 {%d1, %d2}, [double];
+st.global.v2.u64 [%d0+16], {%d1, %d2};
+ld.global.v2.u32 {%r0, %r1}, [rows];
+ld.global.v2.u32 {%r2, %r3}, [rows+8];
+st.global.v4.u32 [%d0+32], {%r0, %r1, %r2, %r3};
+ret;
+}";
+    let module = Module::parse(TEXT).unwrap();
+    let mut memory = Memory::new();
+    let out = memory.alloc(48);
+    launch(&module, "k", &out.to_le_bytes(), &mut memory, &LaunchConfig::new([1, 1, 1], [1, 1, 1])).unwrap();
+    let mut bytes = [0; 48];
+    memory.read(out, &mut bytes).unwrap();
+    let words: Vec<u32> = bytes.chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect();
+    assert_eq!(words[..4], [1.5f32, 1.0, -20.0, 1e-3].map(f32::to_bits));
+    let double = |at: usize| f64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!((double(16), double(24)), (1.5, -20.0));
+    assert_eq!(words[8..], [1, 4, 7, 0]);
+}
+
 #[test]
 fn an_access_out_of_bounds_reads_zero_where_that_is_not_checked() {
     let module = Module::parse(CALLS).unwrap();

@@ -131,6 +131,17 @@ fn comparisons_treat_nan_by_their_suffix() {
 }
 
 #[test]
+fn halves_are_compared_into_one_predicate_or_two() {
+    let halves = "mov.b32 %r1, 0x3c004000; mov.b32 %r2, 0x40003c00;";
+    let picked =
+        |setp: &str| word(&format!("{halves} {setp} selp.u32 %r0, 1, 0, %p1; @%p2 add.u32 %r0, %r0, 2;"));
+    assert_eq!(picked("setp.gt.f16x2 %p1|%p2, %r1, %r2;"), 1);
+    assert_eq!(picked("setp.lt.f16x2 %p1|%p2, %r1, %r2;"), 2);
+    let low = |setp: &str| word(&format!("{halves} {setp} selp.u32 %r0, 1, 0, %p1;"));
+    assert_eq!((low("setp.gt.f16x2 %p1, %r1, %r2;"), low("setp.lt.f16x2 %p1, %r1, %r2;")), (1, 0));
+}
+
+#[test]
 fn conversions() {
     assert_eq!(word("mov.f32 %f1, 0fc0200000; cvt.rzi.s32.f32 %r0, %f1;") as i32, -2);
     assert_eq!(word("mov.f32 %f1, 0fc0200000; cvt.rmi.s32.f32 %r0, %f1;") as i32, -3);
@@ -147,6 +158,9 @@ fn conversions() {
         0x3f80_c000
     );
     assert_eq!(float("mov.b16 %h1, 0x0001; cvt.f32.f16 %f0, %h1;"), 2f32.powi(-24));
+    // A rounding may be named where there is nothing to round.
+    assert_eq!(float("mov.b16 %h1, 0xc049; cvt.rz.f32.bf16 %f0, %h1;"), -3.140_625);
+    assert_eq!(float("mov.f32 %f0, -1.25e-1;"), -0.125);
     assert_eq!(float("mov.f32 %f1, 0fc0200000; cvt.rni.f32.f32 %f0, %f1;"), -2.0);
     assert_eq!(float("mov.f64 %g1, 0d3ff0000010000001; cvt.rn.f32.f64 %f0, %g1;"), 1.0 + f32::EPSILON);
     assert_eq!(lanes("mov.f32 %f1, 0fbf800000; cvt.rzi.u64.f32 %out, %f1;")[0], 0);

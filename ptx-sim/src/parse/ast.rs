@@ -15,6 +15,8 @@ pub(crate) enum Space {
 pub(crate) enum InitValue<'a> {
     /// The bit pattern, to be cut to the element's width.
     Bits(u64),
+    /// A floating-point number, rounded to the element's type.
+    Float(f64),
     /// The address of a symbol plus a byte offset, or the bits of it that a mask leaves.
     Symbol { name: &'a str, offset: i64, mask: Option<u64> },
 }

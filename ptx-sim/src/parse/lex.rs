@@ -62,11 +62,18 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
     Ok(list)
 }
 
-/// A word runs over word bytes and over `::`, which joins two of them.
-fn word_end(bytes: &[u8], mut at: usize) -> usize {
+/// A word runs over word bytes, over `::`, which joins two of them, and over the sign of a number's exponent.
+fn word_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start;
     loop {
         match bytes.get(at) {
             Some(&b) if is_word_byte(b) => at += 1,
+            Some(b'+' | b'-')
+                if ends_in_exponent(&bytes[start..at])
+                    && bytes.get(at + 1).is_some_and(u8::is_ascii_digit) =>
+            {
+                at += 1;
+            }
             Some(b':')
                 if bytes.get(at + 1) == Some(&b':')
                     && bytes.get(at + 2).is_some_and(|&b| is_word_byte(b)) =>
@@ -76,6 +83,15 @@ fn word_end(bytes: &[u8], mut at: usize) -> usize {
             _ => return at,
         }
     }
+}
+
+/// Whether this is a decimal number up to the `e` of its exponent.
+fn ends_in_exponent(word: &[u8]) -> bool {
+    word.split_last().is_some_and(|(last, number)| {
+        last.eq_ignore_ascii_case(&b'e')
+            && number.first().is_some_and(u8::is_ascii_digit)
+            && number.iter().all(|b| b.is_ascii_digit() || *b == b'.')
+    })
 }
 
 /// Of `.reg.b32` the first part only: directives and their types need no blank between them.

@@ -311,18 +311,20 @@ impl<'a> Parser<'_, 'a> {
         }
         if self.peek(b'-') || self.peek(b'(') || self.peek(b'~') || self.at_digit() {
             let value = self.constant()?;
-            let bits = number::init_bits(&value);
+            let value = number::init_value(&value);
             if self.take(b'(') {
                 // `0xff00(symbol)` is a byte of the address.
                 let mut inner = Vec::new();
                 self.initializer(&mut inner, depth + 1)?;
                 self.expect(b')', "`)`")?;
-                if let Some(InitValue::Symbol { name, offset, .. }) = inner.pop() {
-                    list.push(InitValue::Symbol { name, offset, mask: Some(bits) });
+                if let (Some(InitValue::Symbol { name, offset, .. }), InitValue::Bits(mask)) =
+                    (inner.pop(), &value)
+                {
+                    list.push(InitValue::Symbol { name, offset, mask: Some(*mask) });
                 }
                 return Ok(());
             }
-            list.push(InitValue::Bits(bits));
+            list.push(value);
             return Ok(());
         }
         let mut name = self.word("a constant or a symbol")?;

@@ -1,7 +1,7 @@
 //! Constants (PTX ISA §4.5) and the sizes of the fundamental types (§5.2).
 
 use super::Parser;
-use super::ast::Operand;
+use super::ast::{InitValue, Operand};
 use crate::error::LoadError;
 
 /// Bytes of `.b32`, `.f16`, …; `None` if it is not a type that memory can hold.
@@ -16,13 +16,13 @@ pub(crate) fn type_bytes(word: &str) -> Option<u32> {
     })
 }
 
-/// The bit pattern of a constant in an initialiser.
-pub(super) fn init_bits(value: &Operand<'_>) -> u64 {
+/// A constant in an initialiser.
+pub(super) fn init_value<'a>(value: &Operand<'_>) -> InitValue<'a> {
     match value {
-        Operand::Int(value) => *value as u64,
-        Operand::Float { single: Some(bits), .. } => u64::from(*bits),
-        Operand::Float { value, single: None } => value.to_bits(),
-        _ => 0,
+        Operand::Int(value) => InitValue::Bits(*value as u64),
+        Operand::Float { single: Some(bits), .. } => InitValue::Bits(u64::from(*bits)),
+        Operand::Float { value, single: None } => InitValue::Float(*value),
+        _ => InitValue::Bits(0),
     }
 }
 

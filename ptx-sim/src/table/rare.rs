@@ -17,7 +17,7 @@ lane_ops! {
         Mul24HiSWord "mul24 hi s32" (S S -> S) "9.7.1.5" "d = bits 16 to 47 of the product of 24-bit numbers" |a, b| ((i64::from((a << 8) >> 8) * i64::from((b << 8) >> 8)) >> 16) as i32;
         Mad24HiSWord "mad24 hi s32" (S S S -> S) "9.7.1.6" "d = bits 16 to 47 of the product of 24-bit numbers, plus c" |a, b, c| (((i64::from((a << 8) >> 8) * i64::from((b << 8) >> 8)) >> 16) as i32).wrapping_add(c);
         Mad24HiSat "mad24 hi sat s32" (S S S -> S) "9.7.1.6" "d = bits 16 to 47 of the product of 24-bit numbers, plus c, clamped" |a, b, c| (((i64::from((a << 8) >> 8) * i64::from((b << 8) >> 8)) >> 16) as i32).saturating_add(c);
-        SlctF32Half "slct {b16 u16 s16} f32" (H H F -> H) "9.7.6.4" "d = c ≥ 0 ? a : b" |a, b, c| if c >= 0.0 { a } else { b };
+        SlctF32Half "slct [ftz] {b16 u16 s16} f32" (H H F -> H) "9.7.6.4" "d = c ≥ 0 ? a : b" |a, b, c| if c >= 0.0 { a } else { b };
         Mul24S "mul24 lo s32" (S S -> S) "9.7.1.5" "d = low word of the product of 24-bit numbers, signed" |a, b| ((a << 8) >> 8).wrapping_mul((b << 8) >> 8);
         MadHiSat "mad hi sat s32" (S S S -> S) "9.7.1.4" "d = high half of a × b, plus c, clamped" |a, b, c| (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c);
         BfindShiftSWord "bfind shiftamt s32" (S -> W) "9.7.1.16" "d = shift that brings the highest bit unlike the sign to the top" |a| (if a < 0 { !a } else { a }).checked_ilog2().map_or(u32::MAX, |p| 31 - p);
