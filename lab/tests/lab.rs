@@ -184,7 +184,7 @@ fn proposers_that_fail_cost_a_step_and_patches_never_leave_the_device_crate() {
     std::fs::write(&script, format!("{number}{}esac\n", cases.collect::<String>())).expect("written");
     let proposer = format!("sh {}", script.display());
     let before = support::git_status(home.path());
-    let arguments = ["evolve", "--device", "sim", "--config", &config];
+    let arguments = ["evolve", "--device", "sim", "--counters-only", "--config", &config];
     let rows = home.path().join("none.json");
     let start = serde_json::to_string(&[support::mediocre()]).expect("JSON");
     std::fs::write(&rows, start).expect("written");
