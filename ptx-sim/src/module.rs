@@ -277,6 +277,7 @@ fn variable(variable: &ast::Variable<'_>, names: &Names<'_>) -> Result<Variable,
                 0
             }
         };
+        // Of elements as wide as 16 bytes.
         init.extend_from_slice(&u128::from(bits).to_le_bytes()[..element]);
     }
     let (space, align, bytes) = (variable.space, variable.align, variable.bytes);

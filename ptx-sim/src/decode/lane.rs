@@ -90,6 +90,15 @@ impl<'a> Builder<'_, 'a> {
         if name == "_" { self.allocate(Bank::Pred, 1) } else { self.predicate(name, 1) }
     }
 
+    /// Where a comparison's two outcomes go, of which a form with one predicate drops the second.
+    fn predicate_results(&mut self, operand: &Operand<'a>) -> Result<(u32, u32), LoadError> {
+        match *operand {
+            Operand::Pair(p, q) => Ok((self.predicate_result(p)?, self.predicate_result(q)?)),
+            Operand::Name(p) => Ok((self.predicate_result(p)?, self.allocate(Bank::Pred, 1)?)),
+            _ => Err(self.operand_error(1, "one or two predicates")),
+        }
+    }
+
     fn compare_into_temporary(&mut self, lane: &Lane, operands: &[Operand<'a>]) -> Result<u32, LoadError> {
         let mut slots = [0; 5];
         for (i, &shape) in lane.args.iter().enumerate() {
@@ -111,11 +120,7 @@ impl<'a> Builder<'_, 'a> {
         let Some(Form::Lane(lane)) = lookup.find(&plain) else { return Err(self.unsupported()) };
         let compared = self.compare_into_temporary(&lane, &operands[..3])?;
         let (c, c_negated) = self.predicate_operand(&operands[3], 4)?;
-        let (p, q) = match operands[0] {
-            Operand::Pair(p, q) => (self.predicate_result(p)?, self.predicate_result(q)?),
-            Operand::Name(p) => (self.predicate_result(p)?, self.allocate(Bank::Pred, 1)?),
-            _ => return Err(self.operand_error(1, "a predicate")),
-        };
+        let (p, q) = self.predicate_results(&operands[0])?;
         let op = bool_op(captures[1]);
         self.emit(Op::Combine { op, compared, c, c_negated, p, q });
         Ok(())
@@ -324,12 +329,7 @@ impl<'a> Builder<'_, 'a> {
         let with = self.combined_with(captures[1], operands, 3)?;
         let ty = scalar(captures[3]);
         let (a, b) = (self.compared(&operands[1], 2, ty)?, self.compared(&operands[2], 3, ty)?);
-        let (p, q) = match operands[0] {
-            Operand::Pair(p, q) => (self.predicate_result(p)?, self.predicate_result(q)?),
-            // The high halves' outcome is asked for by nobody.
-            Operand::Name(p) => (self.predicate_result(p)?, self.allocate(Bank::Pred, 1)?),
-            _ => return Err(self.operand_error(1, "one or two predicates")),
-        };
+        let (p, q) = self.predicate_results(&operands[0])?;
         let (cmp, flush) = (comparison(captures[0], ty), !captures[2].is_empty());
         let result = SetResult::Preds(p, q);
         self.emit(Op::Set(Box::new(SetCompare { cmp, ty, flush, result, a, b, with })));

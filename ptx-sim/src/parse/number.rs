@@ -16,7 +16,7 @@ pub(crate) fn type_bytes(word: &str) -> Option<u32> {
     })
 }
 
-/// A constant in an initialiser.
+/// A constant in an initialiser. ptxas keeps the bits of the `0f` form in a variable of any type, and rounds what else has a point.
 pub(super) fn init_value<'a>(value: &Operand<'_>) -> InitValue<'a> {
     match value {
         Operand::Int(value) => InitValue::Bits(*value as u64),
