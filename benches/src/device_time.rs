@@ -2,7 +2,8 @@
 
 use crate::problems;
 use check::measure::{Bench, MeasureOptions, Measured};
-use ferroflash::device::Buffer;
+use ferroflash::device::{Buffer, Launch};
+use ferroflash::module::{Code, Image};
 use ferroflash::{
     Combine, CudaOptions, DeviceTensors, Error, PlanOptions, Problem, StreamHandle, TensorRole,
 };
@@ -13,6 +14,8 @@ const BATCH: usize = 256;
 const BATCHES: usize = 31;
 const LAUNCH_CALL: &str = "launch_call::";
 const DEVICE_TIME: &str = "device_time::";
+/// A kernel that does nothing.
+const NOTHING: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry nothing(.param .b32 unused)\n{\nret;\n}\n";
 
 /// What the command line asks for, as `cargo bench` and `cargo test` pass it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +58,8 @@ enum Benchmark {
     DeviceTime(Problem),
     /// Where splits are merged says whether a call is one launch or two.
     LaunchCall(Problem, Combine),
+    /// Of a kernel that does nothing: what the driver takes for any.
+    EmptyLaunch,
 }
 
 impl Benchmark {
@@ -69,6 +74,7 @@ impl Benchmark {
                 };
                 format!("{LAUNCH_CALL}{}{launches}", problems::name(problem))
             }
+            Benchmark::EmptyLaunch => format!("{LAUNCH_CALL}a kernel that does nothing"),
         }
     }
 }
@@ -111,6 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<usize, Error> {
 
 fn benchmarks() -> Result<Vec<Benchmark>, Error> {
     let mut all: Vec<Benchmark> = problems::standard()?.into_iter().map(Benchmark::DeviceTime).collect();
+    all.push(Benchmark::EmptyLaunch);
     for (shape, combines) in [
         (problems::STANDARD[0], &[Combine::Auto][..]),
         (problems::DECODE, &[Combine::Fused, Combine::Kernel]),
@@ -143,10 +150,13 @@ fn measure(bench: &Bench, benchmark: &Benchmark, test: bool) -> Result<String, E
             let measured = bench.measure(&plans, &options(test), &mut |_, _| {})?;
             Ok(measured.first().map_or_else(String::new, |measured| device_time_line(problem, measured)))
         }
-        Benchmark::LaunchCall(problem, combine) => {
-            launch_call(bench, problem, *combine, if test { 1 } else { BATCHES })
-        }
+        Benchmark::LaunchCall(problem, combine) => launch_call(bench, problem, *combine, batches(test)),
+        Benchmark::EmptyLaunch => empty_launch(bench, batches(test)),
     }
+}
+
+fn batches(test: bool) -> usize {
+    if test { 1 } else { BATCHES }
 }
 
 fn options(test: bool) -> MeasureOptions {
@@ -171,7 +181,7 @@ fn device_time_line(problem: &Problem, measured: &Measured) -> String {
     )
 }
 
-/// The host's time of one launch: batches of launches are enqueued on a stream that is busy with the ones before.
+/// The host's time of one call of the library.
 fn launch_call(bench: &Bench, problem: &Problem, combine: Combine, batches: usize) -> Result<String, Error> {
     let attention = bench.attention();
     let device = attention.device();
@@ -181,17 +191,35 @@ fn launch_call(bench: &Bench, problem: &Problem, combine: Combine, batches: usiz
     let buffers = [buffer(q)?, buffer(k)?, buffer(v)?, buffer(o)?];
     let [q, k, v, o] = [0, 1, 2, 3].map(|i| buffers[i].address());
     let tensors = DeviceTensors::new(q, k, v, o);
+    // SAFETY: the buffers are as long as the problem says and live until the stream is finished in `host_time`.
+    host_time(bench, batches, || unsafe { attention.launch(&plan, &tensors, StreamHandle::DEFAULT) })
+}
+
+/// The host's time of the same launch of a kernel that does nothing: what no call can be below.
+fn empty_launch(bench: &Bench, batches: usize) -> Result<String, Error> {
+    let device = bench.attention().device();
+    let kernel = device.load(&Image::new("nothing", Code::Ptx(NOTHING.to_owned()), 32, 0))?;
+    let launch = Launch::new(1, &[0; 4]);
+    // SAFETY: the kernel was loaded on this device and takes four bytes that it does not read.
+    host_time(bench, batches, || unsafe { device.launch(&kernel, &launch, StreamHandle::DEFAULT) })
+}
+
+/// The host's time of one call: batches of calls are enqueued on a stream that is busy with the ones before.
+fn host_time(
+    bench: &Bench,
+    batches: usize,
+    mut call: impl FnMut() -> Result<(), Error>,
+) -> Result<String, Error> {
     let mut times_us = Vec::new();
     // The first batch loads the kernel.
     for _ in 0..=batches {
         let start = Instant::now();
         for _ in 0..BATCH {
-            // SAFETY: the buffers are as long as the problem says and live until the stream is finished below.
-            unsafe { attention.launch(&plan, &tensors, StreamHandle::DEFAULT)? };
+            call()?;
         }
         times_us.push(start.elapsed().as_secs_f64() * 1e6 / BATCH as f64);
         // SAFETY: the default stream lives as long as the device.
-        unsafe { device.synchronize(StreamHandle::DEFAULT)? };
+        unsafe { bench.attention().device().synchronize(StreamHandle::DEFAULT)? };
     }
     times_us.remove(0);
     times_us.sort_by(f64::total_cmp);

@@ -58,6 +58,13 @@ pub struct Image {
     pub waits: bool,
 }
 
+impl Image {
+    /// A kernel that waits for nothing.
+    pub fn new(entry: &str, code: Code, threads: u32, smem_bytes: u32) -> Image {
+        Image { entry: entry.to_owned(), code, threads, smem_bytes, waits: false }
+    }
+}
+
 /// The code of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Code {

@@ -8,7 +8,7 @@ use crate::{Args, Device, raised};
 use ferroflash_call::{Call, Engine, Kept};
 use foldhash::HashMap;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
+use pyo3::types::{PyBool, PyCapsule, PyFloat, PyInt, PyTuple};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The most calls kept; with one more, all are let go.
@@ -25,6 +25,8 @@ const BIAS: usize = 12;
 type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool, bool);
 /// O, and LSE where it is wanted.
 type Outputs<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+/// A call's tensors, in the order of [`set_addresses`].
+type Tensors<'a, 'py> = [Option<Borrowed<'a, 'py, PyAny>>; TENSORS];
 
 /// The calls that were made on PyTorch's tensors.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -60,10 +62,12 @@ impl Calls {
         options: Options,
         outputs: Outputs<'_>,
     ) -> PyResult<()> {
-        if !self.are_plain(tensors)? {
+        let py = tensors.py();
+        let tensors = listed(tensors)?;
+        if !self.are_plain(py, &tensors)? {
             return Ok(());
         }
-        let Some(described) = self.describe(tensors, options)? else { return Ok(()) };
+        let Some(described) = self.describe(py, &tensors, options)? else { return Ok(()) };
         let (o, lse) = outputs;
         // SAFETY: PyTorch's, as Q is.
         let o = unsafe { self.exchange.describe(&o)? };
@@ -85,33 +89,63 @@ impl Calls {
     /// O and LSE of a call whose like is kept, which is started. `None` where none is, where more than addresses tells it from the one that is kept, or
     /// where its stream has no workspace yet.
     fn again<'py>(&self, tensors: &Bound<'py, PyTuple>, options: Options) -> PyResult<Option<Outputs<'py>>> {
-        let py = tensors.py();
-        if !self.are_plain(tensors)? || self.torch.is_watching(py)? {
-            return Ok(None);
+        self.start(tensors.py(), &listed(tensors)?, options)
+    }
+
+    /// As `again`, of a function's arguments as its caller gave them: what is of a type that the general path would have to look at is left to it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "to pack them up would take Python as long as all that is asked here"
+    )]
+    #[pyo3(signature = (
+        q, k, v, scale, causal, window, softcap, alibi_slopes, sinks, lse, used_k=None, entry_k=None, block_table=None, cu_seqlens_q=None,
+        cu_seqlens_k=None, longest=(0, 0)
+    ))]
+    fn again_as_given<'py>(
+        &self,
+        q: &Bound<'py, PyAny>,
+        k: &Bound<'py, PyAny>,
+        v: &Bound<'py, PyAny>,
+        scale: &Bound<'py, PyAny>,
+        causal: &Bound<'py, PyAny>,
+        window: &Bound<'py, PyAny>,
+        softcap: &Bound<'py, PyAny>,
+        alibi_slopes: Option<&Bound<'py, PyAny>>,
+        sinks: Option<&Bound<'py, PyAny>>,
+        lse: &Bound<'py, PyAny>,
+        used_k: Option<&Bound<'py, PyAny>>,
+        entry_k: Option<&Bound<'py, PyAny>>,
+        block_table: Option<&Bound<'py, PyAny>>,
+        cu_seqlens_q: Option<&Bound<'py, PyAny>>,
+        cu_seqlens_k: Option<&Bound<'py, PyAny>>,
+        longest: (i64, i64),
+    ) -> PyResult<Option<Outputs<'py>>> {
+        let Ok(causal) = causal.cast_exact::<PyBool>() else { return Ok(None) };
+        let Some((left, right)) = pair(window) else { return Ok(None) };
+        let Some(softcap) = number(softcap) else { return Ok(None) };
+        let scale = match number(scale) {
+            None if !scale.is_none() => return Ok(None),
+            scale => scale,
+        };
+        let mut tensors: Tensors<'_, 'py> = [None; TENSORS];
+        let given = [
+            Some(q),
+            Some(k),
+            Some(v),
+            alibi_slopes,
+            sinks,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            used_k,
+            entry_k,
+            block_table,
+        ];
+        for (place, tensor) in tensors.iter_mut().zip(given) {
+            *place = tensor.map(Bound::as_borrowed);
         }
-        let Some(described) = self.describe(tensors, options)? else { return Ok(None) };
-        let calls = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(call) = calls.get(described.key.as_slice()).cloned() else { return Ok(None) };
-        drop(calls);
-        for index in [0, 1, 2].into_iter().chain(OTHER_NUMBERS) {
-            let tensor = tensors.get_borrowed_item(index)?;
-            if !tensor.is_none() && self.torch.is_negated(&tensor)? {
-                return Ok(None);
-            }
-        }
-        let (o, lse) = self.torch.outputs(&*tensors.get_borrowed_item(0)?, &described.shape())?;
-        // SAFETY: the outputs are PyTorch's tensors, and read at once.
-        let address =
-            |tensor: &Bound<'_, PyAny>| unsafe { self.exchange.describe(tensor) }.map(|it| it.address());
-        let outputs = [address(&o)?, lse.as_ref().map_or(Ok(0), address)?];
-        let KeptCall { engine, kept } = call.as_ref();
-        let (stream, inputs) = (described.stream, described.addresses);
-        // SAFETY: as for `Device::forward`: Python's tuple and this function hold the tensors. They are as large as those of the call that was
-        // kept.
-        let start = || unsafe { engine.repeat(kept, |call| set_addresses(call, &inputs, outputs), stream) };
-        // A launch waits for nothing; loops on the CPU let other threads run.
-        let started = if engine.is_gpu() { start() } else { py.detach(start) };
-        Ok(started.map_err(raised)?.then_some((o, lse)))
+        let (causal, lse) = (causal.is_true(), lse.is_truthy()?);
+        let options = (scale, causal, left, right, softcap, longest.0, longest.1, 0, 0, false, lse);
+        self.start(q.py(), &tensors, options)
     }
 
     /// Forgets all calls, as another device computes them from now on.
@@ -180,23 +214,53 @@ impl Described {
 }
 
 impl Calls {
-    /// Whether only the tensors' addresses tell the call from the next: all are PyTorch's own, no gradients are wanted, and nothing is cast.
-    fn are_plain(&self, tensors: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        let py = tensors.py();
-        for index in 0..TENSORS {
-            let tensor = tensors.get_borrowed_item(index)?;
-            if !(self.torch.is_tensor(&tensor) || index > 2 && tensor.is_none()) {
-                return Ok(false);
+    /// Starts a call whose like is kept.
+    fn start<'py>(
+        &self,
+        py: Python<'py>,
+        tensors: &Tensors<'_, 'py>,
+        options: Options,
+    ) -> PyResult<Option<Outputs<'py>>> {
+        let Some(q) = tensors[0] else { return Ok(None) };
+        if !self.are_plain(py, tensors)? || self.torch.is_watching(py)? {
+            return Ok(None);
+        }
+        let Some(described) = self.describe(py, tensors, options)? else { return Ok(None) };
+        let calls = self.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(call) = calls.get(described.key.as_slice()).cloned() else { return Ok(None) };
+        drop(calls);
+        for index in [0, 1, 2].into_iter().chain(OTHER_NUMBERS) {
+            if tensors[index].map_or(Ok(false), |tensor| self.torch.is_negated(&tensor))? {
+                return Ok(None);
             }
         }
+        let (o, lse) = self.torch.outputs(&q, &described.shape())?;
+        // SAFETY: the outputs are PyTorch's tensors, and read at once.
+        let address =
+            |tensor: &Bound<'_, PyAny>| unsafe { self.exchange.describe(tensor) }.map(|it| it.address());
+        let outputs = [address(&o)?, lse.as_ref().map_or(Ok(0), address)?];
+        let KeptCall { engine, kept } = call.as_ref();
+        let (stream, inputs) = (described.stream, described.addresses);
+        // SAFETY: as for `Device::forward`: the caller and this function hold the tensors. They are as large as those of the call that was
+        // kept.
+        let start = || unsafe { engine.repeat(kept, |call| set_addresses(call, &inputs, outputs), stream) };
+        // A launch waits for nothing; loops on the CPU let other threads run.
+        let started = if engine.is_gpu() { start() } else { py.detach(start) };
+        Ok(started.map_err(raised)?.then_some((o, lse)))
+    }
+
+    /// Whether only the tensors' addresses tell the call from the next: all are PyTorch's own, no gradients are wanted, and nothing is cast.
+    fn are_plain(&self, py: Python<'_>, tensors: &Tensors<'_, '_>) -> PyResult<bool> {
+        let all_given = tensors[..3].iter().all(Option::is_some);
+        if !all_given || !tensors.iter().flatten().all(|tensor| self.torch.is_tensor(tensor)) {
+            return Ok(false);
+        }
         if self.torch.is_grad_enabled(py)? {
-            for index in OTHER_NUMBERS {
-                if !tensors.get_borrowed_item(index)?.is_none() {
-                    return Ok(false);
-                }
+            if OTHER_NUMBERS.into_iter().any(|index| tensors[index].is_some()) {
+                return Ok(false);
             }
-            for index in 0..3 {
-                if self.torch.requires_grad(&*tensors.get_borrowed_item(index)?)? {
+            for tensor in tensors[..3].iter().flatten() {
+                if self.torch.requires_grad(tensor)? {
                     return Ok(false);
                 }
             }
@@ -206,7 +270,12 @@ impl Calls {
 
     /// What tells a call from others, and the addresses of its tensors, all of which are PyTorch's; `None` where only the general path knows what to make
     /// of one.
-    fn describe(&self, tensors: &Bound<'_, PyTuple>, options: Options) -> PyResult<Option<Described>> {
+    fn describe(
+        &self,
+        py: Python<'_>,
+        tensors: &Tensors<'_, '_>,
+        options: Options,
+    ) -> PyResult<Option<Described>> {
         let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients, lse) =
             options;
         let mut key = Numbers::new();
@@ -214,12 +283,9 @@ impl Calls {
         let (mut q, mut v) = (None, None);
         let (mut fits, mut given) = (true, 0);
         for (index, address) in addresses.iter_mut().enumerate() {
-            let tensor = tensors.get_borrowed_item(index)?;
-            if tensor.is_none() {
-                continue;
-            }
+            let Some(tensor) = tensors[index] else { continue };
             given |= 1 << index;
-            // SAFETY: it is PyTorch's, and read while the tuple holds it.
+            // SAFETY: it is PyTorch's, and read while the caller holds it.
             let Ok(found) = (unsafe { self.exchange.describe(&tensor) }) else {
                 // The general path says what is wrong with it.
                 return Ok(None);
@@ -253,9 +319,35 @@ impl Calls {
         if !fits || q.shape().is_empty() {
             return Ok(None);
         }
-        let stream = self.exchange.stream(tensors.py(), &q)?;
+        let stream = self.exchange.stream(py, &q)?;
         Ok(Some(Described { key, addresses, stream, q, v, lse }))
     }
+}
+
+/// The tensors of a tuple, in which None stands for one that is not given.
+fn listed<'a, 'py>(tensors: &'a Bound<'py, PyTuple>) -> PyResult<Tensors<'a, 'py>> {
+    let mut found: Tensors<'a, 'py> = [None; TENSORS];
+    for (index, place) in found.iter_mut().enumerate() {
+        let tensor = tensors.get_borrowed_item(index)?;
+        *place = (!tensor.is_none()).then_some(tensor);
+    }
+    Ok(found)
+}
+
+/// A number of Python's own types; `None` of anything else.
+fn number(given: &Bound<'_, PyAny>) -> Option<f64> {
+    let is_own = given.is_exact_instance_of::<PyFloat>() || given.is_exact_instance_of::<PyInt>();
+    is_own.then(|| given.extract().ok()).flatten()
+}
+
+/// Two whole numbers, each at least −1; `None` of anything else.
+fn pair(given: &Bound<'_, PyAny>) -> Option<(Option<i64>, Option<i64>)> {
+    let given = given.cast_exact::<PyTuple>().ok().filter(|given| given.len() == 2)?;
+    let at = |index| {
+        let number = given.get_borrowed_item(index).ok()?;
+        number.is_exact_instance_of::<PyInt>().then(|| number.extract::<i64>().ok()).flatten()
+    };
+    Some((Some(at(0)?), Some(at(1)?)))
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_k,

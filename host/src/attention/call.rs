@@ -49,7 +49,7 @@ impl Queue<'_> {
     /// As [`Queue::launch`].
     pub(super) unsafe fn run(&self, kernel: &LoadedKernel, grid: u32, params: &[u8]) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(kernel, &Launch { grid, params, l2_window: None }) }
+        unsafe { self.launch(kernel, &Launch::new(grid, params)) }
     }
 
     /// Enqueues a launch.

@@ -135,9 +135,16 @@ impl CudaDevice {
 
     /// Makes the device's context current on this thread until the result is dropped.
     pub(super) fn make_current(&self) -> Result<Current, Error> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: writes one context where it is told to.
+        check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut current) })?;
+        // In most programs it is, on every call: one question for a push and a pop.
+        if current == self.context.as_raw() {
+            return Ok(Current { is_pushed: false });
+        }
         // SAFETY: the context lives as long as self.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context.as_raw()) })?;
-        Ok(Current)
+        Ok(Current { is_pushed: true })
     }
 
     /// Calls `work` with the device's context current on this thread, for libraries that ask for it.
@@ -353,10 +360,16 @@ impl Drop for CudaDevice {
 }
 
 /// A context that is current on this thread until this is dropped.
-pub(super) struct Current;
+pub(super) struct Current {
+    /// Whether another context was current before, or none.
+    is_pushed: bool,
+}
 
 impl Drop for Current {
     fn drop(&mut self) {
+        if !self.is_pushed {
+            return;
+        }
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one context where it is told to; make_current pushed what this pops.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut context) };

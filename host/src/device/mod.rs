@@ -77,6 +77,13 @@ pub struct Launch<'a> {
     pub l2_window: Option<L2Window>,
 }
 
+impl Launch<'_> {
+    /// A launch that keeps nothing in L2.
+    pub fn new(grid: u32, params: &[u8]) -> Launch<'_> {
+        Launch { grid, params, l2_window: None }
+    }
+}
+
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Window {

@@ -24,12 +24,12 @@ def started(call):
     return _calls.again(_tensors(call), _options(call))
 
 
-def dense(q, k, v, scale, causal, window, softcap, alibi_slopes, sinks, lse):
-    """As `started`, of arguments that are not a `Call` yet, which takes as long to make as all that is asked here."""
-    if _calls is None or type(causal) is not bool or type(window) is not tuple or len(window) != 2 or torch.compiler.is_compiling():
+def as_given(*arguments):
+    """As `started`, of a function's arguments as they were given (those of the native `again_as_given`), where no `Call` is made yet, which takes
+    as long to make as all that is asked here."""
+    if _calls is None or torch.compiler.is_compiling():
         return None
-    tensors = q, k, v, alibi_slopes, sinks, None, None, None, None, None, None, None, None
-    return _calls.again(tensors, (scale, causal, *window, softcap, 0, 0, 0, 0, False, bool(lse)))
+    return _calls.again_as_given(*arguments)
 
 
 def is_watched(tensor, *others):

@@ -50,7 +50,7 @@ def flash_attn_func(
     """
     del deterministic
     if tree_mask is None and attn_bias is None and not dropout_p:
-        found = _again.dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs)
+        found = _again.as_given(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs)
         if found is not None:
             return _returned(*found, return_attn_probs)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
@@ -91,6 +91,14 @@ def flash_attn_varlen_func(
     On a GPU no sequence may be longer than `max_seqlen_q` and `max_seqlen_k` say; on the CPU they are not needed.
     """
     del deterministic
+    if tree_mask is None and block_table is None and not dropout_p and type(max_seqlen_q) is int and type(max_seqlen_k) is int:
+        longest = max_seqlen_q, max_seqlen_k
+        found = _again.as_given(
+            q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs, None, None, None,
+            cu_seqlens_q, cu_seqlens_k, longest,
+        )
+        if found is not None:
+            return _returned(*found, return_attn_probs)
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.dropout_p = float(dropout_p)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
@@ -132,10 +140,18 @@ def flash_attn_with_kvcache(
     depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. Returns O, or (O, LSE).
     """
     _refuse("num_splits", num_splits)
+    interleaved = flag("rotary_interleaved", rotary_interleaved)
+    if k is v is rotary_cos is rotary_sin is cache_leftpad is tree_mask is None and type(cache_seqlens) is not int:
+        found = _again.as_given(
+            q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_softmax_lse,
+            cache_seqlens, cache_batch_idx, block_table,
+        )
+        if found is not None:
+            return found if return_softmax_lse else found[0]
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table = cache_leftpad, block_table
-    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=flag("rotary_interleaved", rotary_interleaved))
+    new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=interleaved)
     o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o
 
