@@ -67,13 +67,23 @@ impl Machine {
     /// # Errors
     /// [`Error::Host`] where a GPU is asked for and there is none.
     pub fn find(device: &config::Device) -> Result<Machine> {
-        let mut machine = match device.kind {
+        let machine = match device.kind {
             DeviceKind::Sim => Machine::simulator(),
             DeviceKind::Cuda => Machine::cuda(device.ordinal)?,
             DeviceKind::Auto => Machine::cuda(device.ordinal).unwrap_or_else(|_| Machine::simulator()),
         };
-        machine.smem_opt_in_bytes = machine.smem_opt_in_bytes.min(device.smem_max.unwrap_or(u32::MAX));
-        Ok(machine)
+        Ok(machine.limited(device))
+    }
+
+    fn limited(mut self, device: &config::Device) -> Machine {
+        self.smem_opt_in_bytes = self.smem_opt_in_bytes.min(device.smem_max.unwrap_or(u32::MAX));
+        self
+    }
+
+    /// What a kernel with such instructions runs on: the machine itself, and for the simulator what it stands for then, with no more shared
+    /// memory than the configuration allows.
+    pub fn running(&self, isa: Isa, device: &config::Device) -> Machine {
+        if self.simulated { Machine::simulating(isa).limited(device) } else { self.clone() }
     }
 
     /// The simulator.
@@ -303,6 +313,21 @@ mod tests {
     use super::*;
     use check::kernel_folder::KernelFolder;
     use ferroflash::module::kernels_of_table;
+
+    #[test]
+    fn a_kernel_on_the_simulator_has_the_shared_memory_of_a_device_that_runs_it() {
+        let device =
+            |smem_max| config::Device { kind: DeviceKind::Sim, smem_max, ..config::Device::default() };
+        let limit = |isa, smem_max| {
+            let machine = Machine::find(&device(smem_max)).expect("the simulator");
+            machine.running(isa, &device(smem_max)).smem_opt_in_bytes
+        };
+        assert_eq!((limit(Isa::Mma, None), limit(Isa::Wgmma, None)), (99 << 10, 227 << 10));
+        assert_eq!(
+            (limit(Isa::Mma, Some(150 << 10)), limit(Isa::Wgmma, Some(150 << 10))),
+            (99 << 10, 150 << 10)
+        );
+    }
 
     #[test]
     fn ptx_that_keeps_or_tells_something_is_found_and_comments_are_not() {

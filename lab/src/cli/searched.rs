@@ -7,6 +7,7 @@ use crate::search::space::Space;
 use ferroflash::Row;
 use ferroflash::module::Library;
 use kernels_gpu::geometry;
+use kernels_gpu::row::Isa;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -51,8 +52,10 @@ impl Searched {
             Some(rows) => Space::of_rows(start, rows),
             None => feasible.clone(),
         };
-        let smem_bytes = lab.context.machine.smem_opt_in_bytes;
-        let space = all.clone().restricted(|row| geometry::smem_bytes(row) <= smem_bytes);
+        let limit = |isa| lab.context.machine.running(isa, &lab.context.config.device).smem_opt_in_bytes;
+        let (mma, wgmma) = (limit(Isa::Mma), limit(Isa::Wgmma));
+        let smem_bytes = |row: &Row| if row.isa == Isa::Wgmma { wgmma } else { mma };
+        let space = all.clone().restricted(|row| geometry::smem_bytes(row) <= smem_bytes(row));
         let bounds = Bounds {
             rows: space.rows().len(),
             too_large: all.rows().len() - space.rows().len(),

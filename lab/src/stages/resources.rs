@@ -14,9 +14,10 @@ impl Stage for ResourcesFit {
     }
 
     fn run(&self, state: &mut State, context: &Context) -> Result<Outcome> {
-        let (needed, limit) = (state.evaluation.smem_bytes, context.machine.smem_opt_in_bytes);
+        let machine = context.machine.running(state.candidate.row.isa, &context.config.device);
+        let (needed, limit) = (state.evaluation.smem_bytes, machine.smem_opt_in_bytes);
         if needed > limit {
-            let (over, name) = (needed - limit, &context.machine.name);
+            let (over, name) = (needed - limit, &machine.name);
             let evidence = format!(
                 "{needed} bytes of shared memory, {over} over the {limit} that a CTA may have on {name}"
             );

@@ -204,7 +204,8 @@ pub(crate) fn task(
 ) -> Result<Task> {
     let context = &lab.context;
     let thresholds = &context.config.thresholds;
-    let simulated = context.machine.simulated;
+    let machine = context.machine.running(row.isa, &context.config.device);
+    let simulated = machine.simulated;
     let measure = if simulated {
         "clocks that a multiprocessor's units need, counted and weighed"
     } else {
@@ -212,11 +213,11 @@ pub(crate) fn task(
     };
     Ok(Task {
         number,
-        device: context.machine.name.clone(),
+        device: machine.name.clone(),
         row,
         measure: measure.to_owned(),
         figures: evaluation.map(|evaluation| figures(evaluation, simulated)).unwrap_or_default(),
-        facts: evaluation.map(|evaluation| facts(evaluation, &context.machine)).unwrap_or_default(),
+        facts: evaluation.map(|evaluation| facts(evaluation, &machine)).unwrap_or_default(),
         kept: None,
         keep: KeepRule {
             gain: thresholds.keep.get(),
