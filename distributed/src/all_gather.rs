@@ -15,7 +15,9 @@ use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, Planner, StreamHandle};
+use ferroflash::{
+    Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, Planner, Splits, StreamHandle,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -237,11 +239,20 @@ impl AllGather {
     }
 }
 
-/// The plans of tasks. Of the last one as many heads are taken in turns as leave the fewest multiprocessors idle at the end, where the tiles of a
+/// The plans of tasks, of one range of keys each where together they keep the device busy. Of the last one as many heads are taken in turns as leave the fewest multiprocessors idle at the end, where the tiles of a
 /// chunk are about as long as each other, and the last ones as the first; at most those that the plan would take by itself.
 fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, Error> {
-    let plan = |task: &Task, heads_together| setup.plan(planner, &task.cut, heads_together);
-    let mut plans: Vec<Plan> = tasks.iter().map(|task| plan(task, None)).collect::<Result<_, _>>()?;
+    let plan = |task: &Task, heads_together, splits| setup.plan(planner, &task.cut, heads_together, splits);
+    let mut plans: Vec<Plan> =
+        tasks.iter().map(|task| plan(task, None, Splits::Auto)).collect::<Result<_, _>>()?;
+    let are_whole = keep_busy(planner, &plans);
+    let plan = |task: &Task, heads_together| match plan(task, heads_together, Splits::Auto)? {
+        split if are_whole && split.splits() > 1 => plan(task, heads_together, Splits::Count(1)),
+        planned => Ok(planned),
+    };
+    if are_whole {
+        plans = tasks.iter().map(|task| plan(task, None)).collect::<Result<_, _>>()?;
+    }
     let (Some(last), Some(task)) = (plans.pop(), tasks.last()) else { return Ok(plans) };
     let tiles = plans.iter().chain([&last]).map(|plan| u64::from(plan.tiles())).sum::<u64>();
     let until_end = |last: &Plan| planner.makespan(&plans.iter().chain([last]).collect::<Vec<_>>());
@@ -257,6 +268,14 @@ fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, 
     }
     plans.push(best);
     Ok(plans)
+}
+
+/// Whether the tiles of plans that follow each other fill the device twice: a launch that leaves multiprocessors idle at its end leaves them to
+/// the next one then, so that to split its keys gains nothing, and would cost a merge and one device's bits.
+fn keep_busy(planner: &Planner, plans: &[Plan]) -> bool {
+    let tiles: u64 = plans.iter().map(|plan| u64::from(plan.tiles())).sum();
+    let room = plans.iter().map(|plan| plan.resident_ctas() * planner.device().sm_count).max();
+    room.is_some_and(|room| tiles >= 2 * u64::from(room))
 }
 
 /// The launches for heads that travel in these groups.
@@ -410,7 +429,7 @@ fn pieces(
 mod tests {
     use super::{growing, head_groups, own_keys_at_end, plans, tasks};
     use crate::context::{ContextOptions, Setup};
-    use ferroflash::{DeviceModel, Dtype, Planner, Problem, RowSelection, Sizes};
+    use ferroflash::{DeviceModel, Dtype, Planner, Problem, RowSelection, Sizes, Splits};
 
     fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
         let sizes =
@@ -440,8 +459,9 @@ mod tests {
             let tasks = tasks(&setup, &groups).expect("tasks");
             let ordered = plans(&planner, &setup, &tasks).expect("planned");
             let of = |heads_together| -> Vec<_> {
-                let plan =
-                    |task: &super::Task| setup.plan(&planner, &task.cut, heads_together).expect("planned");
+                let plan = |task: &super::Task| {
+                    setup.plan(&planner, &task.cut, heads_together, Splits::Auto).expect("planned")
+                };
                 tasks.iter().map(plan).collect()
             };
             let end = |plans: &[_]| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits");
@@ -449,6 +469,23 @@ mod tests {
             assert!(found < as_planned, "{found} for {as_planned}");
             assert!(found * 1000 <= all_at_once * 994, "{found} for {all_at_once}");
         }
+    }
+
+    #[test]
+    fn keys_are_split_only_where_all_launches_together_leave_the_device_idle() {
+        let planner = Planner::of_table(&DeviceModel::H200.info());
+        let splits = |tokens, world: u32| -> Vec<u32> {
+            let of_rank = |rank| {
+                let setup = setup(tokens, (rank, world));
+                let tasks = tasks(&setup, &head_groups(&setup)).expect("tasks");
+                plans(&planner, &setup, &tasks).expect("planned")
+            };
+            (0..world).flat_map(of_rank).map(|plan| plan.splits()).collect()
+        };
+        for world in [2, 4, 8] {
+            assert!(splits(8192 * world, world).iter().all(|&splits| splits == 1), "{world} ranks");
+        }
+        assert!(splits(32768, 64).iter().any(|&splits| splits > 1), "two tiles a head and chunk");
     }
 
     #[test]

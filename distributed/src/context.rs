@@ -13,7 +13,7 @@ use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, KeySequences, QuerySequences, Score, TensorRole};
 use ferroflash::{
     Attention, Dtype, ElementStrides, Layout, Mask, Plan, PlanOptions, Planner, Problem, RowSelection, Sizes,
-    StreamHandle,
+    Splits, StreamHandle,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -426,10 +426,11 @@ impl Setup {
         planner: &Planner,
         cut: &Cut,
         heads_together: Option<u32>,
+        splits: Splits,
     ) -> Result<Plan, Error> {
         let rows = self.options.rows.clone();
-        Ok(planner
-            .plan(&self.problem_of(cut)?, &PlanOptions { rows, heads_together, ..PlanOptions::new() })?)
+        let options = PlanOptions { rows, heads_together, splits, ..PlanOptions::new() };
+        Ok(planner.plan(&self.problem_of(cut)?, &options)?)
     }
 }
 

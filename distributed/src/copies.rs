@@ -1,17 +1,18 @@
 //! One rank by itself, on one GPU: what it would receive is copied within the device, the same bytes to the same places on a stream of their
-//! own. For measuring what a schedule costs before any wire.
+//! own, by the library's kernel: the driver's copies within a device are kernels, too, and slower. For measuring what a schedule costs before any wire.
 
 use crate::Error;
 use crate::context::RankTensors;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::SideStream;
-use ferroflash::{CopyRun, StreamHandle};
+use ferroflash::{Attention, CopyRun, StreamHandle};
 use std::sync::Arc;
 
 /// A rank whose peers are tensors on its own device. What other ranks compute, heads of O, is not there: its place is copied, so that
 /// [`crate::Method::Ulysses`] has the right times and a wrong O.
 pub struct Copies {
+    attention: Arc<Attention>,
     rank: u32,
     sources: Vec<RankTensors>,
     side: SideStream,
@@ -25,13 +26,16 @@ impl Copies {
     /// What the driver reports.
     ///
     /// # Safety
-    /// The tensors are as long as [`crate::ContextParallel::bytes`] says on each rank, and live until all exchanges are over.
+    /// The tensors are as long as [`crate::ContextParallel::bytes`] says on each rank, and live until all exchanges are over; the attention is of this
+    /// device.
     pub unsafe fn new(
-        device: &Arc<CudaDevice>,
+        (attention, device): (Arc<Attention>, &Arc<CudaDevice>),
         rank: u32,
         sources: Vec<RankTensors>,
     ) -> Result<Copies, Error> {
+        attention.preload_copy()?;
         Ok(Copies {
+            attention,
             rank,
             sources,
             side: SideStream::new(device)?,
@@ -79,7 +83,7 @@ impl Transport for Copies {
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            self.side.copy(&received)?;
+            self.attention.copy(&received, self.side.stream())?;
         }
         Ok(Ticket(self.side.mark()?))
     }
@@ -96,7 +100,7 @@ impl Transport for Copies {
             let place = |rank: u32| all + u64::from(rank) * bytes;
             let of_rank = |rank| CopyRun { from: place(self.rank), to: place(rank), bytes };
             let others = (0..self.world()).filter(|&rank| rank != self.rank);
-            self.side.copy(&others.map(of_rank).collect::<Vec<_>>())?;
+            self.attention.copy(&others.map(of_rank).collect::<Vec<_>>(), self.side.stream())?;
         }
         Ok(Ticket(self.side.mark()?))
     }

@@ -205,7 +205,7 @@ impl RankBench {
     ) -> Result<RankMeasured, Error> {
         let sources = (0..options.devices).map(|rank| tensors.of(rank)).collect();
         // SAFETY: the shards are those of this problem and these options, and outlive every replay.
-        let copies = unsafe { Copies::new(&self.device, rank, sources)? };
+        let copies = unsafe { Copies::new((self.attention.clone(), &self.device), rank, sources)? };
         let mut context =
             ContextParallel::new(self.attention.clone(), Box::new(copies), problem, &options.context)?;
         // SAFETY: the stream lives as long as the timeline.
