@@ -16,7 +16,8 @@ use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
 use ferroflash::{
-    Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, Planner, Splits, StreamHandle,
+    Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, PlanOptions, Planner, Row,
+    Schedule as RowSchedule, Splits, StreamHandle,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -239,32 +240,45 @@ impl AllGather {
     }
 }
 
-/// The plans of tasks, of one range of keys each where together they keep the device busy. Of the last one as many heads are taken in turns as leave the fewest multiprocessors idle at the end, where the tiles of a
-/// chunk are about as long as each other, and the last ones as the first; at most those that the plan would take by itself.
+/// The plans of tasks, of one range of keys each where together they keep the device busy. Of the last one as many heads are taken in turns as
+/// leave the fewest multiprocessors idle at the end, where the tiles of a chunk are about as long as each other, and the last ones as the first; at
+/// most those that the plan would take by itself. A kernel that has no such order gives way to one of the same tile that has.
 fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, Error> {
-    let plan = |task: &Task, heads_together, splits| setup.plan(planner, &task.cut, heads_together, splits);
-    let mut plans: Vec<Plan> =
-        tasks.iter().map(|task| plan(task, None, Splits::Auto)).collect::<Result<_, _>>()?;
+    let alone = |task: &Task, options: &PlanOptions| setup.plan(planner, &task.cut, options.clone());
+    let any = PlanOptions::new();
+    let mut plans: Vec<Plan> = tasks.iter().map(|task| alone(task, &any)).collect::<Result<_, _>>()?;
     let are_whole = keep_busy(planner, &plans);
-    let plan = |task: &Task, heads_together| match plan(task, heads_together, Splits::Auto)? {
-        split if are_whole && split.splits() > 1 => plan(task, heads_together, Splits::Count(1)),
+    let plan = |task: &Task, options: PlanOptions| match alone(task, &options)? {
+        split if are_whole && split.splits() > 1 => {
+            alone(task, &PlanOptions { splits: Splits::Count(1), ..options })
+        }
         planned => Ok(planned),
     };
     if are_whole {
-        plans = tasks.iter().map(|task| plan(task, None)).collect::<Result<_, _>>()?;
+        plans = tasks.iter().map(|task| plan(task, any.clone())).collect::<Result<_, _>>()?;
     }
     let (Some(last), Some(task)) = (plans.pop(), tasks.last()) else { return Ok(plans) };
     let tiles = plans.iter().chain([&last]).map(|plan| u64::from(plan.tiles())).sum::<u64>();
     let until_end = |last: &Plan| planner.makespan(&plans.iter().chain([last]).collect::<Vec<_>>());
-    let (mut best, mut least) = (last.clone(), until_end(&last));
-    let mut together = last.heads_together() / 2;
-    while together > 0 && tiles <= TILES_MOST {
-        let other = plan(task, Some(together))?;
-        let end = until_end(&other);
-        if end < least {
-            (best, least) = (other, end);
+    let mut best = last.clone();
+    if let Some(mut least) = until_end(&last).filter(|_| tiles <= TILES_MOST) {
+        let schedule = match last.schedule() {
+            RowSchedule::Split => RowSchedule::Persistent,
+            own => own,
+        };
+        let in_order = |heads_together| {
+            let options = PlanOptions { schedule: Some(schedule), heads_together, ..any.clone() };
+            let is_alike = |plan: &Plan| plan.kernel().row == Row { schedule, ..last.kernel().row };
+            plan(task, options).ok().filter(is_alike)
+        };
+        let mut next = in_order(None);
+        while let Some(other) = next {
+            if let Some(end) = until_end(&other).filter(|end| *end < least) {
+                (best, least) = (other.clone(), end);
+            }
+            let fewer = other.heads_together() / 2;
+            next = if fewer > 0 { in_order(Some(fewer)) } else { None };
         }
-        together /= 2;
     }
     plans.push(best);
     Ok(plans)
@@ -429,7 +443,7 @@ fn pieces(
 mod tests {
     use super::{growing, head_groups, own_keys_at_end, plans, tasks};
     use crate::context::{ContextOptions, Setup};
-    use ferroflash::{DeviceModel, Dtype, Planner, Problem, RowSelection, Sizes, Splits};
+    use ferroflash::{DeviceModel, Dtype, PlanOptions, Planner, Problem, RowSelection, Schedule, Sizes};
 
     fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
         let sizes =
@@ -459,9 +473,9 @@ mod tests {
             let tasks = tasks(&setup, &groups).expect("tasks");
             let ordered = plans(&planner, &setup, &tasks).expect("planned");
             let of = |heads_together| -> Vec<_> {
-                let plan = |task: &super::Task| {
-                    setup.plan(&planner, &task.cut, heads_together, Splits::Auto).expect("planned")
-                };
+                let options = PlanOptions { heads_together, ..PlanOptions::new() };
+                let plan =
+                    |task: &super::Task| setup.plan(&planner, &task.cut, options.clone()).expect("planned");
                 tasks.iter().map(plan).collect()
             };
             let end = |plans: &[_]| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits");
@@ -469,6 +483,22 @@ mod tests {
             assert!(found < as_planned, "{found} for {as_planned}");
             assert!(found * 1000 <= all_at_once * 994, "{found} for {all_at_once}");
         }
+    }
+
+    #[test]
+    fn a_kernel_without_an_order_of_tiles_gives_way_to_one_that_has() {
+        let planner = Planner::of_table(&DeviceModel::H200.info());
+        let setup = setup(262_144, (7, 8));
+        let tasks = tasks(&setup, &head_groups(&setup)).expect("tasks");
+        let ordered = plans(&planner, &setup, &tasks).expect("planned");
+        let alone = setup.plan(&planner, &tasks.last().expect("a task").cut, PlanOptions::new());
+        let unordered: Vec<_> =
+            ordered.iter().take(ordered.len() - 1).cloned().chain([alone.expect("planned")]).collect();
+        let schedules = [&ordered, &unordered].map(|plans| plans.last().map(|plan| plan.schedule()));
+        assert_eq!(schedules, [Schedule::Persistent, Schedule::Split].map(Some));
+        let [found, before] = [&ordered, &unordered]
+            .map(|plans| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits"));
+        assert!(found * 1000 <= before * 994, "{found} for {before}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::{Extent, KeySequences, QuerySequences, Score, TensorRole};
 use ferroflash::{
     Attention, Dtype, ElementStrides, Layout, Mask, Plan, PlanOptions, Planner, Problem, RowSelection, Sizes,
-    Splits, StreamHandle,
+    StreamHandle,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -421,16 +421,9 @@ impl Setup {
     }
 
     /// The plan of a cut, whose heads are taken in turns by so many.
-    pub(crate) fn plan(
-        &self,
-        planner: &Planner,
-        cut: &Cut,
-        heads_together: Option<u32>,
-        splits: Splits,
-    ) -> Result<Plan, Error> {
+    pub(crate) fn plan(&self, planner: &Planner, cut: &Cut, options: PlanOptions) -> Result<Plan, Error> {
         let rows = self.options.rows.clone();
-        let options = PlanOptions { rows, heads_together, splits, ..PlanOptions::new() };
-        Ok(planner.plan(&self.problem_of(cut)?, &options)?)
+        Ok(planner.plan(&self.problem_of(cut)?, &PlanOptions { rows, ..options })?)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Plan, Splits, StreamHandle};
+use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Plan, PlanOptions, StreamHandle};
 use std::ops::Range;
 
 pub(crate) struct Ulysses {
@@ -23,7 +23,7 @@ impl Ulysses {
         let lse = setup.lse_shape(cut.seqlen_q).with_heads(cut.heads_q);
         let [q, k, v, o] = cut.shapes.map(|shape| buffer(device, shape.bytes()));
         let whole = [q?, k?, v?, o?, buffer(device, lse.bytes())?];
-        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut, None, Splits::Auto)? })
+        Ok(Ulysses { whole, plan: setup.plan(attention.planner(), &cut, PlanOptions::new())? })
     }
 }
 
