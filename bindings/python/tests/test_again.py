@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferroflash
-from ferroflash import _again, _devices, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from ferroflash import _again, _devices, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, functional
 
 pytestmark = pytest.mark.skipif(_again._calls is None, reason="PyTorch has no DLPack C exchange API")
 
@@ -71,6 +71,35 @@ def test_the_next_call_is_started_at_once_on_its_own_tensors(call, monkeypatch):
         for a, b in zip(tensors(ours), tensors(theirs)):
             assert torch.equal(a, b)
     assert not torch.equal(tensors(found[0])[0], tensors(first)[0])
+
+
+@pytest.mark.parametrize("call", [dense, with_tensors, ragged, paged])
+def test_a_call_on_what_its_caller_gave_is_not_described(call, monkeypatch):
+    _again.forget()
+    with torch.no_grad():
+        call(0)
+        expected = call(10)
+        monkeypatch.setattr(functional, "Call", None)
+        for a, b in zip(tensors(call(10)), tensors(expected)):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("given", [
+    dict(window_size=[3, 1]), dict(window_size=(True, 1)), dict(softmax_scale=torch.tensor(0.25)), dict(softcap=1), dict(softmax_scale=1),
+])
+def test_arguments_of_other_types_mean_what_they_mean_the_first_time(given):
+    q, k, v = random(2, 5, 4, 32), random(2, 9, 2, 32, seed=1), random(2, 9, 2, 32, seed=2)
+
+    def outcome():
+        try:
+            return flash_attn_func(q, k, v, **given)
+        except (TypeError, ValueError) as error:
+            return repr(error)
+
+    _again.forget()
+    with torch.no_grad():
+        first, *others = [outcome() for _ in range(3)]
+    assert all(torch.equal(first, other) if torch.is_tensor(first) else first == other for other in others)
 
 
 @pytest.mark.parametrize("change", [
