@@ -67,7 +67,9 @@ impl Calls {
         if !self.are_plain(py, &tensors)? {
             return Ok(());
         }
-        let Some(described) = self.describe(py, &tensors, options)? else { return Ok(()) };
+        let Some(described) = self.describe(py, &tensors, options, Order::RowsFirst)? else {
+            return Ok(());
+        };
         let (o, lse) = outputs;
         // SAFETY: PyTorch's, as Q is.
         let o = unsafe { self.exchange.describe(&o)? };
@@ -89,7 +91,7 @@ impl Calls {
     /// O and LSE of a call whose like is kept, which is started. `None` where none is, where more than addresses tells it from the one that is kept, or
     /// where its stream has no workspace yet.
     fn again<'py>(&self, tensors: &Bound<'py, PyTuple>, options: Options) -> PyResult<Option<Outputs<'py>>> {
-        self.start(tensors.py(), &listed(tensors)?, options)
+        self.start(tensors.py(), &listed(tensors)?, options, Order::RowsFirst)
     }
 
     /// As `again`, of a function's arguments as its caller gave them: what is of a type that the general path would have to look at is left to it.
@@ -123,10 +125,7 @@ impl Calls {
         let Ok(causal) = causal.cast_exact::<PyBool>() else { return Ok(None) };
         let Some((left, right)) = pair(window) else { return Ok(None) };
         let Some(softcap) = number(softcap) else { return Ok(None) };
-        let scale = match number(scale) {
-            None if !scale.is_none() => return Ok(None),
-            scale => scale,
-        };
+        let Some(scale) = number_or_none(scale) else { return Ok(None) };
         let mut tensors: Tensors<'_, 'py> = [None; TENSORS];
         let given = [
             Some(q),
@@ -145,7 +144,30 @@ impl Calls {
         }
         let (causal, lse) = (causal.is_true(), lse.is_truthy()?);
         let options = (scale, causal, left, right, softcap, longest.0, longest.1, 0, 0, false, lse);
-        self.start(q.py(), &tensors, options)
+        self.start(q.py(), &tensors, options, Order::RowsFirst)
+    }
+
+    /// As `again_as_given`, of PyTorch's scaled_dot_product_attention without a mask: tensors [batch, heads, seqlen, head_dim], of which K and V have
+    /// fewer heads only with `enable_gqa`, and whose causal mask is ours only of as many keys as queries. O is a view of the other layout.
+    fn again_heads_first<'py>(
+        &self,
+        q: &Bound<'py, PyAny>,
+        k: &Bound<'py, PyAny>,
+        v: &Bound<'py, PyAny>,
+        scale: &Bound<'py, PyAny>,
+        causal: &Bound<'py, PyAny>,
+        enable_gqa: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Ok(causal) = causal.cast_exact::<PyBool>() else { return Ok(None) };
+        let Some(scale) = number_or_none(scale) else { return Ok(None) };
+        let mut tensors: Tensors<'_, 'py> = [None; TENSORS];
+        for (place, tensor) in tensors.iter_mut().zip([q, k, v]) {
+            *place = Some(tensor.as_borrowed());
+        }
+        let causal = causal.is_true();
+        let options = (scale, causal, Some(-1), Some(-1), 0.0, 0, 0, 0, 0, false, false);
+        let order = Order::HeadsFirst { enable_gqa: enable_gqa.is_truthy()?, causal };
+        Ok(self.start(q.py(), &tensors, options, order)?.map(|(o, _)| o))
     }
 
     /// Forgets all calls, as another device computes them from now on.
@@ -161,13 +183,34 @@ struct Described {
     stream: u64,
     q: DlTensor,
     v: DlTensor,
+    order: Order,
     lse: bool,
+}
+
+/// In which order the dimensions of Q, K and V are given; a call is kept in the first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// `[batch, seqlen, heads, head_dim]`, or the rows of all sequences.
+    RowsFirst,
+    /// `[batch, heads, seqlen, head_dim]`, with what the caller says of them.
+    HeadsFirst { enable_gqa: bool, causal: bool },
+}
+
+impl Order {
+    /// Whether a call on such tensors means what a kept one of the same numbers does.
+    fn is_ours(self, q: &DlTensor, k: &DlTensor) -> bool {
+        let Order::HeadsFirst { enable_gqa, causal } = self else { return true };
+        let (&[_, heads, queries, _], &[_, heads_kv, keys, _]) = (q.shape(), k.shape()) else { return false };
+        (enable_gqa || heads == heads_kv) && (!causal || queries == keys)
+    }
 }
 
 /// What the outputs of a call are.
 pub(crate) struct OutputShape<'a> {
-    /// Q's dimensions.
+    /// Q's dimensions, in this order.
     pub(crate) q: &'a [i64],
+    /// The order.
+    pub(crate) order: Order,
     /// V's width.
     pub(crate) width: i64,
     /// Whether Q lies without gaps.
@@ -205,6 +248,7 @@ impl Described {
     fn shape(&self) -> OutputShape<'_> {
         OutputShape {
             q: self.q.shape(),
+            order: self.order,
             width: self.v.shape().last().copied().unwrap_or(0),
             contiguous: self.q.is_contiguous(),
             lse: self.lse,
@@ -220,12 +264,13 @@ impl Calls {
         py: Python<'py>,
         tensors: &Tensors<'_, 'py>,
         options: Options,
+        order: Order,
     ) -> PyResult<Option<Outputs<'py>>> {
         let Some(q) = tensors[0] else { return Ok(None) };
         if !self.are_plain(py, tensors)? || self.torch.is_watching(py)? {
             return Ok(None);
         }
-        let Some(described) = self.describe(py, tensors, options)? else { return Ok(None) };
+        let Some(described) = self.describe(py, tensors, options, order)? else { return Ok(None) };
         let calls = self.kept.read().unwrap_or_else(PoisonError::into_inner);
         let Some(call) = calls.get(described.key.as_slice()).cloned() else { return Ok(None) };
         drop(calls);
@@ -275,12 +320,13 @@ impl Calls {
         py: Python<'_>,
         tensors: &Tensors<'_, '_>,
         options: Options,
+        order: Order,
     ) -> PyResult<Option<Described>> {
         let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients, lse) =
             options;
         let mut key = Numbers::new();
         let mut addresses = [0; TENSORS];
-        let (mut q, mut v) = (None, None);
+        let (mut q, mut k, mut v) = (None, None, None);
         let (mut fits, mut given) = (true, 0);
         for (index, address) in addresses.iter_mut().enumerate() {
             let Some(tensor) = tensors[index] else { continue };
@@ -292,14 +338,18 @@ impl Calls {
             };
             *address = found.address();
             // Of memory that was freed; the general path says so.
-            fits &= *address != 0 && found.write_kind(&mut key);
+            fits &= *address != 0 && found.write_kind(&mut key, order != Order::RowsFirst && index <= 2);
             match index {
                 0 => q = Some(found),
+                1 => k = Some(found),
                 2 => v = Some(found),
                 _ => {}
             }
         }
-        let (Some(q), Some(v)) = (q, v) else { return Ok(None) };
+        let (Some(q), Some(k), Some(v)) = (q, k, v) else { return Ok(None) };
+        if !order.is_ours(&q, &k) {
+            return Ok(None);
+        }
         let scale = scale.map_or(i64::MIN, |scale| scale.to_bits() as i64);
         let numbers = [
             given,
@@ -320,7 +370,7 @@ impl Calls {
             return Ok(None);
         }
         let stream = self.exchange.stream(py, &q)?;
-        Ok(Some(Described { key, addresses, stream, q, v, lse }))
+        Ok(Some(Described { key, addresses, stream, q, v, order, lse }))
     }
 }
 
@@ -338,6 +388,11 @@ fn listed<'a, 'py>(tensors: &'a Bound<'py, PyTuple>) -> PyResult<Tensors<'a, 'py
 fn number(given: &Bound<'_, PyAny>) -> Option<f64> {
     let is_own = given.is_exact_instance_of::<PyFloat>() || given.is_exact_instance_of::<PyInt>();
     is_own.then(|| given.extract().ok()).flatten()
+}
+
+/// As [`number`], or none where it is Python's None.
+fn number_or_none(given: &Bound<'_, PyAny>) -> Option<Option<f64>> {
+    if given.is_none() { Some(None) } else { number(given).map(Some) }
 }
 
 /// Two whole numbers, each at least −1; `None` of anything else.

@@ -148,8 +148,9 @@ impl DlTensor {
         })
     }
 
-    /// All but the address, as numbers; the first says how many there are. `false` where they do not fit.
-    pub(crate) fn write_kind(&self, into: &mut Numbers) -> bool {
+    /// All but the address, as numbers; the first says how many there are. With `swapped`, as if the second dimension were the third. `false` where they
+    /// do not fit.
+    pub(crate) fn write_kind(&self, into: &mut Numbers, swapped: bool) -> bool {
         let (shape, strides) = (self.shape(), self.strides());
         if self.dimensions < 0 || shape.len() > 8 || strides.len() != shape.len() {
             return false;
@@ -157,7 +158,12 @@ impl DlTensor {
         let element = i64::from(self.code) << 32 | i64::from(self.bits) << 16 | i64::from(self.lanes);
         into.push(element << 8 | i64::from(self.dimensions))
             && into.push(i64::from(self.device_type) << 32 | i64::from(self.device_id))
-            && shape.iter().chain(strides).all(|&number| into.push(number))
+            && [shape, strides].into_iter().all(|numbers| match *numbers {
+                [first, second, third, fourth] if swapped => {
+                    [first, third, second, fourth].into_iter().all(|number| into.push(number))
+                }
+                _ => !swapped && numbers.iter().all(|&number| into.push(number)),
+            })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What PyTorch is asked before a call is started without it, and the outputs that it makes.
 
-use crate::again::OutputShape;
+use crate::again::{Order, OutputShape};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple, PyType};
 use pyo3::{ffi, intern};
@@ -84,6 +84,11 @@ impl Torch {
     ) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let py = q.py();
         let (width_q, outer) = shape.q.split_last().unwrap_or((&0, &[]));
+        if let (Order::HeadsFirst { .. }, &[batch, heads, rows, _]) = (shape.order, shape.q) {
+            let (sizes, width) = ((batch, heads, rows, shape.width), shape.width);
+            let strides = (rows * heads * width, width, heads * width, 1);
+            return Ok((q.call_method1(intern!(py, "new_empty_strided"), (sizes, strides))?, None));
+        }
         let empty_like = self.empty_like.bind(py);
         // In half the time of a tensor of another shape.
         let o = match (*width_q == shape.width, shape.contiguous) {

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferroflash
-from ferroflash import _again, _devices, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, functional
+from ferroflash import _again, _devices, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, functional, scaled_dot_product_attention
 
 pytestmark = pytest.mark.skipif(_again._calls is None, reason="PyTorch has no DLPack C exchange API")
 
@@ -48,6 +48,11 @@ def indexed(seed):
     return flash_attn_with_kvcache(q, k, k, cache_batch_idx=int32(seed % 5, 4), cache_seqlens=8)
 
 
+def heads_first(seed, queries=7, **options):
+    q, k, v = random(2, 4, queries, 32, seed=seed), random(2, 4, 7, 32, seed=seed + 1), random(2, 4, 7, 16, seed=seed + 2)
+    return scaled_dot_product_attention(q, k, v, **options)
+
+
 CALLS = [dense, with_tensors, with_a_tree, ragged, paged, indexed]
 
 
@@ -82,6 +87,34 @@ def test_a_call_on_what_its_caller_gave_is_not_described(call, monkeypatch):
         monkeypatch.setattr(functional, "Call", None)
         for a, b in zip(tensors(call(10)), tensors(expected)):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(is_causal=True), dict(scale=0.3), dict(queries=3)])
+def test_a_call_by_pytorchs_name_is_started_at_once_and_lies_as_the_first(options, monkeypatch):
+    _again.forget()
+    with torch.no_grad():
+        expected = heads_first(10, **options)
+        heads_first(20, **options)
+        monkeypatch.setattr(functional, "Call", None)
+        found = heads_first(10, **options)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+def test_a_kept_call_of_another_mask_or_of_grouped_heads_is_not_pytorchs():
+    q, k = random(2, 3, 4, 32), random(2, 7, 4, 32, seed=1)
+    _again.forget()
+    with torch.no_grad():
+        for causal in (True, False):
+            flash_attn_func(q, k, k, causal=causal)
+            bhsd = [x.transpose(1, 2) for x in (q, k, k)]
+            expected = torch.nn.functional.scaled_dot_product_attention(*bhsd, is_causal=causal)
+            torch.testing.assert_close(scaled_dot_product_attention(*bhsd, is_causal=causal), expected)
+        k = k[:, :, :2]
+        flash_attn_func(q, k, k)
+        bhsd = [x.transpose(1, 2) for x in (q, k, k)]
+        scaled_dot_product_attention(*bhsd, enable_gqa=True)
+        with pytest.raises(RuntimeError, match="expanded size"):
+            scaled_dot_product_attention(*bhsd)
 
 
 @pytest.mark.parametrize("given", [

@@ -32,6 +32,13 @@ def as_given(*arguments):
     return _calls.again_as_given(*arguments)
 
 
+def heads_first(*arguments):
+    """As `as_given`, of the arguments of the native `again_heads_first`: O alone."""
+    if _calls is None or torch.compiler.is_compiling():
+        return None
+    return _calls.again_heads_first(*arguments)
+
+
 def is_watched(tensor, *others):
     """Whether a call must be an operator to be seen: by a trace, a transform, a mode, a tensor of another class, or one of `others` too that
     is negated when it is read."""

@@ -1,5 +1,6 @@
 """PyTorch's scaled_dot_product_attention by its name, arguments and meaning."""
 
+from . import _again
 from ._call import Call
 from .functional import _computed, flash_attn_func, under_a_mask
 
@@ -13,6 +14,10 @@ def scaled_dot_product_attention(
     scores, and can be broadcast to [..., heads, seqlen_q, seqlen_k]. A query that sees nothing gives 0. `dropout_p` is
     flash_attn_func's.
     """
+    if attn_mask is None and not dropout_p:
+        o = _again.heads_first(query, key, value, scale, is_causal, enable_gqa)
+        if o is not None:
+            return o
     import torch
 
     if min(query.dim(), key.dim(), value.dim()) < 2:
