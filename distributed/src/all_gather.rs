@@ -8,6 +8,8 @@
 //! that sees more keys group by group. The other one is computed for all heads at the end either way: its tiles are shorter, and fill the
 //! multiprocessors that become free at different times.
 
+mod plans;
+
 use crate::Error;
 use crate::context::{Cut, RankTensors, Schedule, Setup, buffer, shape_of};
 use crate::lane::Lane;
@@ -15,10 +17,7 @@ use crate::shape::Shape;
 use crate::transport::{Message, Piece, Step, Tensor, Ticket};
 use ferroflash::device::{Buffer, Device};
 use ferroflash::problem::TensorRole;
-use ferroflash::{
-    Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, PlanOptions, Planner, Row,
-    Schedule as RowSchedule, Splits, StreamHandle,
-};
+use ferroflash::{Attention, CopyRun, DeviceTensors, Layout, Mask, OwnTensors, Plan, StreamHandle};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,8 +25,6 @@ use std::sync::Arc;
 const GROUPS_MOST: u32 = 32;
 /// Rows of queries whose tiles keep the largest devices busy, 128 of them.
 const ROWS_THAT_FILL: u32 = 128 * 128;
-/// Of more tiles the end counts for nothing, and looking for the best takes longer than is worth it.
-const TILES_MOST: u64 = 1 << 16;
 /// Values start at a multiple of this behind the keys.
 const ALIGNMENT: u64 = 256;
 const KEYS_AND_VALUES: [(TensorRole, Tensor); 2] = [(TensorRole::K, Tensor::K), (TensorRole::V, Tensor::V)];
@@ -240,62 +237,10 @@ impl AllGather {
     }
 }
 
-/// The plans of tasks, of one range of keys each where together they keep the device busy. Of the last one as many heads are taken in turns as
-/// leave the fewest multiprocessors idle at the end, where the tiles of a chunk are about as long as each other, and the last ones as the first; at
-/// most those that the plan would take by itself. A kernel that has no such order gives way to one of the same tile that has.
-fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, Error> {
-    let alone = |task: &Task, options: &PlanOptions| setup.plan(planner, &task.cut, options.clone());
-    let any = PlanOptions::new();
-    let mut plans: Vec<Plan> = tasks.iter().map(|task| alone(task, &any)).collect::<Result<_, _>>()?;
-    let are_whole = keep_busy(planner, &plans);
-    let plan = |task: &Task, options: PlanOptions| match alone(task, &options)? {
-        split if are_whole && split.splits() > 1 => {
-            alone(task, &PlanOptions { splits: Splits::Count(1), ..options })
-        }
-        planned => Ok(planned),
-    };
-    if are_whole {
-        plans = tasks.iter().map(|task| plan(task, any.clone())).collect::<Result<_, _>>()?;
-    }
-    let (Some(last), Some(task)) = (plans.pop(), tasks.last()) else { return Ok(plans) };
-    let tiles = plans.iter().chain([&last]).map(|plan| u64::from(plan.tiles())).sum::<u64>();
-    let until_end = |last: &Plan| planner.makespan(&plans.iter().chain([last]).collect::<Vec<_>>());
-    let mut best = last.clone();
-    if let Some(mut least) = until_end(&last).filter(|_| tiles <= TILES_MOST) {
-        let schedule = match last.schedule() {
-            RowSchedule::Split => RowSchedule::Persistent,
-            own => own,
-        };
-        let in_order = |heads_together| {
-            let options = PlanOptions { schedule: Some(schedule), heads_together, ..any.clone() };
-            let is_alike = |plan: &Plan| plan.kernel().row == Row { schedule, ..last.kernel().row };
-            plan(task, options).ok().filter(is_alike)
-        };
-        let mut next = in_order(None);
-        while let Some(other) = next {
-            if let Some(end) = until_end(&other).filter(|end| *end < least) {
-                (best, least) = (other.clone(), end);
-            }
-            let fewer = other.heads_together() / 2;
-            next = if fewer > 0 { in_order(Some(fewer)) } else { None };
-        }
-    }
-    plans.push(best);
-    Ok(plans)
-}
-
-/// Whether the tiles of plans that follow each other fill the device twice: a launch that leaves multiprocessors idle at its end leaves them to
-/// the next one then, so that to split its keys gains nothing, and would cost a merge and one device's bits.
-fn keep_busy(planner: &Planner, plans: &[Plan]) -> bool {
-    let tiles: u64 = plans.iter().map(|plan| u64::from(plan.tiles())).sum();
-    let room = plans.iter().map(|plan| plan.resident_ctas() * planner.device().sm_count).max();
-    room.is_some_and(|room| tiles >= 2 * u64::from(room))
-}
-
 /// The launches for heads that travel in these groups.
 fn jobs(attention: &Attention, setup: &Setup, groups: &[Range<u32>]) -> Result<Vec<Job>, Error> {
     let tasks = tasks(setup, groups)?;
-    let plans = plans(attention.planner(), setup, &tasks)?;
+    let plans = plans::plans(attention.planner(), setup, &tasks)?;
     let job = |(task, plan): (Task, Plan)| {
         let Task { group, heads, part, cut } = task;
         let (first_q, first_kv) = (heads.start * setup.problem.group(), heads.start);
@@ -441,11 +386,11 @@ fn pieces(
 
 #[cfg(test)]
 mod tests {
-    use super::{growing, head_groups, own_keys_at_end, plans, tasks};
+    use super::{growing, own_keys_at_end};
     use crate::context::{ContextOptions, Setup};
-    use ferroflash::{DeviceModel, Dtype, PlanOptions, Planner, Problem, RowSelection, Schedule, Sizes};
+    use ferroflash::{Dtype, Problem, Sizes};
 
-    fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
+    pub(super) fn setup(tokens: u32, (rank, world): (u32, u32)) -> Setup {
         let sizes =
             Sizes { batch: 1, heads_q: 32, heads_kv: 8, seqlen_q: tokens, seqlen_k: tokens, head_dim: 128 };
         let problem = Problem::new(sizes, Dtype::Bf16).expect("a problem").with_causal(true);
@@ -460,62 +405,6 @@ mod tests {
         assert_eq!([8192, 12288].map(|keys| own_keys_at_end(&inner, keys)), [(4096, 0), (4096, 0)]);
         // Without a mask another rank has the last.
         assert_eq!(own_keys_at_end(&inner, 16384), (16384, 0));
-    }
-
-    #[test]
-    fn the_last_tiles_are_taken_in_the_order_that_leaves_least_idle() {
-        let planner = Planner::of_table(&DeviceModel::H200.info());
-        // One that has an order: kernels that split their keys have none.
-        let rows = RowSelection::Named("fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent".to_owned());
-        let options = ContextOptions { rows, ..ContextOptions::default() };
-        let setup = Setup::new(&setup(16384, (1, 2)).problem, (1, 2), &options).expect("split");
-        for groups in [head_groups(&setup), std::iter::once(0..8).collect()] {
-            let tasks = tasks(&setup, &groups).expect("tasks");
-            let ordered = plans(&planner, &setup, &tasks).expect("planned");
-            let of = |heads_together| -> Vec<_> {
-                let options = PlanOptions { heads_together, ..PlanOptions::new() };
-                let plan =
-                    |task: &super::Task| setup.plan(&planner, &task.cut, options.clone()).expect("planned");
-                tasks.iter().map(plan).collect()
-            };
-            let end = |plans: &[_]| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits");
-            let (found, as_planned, all_at_once) = (end(&ordered), end(&of(None)), end(&of(Some(u32::MAX))));
-            assert!(found < as_planned, "{found} for {as_planned}");
-            assert!(found * 1000 <= all_at_once * 994, "{found} for {all_at_once}");
-        }
-    }
-
-    #[test]
-    fn a_kernel_without_an_order_of_tiles_gives_way_to_one_that_has() {
-        let planner = Planner::of_table(&DeviceModel::H200.info());
-        let setup = setup(262_144, (7, 8));
-        let tasks = tasks(&setup, &head_groups(&setup)).expect("tasks");
-        let ordered = plans(&planner, &setup, &tasks).expect("planned");
-        let alone = setup.plan(&planner, &tasks.last().expect("a task").cut, PlanOptions::new());
-        let unordered: Vec<_> =
-            ordered.iter().take(ordered.len() - 1).cloned().chain([alone.expect("planned")]).collect();
-        let schedules = [&ordered, &unordered].map(|plans| plans.last().map(|plan| plan.schedule()));
-        assert_eq!(schedules, [Schedule::Persistent, Schedule::Split].map(Some));
-        let [found, before] = [&ordered, &unordered]
-            .map(|plans| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits"));
-        assert!(found * 1000 <= before * 994, "{found} for {before}");
-    }
-
-    #[test]
-    fn keys_are_split_only_where_all_launches_together_leave_the_device_idle() {
-        let planner = Planner::of_table(&DeviceModel::H200.info());
-        let splits = |tokens, world: u32| -> Vec<u32> {
-            let of_rank = |rank| {
-                let setup = setup(tokens, (rank, world));
-                let tasks = tasks(&setup, &head_groups(&setup)).expect("tasks");
-                plans(&planner, &setup, &tasks).expect("planned")
-            };
-            (0..world).flat_map(of_rank).map(|plan| plan.splits()).collect()
-        };
-        for world in [2, 4, 8] {
-            assert!(splits(8192 * world, world).iter().all(|&splits| splits == 1), "{world} ranks");
-        }
-        assert!(splits(32768, 64).iter().any(|&splits| splits > 1), "two tiles a head and chunk");
     }
 
     #[test]
