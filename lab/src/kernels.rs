@@ -75,15 +75,15 @@ impl Machine {
         Ok(machine.limited(device))
     }
 
-    fn limited(mut self, device: &config::Device) -> Machine {
+    /// The same with no more shared memory than the configuration allows.
+    pub fn limited(mut self, device: &config::Device) -> Machine {
         self.smem_opt_in_bytes = self.smem_opt_in_bytes.min(device.smem_max.unwrap_or(u32::MAX));
         self
     }
 
-    /// What a kernel with such instructions runs on: the machine itself, and for the simulator what it stands for then, with no more shared
-    /// memory than the configuration allows.
-    pub fn running(&self, isa: Isa, device: &config::Device) -> Machine {
-        if self.simulated { Machine::simulating(isa).limited(device) } else { self.clone() }
+    /// What a kernel with such instructions runs on: the machine itself, and for the simulator what it stands for then.
+    pub fn running(&self, isa: Isa) -> Machine {
+        if self.simulated { Machine::simulating(isa) } else { self.clone() }
     }
 
     /// The simulator.
@@ -320,7 +320,7 @@ mod tests {
             |smem_max| config::Device { kind: DeviceKind::Sim, smem_max, ..config::Device::default() };
         let limit = |isa, smem_max| {
             let machine = Machine::find(&device(smem_max)).expect("the simulator");
-            machine.running(isa, &device(smem_max)).smem_opt_in_bytes
+            machine.running(isa).limited(&device(smem_max)).smem_opt_in_bytes
         };
         assert_eq!((limit(Isa::Mma, None), limit(Isa::Wgmma, None)), (99 << 10, 227 << 10));
         assert_eq!(

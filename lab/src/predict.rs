@@ -26,7 +26,7 @@ impl Model {
     /// has none.
     pub fn clocks(&self, row: &Row) -> f64 {
         let simulated = self.machine.simulated;
-        let machine = if simulated { &Machine::simulating(row.isa) } else { &self.machine };
+        let machine = &self.machine.running(row.isa);
         let specs = self.problems.of_row(row, simulated).unwrap_or_default();
         let logs: Vec<f64> =
             specs.iter().map(|spec| clocks(&work(row, spec, machine).units(machine.sm)).ln()).collect();

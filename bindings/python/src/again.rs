@@ -143,6 +143,7 @@ impl Calls {
             *place = tensor.map(Bound::as_borrowed);
         }
         let (causal, lse) = (causal.is_true(), lse.is_truthy()?);
+        let (left, right) = (Some(left), Some(right));
         let options = (scale, causal, left, right, softcap, longest.0, longest.1, 0, 0, false, lse);
         self.start(q.py(), &tensors, options, Order::RowsFirst)
     }
@@ -395,14 +396,14 @@ fn number_or_none(given: &Bound<'_, PyAny>) -> Option<Option<f64>> {
     if given.is_none() { Some(None) } else { number(given).map(Some) }
 }
 
-/// Two whole numbers, each at least −1; `None` of anything else.
-fn pair(given: &Bound<'_, PyAny>) -> Option<(Option<i64>, Option<i64>)> {
+/// Two whole numbers of Python's own type; `None` of anything else.
+fn pair(given: &Bound<'_, PyAny>) -> Option<(i64, i64)> {
     let given = given.cast_exact::<PyTuple>().ok().filter(|given| given.len() == 2)?;
     let at = |index| {
         let number = given.get_borrowed_item(index).ok()?;
         number.is_exact_instance_of::<PyInt>().then(|| number.extract::<i64>().ok()).flatten()
     };
-    Some((Some(at(0)?), Some(at(1)?)))
+    Some((at(0)?, at(1)?))
 }
 
 /// Puts addresses in the places of those of the call that was kept: q, k, v, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_k,

@@ -52,7 +52,8 @@ impl Searched {
             Some(rows) => Space::of_rows(start, rows),
             None => feasible.clone(),
         };
-        let limit = |isa| lab.context.machine.running(isa, &lab.context.config.device).smem_opt_in_bytes;
+        let limit =
+            |isa| lab.context.machine.running(isa).limited(&lab.context.config.device).smem_opt_in_bytes;
         let (mma, wgmma) = (limit(Isa::Mma), limit(Isa::Wgmma));
         let smem_bytes = |row: &Row| if row.isa == Isa::Wgmma { wgmma } else { mma };
         let space = all.clone().restricted(|row| geometry::smem_bytes(row) <= smem_bytes(row));

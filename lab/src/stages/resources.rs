@@ -14,7 +14,7 @@ impl Stage for ResourcesFit {
     }
 
     fn run(&self, state: &mut State, context: &Context) -> Result<Outcome> {
-        let machine = context.machine.running(state.candidate.row.isa, &context.config.device);
+        let machine = context.machine.running(state.candidate.row.isa).limited(&context.config.device);
         let (needed, limit) = (state.evaluation.smem_bytes, machine.smem_opt_in_bytes);
         if needed > limit {
             let (over, name) = (needed - limit, &machine.name);

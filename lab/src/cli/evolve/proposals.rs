@@ -204,7 +204,7 @@ pub(crate) fn task(
 ) -> Result<Task> {
     let context = &lab.context;
     let thresholds = &context.config.thresholds;
-    let machine = context.machine.running(row.isa, &context.config.device);
+    let machine = context.machine.running(row.isa).limited(&context.config.device);
     let simulated = machine.simulated;
     let measure = if simulated {
         "clocks that a multiprocessor's units need, counted and weighed"
