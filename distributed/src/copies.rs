@@ -7,7 +7,11 @@ use crate::transport::{Message, Piece, Step, Tensor, Ticket, Transport};
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::side::SideStream;
 use ferroflash::{Attention, CopyRun, StreamHandle};
+use std::num::NonZeroU32;
 use std::sync::Arc;
+
+/// CTAs of a copy beside kernels: about the speed of a link of NVLink (docs/notes/several-gpus.md).
+const CTAS_BESIDE: NonZeroU32 = NonZeroU32::new(8).expect("not 0");
 
 /// A rank whose peers are tensors on its own device. What other ranks compute, heads of O, is not there: its place is copied, so that
 /// [`crate::Method::Ulysses`] has the right times and a wrong O.
@@ -69,7 +73,7 @@ impl Transport for Copies {
 
     unsafe fn exchange(
         &mut self,
-        _: Step,
+        step: Step,
         messages: &[Message],
         compute: StreamHandle,
     ) -> Result<Ticket, Error> {
@@ -80,10 +84,12 @@ impl Transport for Copies {
             Message::Send { .. } => None,
         };
         let received: Vec<CopyRun> = messages.iter().filter_map(receive).collect();
+        // The first is waited for; the others travel beside kernels, which would find no multiprocessor free while they do.
+        let ctas = if step.index == 0 { None } else { Some(CTAS_BESIDE) };
         // SAFETY: the caller's promise, and that of Copies::new.
         unsafe {
             self.side.after(compute)?;
-            self.attention.copy(&received, self.side.stream())?;
+            self.attention.copy(&received, ctas, self.side.stream())?;
         }
         Ok(Ticket(self.side.mark()?))
     }
@@ -100,7 +106,7 @@ impl Transport for Copies {
             let place = |rank: u32| all + u64::from(rank) * bytes;
             let of_rank = |rank| CopyRun { from: place(self.rank), to: place(rank), bytes };
             let others = (0..self.world()).filter(|&rank| rank != self.rank);
-            self.attention.copy(&others.map(of_rank).collect::<Vec<_>>(), self.side.stream())?;
+            self.attention.copy(&others.map(of_rank).collect::<Vec<_>>(), None, self.side.stream())?;
         }
         Ok(Ticket(self.side.mark()?))
     }

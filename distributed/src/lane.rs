@@ -56,7 +56,7 @@ impl Lane {
     pub(crate) unsafe fn copy(&mut self, runs: &[CopyRun], stream: StreamHandle) -> Result<(), Error> {
         self.traffic.copied += runs.iter().map(|run| run.bytes).sum::<u64>();
         // SAFETY: the caller's promise.
-        unsafe { self.attention.copy(runs, stream)? };
+        unsafe { self.attention.copy(runs, None, stream)? };
         Ok(())
     }
 

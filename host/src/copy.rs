@@ -6,6 +6,7 @@ use kernels_gpu::step_params::{
     COPY_BLOCKS, COPY_PIECE_BYTES, COPY_PIECE_BYTES_LEAST, COPY_PIECES, CopyBlock, CopyParams,
 };
 use kernels_gpu::steps::COPY_THREADS;
+use std::num::NonZeroU32;
 
 /// The most pieces of a block of a launch.
 const PIECES_MOST: u64 = 1 << 30;
@@ -122,18 +123,21 @@ impl Block {
 pub(crate) struct Copies {
     /// The parameters of each.
     pub(crate) launches: Vec<CopyParams>,
+    /// The CTAs of each at most.
+    pub(crate) ctas: u32,
 }
 
 impl Copies {
     /// # Errors
     /// [`Error::Misaligned`].
-    pub(crate) fn of(runs: &[CopyRun]) -> Result<Copies, Error> {
+    pub(crate) fn of(runs: &[CopyRun], ctas: Option<NonZeroU32>) -> Result<Copies, Error> {
         let runs = runs.iter().flat_map(|run| run.parts(RUN_MOST));
         let mut blocks = Vec::new();
         for block in Block::of(runs, u64::MAX) {
             blocks.extend(block.numbered()?);
         }
-        Ok(Copies { launches: blocks.chunks(COPY_BLOCKS).map(launch_of).collect() })
+        let launches = blocks.chunks(COPY_BLOCKS).map(launch_of).collect();
+        Ok(Copies { launches, ctas: ctas.map_or(u32::MAX, NonZeroU32::get) })
     }
 }
 
@@ -218,7 +222,7 @@ mod tests {
         let wide: Vec<_> = (0..17).map(|n| (n * 4096, (1 << 20) + n * n * 512, 160)).collect();
         let narrow = [(1 << 21, 1 << 22, 20), ((1 << 21) + 64, (1 << 22) + 20, 20)];
         let all: Vec<_> = wide.iter().copied().chain(narrow).collect();
-        let copies = Copies::of(&runs(&all)).expect("aligned");
+        let copies = Copies::of(&runs(&all), None).expect("aligned");
         assert_eq!(copies.launches.len(), 2, "{} blocks at most each", COPY_BLOCKS);
         let mut bytes: Vec<_> = copied(&copies)
             .iter()
@@ -239,7 +243,7 @@ mod tests {
         let long = runs(&[(0, 1 << 40, 3 << 32), (1 << 36, 1 << 41, 3 << 32)]);
         let many: Vec<_> = (0..20_000).map(|n| (n << 21, (1 << 42) + (n << 20), 1 << 20)).collect();
         for runs in [long, runs(&many)] {
-            let copies = Copies::of(&runs).expect("aligned");
+            let copies = Copies::of(&runs, None).expect("aligned");
             let blocks = copies.launches.iter().flat_map(|params| &params.blocks);
             let used: Vec<_> = blocks.filter(|block| block.first_share != u32::MAX).collect();
             let pieces: u64 = used.iter().map(|block| u64::from(block.pieces) * 16).sum();
@@ -251,8 +255,8 @@ mod tests {
 
     #[test]
     fn bytes_between_words_are_refused_by_their_values() {
-        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)])).map(|_| ());
+        let refused = Copies::of(&runs(&[(16, 32, 16), (66, 128, 16)]), None).map(|_| ());
         assert!(matches!(refused, Err(Error::Misaligned { value: 66, required: 4, .. })), "{refused:?}");
-        assert!(Copies::of(&[]).expect("nothing").launches.is_empty());
+        assert!(Copies::of(&[], None).expect("nothing").launches.is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use crate::support;
 use ferroflash::device::Buffer;
 use ferroflash::{Attention, CopyRun, Error, SimOptions, StreamHandle};
+use std::num::NonZeroU32;
 
 support::trials!(runs_of_any_kind_are_copied_and_nothing_else, what_is_no_multiple_of_a_word_is_refused);
 
@@ -62,7 +63,8 @@ fn runs_of_any_kind_are_copied_and_nothing_else() {
         };
         let copied: Vec<CopyRun> = runs.iter().map(run).collect();
         // SAFETY: the runs lie in the buffers, which nothing else uses.
-        unsafe { attention.copy(&copied, StreamHandle::DEFAULT) }.expect("it runs");
+        unsafe { attention.copy(&copied, NonZeroU32::new(seed as u32 % 3), StreamHandle::DEFAULT) }
+            .expect("it runs");
         let mut expected = before;
         for Words { from, to, count } in runs {
             let [from, to, count] = [from, to, count].map(|n| n as usize);
@@ -84,9 +86,9 @@ fn what_is_no_multiple_of_a_word_is_refused() {
         (CopyRun { bytes: 6, ..run }, 6),
     ] {
         // SAFETY: it is refused before anything is launched.
-        let refused = unsafe { attention.copy(&[bad], StreamHandle::DEFAULT) };
+        let refused = unsafe { attention.copy(&[bad], None, StreamHandle::DEFAULT) };
         assert!(matches!(refused, Err(Error::Misaligned { value: v, required: 4, .. }) if v == value));
     }
     // SAFETY: nothing is copied.
-    unsafe { attention.copy(&[], StreamHandle::DEFAULT) }.expect("nothing to do");
+    unsafe { attention.copy(&[], None, StreamHandle::DEFAULT) }.expect("nothing to do");
 }

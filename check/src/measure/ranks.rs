@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// The least that one replay takes, in microseconds.
 const REPLAY_US: f64 = 300.0;
+/// Where one device takes longer than this, a rank's replay is of as many calls as last as long: at the power limit clocks change by 3 % some ten
+/// times a second, and a shorter replay would see only one of them. Where one device takes less, a rank's few milliseconds have the clock of what
+/// came before; as many calls as last as long would find what the power of the other's replay left of it.
+const STEADY_US: f64 = 100e3;
 /// Where shards start.
 const ALIGNMENT: u64 = 256;
 /// Rows of a head that are made anew; longer tensors repeat them.
@@ -128,6 +132,8 @@ struct Subject<'a> {
     replay: Box<dyn FnMut() -> Result<(), ferroflash::Error> + 'a>,
     is_captured: bool,
     launches: usize,
+    /// What a replay takes, by the time of the second launch.
+    replay_us: f64,
     us: Vec<f64>,
 }
 
@@ -175,7 +181,7 @@ impl RankBench {
             // SAFETY: the tensors are as long as the problem says, and outlive every replay.
             unsafe { self.attention.launch(&plan, &whole, stream) }
         };
-        let mut one = subject(&timeline, launch, false)?;
+        let mut one = subject(&timeline, launch, (REPLAY_US, false))?;
         let mut ranks = Vec::new();
         for rank in 0..options.devices {
             progress(rank, options.devices);
@@ -223,7 +229,8 @@ impl RankBench {
             // SAFETY: the rank's tensors are as long as the context says, and outlive every replay.
             unsafe { context.forward(&own, stream) }.map_err(|error| library_error(error, &mut failed))
         };
-        let timed = subject(timeline, forward, options.eager).and_then(|mut subject| {
+        let least_us = if one.replay_us > STEADY_US { one.replay_us } else { REPLAY_US };
+        let timed = subject(timeline, forward, (least_us, options.eager)).and_then(|mut subject| {
             time(timeline, (&mut *one, &mut subject), options)?;
             Ok((statistics(&subject.us), subject.is_captured))
         });
@@ -260,17 +267,17 @@ pub(super) fn library_error(error: Error, aside: &mut Option<Error>) -> ferrofla
     ferroflash::Error::Cuda { call: "a rank's launches", reason }
 }
 
-/// Captures launches, as many as make a replay long enough; where they cannot be captured, or are not to be, they are enqueued as often.
+/// Captures launches, as many as make a replay at least so long in microseconds; where they cannot be captured, or are not to be, they are enqueued as often.
 fn subject<'a>(
     timeline: &'a Timeline,
     mut launch: impl FnMut(StreamHandle) -> Result<(), ferroflash::Error> + 'a,
-    eager: bool,
+    (least_us, eager): (f64, bool),
 ) -> Result<Subject<'a>, ferroflash::Error> {
     // The first use loads kernels and encodes maps.
     launch(timeline.stream())?;
     timeline.finish()?;
     let once = replay_us(timeline, &mut || launch(timeline.stream()))?;
-    let launches = (REPLAY_US / once).ceil().clamp(1.0, 256.0) as usize;
+    let launches = (least_us / once).ceil().clamp(1.0, 256.0) as usize;
     let mut all = move |stream| (0..launches).try_for_each(|_| launch(stream));
     let captured = if eager { None } else { timeline.capture(&mut all).ok() };
     let is_captured = captured.is_some();
@@ -279,7 +286,7 @@ fn subject<'a>(
         Some(graph) => Box::new(move || unsafe { timeline.replay(&graph) }),
         None => Box::new(move || all(timeline.stream())),
     };
-    Ok(Subject { replay, is_captured, launches, us: Vec::new() })
+    Ok(Subject { replay, is_captured, launches, replay_us: once * launches as f64, us: Vec::new() })
 }
 
 pub(super) fn replay_us(

@@ -3,14 +3,15 @@
 use super::Task;
 use crate::Error;
 use crate::context::Setup;
-use ferroflash::{Plan, PlanOptions, Planner, Row, Schedule, Splits};
+use ferroflash::{Plan, PlanOptions, Planner, Splits};
 
 /// Of more tiles the end counts for nothing, and looking for the best takes longer than is worth it.
 const TILES_MOST: u64 = 1 << 16;
 
 /// The plans of tasks, of one range of keys each where together they keep the device busy. Of the last one as many heads are taken in turns as
 /// leave the fewest multiprocessors idle at the end, where the tiles of a chunk are about as long as each other, and the last ones as the first; at
-/// most those that the plan would take by itself. A kernel that has no such order gives way to one of the same tile that has.
+/// most those that the plan would take by itself. A kernel that splits keys has no such order and keeps its own: one of the same tile that has
+/// took no less time.
 pub(super) fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<Vec<Plan>, Error> {
     let plan = |task: &Task, options: PlanOptions| setup.plan(planner, &task.cut, options);
     let mut plans: Vec<Plan> =
@@ -26,22 +27,14 @@ pub(super) fn plans(planner: &Planner, setup: &Setup, tasks: &[Task]) -> Result<
     let until_end = |last: &Plan| planner.makespan(&plans.iter().chain([last]).collect::<Vec<_>>());
     let mut best = last.clone();
     if let Some(mut least) = until_end(&last).filter(|_| tiles <= TILES_MOST) {
-        let schedule = match last.schedule() {
-            Schedule::Split => Schedule::Persistent,
-            own => own,
-        };
-        let in_order = |heads_together| {
-            let options = PlanOptions { schedule: Some(schedule), heads_together, ..PlanOptions::new() };
-            let is_alike = |plan: &Plan| plan.kernel().row == Row { schedule, ..last.kernel().row };
-            plan(task, options).ok().filter(is_alike)
-        };
-        let mut next = in_order(None);
-        while let Some(other) = next {
-            if let Some(end) = until_end(&other).filter(|end| *end < least) {
+        let mut fewer = last.heads_together() / 2;
+        while fewer > 0 {
+            let other = plan(task, PlanOptions { heads_together: Some(fewer), ..PlanOptions::new() })?;
+            let alike = Some(&other).filter(|other| other.kernel().entry == last.kernel().entry);
+            if let Some(end) = alike.and_then(until_end).filter(|end| *end < least) {
                 (best, least) = (other.clone(), end);
             }
-            let fewer = other.heads_together() / 2;
-            next = if fewer > 0 { in_order(Some(fewer)) } else { None };
+            fewer = other.heads_together().min(fewer) / 2;
         }
     }
     plans.push(best);
@@ -62,7 +55,7 @@ mod tests {
     use super::super::{head_groups, tasks};
     use super::plans;
     use crate::context::{ContextOptions, Setup};
-    use ferroflash::{DeviceModel, PlanOptions, Planner, RowSelection, Schedule};
+    use ferroflash::{DeviceModel, PlanOptions, Planner, RowSelection};
 
     #[test]
     fn the_last_tiles_are_taken_in_the_order_that_leaves_least_idle() {
@@ -86,22 +79,6 @@ mod tests {
             assert!(found < as_planned, "{found} for {as_planned}");
             assert!(found * 1000 <= all_at_once * 994, "{found} for {all_at_once}");
         }
-    }
-
-    #[test]
-    fn a_kernel_without_an_order_of_tiles_gives_way_to_one_that_has() {
-        let planner = Planner::of_table(&DeviceModel::H200.info());
-        let setup = setup(262_144, (7, 8));
-        let tasks = tasks(&setup, &head_groups(&setup)).expect("tasks");
-        let ordered = plans(&planner, &setup, &tasks).expect("planned");
-        let alone = setup.plan(&planner, &tasks.last().expect("a task").cut, PlanOptions::new());
-        let unordered: Vec<_> =
-            ordered.iter().take(ordered.len() - 1).cloned().chain([alone.expect("planned")]).collect();
-        let schedules = [&ordered, &unordered].map(|plans| plans.last().map(|plan| plan.schedule()));
-        assert_eq!(schedules, [Schedule::Persistent, Schedule::Split].map(Some));
-        let [found, before] = [&ordered, &unordered]
-            .map(|plans| planner.makespan(&plans.iter().collect::<Vec<_>>()).expect("no splits"));
-        assert!(found * 1000 <= before * 994, "{found} for {before}");
     }
 
     #[test]
