@@ -1,13 +1,12 @@
 //! The compiled kernels: where they are, what their manifest says, and the PTX or cubin of one kernel.
 
-mod arch;
 mod image;
 mod scores;
 mod store;
 mod table;
 
 use crate::error::Error;
-use ferroflash_kernels::waits_first;
+use ferroflash_kernels::{Arch, waits_first};
 use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::{FORMAT, Family, Kernel, Manifest};
@@ -18,11 +17,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arch::Arch;
-pub(crate) use arch::{runs_on, sm_of};
 pub use image::{Code, Image, Source};
 use store::{FamilyPtx, Store, usual_folders};
 pub use table::{backward_kernels_of_table, kernels_of_table};
+
+/// Whether PTX of a family runs on a device of compute capability `sm`.
+pub(crate) fn runs_on(family: &str, sm: u32) -> bool {
+    Arch::parse(family).is_some_and(|arch| arch.runs_ptx_on(sm))
+}
 
 /// The environment variable that names the folder of compiled kernels.
 pub const FOLDER_VARIABLE: &str = "FERROFLASH_PTX";

@@ -9,7 +9,7 @@ use crate::ptxas_log;
 use crate::ptxas_record::Record;
 use crate::{rows, workspace};
 use anyhow::{Context, bail};
-use ferroflash_kernels::ptx;
+use ferroflash_kernels::{Arch, ptx};
 use kernels_gpu::manifest::{Kernel, Manifest, Resources};
 use kernels_gpu::row::{Isa, smem_limit};
 use std::collections::BTreeSet;
@@ -202,10 +202,11 @@ impl Compilation<'_> {
                 (kernel, known.filter(|_| found.is_trusted))
             })
             .collect();
+        let Arch { sm, .. } = Arch::parse(arch).with_context(|| format!("{arch} is no architecture"))?;
         for (kernel, _) in kernels.iter().filter(|(_, known)| known.is_none()) {
             let path = self.scratch.join(format!("{}.ptx", kernel.entry));
             let text = self.module.only(&kernel.entry)?;
-            std::fs::write(&path, ptx::for_sm(&text, sm_of(arch)).as_bytes())
+            std::fs::write(&path, ptx::for_sm(&text, sm).as_bytes())
                 .with_context(|| path.display().to_string())?;
         }
         let results = in_parallel(&kernels, |(kernel, known)| self.check_one(kernel, *known));
@@ -263,12 +264,6 @@ impl Compilation<'_> {
             ptxas_log::refusals(&log, &resources, kernel.smem_bytes, smem_limit(kernel.smem_bytes));
         Ok((resources, refusals))
     }
-}
-
-/// The compute capability of an architecture by ptxas's name for it, 90 of `sm_90a`; 0 where it has none.
-fn sm_of(arch: &str) -> u32 {
-    let digits: String = arch.chars().filter(char::is_ascii_digit).collect();
-    digits.parse().unwrap_or(0)
 }
 
 /// Maps on all cores, in the order of the input.

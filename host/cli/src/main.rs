@@ -3,6 +3,7 @@
 mod backward_args;
 mod backward_rows;
 mod bench;
+mod bench_args;
 mod bench_at_once;
 mod bench_backward;
 mod bench_devices;
@@ -62,7 +63,7 @@ enum Command {
     /// Compute, compare with the float64 reference, and print the errors
     Verify(verify::Args),
     /// Measure kernels on the GPU
-    Bench(bench::Args),
+    Bench(bench_args::Args),
     /// Say how a problem would be computed on a device, and why so; needs no GPU
     Plan(plan::Args),
     /// Measure what kernels cost on this GPU, so that plans fit it

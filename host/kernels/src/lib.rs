@@ -4,10 +4,12 @@
 //! [`embedded`] is the archive inside the program. It holds what a folder of kernels holds, `manifest.json` and the files that it names;
 //! the PTX of a family is stored in parts ([`ptx::split`]). Nothing here knows what the kernels compute.
 
+mod arch;
 pub mod archive;
 mod overlap;
 pub mod ptx;
 
+pub use arch::Arch;
 pub use archive::{Archive, ArchiveError};
 pub use overlap::waits_first;
 

@@ -5,9 +5,9 @@ use super::curves::MergeCurves;
 use super::profile::{self, Profile};
 use super::{PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
-use crate::module;
 use crate::occupancy;
 use crate::problem::Problem;
+use ferroflash_kernels::Arch;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Isa, Row, Schedule, ScoreKind};
@@ -63,7 +63,7 @@ pub(super) fn resident_ctas_of<R>(
     estimate: impl FnOnce() -> u32,
 ) -> u32 {
     let reported =
-        kernel.resources.iter().filter_map(|(arch, found)| Some((module::sm_of(arch)?, found.registers)));
+        kernel.resources.iter().filter_map(|(arch, found)| Some((Arch::parse(arch)?.sm, found.registers)));
     let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
     let registers = nearest.map_or_else(estimate, |(_, registers)| registers);
     occupancy::resident_ctas(device, kernel.threads, registers, kernel.smem_bytes)
