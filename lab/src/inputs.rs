@@ -82,6 +82,9 @@ pub enum Kind {
     Real,
     /// Standard normal, but the first key has about as much weight as all others together, each of which has a small P.
     Sink,
+    /// Standard normal, but the last key has nearly all of the weight: the maximum of a row that sees it grows in the last block, whatever
+    /// block that is.
+    Late,
     /// Scores grow from key to key, so that the row's maximum grows in every block.
     Rising,
     /// Scores fall from key to key: the same for who begins at the end.
@@ -97,7 +100,8 @@ impl Kind {
     pub const ALL: [Kind; 5] = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero, Kind::Real];
 
     /// Those that every examination has, whatever lab.toml says.
-    pub const DEALT: [Kind; 5] = [Kind::Sink, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
+    pub const DEALT: [Kind; 6] =
+        [Kind::Sink, Kind::Late, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
 
     /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] are more than float16 sums hold.
     pub fn is_for(self, accumulation: Accumulation) -> bool {
@@ -113,6 +117,7 @@ impl Kind {
             Kind::Zero => "zero",
             Kind::Real => "real",
             Kind::Sink => "sink",
+            Kind::Late => "late",
             Kind::Rising => "rising",
             Kind::Falling => "falling",
             Kind::Small => "small",
@@ -164,7 +169,9 @@ pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>
             let values = |role| real.map(|real| real.values(role, problem.len(role), problem.dtype(), seed));
             return Some([values(TensorRole::Q)?, values(TensorRole::K)?, values(TensorRole::V)?]);
         }
-        Kind::Sink | Kind::Rising | Kind::Falling | Kind::Small | Kind::Large => InputKind::Random,
+        Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling | Kind::Small | Kind::Large => {
+            InputKind::Random
+        }
     };
     let mut made = qkv(problem, generated, seed);
     shape(problem, kind, &mut made);
@@ -174,12 +181,16 @@ pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>
 /// Between the largest and the least score of a row, about, where scores rise or fall.
 const SLOPE: f64 = 24.0;
 
+/// By how much the last key's score is larger than the others, about: more than a kernel may let the maximum grow before it rescales O.
+const LATE: f64 = 16.0;
+
 /// Makes of standard normal tensors what a kind says.
 fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
     let keys = f64::from(problem.sizes().seqlen_k);
     // What a key's score has more than its noise.
     let more = |key: usize| match kind {
         Kind::Sink => f64::from(u8::from(key == 0)) * (keys.ln() + 1.0),
+        Kind::Late => f64::from(u8::from(key + 1 == problem.sizes().seqlen_k as usize)) * LATE,
         Kind::Rising => SLOPE * key as f64 / keys,
         Kind::Falling => SLOPE * (keys - key as f64) / keys,
         _ => 0.0,
@@ -195,7 +206,7 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         _ => 1.0,
     };
     let of_value: &dyn Fn(TensorRole, usize, f64) -> f64 = match kind {
-        Kind::Sink | Kind::Rising | Kind::Falling => &|role, row, value| match role {
+        Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling => &|role, row, value| match role {
             TensorRole::Q => OF_Q + 0.5 * value,
             TensorRole::K => value + more(row) * a_score,
             TensorRole::V | TensorRole::O => value,

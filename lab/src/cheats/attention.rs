@@ -197,7 +197,8 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             | Wrong::RowSumBf16
             | Wrong::StaleO
             | Wrong::StaleOLast
-            | Wrong::StaleSum,
+            | Wrong::StaleSum
+            | Wrong::StaleSumLast,
         ) => by_rows(&|row| row.in_blocks(mistake)),
         Some(Wrong::MaximumFrom(least)) => by_rows(&|row| row.relative_to(|largest| largest.max(least))),
         Some(Wrong::ExpFloor(least)) => by_rows(&|row| row.weighted(|_, p| p.max(least.exp()))),
@@ -438,11 +439,13 @@ impl OneRow<'_> {
             let largest = scores.iter().copied().fold(row_max, f64::max);
             if largest > row_max + LAZY * std::f64::consts::LN_2 {
                 let factor = (row_max - largest).exp();
-                let is_stale = mistake == Some(Wrong::StaleOLast) && block == last;
-                if mistake != Some(Wrong::StaleO) && !is_stale {
+                let is_stale = |always, at_last| {
+                    mistake == Some(always) || (mistake == Some(at_last) && block == last)
+                };
+                if !is_stale(Wrong::StaleO, Wrong::StaleOLast) {
                     o.iter_mut().for_each(|o| *o *= factor);
                 }
-                if mistake != Some(Wrong::StaleSum) {
+                if !is_stale(Wrong::StaleSum, Wrong::StaleSumLast) {
                     row_sum *= factor;
                 }
                 row_max = largest;

@@ -226,6 +226,8 @@ pub enum Wrong {
     StaleSum,
     /// O is not rescaled for the last block.
     StaleOLast,
+    /// The sum of P is not, for the last block.
+    StaleSumLast,
     /// P·V accumulates in bfloat16.
     AccBf16,
     /// The sum of P does.
@@ -275,7 +277,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 167] = [
+pub const PLANTED: [Planted; 168] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -421,6 +423,7 @@ pub const PLANTED: [Planted; 167] = [
     planted(When::Always, Wrong::RowSumBf16, Fault::WrongLse).or(Fault::WrongFactor),
     planted(When::Always, Wrong::SquareExp, Fault::Imprecise).or(Fault::WrongLse),
     planted(When::Always, Wrong::StaleOLast, Fault::WrongNumbers),
+    planted(When::Always, Wrong::StaleSumLast, Fault::WrongLse).or(Fault::WrongFactor),
     planted(When::Always, Wrong::ScaleBf16, Fault::WrongScale).or(Fault::WrongLse),
     // Where the scale is tiny all heads of a group are alike.
     planted(When::Always, Wrong::GroupSwapped, Fault::WrongNumbers).or(Fault::Imprecise),

@@ -465,6 +465,10 @@ mod tests {
                     any(&|question| long(question) && question.is_slice == side);
                 }
                 Kind::DEALT.into_iter().for_each(|kind| any(&|question| question.kinds.contains(&kind)));
+                any(&|question| {
+                    let is_late = question.kinds.contains(&Kind::Late) && !question.once;
+                    is_late && !is_causal(question) && of(question)[4] > 64
+                });
                 Odd::ALL.into_iter().for_each(|odd| any(&|question| question.odd == Some(odd)));
                 let left = once::pairs_left(&row, questions.iter());
                 assert!(left.is_empty(), "{left:?}");

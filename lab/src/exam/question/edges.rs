@@ -104,22 +104,26 @@ pub(super) fn edges(row: &Row, random: &mut Rng) -> Vec<Question> {
 
 /// Keys that end with a block, one behind or before its end, or with a fragment inside one: in the second to fourth block, so that a
 /// mistake at the end of any but the first is met, and so few that no row's output forgives one key too many or too few. As many queries
-/// for some, with and without a mask; for others queries that end so.
+/// for some, with and without a mask; for others queries that end so. The maximum of their rows grows in the last of several blocks, and of
+/// some in each.
 fn ends_of_blocks(row: &Row, random: &mut Rng) -> Vec<Question> {
     let [over, under] = [64 * random.u32(1..=3) + 1, 64 * random.u32(2..=3) - 1];
     let inside = 16 * (4 * random.u32(1..=2) + random.u32(1..=3));
     let few = random.u32(2..=8);
     let queries = [few, 64 * random.u32(1..=2) + 1, 128, 192, 64 * random.u32(2..=3) - 1];
     let is_causal = random.bool();
-    let question = |(keys, (queries, mask)): (u32, (u32, Option<bool>))| {
+    let question = |(at, (keys, (queries, mask))): (usize, (u32, (u32, Option<bool>)))| {
         let heads_kv = random.u32(1..=2);
         let sizes = [1, heads_kv * random.u32(1..=2), heads_kv, queries, keys];
         let mut sides = Sides::draw(random);
         sides.is_causal = mask.unwrap_or(sides.is_causal);
-        sides.question(row, sizes, 1, random)
+        let mut kinds = vec![Kind::Late];
+        kinds.extend((at % 2 == 1).then_some(Kind::Rising));
+        Question { kinds, ..sides.question(row, sizes, 1, random) }
     };
     let masks = [None, None, Some(is_causal), Some(!is_causal), None];
-    [over, under, 128, 192, inside].into_iter().zip(queries.into_iter().zip(masks)).map(question).collect()
+    let keys = [over, under, 128, 192, inside];
+    keys.into_iter().zip(queries.into_iter().zip(masks)).enumerate().map(question).collect()
 }
 
 /// Those of several heads over many keys or queries, over many of both, and of many batch entries.
