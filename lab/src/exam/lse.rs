@@ -60,7 +60,11 @@ fn scale(oracle: &Oracle, rows: &[(WrongRow, f64)]) -> Option<f64> {
     };
     let squares = |log: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
     let (log, left) = least(&squares, -0.7, 0.7);
-    (left < 0.01 * squares(0.0) && log.abs() > 5e-4).then(|| log.exp())
+    let factor = log.exp();
+    // Where all scores are alike, a factor moves every row's LSE as far, and nearly explains whatever else does.
+    let is_near = |(row, lse): &(WrongRow, f64)| (of(row, factor) - lse).abs() < NEAR * lse.abs().max(10.0);
+    let is_found = left < 0.01 * squares(0.0) && log.abs() > 5e-4 && rows.iter().all(is_near);
+    is_found.then_some(factor)
 }
 
 /// Whether an LSE is that of a row's largest scores alone: of so few that one more or less would show.
