@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use ptx_sim::{LaunchConfig, Memory, Module, launch};
+use ptx_sim::{FindingKind, LaunchConfig, Memory, Module, SimError, launch};
 
 const K: usize = 16;
 const A_PLACE: u64 = 0;
@@ -119,6 +119,19 @@ fn kernel(n: usize, a: Layout, b: Layout, bf16: bool, signs: [i32; 2]) -> String
 }
 
 fn check(n: usize, a: Layout, b: Layout, bf16: bool, signs: [i32; 2]) {
+    check_text(&kernel(n, a, b, bf16, signs), n, a, b, bf16, signs)
+        .unwrap_or_else(|e| panic!("n {n} {a:?} {b:?}: {e}"));
+}
+
+/// As [`check`], of a text of the kernel.
+fn check_text(
+    text: &str,
+    n: usize,
+    a: Layout,
+    b: Layout,
+    bf16: bool,
+    signs: [i32; 2],
+) -> Result<(), SimError> {
     let mut image = vec![0u8; SMEM_BYTES];
     let mut put = |place: u64, x: f64| {
         image[place as usize..place as usize + 2].copy_from_slice(&bits(x, bf16).to_le_bytes());
@@ -127,14 +140,14 @@ fn check(n: usize, a: Layout, b: Layout, bf16: bool, signs: [i32; 2]) {
         (0..64).for_each(|m| put(A_PLACE + a.place(64, m, k), value(m, k, 0)));
         (0..n).for_each(|column| put(B_PLACE + b.place(n, column, k), value(column, k, 1)));
     }
-    let module = Module::parse(&kernel(n, a, b, bf16, signs)).unwrap();
+    let module = Module::parse(text).unwrap();
     let mut memory = Memory::new();
     let (from, to) = (memory.alloc(SMEM_BYTES), memory.alloc(64 * n * 4));
     memory.write(from, &image).unwrap();
     let params: Vec<u8> = [from, to].into_iter().flat_map(u64::to_le_bytes).collect();
     let mut config = LaunchConfig::new([1, 1, 1], [128, 1, 1]);
     config.dynamic_smem_bytes = SMEM_BYTES as u32;
-    launch(&module, "k", &params, &mut memory, &config).unwrap_or_else(|e| panic!("n {n} {a:?} {b:?}: {e}"));
+    launch(&module, "k", &params, &mut memory, &config)?;
     let mut bytes = vec![0; 64 * n * 4];
     memory.read(to, &mut bytes).unwrap();
     for (at, word) in bytes.chunks_exact(4).enumerate() {
@@ -146,6 +159,28 @@ fn check(n: usize, a: Layout, b: Layout, bf16: bool, signs: [i32; 2]) {
         let want = sum * f64::from(signs[0] * signs[1]);
         let got = f32::from_le_bytes(word.try_into().unwrap());
         assert_eq!(f64::from(got), want, "n {n} {a:?} {b:?} bf16 {bf16}, row {row} column {column}");
+    }
+    Ok(())
+}
+
+/// Triton takes the halves of float16 accumulators apart behind `commit_group` and puts them together again before the next product.
+#[test]
+fn halves_of_an_accumulator_may_be_moved_before_it_is_there_and_not_be_used() {
+    let (a, commit) = (LAYOUTS[3], "wgmma.commit_group.sync.aligned;\n");
+    let with = |more: &str| {
+        let text = kernel(8, a, a, false, [1, 1]).replace(".reg .f32", ".reg .b16 %h<2>;\n.reg .f32");
+        let text = text.replace(
+            commit,
+            &format!("{commit}mov.b32 {{%h0, %h1}}, %f0;\n{more}mov.b32 %f0, {{%h0, %h1}};\n"),
+        );
+        check_text(&text, 8, a, a, false, [1, 1])
+    };
+    with("").expect("moved alone");
+    for used in ["add.u16 %h0, %h0, %h1;\n", "mov.b16 %h1, 0;\n"] {
+        match with(used) {
+            Err(SimError::Finding(found)) => assert_eq!(found.kind, FindingKind::WgmmaPending, "{used}"),
+            other => panic!("{used}: {other:?}"),
+        }
     }
 }
 

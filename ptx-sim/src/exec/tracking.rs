@@ -2,11 +2,11 @@
 //! and its A not be written, before its group is waited for; and what other instructions wrote must be fenced before.
 //!
 //! Copies from register to register are what compilers make of one variable, and only rename: the copy is in the state of what
-//! was copied.
+//! was copied. So are the halves of a register, and a register that is put together from halves.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Inst, Op, Pc, Program, Wgmma, WgmmaA};
-use crate::regs::Slot;
+use crate::op::{Inst, Op, Pc, Program, Reg, Wgmma, WgmmaA};
+use crate::regs::{Bank, Slot};
 use crate::table::integer::IntOp;
 
 use super::warp::Warp;
@@ -54,6 +54,25 @@ impl Groups {
     }
 }
 
+impl Tracked {
+    /// What is known about a register of which this and another are parts.
+    fn newest(self, other: Tracked) -> Tracked {
+        let (result, n) = (self.result, self.n).max((other.result, other.n));
+        Tracked { written: self.written.max(other.written), result, n, source: 0 }
+    }
+}
+
+/// Whether an operation moves words, whole or in parts, and computes nothing.
+fn is_renaming(op: &Op) -> bool {
+    let is_word = |register: &Reg| register.bank == Bank::Word;
+    match op {
+        Op::Int(IntOp::MovWord, _) => true,
+        Op::Unpack(moved) => is_word(&moved.1) && moved.0.iter().flatten().all(is_word),
+        Op::Pack(moved) => is_word(&moved.0) && moved.1.iter().all(is_word),
+        _ => false,
+    }
+}
+
 fn pending(detail: &'static str) -> Box<Fault> {
     Fault::new(FindingKind::WgmmaPending).saying(detail)
 }
@@ -68,16 +87,19 @@ impl Warp {
         let list = &mut self.frame(frame)?.tracked;
         let open = |group: u32| group > groups.completed;
         let touches = &program.touches[pc as usize];
-        if let Op::Int(IntOp::MovWord, slots) = &inst.op {
-            let from = list[slots[1] as usize];
-            let to = &mut list[slots[0] as usize];
-            if open(to.source) {
-                return Err(pending("a register of A is written before its wgmma is waited for"));
+        if is_renaming(&inst.op) {
+            let from = touches.reads.iter().map(|slot| list[*slot as usize]);
+            let from = from.reduce(Tracked::newest).unwrap_or_default();
+            for slot in &touches.writes {
+                let to = &mut list[*slot as usize];
+                if open(to.source) {
+                    return Err(pending("a register of A is written before its wgmma is waited for"));
+                }
+                if open(to.result) && !open(from.result) {
+                    return Err(pending("an accumulator is written before its wgmma is waited for"));
+                }
+                *to = Tracked { source: 0, ..from };
             }
-            if open(to.result) && !open(from.result) {
-                return Err(pending("an accumulator is written before its wgmma is waited for"));
-            }
-            *to = Tracked { source: 0, ..from };
             return Ok(());
         }
         for slot in &touches.reads {
