@@ -54,9 +54,11 @@ impl Release {
 }
 
 impl Flags {
-    /// What a strong read at an address acquires: what was released within scopes that reach each other.
+    /// What a strong read at an address acquires: what was released within scopes that reach each other. Who writes a byte by a comparison and
+    /// exchange of its word, as libcu++ does, releases it at the word's address, and reads it at its own.
     pub(crate) fn read(&self, address: u64, from: From) -> Vec<Released> {
-        let list = self.by_address.get(&address).map_or(&[][..], Vec::as_slice);
+        let of_word = || self.by_address.get(&(address & !3));
+        let list = self.by_address.get(&address).or_else(of_word).map_or(&[][..], Vec::as_slice);
         list.iter().filter(|r| r.reaches(from)).map(|r| r.released.clone()).collect()
     }
 
@@ -94,5 +96,26 @@ impl Flags {
 
     pub(crate) fn forget(&mut self) {
         self.by_address.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_of_a_word_hears_what_the_word_released_unless_it_was_released_itself() {
+        let from = From { group: 0, cta: 0, scope: Scope::Gpu };
+        let mut flags = Flags::default();
+        let mut write = |address, time| {
+            let mut clock = Clock::default();
+            clock.see(0, time);
+            flags.write(address, from, [Some(Arc::new(clock)), None], false);
+        };
+        write(8, 1);
+        write(11, 2);
+        // Whether what was heard is the second.
+        let heard = |address| flags.read(address, from).first().map(|heard| heard.clock.covers(0, 2, 1));
+        assert_eq!([8, 10, 11, 12].map(heard), [Some(false), Some(false), Some(true), None]);
     }
 }

@@ -439,9 +439,8 @@ impl OneRow<'_> {
             let largest = scores.iter().copied().fold(row_max, f64::max);
             if largest > row_max + LAZY * std::f64::consts::LN_2 {
                 let factor = (row_max - largest).exp();
-                let is_stale = |always, at_last| {
-                    mistake == Some(always) || (mistake == Some(at_last) && block == last)
-                };
+                let is_stale =
+                    |always, at_last| mistake == Some(always) || (mistake == Some(at_last) && block == last);
                 if !is_stale(Wrong::StaleO, Wrong::StaleOLast) {
                     o.iter_mut().for_each(|o| *o *= factor);
                 }

@@ -117,6 +117,9 @@ impl Cta<'_> {
     }
 }
 
+/// Reductions are relaxed within the cluster (PTX ISA §9.7.9.25.4): any number of them may be on their way to one place.
+const REDUCED: Scope = Scope::Cluster;
+
 impl Warp {
     /// When a copy of so many bytes to shared memory that is issued now has landed, in the model of time.
     fn lands(&self, bytes: u64, cta: &Cta<'_>) -> u64 {
@@ -201,6 +204,7 @@ impl Warp {
             let words = cta.shared.load(source, 16);
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
+            let who = Who { scope: op.reduces.map(|_| REDUCED), ..who };
             target.shared.note_bulk_write(to, 16, &who)?;
             landing.push((to, words));
         }
@@ -240,7 +244,7 @@ impl Warp {
                 continue;
             };
             let later = Some(Later { agent, time, by_async_proxy: false });
-            let who = Who { later, ..self.who(lane, None, cta) };
+            let who = Who { later, scope: op.reduces.map(|_| REDUCED), ..self.who(lane, None, cta) };
             let target = cta.at_rank(rank);
             let Some(at) = target.shared.offset(lane, window::in_cta(to[lane]), bytes)? else { continue };
             target.shared.note_bulk_write(at, bytes, &who)?;
