@@ -277,7 +277,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 168] = [
+pub const PLANTED: [Planted; 170] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -444,7 +444,9 @@ pub const PLANTED: [Planted; 168] = [
     planted(When::BatchFrom(256), Wrong::FactorIn(Rows::LastBatch), Fault::WrongFactor),
     planted(When::AllHeads(1024), Wrong::Keys(Keys::OtherBatch), Fault::WrongHead),
     planted(When::Placed(Placement::Mixed), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Placed(Placement::Crossed), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::Placed(Placement::Shared), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Placed(Placement::OneBatch), Wrong::Factor(1.03), Fault::WrongFactor),
     planted(When::Always, Wrong::MaximumFrom(-1e4), Fault::WrongNan),
     planted(When::Always, Wrong::MaximumFrom(-100.0), Fault::WrongNan),
     // Behind a length lies NaN, of which any weight is NaN.

@@ -27,8 +27,12 @@ pub enum Placement {
     PaddedHeads(u16),
     /// Q and O as `Bhsd`, K and V as `Bshd`: caches seldom lie as queries do.
     Mixed,
+    /// Q and K as `Bhsd`, V and O as `Bshd`.
+    Crossed,
     /// As `Bhsd`, but all KV heads lie at one place: who expands a head repeats it with a stride of 0.
     Shared,
+    /// As `Bhsd`, but K and V of all batch entries lie at one place.
+    OneBatch,
 }
 
 /// One question: a problem, where its tensors lie, how it is to be run, and on which inputs.
@@ -93,14 +97,20 @@ impl Question {
         match self.placement {
             Placement::Bhsd => Ok(problem),
             Placement::Bshd => Ok(problem.with_layout(Layout::Bshd)),
-            Placement::Mixed => {
+            Placement::Mixed | Placement::Crossed => {
                 let bshd = problem.with_layout(Layout::Bshd);
                 let strided = |problem: Problem, role| problem.with_strides(role, bshd.strides(role));
-                [TensorRole::K, TensorRole::V].into_iter().try_fold(problem, strided)
+                let first = if self.placement == Placement::Mixed { TensorRole::K } else { TensorRole::O };
+                [first, TensorRole::V].into_iter().try_fold(problem, strided)
             }
-            Placement::Shared => {
+            Placement::Shared | Placement::OneBatch => {
                 let strided = |problem: Problem, role| {
-                    problem.with_strides(role, ElementStrides { head: 0, ..problem.strides(role) })
+                    let strides = problem.strides(role);
+                    let strides = match self.placement {
+                        Placement::Shared => ElementStrides { head: 0, ..strides },
+                        _ => ElementStrides { batch: 0, ..strides },
+                    };
+                    problem.with_strides(role, strides)
                 };
                 [TensorRole::K, TensorRole::V].into_iter().try_fold(problem, strided)
             }
@@ -172,7 +182,9 @@ impl std::fmt::Display for Question {
             Placement::Padded(chunks) => write!(f, ", bshd padded by {chunks} chunks")?,
             Placement::PaddedHeads(chunks) => write!(f, ", bhsd padded by {chunks} chunks")?,
             Placement::Mixed => write!(f, ", K and V bshd")?,
+            Placement::Crossed => write!(f, ", V and O bshd")?,
             Placement::Shared => write!(f, ", KV heads at one place")?,
+            Placement::OneBatch => write!(f, ", K and V of all batch entries at one place")?,
         }
         if let Some(scale) = self.scale {
             write!(f, ", scale {scale:.4}")?;
@@ -425,6 +437,12 @@ mod tests {
                 any(&|question| of(question)[0] * of(question)[1] >= 1024);
                 any(&|question| question.placement == Placement::Mixed);
                 any(&|question| question.placement == Placement::Shared && of(question)[2] > 1);
+                any(&|question| question.placement == Placement::OneBatch && of(question)[0] > 1);
+                any(&|question| question.placement == Placement::Crossed);
+                any(&|question| (4097..=65_536).contains(&of(question)[3]));
+                any(&|question| (8193..=65_536).contains(&of(question)[4]));
+                any(&|question| of(question)[1] / of(question)[2] > 72);
+                any(&|question| of(question)[0] * of(question)[1] > 4096);
                 let times =
                     |question: &Question| question.scale.unwrap_or(1.0) * (row.head_dim as f32).sqrt();
                 any(&|question| times(question) < 0.01);

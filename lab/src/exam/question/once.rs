@@ -2,16 +2,18 @@
 //! usual ones, and whatever pair of properties no other question has.
 
 use super::edges::Sides;
-use super::{Placement, Question};
+use super::{Placement, Question, log_uniform};
+use crate::inputs::Kind;
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
 use fastrand::Rng;
 use ferroflash::Row;
+use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Schedule;
 
 /// What a question is in each respect that a mistake may depend on, as small numbers.
-type Levels = [u8; 12];
+type Levels = [u8; 13];
 /// Levels of each.
-const COUNTS: Levels = [2, 2, 2, 4, 2, 2, 4, 3, 3, 3, 3, 3];
+const COUNTS: Levels = [2, 2, 2, 4, 2, 2, 4, 3, 3, 3, 3, 3, 3];
 /// Levels of two respects.
 type Pair = [(usize, u8); 2];
 /// Tiles of 64 queries and 64 keys that one of these questions may have.
@@ -53,11 +55,16 @@ fn remainders(row: &Row, random: &mut Rng) -> Vec<Question> {
         .collect()
 }
 
-/// More keys and more queries than 16 bits count, more query heads a KV head than any other question has, and scales far under and
-/// over the usual one: the last so far that a finite number for "hidden" is larger than the scores that are seen.
+/// More keys and more queries than 16 bits count, and some between those and the usual ones; many splits; more query heads a KV head than any
+/// other question has; more CTAs; each order of dimensions; and scales far under and over the usual one: the last so far that a finite
+/// number for "hidden" is larger than the scores that are seen.
 fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let more = random.u32(1..=300);
-    let [group, far_group] = [random.u32(9..=32), random.u32(33..=72)];
+    let [group, far_group, farther_group] =
+        [random.u32(9..=32), random.u32(33..=72), log_uniform(random, 73, 256)];
+    let middle = [(8193, 1 << 16), (4097, 1 << 16)].map(|(least, most)| log_uniform(random, least, most));
+    // With 64 heads more CTAs in all than 4096.
+    let batch = random.u32(65..=80);
     let mut of = |sizes: [u32; 5]| Sides::draw(random).question(row, sizes, 2, random);
     let usual = 1.0 / (row.head_dim as f32).sqrt();
     let mut asked = vec![
@@ -65,7 +72,14 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
         of([1, 1, 1, (1 << 16) + more, 1 + more % 8]),
         of([1, 2 * group, 2, 3, 70]),
         of([1, 2 * far_group, 2, 2, 70]),
+        of([1, 1, 1, 2, middle[0]]),
+        of([1, 1, 1, middle[1], 1 + more % 8]),
+        of([1, 2 * farther_group, 2, 1, 1 + more % 70]),
+        of([batch, 64, 8, 1, 1 + more % 8]),
     ];
+    if let Some(splits) = &mut asked[4].splits {
+        *splits = log_uniform(random, 10, SPLITS_MAX);
+    }
     for (from, to) in [(-20.0, -7.0), (0.5, 4.0), (15.0, 16.0)] {
         let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 2, random);
         let scale = usual * (from + (to - from) * random.f32()).exp2();
@@ -74,7 +88,7 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let steepest = asked.len() - 1;
     asked[steepest].lse = true;
     asked[steepest].spec.mask = Mask::Causal;
-    for placement in [Placement::Mixed, Placement::Shared] {
+    for placement in [Placement::Mixed, Placement::Crossed, Placement::Shared, Placement::OneBatch] {
         let sizes = [2, 4, 2, random.u32(2..=48), random.u32(17..=150)];
         asked.push(Question { placement, ..Sides::draw(random).question(row, sizes, 2, random) });
     }
@@ -127,7 +141,11 @@ fn levels(question: &Question) -> Levels {
         match question.placement {
             Placement::Bhsd => 0,
             Placement::Bshd => 1,
-            Placement::Padded(_) | Placement::Mixed | Placement::Shared => 2,
+            Placement::Padded(_)
+            | Placement::Mixed
+            | Placement::Crossed
+            | Placement::Shared
+            | Placement::OneBatch => 2,
             Placement::PaddedHeads(_) => 3,
         },
         u8::from(question.lengths),
@@ -141,6 +159,11 @@ fn levels(question: &Question) -> Levels {
             None | Some(1) => 0,
             Some(splits) => 1 + (splits % 2) as u8,
         },
+        match question.kinds.last() {
+            Some(Kind::Late | Kind::Rising) => 1,
+            Some(Kind::Sink | Kind::Falling) => 2,
+            _ => 0,
+        },
     ]
 }
 
@@ -153,7 +176,10 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
         [8, 9, 10].into_iter().for_each(|of| levels[of] = 0);
     }
     pair.into_iter().for_each(|(of, level)| levels[of] = level);
-    let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits] = levels;
+    let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits, slope] =
+        levels;
+    let kinds = [[None; 2], [Some(Kind::Late), Some(Kind::Rising)], [Some(Kind::Sink), Some(Kind::Falling)]];
+    let kind = kinds[usize::from(slope)][random.usize(0..2)];
     let mut of = |ends: &[(u32, u32)], level: u8| {
         let (from, to) = ends[usize::from(level)];
         random.u32(from..=to)
@@ -182,7 +208,7 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
         is_slice: slice == 1,
         few_sms: random.bool(),
         odd: None,
-        kinds: Vec::new(),
+        kinds: kind.into_iter().collect(),
         once: true,
     };
     (tiles(&question) <= TILES && has(&self::levels(&question), &pair)).then_some(question)
