@@ -204,8 +204,7 @@ impl Warp {
             let words = cta.shared.load(source, 16);
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
-            let who = Who { scope: op.reduces.map(|_| REDUCED), ..who };
-            target.shared.note_bulk_write(to, 16, &who)?;
+            target.shared.note_bulk_write(to, 16, &Who { scope: op.reduces.map(|_| REDUCED), ..who })?;
             landing.push((to, words));
         }
         let issued = Issued { time, warp: self.index, at: self.place() };
