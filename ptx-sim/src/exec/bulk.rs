@@ -117,7 +117,7 @@ impl Cta<'_> {
     }
 }
 
-/// Reductions are relaxed within the cluster (PTX ISA §9.7.9.25.4): any number of them may be on their way to one place.
+/// Reductions are relaxed within the cluster (PTX ISA §9.7.9.25.4.2, §9.7.13.7): any number of them may be on their way to one place.
 const REDUCED: Scope = Scope::Cluster;
 
 impl Warp {
