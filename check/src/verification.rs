@@ -18,7 +18,7 @@ pub use grid::{Case, Grid};
 pub use guarded_run::GuardedTensors;
 pub use merge::{MergeCase, merges};
 pub use oracle::Oracle;
-pub use ragged::{DrawUser, RaggedCase, UserCase, fits as ragged_fits};
+pub use ragged::{DrawUser, RaggedCase, UserCase, fits as ragged_fits, wants_lse as ragged_wants_lse};
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;

@@ -14,7 +14,7 @@ use planted::RIGHT;
 pub use planted::{PLANTED, Planted, Rows, When, Wrong};
 pub use stand_in::{StandIn, Tensors};
 
-use crate::exam::question::{Placement, draw};
+use crate::exam::question::{Literals, Placement, draw};
 use crate::exam::{Exam, Oracles, Question, Refusal};
 use crate::inputs::Kind;
 use attention::{honest, wrong};
@@ -115,7 +115,7 @@ impl Candidate {
                 }
             },
             Wrong::Workspace => output.o[0] ^= u16::from(call.tensors.workspace[9]) << 7,
-            Wrong::Chance => output.o[0] ^= self.chance.wrapping_mul(40_503) >> 13 & 1,
+            Wrong::Chance => output.o[0] ^= u16::from(fastrand::Rng::with_seed(self.chance.into()).bool()),
             _ => {}
         }
         let tag = tag(self.launches);
@@ -150,6 +150,16 @@ impl Candidate {
 }
 
 impl When {
+    /// What the code of a kernel that asks so would compare with.
+    fn literals(self) -> Literals {
+        match self {
+            When::KeysOf(size) | When::QueriesOf(size) | When::HeadsOf(size) => Literals::of_size(size),
+            When::BatchOf(size) | When::GroupOf(size) | When::SplitsOf(size) => Literals::of_size(size),
+            When::ScaleOne => Literals::of_scale_log2(std::f32::consts::LOG2_E),
+            _ => Literals::default(),
+        }
+    }
+
     /// Whether a question can be one of those, as far as it tells.
     fn may_be(self, question: &Question, problem: &Problem) -> bool {
         let sizes = problem.sizes();
@@ -166,6 +176,10 @@ impl When {
             When::GroupOf(group) => problem.group() == group,
             When::SplitsOf(splits) => question.splits == Some(splits),
             When::BatchOf(batch) => sizes.batch == batch,
+            When::KeysOf(keys) => sizes.seqlen_k == keys,
+            When::QueriesOf(queries) => sizes.seqlen_q == queries,
+            When::HeadsOf(heads) => sizes.heads_q == heads,
+            When::ScaleOne => problem.scale() == 1.0,
             When::TinyScale => problem.scale() < 0.01 / (sizes.head_dim as f32).sqrt(),
             When::KeysFrom(least) => sizes.seqlen_k >= least,
             When::QueriesFrom(least) => sizes.seqlen_q >= least,
@@ -282,7 +296,9 @@ pub fn examine(
 ) -> Result<Option<Refusal>, ferroflash::Error> {
     let accumulation = does.map_or(Accumulation::F32, |how| how.acc);
     let exam = Exam { seed, real: None, accumulation, error_share: 1.0, oracles: Some(oracles) };
-    let questions = draw(&row(), 0, &[Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero], seed);
+    let kinds = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero];
+    let literals = does.err().map_or_else(Literals::default, |planted| planted.when.literals());
+    let questions = draw(&row(), 0, &kinds, &literals, seed);
     // Elsewhere a cheat is what RIGHT is, which is asked everything.
     let can_fail = |question: &Question| -> Result<bool, ferroflash::Error> {
         let problem = question.problem()?;

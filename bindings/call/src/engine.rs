@@ -5,6 +5,7 @@ use crate::backward::{backward_tensors, gradients, gradients_of};
 use crate::error::Error;
 use crate::merge::merge_states;
 use crate::problem::{device_tensors, problem};
+use crate::process::Process;
 #[cfg(feature = "sim")]
 use crate::simulate;
 use ferroflash::{
@@ -32,7 +33,7 @@ pub struct Gpu {
     attention: Attention,
     workspaces: Workspaces,
     /// The process that opened it.
-    process: u32,
+    process: Process,
 }
 
 /// A call that was checked and planned, to be made again on other tensors of the same shapes and strides.
@@ -54,7 +55,7 @@ impl Engine {
     pub fn cuda(ordinal: u32, folder: Option<PathBuf>) -> Result<Engine, Error> {
         let options = CudaOptions::default().with_ordinal(ordinal).with_ptx(folder);
         let attention = Attention::cuda(&options)?;
-        let process = std::process::id();
+        let process = Process::current();
         Ok(Engine::Cuda(Box::new(Gpu { attention, workspaces: Workspaces::default(), process })))
     }
 
@@ -395,7 +396,7 @@ impl Gpu {
     }
 
     fn check_process(&self) -> Result<(), Error> {
-        if std::process::id() == self.process { Ok(()) } else { Err(Error::Forked { opened: self.process }) }
+        if self.process.is_current() { Ok(()) } else { Err(Error::Forked { opened: self.process.id() }) }
     }
 }
 

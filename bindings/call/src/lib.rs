@@ -10,6 +10,7 @@ pub mod error;
 pub mod lacking;
 mod merge;
 mod problem;
+mod process;
 #[cfg(feature = "sim")]
 mod simulate;
 

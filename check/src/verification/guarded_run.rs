@@ -5,13 +5,14 @@
 
 use crate::random_input::{copy_from_row, poison_before, poison_rows};
 use crate::reference::row_start;
-use crate::verification::{KernelRun, RunKernel};
+use crate::verification::{KernelRun, RunKernel, ragged_wants_lse};
 use ferroflash::attention::{Attention, DeviceTensors, HostOperand, HostTensors, Output};
 use ferroflash::device::{Buffer, Device, Element, StreamHandle};
 use ferroflash::error::Error;
 use ferroflash::plan::{OwnTensors, Plan};
 use ferroflash::problem::{Operand, TensorRole};
 use ferroflash::workspace::Workspace;
+use kernels_gpu::row::Schedule;
 use std::sync::Arc;
 
 /// Bytes of a band: a whole block of 128 rows at head_dim 256.
@@ -30,6 +31,9 @@ impl RunKernel for Attention {
         // Half of all problems, whatever else is drawn.
         if (sizes.seqlen_q + sizes.seqlen_k + sizes.heads_q).is_multiple_of(2) {
             tensors.take_last_keys_apart()?;
+        }
+        if !ragged_wants_lse(problem) && kernel.row.schedule == Schedule::Ragged {
+            tensors = tensors.without_lse();
         }
         tensors.write_inputs([run.tensors.q, run.tensors.k, run.tensors.v])?;
         if let Some(lengths) = run.tensors.seqlens_k {

@@ -158,6 +158,12 @@ pub fn fits(problem: &Problem, row: &Row) -> bool {
         && pages_fit
 }
 
+/// Whether LSE is wanted of a ragged batch, as it is of most.
+pub fn wants_lse(problem: &Problem) -> bool {
+    let sizes = problem.sizes();
+    !(sizes.seqlen_q + sizes.seqlen_k + sizes.batch).is_multiple_of(4)
+}
+
 /// Keys of a box that never crosses the end of a page or of a block.
 fn page_box(page: u32, block_n: u32) -> u32 {
     if page == 0 { block_n } else { page_box(block_n % page, page) }
@@ -198,7 +204,7 @@ pub(super) struct Lengths {
 
 impl Lengths {
     pub(super) fn draw(random: &mut Random) -> Lengths {
-        let batch = random.one_of(&[1, 2, 3, 5]);
+        let batch = random.one_of(&[1, 2, 3, 4, 5, 9]);
         let decode = random.below(3) == 0;
         let q_lengths: &[u32] = if decode { &[1, 1, 1, 2, 0] } else { &[0, 1, 5, 17, 63, 64, 65, 100, 140] };
         // Float64 follows a few queries over many keys.
@@ -228,7 +234,8 @@ pub(super) fn draw_problem(
         1 => (any_width(random), width(random)),
         _ => (head_dim, head_dim),
     };
-    let (heads_q, heads_kv) = random.one_of(&[(1, 1), (2, 2), (4, 2), (3, 1), (5, 1), (8, 1), (7, 7)]);
+    let (heads_q, heads_kv) =
+        random.one_of(&[(1, 1), (2, 2), (4, 2), (3, 1), (5, 1), (6, 1), (8, 1), (7, 7), (14, 2), (20, 1)]);
     let most = |lengths: &[u32]| lengths.iter().copied().max().unwrap_or(0).max(1);
     let sizes = Sizes {
         batch: lengths.q.len() as u32,
@@ -254,7 +261,7 @@ pub(super) fn draw_problem(
                 .with_lengths(false)
         }
         table => {
-            let page = random.one_of(&[1, 3, 8, 16, 48, 64, 100, 128, 256]);
+            let page = random.one_of(&[1, 2, 3, 8, 16, 24, 32, 48, 64, 100, 128, 256]);
             let needed: u32 = lengths.k.iter().map(|length| length.div_ceil(page)).sum();
             let table = match table {
                 2 => BlockTable::Rows { entries: sizes.seqlen_k.div_ceil(page) + random.below(3) },
@@ -304,7 +311,7 @@ fn draw_mask(random: &mut Random) -> Mask {
         8 => return Mask::CAUSAL.with_prefix(right.max(1)),
         _ => Mask::CAUSAL.with_intervals(),
     };
-    if random.below(3) == 0 { mask.with_sink_tokens(random.one_of(&[1, 4, 33, 100])) } else { mask }
+    if random.below(3) == 0 { mask.with_sink_tokens(random.one_of(&[1, 2, 4, 33, 100])) } else { mask }
 }
 
 /// Q, K and V with NaN in every row that no sequence has, and what a call is given beside them.

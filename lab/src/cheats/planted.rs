@@ -78,6 +78,14 @@ pub enum When {
     SplitsOf(u32),
     /// With just so many batch entries.
     BatchOf(u32),
+    /// With just so many keys.
+    KeysOf(u32),
+    /// With just so many queries.
+    QueriesOf(u32),
+    /// With just so many query heads.
+    HeadsOf(u32),
+    /// With a scale of just 1.
+    ScaleOne,
     /// With a scale under a hundredth of the usual one.
     TinyScale,
     /// In problems of at least this many keys.
@@ -277,7 +285,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 170] = [
+pub const PLANTED: [Planted; 178] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -457,4 +465,15 @@ pub const PLANTED: [Planted; 170] = [
     // Where values have no mean, weights of no key's make O smaller.
     planted(When::Always, Wrong::ExpFloor(-9.0), Fault::WrongFactor).or(Fault::WrongLse),
     planted(When::Always, Wrong::LseOverNan, Fault::State),
+    // What is wrong at one number alone has it in its code.
+    planted(When::KeysOf(777), Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
+    planted(When::KeysOf(4096), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::QueriesOf(512), Wrong::LastRow, Fault::NotWritten),
+    planted(When::HeadsOf(48), Wrong::FactorIn(Rows::HeadsFrom(40)), Fault::WrongFactor),
+    planted(When::GroupOf(48), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::BatchOf(64), Wrong::FactorIn(Rows::LastBatch), Fault::WrongFactor),
+    planted(When::ScaleOne, Wrong::Factor(1.03), Fault::WrongFactor),
+    // In a split of few blocks little is not rescaled.
+    planted(both(&When::BatchFrom(5), &When::KeysFrom(129)), Wrong::StaleO, Fault::WrongNumbers)
+        .or(Fault::Imprecise),
 ];

@@ -1,6 +1,7 @@
 //! Questions of an examination: problems of the library's whole domain, drawn anew for each candidate from a secret seed.
 
 mod edges;
+mod literals;
 mod once;
 
 use crate::inputs::{Inputs, Kind, Odd, RealTensors};
@@ -11,6 +12,7 @@ use fastrand::Rng;
 use ferroflash::problem::ElementStrides;
 use ferroflash::{Combine, Error, Layout, PlanOptions, Problem, Row, Splits, TensorRole};
 use kernels_gpu::row::Schedule;
+pub use literals::Literals;
 use serde::{Deserialize, Serialize};
 
 /// Where rows of Q, K, V and O lie in memory.
@@ -271,13 +273,13 @@ impl Keys {
 const STEEP: f32 = 256.0;
 
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
-/// dealt anew; those where the domain ends; and `more` others of moderate size.
+/// dealt anew; those where the domain ends; those at the numbers that its code compares with; and `more` others of moderate size.
 ///
 /// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; six strided
 /// or `bshd`; half at addresses of slices; two without LSE; two have a scale of the caller's and one a steep one; six NaN or an infinity
 /// in one input; their numbers of keys are of each kind. Rows that split keys get lengths on the device and 1 to 9 splits, those over
 /// many keys 2 at least.
-pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> {
+pub fn draw(row: &Row, more: usize, kinds: &[Kind], literals: &Literals, seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
     let splits_keys = row.schedule == Schedule::Split;
     let mut placements = [
@@ -385,8 +387,9 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], seed: u64) -> Vec<Question> 
         let sides = Sides::draw(&mut random);
         questions.push(sides.question(row, shape, 1, &mut random));
     }
-    let more = once::once(row, &questions, &mut random);
-    questions.extend(more);
+    let mut more = once::once(row, &questions, &mut random);
+    more.extend(literals::at(row, literals, &mut random));
+    questions.extend(more.into_iter().map(|question| Question { once: true, ..question }));
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
     questions
@@ -411,9 +414,9 @@ mod tests {
     fn every_draw_covers_the_domain_and_no_two_are_alike() {
         for row in VARIANTS.iter().map(|variant| variant.row).step_by(7) {
             for seed in 0..20 {
-                let questions = draw(&row, 1, &[Kind::Outliers], seed);
-                assert_ne!(questions, draw(&row, 1, &[Kind::Outliers], seed + 1));
-                assert_eq!(questions, draw(&row, 1, &[Kind::Outliers], seed));
+                let questions = draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed);
+                assert_ne!(questions, draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed + 1));
+                assert_eq!(questions, draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed));
                 let any =
                     |what: &dyn Fn(&Question) -> bool| assert!(questions.iter().any(what), "{questions:?}");
                 for question in &questions {

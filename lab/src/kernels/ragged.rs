@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::exam::{self, Fault, Refusal};
 use check::reference::reference_of;
-use check::verification::{KernelRun, RaggedCase, RunKernel, ragged_fits, same_bits};
+use check::verification::{KernelRun, RaggedCase, RunKernel, ragged_fits, ragged_wants_lse, same_bits};
 use ferroflash::attention::Output;
 use ferroflash::problem::{KeySequences, Mask};
 use ferroflash::rounding::narrow;
@@ -116,17 +116,18 @@ fn traits(problem: &Problem) -> BTreeSet<String> {
         (problem.has_sinks(), SINKS),
         (sizes.seqlen_q <= 2, "decoding"),
         (sizes.seqlen_k > 1000, "many keys"),
-        (sizes.heads_q > sizes.heads_kv, "groups"),
         (problem.head_dim_v() != sizes.head_dim, "two widths"),
         (problem.scale() != 1.0 / (sizes.head_dim as f32).sqrt(), "scale"),
-        (sizes.batch > 2, "several sequences"),
-        (page == Some(1), "pages of one key"),
-        (page.is_some_and(|page| !page.is_power_of_two()), "odd pages"),
-        (page.is_some_and(|page| page > 64), "large pages"),
+        (!ragged_wants_lse(problem), "no LSE"),
     ];
     let named = has.into_iter().filter(|(has, _)| *has).map(|(_, name)| name.to_owned());
     let queries = format!("{:?} queries", problem.queries());
-    named.chain([keys, queries.chars().take(3).collect()]).collect()
+    let counted = [
+        page.map(|page| format!("pages of {page}")),
+        Some(format!("groups of {}", sizes.heads_q / sizes.heads_kv)),
+        Some(format!("{} sequences", sizes.batch)),
+    ];
+    named.chain(counted.into_iter().flatten()).chain([keys, queries.chars().take(3).collect()]).collect()
 }
 
 #[cfg(test)]
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_any_mask_operand_or_score_is_found_under_every_seed() {
-        let mistakes: [(&str, ScoreKind, Mistake); 20] = [
+        let mistakes: [(&str, ScoreKind, Mistake); 24] = [
             ("one key more to the left", ScoreKind::Plain, |problem| {
                 masked(problem, |mask| mask.window_left = mask.window_left.map(|keys| keys + 1))
             }),
@@ -218,6 +219,16 @@ mod tests {
             }),
             ("pages of more than a block", ScoreKind::Plain, |problem| {
                 scaled_where(problem, |page| page > 64)
+            }),
+            ("pages of 32", ScoreKind::Plain, |problem| scaled_where(problem, |page| page == 32)),
+            ("groups of six", ScoreKind::Plain, |problem| {
+                if problem.group() == 6 { rescaled(problem) } else { problem }
+            }),
+            ("four sequences", ScoreKind::Plain, |problem| {
+                if problem.sizes().batch == 4 { rescaled(problem) } else { problem }
+            }),
+            ("no LSE", ScoreKind::Plain, |problem| {
+                if ragged_wants_lse(&problem) { problem } else { rescaled(problem) }
             }),
             ("narrow V", ScoreKind::Plain, |problem| {
                 if problem.head_dim_v() < problem.sizes().head_dim { rescaled(problem) } else { problem }

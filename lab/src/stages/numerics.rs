@@ -3,10 +3,11 @@
 use super::{Context, Stage, State};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
-use crate::exam::question::{self, Question};
+use crate::exam::question::{self, Literals, Question};
 use crate::exam::{Examined, Fault, Refusal};
 use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
+use crate::kernels;
 use crate::problem_spec::{ProblemSpec, Shape};
 use std::collections::BTreeMap;
 
@@ -24,11 +25,13 @@ impl Stage for Numerics {
         inputs::check_real(&problems.inputs, real.as_ref(), &context.real())?;
         let row = &state.candidate.row;
         let seed = context.seed_of(&state.candidate.name);
-        let mut questions = question::draw(row, problems.hidden.len(), &problems.inputs, seed);
+        let kernel = state.kernel()?;
+        let (library, compiled) = kernels::find(kernel)?;
+        let literals = Literals::of_ptx(&library.kernel_ptx(&compiled)?);
+        let mut questions = question::draw(row, problems.hidden.len(), &problems.inputs, &literals, seed);
         for spec in problems.of_row(row, context.machine.simulated)? {
             questions.push(measured(spec, context.machine.simulated, &problems.inputs));
         }
-        let kernel = state.kernel()?;
         let [one, other] = shares(questions, context.machine.simulated);
         let examine = |share: &Share| -> Result<std::result::Result<ByNumber, Refusal>> {
             let Share { process, questions, ragged } = share;

@@ -19,7 +19,7 @@ def forget():
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
     # This is on the way of every call: what can be asked there is asked by the native module.
-    if _calls is None or call.first_k is not None or call.dropout_p or torch.compiler.is_compiling():
+    if _calls is None or call.first_k is not None or call.dropout_p or _is_compiling():
         return None
     return _calls.again(_tensors(call), _options(call))
 
@@ -27,14 +27,14 @@ def started(call):
 def as_given(*arguments):
     """As `started`, of a function's arguments as they were given (those of the native `again_as_given`), where no `Call` is made yet, which takes
     as long to make as all that is asked here."""
-    if _calls is None or torch.compiler.is_compiling():
+    if _calls is None or _is_compiling():
         return None
     return _calls.again_as_given(*arguments)
 
 
 def heads_first(*arguments):
     """As `as_given`, of the arguments of the native `again_heads_first`: O alone."""
-    if _calls is None or torch.compiler.is_compiling():
+    if _calls is None or _is_compiling():
         return None
     return _calls.again_heads_first(*arguments)
 
@@ -48,7 +48,7 @@ def is_watched(tensor, *others):
 def _is_watching():
     """Whether PyTorch wants to see calls: for a trace, a transform or a mode."""
     return (
-        torch.compiler.is_compiling()
+        _is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
@@ -86,3 +86,5 @@ def _options(call):
 
 
 _calls = _opened()
+# Under its own name, as looking it up would take half as long as asking it.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)

@@ -22,7 +22,7 @@ impl Sides {
         Sides { is_causal, is_bhsd, lse, is_slice }
     }
 
-    fn other(self) -> Sides {
+    pub(super) fn other(self) -> Sides {
         let Sides { is_causal, is_bhsd, lse, is_slice } = self;
         Sides { is_causal: !is_causal, is_bhsd: !is_bhsd, lse: !lse, is_slice: !is_slice }
     }

@@ -16,6 +16,8 @@ type Levels = [u8; 13];
 const COUNTS: Levels = [2, 2, 2, 4, 2, 2, 4, 3, 3, 3, 3, 3, 3];
 /// Levels of two respects.
 type Pair = [(usize, u8); 2];
+/// Inputs whose scores rise along the keys, and those whose scores fall.
+const SLOPES: [[Kind; 2]; 2] = [[Kind::Late, Kind::Rising], [Kind::Sink, Kind::Falling]];
 /// Tiles of 64 queries and 64 keys that one of these questions may have.
 const TILES: u32 = 600;
 /// Questions that are drawn for a pair, of which the one with most other pairs is taken.
@@ -36,7 +38,7 @@ pub(super) fn once(row: &Row, known: &[Question], random: &mut Rng) -> Vec<Quest
             asked.push(question);
         }
     }
-    asked.into_iter().map(|question| Question { once: true, ..question }).collect()
+    asked
 }
 
 /// Numbers of keys and of queries that leave each remainder of a block.
@@ -57,7 +59,7 @@ fn remainders(row: &Row, random: &mut Rng) -> Vec<Question> {
 
 /// More keys and more queries than 16 bits count, and some between those and the usual ones; many splits; more query heads a KV head than any
 /// other question has; more CTAs; each order of dimensions; and scales far under and over the usual one: the last so far that a finite
-/// number for "hidden" is larger than the scores that are seen.
+/// number for "hidden" is larger than the scores that are seen. Of two everything is as many.
 fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let more = random.u32(1..=300);
     let [group, far_group, farther_group] =
@@ -65,6 +67,7 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let middle = [(8193, 1 << 16), (4097, 1 << 16)].map(|(least, most)| log_uniform(random, least, most));
     // With 64 heads more CTAs in all than 4096.
     let batch = random.u32(65..=80);
+    let (several, alike) = (random.u32(5..=16), random.u32(2..=6));
     let mut of = |sizes: [u32; 5]| Sides::draw(random).question(row, sizes, 2, random);
     let usual = 1.0 / (row.head_dim as f32).sqrt();
     let mut asked = vec![
@@ -76,7 +79,14 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
         of([1, 1, 1, middle[1], 1 + more % 8]),
         of([1, 2 * farther_group, 2, 1, 1 + more % 70]),
         of([batch, 64, 8, 1, 1 + more % 8]),
+        of([several, 2, 1, 3, 150]),
+        of([alike; 5]),
+        of([alike, alike, 1, alike, alike]),
     ];
+    // Along more keys, and in more batch entries, than in any other question.
+    for at in [4, 8] {
+        asked[at].kinds = SLOPES.map(|kinds| kinds[random.usize(0..2)]).into();
+    }
     if let Some(splits) = &mut asked[4].splits {
         *splits = log_uniform(random, 10, SPLITS_MAX);
     }
@@ -178,8 +188,7 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
     pair.into_iter().for_each(|(of, level)| levels[of] = level);
     let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits, slope] =
         levels;
-    let kinds = [[None; 2], [Some(Kind::Late), Some(Kind::Rising)], [Some(Kind::Sink), Some(Kind::Falling)]];
-    let kind = kinds[usize::from(slope)][random.usize(0..2)];
+    let kind = slope.checked_sub(1).map(|slope| SLOPES[usize::from(slope)][random.usize(0..2)]);
     let mut of = |ends: &[(u32, u32)], level: u8| {
         let (from, to) = ends[usize::from(level)];
         random.u32(from..=to)

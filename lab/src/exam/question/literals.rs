@@ -1,0 +1,383 @@
+//! Questions at the numbers that a kernel's own code compares its parameters with: whoever is wrong at one size, behind one or at one scale has
+//! that number in the code, and a draw would hardly meet it.
+
+use super::edges::Sides;
+use super::{Question, log_uniform};
+use fastrand::Rng;
+use ferroflash::Row;
+use kernels_gpu::geometry::SPLITS_MAX;
+use kernels_gpu::row::Schedule;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Numbers that values which follow from parameters alone are compared with, and values before additions, products and shifts by a number for
+/// which the comparison comes out so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Literals {
+    integers: BTreeSet<u32>,
+    /// As bits.
+    floats: BTreeSet<u32>,
+}
+
+/// Most integers that are asked about, drawn where there are more.
+const MOST: usize = 12;
+/// Up to here other questions ask on either side of a bound; not so at every number itself.
+const BOUNDS_ASKED: i64 = 256;
+/// The largest size asked about.
+const SIZE_MAX: i64 = 70_000;
+/// Operations whose result follows from their operands alone.
+const PURE: [&str; 30] = [
+    "abs", "add", "and", "bfe", "bfi", "clz", "cvt", "cvta", "div", "fma", "ld.param", "lop3", "mad", "max",
+    "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "selp", "setp", "shf", "shl",
+    "shr", "sub",
+];
+
+impl Literals {
+    /// Those of a kernel's PTX.
+    pub fn of_ptx(ptx: &str) -> Literals {
+        let code = Code::read(ptx);
+        let mut found = Literals::default();
+        for Statement { op, to: _, from } in &code.statements {
+            let mut words = op.split('.');
+            if !matches!(words.next(), Some("setp" | "set" | "min" | "max")) {
+                continue;
+            }
+            let is_exact = words.any(|word| matches!(word, "eq" | "ne" | "equ" | "neu"));
+            for (at, operand) in from.iter().enumerate() {
+                let Some(literal) = code.literal(operand) else { continue };
+                let others = from.iter().enumerate().filter(|(other, _)| *other != at);
+                for (_, register) in others.filter(|(_, it)| code.pure.contains(**it)) {
+                    let mut values = vec![literal];
+                    code.before(register, literal, &mut values);
+                    values.into_iter().for_each(|value| found.add(value, is_exact));
+                }
+            }
+        }
+        found
+    }
+
+    /// One integer that sizes are compared with.
+    pub(crate) fn of_size(size: u32) -> Literals {
+        Literals { integers: BTreeSet::from([size]), floats: BTreeSet::new() }
+    }
+
+    /// One number that the scale times log2(e) is compared with.
+    pub(crate) fn of_scale_log2(scale: f32) -> Literals {
+        Literals { integers: BTreeSet::new(), floats: BTreeSet::from([scale.to_bits()]) }
+    }
+
+    fn add(&mut self, value: Literal, is_exact: bool) {
+        match value {
+            Literal::Float(value) if value.is_finite() && value > 0.0 => {
+                self.floats.insert(value.to_bits());
+            }
+            Literal::Integer(value) if is_exact || value > BOUNDS_ASKED => {
+                // Behind a bound lies the next number.
+                let values = if is_exact { value..=value } else { value..=value + 1 };
+                let sizes = values.filter(|value| (3..SIZE_MAX << 9).contains(value));
+                self.integers.extend(sizes.map(|size| size as u32));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Two questions for each size that a literal may be: with and without a mask, with and without LSE.
+pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Question> {
+    let mut sizes = BTreeSet::new();
+    for &literal in &literals.integers {
+        // As a number of rows or heads, or as the elements or bytes of these.
+        let width = row.head_dim;
+        let divided = [1, width, 2 * width].into_iter().filter(|by| literal % by == 0).map(|by| literal / by);
+        sizes.extend(divided.filter(|size| (3..=SIZE_MAX as u32).contains(size)));
+    }
+    let mut sizes: Vec<u32> = sizes.into_iter().collect();
+    random.shuffle(&mut sizes);
+    sizes.truncate(MOST);
+    let mut asked = Vec::new();
+    for &size in &sizes {
+        let sides = Sides::draw(random);
+        for sides in [sides, sides.other()] {
+            asked.extend(of_size(row, size, sides, random));
+        }
+    }
+    for &bits in literals.floats.iter().take(MOST) {
+        let literal = f64::from(f32::from_bits(bits));
+        let log2_e = std::f64::consts::LOG2_E;
+        for scale in [literal / log2_e, literal, literal / log2_e * 1.01, literal / log2_e * 0.99] {
+            let scale = nearest(scale, |scale| f64::from(scale) * log2_e, literal);
+            if (1e-6..1e4).contains(&scale) {
+                let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 2, random);
+                asked.push(Question { scale: Some(scale), ..question });
+            }
+        }
+    }
+    asked
+}
+
+/// Of the floats beside `value` the one that `of` makes `wanted`; the one nearest to `value` where none does.
+fn nearest(value: f64, of: impl Fn(f32) -> f64, wanted: f64) -> f32 {
+    let value = value as f32;
+    let beside = [value, value.next_up(), value.next_down()];
+    beside.into_iter().find(|value| of(*value) as f32 == wanted as f32).unwrap_or(value)
+}
+
+/// A question for each thing that there may be `size` of: keys, queries, heads that share one KV head, KV heads, batch entries, heads of two batch
+/// entries, blocks of queries, blocks of keys, and splits.
+fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question> {
+    let few = |random: &mut Rng| log_uniform(random, 1, 8);
+    let some = |random: &mut Rng| log_uniform(random, 9, 70);
+    let mut all = vec![[1, 1, 1, few(random), size], [1, 1, 1, size, few(random)]];
+    if size <= 512 {
+        let (queries, keys) = (few(random), some(random));
+        all.extend([
+            [1, size, 1, queries, keys],
+            [1, size, size, queries, keys],
+            [size, 1, 1, queries, keys],
+        ]);
+        if size.is_multiple_of(2) {
+            all.push([2, size / 2, 1, queries, keys]);
+        }
+    }
+    if size <= 128 {
+        let within = |block: u32, random: &mut Rng| size * block - random.u32(0..block);
+        all.push([1, 1, 1, within(row.block_m, random), few(random)]);
+        all.push([1, 1, 1, few(random), within(row.block_n, random)]);
+    }
+    let mut asked: Vec<Question> =
+        all.into_iter().map(|sizes| sides.question(row, sizes, 1, random)).collect();
+    if row.schedule == Schedule::Split && size <= SPLITS_MAX {
+        let sizes = [1, 1, 1, few(random), size * row.block_n + few(random)];
+        asked.push(Question { splits: Some(size), ..sides.question(row, sizes, 1, random) });
+    }
+    asked
+}
+
+/// A number in the code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Literal {
+    Integer(i64),
+    Float(f32),
+}
+
+/// An operation, the registers that it writes and what it reads.
+struct Statement<'a> {
+    op: &'a str,
+    to: Vec<&'a str>,
+    from: Vec<&'a str>,
+}
+
+/// A kernel's PTX, as far as it tells what follows from parameters.
+struct Code<'a> {
+    statements: Vec<Statement<'a>>,
+    /// Of each register the statements that write it.
+    written: HashMap<&'a str, Vec<usize>>,
+    /// Registers whose values follow from parameters alone: the same in all threads.
+    pure: HashSet<&'a str>,
+}
+
+impl<'a> Code<'a> {
+    fn read(ptx: &'a str) -> Code<'a> {
+        let lines = ptx.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code));
+        let statements: Vec<Statement<'a>> =
+            lines.flat_map(|line| line.split(';')).filter_map(Statement::read).collect();
+        let mut written: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (at, statement) in statements.iter().enumerate() {
+            statement.to.iter().for_each(|to| written.entry(to).or_default().push(at));
+        }
+        let mut code = Code { statements, pure: written.keys().copied().collect(), written };
+        code.keep_pure();
+        code
+    }
+
+    /// Takes registers away that a thread's number, memory or a register that is not pure decides, until none is left.
+    fn keep_pure(&mut self) {
+        loop {
+            let before = self.pure.len();
+            for Statement { op, to, from } in &self.statements {
+                let is_pure = |operand: &&str| self.pure.contains(*operand) || literal(operand).is_some();
+                let follows = PURE.iter().any(|pure| {
+                    op.strip_prefix(pure).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+                });
+                if !follows || !(op.starts_with("ld.param") || from.iter().all(is_pure)) {
+                    to.iter().for_each(|to| {
+                        self.pure.remove(to);
+                    });
+                }
+            }
+            if self.pure.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// The only statement that writes a register.
+    fn origin(&self, register: &str) -> Option<&Statement<'a>> {
+        match self.written.get(register)?.as_slice() {
+            [one] => self.statements.get(*one),
+            _ => None,
+        }
+    }
+
+    /// A number, also where it lies in a register.
+    fn literal(&self, operand: &str) -> Option<Literal> {
+        literal(operand).or_else(|| match self.origin(operand)? {
+            Statement { op, from, .. } if op.starts_with("mov.") => literal(from.first()?),
+            _ => None,
+        })
+    }
+
+    /// Adds what the values that a register is made of are where it is `value`, back to what more than a number decides.
+    fn before(&self, register: &str, value: Literal, into: &mut Vec<Literal>) {
+        let Some(Statement { op, from, .. }) = self.origin(register) else { return };
+        let (Some(&first), second) = (from.first(), from.get(1)) else { return };
+        let second = second.map(|second| self.literal(second));
+        let kind = op.split('.').next().unwrap_or(op);
+        let earlier = match (kind, value, second) {
+            ("mov" | "cvt", value, None) => value,
+            ("add", Literal::Integer(value), Some(Some(Literal::Integer(by)))) => {
+                // Where an interval begins, the difference is 0.
+                into.push(Literal::Integer(-by));
+                Literal::Integer(value - by)
+            }
+            ("sub", Literal::Integer(value), Some(Some(Literal::Integer(by)))) => {
+                into.push(Literal::Integer(by));
+                Literal::Integer(value + by)
+            }
+            ("mul", Literal::Integer(value), Some(Some(Literal::Integer(by)))) if by != 0 => {
+                Literal::Integer(value / by)
+            }
+            ("shl", Literal::Integer(value), Some(Some(Literal::Integer(by @ 0..=31)))) => {
+                Literal::Integer(value >> by)
+            }
+            ("shr", Literal::Integer(value), Some(Some(Literal::Integer(by @ 0..=31)))) => {
+                Literal::Integer(value.saturating_mul(1 << by))
+            }
+            ("xor", Literal::Integer(value), Some(Some(Literal::Integer(by)))) => {
+                Literal::Integer(value ^ by)
+            }
+            ("and", value, Some(Some(_))) => value,
+            ("mul", Literal::Float(value), Some(Some(Literal::Float(by)))) if by != 0.0 => {
+                Literal::Float(value / by)
+            }
+            ("add", Literal::Float(value), Some(Some(Literal::Float(by)))) => Literal::Float(value - by),
+            _ => return,
+        };
+        into.push(earlier);
+        // A chain of registers with one origin each ends, as none can be its own.
+        if into.len() < 64 {
+            self.before(first, earlier, into);
+        }
+    }
+}
+
+impl<'a> Statement<'a> {
+    /// `None` of labels, declarations and braces.
+    fn read(text: &'a str) -> Option<Statement<'a>> {
+        let mut text = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
+        if let Some((label, behind)) = text.split_once(':')
+            && label.chars().all(|c| c.is_alphanumeric() || matches!(c, '$' | '_'))
+        {
+            text = behind.trim_start();
+        }
+        if let Some(guarded) = text.strip_prefix('@') {
+            text = guarded.split_once(char::is_whitespace)?.1.trim_start();
+        }
+        let (op, operands) = text.split_once(char::is_whitespace)?;
+        if !op.starts_with(|c: char| c.is_ascii_lowercase()) {
+            return None;
+        }
+        let operands = operands.trim();
+        // A vector, or what a store writes to.
+        let ends = if operands.starts_with('{') { '}' } else { ',' };
+        let (first, rest) = operands.split_once(ends).unwrap_or((operands, ""));
+        let (to, from) = if first.starts_with('[') { ("", operands) } else { (first, rest) };
+        Some(Statement { op, to: names(to), from: names(from) })
+    }
+}
+
+/// Registers and numbers of operands.
+fn names(operands: &str) -> Vec<&str> {
+    let is_between =
+        |c: char| c.is_whitespace() || matches!(c, ',' | '{' | '}' | '[' | ']' | '|' | '!' | '(' | ')');
+    operands.split(is_between).filter(|name| !name.is_empty() && *name != "_").collect()
+}
+
+/// A number as PTX writes it.
+fn literal(operand: &str) -> Option<Literal> {
+    if let Some(bits) = operand.strip_prefix("0f").or(operand.strip_prefix("0F")) {
+        return u32::from_str_radix(bits, 16).ok().map(|bits| Literal::Float(f32::from_bits(bits)));
+    }
+    let (sign, digits) = operand.strip_prefix('-').map_or((1, operand), |digits| (-1, digits));
+    let digits = digits.strip_suffix('U').unwrap_or(digits);
+    let number = match digits.strip_prefix("0x") {
+        Some(hex) => i64::from_str_radix(hex, 16),
+        None => digits.parse(),
+    };
+    number.ok().map(|number| Literal::Integer(sign * number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels_gpu::table::VARIANTS;
+
+    fn found(body: &str) -> (Vec<u32>, Vec<f32>) {
+        let before = "ld.param.b64 %rd1, [k_param_0+8];\nmov.b64 {%r1, %r2}, %rd1;\nld.param.f32 %f1, [k_param_0+16];\nmov.u32 %r9, %tid.x;";
+        let Literals { integers, floats } = Literals::of_ptx(&format!("{before}\n{body}"));
+        (integers.into_iter().collect(), floats.into_iter().map(f32::from_bits).collect())
+    }
+
+    #[test]
+    fn numbers_that_parameters_are_compared_with_are_found() {
+        let integers = |body: &str| found(body).0;
+        assert_eq!(integers("setp.eq.s32 %p1, %r1, 48;"), [48]);
+        assert_eq!(integers("$L__BB0_1: @!%p2 setp.ne.b32 %p1, %r2, 0x30; // 5"), [48]);
+        assert_eq!(integers("mov.b32 %r3, 777;\nsetp.eq.b32 %p1, %r1, %r3;"), [777]);
+        assert_eq!(integers("setp.gt.u32 %p1, %r1, 777;"), [777, 778]);
+        assert_eq!(integers("{ .reg .pred p; setp.eq.u32 p, %r2, 96; }"), [96]);
+        assert_eq!(integers("add.s32 %r3, %r1, -500;\nsetp.lt.u32 %p1, %r3, 100;"), [500, 501, 600, 601]);
+        assert_eq!(integers("shl.b32 %r3, %r1, 4;\nsetp.eq.s32 %p1, %r3, 768;"), [48, 768]);
+        assert_eq!(integers("mul.lo.s32 %r3, %r1, %r2;\nsetp.eq.s32 %p1, %r3, 96;"), [96]);
+        assert_eq!(integers("cvt.u64.u32 %rd3, %r1;\nsetp.eq.s64 %p1, %rd3, 48;"), [48]);
+        let (_, floats) = found(
+            "setp.eq.f32 %p1, %f1, 0f3FB8AA3B;\nmul.f32 %f2, %f1, 0f40000000;\nsetp.lt.f32 %p2, %f2, 0f41000000;",
+        );
+        assert_eq!(floats, [f32::from_bits(0x3fb8_aa3b), 4.0, 8.0]);
+    }
+
+    #[test]
+    fn what_a_thread_or_memory_decides_is_none_of_them() {
+        let none = (vec![], vec![]);
+        assert_eq!(found("setp.eq.s32 %p1, %r9, 48;"), none);
+        assert_eq!(found("add.s32 %r3, %r1, %r9;\nsetp.eq.s32 %p1, %r3, 48;"), none);
+        assert_eq!(found("ld.global.b32 %r3, [%rd1];\nsetp.eq.s32 %p1, %r3, 48;"), none);
+        assert_eq!(found("ld.global.v2.b32 {%r3, %r4}, [%rd1];\nsetp.eq.s32 %p1, %r4, 48;"), none);
+        assert_eq!(found("setp.lt.s32 %p1, %r1, 65;\nsetp.eq.s32 %p2, %r1, 1;"), none);
+        assert_eq!(found("st.global.b32 [%rd1], %r1;\n// setp.eq.s32 %p1, %r1, 48;"), none);
+    }
+
+    #[test]
+    fn each_thing_that_there_may_be_so_many_of_is_asked_about_from_two_sides() {
+        let row = VARIANTS[0].row;
+        let asked = at(&row, &Literals::of_size(48), &mut Rng::with_seed(1));
+        let any = |what: &dyn Fn([u32; 6]) -> bool| {
+            let questions: Vec<_> = asked.iter().filter(|question| what(question.spec.shape.0)).collect();
+            assert!(questions.iter().any(|question| question.lse));
+            assert!(questions.iter().any(|question| !question.lse));
+        };
+        any(&|[batch, ..]| batch == 48);
+        any(&|[batch, heads, ..]| batch == 2 && batch * heads == 48);
+        any(&|[_, heads, kv, ..]| heads == 48 && kv == 1);
+        any(&|[_, _, kv, ..]| kv == 48);
+        any(&|[_, _, _, queries, ..]| queries == 48);
+        any(&|[_, _, _, _, keys, _]| keys == 48);
+        any(&|[_, _, _, queries, ..]| queries.div_ceil(row.block_m) == 48);
+        any(&|[_, _, _, _, keys, _]| keys.div_ceil(row.block_n) == 48);
+        let strides = Literals::of_size(777 * row.head_dim);
+        let asked = at(&row, &strides, &mut Rng::with_seed(1));
+        assert!(asked.iter().any(|question| question.spec.shape.0[4] == 777));
+        let one = Literals::of_scale_log2(std::f32::consts::LOG2_E);
+        let asked = at(&row, &one, &mut Rng::with_seed(1));
+        assert!(asked.iter().any(|question| question.scale == Some(1.0)));
+    }
+}
