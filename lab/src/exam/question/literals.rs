@@ -2,7 +2,7 @@
 //! that number in the code, and a draw would hardly meet it.
 
 use super::edges::Sides;
-use super::{Question, log_uniform};
+use super::{Placement, Question, log_uniform};
 use fastrand::Rng;
 use ferroflash::Row;
 use kernels_gpu::geometry::SPLITS_MAX;
@@ -38,17 +38,27 @@ impl Literals {
         let mut found = Literals::default();
         for Statement { op, to: _, from } in &code.statements {
             let mut words = op.split('.');
-            if !matches!(words.next(), Some("setp" | "set" | "min" | "max")) {
-                continue;
+            match words.next() {
+                Some("shr" | "and") => {
+                    code.bits(op, from).for_each(|bit| found.add(Literal::Integer(bit), true));
+                    continue;
+                }
+                Some("setp" | "set" | "min" | "max") => {}
+                _ => continue,
             }
             let is_exact = words.any(|word| matches!(word, "eq" | "ne" | "equ" | "neu"));
             for (at, operand) in from.iter().enumerate() {
                 let Some(literal) = code.literal(operand) else { continue };
                 let others = from.iter().enumerate().filter(|(other, _)| *other != at);
                 for (_, register) in others.filter(|(_, it)| code.pure.contains(**it)) {
-                    let mut values = vec![literal];
+                    found.add(literal, is_exact);
+                    let mut values = Vec::new();
                     code.before(register, literal, &mut values);
-                    values.into_iter().for_each(|value| found.add(value, is_exact));
+                    // One comparison of a difference is two of the size, of which an interval may be within what is asked.
+                    let is_interval = code
+                        .origin(register)
+                        .is_some_and(|origin| origin.op.starts_with("add.") || origin.op.starts_with("sub."));
+                    values.into_iter().for_each(|value| found.add(value, is_exact || is_interval));
                 }
             }
         }
@@ -97,7 +107,10 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
     for &size in &sizes {
         let sides = Sides::draw(random);
         for sides in [sides, sides.other()] {
-            asked.extend(of_size(row, size, sides, random));
+            let questions = of_size(row, size, sides, random);
+            // A stride is such a multiple only where there are no gaps.
+            let bare = |placement| if placement == Placement::Bhsd { placement } else { Placement::Bshd };
+            asked.extend(questions.into_iter().map(|it| Question { placement: bare(it.placement), ..it }));
         }
     }
     for &bits in literals.floats.iter().take(MOST) {
@@ -226,6 +239,26 @@ impl<'a> Code<'a> {
         })
     }
 
+    /// The numbers of a set, which compilers make of several comparisons: bits of a literal that is shifted by what follows from parameters, or of
+    /// which only the bit of this number is looked at.
+    fn bits(&self, op: &str, from: &[&str]) -> impl Iterator<Item = i64> {
+        let is_set = match (op.starts_with("shr"), from) {
+            (true, [_, by]) => self.pure.contains(by),
+            (false, [one, _]) => self.origin(one).is_some_and(|origin| {
+                let is_one = |operand: &&str| self.literal(operand) == Some(Literal::Integer(1));
+                let by_register = origin.from.get(1).is_some_and(|by| self.literal(by).is_none());
+                origin.op.starts_with("shl") && origin.from.first().is_some_and(is_one) && by_register
+            }),
+            _ => false,
+        };
+        let set = from.get(usize::from(op.starts_with("and"))).and_then(|set| self.literal(set));
+        let set = match set {
+            Some(Literal::Integer(set)) if is_set => set,
+            _ => 0,
+        };
+        (0..64).filter(move |bit| set >> bit & 1 == 1)
+    }
+
     /// Adds what the values that a register is made of are where it is `value`, back to what more than a number decides.
     fn before(&self, register: &str, value: Literal, into: &mut Vec<Literal>) {
         let Some(Statement { op, from, .. }) = self.origin(register) else { return };
@@ -235,12 +268,12 @@ impl<'a> Code<'a> {
         let earlier = match (kind, value, second) {
             ("mov" | "cvt", value, None) => value,
             ("add", Literal::Integer(value), Some(Some(Literal::Integer(by)))) => {
-                // Where an interval begins, the difference is 0.
-                into.push(Literal::Integer(-by));
+                // Where an interval begins, the difference is 0; its last number may be the one before.
+                into.extend([-by, value - by - 1].map(Literal::Integer));
                 Literal::Integer(value - by)
             }
             ("sub", Literal::Integer(value), Some(Some(Literal::Integer(by)))) => {
-                into.push(Literal::Integer(by));
+                into.extend([by, value + by - 1].map(Literal::Integer));
                 Literal::Integer(value + by)
             }
             ("mul", Literal::Integer(value), Some(Some(Literal::Integer(by)))) if by != 0 => {
@@ -335,7 +368,12 @@ mod tests {
         assert_eq!(integers("mov.b32 %r3, 777;\nsetp.eq.b32 %p1, %r1, %r3;"), [777]);
         assert_eq!(integers("setp.gt.u32 %p1, %r1, 777;"), [777, 778]);
         assert_eq!(integers("{ .reg .pred p; setp.eq.u32 p, %r2, 96; }"), [96]);
-        assert_eq!(integers("add.s32 %r3, %r1, -500;\nsetp.lt.u32 %p1, %r3, 100;"), [500, 501, 600, 601]);
+        assert_eq!(integers("add.s32 %r3, %r1, -500;\nsetp.lt.u32 %p1, %r3, 100;"), [500, 599, 600]);
+        assert_eq!(integers("add.s32 %r3, %r1, -33;\nsetp.gt.u32 %p1, %r3, 4;"), [33, 36, 37]);
+        let set = (1_u64 << 33) + (1 << 35);
+        assert_eq!(integers(&format!("shr.u64 %rd3, {set}, %r1;")), [33, 35]);
+        assert_eq!(integers(&format!("mov.b64 %rd4, {set};\nshr.u64 %rd3, %rd4, %r1;")), [33, 35]);
+        assert_eq!(integers("shl.b32 %r3, 1, %r1;\nand.b32 %r4, %r3, 160;"), [5, 7]);
         assert_eq!(integers("shl.b32 %r3, %r1, 4;\nsetp.eq.s32 %p1, %r3, 768;"), [48, 768]);
         assert_eq!(integers("mul.lo.s32 %r3, %r1, %r2;\nsetp.eq.s32 %p1, %r3, 96;"), [96]);
         assert_eq!(integers("cvt.u64.u32 %rd3, %r1;\nsetp.eq.s64 %p1, %rd3, 48;"), [48]);
@@ -376,6 +414,13 @@ mod tests {
         let strides = Literals::of_size(777 * row.head_dim);
         let asked = at(&row, &strides, &mut Rng::with_seed(1));
         assert!(asked.iter().any(|question| question.spec.shape.0[4] == 777));
+        let stride = i64::from(64 * row.head_dim);
+        let asked = at(&row, &Literals::of_size(64 * row.head_dim), &mut Rng::with_seed(1));
+        let is_so = |question: &&Question| {
+            let problem = question.problem().expect("a problem");
+            problem.sizes().heads_kv > 1 && problem.strides(ferroflash::TensorRole::K).row == stride
+        };
+        assert!(asked.iter().find(is_so).is_some());
         let one = Literals::of_scale_log2(std::f32::consts::LOG2_E);
         let asked = at(&row, &one, &mut Rng::with_seed(1));
         assert!(asked.iter().any(|question| question.scale == Some(1.0)));
