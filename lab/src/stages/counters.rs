@@ -1,6 +1,6 @@
 //! Stage 3: the simulator runs the kernel under several schedules, checks every rule of the machine, and counts.
 
-use super::{Context, Stage, State};
+use super::{Context, Stage, State, without_problems};
 use crate::error::Result;
 use crate::evaluation::Outcome;
 use crate::job::{Report, Task};
@@ -14,6 +14,9 @@ impl Stage for Counters {
     }
 
     fn run(&self, state: &mut State, context: &Context) -> Result<Outcome> {
+        if let Some(skipped) = without_problems(&state.candidate.row) {
+            return Ok(skipped);
+        }
         let problems = context.config.problems.of_row(&state.candidate.row, true)?;
         let task = Task::Count { schedules: context.config.tolerances.schedules.get() };
         let limit = context.config.limits.test_s.duration();

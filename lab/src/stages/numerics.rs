@@ -1,6 +1,6 @@
 //! Stage 4: the numbers are attention, on the problems that are timed and on hidden ones.
 
-use super::{Context, Stage, State};
+use super::{Context, Stage, State, without_problems};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
 use crate::exam::question::{self, Literals, Question};
@@ -26,11 +26,14 @@ impl Stage for Numerics {
         let row = &state.candidate.row;
         let seed = context.seed_of(&state.candidate.name);
         let kernel = state.kernel()?;
-        let (library, compiled) = kernels::find(kernel)?;
-        let literals = Literals::of_ptx(&library.kernel_ptx(&compiled)?);
-        let mut questions = question::draw(row, problems.hidden.len(), &problems.inputs, &literals, seed);
-        for spec in problems.of_row(row, context.machine.simulated)? {
-            questions.push(measured(spec, context.machine.simulated, &problems.inputs));
+        let mut questions = Vec::new();
+        if without_problems(row).is_none() {
+            let (library, compiled) = kernels::find(kernel)?;
+            let literals = Literals::of_ptx(&library.kernel_ptx(&compiled)?);
+            questions = question::draw(row, problems.hidden.len(), &problems.inputs, &literals, seed);
+            for spec in problems.of_row(row, context.machine.simulated)? {
+                questions.push(measured(spec, context.machine.simulated, &problems.inputs));
+            }
         }
         let [one, other] = shares(questions, context.machine.simulated);
         let examine = |share: &Share| -> Result<std::result::Result<ByNumber, Refusal>> {

@@ -1,6 +1,6 @@
 //! Stage 5: device time, in turns with the incumbent's, on inputs that no launch has seen; never without a GPU.
 
-use super::{Context, Stage, State, refused};
+use super::{Context, Stage, State, refused, without_problems};
 use crate::candidate::Candidate;
 use crate::error::Result;
 use crate::evaluation::Outcome;
@@ -26,6 +26,9 @@ impl Stage for Timing {
     fn run(&self, state: &mut State, context: &Context) -> Result<Outcome> {
         if context.machine.simulated {
             return Ok(Outcome::Skipped("no GPU: a simulator has no times".to_owned()));
+        }
+        if let Some(skipped) = without_problems(&state.candidate.row) {
+            return Ok(skipped);
         }
         let problems = context.config.problems.of_row(&state.candidate.row, false)?;
         let (kernel, against) = beside_incumbent(state, context)?;
