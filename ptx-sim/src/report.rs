@@ -303,7 +303,7 @@ pub(crate) fn class_of(op: &Op) -> InstructionClass {
         | Op::Mbarrier(_)
         | Op::CopyArrive(_)
         | Op::MbarrierFence
-        | Op::ProxyFence
+        | Op::ProxyFence(_)
         | Op::WgmmaFence
         | Op::WgmmaCommit
         | Op::WgmmaWait(_) => InstructionClass::Barrier,

@@ -56,7 +56,7 @@ impl<'a> Builder<'_, 'a> {
             return Err(self.operand_error(data + 1, "as many registers as the vector has elements"));
         }
         let signed = matches!(ty, Scalar::S(_));
-        let order = MemoryOrder::of(captures[0], captures[1]);
+        let order = MemoryOrder::of(captures[0], captures[1], if is_wide { 16 } else { bytes });
         // More than 16 bytes are two accesses, as the hardware makes of them.
         let per = if total > 16 { regs.len() / 2 } else { regs.len() };
         for (at, half) in regs.chunks(per).enumerate() {
@@ -143,12 +143,18 @@ impl<'a> Builder<'_, 'a> {
             self.source(&operands[expected], expected + 1, data_shape(64))?;
         }
         let semantics = if captures[0].is_empty() { "relaxed" } else { captures[0] };
-        let order = MemoryOrder::of(semantics, captures[1]);
+        let ty_name = captures[captures.len() - 1];
+        let element_bytes = match ty_name {
+            "b128" => 16,
+            "f16x2" | "bf16x2" => 2,
+            name => scalar(name).bits() / 8,
+        };
+        let order = MemoryOrder::of(semantics, captures[1], element_bytes);
         let addr = self.address(&operands[first], first + 1)?;
-        if captures[captures.len() - 1] == "b128" {
+        if ty_name == "b128" {
             return self.atomic_wide(has_result, operands, (space, addr, op, order));
         }
-        let ty = scalar(captures[captures.len() - 1]);
+        let ty = scalar(ty_name);
         let parts = |operand: &Operand<'a>| match operand {
             Operand::Vector(parts) => parts.clone(),
             single => vec![single.clone()],

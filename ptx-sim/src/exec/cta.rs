@@ -16,7 +16,8 @@ use crate::sync::Flags;
 use crate::window;
 
 use super::barrier::{BARRIERS, BarrierState, Release};
-use super::bulk::{BulkGroups, BulkLoad};
+use super::bulk::BulkLoad;
+use super::bulk_store::BulkGroups;
 use super::call;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;

@@ -461,8 +461,8 @@ impl Warp {
                 cta.publish_mbarriers(self.index, arrived);
                 Ok(())
             }
-            Op::ProxyFence => {
-                self.fence_proxy(active, cta);
+            Op::ProxyFence(proxies) => {
+                self.fence_proxy(proxies, active, cta);
                 Ok(())
             }
             Op::RankOf { result, address, generic } => {

@@ -348,8 +348,8 @@ pub(crate) enum Op {
     },
     /// Makes initialised mbarriers known to the async proxy.
     MbarrierFence,
-    /// Orders generic accesses to shared memory before those of the async proxy.
-    ProxyFence,
+    /// Orders generic accesses before those of other proxies.
+    ProxyFence(&'static [Proxy]),
     Branch {
         target: Pc,
         reconverge: Pc,
