@@ -74,7 +74,7 @@ impl Warp {
             let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
             let dark = self.dark_stored(access, frame, lane);
             self.write(access.space, list[lane], (lane, bytes), &words, access.order, frame, cta)?;
-            self.shade_stored(access, list[lane], (lane, bytes), dark, frame, cta)?;
+            self.shade_stored(access.space, list[lane], (lane, bytes), dark, frame, cta)?;
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Warp {
             self.strong_read(Strong { address, lane, order, shared: false }, Modifies::No, cta);
         }
         if cta.launch.config.checks.initialized {
-            self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global);
+            self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global, cta);
         }
         self.note_global(RaceAccess::Read, allocation, (lane, offset, bytes), order.strength(false), cta)?;
         Ok(allocation.load(offset, bytes))
@@ -252,7 +252,7 @@ impl Warp {
         let who = self.who(lane, order.strength(false), cta);
         let by = (self.index, self.place());
         let (words, dark) = read_shared(rank, offset, bytes, &who, by, cta)?;
-        self.darken(dark, (lane, address), Space::Shared);
+        self.darken(dark, (lane, address), Space::Shared, cta);
         Ok(words)
     }
 
@@ -286,7 +286,7 @@ impl Warp {
         match self.local.load(lane, address, bytes) {
             Some((words, dark)) => {
                 if cta.launch.config.checks.initialized {
-                    self.darken(dark, (lane, address), Space::Local);
+                    self.darken(dark, (lane, address), Space::Local, cta);
                 }
                 Ok(words)
             }

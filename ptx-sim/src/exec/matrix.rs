@@ -62,8 +62,9 @@ impl Warp {
         }
         for (m, (&slot, (_, dark))) in matrix.regs.iter().zip(&loaded).enumerate().filter(|_| shaded) {
             let address = Some(list[8 * m]);
-            let origin =
+            let here =
                 Origin { at: self.at, lane: 8 * m, address, shared: true, global: false, computed: false };
+            let origin = cta.origin_at(list[8 * m]).unwrap_or(here);
             for (lane, bits) in turned(dark).iter().enumerate() {
                 self.shade_register(frame, (Bank::Word, slot, lane), (*bits).into(), Some(origin))?;
             }

@@ -200,6 +200,16 @@ impl Warp {
                 self.shade_mma(inst, frame, active);
                 Ok(())
             }
+            Op::WmmaMma(mma) => {
+                self.shade_wmma(mma, frame, active);
+                Ok(())
+            }
+            Op::WmmaLoad(access) | Op::WmmaStore(access) => {
+                self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)?;
+                access.stride.map_or(Ok(()), |slot| {
+                    self.shade_used(frame, Bank::Word, slot, active, "an address", cta)
+                })
+            }
             Op::Atomic(_)
             | Op::CopyAsync(_)
             | Op::Bulk(_)
@@ -207,7 +217,6 @@ impl Warp {
             | Op::Barrier(_)
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
-            | Op::WmmaLoad(_)
             | Op::Service(_) => {
                 for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Read) {
                     self.shade_used(frame, bank, slot, active, "what the instruction does", cta)?;
@@ -372,8 +381,7 @@ impl Warp {
             .iter()
             .filter(|(b, s)| !shade.is_clear(*b, *s, active))
             .find_map(|(b, s)| shade.origin(*b, *s));
-        let together =
-            matches!(inst.op, Op::Collective(_) | Op::WmmaMma(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
+        let together = matches!(inst.op, Op::Collective(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
         for lane in lanes(active) {
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
             let halves = if together { None } else { dark_halves(&inst.op, &shade.regs, lane) };
