@@ -280,7 +280,7 @@ pub(crate) fn class_of(op: &Op) -> InstructionClass {
             InstructionClass::Global
         }
         Op::WmmaLoad(_) | Op::WmmaStore(_) => InstructionClass::Shared,
-        Op::LoadMatrix(_) | Op::StoreMatrix(_) => InstructionClass::Shared,
+        Op::LoadMatrix(_) | Op::StoreMatrix(_) | Op::StoreBulk(_) => InstructionClass::Shared,
         Op::Atomic(_) => InstructionClass::Atomic,
         Op::CopyAsync(_)
         | Op::CommitGroup

@@ -6,6 +6,7 @@ use super::operand::data_shape;
 use crate::error::LoadError;
 use crate::op::{
     Access, Addr, Atomic, AtomicOp, Constant, CopyAsync, Matrix, MemoryOrder, Op, Reg, Scalar, Space,
+    StoreBulk,
 };
 use crate::parse::ast::Operand;
 use crate::regs::Bank;
@@ -285,9 +286,12 @@ impl<'a> Builder<'_, 'a> {
         };
         let (address, data) = if is_store { (0, 1) } else { (1, 0) };
         let addr = self.address(&operands[address], address + 1)?;
-        let regs = self.word_vector(&operands[data], data + 1, matrices, !is_store)?;
+        let of_bytes = self.mnemonic.ends_with(".b8");
+        let each = if of_bytes && !is_store { 2 } else { 1 };
+        let regs = self.word_vector(&operands[data], data + 1, each * matrices, !is_store)?;
         let space = shared_space(captures[2]);
-        let matrix = Box::new(Matrix { space, addr, transposed: !captures[1].is_empty(), regs });
+        let transposed = !captures[1].is_empty();
+        let matrix = Box::new(Matrix { space, addr, transposed, of_bytes, loads: !is_store, regs });
         self.emit(if is_store { Op::StoreMatrix(matrix) } else { Op::LoadMatrix(matrix) });
         Ok(())
     }
@@ -344,6 +348,23 @@ impl<'a> Builder<'_, 'a> {
             Op::StackRestore(self.any_source(&operands[0], 1, 32)?)
         };
         self.emit(op);
+        Ok(())
+    }
+
+    /// `st.bulk [a], size, 0`. Captures: weak, space.
+    pub(super) fn store_bulk(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 3)?;
+        let addr = self.address(&operands[0], 1)?;
+        // 64 bits, or 32 since PTX 9.0.
+        let size = self.any_source(&operands[1], 2, 32)?;
+        if operands[2] != Operand::Int(0) {
+            return Err(self.operand_error(3, "0"));
+        }
+        self.emit(Op::StoreBulk(Box::new(StoreBulk { space: shared_space(captures[1]), addr, size })));
         Ok(())
     }
 

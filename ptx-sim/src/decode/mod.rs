@@ -350,6 +350,7 @@ impl<'a> Builder<'_, 'a> {
             Family::Atomic | Family::Reduce => self.atomic(family == Family::Atomic, captures, operands),
             Family::CopyAsync => self.copy_async(captures, operands),
             Family::WaitGroup => self.wait_group(operands),
+            Family::StoreBulk => self.store_bulk(captures, operands),
             Family::LoadMatrix | Family::StoreMatrix => {
                 self.matrix(family == Family::StoreMatrix, captures, operands)
             }

@@ -14,6 +14,7 @@ use crate::tensor_map::{Chunk, TensorMap, TensorType};
 use crate::window;
 
 use super::access::{addresses, check_alignment, lanes, words_of};
+use super::bulk_store::named_bytes;
 use super::cta::Cta;
 use super::mbarrier::shared_address;
 use super::warp::Warp;
@@ -137,8 +138,12 @@ impl Warp {
                     let barrier = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
                     self.bulk_peer(op, frame, (lane, shared, global[lane], barrier), cta)?;
                 }
-                BulkTo::Global => {
-                    let chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
+                BulkTo::Global { byte_mask } => {
+                    let mut chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
+                    if let Some(slot) = byte_mask {
+                        let mask = self.frame(frame)?.regs.word[*slot as usize][lane] as u16;
+                        chunks = chunks.iter().flat_map(|chunk| named_bytes(chunk, mask)).collect();
+                    }
                     // CUTLASS's epilogues let a whole warp issue one store: its lanes write the same to the same place.
                     self.bulk_store(&chunks, lane, (op, chunks == stored), cta)?;
                     stored = chunks;
@@ -357,7 +362,7 @@ impl Warp {
 }
 
 /// What is larger than the CTA's shared memory lies partly outside, whether that is checked or not.
-fn fits(bytes: u64, lane: usize, shared: u64, cta: &Cta<'_>) -> Outcome {
+pub(super) fn fits(bytes: u64, lane: usize, shared: u64, cta: &Cta<'_>) -> Outcome {
     if bytes > cta.launch.shared_bytes {
         return Err(Fault::at(FindingKind::OutOfBounds, lane, shared));
     }

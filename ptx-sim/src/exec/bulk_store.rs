@@ -79,7 +79,7 @@ impl Warp {
             let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
             let who = self.proxy_who(lane, reader, group, cta);
             let rank = cta.rank;
-            cta.note_read(rank, from, 16, &who, by)?;
+            cta.note_read(rank, from + u64::from(chunk.skip), chunk.bytes, &who, by)?;
             let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
             let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
             let target = (allocation, at, chunk.bytes);
@@ -138,6 +138,21 @@ impl Warp {
             }
         }
     }
+}
+
+/// The runs of bytes of a chunk that a mask names.
+pub(super) fn named_bytes(chunk: &Chunk, mask: u16) -> Vec<Chunk> {
+    let mut runs = Vec::new();
+    let (mut at, mut left) = (0, mask);
+    while left != 0 {
+        let gap = left.trailing_zeros();
+        let bytes = (left >> gap).trailing_ones();
+        at += gap;
+        runs.push(Chunk { global: chunk.global + u64::from(at), skip: at, bytes, ..*chunk });
+        at += bytes;
+        left = left.checked_shr(gap + bytes).unwrap_or(0);
+    }
+    runs
 }
 
 fn write_pieces(pieces: &[(u64, u32, Words)], memory: &crate::memory::Memory) {

@@ -217,6 +217,7 @@ impl Warp {
             | Op::Barrier(_)
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
+            | Op::StoreBulk(_)
             | Op::Service(_) => {
                 for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Read) {
                     self.shade_used(frame, bank, slot, active, "what the instruction does", cta)?;

@@ -284,6 +284,7 @@ pub(crate) enum Op {
     CommitGroup,
     /// Leaves at most so many groups open; `None` waits for everything.
     WaitGroup(Option<u32>),
+    StoreBulk(Box<StoreBulk>),
     LoadMatrix(Box<Matrix>),
     StoreMatrix(Box<Matrix>),
     MoveMatrix {
