@@ -9,7 +9,7 @@ use crate::regs::{Bank, LANES, Slot};
 
 use super::access::lanes;
 use super::cta::Cta;
-use super::shade_bits::{dark_halves, moved_bits};
+use super::shade_bits::{computed_bits, moved_bits};
 use super::undefined::{Origin, Shade, ones};
 use super::warp::Warp;
 
@@ -385,10 +385,11 @@ impl Warp {
         let together = matches!(inst.op, Op::Collective(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
         for lane in lanes(active) {
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
-            let halves = if together { None } else { dark_halves(&inst.op, &shade.regs, lane) };
+            let computed =
+                if together { None } else { computed_bits(&inst.op, &frame.regs, &shade.regs, lane) };
             for (at, (bank, slot)) in writes.iter().enumerate() {
-                let (bits, computed) = match (&moved, halves) {
-                    (_, Some(halves)) => (halves, true),
+                let (bits, computed) = match (&moved, computed) {
+                    (_, Some(bits)) => (bits, true),
                     (Some(parts), _) => (parts[at.min(parts.len() - 1)], false),
                     _ => {
                         let any = |l: usize| reads.iter().any(|(b, s)| shade.regs.bits(*b, *s, l) != 0);
