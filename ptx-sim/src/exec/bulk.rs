@@ -9,11 +9,11 @@ use crate::finding::{Fault, FindingKind, Outcome};
 use crate::mark::{Later, Who};
 use crate::memory::Words;
 use crate::op::{AtomicOp, Bulk, BulkTo, Pc, Proxy, Scalar, Scope, Space, StoreAsync, Strength};
-use crate::race::RaceAccess;
+use crate::race::{Held, RaceAccess};
 use crate::tensor_map::{Chunk, TensorMap, TensorType};
 use crate::window;
 
-use super::access::{addresses, check_alignment, lanes, words_of};
+use super::access::{addresses, check_alignment, lanes, note_global, words_of};
 use super::bulk_store::named_bytes;
 use super::cta::Cta;
 use super::mbarrier::shared_address;
@@ -307,8 +307,14 @@ impl Warp {
         Who { later: Some(Later { agent, time, by_async_proxy: true }), ..self.who(lane, None, cta) }
     }
 
-    /// The part of a chunk that is in global memory.
-    fn read_source(&mut self, lane: usize, chunk: &Chunk, cta: &mut Cta<'_>) -> Outcome<Words> {
+    /// The part of a chunk that is in global memory. It is read now, and may be read until the agent has done what it does at that time.
+    fn read_source(
+        &mut self,
+        lane: usize,
+        chunk: &Chunk,
+        (agent, time): (Agent, u32),
+        cta: &mut Cta<'_>,
+    ) -> Outcome<Words> {
         let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else {
             return Ok([0; 4]);
         };
@@ -316,9 +322,14 @@ impl Warp {
         if checks.initialized && !allocation.is_written(at, chunk.bytes) {
             return Err(Fault::at(FindingKind::Uninitialized, lane, chunk.global));
         }
-        let proxy =
-            if checks.async_copies { RaceAccess::ProxyRead(Proxy::AsyncGlobal) } else { RaceAccess::Read };
-        self.note_global(proxy, allocation, (lane, at, chunk.bytes), None, cta)?;
+        if !checks.async_copies {
+            self.note_global(RaceAccess::Read, allocation, (lane, at, chunk.bytes), None, cta)?;
+        } else if allocation.races.is_watching() {
+            let who = self.proxy_who(lane, agent, time, cta);
+            let (access, target) = (RaceAccess::ProxyRead(Proxy::AsyncGlobal), (allocation, at, chunk.bytes));
+            let by = (self.index, self.place());
+            note_global(access, target, &who, &mut Held::default(), by, cta)?;
+        }
         Ok(allocation.load(at, chunk.bytes))
     }
 
@@ -337,7 +348,7 @@ impl Warp {
         for chunk in chunks {
             let mut words = [0; 4];
             if chunk.bytes > 0 {
-                words = shifted(&self.read_source(lane, chunk, cta)?, chunk.skip);
+                words = shifted(&self.read_source(lane, chunk, (agent, time), cta)?, chunk.skip);
             }
             let who = self.proxy_who(lane, agent, time, cta);
             let target = cta.at_rank(rank);
