@@ -72,9 +72,11 @@ impl Who<'_> {
         }
     }
 
-    /// Whether two strong accesses name each other's threads in their scopes, and overlap completely by one proxy (PTX ISA §8.5).
-    fn morally_strong(&self, past: &Mark, group: u32) -> bool {
-        let (Some(a), Some(b)) = (past.strong, self.strong) else { return false };
+    /// Whether a past strong access of that cluster is no race with this one, whatever the clocks say.
+    fn comes_after_strong(&self, strong: Strength, past: &Mark, group: u32) -> bool {
+        if self.strong.is_some_and(|own| !own.is_like(strong)) {
+            return false;
+        }
         let least = if group != self.group {
             Scope::Gpu
         } else if past.agent / self.warps.max(1) != self.agent / self.warps.max(1) {
@@ -82,22 +84,24 @@ impl Who<'_> {
         } else {
             Scope::Cta
         };
-        a.is_like(b) && a.reach(b, least)
+        // Morally strong: they name each other's threads in their scopes, and overlap completely by one proxy (PTX ISA §8.5).
+        if self.strong.is_some_and(|own| own.reach(strong, least)) {
+            return true;
+        }
+        // Lanes that took part together with this one: it comes after itself.
+        let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
+        let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
+        self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes)
     }
 
     /// Whether a past access of that cluster is not ordered before this one.
     #[inline]
     pub(crate) fn collides(&self, past: &Mark, group: u32) -> bool {
-        if past.clock == 0 || self.morally_strong(past, group) {
+        if past.clock == 0 {
             return false;
         }
-        if past.strong.is_some_and(|past| self.strong.is_none_or(|own| own.is_like(past))) {
-            // Lanes that took part together with this one: it comes after itself.
-            let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
-            let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
-            if self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes) {
-                return false;
-            }
+        if past.strong.is_some_and(|strong| self.comes_after_strong(strong, past, group)) {
+            return false;
         }
         if group != self.group {
             return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);

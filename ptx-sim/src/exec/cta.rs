@@ -207,8 +207,12 @@ impl<'c> Cta<'c> {
     }
 
     /// Says which bytes of a range of shared memory hold what nobody defined, and why.
+    #[inline]
     pub(super) fn shade_shared(&mut self, offset: u64, bytes: u32, (mask, origin): (u32, Option<Origin>)) {
         self.shared.shade(offset, bytes, mask);
+        if mask == 0 {
+            return;
+        }
         let words =
             (0..u64::from(bytes)).filter(|byte| mask >> byte & 1 == 1).map(|byte| (offset + byte) / 4);
         self.origins
