@@ -100,8 +100,14 @@ impl Who<'_> {
         if past.clock == 0 {
             return false;
         }
-        if past.strong.is_some_and(|strong| self.comes_after_strong(strong, past, group)) {
-            return false;
+        if let Some(strong) = past.strong {
+            // Most that meet at one place are atomic operations of the device's scope.
+            let own = self.strong;
+            if own.is_some_and(|own| own.is_like(strong) && own.reach(strong, Scope::Gpu))
+                || self.comes_after_strong(strong, past, group)
+            {
+                return false;
+            }
         }
         if group != self.group {
             return !self.clock.covers_other(group, past.agent, past.clock, past.lanes);

@@ -84,6 +84,7 @@ pub(crate) struct Strength(NonZeroU8);
 impl Strength {
     /// The scope's bits, the logarithm of the element's bytes, and two flags.
     const SCOPE: u8 = 3;
+    const SIZE: u8 = 7 << 2;
     const MODIFIES: u8 = 1 << 5;
     const ASYNC_PROXY: u8 = 1 << 6;
     const IS_STRONG: NonZeroU8 = NonZeroU8::new(1 << 7).unwrap();
@@ -95,28 +96,28 @@ impl Strength {
         Strength(Self::IS_STRONG | (scope as u8 | size | flags))
     }
 
-    fn has(self, bit: u8) -> bool {
-        self.0.get() & bit != 0
-    }
-
     fn scope(self) -> u8 {
         self.0.get() & Self::SCOPE
     }
 
     fn element_bytes(self) -> u32 {
-        1 << (self.0.get() >> 2 & 7)
+        1 << ((self.0.get() & Self::SIZE) >> 2)
     }
 
     /// Whether two accesses that overlap overlap completely, by one proxy: both are aligned to their size. A byte or half
     /// may lie in a word of which one of the two is modified: libcu++ makes its small atomics so.
+    #[inline]
     pub(crate) fn is_like(self, other: Strength) -> bool {
-        let (a, b) = (self.element_bytes(), other.element_bytes());
-        let one_modifies = self.has(Self::MODIFIES) != other.has(Self::MODIFIES);
-        let in_word = one_modifies && a.max(b) == 4;
-        self.has(Self::ASYNC_PROXY) == other.has(Self::ASYNC_PROXY) && (a == b || in_word)
+        let unlike = self.0.get() ^ other.0.get();
+        if unlike & (Self::SIZE | Self::ASYNC_PROXY) == 0 {
+            return true;
+        }
+        let in_word = self.element_bytes().max(other.element_bytes()) == 4;
+        unlike & Self::ASYNC_PROXY == 0 && unlike & Self::MODIFIES != 0 && in_word
     }
 
     /// Whether both scopes reach that far.
+    #[inline]
     pub(crate) fn reach(self, other: Strength, least: Scope) -> bool {
         self.scope() >= least as u8 && other.scope() >= least as u8
     }
