@@ -78,8 +78,8 @@ impl Fenced {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     seen: Vec<Seen>,
-    /// What of it came before a proxy fence, for each proxy.
-    fenced: [Fenced; Proxy::COUNT],
+    /// What of it came before a proxy fence, for each proxy; `None` where there was none.
+    fenced: Option<Arc<[Fenced; Proxy::COUNT]>>,
     others: Option<Arc<Others>>,
     /// What came before a fence of the CTA's scope, and of the device's: a strong write that follows tells of it.
     flushed: [Vec<Seen>; 2],
@@ -115,7 +115,8 @@ impl Clock {
 
     /// Whether a fence of the proxy came between what an agent of a cluster did and now.
     pub(crate) fn is_fenced(&self, proxy: Proxy, own: u32, group: u32, past: (Agent, u32, u32)) -> bool {
-        let (fenced, (agent, time, lanes)) = (&self.fenced[proxy as usize], past);
+        let (Some(fenced), (agent, time, lanes)) = (&self.fenced, past) else { return false };
+        let fenced = &fenced[proxy as usize];
         if own == group {
             return fenced.seen.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes));
         }
@@ -143,7 +144,7 @@ impl Clock {
     pub(crate) fn join(&mut self, other: &Clock) {
         self.when = self.when.max(other.when);
         join(&mut self.seen, &other.seen);
-        self.fenced.iter_mut().zip(&other.fenced).for_each(|(mine, theirs)| mine.join(theirs));
+        join_fenced(&mut self.fenced, &other.fenced);
         join(&mut self.nearly, &other.nearly);
         join(&mut self.flushed[0], &other.flushed[0]);
         join(&mut self.flushed[1], &other.flushed[1]);
@@ -173,8 +174,12 @@ impl Clock {
     }
 
     fn hear_strong(&mut self, own: u32, released: &Released) {
-        let fenced = self.fenced.iter_mut().zip(&released.clock.fenced);
-        fenced.for_each(|(mine, theirs)| mine.hear(own, released.group, theirs));
+        if let Some(theirs) = &released.clock.fenced {
+            let mine = Arc::make_mut(self.fenced.get_or_insert_default());
+            mine.iter_mut()
+                .zip(theirs.iter())
+                .for_each(|(mine, theirs)| mine.hear(own, released.group, theirs));
+        }
         if released.group == own {
             join(&mut self.strong, &released.clock.strong);
         } else {
@@ -277,7 +282,7 @@ impl Clock {
 
     /// A proxy fence: the proxy sees what `other` has seen.
     pub(crate) fn fence(&mut self, proxy: Proxy, other: &Clock) {
-        let fenced = &mut self.fenced[proxy as usize];
+        let fenced = &mut Arc::make_mut(self.fenced.get_or_insert_default())[proxy as usize];
         join(&mut fenced.seen, &other.seen);
         if proxy != Proxy::AsyncShared {
             // Nobody outside the cluster writes its shared memory.
@@ -288,10 +293,24 @@ impl Clock {
     /// Keeps only what the other has seen too.
     pub(crate) fn meet(&mut self, other: &Clock) {
         meet(&mut self.seen, &other.seen);
-        self.fenced
-            .iter_mut()
-            .zip(&other.fenced)
-            .for_each(|(mine, theirs)| meet(&mut mine.seen, &theirs.seen));
+        match (&mut self.fenced, &other.fenced) {
+            (Some(mine), Some(theirs)) => {
+                let mine = Arc::make_mut(mine).iter_mut().zip(theirs.iter());
+                mine.for_each(|(mine, theirs)| meet(&mut mine.seen, &theirs.seen));
+            }
+            (mine, _) => *mine = None,
+        }
+    }
+}
+
+fn join_fenced(mine: &mut Option<Arc<[Fenced; Proxy::COUNT]>>, theirs: &Option<Arc<[Fenced; Proxy::COUNT]>>) {
+    match (&mut *mine, theirs) {
+        (_, None) => {}
+        (None, Some(theirs)) => *mine = Some(theirs.clone()),
+        (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+        (Some(mine), Some(theirs)) => {
+            Arc::make_mut(mine).iter_mut().zip(theirs.iter()).for_each(|(mine, theirs)| mine.join(theirs));
+        }
     }
 }
 

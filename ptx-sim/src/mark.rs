@@ -203,7 +203,7 @@ impl Mark {
     /// Whether a read by the same agent can be remembered in the place of this one: then it is.
     #[inline]
     fn is_one_with(&mut self, now: &Mark, synced: u32) -> bool {
-        if self.agent != now.agent || self.strong != now.strong {
+        if self.agent != now.agent || !Strength::are_one(self.strong, now.strong) {
             return false;
         }
         if self.clock == now.clock && self.barriers == now.barriers && now.lanes != 0 {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::finding::FindingKind;
 use crate::mark::{Mark, Who};
-use crate::op::Proxy;
+use crate::op::{Proxy, Strength};
 
 /// Bytes of a block, and blocks of a page.
 const BLOCK: u64 = 16;
@@ -206,7 +206,7 @@ impl Entry {
             && self.write == new.write
             && self.group == new.group
             && self.mark.agent == new.mark.agent
-            && self.mark.strong == new.mark.strong;
+            && Strength::are_one(self.mark.strong, new.mark.strong);
         if !alike || self.bytes & !new.bytes != 0 {
             return false;
         }
@@ -348,7 +348,7 @@ impl Block {
 mod tests {
     use super::*;
     use crate::clock::{Clock, Released};
-    use crate::op::{Scope, Strength};
+    use crate::op::Scope;
     use std::sync::Arc;
 
     fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {

@@ -116,6 +116,16 @@ impl Strength {
         unlike & Self::ASYNC_PROXY == 0 && unlike & Self::MODIFIES != 0 && in_word
     }
 
+    /// Whether a later access of the same agent may be remembered in the place of an earlier one: both weak, or of one size and proxy.
+    #[inline]
+    pub(crate) fn are_one(a: Option<Strength>, b: Option<Strength>) -> bool {
+        match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => (a.0.get() ^ b.0.get()) & (Self::SIZE | Self::ASYNC_PROXY) == 0,
+            _ => false,
+        }
+    }
+
     /// Whether both scopes reach that far.
     #[inline]
     pub(crate) fn reach(self, other: Strength, least: Scope) -> bool {
