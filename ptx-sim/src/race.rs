@@ -42,6 +42,19 @@ pub(crate) enum RaceAccess {
     },
 }
 
+impl RaceAccess {
+    /// The proxy that it goes through, where that is not the generic one.
+    fn proxy(self, who: &Who<'_>) -> Option<Proxy> {
+        match self {
+            RaceAccess::Read => None,
+            RaceAccess::ProxyRead(proxy) => Some(proxy),
+            RaceAccess::Write { .. } => {
+                who.later.filter(|later| later.by_async_proxy).map(|_| Proxy::AsyncGlobal)
+            }
+        }
+    }
+}
+
 /// A past access to some bytes of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -192,6 +205,12 @@ impl Entry {
         self.group.wrapping_mul(0x9e37_79b1) ^ u32::from(self.mark.agent)
     }
 
+    /// Whether the same instruction of the same warp did it. What is done later has an agent of its own for every lane.
+    fn is_of_instruction(&self, who: &Who<'_>) -> bool {
+        let same_agent = self.mark.agent == who.agent || self.mark.lanes == 0 && who.later.is_some();
+        self.group == who.group && same_agent && self.mark.line == who.line
+    }
+
     /// Whether this is a write of another proxy that the proxy of an access that comes after it has not been told of. What the async
     /// proxy has written is known to it.
     fn lacks_fence(&self, proxy: Proxy, who: &Who<'_>) -> bool {
@@ -236,13 +255,7 @@ impl Block {
 
     fn note(&mut self, access: RaceAccess, bytes: u16, who: &Who<'_>, ordered: bool) -> Result<(), Met> {
         let write = matches!(access, RaceAccess::Write { .. });
-        let proxy = match access {
-            RaceAccess::Read => None,
-            RaceAccess::ProxyRead(proxy) => Some(proxy),
-            RaceAccess::Write { .. } => {
-                who.later.filter(|later| later.by_async_proxy).map(|_| Proxy::AsyncGlobal)
-            }
-        };
+        let proxy = access.proxy(who);
         if !write && bytes & !self.read_by_many == 0 {
             return Ok(());
         }
@@ -261,9 +274,7 @@ impl Block {
                 }
                 continue;
             }
-            // What is done later has an agent of its own for every lane.
-            let same_agent = entry.mark.agent == who.agent || entry.mark.lanes == 0 && who.later.is_some();
-            let same_instruction = entry.group == who.group && same_agent && entry.mark.line == who.line;
+            let same_instruction = entry.is_of_instruction(who);
             let same_value = entry.write && access == RaceAccess::Write { same_value: true };
             if same_value && same_instruction {
                 continue;

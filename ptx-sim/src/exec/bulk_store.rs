@@ -148,7 +148,7 @@ pub(super) fn named_bytes(chunk: &Chunk, mask: u16) -> Vec<Chunk> {
         let gap = left.trailing_zeros();
         let bytes = (left >> gap).trailing_ones();
         at += gap;
-        runs.push(Chunk { global: chunk.global + u64::from(at), skip: at, bytes, ..*chunk });
+        runs.push(Chunk { global: chunk.global.wrapping_add(at.into()), skip: at, bytes, ..*chunk });
         at += bytes;
         left = left.checked_shr(gap + bytes).unwrap_or(0);
     }
