@@ -1,10 +1,12 @@
 //! Vector clocks: what a warp has seen of every agent. The agents of a CTA are its warps and, after them, what runs on its own:
 //! the phases of each mbarrier, the `wgmma` groups of each warpgroup, the bulk groups of each thread.
 //!
-//! A second clock says what of it the async proxy has seen: generic writes reach it through a proxy fence only (PTX ISA §8.6).
+//! Further clocks say what of it the other proxies have seen: generic writes reach them through a proxy fence only (PTX ISA §8.6).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+use crate::op::Proxy;
 
 /// Index of an agent; warps come first.
 pub(crate) type Agent = u16;
@@ -46,12 +48,38 @@ impl Seen {
 /// What has been seen of the agents of other clusters, by cluster.
 type Others = BTreeMap<u32, Arc<Vec<Seen>>>;
 
+/// What has been seen of the agents of the own cluster, and of those of others, before a proxy fence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Fenced {
+    seen: Vec<Seen>,
+    others: Option<Arc<Others>>,
+}
+
+impl Fenced {
+    fn join(&mut self, other: &Fenced) {
+        join(&mut self.seen, &other.seen);
+        join_others(&mut self.others, &other.others);
+    }
+
+    /// Takes in what a thread of that cluster had fenced. Before the acquire that may follow, nothing is lost: what is not in order is a
+    /// race first.
+    fn hear(&mut self, own: u32, group: u32, other: &Fenced) {
+        if group == own {
+            join(&mut self.seen, &other.seen);
+        } else {
+            see_other(&mut self.others, group, &other.seen);
+        }
+        join_others(&mut self.others, &other.others);
+        join_own(&mut self.seen, &other.others, own);
+    }
+}
+
 /// What has been seen of every agent; those beyond the end not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     seen: Vec<Seen>,
-    /// What of it came before a proxy fence.
-    fenced: Vec<Seen>,
+    /// What of it came before a proxy fence, for each proxy; `None` where there was none.
+    fenced: Option<Arc<[Fenced; Proxy::COUNT]>>,
     others: Option<Arc<Others>>,
     /// What came before a fence of the CTA's scope, and of the device's: a strong write that follows tells of it.
     flushed: [Vec<Seen>; 2],
@@ -85,9 +113,14 @@ impl Clock {
         self.seen.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes))
     }
 
-    /// Whether a proxy fence came between that and now.
-    pub(crate) fn is_fenced(&self, agent: Agent, time: u32, lanes: u32) -> bool {
-        self.fenced.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes))
+    /// Whether a fence of the proxy came between what an agent of a cluster did and now.
+    pub(crate) fn is_fenced(&self, proxy: Proxy, own: u32, group: u32, past: (Agent, u32, u32)) -> bool {
+        let (Some(fenced), (agent, time, lanes)) = (&self.fenced, past) else { return false };
+        let fenced = &fenced[proxy as usize];
+        if own == group {
+            return fenced.seen.get(usize::from(agent)).is_some_and(|s| s.covers(time, lanes));
+        }
+        covers_in(&fenced.others, group, agent, time, lanes)
     }
 
     /// Nothing seen, at the same time of the model of time.
@@ -111,7 +144,7 @@ impl Clock {
     pub(crate) fn join(&mut self, other: &Clock) {
         self.when = self.when.max(other.when);
         join(&mut self.seen, &other.seen);
-        join(&mut self.fenced, &other.fenced);
+        join_fenced(&mut self.fenced, &other.fenced);
         join(&mut self.nearly, &other.nearly);
         join(&mut self.flushed[0], &other.flushed[0]);
         join(&mut self.flushed[1], &other.flushed[1]);
@@ -141,6 +174,12 @@ impl Clock {
     }
 
     fn hear_strong(&mut self, own: u32, released: &Released) {
+        if let Some(theirs) = &released.clock.fenced {
+            let mine = Arc::make_mut(self.fenced.get_or_insert_default());
+            mine.iter_mut()
+                .zip(theirs.iter())
+                .for_each(|(mine, theirs)| mine.hear(own, released.group, theirs));
+        }
         if released.group == own {
             join(&mut self.strong, &released.clock.strong);
         } else {
@@ -190,7 +229,6 @@ impl Clock {
         self.hear_strong(own, released);
         if released.group == own {
             join(&mut self.seen, &released.clock.seen);
-            join(&mut self.fenced, &released.clock.fenced);
         } else {
             see_other(&mut self.others, released.group, &released.clock.seen);
         }
@@ -242,15 +280,37 @@ impl Clock {
         clock
     }
 
-    /// A proxy fence: the async proxy sees what `other` has seen.
-    pub(crate) fn fence(&mut self, other: &Clock) {
-        join(&mut self.fenced, &other.seen);
+    /// A proxy fence: the proxy sees what `other` has seen.
+    pub(crate) fn fence(&mut self, proxy: Proxy, other: &Clock) {
+        let fenced = &mut Arc::make_mut(self.fenced.get_or_insert_default())[proxy as usize];
+        join(&mut fenced.seen, &other.seen);
+        if proxy != Proxy::AsyncShared {
+            // Nobody outside the cluster writes its shared memory.
+            join_others(&mut fenced.others, &other.others);
+        }
     }
 
     /// Keeps only what the other has seen too.
     pub(crate) fn meet(&mut self, other: &Clock) {
         meet(&mut self.seen, &other.seen);
-        meet(&mut self.fenced, &other.fenced);
+        match (&mut self.fenced, &other.fenced) {
+            (Some(mine), Some(theirs)) => {
+                let mine = Arc::make_mut(mine).iter_mut().zip(theirs.iter());
+                mine.for_each(|(mine, theirs)| meet(&mut mine.seen, &theirs.seen));
+            }
+            (mine, _) => *mine = None,
+        }
+    }
+}
+
+fn join_fenced(mine: &mut Option<Arc<[Fenced; Proxy::COUNT]>>, theirs: &Option<Arc<[Fenced; Proxy::COUNT]>>) {
+    match (&mut *mine, theirs) {
+        (_, None) => {}
+        (None, Some(theirs)) => *mine = Some(theirs.clone()),
+        (Some(mine), Some(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+        (Some(mine), Some(theirs)) => {
+            Arc::make_mut(mine).iter_mut().zip(theirs.iter()).for_each(|(mine, theirs)| mine.join(theirs));
+        }
     }
 }
 
@@ -326,8 +386,10 @@ pub(crate) enum AgentOf {
     Mbarrier(u64),
     /// The `wgmma` groups of a warpgroup.
     Warpgroup(u32),
-    /// The bulk groups of a thread: warp and lane.
+    /// The bulk groups of a thread, by warp and lane, as readers of their sources.
     BulkGroups(u32, usize),
+    /// The same as writers of global memory.
+    BulkWrites(u32, usize),
 }
 
 /// The agents of a CTA.
@@ -356,6 +418,11 @@ impl Agents {
         ((at / self.warps.max(1)) as u32, (at % self.warps.max(1)) as u32)
     }
 
+    /// The CTA of the cluster that an agent beside the warps belongs to.
+    pub(crate) fn rank_of_later(&self, agent: Agent) -> u32 {
+        (usize::from(agent) % self.ctas) as u32
+    }
+
     /// The agent's number, a new one at first sight. There are fewer than 2¹⁶, as shared memory bounds the mbarriers.
     pub(crate) fn number(&mut self, of: AgentOf) -> Agent {
         let next = (self.ctas * (self.warps + self.others.len()) + self.rank) as Agent;
@@ -382,10 +449,20 @@ mod tests {
         let mut released = Clock::default();
         released.see(0, 4);
         reader.join(&released);
-        assert!(reader.covers(0, 4, 1) && !reader.is_fenced(0, 4, 1));
-        writer.fence(&released);
+        let fenced = |clock: &Clock, own, time| clock.is_fenced(Proxy::AsyncGlobal, own, 0, (0, time, 1));
+        assert!(reader.covers(0, 4, 1) && !fenced(&reader, 0, 4));
+        writer.fence(Proxy::AsyncGlobal, &released);
         reader.join(&writer);
-        assert!(reader.is_fenced(0, 4, 1) && !reader.is_fenced(0, 5, 1));
+        assert!(fenced(&reader, 0, 4) && !fenced(&reader, 0, 5));
+        assert!(!reader.is_fenced(Proxy::AsyncShared, 0, 0, (0, 4, 1)));
+        // Another cluster acquires it, or fences what it has acquired.
+        let (mut acquired, mut late) = (Clock::default(), Clock::default());
+        acquired.acquire(1, &Released { group: 0, clock: Arc::new(writer) });
+        late.acquire(1, &Released { group: 0, clock: Arc::new(released) });
+        assert!(fenced(&acquired, 1, 4) && !fenced(&late, 1, 4));
+        let seen = late.clone();
+        late.fence(Proxy::AsyncGlobal, &seen);
+        assert!(fenced(&late, 1, 4) && !fenced(&late, 1, 5));
         let mut both = reader.clone();
         both.meet(&Clock::default());
         assert!(!both.covers(0, 1, 1));

@@ -330,9 +330,13 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                         mask.iter_mut().for_each(|s| self.word(s));
                     }
                     BulkTo::Peer { mbarrier } => self.addr(mbarrier),
-                    BulkTo::Global => {}
+                    BulkTo::Global { byte_mask } => byte_mask.iter_mut().for_each(|s| self.word(s)),
                 }
                 op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));
+            }
+            Op::StoreBulk(op) => {
+                self.addr(&mut op.addr);
+                self.reg(&mut op.size);
             }
             Op::StoreAsync(op) => {
                 self.addr(&mut op.addr);

@@ -30,7 +30,8 @@ pub enum FindingKind {
     /// An access to the target of an asynchronous copy that is not waited for, or a write to what an asynchronous copy or
     /// a `wgmma` may still read.
     AsyncPending,
-    /// A write of the generic proxy that the async proxy (bulk copies, `wgmma`) meets without `fence.proxy.async` between.
+    /// A write of the generic proxy that the async proxy (bulk copies, `wgmma`) meets without `fence.proxy.async` between, or that changes a
+    /// tensor map that is used without `fence.proxy.tensormap`.
     ProxyFence,
     /// An mbarrier used before its initialisation or after its end, with more arrivals than its phase expects, or as plain
     /// memory.

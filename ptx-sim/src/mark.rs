@@ -2,7 +2,7 @@
 
 use crate::clock::{Agent, Clock};
 use crate::lane_order::LaneOrder;
-use crate::op::Scope;
+use crate::op::{Scope, Strength};
 
 /// A past access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub(crate) struct Mark {
     pub(crate) agent: Agent,
     /// Barriers of some of the warp's lanes before it.
     pub(crate) barriers: u8,
-    /// The scope of a strong access.
-    pub(crate) scope: Option<Scope>,
+    /// Of a strong access, what others are compared with.
+    pub(crate) strong: Option<Strength>,
 }
 
 /// An asynchronous access: done by an agent of its own, at a time that its mbarrier or group tells.
@@ -41,7 +41,7 @@ pub(crate) struct Who<'c> {
     pub(crate) lanes: u32,
     pub(crate) line: u32,
     /// Volatile, atomic and the like: does not race with others of its kind within the scope.
-    pub(crate) scope: Option<Scope>,
+    pub(crate) strong: Option<Strength>,
     /// The vector clock of the warp.
     pub(crate) clock: &'c Clock,
     /// The warp's own time, and its time when all of its lanes were last in order with each other.
@@ -60,21 +60,23 @@ pub(crate) struct Who<'c> {
 impl Who<'_> {
     /// The access as it will be remembered.
     pub(crate) fn mark(&self) -> Mark {
-        let (line, scope) = (self.line, self.scope);
+        let (line, strong) = (self.line, self.strong);
         match self.later {
             Some(Later { agent, time, .. }) => {
-                Mark { clock: time, line, lanes: 0, agent, barriers: 0, scope }
+                Mark { clock: time, line, lanes: 0, agent, barriers: 0, strong }
             }
             None => {
                 let barriers = self.order.map_or(0, LaneOrder::barriers);
-                Mark { clock: self.now, line, lanes: self.lanes, agent: self.agent, barriers, scope }
+                Mark { clock: self.now, line, lanes: self.lanes, agent: self.agent, barriers, strong }
             }
         }
     }
 
-    /// Whether two strong accesses name each other's threads in their scopes (PTX ISA §8.5).
-    fn morally_strong(&self, past: &Mark, group: u32) -> bool {
-        let (Some(a), Some(b)) = (past.scope, self.scope) else { return false };
+    /// Whether a past strong access of that cluster is no race with this one, whatever the clocks say.
+    fn comes_after_strong(&self, strong: Strength, past: &Mark, group: u32) -> bool {
+        if self.strong.is_some_and(|own| !own.is_like(strong)) {
+            return false;
+        }
         let least = if group != self.group {
             Scope::Gpu
         } else if past.agent / self.warps.max(1) != self.agent / self.warps.max(1) {
@@ -82,20 +84,28 @@ impl Who<'_> {
         } else {
             Scope::Cta
         };
-        a >= least && b >= least
+        // Morally strong: they name each other's threads in their scopes, and overlap completely by one proxy (PTX ISA §8.5).
+        if self.strong.is_some_and(|own| own.reach(strong, least)) {
+            return true;
+        }
+        // Lanes that took part together with this one: it comes after itself.
+        let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
+        let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
+        self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes)
     }
 
     /// Whether a past access of that cluster is not ordered before this one.
     #[inline]
     pub(crate) fn collides(&self, past: &Mark, group: u32) -> bool {
-        if past.clock == 0 || self.morally_strong(past, group) {
+        if past.clock == 0 {
             return false;
         }
-        if past.scope.is_some() {
-            // Lanes that took part together with this one: it comes after itself.
-            let alone = (group, past.agent) == (self.group, self.agent) && self.lanes.is_power_of_two();
-            let lanes = if alone { past.lanes & !self.lanes } else { past.lanes };
-            if self.clock.covers_strong(self.group, group, past.agent, past.clock, lanes) {
+        if let Some(strong) = past.strong {
+            // Most that meet at one place are atomic operations of the device's scope.
+            let own = self.strong;
+            if own.is_some_and(|own| own.is_like(strong) && own.reach(strong, Scope::Gpu))
+                || self.comes_after_strong(strong, past, group)
+            {
                 return false;
             }
         }
@@ -185,15 +195,15 @@ impl Mark {
         let by_itself = (self.agent, group) == (writer.agent, writer.group)
             && writer.later.is_none()
             && self.lanes & !writer.lanes == 0;
-        if self.scope.is_none() && by_itself {
-            self.scope = writer.scope;
+        if self.strong.is_none() && by_itself {
+            self.strong = writer.strong;
         }
     }
 
     /// Whether a read by the same agent can be remembered in the place of this one: then it is.
     #[inline]
     fn is_one_with(&mut self, now: &Mark, synced: u32) -> bool {
-        if self.agent != now.agent || self.scope.is_some() != now.scope.is_some() {
+        if self.agent != now.agent || !Strength::are_one(self.strong, now.strong) {
             return false;
         }
         if self.clock == now.clock && self.barriers == now.barriers && now.lanes != 0 {

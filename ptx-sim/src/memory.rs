@@ -229,10 +229,15 @@ impl Memory {
 }
 
 impl Allocation {
+    /// Whether anybody has stored here since the grid began.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.is_stored.load(Relaxed)
+    }
+
     /// Whether a range may hold something else than these words, which it held since the grid began.
     #[inline]
     pub(crate) fn differs(&self, offset: u64, bytes: u32, words: &Words) -> bool {
-        self.is_stored.load(Relaxed) && self.load(offset, bytes) != *words
+        self.is_stored() && self.load(offset, bytes) != *words
     }
 
     /// Whether the bytes are written and hold these values already.

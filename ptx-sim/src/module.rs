@@ -357,12 +357,13 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::Atomic(atomic) => (atomic.space, u32::from(atomic.ty.bits()) / 8),
         Op::CopyAsync(copy) => (OpSpace::Shared, copy.bytes.into()),
         Op::StoreMatrix(_) => (OpSpace::Shared, 16),
+        Op::StoreBulk(_) => (OpSpace::Shared, 8),
         Op::Mbarrier(op) => (op.space, 8),
         Op::Bulk(op) => match (&op.to, op.bytes) {
             (BulkTo::Shared { .. } | BulkTo::Peer { .. }, _) => (OpSpace::Shared, 16),
-            (BulkTo::Global, Some(_)) => (OpSpace::Global, 16),
-            // A row may end after any element.
-            (BulkTo::Global, None) => (OpSpace::Global, 1),
+            (BulkTo::Global { byte_mask: None }, Some(_)) => (OpSpace::Global, 16),
+            // A row may end after any element, a mask leave out any byte.
+            (BulkTo::Global { .. }, _) => (OpSpace::Global, 1),
         },
         Op::StoreAsync(op) => (OpSpace::Cluster, op.element_bytes.into()),
         Op::TensorMapReplace(op) => (op.space, 1),

@@ -5,7 +5,9 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::finding::FindingKind;
 use crate::mark::{Mark, Who};
+use crate::op::{Proxy, Strength};
 
 /// Bytes of a block, and blocks of a page.
 const BLOCK: u64 = 16;
@@ -16,6 +18,8 @@ const MOST: usize = 192;
 /// What an access collides with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Collision {
+    /// A race, what a bulk copy has yet to write, or a missing proxy fence.
+    pub(crate) kind: FindingKind,
     pub(crate) write: bool,
     /// Cluster of the other access, and the access.
     pub(crate) group: u32,
@@ -30,10 +34,25 @@ pub(crate) struct Collision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RaceAccess {
     Read,
+    /// A read by another proxy than the generic one.
+    ProxyRead(Proxy),
     /// A write, and whether it changes nothing.
     Write {
         same_value: bool,
     },
+}
+
+impl RaceAccess {
+    /// The proxy that it goes through, where that is not the generic one.
+    fn proxy(self, who: &Who<'_>) -> Option<Proxy> {
+        match self {
+            RaceAccess::Read => None,
+            RaceAccess::ProxyRead(proxy) => Some(proxy),
+            RaceAccess::Write { .. } => {
+                who.later.filter(|later| later.by_async_proxy).map(|_| Proxy::AsyncGlobal)
+            }
+        }
+    }
 }
 
 /// A past access to some bytes of a block.
@@ -54,6 +73,13 @@ struct Block {
     read_by_many: u16,
     /// Whether anybody has written here.
     is_written: bool,
+}
+
+/// A past access that the new one must not meet, the rule that this breaks, and whether hardware forgives it.
+struct Met {
+    entry: Entry,
+    kind: FindingKind,
+    forgiven: Option<&'static str>,
 }
 
 /// Further accesses, and of each the key of its agent: most of those who come have not been here, which keys tell soonest.
@@ -134,9 +160,10 @@ impl RaceShadow {
             let mask = ((1u32 << (until - at)) - 1) << (at % BLOCK);
             let page = self.page((at / (BLOCK * PAGE)) as usize, held);
             let block = &mut page[(at / BLOCK % PAGE) as usize];
-            if let Err((entry, forgiven)) = block.note(access, mask as u16, who, ordered) {
+            if let Err(Met { entry, kind, forgiven }) = block.note(access, mask as u16, who, ordered) {
                 let first = u64::from((entry.bytes & mask as u16).trailing_zeros());
                 let found = Collision {
+                    kind,
                     write: entry.write,
                     group: entry.group,
                     past: entry.mark,
@@ -178,13 +205,27 @@ impl Entry {
         self.group.wrapping_mul(0x9e37_79b1) ^ u32::from(self.mark.agent)
     }
 
+    /// Whether the same instruction of the same warp did it. What is done later has an agent of its own for every lane.
+    fn is_of_instruction(&self, who: &Who<'_>) -> bool {
+        let same_agent = self.mark.agent == who.agent || self.mark.lanes == 0 && who.later.is_some();
+        self.group == who.group && same_agent && self.mark.line == who.line
+    }
+
+    /// Whether this is a write of another proxy that the proxy of an access that comes after it has not been told of. What the async
+    /// proxy has written is known to it.
+    fn lacks_fence(&self, proxy: Proxy, who: &Who<'_>) -> bool {
+        let crosses = self.write && (self.mark.lanes != 0 || proxy == Proxy::TensorMap);
+        let past = (self.mark.agent, self.mark.clock, self.mark.lanes);
+        crosses && !who.clock.is_fenced(proxy, who.group, self.group, past)
+    }
+
     /// Whether one entry is enough for this access and a new one of the same agent; it then stands for both.
     fn takes_in(&mut self, new: &Entry, who: &Who<'_>) -> bool {
         let alike = self.bytes != 0
             && self.write == new.write
             && self.group == new.group
             && self.mark.agent == new.mark.agent
-            && self.mark.scope.is_some() == new.mark.scope.is_some();
+            && Strength::are_one(self.mark.strong, new.mark.strong);
         if !alike || self.bytes & !new.bytes != 0 {
             return false;
         }
@@ -212,14 +253,9 @@ impl Block {
         std::iter::once(&mut self.first).chain(more).filter(|e| e.bytes != 0)
     }
 
-    fn note(
-        &mut self,
-        access: RaceAccess,
-        bytes: u16,
-        who: &Who<'_>,
-        ordered: bool,
-    ) -> Result<(), (Entry, Option<&'static str>)> {
-        let write = access != RaceAccess::Read;
+    fn note(&mut self, access: RaceAccess, bytes: u16, who: &Who<'_>, ordered: bool) -> Result<(), Met> {
+        let write = matches!(access, RaceAccess::Write { .. });
+        let proxy = access.proxy(who);
         if !write && bytes & !self.read_by_many == 0 {
             return Ok(());
         }
@@ -233,10 +269,12 @@ impl Block {
             if !who.collides(&entry.mark, entry.group)
                 || !entry.write && who.comes_after_read(&entry.mark, entry.group)
             {
+                if proxy.is_some_and(|proxy| entry.lacks_fence(proxy, who)) {
+                    return Err(Met { entry: *entry, kind: FindingKind::ProxyFence, forgiven: None });
+                }
                 continue;
             }
-            let same_instruction =
-                entry.group == who.group && entry.mark.agent == who.agent && entry.mark.line == who.line;
+            let same_instruction = entry.is_of_instruction(who);
             let same_value = entry.write && access == RaceAccess::Write { same_value: true };
             if same_value && same_instruction {
                 continue;
@@ -248,7 +286,10 @@ impl Block {
             } else {
                 None
             };
-            outcome = Err((*entry, forgiven));
+            // A bulk copy that its thread has not waited for; of another cluster's the order is what lacks.
+            let pending = entry.mark.lanes == 0 && entry.group == who.group;
+            let kind = if pending { FindingKind::AsyncPending } else { FindingKind::GlobalRace };
+            outcome = Err(Met { entry: *entry, kind, forgiven });
             if forgiven.is_none() {
                 return outcome;
             }
@@ -259,7 +300,7 @@ impl Block {
 
     fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
         self.is_written |= new.write;
-        if new.write && new.mark.scope.is_none() {
+        if new.write && new.mark.strong.is_none() {
             // Whoever comes after this write comes after what came before it.
             self.first.bytes &= !new.bytes;
             if let Some(more) = &mut self.more {
@@ -274,8 +315,8 @@ impl Block {
                 .filter(|e| !e.write && e.bytes & !new.bytes == 0)
                 .for_each(|e| e.mark.follow(who, e.group));
         }
-        if !new.write && !ordered && new.mark.scope.is_none() {
-            let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.scope.is_none();
+        if !new.write && !ordered && new.mark.strong.is_none() {
+            let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.strong.is_none();
             let shared = self.entries().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;
             // This second reader is remembered too: a writer collides with one of the two at least.
             self.read_by_many |= shared;
@@ -322,9 +363,10 @@ mod tests {
     use std::sync::Arc;
 
     fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {
+        let strong = scope.map(|scope| Strength::new(scope, 4, true, false));
         let (now, synced, later, order, lanes) = (1, 1, None, None, 1 << lane);
         let (line, met) = (7 + group, (0, 0));
-        Who { agent, group, lane, lanes, line, scope, clock, now, synced, met, later, order, warps: 4 }
+        Who { agent, group, lane, lanes, line, strong, clock, now, synced, met, later, order, warps: 4 }
     }
 
     fn noted(

@@ -280,7 +280,7 @@ pub(crate) fn class_of(op: &Op) -> InstructionClass {
             InstructionClass::Global
         }
         Op::WmmaLoad(_) | Op::WmmaStore(_) => InstructionClass::Shared,
-        Op::LoadMatrix(_) | Op::StoreMatrix(_) => InstructionClass::Shared,
+        Op::LoadMatrix(_) | Op::StoreMatrix(_) | Op::StoreBulk(_) => InstructionClass::Shared,
         Op::Atomic(_) => InstructionClass::Atomic,
         Op::CopyAsync(_)
         | Op::CommitGroup
@@ -303,7 +303,7 @@ pub(crate) fn class_of(op: &Op) -> InstructionClass {
         | Op::Mbarrier(_)
         | Op::CopyArrive(_)
         | Op::MbarrierFence
-        | Op::ProxyFence
+        | Op::ProxyFence(_)
         | Op::WgmmaFence
         | Op::WgmmaCommit
         | Op::WgmmaWait(_) => InstructionClass::Barrier,

@@ -27,9 +27,9 @@ impl Cell {
     /// Remembers a write that has been found to come after what was there.
     #[inline]
     pub(crate) fn note_write(&mut self, write: Mark) {
-        if write.scope.is_none() {
+        if write.strong.is_none() {
             self.weak = Mark::default();
-        } else if self.write.scope.is_none() {
+        } else if self.write.strong.is_none() {
             self.weak = self.write;
         }
         self.write = write;

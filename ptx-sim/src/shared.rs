@@ -7,6 +7,7 @@ use crate::config::Checks;
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome, Severity};
 use crate::mark::{Mark, Who};
 use crate::memory::Words;
+use crate::op::Proxy;
 use crate::shadow::{Cell, Shadow};
 use crate::window::SHARED_BASE;
 
@@ -310,7 +311,7 @@ fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who
         }
     }
     cell.reads.iter().try_for_each(|read| check_order(offset, read, false, who))?;
-    if who.scope.is_none() {
+    if who.strong.is_none() {
         // Whoever comes after this write comes after those reads.
         cell.reads.clear();
     } else {
@@ -334,7 +335,7 @@ fn check_order(offset: u64, past: &Mark, write: bool, who: &Who<'_>) -> Outcome 
 fn check_proxy(offset: u64, cell: &Cell, who: &Who<'_>) -> Outcome {
     let write = &cell.write;
     let crosses = who.later.is_some_and(|later| later.by_async_proxy) && write.clock != 0 && write.lanes != 0;
-    if !crosses || who.clock.is_fenced(write.agent, write.clock, write.lanes) {
+    if !crosses || is_fenced(write, who) {
         return Ok(());
     }
     let mut fault = Fault::at(FindingKind::ProxyFence, who.lane, offset + SHARED_BASE);
@@ -345,6 +346,11 @@ fn check_proxy(offset: u64, cell: &Cell, who: &Who<'_>) -> Outcome {
     } else {
         fault
     })
+}
+
+fn is_fenced(write: &Mark, who: &Who<'_>) -> bool {
+    let past = (write.agent, write.clock, write.lanes);
+    who.clock.is_fenced(Proxy::AsyncShared, who.group, who.group, past)
 }
 
 fn pending(offset: u64, cell: &Cell, who: &Who<'_>) -> Box<Fault> {
@@ -388,9 +394,9 @@ mod tests {
 
     fn who(warp: u32, lane: usize, clock: &Clock, now: u32) -> Who<'_> {
         let (lanes, synced, agent) = (1 << lane, now, warp as Agent);
-        let (group, scope, later, order, warps) = (0, None, None, None, 4);
+        let (group, strong, later, order, warps) = (0, None, None, None, 4);
         let met = (0, 0);
-        Who { agent, group, lane, lanes, line: 7, scope, clock, now, synced, met, later, order, warps }
+        Who { agent, group, lane, lanes, line: 7, strong, clock, now, synced, met, later, order, warps }
     }
 
     #[test]
@@ -438,7 +444,7 @@ mod tests {
         }
         let fault = shared.note_read(0, 4, &reader(&seen)).unwrap_err();
         assert_eq!(fault.kind, FindingKind::ProxyFence);
-        seen.fence(&clock(&[1]));
+        seen.fence(Proxy::AsyncShared, &clock(&[1]));
         shared.note_read(0, 4, &reader(&seen)).unwrap();
         let fault = shared.note_write(0, 4, &[6, 0, 0, 0], &who(0, 0, &seen, 1)).unwrap_err();
         assert_eq!((fault.kind, fault.other.unwrap().write), (FindingKind::AsyncPending, false));

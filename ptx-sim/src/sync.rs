@@ -13,6 +13,7 @@ struct Release {
     scope: Scope,
     /// The CTA that wrote.
     cta: u64,
+    element_bytes: u8,
 }
 
 /// The releases that a strong read at each address acquires: that of the last write, and those before it that read-modify-write
@@ -28,6 +29,8 @@ pub(crate) struct From {
     pub(crate) group: u32,
     pub(crate) cta: u64,
     pub(crate) scope: Scope,
+    /// Bytes of what is read or written: only what overlaps completely is a release and its acquire.
+    pub(crate) element_bytes: u8,
 }
 
 impl Release {
@@ -40,16 +43,18 @@ impl Release {
         } else {
             Scope::Cta
         };
-        self.scope >= least && from.scope >= least
+        let (a, b) = (self.element_bytes, from.element_bytes);
+        self.scope >= least && from.scope >= least && (a == b || a.max(b) == 4)
     }
 
     /// Whether whoever acquires the one acquires the other, so that both can be kept as one.
     fn is_one_with(&self, other: &Release) -> bool {
         let everywhere = |r: &Release| r.scope >= Scope::Gpu;
-        everywhere(self) && everywhere(other)
+        let alike = everywhere(self) && everywhere(other)
             || self.cta == other.cta
                 && self.released.group == other.released.group
-                && self.scope == other.scope
+                && self.scope == other.scope;
+        alike && self.element_bytes == other.element_bytes
     }
 }
 
@@ -72,10 +77,10 @@ impl Flags {
         modifies: bool,
     ) {
         let mut list = self.by_address.remove(&address).filter(|_| modifies).unwrap_or_default();
-        let From { group, cta, scope } = from;
+        let From { group, cta, scope, element_bytes } = from;
         for (clock, scope) in clocks.into_iter().zip([scope, Scope::Cta]) {
             let Some(clock) = clock else { continue };
-            let mut new = Release { released: Released { group, clock }, scope, cta };
+            let mut new = Release { released: Released { group, clock }, scope, cta, element_bytes };
             if let Some(at) = list.iter().position(|old| old.is_one_with(&new)) {
                 let old = list.swap_remove(at);
                 new.released.clock = Arc::new(Clock::and(group, &old.released, &new.released.clock));
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_byte_of_a_word_hears_what_the_word_released_unless_it_was_released_itself() {
-        let from = From { group: 0, cta: 0, scope: Scope::Gpu };
+        let from = From { group: 0, cta: 0, scope: Scope::Gpu, element_bytes: 4 };
         let mut flags = Flags::default();
         let mut write = |address, time| {
             let mut clock = Clock::default();

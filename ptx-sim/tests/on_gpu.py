@@ -5,7 +5,8 @@ What the simulator says is right has to be right on the hardware too; and a tool
 
   compute-sanitizer --tool racecheck python3 on_gpu.py pass/named_barrier_rounds.ptx
 
-Of the directives (see planted.rs) it knows `grid`, `block`, `buffer` and `expect`; programs with others are left out, by name.
+Of the directives (see planted.rs) it knows `grid`, `block`, `buffer` and `expect`; programs with others, and those of a target that the device
+is older than, are left out, by name.
 Exit code: 0 when all that ran were right, 1 when not, 2 without a device."""
 
 import argparse
@@ -43,6 +44,10 @@ class Driver:
         self.call("cuDeviceGet", ctypes.byref(device), 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(major), 75, device)
+        self.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)
+        self.architecture = 10 * major.value + minor.value
 
     def call(self, name, *arguments):
         code = getattr(self.library, name)(*arguments)
@@ -89,6 +94,9 @@ def main():
         filled = any(not value.strip().isdigit() for name, value in directives if name == "buffer")
         if lacking or others or filled:
             print("left out %s: it has other directives, or a buffer that is not empty" % path.name)
+            continue
+        if int(re.search(r"^\.target sm_(\d+)", text, re.MULTILINE).group(1)) > driver.architecture:
+            print("left out %s: the device is older than its target" % path.name)
             continue
         try:
             got, expected = driver.run(text, directives)

@@ -45,7 +45,7 @@ pub(super) fn relax(programs: &mut [Program]) {
                 && !access.order.is_strong()
                 && let Some(scope) = scope_of(access, expected)
             {
-                access.order = MemoryOrder { scope, ..MemoryOrder::WEAK };
+                access.order = MemoryOrder { scope, ..access.order };
             }
         }
     }

@@ -164,11 +164,16 @@ impl<'a> Builder<'_, 'a> {
         let hinted = captures.contains(&"L2::cache_hint");
         let multicast = captures.contains(&"multicast::cluster");
         let plain = 2 + usize::from(to_shared) + usize::from(!is_tensor);
+        let masked = captures.contains(&"cp_mask");
         let expected = plain + usize::from(multicast) + usize::from(hinted);
-        self.count(operands, expected)?;
+        self.count(operands, expected + usize::from(masked))?;
         if hinted {
             self.source(&operands[expected - 1], expected, data_shape(64))?;
         }
+        let byte_mask = match operands.get(expected) {
+            Some(mask) => Some(self.any_source(mask, expected + 1, 16)?.slot),
+            None => None,
+        };
         let mask = if multicast {
             // 16 bits, in a register of 16 or 32.
             Some(self.any_source(&operands[plain], plain + 1, 16)?.slot)
@@ -208,7 +213,7 @@ impl<'a> Builder<'_, 'a> {
             _ if to_shared => {
                 BulkTo::Shared { mbarrier: self.address(&operands[at], at + 1)?, space: Space::Cluster, mask }
             }
-            _ => BulkTo::Global,
+            _ => BulkTo::Global { byte_mask },
         };
         let space = if to_shared { Space::Cluster } else { Space::Shared };
         self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, reduces, bytes, coordinates })));

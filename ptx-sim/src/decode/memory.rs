@@ -6,6 +6,7 @@ use super::operand::data_shape;
 use crate::error::LoadError;
 use crate::op::{
     Access, Addr, Atomic, AtomicOp, Constant, CopyAsync, Matrix, MemoryOrder, Op, Reg, Scalar, Space,
+    StoreBulk,
 };
 use crate::parse::ast::Operand;
 use crate::regs::Bank;
@@ -56,7 +57,7 @@ impl<'a> Builder<'_, 'a> {
             return Err(self.operand_error(data + 1, "as many registers as the vector has elements"));
         }
         let signed = matches!(ty, Scalar::S(_));
-        let order = MemoryOrder::of(captures[0], captures[1]);
+        let order = MemoryOrder::of(captures[0], captures[1], if is_wide { 16 } else { bytes });
         // More than 16 bytes are two accesses, as the hardware makes of them.
         let per = if total > 16 { regs.len() / 2 } else { regs.len() };
         for (at, half) in regs.chunks(per).enumerate() {
@@ -143,12 +144,18 @@ impl<'a> Builder<'_, 'a> {
             self.source(&operands[expected], expected + 1, data_shape(64))?;
         }
         let semantics = if captures[0].is_empty() { "relaxed" } else { captures[0] };
-        let order = MemoryOrder::of(semantics, captures[1]);
+        let ty_name = captures[captures.len() - 1];
+        let element_bytes = match ty_name {
+            "b128" => 16,
+            "f16x2" | "bf16x2" => 2,
+            name => scalar(name).bits() / 8,
+        };
+        let order = MemoryOrder::of(semantics, captures[1], element_bytes);
         let addr = self.address(&operands[first], first + 1)?;
-        if captures[captures.len() - 1] == "b128" {
+        if ty_name == "b128" {
             return self.atomic_wide(has_result, operands, (space, addr, op, order));
         }
-        let ty = scalar(captures[captures.len() - 1]);
+        let ty = scalar(ty_name);
         let parts = |operand: &Operand<'a>| match operand {
             Operand::Vector(parts) => parts.clone(),
             single => vec![single.clone()],
@@ -279,9 +286,12 @@ impl<'a> Builder<'_, 'a> {
         };
         let (address, data) = if is_store { (0, 1) } else { (1, 0) };
         let addr = self.address(&operands[address], address + 1)?;
-        let regs = self.word_vector(&operands[data], data + 1, matrices, !is_store)?;
+        let of_bytes = self.mnemonic.ends_with(".b8");
+        let each = if of_bytes && !is_store { 2 } else { 1 };
+        let regs = self.word_vector(&operands[data], data + 1, each * matrices, !is_store)?;
         let space = shared_space(captures[2]);
-        let matrix = Box::new(Matrix { space, addr, transposed: !captures[1].is_empty(), regs });
+        let transposed = !captures[1].is_empty();
+        let matrix = Box::new(Matrix { space, addr, transposed, of_bytes, loads: !is_store, regs });
         self.emit(if is_store { Op::StoreMatrix(matrix) } else { Op::LoadMatrix(matrix) });
         Ok(())
     }
@@ -338,6 +348,23 @@ impl<'a> Builder<'_, 'a> {
             Op::StackRestore(self.any_source(&operands[0], 1, 32)?)
         };
         self.emit(op);
+        Ok(())
+    }
+
+    /// `st.bulk [a], size, 0`. Captures: weak, space.
+    pub(super) fn store_bulk(
+        &mut self,
+        captures: &[&str],
+        operands: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        self.count(operands, 3)?;
+        let addr = self.address(&operands[0], 1)?;
+        // 64 bits, or 32 since PTX 9.0.
+        let size = self.any_source(&operands[1], 2, 32)?;
+        if operands[2] != Operand::Int(0) {
+            return Err(self.operand_error(3, "0"));
+        }
+        self.emit(Op::StoreBulk(Box::new(StoreBulk { space: shared_space(captures[1]), addr, size })));
         Ok(())
     }
 

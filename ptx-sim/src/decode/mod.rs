@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) use lookup::lanes;
 
 use crate::error::LoadError;
-use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Reg, Scope};
+use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Proxy, Reg, Scope};
 use crate::parse::ast::{self, RegWidth, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
@@ -350,6 +350,7 @@ impl<'a> Builder<'_, 'a> {
             Family::Atomic | Family::Reduce => self.atomic(family == Family::Atomic, captures, operands),
             Family::CopyAsync => self.copy_async(captures, operands),
             Family::WaitGroup => self.wait_group(operands),
+            Family::StoreBulk => self.store_bulk(captures, operands),
             Family::LoadMatrix | Family::StoreMatrix => {
                 self.matrix(family == Family::StoreMatrix, captures, operands)
             }
@@ -401,6 +402,9 @@ impl<'a> Builder<'_, 'a> {
             Family::TensorMapCopy => self.tensor_map_copy(captures, operands),
             Family::ProxyTensorMap => {
                 self.emit(Op::Fence(Scope::of(captures[1]).unwrap_or(Scope::System)));
+                if captures[0] == "acquire" {
+                    self.emit(Op::ProxyFence(&[Proxy::TensorMap]));
+                }
                 Ok(())
             }
             Family::WaitBulk => self.wait_bulk(captures, operands),
@@ -434,9 +438,11 @@ impl<'a> Builder<'_, 'a> {
                     Family::ClusterArrive => Op::ClusterArrive { releases: captures[0] != "relaxed" },
                     Family::ClusterWait => Op::ClusterWait { acquires: true },
                     Family::MbarrierFence => Op::MbarrierFence,
-                    // The form for global memory alone orders nothing that is watched here.
-                    Family::ProxyFence if captures[0] == "global" => Op::Nothing,
-                    Family::ProxyFence => Op::ProxyFence,
+                    Family::ProxyFence => Op::ProxyFence(match captures[0] {
+                        "" => &[Proxy::AsyncShared, Proxy::AsyncGlobal],
+                        "global" => &[Proxy::AsyncGlobal],
+                        _ => &[Proxy::AsyncShared],
+                    }),
                     Family::Return => Op::Return,
                     Family::Exit => Op::Exit,
                     _ => Op::Trap,

@@ -3,7 +3,7 @@
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::mark::Who;
 use crate::memory::{Allocation, Words};
-use crate::op::{Access, Addr, MemoryOrder, Pc, Reg, Scope, Space};
+use crate::op::{Access, Addr, MemoryOrder, Pc, Reg, Space, Strength};
 use crate::race::{Collision, Held, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
 use crate::window;
@@ -74,7 +74,7 @@ impl Warp {
             let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
             let dark = self.dark_stored(access, frame, lane);
             self.write(access.space, list[lane], (lane, bytes), &words, access.order, frame, cta)?;
-            self.shade_stored(access, list[lane], (lane, bytes), dark, frame, cta)?;
+            self.shade_stored(access.space, list[lane], (lane, bytes), dark, frame, cta)?;
         }
         Ok(())
     }
@@ -153,9 +153,9 @@ impl Warp {
             self.strong_read(Strong { address, lane, order, shared: false }, Modifies::No, cta);
         }
         if cta.launch.config.checks.initialized {
-            self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global);
+            self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global, cta);
         }
-        self.note_global(RaceAccess::Read, allocation, (lane, offset, bytes), order.scope, cta)?;
+        self.note_global(RaceAccess::Read, allocation, (lane, offset, bytes), order.strength(false), cta)?;
         Ok(allocation.load(offset, bytes))
     }
 
@@ -169,7 +169,7 @@ impl Warp {
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? else { return Ok(()) };
-        let who = self.who(lane, order.scope, cta);
+        let who = self.who(lane, order.strength(false), cta);
         let by = (self.index, self.place());
         let at = (allocation, offset, bytes);
         let same_value = note_global_write(at, words, &who, &mut Held::default(), by, cta)?;
@@ -191,13 +191,13 @@ impl Warp {
         access: RaceAccess,
         allocation: &'c Allocation,
         (lane, offset, bytes): (usize, u64, u32),
-        scope: Option<Scope>,
+        strong: Option<Strength>,
         cta: &mut Cta<'c>,
     ) -> Outcome {
         if !allocation.races.is_watching() {
             return Ok(());
         }
-        let who = self.who(lane, scope, cta);
+        let who = self.who(lane, strong, cta);
         let by = (self.index, self.place());
         note_global(access, (allocation, offset, bytes), &who, &mut Held::default(), by, cta)
     }
@@ -218,14 +218,14 @@ impl Warp {
     }
 
     /// Who accesses memory, one lane.
-    pub(super) fn who(&self, lane: usize, scope: Option<Scope>, cta: &Cta<'_>) -> Who<'_> {
+    pub(super) fn who(&self, lane: usize, strong: Option<Strength>, cta: &Cta<'_>) -> Who<'_> {
         Who {
             agent: cta.agents.warp(self.index),
             group: cta.group,
             lane,
             lanes: 1 << lane,
             line: cta.launch.line(self.place()),
-            scope,
+            strong,
             clock: &self.clock,
             now: self.now,
             synced: self.synced,
@@ -249,10 +249,10 @@ impl Warp {
             let flag = window::of_rank(rank, address);
             self.strong_read(Strong { address: flag, lane, order, shared: true }, Modifies::No, cta);
         }
-        let who = self.who(lane, order.scope, cta);
+        let who = self.who(lane, order.strength(false), cta);
         let by = (self.index, self.place());
         let (words, dark) = read_shared(rank, offset, bytes, &who, by, cta)?;
-        self.darken(dark, (lane, address), Space::Shared);
+        self.darken(dark, (lane, address), Space::Shared, cta);
         Ok(words)
     }
 
@@ -266,7 +266,7 @@ impl Warp {
         cta: &mut Cta<'_>,
     ) -> Outcome {
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(()) };
-        let who = self.who(lane, order.scope, cta);
+        let who = self.who(lane, order.strength(false), cta);
         cta.note_write(rank, offset, bytes, words, &who, (self.index, self.place()))?;
         let flag = window::of_rank(rank, address);
         if order.is_strong() {
@@ -286,7 +286,7 @@ impl Warp {
         match self.local.load(lane, address, bytes) {
             Some((words, dark)) => {
                 if cta.launch.config.checks.initialized {
-                    self.darken(dark, (lane, address), Space::Local);
+                    self.darken(dark, (lane, address), Space::Local, cta);
                 }
                 Ok(words)
             }
@@ -397,9 +397,12 @@ pub(super) fn check_alignment(cta: &Cta<'_>, lane: usize, address: u64, bytes: u
 
 /// The fault of a race in the allocation at `base`.
 pub(super) fn global_race(lane: usize, base: u64, collision: Collision, cta: &Cta<'_>) -> Box<Fault> {
-    let mut fault = Fault::at(FindingKind::GlobalRace, lane, base + collision.offset);
+    let mut fault = Fault::at(collision.kind, lane, base + collision.offset);
     let (write, past) = (collision.write, collision.past);
-    let (rank, warp) = cta.agents.place(past.agent);
+    let (rank, warp) = match past.lanes {
+        0 => (cta.agents.rank_of_later(past.agent), 0),
+        _ => cta.agents.place(past.agent),
+    };
     let other_cta = cta.launch.cta_of(collision.group, rank);
     fault.other = Some(OtherAccess {
         write,

@@ -96,7 +96,7 @@ impl Warp {
         let Some(offset) = cta.at_rank(rank).shared.offset(lane, address, bytes)? else { return Ok(0) };
         let at = Strong { address: window::of_rank(rank, address), shared: true, ..at };
         self.strong_read(at, how.modifies, cta);
-        let who = self.who(lane, at.order.scope, cta);
+        let who = self.who(lane, at.order.strength(true), cta);
         cta.note_read(rank, offset, bytes, &who, by)?;
         let old = value(&cta.at_rank(rank).shared.load(offset, bytes));
         let new = words((how.apply)(old));
@@ -124,7 +124,7 @@ impl Warp {
         }
         self.strong_read(at, how.modifies, cta);
         let write = RaceAccess::Write { same_value: false };
-        self.note_global(write, allocation, (lane, offset, bytes), at.order.scope, cta)?;
+        self.note_global(write, allocation, (lane, offset, bytes), at.order.strength(true), cta)?;
         self.watch.last_read = Some((address, self.place()));
         let guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
         let old = value(&allocation.load(offset, bytes));

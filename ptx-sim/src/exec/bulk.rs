@@ -4,24 +4,24 @@
 //!
 //! A copy accesses shared memory as an agent of its own: the phase of its mbarrier, or the bulk group of its thread.
 
-use crate::clock::{Agent, AgentOf};
+use crate::clock::Agent;
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::mark::{Later, Who};
 use crate::memory::Words;
-use crate::op::{AtomicOp, Bulk, BulkTo, MemoryOrder, Pc, Scalar, Scope, Space, StoreAsync};
-use crate::race::RaceAccess;
+use crate::op::{AtomicOp, Bulk, BulkTo, Pc, Proxy, Scalar, Scope, Space, StoreAsync, Strength};
+use crate::race::{Held, RaceAccess};
 use crate::tensor_map::{Chunk, TensorMap, TensorType};
 use crate::window;
-use std::sync::PoisonError;
 
-use super::access::{addresses, check_alignment, lanes, words_of};
+use super::access::{addresses, check_alignment, lanes, note_global, words_of};
+use super::bulk_store::named_bytes;
 use super::cta::Cta;
 use super::mbarrier::shared_address;
 use super::warp::Warp;
 
 impl Bulk {
     /// The type of the elements of a tensor that is reduced into.
-    fn tensor_type(&self, ty: TensorType) -> Scalar {
+    pub(super) fn tensor_type(&self, ty: TensorType) -> Scalar {
         match ty {
             TensorType::U8 => Scalar::U(8),
             TensorType::U16 => Scalar::U(16),
@@ -48,25 +48,6 @@ pub(super) struct BulkLoad {
     issued: Issued,
     /// When it lands, in the model of time.
     lands: u64,
-}
-
-/// A copy to global memory.
-#[derive(Debug)]
-struct BulkStore {
-    group: u32,
-    /// Address, bytes and content of every piece that has not landed.
-    pieces: Vec<(u64, u32, Words)>,
-}
-
-/// The bulk groups of a thread.
-#[derive(Debug)]
-pub(super) struct BulkGroups {
-    agent: Agent,
-    committed: u32,
-    stores: Vec<BulkStore>,
-    /// The newest group whose sources are known to have been read, and where the newest copy was issued.
-    read: u32,
-    newest: (u32, (usize, Pc)),
 }
 
 /// Where a bulk copy was issued.
@@ -98,13 +79,6 @@ impl Cta<'_> {
         }
         self.mbarrier(offset, load.lane, address)?.filled_at(load.lands);
         self.transact(offset, -(load.bytes as i64), load.lane, address)
-    }
-
-    /// Everything that was stored is in global memory when the CTA has ended.
-    pub(super) fn finish_stores(&mut self) {
-        for groups in self.bulk_groups.values_mut() {
-            groups.stores.drain(..).for_each(|store| write_pieces(&store.pieces, self.launch.memory));
-        }
     }
 
     /// A copy whose shared memory the CTA gives up too early: nobody has waited for its end.
@@ -164,8 +138,12 @@ impl Warp {
                     let barrier = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
                     self.bulk_peer(op, frame, (lane, shared, global[lane], barrier), cta)?;
                 }
-                BulkTo::Global => {
-                    let chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
+                BulkTo::Global { byte_mask } => {
+                    let mut chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
+                    if let Some(slot) = byte_mask {
+                        let mask = self.frame(frame)?.regs.word[*slot as usize][lane] as u16;
+                        chunks = chunks.iter().flat_map(|chunk| named_bytes(chunk, mask)).collect();
+                    }
                     // CUTLASS's epilogues let a whole warp issue one store: its lanes write the same to the same place.
                     self.bulk_store(&chunks, lane, (op, chunks == stored), cta)?;
                     stored = chunks;
@@ -204,7 +182,9 @@ impl Warp {
             let words = cta.shared.load(source, 16);
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, to.wrapping_add(at), 16)? else { continue };
-            target.shared.note_bulk_write(to, 16, &Who { scope: op.reduces.map(|_| REDUCED), ..who })?;
+            let element_bytes = |ty: Option<Scalar>| u32::from(ty.map_or(8, Scalar::bits)) / 8;
+            let strong = op.reduces.map(|(_, ty)| Strength::new(REDUCED, element_bytes(ty), true, true));
+            target.shared.note_bulk_write(to, 16, &Who { strong, ..who })?;
             landing.push((to, words));
         }
         let issued = Issued { time, warp: self.index, at: self.place() };
@@ -243,7 +223,8 @@ impl Warp {
                 continue;
             };
             let later = Some(Later { agent, time, by_async_proxy: false });
-            let who = Who { later, scope: op.reduces.map(|_| REDUCED), ..self.who(lane, None, cta) };
+            let strong = op.reduces.map(|_| Strength::new(REDUCED, op.element_bytes.into(), true, false));
+            let who = Who { later, strong, ..self.who(lane, None, cta) };
             let target = cta.at_rank(rank);
             let Some(at) = target.shared.offset(lane, window::in_cta(to[lane]), bytes)? else { continue };
             target.shared.note_bulk_write(at, bytes, &who)?;
@@ -308,17 +289,7 @@ impl Warp {
         }
         check_alignment(cta, lane, global, 64)?;
         check_alignment(cta, lane, shared, 128)?;
-        let mut bytes = [0; TensorMap::BYTES];
-        for (i, part) in bytes.chunks_mut(16).enumerate() {
-            let words = self.read_defined(
-                Space::Generic,
-                global.wrapping_add(16 * i as u64),
-                (lane, 16),
-                frame,
-                cta,
-            )?;
-            part.copy_from_slice(&bytes_of(&words));
-        }
+        let bytes = self.read_tensor_map(global, lane, frame, cta)?;
         let bad = |detail| Fault::at(FindingKind::BadOperand, lane, global).saying(detail);
         let map =
             TensorMap::from_bytes(&bytes).ok_or_else(|| bad("there is no tensor map of the simulator's"))?;
@@ -332,8 +303,34 @@ impl Warp {
     }
 
     /// The lane as the async proxy.
-    fn proxy_who(&self, lane: usize, agent: Agent, time: u32, cta: &Cta<'_>) -> Who<'_> {
+    pub(super) fn proxy_who(&self, lane: usize, agent: Agent, time: u32, cta: &Cta<'_>) -> Who<'_> {
         Who { later: Some(Later { agent, time, by_async_proxy: true }), ..self.who(lane, None, cta) }
+    }
+
+    /// The part of a chunk that is in global memory. It is read now, and may be read until the agent has done what it does at that time.
+    fn read_source(
+        &mut self,
+        lane: usize,
+        chunk: &Chunk,
+        (agent, time): (Agent, u32),
+        cta: &mut Cta<'_>,
+    ) -> Outcome<Words> {
+        let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else {
+            return Ok([0; 4]);
+        };
+        let checks = cta.launch.config.checks;
+        if checks.initialized && !allocation.is_written(at, chunk.bytes) {
+            return Err(Fault::at(FindingKind::Uninitialized, lane, chunk.global));
+        }
+        if !checks.async_copies {
+            self.note_global(RaceAccess::Read, allocation, (lane, at, chunk.bytes), None, cta)?;
+        } else if allocation.races.is_watching() {
+            let who = self.proxy_who(lane, agent, time, cta);
+            let (access, target) = (RaceAccess::ProxyRead(Proxy::AsyncGlobal), (allocation, at, chunk.bytes));
+            let by = (self.index, self.place());
+            note_global(access, target, &who, &mut Held::default(), by, cta)?;
+        }
+        Ok(allocation.load(at, chunk.bytes))
     }
 
     fn bulk_load(
@@ -351,12 +348,7 @@ impl Warp {
         for chunk in chunks {
             let mut words = [0; 4];
             if chunk.bytes > 0 {
-                self.dark = (0, None);
-                let inside = self.load_global(lane, chunk.global, chunk.bytes, MemoryOrder::WEAK, cta)?;
-                if self.dark.0 != 0 {
-                    return Err(Fault::at(FindingKind::Uninitialized, lane, chunk.global));
-                }
-                words = shifted(&inside, chunk.skip);
+                words = shifted(&self.read_source(lane, chunk, (agent, time), cta)?, chunk.skip);
             }
             let who = self.proxy_who(lane, agent, time, cta);
             let target = cta.at_rank(rank);
@@ -378,103 +370,14 @@ impl Warp {
         }
         Ok(())
     }
-
-    fn bulk_groups<'g>(&self, lane: usize, cta: &'g mut Cta<'_>) -> &'g mut BulkGroups {
-        let agents = &mut cta.agents;
-        cta.bulk_groups.entry((self.index, lane)).or_insert_with(|| BulkGroups {
-            agent: agents.number(AgentOf::BulkGroups(self.index, lane)),
-            committed: 0,
-            stores: Vec::new(),
-            read: 0,
-            newest: (0, (0, 0)),
-        })
-    }
-
-    /// `repeats` says that another lane of the instruction has just issued the same.
-    fn bulk_store(
-        &mut self,
-        chunks: &[Chunk],
-        lane: usize,
-        (op, repeats): (&Bulk, bool),
-        cta: &mut Cta<'_>,
-    ) -> Outcome {
-        let groups = self.bulk_groups(lane, cta);
-        let (agent, group) = (groups.agent, groups.committed + 1);
-        groups.newest = (group, self.at);
-        let mut pieces = Vec::new();
-        for chunk in chunks.iter().filter(|c| c.bytes > 0) {
-            let Some(from) = cta.shared.offset(lane, chunk.shared, 16)? else { continue };
-            let who = self.proxy_who(lane, agent, group, cta);
-            let rank = cta.rank;
-            cta.note_read(rank, from, 16, &who, (self.index, self.place()))?;
-            let words = words_of(&bytes_of(&cta.shared.load(from, 16))[chunk.skip as usize..]);
-            let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else { continue };
-            if let Some((reduces, ty)) = op.reduces {
-                // Of a tensor the elements are taken as f32; ranges say what they are.
-                let ty = ty.unwrap_or(op.tensor_type(chunk.element));
-                let write = RaceAccess::Write { same_value: false };
-                self.note_global(write, allocation, (lane, at, chunk.bytes), Some(Scope::Gpu), cta)?;
-                let _guard = cta.launch.memory.atomics.lock().unwrap_or_else(PoisonError::into_inner);
-                let old = bytes_of(&allocation.load(at, chunk.bytes));
-                let new = super::atomic::combine_all(reduces, ty, &old, &bytes_of(&words), chunk.bytes);
-                allocation.store(at, chunk.bytes, &words_of(&new));
-                cta.counters.bulk_store_bytes += u64::from(chunk.bytes);
-                continue;
-            }
-            let same_value = repeats || allocation.holds(at, chunk.bytes, &words);
-            let write = RaceAccess::Write { same_value };
-            self.note_global(write, allocation, (lane, at, chunk.bytes), None, cta)?;
-            cta.counters.bulk_store_bytes += u64::from(chunk.bytes);
-            pieces.push((chunk.global, chunk.bytes, words));
-        }
-        cta.counters.bulk_copies += 1;
-        if cta.random_bit() {
-            write_pieces(&pieces, cta.launch.memory);
-            pieces.clear();
-        }
-        self.bulk_groups(lane, cta).stores.push(BulkStore { group, pieces });
-        Ok(())
-    }
-
-    /// `cp.async.bulk.commit_group`.
-    pub(super) fn commit_bulk(&mut self, active: u32, cta: &mut Cta<'_>) {
-        lanes(active).for_each(|lane| self.bulk_groups(lane, cta).committed += 1);
-    }
-
-    /// `cp.async.bulk.wait_group`: at most `keep` groups stay open; with `read`, only their sources are free.
-    pub(super) fn wait_bulk(&mut self, keep: u32, read: bool, active: u32, cta: &mut Cta<'_>) {
-        for lane in lanes(active) {
-            let memory = cta.launch.memory;
-            let groups = self.bulk_groups(lane, cta);
-            let done = groups.committed.saturating_sub(keep);
-            groups.read = groups.read.max(done);
-            if !read {
-                for store in groups.stores.extract_if(.., |s| s.group <= done) {
-                    write_pieces(&store.pieces, memory);
-                }
-            }
-            let agent = groups.agent;
-            self.clock.see(agent, done);
-        }
-    }
 }
 
 /// What is larger than the CTA's shared memory lies partly outside, whether that is checked or not.
-fn fits(bytes: u64, lane: usize, shared: u64, cta: &Cta<'_>) -> Outcome {
+pub(super) fn fits(bytes: u64, lane: usize, shared: u64, cta: &Cta<'_>) -> Outcome {
     if bytes > cta.launch.shared_bytes {
         return Err(Fault::at(FindingKind::OutOfBounds, lane, shared));
     }
     Ok(())
-}
-
-fn write_pieces(pieces: &[(u64, u32, Words)], memory: &crate::memory::Memory) {
-    let mut hint = 0;
-    for (address, bytes, words) in pieces {
-        // The range was found when the copy was issued.
-        if let Ok((allocation, offset)) = memory.locate(*address, (*bytes).into(), &mut hint) {
-            allocation.store(offset, *bytes, words);
-        }
-    }
 }
 
 /// What memory holds after a copy or an operation of it.
@@ -487,7 +390,7 @@ fn reduced(reduces: Option<(AtomicOp, Scalar)>, old: &Words, new: &Words, bytes:
     }
 }
 
-fn bytes_of(words: &Words) -> [u8; 16] {
+pub(super) fn bytes_of(words: &Words) -> [u8; 16] {
     std::array::from_fn(|i| (words[i / 4] >> (8 * (i % 4))) as u8)
 }
 

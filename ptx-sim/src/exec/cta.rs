@@ -1,6 +1,6 @@
 //! A CTA: what its warps share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::clock::Agents;
@@ -16,13 +16,14 @@ use crate::sync::Flags;
 use crate::window;
 
 use super::barrier::{BARRIERS, BarrierState, Release};
-use super::bulk::{BulkGroups, BulkLoad};
+use super::bulk::BulkLoad;
+use super::bulk_store::BulkGroups;
 use super::call;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
 use super::shape::Shapes;
-use super::undefined::Shade;
+use super::undefined::{Origin, Shade};
 use super::warp::{Frame, Warp};
 
 /// Warnings that a launch keeps.
@@ -47,6 +48,8 @@ pub(crate) struct Cta<'c> {
     /// Findings that do not end the launch.
     pub(super) warnings: Vec<Finding>,
     pub(super) shared: Shared,
+    /// Where the undefined bytes in it come from, by word.
+    pub(super) origins: HashMap<u64, Origin>,
     /// The patterns of its instructions' addresses.
     pub(super) shapes: Shapes,
     pub(super) barriers: Vec<BarrierState>,
@@ -115,6 +118,7 @@ impl<'c> Cta<'c> {
                 launch.config.checks,
                 launch.uses_reserved(),
             ),
+            origins: HashMap::new(),
             shapes: Shapes::default(),
             barriers: vec![BarrierState::default(); BARRIERS],
             releases: Vec::new(),
@@ -200,6 +204,26 @@ impl<'c> Cta<'c> {
     /// True at random under a seed, never without one.
     pub(super) fn random_bit(&mut self) -> bool {
         self.is_random() && self.random() >> 32 & 1 == 1
+    }
+
+    /// Says which bytes of a range of shared memory hold what nobody defined, and why.
+    #[inline]
+    pub(super) fn shade_shared(&mut self, offset: u64, bytes: u32, (mask, origin): (u32, Option<Origin>)) {
+        self.shared.shade(offset, bytes, mask);
+        if mask == 0 {
+            return;
+        }
+        let words =
+            (0..u64::from(bytes)).filter(|byte| mask >> byte & 1 == 1).map(|byte| (offset + byte) / 4);
+        self.origins
+            .extend(words.zip(std::iter::repeat(origin)).filter_map(|(word, from)| Some((word, from?))));
+    }
+
+    /// Where what is undefined at an address of the own shared memory comes from, where it was copied there.
+    pub(super) fn origin_at(&self, address: u64) -> Option<Origin> {
+        let is_own = window::rank(address).is_none_or(|rank| rank == self.rank);
+        let offset = window::in_cta(address).checked_sub(window::SHARED_BASE)?;
+        self.origins.get(&(offset / 4)).copied().filter(|_| is_own)
     }
 
     /// The CTA of that rank in the cluster; the own one if there is no such.

@@ -8,7 +8,7 @@
 use crate::clock::{Agent, AgentOf, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::mark::Who;
-use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Space};
+use crate::op::{MbarrierAction, MbarrierOp, Op, PhaseOperand, Proxy, Space};
 use crate::window;
 
 use super::access::{addresses, check_alignment, lanes};
@@ -166,13 +166,15 @@ impl Cta<'_> {
 }
 
 impl Warp {
-    /// A fence between the generic and the async proxy.
-    pub(super) fn fence_proxy(&mut self, active: u32, cta: &mut Cta<'_>) {
+    /// A fence between the generic and other proxies.
+    pub(super) fn fence_proxy(&mut self, proxies: &[Proxy], active: u32, cta: &mut Cta<'_>) {
         let released = self.release_clock(active);
-        self.clock.fence(&released);
+        proxies.iter().for_each(|proxy| self.clock.fence(*proxy, &released));
         // What these lanes write from here on needs another fence.
         self.now += 1;
-        cta.fence_mbarriers(self.index);
+        if proxies.contains(&Proxy::AsyncShared) {
+            cta.fence_mbarriers(self.index);
+        }
     }
 
     /// Everything but waits.

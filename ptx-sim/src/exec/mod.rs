@@ -5,6 +5,7 @@ mod atomic;
 mod barrier;
 mod blocked;
 mod bulk;
+mod bulk_store;
 mod call;
 mod cluster;
 mod collective;

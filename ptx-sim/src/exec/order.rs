@@ -40,8 +40,8 @@ fn with_flags<R>(cta: &mut Cta<'_>, address: u64, shared: bool, f: impl FnOnce(&
 }
 
 impl Warp {
-    fn from(&self, scope: Scope, cta: &Cta<'_>) -> From {
-        From { group: cta.group, cta: cta.id, scope }
+    fn from(&self, scope: Scope, order: MemoryOrder, cta: &Cta<'_>) -> From {
+        From { group: cta.group, cta: cta.id, scope, element_bytes: order.element_bytes }
     }
 
     /// `fence` and `membar`.
@@ -56,7 +56,7 @@ impl Warp {
     /// A strong read, perhaps one with a write at the same place.
     pub(super) fn strong_read(&mut self, at: Strong, modifies: Modifies, cta: &mut Cta<'_>) {
         let Some(scope) = at.order.scope else { return };
-        let from = self.from(scope, cta);
+        let from = self.from(scope, at.order, cta);
         let heard = with_flags(cta, at.address, at.shared, |flags| flags.read(at.address, from));
         if !heard.is_empty() {
             cta.talk(4, at.shared);
@@ -92,7 +92,7 @@ impl Warp {
             .flatten()
             .for_each(|c| c.see_strong(&self.clock, self.agent, self.now, 1 << at.lane));
         self.now += u32::from(at.order.releases);
-        let (from, clocks) = (self.from(scope, cta), clocks.map(|c| c.map(Arc::new)));
+        let (from, clocks) = (self.from(scope, at.order, cta), clocks.map(|c| c.map(Arc::new)));
         with_flags(cta, at.address, at.shared, |flags| flags.write(at.address, from, clocks, modifies));
     }
 }

@@ -126,7 +126,7 @@ impl Warp {
         let space = if space == Plain::Global { Space::Global } else { Space::Shared };
         for lane in lanes(active) {
             self.dark = (0, None);
-            self.darken(dark[lane], (lane, list[lane].wrapping_sub(taken)), space);
+            self.darken(dark[lane], (lane, list[lane].wrapping_sub(taken)), space, cta);
             self.shade_loaded(access, frame, lane)?;
         }
         Ok(())
@@ -219,8 +219,8 @@ impl Warp {
                         cta.shared.store(offset, bytes, &words);
                         cta.changed_memory(true);
                     }
-                    let dark = if shaded { self.dark_stored(access, frame, lane).0 } else { 0 };
-                    cta.shared.shade(offset, bytes, dark);
+                    let dark = if shaded { self.dark_stored(access, frame, lane) } else { (0, None) };
+                    cta.shade_shared(offset, bytes, dark);
                 }
                 Plain::Global => {
                     let (allocation, offset) =

@@ -9,7 +9,7 @@ use crate::regs::{Bank, LANES, Slot};
 
 use super::access::lanes;
 use super::cta::Cta;
-use super::shade_bits::{dark_halves, moved_bits};
+use super::shade_bits::{computed_bits, moved_bits};
 use super::undefined::{Origin, Shade, ones};
 use super::warp::Warp;
 
@@ -200,6 +200,16 @@ impl Warp {
                 self.shade_mma(inst, frame, active);
                 Ok(())
             }
+            Op::WmmaMma(mma) => {
+                self.shade_wmma(mma, frame, active);
+                Ok(())
+            }
+            Op::WmmaLoad(access) | Op::WmmaStore(access) => {
+                self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)?;
+                access.stride.map_or(Ok(()), |slot| {
+                    self.shade_used(frame, Bank::Word, slot, active, "an address", cta)
+                })
+            }
             Op::Atomic(_)
             | Op::CopyAsync(_)
             | Op::Bulk(_)
@@ -207,7 +217,7 @@ impl Warp {
             | Op::Barrier(_)
             | Op::LoadMatrix(_)
             | Op::StoreMatrix(_)
-            | Op::WmmaLoad(_)
+            | Op::StoreBulk(_)
             | Op::Service(_) => {
                 for &(bank, slot, _) in operands.iter().filter(|of| of.2 == Role::Read) {
                     self.shade_used(frame, bank, slot, active, "what the instruction does", cta)?;
@@ -372,14 +382,14 @@ impl Warp {
             .iter()
             .filter(|(b, s)| !shade.is_clear(*b, *s, active))
             .find_map(|(b, s)| shade.origin(*b, *s));
-        let together =
-            matches!(inst.op, Op::Collective(_) | Op::WmmaMma(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
+        let together = matches!(inst.op, Op::Collective(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
         for lane in lanes(active) {
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
-            let halves = if together { None } else { dark_halves(&inst.op, &shade.regs, lane) };
+            let computed =
+                if together { None } else { computed_bits(&inst.op, &frame.regs, &shade.regs, lane) };
             for (at, (bank, slot)) in writes.iter().enumerate() {
-                let (bits, computed) = match (&moved, halves) {
-                    (_, Some(halves)) => (halves, true),
+                let (bits, computed) = match (&moved, computed) {
+                    (_, Some(bits)) => (bits, true),
                     (Some(parts), _) => (parts[at.min(parts.len() - 1)], false),
                     _ => {
                         let any = |l: usize| reads.iter().any(|(b, s)| shade.regs.bits(*b, *s, l) != 0);

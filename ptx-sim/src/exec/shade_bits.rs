@@ -1,4 +1,5 @@
-//! What becomes of undefined bits in instructions that move bits: copies, logic, shifts, selections, conversions of integers.
+//! What becomes of undefined bits in instructions that move bits: copies, logic, shifts, selections, conversions of integers; and in those
+//! that compute, where part of the result does not depend on them.
 
 use crate::bits;
 use crate::op::{BoolOp, Op, Scalar};
@@ -72,9 +73,50 @@ pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Opt
     }
 }
 
+/// The undefined bits of what is computed; `None` where one undefined bit of an operand makes all of the result undefined.
+pub(super) fn computed_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<u64> {
+    dark_halves(op, shade, lane).or_else(|| dark_sum(op, regs, shade, lane))
+}
+
+/// The undefined bits of sums, differences, negations and searches for bits of integers: undefined bits change what stands above them, as a
+/// carry may pass. Words are searched for a zero byte so, of which what is behind the zero need not be defined.
+fn dark_sum(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<u64> {
+    let Op::Int(..) = op else { return None };
+    let (pattern, result, args, slots) = lane_row(op)?;
+    let bits = u32::from(args[0].bits);
+    let all = u64::MAX >> (64 - bits);
+    let dark = |i: usize| shade.bits(args[i].bank, slots[i + 1], lane) & all;
+    // The least and the greatest that an operand may be.
+    let least = |i: usize| regs.bits(args[i].bank, slots[i + 1], lane) & all & !dark(i);
+    let most = |i: usize| least(i) | dark(i);
+    Some(match pattern {
+        "add {u16 s16}" | "add {u32 s32}" | "add {u64 s64}" => {
+            let (low, high) = (least(0).wrapping_add(least(1)), most(0).wrapping_add(most(1)));
+            (low ^ high | dark(0) | dark(1)) & all
+        }
+        "sub {u16 s16}" | "sub {u32 s32}" | "sub {u64 s64}" => {
+            let (low, high) = (least(0).wrapping_sub(most(1)), most(0).wrapping_sub(least(1)));
+            (low ^ high | dark(0) | dark(1)) & all
+        }
+        "neg s16" | "neg s32" | "neg s64" => {
+            (most(0).wrapping_neg() ^ least(0).wrapping_neg() | dark(0)) & all
+        }
+        "brev b32" | "brev b64" => dark(0).reverse_bits() >> (64 - bits),
+        "clz b32" | "clz b64" | "bfind u32" | "bfind u64" | "bfind shiftamt u32" | "bfind shiftamt u64" => {
+            // The highest bit that is set is above all that are undefined.
+            if least(0).leading_zeros() < dark(0).leading_zeros() || dark(0) == 0 {
+                0
+            } else {
+                u64::MAX >> (64 - u32::from(result.bits))
+            }
+        }
+        _ => return None,
+    })
+}
+
 /// The undefined bits of what is computed of packed pairs, each half of its own; `None` for other instructions. Compilers leave
 /// half of a pair undefined where they need the other alone.
-pub(super) fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
+fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
     let (pattern, result, args, slots) = lane_row(op)?;
     let alike = args.iter().all(|arg| (arg.bank, arg.bits) == (result.bank, result.bits));
     if !pattern.ends_with("x2") || !alike {
@@ -168,4 +210,51 @@ fn moved_by(
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The undefined bits of an instruction's result, of operands with some undefined bits.
+    fn dark(op: IntOp, operands: &[(u32, u32)]) -> u64 {
+        let (mut regs, mut shade) = (Regs::new(4, 0, 0), Regs::new(4, 0, 0));
+        for (slot, (value, dark)) in (1..).zip(operands) {
+            regs.word[slot][0] = *value;
+            shade.word[slot][0] = *dark;
+        }
+        computed_bits(&Op::Int(op, [0, 1, 2, 3, 0]), &regs, &shade, 0).unwrap()
+    }
+
+    #[test]
+    fn undefined_bits_change_what_is_above_them() {
+        assert_eq!(dark(IntOp::AddWord, &[(0x0f00, 0xf000), (0x0100, 0)]), 0x1f000);
+        assert_eq!(dark(IntOp::SubWord, &[(0x6100, 0xffff_0000), (0x0101_0101, 0)]), 0xffff_0000);
+        assert_eq!(dark(IntOp::SubWord, &[(0, 0xff), (1, 0)]), u32::MAX.into());
+        assert_eq!(dark(IntOp::NegWord, &[(0x10, 0xff00)]), 0xff00);
+        assert_eq!(dark(IntOp::BrevWord, &[(0, 0xff)]), 0xff00_0000);
+    }
+
+    #[test]
+    fn sums_are_undefined_where_any_two_values_of_the_undefined_bits_differ() {
+        for (a, ua, b, ub) in [(5, 0b1010, 9, 0b0100), (7, 0, 1, 0b11), (12, 0b11, 3, 0b1000), (0, 15, 0, 15)]
+        {
+            for (op, f) in [
+                (IntOp::AddWord, u32::wrapping_add as fn(u32, u32) -> u32),
+                (IntOp::SubWord, u32::wrapping_sub),
+            ] {
+                let value = |base: u32, dark: u32, pick: u32| base & !dark | pick & dark;
+                let all = (0..16).flat_map(|p| (0..16).map(move |q| f(value(a, ua, p), value(b, ub, q))));
+                let unlike = all.fold(0, |bits, x| bits | x ^ f(a & !ua, b & !ub));
+                assert_eq!(dark(op, &[(a, ua), (b, ub)]) & u64::from(unlike), unlike.into());
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_set_bit_is_known_where_it_is_above_the_undefined_ones() {
+        assert_eq!(dark(IntOp::ClzWord, &[(0x8000, 0xff)]), 0);
+        assert_eq!(dark(IntOp::ClzWord, &[(0x80, 0xff00)]), u32::MAX.into());
+        assert_eq!(dark(IntOp::BfindUWord, &[(0, 1)]), u32::MAX.into());
+    }
 }

@@ -51,14 +51,14 @@ impl Warp {
     /// Memory holds what nobody defined after a copy of it.
     pub(super) fn shade_stored(
         &mut self,
-        access: &Access,
+        space: Space,
         address: u64,
         (lane, bytes): (usize, u32),
         (mask, origin): (u32, Option<Origin>),
         frame: usize,
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let (space, address) = resolve(access.space, address);
+        let (space, address) = resolve(space, address);
         match space {
             Space::Global if mask != 0 => {
                 if let Some((allocation, offset)) = self.locate(lane, address, bytes, cta)? {
@@ -68,9 +68,9 @@ impl Warp {
             Space::Local if mask != 0 => self.local.forget(lane, address, bytes, mask, origin),
             Space::Shared | Space::Cluster => {
                 let rank = cta.rank_of(space, lane, &mut { address })?;
-                let shared = &mut cta.at_rank(rank).shared;
-                if let Some(offset) = shared.offset(lane, window::in_cta(address), bytes)? {
-                    shared.shade(offset, bytes, mask);
+                let target = cta.at_rank(rank);
+                if let Some(offset) = target.shared.offset(lane, window::in_cta(address), bytes)? {
+                    target.shade_shared(offset, bytes, (mask, origin));
                 }
             }
             Space::Frame => {
@@ -100,12 +100,16 @@ impl Warp {
     }
 
     /// Notes which bytes of a read nobody wrote.
-    pub(super) fn darken(&mut self, mask: u32, (lane, address): (usize, u64), space: Space) {
+    pub(super) fn darken(&mut self, mask: u32, (lane, address): (usize, u64), space: Space, cta: &Cta<'_>) {
         let (shared, global) = (space == Space::Shared, space == Space::Global);
         if mask != 0 {
             let address = address + u64::from(mask.trailing_zeros());
-            let (at, copied) =
-                (self.place(), self.local.origin(lane, address).filter(|_| space == Space::Local));
+            let at = self.place();
+            let copied = match space {
+                Space::Local => self.local.origin(lane, address),
+                Space::Shared => cta.origin_at(address),
+                _ => None,
+            };
             let here = Origin { at, lane, address: Some(address), shared, global, computed: false };
             self.dark = (mask, Some(copied.unwrap_or(here)));
         }

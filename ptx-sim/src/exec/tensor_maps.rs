@@ -1,14 +1,42 @@
-//! Tensor maps that a kernel changes (PTX ISA §9.7.9.28): fields replaced in place, and a copy that is released to others.
+//! Tensor maps as bulk copies read them, and as a kernel changes them (PTX ISA §9.7.9.28): fields replaced in place, and a copy that is released to others.
 
 use crate::finding::Outcome;
-use crate::op::{Addr, MemoryOrder, Space, TensorMapReplace};
+use crate::op::{Addr, MemoryOrder, Proxy, Space, TensorMapReplace};
+use crate::race::RaceAccess;
 use crate::tensor_map::TensorMap;
 
 use super::access::{addresses, check_alignment, lanes};
+use super::bulk::bytes_of;
 use super::cta::Cta;
+use super::generic::resolve;
 use super::warp::Warp;
 
 impl Warp {
+    /// The bytes of a tensor map, as the proxy of tensor maps reads them: what threads wrote there needs its fence.
+    pub(super) fn read_tensor_map(
+        &mut self,
+        address: u64,
+        lane: usize,
+        frame: usize,
+        cta: &mut Cta<'_>,
+    ) -> Outcome<[u8; TensorMap::BYTES]> {
+        let mut bytes = [0; TensorMap::BYTES];
+        for (i, part) in bytes.chunks_mut(16).enumerate() {
+            let at = address.wrapping_add(16 * i as u64);
+            let words = self.read_defined(Space::Generic, at, (lane, 16), frame, cta)?;
+            part.copy_from_slice(&bytes_of(&words));
+            if cta.launch.config.checks.async_copies
+                && resolve(Space::Generic, at).0 == Space::Global
+                && let Some((allocation, offset)) = self.locate(lane, at, 16, cta)?
+                && allocation.is_stored()
+            {
+                let access = RaceAccess::ProxyRead(Proxy::TensorMap);
+                self.note_global(access, allocation, (lane, offset, 16), None, cta)?;
+            }
+        }
+        Ok(bytes)
+    }
+
     /// `tensormap.replace`.
     pub(super) fn tensor_map_replace(
         &mut self,

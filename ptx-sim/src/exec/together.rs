@@ -358,6 +358,7 @@ impl Warp {
                 Ok(())
             }
             Op::WaitGroup(keep) => self.wait_group(*keep, active, cta),
+            Op::StoreBulk(op) => self.store_bulk(op, frame, active, cta),
             Op::LoadMatrix(matrix) => self.load_matrix(matrix, frame, active, cta),
             Op::StoreMatrix(matrix) => self.store_matrix(matrix, frame, active, cta),
             Op::Mma(mma) => {
@@ -461,8 +462,8 @@ impl Warp {
                 cta.publish_mbarriers(self.index, arrived);
                 Ok(())
             }
-            Op::ProxyFence => {
-                self.fence_proxy(active, cta);
+            Op::ProxyFence(proxies) => {
+                self.fence_proxy(proxies, active, cta);
                 Ok(())
             }
             Op::RankOf { result, address, generic } => {

@@ -125,7 +125,7 @@ impl Cta<'_> {
             lane: 0,
             lanes: 0,
             line: self.launch.line(place),
-            scope: None,
+            strong: None,
             clock: &clock,
             now: 0,
             synced: 0,

@@ -5,11 +5,13 @@ use crate::directed::fma;
 use crate::finding::Outcome;
 use crate::float::{canonical_bits, f16_to_f32, f32_to_f16};
 use crate::matrix_type::MatrixType;
-use crate::op::{Fragment, MemoryOrder, Reg, Scalar, WmmaAccess, WmmaMma, WmmaType};
+use crate::op::{Fragment, MemoryOrder, Reg, Scalar, Space, WmmaAccess, WmmaMma, WmmaType};
 use crate::regs::{LANES, Regs};
 
 use super::access::{addresses, check_alignment, lanes};
 use super::cta::Cta;
+use super::generic::resolve;
+use super::undefined::Origin;
 use super::warp::Warp;
 
 /// Row and column of element `e` of a lane.
@@ -84,17 +86,25 @@ impl Warp {
         let (bits, bytes) = (op.ty.bits as u32, op.ty.bits as u32 / 8);
         let per = op.ty.per_register;
         for (i, &reg) in op.regs.iter().enumerate() {
-            let mut values = [0u64; LANES];
+            let (mut values, mut dark, mut origin) = ([0u64; LANES], [0u64; LANES], None);
             for part in 0..per {
                 let list = op.element_addresses(&self.frame(frame)?.regs, i * per + part);
                 cta.counters.request(op.space, &list, active, bytes, false);
                 for (lane, value) in values.iter_mut().enumerate() {
-                    let words = self.read_defined(op.space, list[lane], (lane, bytes), frame, cta)?;
+                    self.dark = (0, None);
+                    let at = (lane, bytes);
+                    let words = self.read(op.space, list[lane], at, MemoryOrder::WEAK, frame, cta)?;
                     *value |= (u64::from(words[0]) | u64::from(words[1]) << 32) << (bits * part as u32);
+                    let (mask, from) = self.dark;
+                    dark[lane] |= widened(mask) << (bits * part as u32);
+                    origin = origin.or(from);
                 }
             }
             let regs = &mut self.frame(frame)?.regs;
             lanes(active).for_each(|l| regs.set_bits(reg.bank, reg.slot, l, values[l]));
+            for lane in lanes(active) {
+                self.shade_register(frame, (reg.bank, reg.slot, lane), dark[lane], origin)?;
+            }
         }
         Ok(())
     }
@@ -119,11 +129,73 @@ impl Warp {
                     let value = value >> (bits * part as u32);
                     let words = [value as u32, (value >> 32) as u32, 0, 0];
                     self.write(op.space, list[lane], (lane, bytes), &words, MemoryOrder::WEAK, frame, cta)?;
+                    let (dark, origin) = self.shade_of(frame, reg.bank, reg.slot, lane);
+                    let is_dark = dark >> (bits * part as u32) & element_mask(bits) != 0;
+                    if is_dark && resolve(op.space, list[lane]).0 == Space::Global {
+                        self.undefined(origin, "a result", cta)?;
+                        continue;
+                    }
+                    let mask = if is_dark { (1 << bytes) - 1 } else { 0 };
+                    self.shade_stored(op.space, list[lane], (lane, bytes), (mask, origin), frame, cta)?;
                 }
             }
         }
         Ok(())
     }
+
+    /// A row of A makes a row of D undefined, a column of B a column, an element of C an element.
+    pub(super) fn shade_wmma(&mut self, mma: &WmmaMma, frame: usize, active: u32) {
+        let Some(shade) = self.frames[frame].as_mut().and_then(|f| f.shade.as_mut()) else { return };
+        let dark = |list: &[Reg], fragment: Fragment, ty: WmmaType| {
+            let of_element =
+                |bits: u64, part: usize| bits >> (ty.bits * part) & element_mask(ty.bits as u32) != 0;
+            gather(&shade.regs, list, fragment, ty, mma.shape, of_element)
+        };
+        let a = dark(&mma.a, Fragment::A, input(mma.a_type));
+        let b = dark(&mma.b, Fragment::B, input(mma.a_type));
+        let c = dark(&mma.c, Fragment::Accumulator, sums(mma.c_type));
+        let origin = [&mma.a, &mma.b, &mma.c]
+            .into_iter()
+            .flatten()
+            .filter(|reg| shade.dark(reg.bank, reg.slot) != 0)
+            .find_map(|reg| shade.origin(reg.bank, reg.slot))
+            .map(|origin| Origin { computed: true, ..origin });
+        let is_dark = |row: usize, column: usize| {
+            c[row][column] || a[row].iter().any(|dark| *dark) || b.iter().any(|row| row[column])
+        };
+        let ty = sums(mma.d_type);
+        for (i, reg) in mma.d.iter().enumerate() {
+            for lane in lanes(active) {
+                let bits = (0..ty.per_register).fold(0, |bits, part| {
+                    let e = i * ty.per_register + part;
+                    let (row, column) = place(Fragment::Accumulator, ty, mma.shape, lane, e);
+                    let element = element_mask(ty.bits as u32) << (ty.bits * part);
+                    bits | if is_dark(row, column) { element } else { 0 }
+                });
+                shade.set(reg.bank, reg.slot, lane, bits, origin);
+            }
+        }
+    }
+}
+
+/// The bits of an element.
+fn element_mask(bits: u32) -> u64 {
+    u64::MAX >> (64 - bits)
+}
+
+/// A byte of ones for every bit, of eight.
+fn widened(bytes: u32) -> u64 {
+    (0..8).filter(|byte| bytes >> byte & 1 == 1).fold(0, |bits, byte| bits | 0xff << (8 * byte))
+}
+
+/// The elements of A and B, and of C and D.
+fn input(ty: MatrixType) -> WmmaType {
+    WmmaType { bits: ty.bits(), per_register: (32 / ty.bits()).max(1), is_f16: ty == MatrixType::F16 }
+}
+
+fn sums(ty: Scalar) -> WmmaType {
+    let per_register = if ty == Scalar::F16 { 2 } else { 1 };
+    WmmaType { bits: ty.bits().into(), per_register, is_f16: false }
 }
 
 /// The registers' bits of a fragment, by row and column.
@@ -157,13 +229,7 @@ fn gather<T: Copy + Default>(
 /// `wmma.mma`, in the lanes of `active`.
 pub(super) fn execute(mma: &WmmaMma, regs: &mut Regs, active: u32) {
     let (ty, shape) = (mma.a_type, mma.shape);
-    let input =
-        WmmaType { bits: ty.bits(), per_register: (32 / ty.bits()).max(1), is_f16: ty == MatrixType::F16 };
-    let sums = |ty: Scalar| WmmaType {
-        bits: ty.bits().into(),
-        per_register: if ty == Scalar::F16 { 2 } else { 1 },
-        is_f16: false,
-    };
+    let input = input(ty);
     let bits = if ty.is_integer() {
         let a = gather(regs, &mma.a, Fragment::A, input, shape, |x, at| mma.a_type.integer(x, at));
         let b = gather(regs, &mma.b, Fragment::B, input, shape, |x, at| mma.b_type.integer(x, at));

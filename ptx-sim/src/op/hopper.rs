@@ -58,8 +58,8 @@ pub(crate) enum BulkTo {
     Shared { mbarrier: Addr, space: Space, mask: Option<Slot> },
     /// From this CTA's shared memory to that of another.
     Peer { mbarrier: Addr },
-    /// To global memory, in the thread's bulk group.
-    Global,
+    /// To global memory, in the thread's bulk group; of every 16 bytes those that the mask names, if there is one.
+    Global { byte_mask: Option<Slot> },
 }
 
 /// `cp.async.bulk` and `cp.async.bulk.tensor`.

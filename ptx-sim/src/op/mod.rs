@@ -284,6 +284,7 @@ pub(crate) enum Op {
     CommitGroup,
     /// Leaves at most so many groups open; `None` waits for everything.
     WaitGroup(Option<u32>),
+    StoreBulk(Box<StoreBulk>),
     LoadMatrix(Box<Matrix>),
     StoreMatrix(Box<Matrix>),
     MoveMatrix {
@@ -348,8 +349,8 @@ pub(crate) enum Op {
     },
     /// Makes initialised mbarriers known to the async proxy.
     MbarrierFence,
-    /// Orders generic accesses to shared memory before those of the async proxy.
-    ProxyFence,
+    /// Orders generic accesses before those of other proxies.
+    ProxyFence(&'static [Proxy]),
     Branch {
         target: Pc,
         reconverge: Pc,

@@ -1,5 +1,7 @@
 //! How an access orders memory, and among whom.
 
+use std::num::NonZeroU8;
+
 /// Threads among which an operation takes part in synchronisation (PTX ISA §8.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
@@ -21,6 +23,19 @@ impl Scope {
     }
 }
 
+/// The proxies that a fence brings generic writes to (PTX ISA §8.6): the async proxy of shared and of global memory, which have
+/// fences of their own, and that of tensor maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proxy {
+    AsyncShared,
+    AsyncGlobal,
+    TensorMap,
+}
+
+impl Proxy {
+    pub(crate) const COUNT: usize = 3;
+}
+
 /// How an access orders memory (PTX ISA §8.4). Weak ones race; strong ones do not race with each other within their scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryOrder {
@@ -28,13 +43,16 @@ pub(crate) struct MemoryOrder {
     pub(crate) scope: Option<Scope>,
     pub(crate) acquires: bool,
     pub(crate) releases: bool,
+    /// Bytes of an element: vectors and packed types are as many accesses (PTX ISA §8.2.1–2).
+    pub(crate) element_bytes: u8,
 }
 
 impl MemoryOrder {
-    pub(crate) const WEAK: MemoryOrder = MemoryOrder { scope: None, acquires: false, releases: false };
+    pub(crate) const WEAK: MemoryOrder =
+        MemoryOrder { scope: None, acquires: false, releases: false, element_bytes: 1 };
 
     /// By the words of a mnemonic.
-    pub(crate) fn of(semantics: &str, scope: &str) -> MemoryOrder {
+    pub(crate) fn of(semantics: &str, scope: &str, element_bytes: u8) -> MemoryOrder {
         let scope = match semantics {
             "" | "weak" => None,
             "volatile" | "mmio" => Some(Scope::System),
@@ -44,10 +62,91 @@ impl MemoryOrder {
             scope,
             acquires: matches!(semantics, "acquire" | "acq_rel"),
             releases: matches!(semantics, "release" | "acq_rel"),
+            element_bytes,
         }
     }
 
     pub(crate) fn is_strong(self) -> bool {
         self.scope.is_some()
+    }
+
+    /// What of it others are compared with; `None` for a weak access. `modifies` is of a read-modify-write.
+    pub(crate) fn strength(self, modifies: bool) -> Option<Strength> {
+        self.scope.map(|scope| Strength::new(scope, self.element_bytes.into(), modifies, false))
+    }
+}
+
+/// What of a strong access decides whether another is morally strong relative to it (PTX ISA §8.5): its scope, its size, its proxy.
+/// One byte, as every past access that is remembered has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strength(NonZeroU8);
+
+impl Strength {
+    /// The scope's bits, the logarithm of the element's bytes, and two flags.
+    const SCOPE: u8 = 3;
+    const SIZE: u8 = 7 << 2;
+    const MODIFIES: u8 = 1 << 5;
+    const ASYNC_PROXY: u8 = 1 << 6;
+    const IS_STRONG: NonZeroU8 = NonZeroU8::new(1 << 7).unwrap();
+
+    pub(crate) fn new(scope: Scope, element_bytes: u32, modifies: bool, by_async_proxy: bool) -> Self {
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let size = (element_bytes.trailing_zeros() as u8) << 2;
+        let flags = flag(modifies, Self::MODIFIES) | flag(by_async_proxy, Self::ASYNC_PROXY);
+        Strength(Self::IS_STRONG | (scope as u8 | size | flags))
+    }
+
+    fn scope(self) -> u8 {
+        self.0.get() & Self::SCOPE
+    }
+
+    fn element_bytes(self) -> u32 {
+        1 << ((self.0.get() & Self::SIZE) >> 2)
+    }
+
+    /// Whether two accesses that overlap overlap completely, by one proxy: both are aligned to their size. A byte or half
+    /// may lie in a word of which one of the two is modified: libcu++ makes its small atomics so.
+    #[inline]
+    pub(crate) fn is_like(self, other: Strength) -> bool {
+        let unlike = self.0.get() ^ other.0.get();
+        if unlike & (Self::SIZE | Self::ASYNC_PROXY) == 0 {
+            return true;
+        }
+        let in_word = self.element_bytes().max(other.element_bytes()) == 4;
+        unlike & Self::ASYNC_PROXY == 0 && unlike & Self::MODIFIES != 0 && in_word
+    }
+
+    /// Whether a later access of the same agent may be remembered in the place of an earlier one: both weak, or of one size and proxy.
+    #[inline]
+    pub(crate) fn are_one(a: Option<Strength>, b: Option<Strength>) -> bool {
+        match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => (a.0.get() ^ b.0.get()) & (Self::SIZE | Self::ASYNC_PROXY) == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether both scopes reach that far.
+    #[inline]
+    pub(crate) fn reach(self, other: Strength, least: Scope) -> bool {
+        self.scope() >= least as u8 && other.scope() >= least as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_of_one_size_and_proxy_are_alike() {
+        let of = |bytes, modifies| Strength::new(Scope::Gpu, bytes, modifies, false);
+        assert!(of(4, true).is_like(of(4, false)) && !of(4, true).is_like(of(8, true)));
+        assert!(of(1, false).is_like(of(4, true)) && of(4, true).is_like(of(2, false)));
+        assert!(!of(1, true).is_like(of(4, true)) && !of(1, false).is_like(of(8, true)));
+        assert!(!of(4, true).is_like(Strength::new(Scope::Gpu, 4, true, true)));
+        assert!(
+            of(16, false).reach(of(1, true), Scope::Gpu) && !of(4, true).reach(of(4, true), Scope::System)
+        );
+        assert_eq!(size_of::<Option<Strength>>(), 1);
     }
 }

@@ -11,7 +11,19 @@ pub(crate) struct Matrix {
     pub(crate) space: Space,
     pub(crate) addr: Addr,
     pub(crate) transposed: bool,
+    /// Whether elements have 8 bits, of 16 by 16 or 16 by 8 of them, which are transposed.
+    pub(crate) of_bytes: bool,
+    pub(crate) loads: bool,
     pub(crate) regs: Vec<Slot>,
+}
+
+/// `st.bulk`: zeroes a range of shared memory.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreBulk {
+    pub(crate) space: Space,
+    pub(crate) addr: Addr,
+    /// In bytes.
+    pub(crate) size: Reg,
 }
 
 /// `mma.sync`.

@@ -16,6 +16,7 @@ pub(crate) enum Family {
     LoadMatrix,
     StoreMatrix,
     MoveMatrix,
+    StoreBulk,
     CreatePolicy,
     Alloca,
     PendingCount,
@@ -287,6 +288,33 @@ const ROWS: &[FamilyRow] = &[
         "ldmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
         "9.7.14.5.15",
         "loads 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    ),
+    from(
+        "sm_100a+",
+        row(
+            Family::LoadMatrix,
+            "ldmatrix sync aligned m16n16 {x1 x2} {trans} [shared shared::cta] b8",
+            "9.7.14.5.15",
+            "loads 16×16 matrices of bytes, transposed; lane 16m + r addresses row r of matrix m",
+        ),
+    ),
+    from(
+        "sm_100a+",
+        row(
+            Family::StoreMatrix,
+            "stmatrix sync aligned m16n8 {x1 x2 x4} {trans} [shared shared::cta] b8",
+            "9.7.14.5.16",
+            "stores 16×8 matrices of bytes, transposed; lane 8m + r addresses column r of matrix m",
+        ),
+    ),
+    from(
+        "sm_100",
+        row(
+            Family::StoreBulk,
+            "st bulk [weak] [shared::cta]",
+            "9.7.9.13",
+            "zeroes b bytes of shared memory at [a], a multiple of 8",
+        ),
     ),
     from(
         "sm_90",

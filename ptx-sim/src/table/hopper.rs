@@ -142,6 +142,13 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "starts a copy to global memory in the thread's open bulk group",
     ),
     row(
+        "sm_100",
+        Family::BulkStore,
+        "cp async bulk global shared::cta bulk_group [L2::cache_hint] {cp_mask}",
+        "9.7.9.25.4.1",
+        "the same of those bytes of every 16 that the mask names",
+    ),
+    row(
         "sm_90",
         Family::TensorLoad,
         "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile] mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1] [L2::cache_hint]",

@@ -139,7 +139,7 @@ fn cost_of(op: &Op, gpu: &Gpu) -> Cost {
             // Constant memory, which instructions name as they name registers.
             Space::Param | Space::Frame => nothing(),
         },
-        Op::LoadMatrix(_) | Op::StoreMatrix(_) | Op::WmmaLoad(_) | Op::WmmaStore(_) => {
+        Op::LoadMatrix(_) | Op::StoreMatrix(_) | Op::StoreBulk(_) | Op::WmmaLoad(_) | Op::WmmaStore(_) => {
             plain(Unit::Shared, 0.0, lat.shared)
         }
         Op::Atomic(_) => plain(Unit::Global, 1.0, lat.l2),
