@@ -67,7 +67,10 @@ mod tests {
         let mut status = 0;
         // SAFETY: waits for the child that was just made.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child, "there is a child");
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child was the parent to itself");
+        assert!(
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            "the child was the parent to itself"
+        );
         assert!(parent.is_current(), "the parent stays itself");
     }
 }

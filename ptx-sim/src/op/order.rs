@@ -87,7 +87,10 @@ impl Strength {
     const SIZE: u8 = 7 << 2;
     const MODIFIES: u8 = 1 << 5;
     const ASYNC_PROXY: u8 = 1 << 6;
-    const IS_STRONG: NonZeroU8 = NonZeroU8::new(1 << 7).unwrap();
+    const IS_STRONG: NonZeroU8 = match NonZeroU8::new(1 << 7) {
+        Some(bit) => bit,
+        None => panic!("it is 128"),
+    };
 
     pub(crate) fn new(scope: Scope, element_bytes: u32, modifies: bool, by_async_proxy: bool) -> Self {
         let flag = |is_set, bit| if is_set { bit } else { 0 };

@@ -114,11 +114,6 @@ pub(super) const fn row(
     FamilyRow { family, pattern, section, meaning, needs: "" }
 }
 
-/// A row of newer targets.
-const fn from(needs: &'static str, row: FamilyRow) -> FamilyRow {
-    FamilyRow { needs, ..row }
-}
-
 /// The families.
 const ROWS: &[FamilyRow] = &[
     row(
@@ -255,15 +250,6 @@ const ROWS: &[FamilyRow] = &[
     row(Family::Nothing, "prefetch [global local] {L1 L2}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "prefetchu {L1}", "9.7.9.15", "a hint, without effect here"),
     row(Family::Nothing, "nanosleep {u32}", "9.7.13.9", "a hint, without effect here"),
-    from(
-        "sm_90",
-        row(
-            Family::Nothing,
-            "griddepcontrol {launch_dependents wait}",
-            "9.7.13.13",
-            "one grid at a time: without effect",
-        ),
-    ),
     row(
         Family::CopyAsync,
         "cp async {ca cg} {shared shared::cta} global [L2::cache_hint] [L2::64B L2::128B L2::256B]",
@@ -288,42 +274,6 @@ const ROWS: &[FamilyRow] = &[
         "ldmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
         "9.7.14.5.15",
         "loads 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
-    ),
-    from(
-        "sm_100a+",
-        row(
-            Family::LoadMatrix,
-            "ldmatrix sync aligned m16n16 {x1 x2} {trans} [shared shared::cta] b8",
-            "9.7.14.5.15",
-            "loads 16×16 matrices of bytes, transposed; lane 16m + r addresses row r of matrix m",
-        ),
-    ),
-    from(
-        "sm_100a+",
-        row(
-            Family::StoreMatrix,
-            "stmatrix sync aligned m16n8 {x1 x2 x4} {trans} [shared shared::cta] b8",
-            "9.7.14.5.16",
-            "stores 16×8 matrices of bytes, transposed; lane 8m + r addresses column r of matrix m",
-        ),
-    ),
-    from(
-        "sm_100",
-        row(
-            Family::StoreBulk,
-            "st bulk [weak] [shared::cta]",
-            "9.7.9.13",
-            "zeroes b bytes of shared memory at [a], a multiple of 8",
-        ),
-    ),
-    from(
-        "sm_90",
-        row(
-            Family::StoreMatrix,
-            "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
-            "9.7.14.5.16",
-            "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
-        ),
     ),
     row(
         Family::MoveMatrix,
@@ -399,10 +349,6 @@ const ROWS: &[FamilyRow] = &[
         "d = the operation over the lanes' values",
     ),
     row(Family::ActiveMask, "activemask b32", "9.7.13.10", "d = the lanes that execute this instruction"),
-    from(
-        "sm_90",
-        row(Family::Elect, "elect sync", "9.7.13.14", "p in one lane of the mask, the lowest; d = that lane"),
-    ),
     row(
         Family::Barrier,
         "{bar barrier} [cta] {sync arrive} [aligned]",

@@ -1,4 +1,4 @@
-//! Forms of sm_90 and of sm_90a: mbarriers, proxy fences, bulk copies, warpgroup matrix products. Each row says the least target
+//! Forms of sm_90, sm_90a and newer targets: mbarriers, proxy fences, bulk copies, warpgroup matrix products. Each row says the least target
 //! (PTX ISA, "Target ISA Notes" of its section).
 
 use super::family::{Family, FamilyRow};
@@ -355,5 +355,47 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "wgmma wait_group sync aligned",
         "9.7.15.7.3",
         "waits until at most n of the newest groups are open; registers and tiles of the others are free",
+    ),
+    row(
+        "sm_90",
+        Family::Nothing,
+        "griddepcontrol {launch_dependents wait}",
+        "9.7.13.13",
+        "one grid at a time: without effect",
+    ),
+    row(
+        "sm_100a+",
+        Family::LoadMatrix,
+        "ldmatrix sync aligned m16n16 {x1 x2} {trans} [shared shared::cta] b8",
+        "9.7.14.5.15",
+        "loads 16×16 matrices of bytes, transposed; lane 16m + r addresses row r of matrix m",
+    ),
+    row(
+        "sm_100a+",
+        Family::StoreMatrix,
+        "stmatrix sync aligned m16n8 {x1 x2 x4} {trans} [shared shared::cta] b8",
+        "9.7.14.5.16",
+        "stores 16×8 matrices of bytes, transposed; lane 8m + r addresses column r of matrix m",
+    ),
+    row(
+        "sm_100",
+        Family::StoreBulk,
+        "st bulk [weak] [shared::cta]",
+        "9.7.9.13",
+        "zeroes b bytes of shared memory at [a], a multiple of 8",
+    ),
+    row(
+        "sm_90",
+        Family::StoreMatrix,
+        "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
+        "9.7.14.5.16",
+        "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    ),
+    row(
+        "sm_90",
+        Family::Elect,
+        "elect sync",
+        "9.7.13.14",
+        "p in one lane of the mask, the lowest; d = that lane",
     ),
 ];
