@@ -19,24 +19,9 @@ def forget():
 def started(call):
     """O and LSE of a call whose like was made before; None where it must be made as if for the first time."""
     # This is on the way of every call: what can be asked there is asked by the native module.
-    if _calls is None or call.first_k is not None or call.dropout_p or _is_compiling():
+    if _calls is None or call.first_k is not None or call.dropout_p or is_traced():
         return None
     return _calls.again(_tensors(call), _options(call))
-
-
-def as_given(*arguments):
-    """As `started`, of a function's arguments as they were given (those of the native `again_as_given`), where no `Call` is made yet, which takes
-    as long to make as all that is asked here."""
-    if _calls is None or _is_compiling():
-        return None
-    return _calls.again_as_given(*arguments)
-
-
-def heads_first(*arguments):
-    """As `as_given`, of the arguments of the native `again_heads_first`: O alone."""
-    if _calls is None or _is_compiling():
-        return None
-    return _calls.again_heads_first(*arguments)
 
 
 def is_watched(tensor, *others):
@@ -48,7 +33,7 @@ def is_watched(tensor, *others):
 def _is_watching():
     """Whether PyTorch wants to see calls: for a trace, a transform or a mode."""
     return (
-        _is_compiling()
+        torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
@@ -85,6 +70,21 @@ def _options(call):
     return call.scale, causal, left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys, call.gradients, lse
 
 
+def _nothing(*_):
+    """What there is to find or to ask where there is no PyTorch, or one that is too old."""
+    return None
+
+
+def _compiler(name):
+    return getattr(getattr(torch, "compiler", None), name, None)
+
+
 _calls = _opened()
-# Under its own name, as looking it up would take half as long as asking it.
-_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+# As `started`, of a function's arguments as they were given, where no `Call` is made yet, which takes as long to make as all that is asked there.
+# Not to be called where a function `is_traced`.
+as_given = getattr(_calls, "again_as_given", _nothing)
+# As `as_given`, of scaled_dot_product_attention's arguments: O alone.
+heads_first = getattr(_calls, "again_heads_first", _nothing)
+# Whether torch.compile traces the caller; what other tracers give a function are no plain tensors. It is asked in every call, so that it stands here
+# under its own name.
+is_traced = _compiler("is_dynamo_compiling") or _compiler("is_compiling") or _nothing

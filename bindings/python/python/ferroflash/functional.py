@@ -49,7 +49,7 @@ def flash_attn_func(
     is added to the scores after the scale, rounded to the type of Q; a key with −∞ has no weight. (None of these is an argument of flash-attn.)
     """
     del deterministic
-    if tree_mask is None and attn_bias is None and not dropout_p:
+    if tree_mask is None and attn_bias is None and not dropout_p and not _again.is_traced():
         found = _again.as_given(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs)
         if found is not None:
             return _returned(*found, return_attn_probs)
@@ -91,7 +91,8 @@ def flash_attn_varlen_func(
     On a GPU no sequence may be longer than `max_seqlen_q` and `max_seqlen_k` say; on the CPU they are not needed.
     """
     del deterministic
-    if tree_mask is None and block_table is None and not dropout_p and type(max_seqlen_q) is int and type(max_seqlen_k) is int:
+    is_plain = tree_mask is None and block_table is None and type(max_seqlen_q) is int and type(max_seqlen_k) is int
+    if is_plain and not dropout_p and not _again.is_traced():
         longest = max_seqlen_q, max_seqlen_k
         found = _again.as_given(
             q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_attn_probs, None, None, None,
@@ -141,7 +142,8 @@ def flash_attn_with_kvcache(
     """
     _refuse("num_splits", num_splits)
     interleaved = flag("rotary_interleaved", rotary_interleaved)
-    if k is v is rotary_cos is rotary_sin is cache_leftpad is tree_mask is None and type(cache_seqlens) is not int:
+    is_plain = k is v is rotary_cos is rotary_sin is cache_leftpad is tree_mask is None and type(cache_seqlens) is not int
+    if is_plain and not _again.is_traced():
         found = _again.as_given(
             q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_softmax_lse,
             cache_seqlens, cache_batch_idx, block_table,

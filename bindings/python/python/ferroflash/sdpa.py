@@ -14,7 +14,7 @@ def scaled_dot_product_attention(
     scores, and can be broadcast to [..., heads, seqlen_q, seqlen_k]. A query that sees nothing gives 0. `dropout_p` is
     flash_attn_func's.
     """
-    if attn_mask is None and not dropout_p:
+    if attn_mask is None and not dropout_p and not _again.is_traced():
         o = _again.heads_first(query, key, value, scale, is_causal, enable_gqa)
         if o is not None:
             return o
