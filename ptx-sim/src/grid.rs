@@ -66,6 +66,7 @@ fn alone(launch: &Launch<'_>, ids: &[u64]) -> Outcome {
     loop {
         match group.advance(TURN)? {
             Advance::Done => return Ok(group.finish()),
+            Advance::Blocked if group.skip_time() => {}
             Advance::Blocked => return Err(group.stuck()),
             Advance::Slice => {}
         }
@@ -115,7 +116,10 @@ fn in_turns(launch: &Launch<'_>, groups: &[Vec<u64>]) -> Outcome {
         }
         if resident.runnable.is_empty() {
             let now = changes();
-            let Some(at) = resident.spinning.iter().position(|(_, seen)| *seen != now) else {
+            let changed = resident.spinning.iter().position(|(_, seen)| *seen != now);
+            let spinning = &mut resident.spinning;
+            let Some(at) = changed.or_else(|| spinning.iter_mut().position(|(group, _)| group.skip_time()))
+            else {
                 break;
             };
             resident.runnable.extend(resident.spinning.remove(at).map(|(group, _)| group));

@@ -41,6 +41,35 @@ DONE:
 }
 ";
 
+/// `p.o[i] = p.n · (p.x[i] + y[i])` of a struct `{ const float *x; unsigned n; float *o; } p`.
+const OF_A_STRUCT: &str = "\
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry sum(.param .align 8 .b8 p[24], .param .u64 y)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %d<9>;
+    .reg .f32 %f<5>;
+    ld.param.u64 %d0, [p];
+    ld.param.u32 %r0, [p+8];
+    ld.param.u64 %d1, [p+16];
+    ld.param.u64 %d2, [y];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d3, %r1, 4;
+    add.s64 %d4, %d0, %d3;
+    add.s64 %d5, %d2, %d3;
+    add.s64 %d6, %d1, %d3;
+    ld.global.f32 %f0, [%d4];
+    ld.global.f32 %f1, [%d5];
+    add.f32 %f2, %f0, %f1;
+    cvt.rn.f32.u32 %f3, %r0;
+    mul.f32 %f4, %f2, %f3;
+    st.global.f32 [%d6], %f4;
+    ret;
+}
+";
+
 /// A folder of one test.
 struct Folder(tempfile::TempDir);
 
@@ -304,4 +333,25 @@ fn support_and_help_are_printed() {
     let ran = folder.run(&["run", "--help"]);
     assert_eq!(ran.code, 0);
     assert!(ran.out.contains("out:f32[8,64]:o.npy") && ran.out.contains("Exit codes"), "{}", ran.out);
+}
+
+#[test]
+fn a_struct_has_fields_and_a_buffer_may_be_given_twice() {
+    let folder = Folder::new();
+    folder.file("s.ptx", OF_A_STRUCT.as_bytes());
+    folder.file("x.npy", &npy("<f4", "5,", &floats((1..6u8).map(f32::from))));
+    let run = |y: &str| {
+        let fields = "struct:in:x.npy;u32:10;out:f32[4]:o.npy";
+        folder.run(&["run", "s.ptx", "--block", "4", "--arg", fields, "--arg", y])
+    };
+    let ran = run("arg:1+4");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(folder.floats("o.npy").1, [30.0, 50.0, 70.0, 90.0]);
+    let refused = run("arg:2");
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.err.contains("argument 2 takes the address of argument 2, which is no earlier"),
+        "{}",
+        refused.err
+    );
 }

@@ -19,6 +19,7 @@ use super::barrier::{BARRIERS, BarrierState, Release};
 use super::bulk::BulkLoad;
 use super::bulk_store::BulkGroups;
 use super::call;
+use super::clocks::Clocks;
 use super::cluster::ClusterBarrier;
 use super::mbarrier::Mbarrier;
 use super::registers::Pool;
@@ -75,6 +76,8 @@ pub(crate) struct Cta<'c> {
     pub(super) counters: Counters,
     /// Warp instructions executed.
     pub(super) executed: u64,
+    /// The time that kernels read.
+    pub(super) clocks: Clocks,
     /// Whether a warp has waited in a loop for memory to change.
     pub(super) has_spun: bool,
     /// Whether every warp has exited: its shared memory is gone.
@@ -135,6 +138,7 @@ impl<'c> Cta<'c> {
             live_warps: launch.warps(),
             counters: Counters::new(launch),
             executed: 0,
+            clocks: Clocks::default(),
             has_spun: false,
             ended: false,
             live_threads: launch.threads(),

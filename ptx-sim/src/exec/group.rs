@@ -77,6 +77,12 @@ impl<'c> Group<'c> {
         result
     }
 
+    /// Lets the time go on where all wait for a change; false where nobody has looked at it.
+    pub(crate) fn skip_time(&mut self) -> bool {
+        (0..self.ctas.len())
+            .any(|rank| !self.done[rank] && self.with(rank, |cta, warps| cta.skip_time(warps)))
+    }
+
     /// The finding of a cluster that can never go on.
     pub(crate) fn stuck(&mut self) -> Box<Finding> {
         let rank = self.done.iter().position(|done| !done).unwrap_or(0);

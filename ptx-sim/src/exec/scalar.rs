@@ -179,7 +179,7 @@ fn mask(bits: u8) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
 
-/// Timers count the warp instructions that the CTA has executed.
+/// Timers count the warp instructions that the CTA has executed, mostly (`clocks.rs`).
 pub(super) fn timer(timer: Timer, result: Reg, regs: &mut Regs, active: u32, now: u64) {
     let value = match timer {
         Timer::ClockHigh => now >> 32,

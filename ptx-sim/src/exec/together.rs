@@ -409,7 +409,8 @@ impl Warp {
                 Ok(())
             }
             Op::Timer(timer, result) => {
-                super::scalar::timer(*timer, *result, &mut self.frame(frame)?.regs, active, cta.executed);
+                let now = cta.clocks.look(cta.seen_changes(), cta.executed);
+                super::scalar::timer(*timer, *result, &mut self.frame(frame)?.regs, active, now);
                 Ok(())
             }
             Op::Fence(scope) => {

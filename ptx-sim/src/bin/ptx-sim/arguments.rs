@@ -11,8 +11,14 @@ const BUFFER_BYTES_MAX: usize = 1 << 32;
 /// One parameter of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// The bytes themselves.
+    /// A number's bytes, which a struct aligns to their count.
     Value(Vec<u8>),
+    /// Bytes that no struct aligns.
+    Bytes(Vec<u8>),
+    /// Fields in order, aligned as C aligns them.
+    Struct(Vec<Argument>),
+    /// The address that an earlier argument, counted from 1, is or has as its first address, and so many bytes more.
+    Earlier { position: usize, offset: u64 },
     /// The address of a buffer.
     Buffer { source: Source, result: Option<(Layout, PathBuf)> },
     /// The address of a buffer that is read from a file, and written to another in the first one's type and shape.
@@ -34,7 +40,7 @@ pub(crate) enum ArgumentError {
     #[error("expected KIND:VALUE, as u32:5 or in:q.npy; see --help")]
     NoKind,
     #[error(
-        "`{0}` is no kind of argument: numbers are u8…u64, i8…i64, f32, f64, hex; buffers in, out, inout, zeros, uninit"
+        "`{0}` is no kind of argument: numbers are u8…u64, i8…i64, f32, f64, hex; buffers in, out, inout, zeros, uninit; arg for an earlier one's; struct"
     )]
     Kind(String),
     #[error("`{value}` is no {kind}")]
@@ -66,6 +72,21 @@ impl FromStr for Argument {
                 let bytes = bounded(layout.bytes().unwrap_or(usize::MAX))?;
                 Ok(Argument::Buffer { source: Source::Unwritten(bytes), result: Some((layout, to.into())) })
             }
+            "arg" => {
+                let form =
+                    ArgumentError::Form("arg:N or arg:N+BYTES, where N is an earlier argument, from 1");
+                let (position, offset) = value.split_once('+').unwrap_or((value, "0"));
+                let number = |text| integer(text).and_then(|number| u64::try_from(number).ok());
+                let position = number(position).and_then(|at| usize::try_from(at).ok()).filter(|at| *at > 0);
+                let Some((position, offset)) = position.zip(number(offset)) else { return Err(form) };
+                Ok(Argument::Earlier { position, offset })
+            }
+            "struct" => value
+                .split(';')
+                .map(|field| field.trim().parse())
+                .collect::<Result<_, _>>()
+                .map(Argument::Struct),
+            "hex" => number(kind, value).map(Argument::Bytes),
             _ => number(kind, value).map(Argument::Value),
         }
     }
@@ -156,7 +177,7 @@ mod tests {
     #[test]
     fn numbers_become_the_bytes_of_their_type() {
         let value = |text: &str| match text.parse() {
-            Ok(Argument::Value(bytes)) => bytes,
+            Ok(Argument::Value(bytes) | Argument::Bytes(bytes)) => bytes,
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!(value("u32:5"), [5, 0, 0, 0]);
@@ -183,6 +204,14 @@ mod tests {
     }
 
     #[test]
+    fn structs_have_fields_and_buffers_may_be_an_earlier_arguments() {
+        assert_eq!("arg:2+0x10".parse(), Ok(Argument::Earlier { position: 2, offset: 16 }));
+        let earlier = Argument::Earlier { position: 1, offset: 0 };
+        let fields = vec![Argument::Value(vec![5, 0, 0, 0]), earlier, Argument::Bytes(vec![1, 2])];
+        assert_eq!("struct:u32:5; arg:1; hex:0102".parse(), Ok(Argument::Struct(fields)));
+    }
+
+    #[test]
     fn others_are_refused_with_a_reason() {
         let reason = |text: &str| text.parse::<Argument>().unwrap_err().to_string();
         assert_eq!(reason("5"), "expected KIND:VALUE, as u32:5 or in:q.npy; see --help");
@@ -193,6 +222,8 @@ mod tests {
         assert_eq!(reason("zeros:0"), "a buffer of 0 bytes: 1 to 4294967296 are possible");
         assert!(reason("out:f31[4]:a.npy").starts_with("expected out:TYPE"));
         assert!(reason("out:f64[99999999999,99999999999]:a.npy").starts_with("a buffer of"));
+        assert_eq!(reason("struct:u32:5;u32"), "expected KIND:VALUE, as u32:5 or in:q.npy; see --help");
+        assert!(reason("arg:0").starts_with("expected arg:N"));
         assert!(reason("float:1").starts_with("`float` is no kind of argument"));
     }
 }

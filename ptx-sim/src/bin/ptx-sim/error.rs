@@ -25,6 +25,10 @@ pub(crate) enum Error {
         "parameter {position} `{name}` of `{entry}` takes {expected} bytes, --arg {argument} gives {got}"
     )]
     ArgumentSize { entry: String, position: usize, name: String, expected: u32, argument: String, got: usize },
+    #[error(
+        "argument {position} takes the address of argument {earlier}, which is no earlier one with a buffer"
+    )]
+    NoEarlier { position: usize, earlier: usize },
     #[error(transparent)]
     Memory(#[from] ptx_sim::MemoryError),
     #[error(transparent)]

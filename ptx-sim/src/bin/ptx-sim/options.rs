@@ -24,11 +24,13 @@ const EXAMPLE: &str = "\
 An argument is given for each parameter of the kernel, in order:
   u8:5 u16: u32: u64: i8:-5 i16: i32: i64:   an integer, decimal or 0x
   f32:0.5 f64:-inf                           a floating-point number
-  hex:00ff10                                 bytes, for a struct
+  hex:00ff10                                 bytes
   in:q.npy                                   the address of a buffer filled from the file
   out:f32[8,64]:o.npy  out:2048:o.npy        of a buffer that the kernel must fill; it is then written to the file
   inout:x.npy:y.npy                          of a buffer filled from the first file, then written to the second
   zeros:4096  uninit:4096                    of scratch memory of so many bytes, zero or not written by anybody
+  arg:1  arg:1+256                           the address that argument 1 is (of a struct, its first), and 256 bytes behind it
+  'struct:in:q.npy;u32:64;f32:0.5'           fields of a struct given by value, aligned as C aligns them
 f16 arrays are NumPy's float16; bf16 ones are uint16 with the same bits.
 
 Example: row sums of a matrix in a.npy of 64 rows and 100 columns

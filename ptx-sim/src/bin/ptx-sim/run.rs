@@ -131,9 +131,10 @@ fn parameters(
         return Err(Error::ArgumentCount { entry, expected, got, signature });
     }
     let mut block = vec![0; entry.param_bytes()];
-    let mut outputs = Vec::new();
+    let mut made = Made { memory, outputs: Vec::new(), addresses: Vec::new() };
     for (at, (param, argument)) in entry.params().iter().zip(arguments).enumerate() {
-        let bytes = bytes_of(argument, at + 1, memory, &mut outputs)?;
+        made.addresses.push(None);
+        let (bytes, _) = made.bytes_of(argument)?;
         if bytes.len() != param.bytes as usize {
             return Err(Error::ArgumentSize {
                 entry: name.to_owned(),
@@ -146,52 +147,85 @@ fn parameters(
         }
         block[param.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
-    Ok((block, outputs))
+    Ok((block, made.outputs))
 }
 
 fn kind(argument: &Argument) -> &'static str {
     match argument {
-        Argument::Value(_) => "of that number",
-        _ => "of a buffer's address",
+        Argument::Value(_) | Argument::Bytes(_) => "of that number",
+        Argument::Struct(_) => "of that struct",
+        Argument::Earlier { .. } | Argument::Buffer { .. } | Argument::InOut { .. } => {
+            "of a buffer's address"
+        }
     }
 }
 
-fn bytes_of(
-    argument: &Argument,
-    position: usize,
-    memory: &mut Memory,
-    outputs: &mut Vec<Output>,
-) -> Result<Vec<u8>, Error> {
-    let mut filled = |data: &[u8]| -> Result<u64, Error> {
-        let address = memory.alloc(data.len());
-        memory.write(address, data)?;
-        Ok(address)
-    };
-    let address = match argument {
-        Argument::Value(bytes) => return Ok(bytes.clone()),
-        Argument::InOut { from, to } => {
-            let (layout, data) = npy::read(from)?;
-            let address = filled(&data)?;
-            outputs.push(Output { address, bytes: data.len(), layout, path: to.clone(), position });
-            address
-        }
-        Argument::Buffer { source, result } => {
-            let (address, bytes) = match source {
-                Source::File(path) => {
-                    let (_, data) = npy::read(path)?;
-                    (filled(&data)?, data.len())
-                }
-                Source::Zeros(bytes) => (filled(&vec![0; *bytes])?, *bytes),
-                Source::Unwritten(bytes) => (memory.alloc(*bytes), *bytes),
-            };
-            if let Some((layout, path)) = result {
-                let (layout, path) = (layout.clone(), path.clone());
-                outputs.push(Output { address, bytes, layout, path, position });
+/// What arguments have been made into.
+struct Made<'a> {
+    memory: &'a mut Memory,
+    outputs: Vec<Output>,
+    /// Of each argument the first address in it.
+    addresses: Vec<Option<u64>>,
+}
+
+impl Made<'_> {
+    /// An argument's bytes, and what they are aligned to in a struct.
+    fn bytes_of(&mut self, argument: &Argument) -> Result<(Vec<u8>, usize), Error> {
+        let position = self.addresses.len();
+        let address = match argument {
+            Argument::Value(bytes) => return Ok((bytes.clone(), bytes.len())),
+            Argument::Bytes(bytes) => return Ok((bytes.clone(), 1)),
+            Argument::Struct(fields) => return self.fields(fields),
+            Argument::Earlier { position: earlier, offset } => {
+                let address = self.addresses.get(earlier - 1).copied().flatten();
+                let address = address.filter(|_| *earlier < position);
+                address.ok_or(Error::NoEarlier { position, earlier: *earlier })?.wrapping_add(*offset)
             }
-            address
+            Argument::InOut { from, to } => {
+                let (layout, data) = npy::read(from)?;
+                let address = self.filled(&data)?;
+                self.outputs.push(Output { address, bytes: data.len(), layout, path: to.clone(), position });
+                address
+            }
+            Argument::Buffer { source, result } => {
+                let (address, bytes) = match source {
+                    Source::File(path) => {
+                        let (_, data) = npy::read(path)?;
+                        (self.filled(&data)?, data.len())
+                    }
+                    Source::Zeros(bytes) => (self.filled(&vec![0; *bytes])?, *bytes),
+                    Source::Unwritten(bytes) => (self.memory.alloc(*bytes), *bytes),
+                };
+                if let Some((layout, path)) = result {
+                    let (layout, path) = (layout.clone(), path.clone());
+                    self.outputs.push(Output { address, bytes, layout, path, position });
+                }
+                address
+            }
+        };
+        if let Some(first @ None) = self.addresses.last_mut() {
+            *first = Some(address);
         }
-    };
-    Ok(address.to_le_bytes().to_vec())
+        Ok((address.to_le_bytes().to_vec(), size_of::<u64>()))
+    }
+
+    fn fields(&mut self, fields: &[Argument]) -> Result<(Vec<u8>, usize), Error> {
+        let (mut bytes, mut most) = (Vec::new(), 1);
+        for field in fields {
+            let (field, align) = self.bytes_of(field)?;
+            bytes.resize(bytes.len().next_multiple_of(align), 0);
+            bytes.extend(field);
+            most = most.max(align);
+        }
+        bytes.resize(bytes.len().next_multiple_of(most), 0);
+        Ok((bytes, most))
+    }
+
+    fn filled(&mut self, data: &[u8]) -> Result<u64, Error> {
+        let address = self.memory.alloc(data.len());
+        self.memory.write(address, data)?;
+        Ok(address)
+    }
 }
 
 /// Writes the outputs to their files; gives the bytes in them that the kernel did not write, and says where.
