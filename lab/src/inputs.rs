@@ -93,6 +93,10 @@ pub enum Kind {
     Small,
     /// V so large that a few of its elements add up to more than float16 holds.
     Large,
+    /// Q and K so large that products of rows are tens of thousands: for a scale that makes usual scores of them.
+    Loud,
+    /// Q and K so small that float16 has only subnormal numbers for them: for such a scale too.
+    Faint,
 }
 
 impl Kind {
@@ -103,9 +107,24 @@ impl Kind {
     pub const DEALT: [Kind; 6] =
         [Kind::Sink, Kind::Late, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
 
-    /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] are more than float16 sums hold.
+    /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] are more than float16 sums hold, and products of
+    /// [`Kind::Loud`] and [`Kind::Faint`] more and less.
     pub fn is_for(self, accumulation: Accumulation) -> bool {
-        !(self == Kind::Large && accumulation == Accumulation::F16)
+        !(matches!(self, Kind::Large | Kind::Loud | Kind::Faint) && accumulation == Accumulation::F16)
+    }
+
+    /// What Q and K are multiplied with.
+    fn of_queries_and_keys(self) -> f64 {
+        match self {
+            Kind::Loud => f64::exp2(5.0),
+            Kind::Faint => f64::exp2(-16.0),
+            _ => 1.0,
+        }
+    }
+
+    /// What makes usual scores of these, times the usual scale.
+    pub fn scale(self) -> f32 {
+        (1.0 / self.of_queries_and_keys().powi(2)) as f32
     }
 
     /// The name in files and reports.
@@ -122,6 +141,8 @@ impl Kind {
             Kind::Falling => "falling",
             Kind::Small => "small",
             Kind::Large => "large",
+            Kind::Loud => "loud",
+            Kind::Faint => "faint",
         }
     }
 }
@@ -169,9 +190,14 @@ pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>
             let values = |role| real.map(|real| real.values(role, problem.len(role), problem.dtype(), seed));
             return Some([values(TensorRole::Q)?, values(TensorRole::K)?, values(TensorRole::V)?]);
         }
-        Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling | Kind::Small | Kind::Large => {
-            InputKind::Random
-        }
+        Kind::Sink
+        | Kind::Late
+        | Kind::Rising
+        | Kind::Falling
+        | Kind::Small
+        | Kind::Large
+        | Kind::Loud
+        | Kind::Faint => InputKind::Random,
     };
     let mut made = qkv(problem, generated, seed);
     shape(problem, kind, &mut made);
@@ -203,7 +229,7 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         (Kind::Small, Dtype::Bf16) => f64::exp2(-60.0),
         (Kind::Large, Dtype::F16) => f64::exp2(13.0),
         (Kind::Large, Dtype::Bf16) => f64::exp2(60.0),
-        _ => 1.0,
+        _ => kind.of_queries_and_keys(),
     };
     let of_value: &dyn Fn(TensorRole, usize, f64) -> f64 = match kind {
         Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling => &|role, row, value| match role {
@@ -213,6 +239,9 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         },
         Kind::Small | Kind::Large => {
             &|role, _, value| if role == TensorRole::V { value * times } else { value }
+        }
+        Kind::Loud | Kind::Faint => {
+            &|role, _, value| if role == TensorRole::V { value } else { value * times }
         }
         _ => return,
     };

@@ -221,10 +221,17 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             };
             other(problem, [&each(TensorRole::Q, q), &each(TensorRole::K, k), &each(TensorRole::V, v)])
         }
-        Some(Wrong::FlushedV) => {
+        Some(Wrong::FlushedV | Wrong::FlushedQk) => {
             let flushed = |value: f64| if value.abs() < f64::exp2(-14.0) { 0.0 } else { value };
-            other(problem, [q, k, &changed(v, &flushed)])
+            match mistake {
+                Some(Wrong::FlushedV) => other(problem, [q, k, &changed(v, &flushed)]),
+                _ => other(problem, [&changed(q, &flushed), &changed(k, &flushed), v]),
+            }
         }
+        Some(Wrong::ProductsUpTo(most)) => by_rows(&|row| {
+            let most = f64::from(problem.scale()) * most;
+            row.of_scores(|score| if score > most { most } else { score })
+        }),
         _ => rows_of(problem, reference),
     };
     for row in 0..rows.len() {
@@ -412,6 +419,13 @@ impl OneRow<'_> {
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights = scores.iter().map(|score| f64::from(((score - largest) as f32).exp()));
         self.sum(place, largest, weights)
+    }
+
+    /// Each score as this function of the right one.
+    fn of_scores(&self, of: impl Fn(f64) -> f64) -> (Vec<f64>, f64) {
+        let (place, scores, largest) = self.own();
+        let largest = of(largest);
+        self.sum(place, largest, scores.into_iter().map(|score| (of(score) - largest).exp()))
     }
 
     /// Each P as this function of the key and the right one.

@@ -220,6 +220,10 @@ pub enum Wrong {
     LseOffset(f64),
     /// V of float16's subnormal numbers is 0.
     FlushedV,
+    /// Q and K of these are.
+    FlushedQk,
+    /// Products of a query and a key are no larger than this.
+    ProductsUpTo(f64),
     /// Exponentials are off by such a share, which goes up and down with their argument.
     CrudeExp(f64),
     /// P is rounded to e4m3.
@@ -285,7 +289,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 178] = [
+pub const PLANTED: [Planted; 180] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -465,6 +469,9 @@ pub const PLANTED: [Planted; 178] = [
     // Where values have no mean, weights of no key's make O smaller.
     planted(When::Always, Wrong::ExpFloor(-9.0), Fault::WrongFactor).or(Fault::WrongLse),
     planted(When::Always, Wrong::LseOverNan, Fault::State),
+    // Where all are, every score is 0: that of a scale of 0.
+    planted(When::Always, Wrong::FlushedQk, Fault::WrongScale).or(Fault::WrongNumbers),
+    planted(When::Always, Wrong::ProductsUpTo(8192.0), Fault::WrongNumbers).or(Fault::WrongScale),
     // What is wrong at one number alone has it in its code.
     planted(When::KeysOf(777), Wrong::Keys(Keys::FirstHalf), Fault::HalfTheKeys),
     planted(When::KeysOf(4096), Wrong::Factor(1.03), Fault::WrongFactor),

@@ -63,7 +63,11 @@ fn scale(oracle: &Oracle, rows: &[(WrongRow, f64)]) -> Option<f64> {
     let factor = log.exp();
     // Where all scores are alike, a factor moves every row's LSE as far, and nearly explains whatever else does.
     let is_near = |(row, lse): &(WrongRow, f64)| (of(row, factor) - lse).abs() < NEAR * lse.abs().max(10.0);
-    let is_found = left < 0.01 * squares(0.0) && log.abs() > 5e-4 && rows.iter().all(is_near);
+    // Of a few rows one factor explains about what one offset does, which explains it better where it is one.
+    let offsets: Vec<f64> = rows.iter().map(|(row, lse)| lse - of(row, 1.0)).collect();
+    let mean = offsets.iter().sum::<f64>() / offsets.len() as f64;
+    let is_offset = offsets.iter().map(|offset| (offset - mean).powi(2)).sum::<f64>() < 0.01 * left;
+    let is_found = left < 0.01 * squares(0.0) && log.abs() > 5e-4 && rows.iter().all(is_near) && !is_offset;
     is_found.then_some(factor)
 }
 

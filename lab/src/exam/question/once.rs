@@ -59,7 +59,8 @@ fn remainders(row: &Row, random: &mut Rng) -> Vec<Question> {
 
 /// More keys and more queries than 16 bits count, and some between those and the usual ones; many splits; more query heads a KV head than any
 /// other question has; more CTAs; each order of dimensions; and scales far under and over the usual one: the last so far that a finite
-/// number for "hidden" is larger than the scores that are seen. Of two everything is as many.
+/// number for "hidden" is larger than the scores that are seen. Q and K are also so large and so small that only their scale
+/// makes usual scores of them. Of two everything is as many.
 fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let more = random.u32(1..=300);
     let [group, far_group, farther_group] =
@@ -98,6 +99,10 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let steepest = asked.len() - 1;
     asked[steepest].lse = true;
     asked[steepest].spec.mask = Mask::Causal;
+    for kind in [Kind::Loud, Kind::Faint] {
+        let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 1, random);
+        asked.push(Question { scale: Some(usual * kind.scale()), kinds: vec![kind], ..question });
+    }
     for placement in [Placement::Mixed, Placement::Crossed, Placement::Shared, Placement::OneBatch] {
         let sizes = [2, 4, 2, random.u32(2..=48), random.u32(17..=150)];
         asked.push(Question { placement, ..Sides::draw(random).question(row, sizes, 2, random) });
