@@ -109,8 +109,12 @@ impl Exam<'_> {
     }
 
     /// Random inputs; where a steep scale makes a choice of one key of them, which float16 sums of products, or float32's, would take by
-    /// chance, inputs whose scores are all alike.
+    /// chance, inputs whose scores are all alike. Where the scale is that of a kind, this kind: under a scale of 2^32 equal scores of others are as far
+    /// apart as float32 rounds them.
     fn usual(&self, question: &Question) -> Kind {
+        if let [kind @ (Kind::Loud | Kind::Faint)] = question.kinds[..] {
+            return kind;
+        }
         let is_chance =
             question.is_choice() || (question.is_steep() && self.accumulation == Accumulation::F16);
         if is_chance { Kind::Constant } else { Kind::Random }
