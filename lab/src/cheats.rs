@@ -6,6 +6,7 @@
 
 mod attention;
 mod honest;
+mod keys;
 mod planted;
 mod stand_in;
 

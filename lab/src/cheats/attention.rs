@@ -1,5 +1,6 @@
 //! Attention on the CPU as candidates of the stand-in compute it: honestly in blocks, or with a mistake.
 
+use super::keys::Keys;
 use super::{Honest, Rows, Wrong, gapped};
 use crate::inputs::Inputs;
 use check::reference::{self, Reference, keys, reference_of, row_coordinates, row_start, visible_keys};
@@ -13,41 +14,6 @@ use kernels_gpu::row::Accumulation;
 const MMA_DEPTH: usize = 16;
 /// Keys of the widest block, within which P·V may accumulate in float16.
 const BLOCK_N: usize = 128;
-
-/// Which keys a mistaken candidate sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// Every second, from the first on.
-    Even,
-    /// Every second, from the second on.
-    Odd,
-    /// Every fourth.
-    Quarter,
-    /// The first half.
-    FirstHalf,
-    /// All but the last.
-    ButLast,
-    /// Those of whole blocks of 16, where there is one.
-    WholeBlocks,
-    /// Those before a key.
-    Below(usize),
-    /// Those from a key on.
-    From(usize),
-    /// All but a block of 32 in the middle.
-    Middle,
-    /// Those whose P is at least the largest over 2 to this power.
-    LargeP(u8),
-    /// One more than the mask shows.
-    OneTooMany,
-    /// All of K, whatever the lengths say.
-    LengthsIgnored,
-    /// Those of the next KV head.
-    OtherHead,
-    /// Those of the batch entry before.
-    OtherBatch,
-    /// All but this one.
-    Without(usize),
-}
 
 /// Attention in the order that a kernel has, in float32 with P rounded to the element type.
 pub(super) fn honest(problem: &Problem, inputs: &Inputs, how: Honest) -> Output {

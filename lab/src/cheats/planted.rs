@@ -1,6 +1,6 @@
 //! The table of planted cheats.
 
-use super::attention::Keys;
+use super::keys::Keys;
 use crate::exam::Fault;
 use crate::exam::question::Placement;
 use ferroflash::{Dtype, TensorRole};
