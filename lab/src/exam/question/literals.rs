@@ -124,6 +124,7 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
             }
         }
     }
+    asked.retain(|question| question.has_room(row));
     asked
 }
 

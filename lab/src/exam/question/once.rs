@@ -27,6 +27,7 @@ const TRIES: usize = 40;
 pub(super) fn once(row: &Row, known: &[Question], random: &mut Rng) -> Vec<Question> {
     let mut asked = remainders(row, random);
     asked.extend(far(row, random));
+    asked.retain(|question| question.has_room(row));
     let mut left = pairs_left(row, known.iter().chain(&asked));
     while let Some(pair) = left.pop() {
         let drawn = (0..TRIES).filter_map(|_| with_pair(row, pair, random));
