@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::clock::{Clock, Released};
-use crate::op::Scope;
+use crate::op::{Scope, is_within_word};
 
 /// What a strong write has released, and to whom.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Release {
             Scope::Cta
         };
         let (a, b) = (self.element_bytes, from.element_bytes);
-        self.scope >= least && from.scope >= least && (a == b || a.max(b) == 4)
+        self.scope >= least && from.scope >= least && (a == b || is_within_word(a.into(), b.into()))
     }
 
     /// Whether whoever acquires the one acquires the other, so that both can be kept as one.

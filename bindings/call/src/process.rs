@@ -1,7 +1,7 @@
 //! Whether this process is a fork of an earlier one, without a system call, which every call of attention would wait for.
 
 use std::process;
-use std::sync::OnceLock;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Forks between the process that asked first and this one.
@@ -17,8 +17,8 @@ pub(crate) struct Process {
 impl Process {
     /// The calling one. From now on forks are counted.
     pub(crate) fn current() -> Process {
-        static COUNTED: OnceLock<bool> = OnceLock::new();
-        COUNTED.get_or_init(count_forks);
+        static COUNTED: Once = Once::new();
+        COUNTED.call_once(count_forks);
         Process { forks: FORKS.load(Ordering::Relaxed), id: process::id() }
     }
 
@@ -33,22 +33,20 @@ impl Process {
     }
 }
 
-/// Makes the C library count forks in their children; whether it does.
+/// Makes the C library count forks in their children.
 #[cfg(unix)]
-fn count_forks() -> bool {
+fn count_forks() {
     extern "C" fn forked() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
     // SAFETY: the function may run between fork and exec: it adds to one number. It is in this library, which takes its handlers back where it is
     // unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(forked)) == 0 }
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
 /// There are no forks.
 #[cfg(not(unix))]
-fn count_forks() -> bool {
-    true
-}
+fn count_forks() {}
 
 #[cfg(all(test, unix))]
 mod tests {

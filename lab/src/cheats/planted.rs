@@ -72,17 +72,17 @@ pub enum When {
     SeventhLaunch,
     /// Where both hold.
     Both(&'static When, &'static When),
-    /// With just so many query heads a KV head.
+    /// With exactly this many query heads a KV head.
     GroupOf(u32),
-    /// With just so many splits.
+    /// With exactly this many splits.
     SplitsOf(u32),
-    /// With just so many batch entries.
+    /// With exactly this many batch entries.
     BatchOf(u32),
-    /// With just so many keys.
+    /// With exactly this many keys.
     KeysOf(u32),
-    /// With just so many queries.
+    /// With exactly this many queries.
     QueriesOf(u32),
-    /// With just so many query heads.
+    /// With exactly this many query heads.
     HeadsOf(u32),
     /// With a scale of just 1.
     ScaleOne,

@@ -115,7 +115,7 @@ impl Strength {
         if unlike & (Self::SIZE | Self::ASYNC_PROXY) == 0 {
             return true;
         }
-        let in_word = self.element_bytes().max(other.element_bytes()) == 4;
+        let in_word = is_within_word(self.element_bytes(), other.element_bytes());
         unlike & Self::ASYNC_PROXY == 0 && unlike & Self::MODIFIES != 0 && in_word
     }
 
@@ -134,6 +134,11 @@ impl Strength {
     pub(crate) fn reach(self, other: Strength, least: Scope) -> bool {
         self.scope() >= least as u8 && other.scope() >= least as u8
     }
+}
+
+/// Whether accesses of so many bytes are of a word, or of parts of one.
+pub(crate) fn is_within_word(a: u32, b: u32) -> bool {
+    a.max(b) == 4
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Questions at the numbers that a kernel's own code compares its parameters with: whoever is wrong at one size, behind one or at one scale has
-//! that number in the code, and a draw would hardly meet it.
+//! Questions at the numbers that a kernel's own code compares its parameters with: a kernel that is wrong at one size, above one, or at one scale
+//! has that number in its code, and a random draw would hardly meet it.
 
 use super::edges::Sides;
 use super::{Placement, Question, log_uniform};

@@ -112,8 +112,8 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     asked
 }
 
-/// Scores that rise all along instead of in the last key, over so many keys that P of the others together would be more than a rounding: who begins at
-/// the end rounds each of them in float16's subnormal numbers.
+/// [`Kind::Rising`] instead of [`Kind::Late`] for thousands of keys: beside a last key that outweighs them, a kernel that begins with the last key rounds
+/// the P of each other key to float16's subnormal numbers, and the thousands of roundings add up to an error that is no mistake.
 fn of_keys(kind: Kind, keys: u32) -> Kind {
     if kind == Kind::Late && keys >= 2048 { Kind::Rising } else { kind }
 }
@@ -202,7 +202,6 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
     let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits, slope] =
         levels;
     let kind = slope.checked_sub(1).map(|slope| SLOPES[usize::from(slope)][random.usize(0..2)]);
-    let kind = kind.map(|kind| of_keys(kind, if keys == 3 { 2048 } else { 1 }));
     let mut of = |ends: &[(u32, u32)], level: u8| {
         let (from, to) = ends[usize::from(level)];
         random.u32(from..=to)
@@ -210,6 +209,7 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
     let group = of(&[(1, 1), (2, 4), (5, if heads == 0 { 7 } else { 8 })], group);
     let heads_kv = [1, 8_u32.div_ceil(group), 16_u32.div_ceil(group)][usize::from(heads)];
     let seqlen_k = of(&[(1, 1), (2, 63), (64, 256), (2048, 2100)], keys);
+    let kind = kind.map(|kind| of_keys(kind, seqlen_k));
     let seqlen_q = of(&[(1, 1), (2, 48), (1000, 1040)], queries);
     let splits = of(&[(1, 1), (1, 4), (1, 4)], splits) * 2 + u32::from(splits == 2) - u32::from(splits == 0);
     let unlike = [Placement::Padded(1), Placement::Mixed, Placement::Shared][random.usize(0..3)];

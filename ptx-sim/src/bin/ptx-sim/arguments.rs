@@ -17,7 +17,7 @@ pub(crate) enum Argument {
     Bytes(Vec<u8>),
     /// Fields in order, aligned as C aligns them.
     Struct(Vec<Argument>),
-    /// The address that an earlier argument, counted from 1, is or has as its first address, and so many bytes more.
+    /// The address of the buffer of an earlier argument (of a struct, of the first buffer in it), and `offset` bytes more; arguments count from 1.
     Earlier { position: usize, offset: u64 },
     /// The address of a buffer.
     Buffer { source: Source, result: Option<(Layout, PathBuf)> },
