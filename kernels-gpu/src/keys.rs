@@ -78,16 +78,17 @@ impl<'a> PageTable<'a> {
         Self { params, first }
     }
 
-    /// The page of a key, and the key's row in it; a page past the last where it is not there.
+    /// The page of a key: not there if it is none of the pool's, as a negative number is. The load is not waited for before the number is
+    /// looked at, so that who asks early waits for nothing.
     ///
     /// # Safety
     /// The key is one of the sequence's, whose pages are in the table, and there is a table.
     #[inline(always)]
-    pub unsafe fn page(&self, key: u32) -> (u32, u32) {
-        let (entry, within) = self.params.page.divide(key);
+    pub unsafe fn page(&self, key: u32) -> u32 {
+        let entry = self.params.page.divide(key).0;
         let at = to_global_again(self.params.block_table) + u64::from(self.first + entry) * 4;
-        // SAFETY: the caller's; a negative number is past the last page, too.
-        (unsafe { ld_global_b32(at) }.min(self.params.pages), within)
+        // SAFETY: the caller's.
+        unsafe { ld_global_b32(at) }
     }
 }
 
@@ -148,7 +149,7 @@ impl<'a> RaggedKeys<'a> {
     #[inline(always)]
     pub unsafe fn page(&self, key: u32) -> u32 {
         // SAFETY: the caller's.
-        if self.table.params.block_table == 0 { 0 } else { unsafe { self.table.page(key).0 } }
+        if self.table.params.block_table == 0 { 0 } else { unsafe { self.table.page(key) } }
     }
 
     /// As [`Self::row`], of a key whose page is known.

@@ -5,7 +5,7 @@ use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::scrub;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::opaque;
-use crate::ptx::warp::shfl_idx_b32;
+use crate::ptx::warp::shfl_idx_b64;
 use crate::queries::QueryRows;
 use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
@@ -66,6 +66,9 @@ pub struct TileCopy<S: Shape> {
     threads: u32,
     shape: PhantomData<S>,
 }
+
+/// Beside the address of a row, which is a multiple of 16: there is such a row.
+const EXISTS: u64 = 1;
 
 /// Where a thread copies rows of K or V of a ragged batch to.
 #[derive(Clone, Copy, Debug)]
@@ -173,27 +176,26 @@ impl<S: Shape> TileCopy<S> {
     ) {
         let span = S::SWIZZLE.span();
         let rows_a_step = self.threads / span;
-        debug_assert!(S::ROWS.div_ceil(rows_a_step) <= span, "a lane for each step has its page");
+        debug_assert!(S::ROWS.div_ceil(rows_a_step) <= span, "a lane for each step has its row");
+        let row = self.row + self.thread % span * rows_a_step;
+        let own = if row < valid_rows { keys.row_in(page, first_key + row) } else { None };
+        let [k_row, v_row] = own.map_or([0; 2], |rows| rows.map(|row| row | EXISTS));
         let mut step = 0;
         // A loop, and not unrolled: addresses of many rows at a time would fill the registers.
         while step < opaque(S::ROWS.div_ceil(rows_a_step)) {
-            let row = self.row + step * rows_a_step;
-            let page = shfl_idx_b32(page, self.thread % 32 / span * span + step);
-            // More threads than chunks: those past the tile have nothing to copy.
-            if S::ROWS >= rows_a_step || row < S::ROWS {
-                let sources = if row < valid_rows { keys.row_in(page, first_key + row) } else { None };
-                let [k_row, v_row] = sources.unwrap_or([0; 2]);
-                let copy = |tile: Option<RaggedTile>, from: u64| {
-                    if let Some(RaggedTile { at, row_bytes, width }) = tile {
-                        let at = at + step * rows_a_step * row_bytes;
-                        let rows = (from, sources.is_some(), at);
-                        // SAFETY: the caller's.
-                        unsafe { self.copy_row(rows, row_bytes, width) }
-                    }
-                };
-                copy(k, k_row);
-                copy(v, v_row);
-            }
+            let lane = self.thread % 32 / span * span + step;
+            let copy = |tile: Option<RaggedTile>, row: u64| {
+                let Some(RaggedTile { at, row_bytes, width }) = tile else { return };
+                let row = shfl_idx_b64(row, lane);
+                // More threads than chunks: those past the tile have nothing to copy.
+                if S::ROWS >= rows_a_step || self.row + step * rows_a_step < S::ROWS {
+                    let to = at + step * rows_a_step * row_bytes;
+                    // SAFETY: the caller's.
+                    unsafe { self.copy_row((row & !EXISTS, row & EXISTS != 0, to), row_bytes, width) }
+                }
+            };
+            copy(k, k_row);
+            copy(v, v_row);
             step += 1;
         }
     }
@@ -216,7 +218,7 @@ impl<S: Shape> TileCopy<S> {
             let along = group * span * Swizzle::CHUNK_BYTES;
             let exists = exists & ((chunk + group * span) * 8 < width);
             let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };
-            // SAFETY: the caller's; nothing is read where the source has no bytes.
+            // SAFETY: the caller's.
             unsafe {
                 cp_async_16_or_zero(at + along, from + u64::from(along + chunk * Swizzle::CHUNK_BYTES), bytes)
             }

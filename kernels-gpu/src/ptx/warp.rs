@@ -44,6 +44,13 @@ pub fn shfl_idx_b32(value: u32, lane: u32) -> u32 {
     r
 }
 
+/// As [`shfl_idx_b32`], of 64 bits.
+#[inline(always)]
+pub fn shfl_idx_b64(value: u64, lane: u32) -> u64 {
+    let [low, high] = [value as u32, (value >> 32) as u32].map(|half| u64::from(shfl_idx_b32(half, lane)));
+    high << 32 | low
+}
+
 /// `vote.sync.any.pred`: whether the condition holds in any lane.
 #[inline(always)]
 pub fn vote_any(condition: bool) -> bool {

@@ -303,7 +303,7 @@ impl<'a> Producer<'a> {
         let key = block * C::K::ROWS + row;
         if row < C::K::ROWS && key < work.sequence.seqlen_k {
             // SAFETY: the caller's; the key is one of the sequence's.
-            unsafe { PageTable::new(ragged, work.batch).page(key).0 }
+            unsafe { PageTable::new(ragged, work.batch).page(key) }
         } else {
             // Past the last page.
             ragged.pages
@@ -319,7 +319,8 @@ impl<'a> Producer<'a> {
         let (batch, first) = match ragged.block_table {
             0 if ragged.cu_seqlens_k == 0 => (work.batch, key),
             0 => (0, work.sequence.k_start + key),
-            _ => (page, ragged.page.divide(key).1),
+            // Only here, as a number that was asked for ahead is waited for where it is looked at.
+            _ => (page.min(ragged.pages), ragged.page.divide(key).1),
         };
         Boxes { batch, first, own: false }
     }
