@@ -27,7 +27,7 @@ use ferroflash::attention::{HostTensors, Output};
 use ferroflash::error::Error;
 use ferroflash::plan::{Combine, PlanOptions, Splits};
 use ferroflash::problem::{Extent, Layout, Problem, TensorRole};
-use kernels_gpu::geometry::SPLITS_MAX;
+use kernels_gpu::geometry::{self, SPLITS_MAX};
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::row::{Accumulation, Dtype, Row, Schedule, ScoreKind};
 use rayon::prelude::*;
@@ -112,7 +112,9 @@ pub fn verify_rows(
             .into_iter()
             .filter(|&acc| group.iter().any(|progress| progress.kernel.row.acc == acc))
             .collect();
-        let cases = grid.cases();
+        // Rows for ragged batches run none of them.
+        let is_run = |case: &Case| group.iter().any(|progress| case.fits(&progress.kernel.row));
+        let cases: Vec<Case> = grid.cases().into_iter().filter(is_run).collect();
         let mut done = 0;
         for cases_now in cases.chunks(BATCH_OF_CASES) {
             let oracles: Vec<(Case, Oracle)> = cases_now
@@ -231,7 +233,7 @@ impl Progress<'_> {
     /// each one half of the pairs of a case and a number of splits, and the other dtype the other half.
     fn compare_combines(&mut self, grid: Grid, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let row = self.kernel.row;
-        if !row.schedule.splits() || row.score != ScoreKind::Plain {
+        if !row.schedule.splits() || !geometry::computes_plain_batches(&row) {
             return Ok(());
         }
         let start = Instant::now();
@@ -278,7 +280,7 @@ impl Progress<'_> {
         let start = Instant::now();
         let (kernel, row) = (self.kernel, &self.kernel.row);
         let case = if repeats > 1 { REPEATED } else { ONCE };
-        if row.score != ScoreKind::Plain {
+        if !geometry::computes_plain_batches(row) {
             return self.repeat_ragged(repeats, seed, runner);
         }
         let case = Case { lengths: row.schedule.splits(), ..case };

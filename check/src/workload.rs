@@ -44,10 +44,14 @@ impl Workload {
     /// so is every operand; the same on every machine.
     pub fn of(problem: &Problem) -> Workload {
         let (batch, sizes) = (problem.sizes().batch, problem.sizes());
-        let equal = |total: u32| (0..batch).map(|at| total / batch + u32::from(at < total % batch)).collect();
+        let equal = |total: u32| -> Vec<u32> {
+            (0..batch).map(|at| total / batch + u32::from(at < total % batch)).collect()
+        };
         let seqlens_q = match problem.queries() {
             QuerySequences::Batch => vec![sizes.seqlen_q; batch as usize],
-            QuerySequences::Packed { total } => equal(total),
+            QuerySequences::Packed { total } => {
+                equal(total).into_iter().map(|length: u32| length.min(sizes.seqlen_q)).collect()
+            }
         };
         let seqlens_k = match problem.keys() {
             KeySequences::Packed { total } => equal(total),

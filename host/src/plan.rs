@@ -215,7 +215,7 @@ impl Plan {
         let (sizes, group) = (*problem.sizes(), problem.group());
         let queries = problem.extent(TensorRole::Q);
         let tiling = Tiling::new(problem, row);
-        let Tiling { heads: tile_heads, packed_rows, tiles, .. } = tiling;
+        let Tiling { heads: tile_heads, packed_rows, tiles, entries, .. } = tiling;
         limit("the number of query rows that share a KV head", packed_rows, GRID_MAX)?;
         if problem.mask().tree.is_some() {
             let rows = u64::from(queries.batch) * u64::from(queries.rows);
@@ -229,7 +229,7 @@ impl Plan {
             Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
             Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
-        let heads = queries.batch * tile_heads;
+        let heads = entries * tile_heads;
         let together = match options.heads_together {
             // The number of a tile's splits follows from their order.
             _ if splitting.splits > 1 => 1,

@@ -145,7 +145,8 @@ impl Problem {
 
     /// With packed queries: Q and O are `[total, heads_q, head_dim]` in layout `bshd`, sequence after sequence, and
     /// [`Operand::CuSeqlensQ`] says where each starts. `seqlen_q` of the sizes is then the most queries that any of the `batch`
-    /// sequences has; it only serves the plan. All four tensors are contiguous in `bshd`: strides come after.
+    /// sequences has; O of more is not computed, and who knows no bound gives `total`. All four tensors are contiguous in `bshd`: strides
+    /// come after.
     ///
     /// # Errors
     /// [`Error::ZeroSized`], [`Error::TooLarge`].

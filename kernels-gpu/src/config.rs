@@ -51,8 +51,8 @@ pub trait Config {
     const ONE_THREAD_SCHEDULES: bool = matches!(Self::ROW.isa, Isa::Wgmma);
     /// Whether batches may be ragged: see [`crate::params::RaggedParams`].
     const RAGGED: bool = matches!(Self::ROW.schedule, Schedule::Ragged);
-    /// Whether value vectors may be divided among several CTAs: see [`geometry::value_width`].
-    const SLICED: bool = geometry::value_width(&Self::ROW) < Self::ROW.head_dim;
+    /// Whether value vectors may be divided among several CTAs: see [`geometry::is_sliced`].
+    const SLICED: bool = geometry::is_sliced(&Self::ROW);
     /// Whether Q stays in registers through the main loop.
     const Q_IN_REGISTERS: bool = geometry::q_in_registers(&Self::ROW);
     /// Offset in shared memory of the index of a persistent CTA's tile on mma.sync, and behind it that of the next one.
@@ -210,6 +210,10 @@ pub const fn check<C: Config>() {
     assert!(!C::SLICED || !C::Q_IN_REGISTERS, "fragments have room for as much of Q as of O");
     assert!(C::Q::BYTES == geometry::tile_bytes(row, row.block_m), "bytes of Q");
     assert!(C::K::BYTES == geometry::tile_bytes(row, row.block_n), "bytes of K");
-    assert!(C::K::COLUMN_WIDTH == geometry::column_width(row), "what the host's boxes are");
+    assert!(C::V::BYTES == geometry::value_bytes(row), "bytes of V");
+    assert!(
+        C::K::COLUMN_WIDTH == geometry::column_width(row) && C::V::COLUMN_WIDTH == C::K::COLUMN_WIDTH,
+        "what the host's boxes are"
+    );
     assert!(C::Warp::M == geometry::m_tiles(row) as usize, "m16 tiles of a warp");
 }

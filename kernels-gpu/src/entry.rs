@@ -60,7 +60,7 @@ macro_rules! config {
                 N,
                 { N / 2 },
                 { VALUE_WIDTH as usize / 8 },
-                { VALUE_WIDTH as usize / 16 },
+                { ROW.head_dim as usize / 16 },
             >;
         }
     };

@@ -99,10 +99,35 @@ pub const fn consumer_registers(row: &Row) -> u32 {
     if share < SETMAXNREG_MAX { share } else { SETMAXNREG_MAX }
 }
 
-/// Elements of a value vector that a CTA works on. O of more would be more registers than a thread has, so that the elements of wider
-/// vectors fall to several CTAs, each of which computes the scores for itself.
+/// Elements of the widest value vector that kernels of a head_dim take. Models whose keys have 192 elements have values of 128.
+pub const fn widest_value(head_dim: u32) -> u32 {
+    if head_dim == 192 { 128 } else { head_dim }
+}
+
+/// Elements of a value vector that a CTA works on. O of more would be more registers than a thread has: see [`is_sliced`].
 pub const fn value_width(row: &Row) -> u32 {
-    if row.head_dim > VALUE_WIDTH_MAX { VALUE_WIDTH_MAX } else { row.head_dim }
+    let width = widest_value(row.head_dim);
+    if width > VALUE_WIDTH_MAX { VALUE_WIDTH_MAX } else { width }
+}
+
+/// Whether the elements of value vectors fall to several CTAs, each of which computes the scores for itself.
+pub const fn is_sliced(row: &Row) -> bool {
+    row.head_dim > VALUE_WIDTH_MAX
+}
+
+/// Whether keys and values of these widths fit a row's tiles.
+pub const fn holds_widths(row: &Row, width_qk: u32, width_v: u32) -> bool {
+    width_qk <= row.head_dim && width_v <= widest_value(row.head_dim)
+}
+
+/// Whether a row's kernel computes plain attention with values as wide as its keys; what others compute is a ragged batch.
+pub const fn computes_plain_batches(row: &Row) -> bool {
+    row.score.is_plain() && widest_value(row.head_dim) == row.head_dim
+}
+
+/// The head_dim of the problems that a row is for: 192 is one of several tiles that they fit.
+pub const fn problems_head_dim(row: &Row) -> u32 {
+    if row.head_dim == 192 { 256 } else { row.head_dim }
 }
 
 /// CTAs among which the elements of value vectors of this width are divided evenly.
@@ -199,6 +224,11 @@ pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
     rows * row.head_dim * row.dtype.bytes()
 }
 
+/// Bytes of a block of values in shared memory.
+pub const fn value_bytes(row: &Row) -> u32 {
+    row.block_n * value_width(row) * row.dtype.bytes()
+}
+
 /// Bytes from one row of O to the next in the merge buffer: float32, and 32 bytes that keep four neighbouring rows in
 /// different banks.
 pub const fn merge_row_bytes(row: &Row) -> u32 {
@@ -229,7 +259,7 @@ pub const fn q_buffers(row: &Row) -> u32 {
 
 /// Bytes of all stages of K and V.
 const fn kv_bytes(row: &Row) -> u32 {
-    row.stages * row.block_n * (row.head_dim + value_width(row)) * row.dtype.bytes()
+    row.stages * (tile_bytes(row, row.block_n) + value_bytes(row))
 }
 
 /// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of

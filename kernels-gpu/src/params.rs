@@ -192,6 +192,10 @@ pub struct RaggedParams {
     pub width_v: u32,
     /// CTAs that share a value vector; 1 but in tiles of head_dim 512.
     pub slices: u32,
+    /// 1 where the blocks of packed sequences follow each other, so that cu_seqlens_q says whose one is; 0 where each has `query_blocks`.
+    pub blocks_follow: u32,
+    /// Keeps the tables at a multiple of 8 bytes without hidden padding.
+    pub reserved: u32,
     /// The tables of a user's score.
     pub tables: [TableParams; TABLES_MAX],
 }
@@ -257,6 +261,8 @@ impl Default for RaggedParams {
             width_qk: 0,
             width_v: 0,
             slices: 1,
+            blocks_follow: 0,
+            reserved: 0,
             tables: [TableParams::default(); TABLES_MAX],
         }
     }
@@ -383,6 +389,7 @@ impl RaggedParams {
         bytes.u32s([self.table_stride, self.pages, self.box_rows, self.total_k]);
         bytes.u32s([self.window_left, self.window_right].map(i32::cast_unsigned));
         bytes.u32s([self.prefix, self.sink_tokens, self.width_qk, self.width_v, self.slices]);
+        bytes.u32s([self.blocks_follow, self.reserved]);
         for TableParams { address, last, reserved } in self.tables {
             bytes.u64s([address]);
             bytes.u32s([last, reserved]);
@@ -468,6 +475,7 @@ mod tests {
                 window_left: -85,
                 width_v: 86,
                 slices: 92,
+                blocks_follow: 93,
                 tables: [0, 1, 2, 3].map(|n| TableParams { address: 87, last: 88 + n, reserved: 0 }),
                 ..RaggedParams::default()
             },
@@ -502,6 +510,7 @@ mod tests {
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, window_left)), (-85_i32).cast_unsigned());
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, width_v)), 86);
         assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, slices)), 92);
+        assert_eq!(u32_at(&bytes, ragged + offset_of!(RaggedParams, blocks_follow)), 93);
         assert_eq!(u32_at(&bytes, score + offset_of!(ScoreParams, tree_keys)), 79);
         let last_table = ragged + offset_of!(RaggedParams, tables) + 3 * size_of::<TableParams>();
         assert_eq!(u64_at(&bytes, last_table + offset_of!(TableParams, address)), 87);

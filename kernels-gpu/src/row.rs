@@ -236,7 +236,7 @@ pub struct Row {
     pub isa: Isa,
     /// Element type of Q, K, V and O.
     pub dtype: Dtype,
-    /// Elements of a query, key and value vector: one of [`HEAD_DIMS`].
+    /// Elements of a query and key vector: one of [`HEAD_DIMS`], or 192; of a value vector [`crate::geometry::value_width`].
     pub head_dim: u32,
     /// Query rows of a CTA: 16, 32, 64 or 128; with [`Isa::Wgmma`] 64, 128 or 192, 64 for each consumer warpgroup.
     pub block_m: u32,
@@ -302,7 +302,9 @@ impl RowError {
     /// What is wrong and what to do, without the numbers (for compile-time messages).
     pub const fn reason(self) -> &'static str {
         match self {
-            RowError::HeadDim => "head_dim must be 32, 64, 96, 128, 256 or, with Ragged and isa Mma, 512",
+            RowError::HeadDim => {
+                "head_dim must be 32, 64, 96, 128, 256 or, with Ragged, 192 (isa Wgmma, values of 128) or 512 (isa Mma)"
+            }
             RowError::BlockM => "block_m must be 16, 32, 64 or 128 (wgmma: 64, 128 or 192)",
             RowError::BlockN => "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256)",
             RowError::Warps => {

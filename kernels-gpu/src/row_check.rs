@@ -12,6 +12,7 @@ impl Row {
         let is_ragged = matches!(self.schedule, Schedule::Ragged);
         match self.head_dim {
             32 | 64 | 96 | 128 | 256 => {}
+            192 if is_ragged && matches!(self.isa, Isa::Wgmma) => {}
             512 if is_ragged && matches!(self.isa, Isa::Mma) => {}
             _ => return Err(RowError::HeadDim),
         }

@@ -73,12 +73,12 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// As [`Self::of_split`], of a ragged batch: the blocks of all packed sequences follow each other. `start_of` gives the first row of
-    /// a sequence among those of all, each query counted with its packed heads, and `sequence` its lengths. Where keys are not split,
-    /// `heads_together` heads advance block by block as in [`Self::of_head`].
+    /// As [`Self::of_split`], of a ragged batch. `sequence` gives a sequence's lengths. Where keys are not split, `heads_together` heads
+    /// advance block by block as in [`Self::of_head`].
     ///
-    /// A sequence has room for one block more than it needs at most: block n of sequence b is number ⌊start / block⌋ + b + n, which
-    /// follows from its start alone. Blocks without rows have nothing to do.
+    /// Where lengths differ much, the blocks of all packed sequences follow each other; `start_of` gives the first row of a sequence among
+    /// those of all, each query counted with its packed heads. A sequence has room for one block more than it needs at most: block n of
+    /// sequence b is number ⌊start / block⌋ + b + n, which follows from its start alone. Blocks without rows have nothing to do.
     #[inline(always)]
     pub fn of_ragged(
         params: &'a ForwardParams,
@@ -93,7 +93,7 @@ impl<'a> Work<'a> {
         let (batch, head_kv) = params.tile_heads.divide(head_index);
         let block = block_in_order(params, order, 0);
         let block_rows = params.ragged.block_rows;
-        let (batch, block) = if params.ragged.cu_seqlens_q == 0 {
+        let (batch, block) = if params.ragged.blocks_follow == 0 {
             (batch, block)
         } else {
             block_of_packed(params.batch, block, |batch| block_rows.quotient(start_of(batch)) + batch)

@@ -19,7 +19,7 @@ use crate::problem_spec::ProblemSpec;
 use crate::tree::Tree;
 use ferroflash::Row;
 use ferroflash::module::sha256_hex;
-use kernels_gpu::row::ScoreKind;
+use kernels_gpu::geometry;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -266,8 +266,8 @@ impl Context {
 /// What becomes of a stage that counts or times on the configured problems, which are of plain attention, where the row computes another; `None`
 /// where it is asked to do so.
 fn without_problems(row: &Row) -> Option<Outcome> {
-    let reason = "its row has scores of its own, which only ragged batches are drawn for";
-    (row.score != ScoreKind::Plain).then(|| Outcome::Skipped(reason.to_owned()))
+    let reason = "its row has scores or widths of its own, which only ragged batches are drawn for";
+    (!geometry::computes_plain_batches(row)).then(|| Outcome::Skipped(reason.to_owned()))
 }
 
 /// A refusal as an outcome.

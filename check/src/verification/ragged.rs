@@ -11,7 +11,8 @@ use ferroflash::problem::{
     BiasShape, BlockTable, Dropout, KeySequences, Layout, Mask, Operand, Pages, Problem, Score, Sizes,
     UserScore,
 };
-use kernels_gpu::row::{Accumulation, DENSE_HEAD_DIMS, Dtype, HEAD_DIMS, Isa, Row, ScoreKind, ScoreName};
+use kernels_gpu::geometry;
+use kernels_gpu::row::{Accumulation, Dtype, HEAD_DIMS, Isa, Row, ScoreKind, ScoreName};
 
 /// A user's score as a case has it.
 pub struct UserCase {
@@ -153,7 +154,8 @@ pub fn fits(problem: &Problem, row: &Row) -> bool {
         KeySequences::Batch | KeySequences::Packed { .. } => true,
     };
     row.score == problem.score_kind()
-        && row.head_dim == problem.tile_head_dim()
+        && geometry::problems_head_dim(row) == problem.tile_head_dim()
+        && geometry::holds_widths(row, problem.sizes().head_dim, problem.head_dim_v())
         && (row.isa == Isa::Mma || !problem.mask().intervals)
         && pages_fit
 }
@@ -226,13 +228,13 @@ pub(super) fn draw_problem(
 ) -> Result<Problem, Error> {
     // The next smaller tile's width is too narrow for the wider of both.
     let narrower = HEAD_DIMS.into_iter().rev().find(|&dim| dim < head_dim).unwrap_or(0);
-    let step = if DENSE_HEAD_DIMS.contains(&head_dim) { 8 } else { 16 };
+    let (step, widest_v) = (if head_dim <= 256 { 8 } else { 16 }, geometry::widest_value(head_dim));
     let width = |random: &mut Random| narrower + step * (1 + random.below((head_dim - narrower) / step));
-    let any_width = |random: &mut Random| step * (1 + random.below(head_dim / step));
+    let any_width = |random: &mut Random, most: u32| step * (1 + random.below(most / step));
     let (width_qk, width_v) = match random.below(4) {
-        0 => (width(random), any_width(random)),
-        1 => (any_width(random), width(random)),
-        _ => (head_dim, head_dim),
+        0 => (width(random), any_width(random, widest_v)),
+        1 if widest_v == head_dim => (any_width(random, head_dim), width(random)),
+        _ => (head_dim, widest_v),
     };
     let (heads_q, heads_kv) =
         random.one_of(&[(1, 1), (2, 2), (4, 2), (3, 1), (5, 1), (6, 1), (8, 1), (7, 7), (14, 2), (20, 1)]);

@@ -183,15 +183,18 @@ impl<'a> HostTensors<'a> {
             if !values.is_of(operand, problem) {
                 return Err(Error::Operand { operand: name, reason: "its elements have another type" });
             }
-            let Some((least, most, ascends, reason)) = problem.operand_bounds(operand) else { continue };
-            let mut before = least;
+            let Some((least, most, step, reason)) = problem.operand_bounds(operand) else { continue };
+            let mut before = 0;
             for index in 0..got {
                 let Some(value) = values.integer(index) else { break };
-                let starts_late = ascends && index == 0 && value != 0;
-                if value < before || value > most || starts_late {
+                let follows = step.is_none_or(|step| {
+                    let steps = if index == 0 { 0..=0 } else { 0..=step };
+                    steps.contains(&(value - before))
+                });
+                if !(least..=most).contains(&value) || !follows {
                     return Err(Error::OperandValue { operand: name, index, value, reason });
                 }
-                before = if ascends { value } else { least };
+                before = value;
             }
         }
         Ok(())

@@ -73,14 +73,17 @@ pub(super) fn resident_ctas_of<R>(
 pub(super) fn allows(problem: &Problem, options: &PlanOptions, row: &Row) -> bool {
     let is_asked =
         options.schedule == Some(Schedule::Ragged) || matches!(options.rows, RowSelection::Named(_));
-    can_compute(problem, options, row)
+    holds(problem, row)
+        && can_compute(problem, options, row)
         && (row.schedule != Schedule::Ragged || problem.is_ragged() || is_asked)
 }
 
-/// Whether the tile of a row is what a problem runs in: that of its width, and where a ragged batch's score has no rows of that, a wider one.
+/// Whether the tile of a row is what a problem runs in: one of its width, and where a ragged batch's score has no rows of that, a wider one.
 pub(super) fn holds(problem: &Problem, row: &Row) -> bool {
-    row.head_dim == problem.tile_head_dim()
-        || row.head_dim > problem.tile_head_dim()
+    let head_dim = problem.tile_head_dim();
+    geometry::problems_head_dim(row) == head_dim
+        && geometry::holds_widths(row, problem.sizes().head_dim, problem.head_dim_v())
+        || row.head_dim > head_dim
             && row.schedule == Schedule::Ragged
             && problem.is_ragged()
             && row.score != ScoreKind::Plain

@@ -82,7 +82,7 @@ impl Planner {
         for dtype in DTYPES {
             for head_dim in HEAD_DIMS {
                 let of_group = kernels.iter().filter(|kernel| {
-                    (kernel.row.dtype, kernel.row.head_dim) == (dtype, head_dim)
+                    (kernel.row.dtype, geometry::problems_head_dim(&kernel.row)) == (dtype, head_dim)
                         && kernel.smem_bytes <= device.smem_opt_in_bytes
                 });
                 groups
@@ -387,10 +387,10 @@ impl Planner {
     }
 
     fn no_kernel(&self, problem: &Problem, options: &PlanOptions) -> Error {
-        let would = self.too_large.iter().filter(|kernel| {
-            (kernel.row.dtype, kernel.row.head_dim) == (problem.dtype(), problem.tile_head_dim())
-                && allows(problem, options, &kernel.row)
-        });
+        let would = self
+            .too_large
+            .iter()
+            .filter(|kernel| kernel.row.dtype == problem.dtype() && allows(problem, options, &kernel.row));
         if let Some(least) = would.min_by_key(|kernel| kernel.smem_bytes) {
             let (needed, limit) = (least.smem_bytes, self.device.smem_opt_in_bytes);
             let available = format!(

@@ -3,17 +3,25 @@
 use super::Plan;
 use super::tiling::Tiling;
 use super::work::gcd;
-use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
+use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, QuerySequences, TensorRole};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::params::{RaggedParams, ScoreParams, TableParams};
 use kernels_gpu::row::Row;
 
 /// What kernels of a row are told of a problem, but for addresses.
 pub(super) fn params_of_row(problem: &Problem, row: &Row, tiling: &Tiling) -> RaggedParams {
-    let Tiling { rows_of_block, slices, .. } = *tiling;
+    let Tiling { rows_of_block, slices, entries, .. } = *tiling;
     let width_v = problem.head_dim_v() / slices;
     let chunks_v = Divisor::new(width_v / 4);
-    RaggedParams { width_v, slices, chunks_v, ..params(problem, rows_of_block, box_rows(problem, row)) }
+    let follow =
+        matches!(problem.queries(), QuerySequences::Packed { .. }) && entries < problem.sizes().batch;
+    RaggedParams {
+        width_v,
+        slices,
+        chunks_v,
+        blocks_follow: follow.into(),
+        ..params(problem, rows_of_block, box_rows(problem, row))
+    }
 }
 
 /// A problem's parameters but for addresses, for blocks of so many query rows and boxes of so many keys.

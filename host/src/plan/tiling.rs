@@ -41,8 +41,11 @@ pub(super) struct Tiling {
     pub(super) heads: u32,
     /// Query rows of one of them.
     pub(super) packed_rows: u64,
-    /// Their blocks: of all sequences where those are packed, each of which may leave one unused.
+    /// Their blocks.
     pub(super) query_blocks: u64,
+    /// Batch entries that have so many blocks each; 1 where the blocks of all packed sequences follow each other, each of which may leave one
+    /// unused.
+    pub(super) entries: u32,
     /// CTAs that share the value vectors of a block.
     pub(super) slices: u32,
     /// The blocks of all heads and batch entries, each as often as its value vectors have slices.
@@ -59,9 +62,13 @@ impl Tiling {
         let heads = sizes.heads_q / packed_heads;
         let packed_rows = u64::from(queries.rows) * u64::from(packed_heads);
         let block = u64::from(rows_of_block.max(1));
-        let query_blocks = match problem.queries() {
-            QuerySequences::Batch => packed_rows.div_ceil(block),
-            QuerySequences::Packed { .. } => packed_rows / block + u64::from(sizes.batch),
+        let of_longest = (u64::from(sizes.seqlen_q) * u64::from(packed_heads)).div_ceil(block);
+        let following = packed_rows / block + u64::from(sizes.batch);
+        let (entries, query_blocks) = match problem.queries() {
+            QuerySequences::Packed { .. } if following < of_longest * u64::from(sizes.batch) => {
+                (1, following)
+            }
+            QuerySequences::Packed { .. } | QuerySequences::Batch => (sizes.batch, of_longest),
         };
         // Packed rows of one query more than whole ones fill.
         let queries_of_block = rows_of_block / packed_heads + 1;
@@ -74,8 +81,9 @@ impl Tiling {
             heads,
             packed_rows,
             query_blocks,
+            entries,
             slices,
-            tiles: u64::from(queries.batch) * u64::from(heads * slices) * query_blocks,
+            tiles: u64::from(entries) * u64::from(heads * slices) * query_blocks,
             key_blocks,
         }
     }

@@ -184,7 +184,9 @@ impl Work {
         };
         let (tiles, blocks) = (tiling.tiles as f64, greater(mean, BLOCKS_LEAST));
         let block_mb = block_n * head_dim * 2.0 * f64::from(problem.dtype().bytes()) * 1e-6;
-        let tile_rows = tiling.packed_rows.min(rows_of_block.into()) as f64;
+        // Packed sequences share no block.
+        let rows_of_longest = u64::from(seqlen_q) * u64::from(tiling.packed_heads);
+        let tile_rows = tiling.packed_rows.min(rows_of_longest).min(rows_of_block.into()) as f64;
         let (masked, is_ragged) = if problem.causal() {
             (1.0 + f64::from(queries_of_block) / block_n, false)
         } else {

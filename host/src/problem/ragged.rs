@@ -299,20 +299,25 @@ impl Problem {
         }
     }
 
-    /// The least and the greatest value of an operand's elements, whether they ascend from 0, and what they must be, in words.
-    pub(crate) fn operand_bounds(&self, operand: Operand) -> Option<(i64, i64, bool, &'static str)> {
+    /// The least and the greatest value of an operand's elements, by how much each may be over the one before where they ascend from 0, and
+    /// what they must be, in words.
+    pub(crate) fn operand_bounds(&self, operand: Operand) -> Option<(i64, i64, Option<i64>, &'static str)> {
         let rows = |role| i64::from(self.extent(role).rows);
         let starts = "starts ascend from 0, and the last is at most the rows of the tensor";
+        let starts_q =
+            "starts ascend from 0 by at most seqlen_q, and the last is at most the rows of the tensor";
         match (operand, self.keys) {
-            (Operand::CuSeqlensQ, _) => Some((0, rows(TensorRole::Q), true, starts)),
-            (Operand::CuSeqlensK, _) => Some((0, rows(TensorRole::K), true, starts)),
+            (Operand::CuSeqlensQ, _) => {
+                Some((0, rows(TensorRole::Q), Some(self.sizes.seqlen_q.into()), starts_q))
+            }
+            (Operand::CuSeqlensK, _) => Some((0, rows(TensorRole::K), Some(i64::MAX), starts)),
             (Operand::PageIndptr, KeySequences::Paged(Pages { table: BlockTable::Csr { entries }, .. })) => {
                 let reason = "starts ascend from 0, and the last is at most the entries of the block table";
-                Some((0, entries.into(), true, reason))
+                Some((0, entries.into(), Some(i64::MAX), reason))
             }
             (Operand::BlockTable, KeySequences::Paged(pages)) => {
                 let reason = "it is below the number of pages, or negative for a hole";
-                Some((i32::MIN.into(), i64::from(pages.pages) - 1, false, reason))
+                Some((i32::MIN.into(), i64::from(pages.pages) - 1, None, reason))
             }
             _ => None,
         }

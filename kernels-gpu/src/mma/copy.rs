@@ -5,7 +5,7 @@ use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::scrub;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::opaque;
-use crate::ptx::warp::shfl_idx_b64;
+use crate::ptx::warp::{shfl_idx_b32, shfl_idx_b64};
 use crate::queries::QueryRows;
 use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
@@ -66,6 +66,9 @@ pub struct TileCopy<S: Shape> {
     threads: u32,
     shape: PhantomData<S>,
 }
+
+/// The most groups of chunks that each thread copies of a row whose addresses are all kept at a time.
+const LONG_GROUPS: u32 = 4;
 
 /// Beside the address of a row, which is a multiple of 16: there is such a row.
 const EXISTS: u64 = 1;
@@ -177,25 +180,37 @@ impl<S: Shape> TileCopy<S> {
         let span = S::SWIZZLE.span();
         let rows_a_step = self.threads / span;
         debug_assert!(S::ROWS.div_ceil(rows_a_step) <= span, "a lane for each step has its row");
-        let row = self.row + self.thread % span * rows_a_step;
-        let own = if row < valid_rows { keys.row_in(page, first_key + row) } else { None };
-        let [k_row, v_row] = own.map_or([0; 2], |rows| rows.map(|row| row | EXISTS));
+        // A lane works out the addresses of its own row, that of one step, and the others hear of them; where rows are so long that two
+        // addresses would not fit the registers, they hear of its page.
+        let is_long = S::ROW_BYTES / (span * Swizzle::CHUNK_BYTES) > LONG_GROUPS;
+        let rows_of = |page: u32, row: u32| {
+            if row < valid_rows { keys.row_in(page, first_key + row) } else { None }
+        };
+        let own = rows_of(page, self.row + self.thread % span * rows_a_step);
+        let [own_k, own_v] = own.map_or([0; 2], |rows| rows.map(|row| row | EXISTS));
         let mut step = 0;
         // A loop, and not unrolled: addresses of many rows at a time would fill the registers.
         while step < opaque(S::ROWS.div_ceil(rows_a_step)) {
-            let lane = self.thread % 32 / span * span + step;
-            let copy = |tile: Option<RaggedTile>, row: u64| {
+            let (lane, row) = (self.thread % 32 / span * span + step, self.row + step * rows_a_step);
+            let heard = if is_long { rows_of(shfl_idx_b32(page, lane), row) } else { None };
+            let [k_row, v_row] = heard.unwrap_or([0; 2]);
+            let copy = |tile: Option<RaggedTile>, of_page: u64, own: u64| {
                 let Some(RaggedTile { at, row_bytes, width }) = tile else { return };
-                let row = shfl_idx_b64(row, lane);
+                let (source, exists) = if is_long {
+                    (of_page, heard.is_some())
+                } else {
+                    let source = shfl_idx_b64(own, lane);
+                    (source & !EXISTS, source & EXISTS != 0)
+                };
                 // More threads than chunks: those past the tile have nothing to copy.
-                if S::ROWS >= rows_a_step || self.row + step * rows_a_step < S::ROWS {
+                if S::ROWS >= rows_a_step || row < S::ROWS {
                     let to = at + step * rows_a_step * row_bytes;
                     // SAFETY: the caller's.
-                    unsafe { self.copy_row((row & !EXISTS, row & EXISTS != 0, to), row_bytes, width) }
+                    unsafe { self.copy_row((source, exists, to), row_bytes, width) }
                 }
             };
-            copy(k, k_row);
-            copy(v, v_row);
+            copy(k, k_row, own_k);
+            copy(v, v_row, own_v);
             step += 1;
         }
     }
@@ -214,7 +229,7 @@ impl<S: Shape> TileCopy<S> {
         let groups = row_bytes / (span * Swizzle::CHUNK_BYTES);
         let mut group = 0;
         // A loop where a row is long: as many addresses and sizes at a time would not fit the registers.
-        while group < if groups > 4 { opaque(groups) } else { groups } {
+        while group < if groups > LONG_GROUPS { opaque(groups) } else { groups } {
             let along = group * span * Swizzle::CHUNK_BYTES;
             let exists = exists & ((chunk + group * span) * 8 < width);
             let bytes = if exists { Swizzle::CHUNK_BYTES } else { 0 };

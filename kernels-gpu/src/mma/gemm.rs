@@ -91,7 +91,7 @@ pub unsafe fn p_v<E: Element, A: Accumulates<E>, V: Shape, W: WarpTile>(
     let mut sums = W::Sums::<A::Tile>::from_fn(|m, n| A::begin(acc_o.row(m)[n]));
     for k in 0..<W::P as Tiles<[u32; 4]>>::N {
         let p_frag = W::A::from_fn(|m, _| a_operand::<E>(&p.row(m)[2 * k], &p.row(m)[2 * k + 1]));
-        for n in 0..<W::Q as Tiles<[u32; 4]>>::N {
+        for n in 0..<W::O as Tiles<[f32; 4]>>::N / 2 {
             // SAFETY: the caller's.
             unsafe {
                 let v_frag = v_tile.load_trans(view, k, n);

@@ -74,26 +74,27 @@ pub trait WarpTile {
     const NO_BEGIN: Self::Rows<u32>;
 }
 
-/// The fragments of `M` m16 tiles of rows, `N` n8 tiles (`N2` k16 steps) of keys and `D` n8 tiles (`D2` k16 steps) of head_dim.
+/// The fragments of `M` m16 tiles of rows, `N` n8 tiles (`N2` k16 steps) of keys, `V` n8 tiles of a value vector and `Q` k16 steps of a
+/// query vector.
 #[derive(Clone, Copy, Debug)]
-pub enum Fragments<const M: usize, const N: usize, const N2: usize, const D: usize, const D2: usize> {}
+pub enum Fragments<const M: usize, const N: usize, const N2: usize, const V: usize, const Q: usize> {}
 
-impl<const M: usize, const N: usize, const N2: usize, const D: usize, const D2: usize> WarpTile
-    for Fragments<M, N, N2, D, D2>
+impl<const M: usize, const N: usize, const N2: usize, const V: usize, const Q: usize> WarpTile
+    for Fragments<M, N, N2, V, Q>
 {
-    type Q = [[[u32; 4]; D2]; M];
+    type Q = [[[u32; 4]; Q]; M];
     type S<T: Copy> = [[T; N]; M];
     type P = [[[u32; 4]; N2]; M];
-    type O = [[[f32; 4]; D]; M];
-    type Sums<T: Copy> = [[T; D]; M];
+    type O = [[[f32; 4]; V]; M];
+    type Sums<T: Copy> = [[T; V]; M];
     type A = [[[u32; 4]; 1]; M];
     type Rows<T: Copy> = [[T; 2]; M];
     const M: usize = {
-        assert!(N == 2 * N2 && D == 2 * D2, "a k16 step is two n8 tiles");
+        assert!(N == 2 * N2, "a k16 step is two n8 tiles");
         M
     };
     const NO_MAX: Self::Rows<f32> = [[f32::NEG_INFINITY; 2]; M];
     const NO_SUM: Self::Rows<f32> = [[0.0; 2]; M];
-    const NO_O: Self::O = [[[0.0; 4]; D]; M];
+    const NO_O: Self::O = [[[0.0; 4]; V]; M];
     const NO_BEGIN: Self::Rows<u32> = [[0; 2]; M];
 }

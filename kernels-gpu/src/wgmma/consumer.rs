@@ -188,7 +188,7 @@ impl Consumer<'_> {
             tile.release(TILES_AHEAD, position.lane);
             let queries = QueryRows::new(params, &work, C::BLOCK);
             if is_partial::<C>(params) {
-                let width = queries.width(C::Q::WIDTH);
+                let width = queries.width(C::O::WIDTH);
                 store_partial(&queries, &softmax, acc_o, width, position, self.scale_log2::<C>());
             } else {
                 store_lse(&queries, &softmax, position, self.scale_log2::<C>());
@@ -202,7 +202,7 @@ impl Consumer<'_> {
                     let restored = Restored {
                         first_row: work.first_row + position.warp_row,
                         rows: 16,
-                        head_dim: queries.width(C::Q::WIDTH),
+                        head_dim: queries.width(C::O::WIDTH),
                         thread: position.lane,
                         threads: 32,
                         partial: is_partial::<C>(params),
@@ -223,7 +223,7 @@ impl Consumer<'_> {
                     C::BLOCK.rows.visible(MaskParams::of(params), row, &params.group, &work.sequence).end
                 };
                 let (rows, threads) =
-                    ((work.first_row + position.warp_row, 16, C::Q::WIDTH), (position.lane, 32));
+                    ((work.first_row + position.warp_row, 16, C::O::WIDTH), (position.lane, 32));
                 restore::<C::Element>(&queries, keys, is_partial::<C>(params), rows, threads, visible_end);
             }
         }

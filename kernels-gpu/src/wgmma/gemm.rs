@@ -55,8 +55,8 @@ pub trait WgmmaTile: WarpTile {
     unsafe fn wait_output(o: &mut Self::O);
 }
 
-impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
-    for Fragments<1, N, N2, D, D2>
+impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
+    for Fragments<1, N, N2, V, Q>
 {
     #[inline(always)]
     unsafe fn scores<E: Element, const ACCUMULATE: bool>(s: &mut Self::S<[f32; 4]>, q: u64, k: u64) {
@@ -83,13 +83,13 @@ impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
     #[inline(always)]
     unsafe fn output<E: Element>(o: &mut Self::O, p: [u32; 4], v: u64) {
         // SAFETY: the caller's.
-        unsafe { E::wgmma_from_registers::<true, false, D>(&mut o[0], p, v) }
+        unsafe { E::wgmma_from_registers::<true, false, V>(&mut o[0], p, v) }
     }
 
     #[inline(always)]
     unsafe fn output_from_shared<E: Element>(o: &mut Self::O, a: u64, v: u64) {
         // SAFETY: the caller's.
-        unsafe { E::wgmma_rows::<D>(&mut o[0], a, v) }
+        unsafe { E::wgmma_rows::<V>(&mut o[0], a, v) }
     }
 
     #[inline(always)]
@@ -101,7 +101,7 @@ impl<const N: usize, const N2: usize, const D: usize, const D2: usize> WgmmaTile
     #[inline(always)]
     unsafe fn wait_output(o: &mut Self::O) {
         // SAFETY: the caller's.
-        unsafe { wgmma_wait_group::<0, D>(&mut o[0]) }
+        unsafe { wgmma_wait_group::<0, V>(&mut o[0]) }
     }
 }
 

@@ -168,12 +168,12 @@ impl<'a> Producer<'a> {
         unsafe {
             if k {
                 let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer));
-                self.copy_keys::<C>(self.kv, to, work, boxes);
+                self.copy_keys::<C, C::K>(self.kv, to, work, boxes);
             }
             if v {
                 let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
                 let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer));
-                self.copy_keys::<C>(ring, to, work, boxes);
+                self.copy_keys::<C, C::V>(ring, to, work, boxes);
             }
         }
         self.kv.advance(C::LAYOUT.stages());
@@ -245,13 +245,13 @@ impl<'a> Producer<'a> {
         self.q.advance(buffers);
     }
 
-    /// Copies a block of keys, or of values, into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the parameter
+    /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the parameter
     /// block.
     ///
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn copy_keys<C: WgmmaConfig>(
+    unsafe fn copy_keys<C: WgmmaConfig, S: Shape>(
         &self,
         ring: Ring,
         (map, tile): (usize, u32),
@@ -262,20 +262,20 @@ impl<'a> Producer<'a> {
         unsafe {
             if lane::<C>() == 0 {
                 ring.wait_empty(C::LAYOUT.stages());
-                mbarrier_arrive_expect_tx(ring.full(), C::LAYOUT.kv_bytes());
+                mbarrier_arrive_expect_tx(ring.full(), S::BYTES);
             }
             let mut row = 0;
             if C::RAGGED {
                 // Lane 0 has seen that the buffer is free.
                 sync_warp();
                 row = self.first_row_of_lane::<C>();
-                if row >= C::K::ROWS {
+                if row >= S::ROWS {
                     return;
                 }
             }
-            for column in 0..C::K::COLUMNS {
-                let at = [column * C::K::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
-                let smem = tile + column * C::K::COLUMN_BYTES + row * C::K::COLUMN_ROW_BYTES;
+            for column in 0..S::COLUMNS {
+                let at = [column * S::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
+                let smem = tile + column * S::COLUMN_BYTES + row * S::COLUMN_ROW_BYTES;
                 let to_own = if boxes.own { DenseParams::TO_OWN } else { 0 };
                 let map = C::parameter_address() + map as u64 + u64::from(to_own);
                 bulk_tensor_4d(smem, map, at, ring.full());

@@ -114,7 +114,8 @@ impl Ring {
 pub struct Layout {
     q_bytes: u32,
     q_buffers: u32,
-    kv_bytes: u32,
+    k_bytes: u32,
+    v_bytes: u32,
     stages: u32,
     /// Offset of what lies behind the tiles, or behind the merge buffer that overlays them.
     slots: u32,
@@ -127,17 +128,21 @@ impl Layout {
         let layout = Self {
             q_bytes: geometry::tile_bytes(row, row.block_m),
             q_buffers: geometry::q_buffers(row),
-            kv_bytes: geometry::tile_bytes(row, row.block_n),
+            k_bytes: geometry::tile_bytes(row, row.block_n),
+            v_bytes: geometry::value_bytes(row),
             stages: row.stages,
             slots: geometry::work_slots_offset(row),
             slot_bytes: if matches!(row.schedule, Schedule::Ragged) { 64 } else { 32 },
         };
-        let tiles = layout.q_buffers * layout.q_bytes + 2 * layout.stages * layout.kv_bytes;
+        let stage = layout.k_bytes + layout.v_bytes;
+        let tiles = layout.q_buffers * layout.q_bytes + layout.stages * stage;
         assert!(tiles <= layout.slots, "tiles end where the slots start");
         assert!(layout.slots.is_multiple_of(16), "slots are read 16 bytes at a time");
         assert!(layout.barriers_end() <= geometry::smem_bytes(row), "the barriers are the last thing in it");
         assert!(
-            layout.q_bytes.is_multiple_of(1024) && layout.kv_bytes.is_multiple_of(1024),
+            layout.q_bytes.is_multiple_of(1024)
+                && layout.k_bytes.is_multiple_of(1024)
+                && layout.v_bytes.is_multiple_of(1024),
             "the swizzle's pattern"
         );
         layout
@@ -158,13 +163,13 @@ impl Layout {
     /// A buffer of K.
     #[inline(always)]
     pub(super) fn k(&self, buffer: u32) -> u32 {
-        self.q(self.q_buffers) + buffer * self.kv_bytes
+        self.q(self.q_buffers) + buffer * self.k_bytes
     }
 
     /// A buffer of V.
     #[inline(always)]
     pub(super) fn v(&self, buffer: u32) -> u32 {
-        self.k(self.stages + buffer)
+        self.k(self.stages) + buffer * self.v_bytes
     }
 
     #[inline(always)]
@@ -222,9 +227,9 @@ impl Layout {
         self.q_buffers
     }
 
-    /// Bytes of a buffer of K or V.
+    /// Bytes of a buffer of V.
     #[inline(always)]
-    pub(super) fn kv_bytes(&self) -> u32 {
-        self.kv_bytes
+    pub(super) fn v_bytes(&self) -> u32 {
+        self.v_bytes
     }
 }

@@ -58,7 +58,7 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
                 // Wait for every block: an mbarrier shows only phase parity, so a skipped phase is ambiguous.
                 v.wait_full();
                 if blocks.is_partial(block) {
-                    let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.kv_bytes());
+                    let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.v_bytes());
                     let seen = nonfinite_in_tile::<C>(tile, end, thread);
                     if seen {
                         let mut at = thread * Swizzle::CHUNK_BYTES;

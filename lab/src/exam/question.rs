@@ -417,14 +417,14 @@ mod tests {
     use super::*;
     use ferroflash::module::kernels_of_table;
     use ferroflash::{DeviceModel, Planner};
-    use kernels_gpu::row::ScoreKind;
+    use kernels_gpu::geometry;
     use kernels_gpu::table::VARIANTS;
 
     #[test]
     fn every_question_that_is_drawn_for_a_row_can_be_planned_for_it() {
         let planner = Planner::of_table(&DeviceModel::H200.info());
         let (kernels, _) = kernels_of_table();
-        for kernel in kernels.iter().filter(|kernel| kernel.row.score == ScoreKind::Plain) {
+        for kernel in kernels.iter().filter(|kernel| geometry::computes_plain_batches(&kernel.row)) {
             for question in draw(&kernel.row, 1, &[], &Literals::of_size(192), 1) {
                 let problem = question.problem().expect("a problem");
                 let planned = planner.with_kernel(&problem, kernel, &question.options(&kernel.row));
