@@ -36,7 +36,7 @@ pub(crate) struct Reg {
 }
 
 /// An address operand: a register plus a constant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addr {
     pub(crate) bank: Bank,
     pub(crate) slot: Slot,
