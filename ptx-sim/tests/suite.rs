@@ -1,4 +1,4 @@
-//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/*.cu`), by clang 19 and by Triton 3.6: right ones run under every seed, and
+//! Kernels and planted bugs compiled by nvcc 13.0 and 13.5 (`foreign/*.cu`), by clang 19 and by Triton 3.6: right ones run under every seed, and
 //! every bug is named by its kind at the line where it was written.
 
 #[path = "foreign/run.rs"]
@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 19] = [
+const FILES: [(&str, &str); 20] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -26,6 +26,7 @@ const FILES: [(&str, &str); 19] = [
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O0.ptx")),
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O2.ptx")),
     (include_str!("foreign/unset.cu"), include_str!("foreign/clang/unset_O0.ptx")),
+    (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
 ];
 
