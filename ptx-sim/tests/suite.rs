@@ -108,3 +108,19 @@ fn every_bug_is_named_where_it_was_written() {
     println!("{bugs} bugs, each named in order and under two seeds");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn a_bug_in_an_inlined_function_names_the_calls_too() {
+    let (source, ptx) = (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx"));
+    let line_with = |text: &str| source.lines().position(|line| line.contains(text)).unwrap() as u32 + 1;
+    let module = Module::parse_entry(ptx, "calls_with_a_race").unwrap();
+    let error = run(&module, "calls_with_a_race", Schedule::Deterministic, Checks::ALL).unwrap_err();
+    let SimError::Finding(finding) = error else { panic!("{error}") };
+    let at = finding.source.as_ref().unwrap();
+    let calls = [line_with("int both("), line_with("// CALL")];
+    assert_eq!((at.line, &at.inlined_at[..]), (line_with("return s[t ^ 1];"), &calls[..]));
+    let [inner, outer] = calls;
+    let text = format!("(corners.cu:{}, inlined at {inner}, inlined at {outer})", at.line);
+    assert!(finding.to_string().contains(&text), "{finding}");
+    assert!(finding.to_json().contains(&format!("\"inlined_at\":[{inner}, {outer}]")));
+}

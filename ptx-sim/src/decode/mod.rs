@@ -251,8 +251,8 @@ impl<'a> Builder<'_, 'a> {
             Statement::Location { here: (_, 0, _), .. } => Ok(()),
             Statement::Location { here, inlined_at } => {
                 let pc = self.pc();
-                let (file, line) = self.places.locate(*here, *inlined_at);
-                self.program.locations.push((pc, file, line));
+                let (file, line, calls) = self.places.locate(*here, *inlined_at);
+                self.program.locations.push(pc, (file, line), calls);
                 Ok(())
             }
             Statement::Instruction(instruction) => self.instruction(instruction),

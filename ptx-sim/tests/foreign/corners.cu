@@ -54,3 +54,11 @@ K bad_memcpy_async_bulk ARGS { T; __shared__ alignas(16) int s[512]; __shared__ 
 K ok_semaphore_of_all ARGS { T; __shared__ cuda::binary_semaphore<cuda::thread_scope_block> m; __shared__ int c; if (!t) { new (&m) cuda::binary_semaphore<cuda::thread_scope_block>(1); c = 0; } SYNC; if (!b && l < 8) { m.acquire(); c = c + 1; m.release(); } SYNC; CHECK(b || c == 32); }
 // All warps give a place the same value by one instruction.
 K ok_all_say_so ARGS { T; __shared__ int found; if (!t) found = 0; SYNC; if (in[i] > 500) found = 1; SYNC; CHECK(found == 1); }
+// A fault in a function that is inlined: the line there, and those of the calls.
+__device__ int neighbour(const int *s, int t) {
+  return s[t ^ 1];
+}
+__device__ int both(const int *s, int t) { return neighbour(s, t) + 1; }
+K calls_with_a_race ARGS { T; __shared__ int s[128]; s[t] = in[i];
+  out[i] = both(s, t); // CALL
+}
