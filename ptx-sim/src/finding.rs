@@ -153,14 +153,14 @@ pub struct SourceLine {
     pub file: String,
     /// Line in it.
     pub line: u32,
-    /// Lines of that file at which the function of that line was inlined, from the inside out.
-    pub inlined_at: Vec<u32>,
+    /// Lines of that file of the calls that led there, from the inside out, inlined ones too; as far as they are known.
+    pub called_at: Vec<u32>,
 }
 
 impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)?;
-        self.inlined_at.iter().try_for_each(|line| write!(f, ", inlined at {line}"))
+        self.called_at.iter().try_for_each(|line| write!(f, ", called at {line}"))
     }
 }
 

@@ -347,8 +347,8 @@ impl<'l> Launch<'l> {
     /// The source line of an instruction, by the last `.loc` before it.
     pub(crate) fn source(&self, at: (usize, Pc)) -> Option<SourceLine> {
         let (file, line) = self.program(at.0).locations.at(at.1)?;
-        let inlined_at = self.program(at.0).locations.inlined_at(at.1).to_vec();
-        Some(SourceLine { file: self.module.files.get(&file)?.clone(), line, inlined_at })
+        let called_at = self.program(at.0).locations.inlined_at(at.1).to_vec();
+        Some(SourceLine { file: self.module.files.get(&file)?.clone(), line, called_at })
     }
 
     /// The shared variable that holds an address, and the offset in it. A dynamic array goes on to the end.

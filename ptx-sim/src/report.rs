@@ -244,7 +244,7 @@ fn sources(module: &Module, counters: &Counters) -> Vec<SourceCount> {
         }
     }
     let named = sums.into_iter().filter_map(|((file, line), sum)| {
-        let source = SourceLine { file: module.files.get(&file)?.clone(), line, inlined_at: Vec::new() };
+        let source = SourceLine { file: module.files.get(&file)?.clone(), line, called_at: Vec::new() };
         Some(SourceCount { source, warp_instructions: sum[0], thread_instructions: sum[1] })
     });
     named.collect()

@@ -94,10 +94,10 @@ impl Finding {
         }
         fn place(of: &SourceLine) -> String {
             let (file, line) = (escaped(&of.file), of.line);
-            let calls = if of.inlined_at.is_empty() {
+            let calls = if of.called_at.is_empty() {
                 String::new()
             } else {
-                format!(",\"inlined_at\":{:?}", of.inlined_at)
+                format!(",\"called_at\":{:?}", of.called_at)
             };
             format!("{{\"file\":\"{file}\",\"line\":{line}{calls}}}")
         }

@@ -110,17 +110,18 @@ fn every_bug_is_named_where_it_was_written() {
 }
 
 #[test]
-fn a_bug_in_an_inlined_function_names_the_calls_too() {
+fn a_bug_in_a_function_names_the_calls_too() {
     let (source, ptx) = (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx"));
-    let line_with = |text: &str| source.lines().position(|line| line.contains(text)).unwrap() as u32 + 1;
-    let module = Module::parse_entry(ptx, "calls_with_a_race").unwrap();
-    let error = run(&module, "calls_with_a_race", Schedule::Deterministic, Checks::ALL).unwrap_err();
-    let SimError::Finding(finding) = error else { panic!("{error}") };
-    let at = finding.source.as_ref().unwrap();
-    let calls = [line_with("int both("), line_with("// CALL")];
-    assert_eq!((at.line, &at.inlined_at[..]), (line_with("return s[t ^ 1];"), &calls[..]));
-    let [inner, outer] = calls;
-    let text = format!("(corners.cu:{}, inlined at {inner}, inlined at {outer})", at.line);
-    assert!(finding.to_string().contains(&text), "{finding}");
-    assert!(finding.to_json().contains(&format!("\"inlined_at\":[{inner}, {outer}]")));
+    let line_with = |text: &str| source.lines().position(|line| line.ends_with(text)).unwrap() as u32 + 1;
+    for (entry, kind) in [("calls_inlined", "INLINED"), ("calls_out_of_line", "CALLED")] {
+        let module = Module::parse_entry(ptx, entry).unwrap();
+        let error = run(&module, entry, Schedule::Deterministic, Checks::ALL).unwrap_err();
+        let SimError::Finding(finding) = error else { panic!("{error}") };
+        let at = finding.source.as_ref().unwrap();
+        let [inner, outer] = [line_with("// CALLS"), line_with(&format!("// FROM {kind}"))];
+        assert_eq!((at.line, &at.called_at[..]), (line_with(&format!("; // {kind}")), &[inner, outer][..]));
+        let text = format!("(corners.cu:{}, called at {inner}, called at {outer})", at.line);
+        assert!(finding.to_string().contains(&text), "{finding}");
+        assert!(finding.to_json().contains(&format!("\"called_at\":[{inner}, {outer}]")));
+    }
 }

@@ -168,6 +168,7 @@ pub(crate) fn programs<'a>(
 impl<'a> Builder<'_, 'a> {
     fn function(mut self, function: &ast::Function<'a>, refused: &mut Vec<LoadError>) -> Program {
         let before = refused.len();
+        self.program.hides_proxies = function.name.contains("__cp_async_bulk_shared_global");
         refused.extend(self.formals(function).and_then(|()| self.addressed_formals(function)).err());
         for (line, statement) in function.body.iter().flatten() {
             self.line = *line;

@@ -131,7 +131,7 @@ impl Warp {
                             let detail = "the mbarrier lies in another CTA than the target";
                             return Err(Fault::at(FindingKind::BadOperand, lane, barrier).saying(detail));
                         }
-                        let by_async_proxy = !op.hides_proxies;
+                        let by_async_proxy = !op.hides_proxies && !self.hides_proxies(frame, cta);
                         let to = (rank, window::in_cta(barrier));
                         self.bulk_load(&chunks, (lane, by_async_proxy), to, cta)?;
                     }
@@ -166,6 +166,13 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// Whether the function that called this frame's copies for those who know of no proxies.
+    fn hides_proxies(&self, frame: usize, cta: &Cta<'_>) -> bool {
+        let caller = self.frames[frame].as_ref().and_then(|own| own.caller);
+        let caller = caller.and_then(|(caller, ..)| self.frames[caller].as_ref());
+        caller.is_some_and(|caller| cta.launch.program(caller.program).hides_proxies)
     }
 
     /// From this CTA's shared memory to that of another.

@@ -466,6 +466,8 @@ pub(crate) struct Program {
     pub(crate) local_bytes: u32,
     /// `.loc` positions: first instruction, file, line.
     pub(crate) locations: Locations,
+    /// Whether it copies for `cuda::memcpy_async`, in builds that inline nothing.
+    pub(crate) hides_proxies: bool,
     /// Functions that it may call, and module variables that it names.
     pub(crate) callees: Vec<u32>,
     pub(crate) variables: Vec<u32>,

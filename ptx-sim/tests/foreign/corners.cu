@@ -52,13 +52,25 @@ K bad_memcpy_async_bulk ARGS { T; __shared__ alignas(16) int s[512]; __shared__ 
   bar.arrive_and_wait(); x += s[511 - t]; } out[i] = x; }
 // Each of 32 threads waits by the clock.
 K ok_semaphore_of_all ARGS { T; __shared__ cuda::binary_semaphore<cuda::thread_scope_block> m; __shared__ int c; if (!t) { new (&m) cuda::binary_semaphore<cuda::thread_scope_block>(1); c = 0; } SYNC; if (!b && l < 8) { m.acquire(); c = c + 1; m.release(); } SYNC; CHECK(b || c == 32); }
-// All warps give a place the same value by one instruction.
+// All warps, and all blocks, give a place the same value by one instruction.
 K ok_all_say_so ARGS { T; __shared__ int found; if (!t) found = 0; SYNC; if (in[i] > 500) found = 1; SYNC; CHECK(found == 1); }
-// A fault in a function that is inlined: the line there, and those of the calls.
-__device__ int neighbour(const int *s, int t) {
-  return s[t ^ 1];
+K ok_all_blocks_say_so ARGS { T; if (in[i] > 500) flag[2] = 1; cg::this_grid().sync(); CHECK(flag[2] == 1); }
+K bad_all_blocks_say ARGS { T;
+  if (in[i] > 500) flag[2] = b; // BUG global-race
 }
-__device__ int both(const int *s, int t) { return neighbour(s, t) + 1; }
-K calls_with_a_race ARGS { T; __shared__ int s[128]; s[t] = in[i];
-  out[i] = both(s, t); // CALL
+// A fault in a function: the line there, and those of the calls, inlined or not.
+__device__ int neighbour(const int *s, int t) {
+  return s[t ^ 1]; // INLINED
+}
+__device__ __noinline__ int far_neighbour(const int *s, int t) {
+  return s[t ^ 1]; // CALLED
+}
+template <bool Far> __device__ int both(const int *s, int t) {
+  return (Far ? far_neighbour(s, t) : neighbour(s, t)) + 1; // CALLS
+}
+K calls_inlined ARGS { T; __shared__ int s[128]; s[t] = in[i];
+  out[i] = both<false>(s, t); // FROM INLINED
+}
+K calls_out_of_line ARGS { T; __shared__ int s[128]; s[t] = in[i];
+  out[i] = both<true>(s, t); // FROM CALLED
 }
