@@ -241,6 +241,7 @@ fn names<'a>(
         variables: by_name,
         functions: functions.iter().enumerate().map(|(i, f)| (f.name, i as u32)).collect(),
         has_body: functions.iter().map(|f| f.body.is_some()).collect(),
+        is_entry: functions.iter().map(|f| f.is_entry).collect(),
         param_bytes: functions.iter().map(|f| f.params.iter().map(|p| p.bytes as u32).collect()).collect(),
         target,
         is_debug,

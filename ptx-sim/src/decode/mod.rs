@@ -78,6 +78,8 @@ pub(crate) struct Names<'a> {
     pub(crate) functions: HashMap<&'a str, u32>,
     /// Whether each function has a body.
     pub(crate) has_body: Vec<bool>,
+    /// Whether each function is a kernel.
+    pub(crate) is_entry: Vec<bool>,
     /// The bytes of each function's parameters.
     pub(crate) param_bytes: Vec<Vec<u32>>,
     /// The module's `.target`.

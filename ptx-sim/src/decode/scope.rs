@@ -99,7 +99,8 @@ impl<'a> Scopes<'a> {
         if name.starts_with(|c: char| c.is_ascii_digit()) {
             return self.elements.get(name.parse::<usize>().ok()?).copied().map(Symbol::Reg);
         }
-        if let Some((vector, part)) = name.rsplit_once('.')
+        if let Some((vector, part)) = name.split_once('.')
+            && !part.contains('.')
             && let Some(Symbol::Vector(first, lanes)) = self.find(vector)
         {
             let at = ["x", "y", "z", "w"].iter().zip(["r", "g", "b", "a"]);
